@@ -1,0 +1,71 @@
+//! Batch functions: a record batch in, a record batch out.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, Field, SchemaRef};
+use sandbar_batch::{Header, decode_schema, encode, read_trusted};
+
+use crate::bindings::data;
+use crate::bindings::guest::Kind;
+use crate::export::parse;
+use crate::input;
+use crate::registry::{Function, Opened};
+
+/// What [`macro@crate::batch`] makes of a function.
+pub trait Batch: 'static {
+    type Params: serde::de::DeserializeOwned;
+    fn call(batch: RecordBatch, params: &Self::Params) -> Result<RecordBatch, String>;
+}
+
+impl Function {
+    /// Announces a batch function.
+    pub const fn batch<F: Batch>(name: &'static str, about: &'static str, arguments: fn() -> Vec<Field>) -> Function {
+        Function { name, kind: Kind::Batch, about, arguments, returns: Vec::new, open: open::<F> }
+    }
+}
+
+/// A column of a name and of any type.
+pub fn any(name: &str) -> Field {
+    Field::new(name, DataType::Null, true)
+}
+
+fn open<F: Batch>(params: &str) -> Result<Box<dyn Opened>, String> {
+    Ok(Box::new(OpenedBatch::<F> { params: parse(params)?, schema: None, function: PhantomData }))
+}
+
+struct OpenedBatch<F: Batch> {
+    params: F::Params,
+    /// The last input's schema with its encoded form: the next is mostly the same.
+    schema: Option<(Vec<u8>, SchemaRef)>,
+    function: PhantomData<F>,
+}
+
+impl<F: Batch> OpenedBatch<F> {
+    fn schema(&mut self, bytes: &[u8]) -> Result<SchemaRef, String> {
+        match &self.schema {
+            Some((known, schema)) if known == bytes => Ok(schema.clone()),
+            _ => {
+                let schema = Arc::new(decode_schema(bytes).map_err(|e| e.to_string())?);
+                self.schema = Some((bytes.to_vec(), schema.clone()));
+                Ok(schema)
+            }
+        }
+    }
+}
+
+impl<F: Batch> Opened for OpenedBatch<F> {
+    fn process(&mut self, header: &[u8]) -> Result<(), String> {
+        let header = Header::parse(header).map_err(|e| e.to_string())?;
+        let schema = self.schema(header.schema_bytes())?;
+        let body = input::body(header.body_bytes());
+        // SAFETY: the host wrote header and body with `encode`, and a guest has no one but its host to trust.
+        let batch = unsafe { read_trusted(&header, schema, &body) }.map_err(|e| e.to_string())?;
+        let out = F::call(batch, &self.params)?;
+        let out = encode(&out).map_err(|e| e.to_string())?;
+        let buffers: Vec<&[u8]> = out.buffers.iter().map(|(_, b)| b.as_slice()).collect();
+        data::emit(&out.header, &buffers);
+        Ok(())
+    }
+}

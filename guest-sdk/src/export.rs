@@ -1,0 +1,101 @@
+//! The component's side of the contract: which function, then calls of it.
+
+use std::cell::RefCell;
+
+use arrow_schema::{Field, Schema};
+
+use crate::bindings::guest::{Function as Description, Guest};
+use crate::registry::{Opened, functions};
+use crate::{bindings, random};
+
+pub(crate) struct Component;
+
+thread_local! {
+    static OPENED: RefCell<Option<Box<dyn Opened>>> = const { RefCell::new(None) };
+}
+
+impl Guest for Component {
+    fn describe() -> Vec<Description> {
+        functions()
+            .into_iter()
+            .map(|f| Description {
+                name: f.name.into(),
+                kind: f.kind,
+                arguments: encoded((f.arguments)()),
+                returns: encoded((f.returns)()),
+                about: f.about.trim().into(),
+            })
+            .collect()
+    }
+
+    fn open(function: u32, params: String, seed: u64) -> Result<(), String> {
+        std::panic::set_hook(Box::new(|info| bindings::log::panic(&info.to_string())));
+        // A second `open` in one instance finds the logger set already.
+        if log::set_logger(&HostLog).is_ok() {
+            log::set_max_level(log::LevelFilter::Debug);
+        }
+        random::seed(seed);
+        let all = functions();
+        let function = all.get(function as usize).ok_or_else(|| format!("there is no function {function}, only {}", all.len()))?;
+        let opened = (function.open)(&params)?;
+        OPENED.with_borrow_mut(|slot| *slot = Some(opened));
+        Ok(())
+    }
+
+    fn process(header: Vec<u8>) -> Result<(), String> {
+        with_opened(|f| f.process(&header))
+    }
+
+    fn fit(header: Vec<u8>) -> Result<(), String> {
+        with_opened(|f| f.fit(&header))
+    }
+
+    fn predict(header: Vec<u8>) -> Result<(), String> {
+        with_opened(|f| f.predict(&header))
+    }
+}
+
+fn with_opened(call: impl FnOnce(&mut dyn Opened) -> Result<(), String>) -> Result<(), String> {
+    OPENED.with_borrow_mut(|slot| match slot {
+        Some(function) => call(function.as_mut()),
+        None => Err("no function was opened".into()),
+    })
+}
+
+fn encoded(fields: Vec<Field>) -> Vec<u8> {
+    if fields.is_empty() {
+        return Vec::new();
+    }
+    sandbar_batch::encode_schema(&Schema::new(fields)).expect("an attribute names only types that cross")
+}
+
+/// Parses the parameters of a call.
+pub(crate) fn parse<P: serde::de::DeserializeOwned>(params: &str) -> Result<P, String> {
+    serde_json::from_str(params).map_err(|e| format!("its parameters are wrong: {e}"))
+}
+
+/// Parameters of a function that takes none: only `{}` parses.
+#[derive(Clone, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoParams {}
+
+struct HostLog;
+
+impl log::Log for HostLog {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        use bindings::log::Level;
+        let level = match record.level() {
+            log::Level::Error => Level::Error,
+            log::Level::Warn => Level::Warn,
+            log::Level::Info => Level::Info,
+            log::Level::Debug | log::Level::Trace => Level::Debug,
+        };
+        bindings::log::write(level, &record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}

@@ -1,0 +1,57 @@
+//! Write a Sandbar function: plain Rust, one attribute, compiled to a component.
+//!
+//! ```
+//! use sandbar_guest::prelude::*;
+//!
+//! /// Seconds between two timestamps.
+//! #[scalar]
+//! fn duration(pickup: Timestamp, dropoff: Timestamp) -> f64 {
+//!     (dropoff.micros() - pickup.micros()) as f64 / 1e6
+//! }
+//! ```
+//!
+//! - [`macro@scalar`]: columns in, one column out, row by row. `Option<T>` sees nulls; without it a
+//!   row with a null gives a null.
+//! - [`macro@batch`]: a [`RecordBatch`](arrow_array::RecordBatch) in, one out.
+//! - [`macro@trainer`]: a [`Group`] in, a [`Model`] out, which predicts and can be stored.
+//!
+//! Columns are viewed in place, in the memory the host laid them in. A function
+//! has its parameters, [`log`], a seeded [`random`] source, and nothing else: no
+//! files, network, clock or environment.
+//!
+//! On other targets than wasm32-wasip2 everything compiles and plain functions
+//! can be called and tested; what asks the host panics.
+
+mod batch;
+mod bindings;
+mod export;
+mod input;
+pub mod random;
+mod registry;
+mod scalar;
+mod trainer;
+
+pub use log;
+pub use sandbar_guest_macros::{batch, scalar, trainer};
+pub use scalar::Timestamp;
+pub use trainer::{Features, Group, Model};
+
+/// What most functions need.
+pub mod prelude {
+    pub use crate::{Features, Group, Model, Timestamp, batch, scalar, trainer};
+    pub use arrow_array::RecordBatch;
+    pub use serde::{Deserialize, Serialize};
+}
+
+/// What the attributes expand to. Not for use by hand.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::batch::{Batch, any};
+    pub use crate::export::NoParams;
+    pub use crate::registry::Function;
+    pub use crate::scalar::{Argument, Chunk, Return, Scalar, mask};
+    pub use crate::trainer::Trainer;
+    pub use arrow_array::RecordBatch;
+    pub use arrow_schema::Field;
+    pub use inventory;
+}

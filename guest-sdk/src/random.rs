@@ -1,0 +1,25 @@
+//! The seeded random source: the same job, seed and input draw the same numbers,
+//! whatever machine or worker runs them.
+
+use std::cell::Cell;
+
+pub use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
+
+thread_local! {
+    static SEED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A generator for the call at hand; two of them draw the same numbers.
+pub fn rng() -> Xoshiro256PlusPlus {
+    seeded(SEED.get())
+}
+
+/// A generator from a seed, such as [`crate::Group::seed`].
+pub fn seeded(seed: u64) -> Xoshiro256PlusPlus {
+    Xoshiro256PlusPlus::seed_from_u64(seed)
+}
+
+pub(crate) fn seed(seed: u64) {
+    SEED.set(seed);
+}

@@ -1,0 +1,203 @@
+//! Argument types of scalar functions.
+
+use arrow_schema::{DataType, Field, TimeUnit};
+
+/// Microseconds since 1970-01-01T00:00:00, the time zone being the column's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// From microseconds since the epoch.
+    pub fn from_micros(micros: i64) -> Self {
+        Timestamp(micros)
+    }
+
+    /// Microseconds since the epoch.
+    pub fn micros(self) -> i64 {
+        self.0
+    }
+}
+
+/// A type that a scalar function can take.
+pub trait Argument {
+    /// Buffers of a column of this type, validity first.
+    const BUFFERS: usize;
+    /// Bytes of a row, zero for a bit; none when rows differ in size.
+    const WIDTH: Option<usize>;
+    /// Whether the function sees nulls itself.
+    const NULLABLE: bool = false;
+    /// A view of a column's rows.
+    type Column<'a>;
+    /// What the function is given for a row.
+    type Value<'a>;
+
+    fn data_type() -> DataType;
+    fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> Self::Column<'a>;
+    fn get<'a>(column: &Self::Column<'a>, row: usize) -> Self::Value<'a>;
+
+    fn field(name: &str) -> Field {
+        Field::new(name, Self::data_type(), true)
+    }
+}
+
+/// Views bytes as values.
+#[inline(always)]
+fn values<T: arrow_buffer::ArrowNativeType>(bytes: &[u8], count: usize) -> &[T] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: every bit pattern is a value of a native type.
+    let (before, values, _) = unsafe { bytes.align_to::<T>() };
+    assert!(before.is_empty(), "buffers are aligned");
+    &values[..count]
+}
+
+macro_rules! fixed {
+    ($($type:ty => $data_type:expr, $native:ty, $wrap:expr;)*) => {$(
+        impl Argument for $type {
+            const BUFFERS: usize = 2;
+            const WIDTH: Option<usize> = Some(size_of::<$native>());
+            type Column<'a> = &'a [$native];
+            type Value<'a> = $type;
+
+            fn data_type() -> DataType {
+                $data_type
+            }
+
+            #[inline(always)]
+            fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> &'a [$native] {
+                values(buffers[1], rows)
+            }
+
+            #[inline(always)]
+            fn get<'a>(column: &Self::Column<'a>, row: usize) -> Self::Value<'a> {
+                $wrap(column[row])
+            }
+        }
+    )*};
+}
+
+fixed! {
+    i8 => DataType::Int8, i8, std::convert::identity;
+    i16 => DataType::Int16, i16, std::convert::identity;
+    i32 => DataType::Int32, i32, std::convert::identity;
+    i64 => DataType::Int64, i64, std::convert::identity;
+    u8 => DataType::UInt8, u8, std::convert::identity;
+    u16 => DataType::UInt16, u16, std::convert::identity;
+    u32 => DataType::UInt32, u32, std::convert::identity;
+    u64 => DataType::UInt64, u64, std::convert::identity;
+    f32 => DataType::Float32, f32, std::convert::identity;
+    f64 => DataType::Float64, f64, std::convert::identity;
+    Timestamp => DataType::Timestamp(TimeUnit::Microsecond, None), i64, Timestamp;
+}
+
+impl Argument for bool {
+    const BUFFERS: usize = 2;
+    const WIDTH: Option<usize> = Some(0);
+    type Column<'a> = &'a [u8];
+    type Value<'a> = bool;
+
+    fn data_type() -> DataType {
+        DataType::Boolean
+    }
+
+    fn column<'a>(buffers: &[&'a [u8]], _rows: usize) -> &'a [u8] {
+        buffers[1]
+    }
+
+    #[inline(always)]
+    fn get<'a>(column: &Self::Column<'a>, row: usize) -> Self::Value<'a> {
+        bit(column, row)
+    }
+}
+
+#[inline(always)]
+pub(super) fn bit(bits: &[u8], row: usize) -> bool {
+    bits[row / 8] >> (row % 8) & 1 == 1
+}
+
+impl Argument for &str {
+    const BUFFERS: usize = 3;
+    const WIDTH: Option<usize> = None;
+    type Column<'a> = (&'a [i32], &'a [u8]);
+    type Value<'a> = &'a str;
+
+    fn data_type() -> DataType {
+        DataType::Utf8
+    }
+
+    fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> Self::Column<'a> {
+        (values(buffers[1], rows + 1), buffers[2])
+    }
+
+    #[inline(always)]
+    fn get<'a>((offsets, bytes): &Self::Column<'a>, row: usize) -> Self::Value<'a> {
+        let text = &bytes[offsets[row] as usize..offsets[row + 1] as usize];
+        // SAFETY: a string column's values are UTF-8; the host has checked what it did not make.
+        unsafe { std::str::from_utf8_unchecked(text) }
+    }
+}
+
+impl Argument for String {
+    const BUFFERS: usize = <&str as Argument>::BUFFERS;
+    const WIDTH: Option<usize> = None;
+    type Column<'a> = <&'static str as Argument>::Column<'a>;
+    type Value<'a> = String;
+
+    fn data_type() -> DataType {
+        DataType::Utf8
+    }
+
+    fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> Self::Column<'a> {
+        <&str as Argument>::column(buffers, rows)
+    }
+
+    fn get<'a>(column: &Self::Column<'a>, row: usize) -> Self::Value<'a> {
+        <&str as Argument>::get(column, row).to_owned()
+    }
+}
+
+/// A list of values without nulls.
+impl<T: Argument + arrow_buffer::ArrowNativeType> Argument for &[T] {
+    const BUFFERS: usize = 4;
+    const WIDTH: Option<usize> = None;
+    type Column<'a> = (&'a [i32], &'a [T]);
+    type Value<'a> = &'a [T];
+
+    fn data_type() -> DataType {
+        DataType::new_list(T::data_type(), true)
+    }
+
+    fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> Self::Column<'a> {
+        assert!(buffers[2].is_empty(), "a list has nulls among its items; this function takes lists without");
+        (values(buffers[1], rows + 1), values(buffers[3], buffers[3].len() / size_of::<T>()))
+    }
+
+    #[inline(always)]
+    fn get<'a>((offsets, items): &Self::Column<'a>, row: usize) -> Self::Value<'a> {
+        &items[offsets[row] as usize..offsets[row + 1] as usize]
+    }
+}
+
+impl<T: Argument> Argument for Option<T> {
+    const BUFFERS: usize = T::BUFFERS;
+    const WIDTH: Option<usize> = T::WIDTH;
+    const NULLABLE: bool = true;
+    type Column<'a> = (&'a [u8], T::Column<'a>);
+    type Value<'a> = Option<T::Value<'a>>;
+
+    fn data_type() -> DataType {
+        T::data_type()
+    }
+
+    #[inline(always)]
+    fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> Self::Column<'a> {
+        (buffers[0], T::column(buffers, rows))
+    }
+
+    #[inline(always)]
+    fn get<'a>((validity, column): &Self::Column<'a>, row: usize) -> Self::Value<'a> {
+        (validity.is_empty() || bit(validity, row)).then(|| T::get(column, row))
+    }
+}

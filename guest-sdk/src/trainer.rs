@@ -1,0 +1,234 @@
+//! Trainers: a group of rows in, a model out; later the model and rows in,
+//! predictions out.
+//!
+//! The host has split each group: the rows to train on come first. A trainer
+//! never sees the targets of the rows it is tested on.
+
+use std::marker::PhantomData;
+
+use arrow_buffer::ScalarBuffer;
+use ndarray::{ArrayView1, ArrayView2, ShapeBuilder};
+use sandbar_batch::{Header, decode_schema};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::bindings::groups;
+use crate::bindings::guest::Kind;
+use crate::export::parse;
+use crate::registry::{Function, Opened};
+use crate::{input, random};
+
+/// The features of some rows: `rows × width` values, each feature contiguous.
+#[derive(Debug, Clone, Copy)]
+pub struct Features<'a> {
+    /// The first feature of the first row, and all that follows it.
+    values: &'a [f64],
+    /// Values from one feature of a row to the next.
+    stride: usize,
+    rows: usize,
+    width: usize,
+}
+
+impl<'a> Features<'a> {
+    /// Views `values`, in which feature `j` of row `i` is at `j * stride + i`.
+    ///
+    /// # Panics
+    /// When `values` is too short for that.
+    pub fn new(values: &'a [f64], stride: usize, rows: usize, width: usize) -> Self {
+        assert!(width == 0 || (rows <= stride && (width - 1) * stride + rows <= values.len()), "{} values are not {rows} rows × {width}", values.len());
+        Features { values, stride, rows, width }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of features.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Feature `j` of all rows.
+    ///
+    /// # Panics
+    /// When there is no feature `j`.
+    #[inline]
+    pub fn column(&self, j: usize) -> &'a [f64] {
+        assert!(j < self.width, "feature {j} of {}", self.width);
+        &self.values[j * self.stride..][..self.rows]
+    }
+
+    /// All features as a matrix of shape (rows, width), in place.
+    pub fn view(&self) -> ArrayView2<'a, f64> {
+        ArrayView2::from_shape((self.rows, self.width).strides((1, self.stride.max(1))), self.values).expect("checked when it was made")
+    }
+}
+
+/// A group to train on.
+#[derive(Debug, Clone, Copy)]
+pub struct Group<'a> {
+    features: Features<'a>,
+    target: &'a [f64],
+    seed: u64,
+}
+
+impl<'a> Group<'a> {
+    /// A group made by hand, for tests.
+    ///
+    /// # Panics
+    /// When features and target have different numbers of rows.
+    pub fn new(features: Features<'a>, target: &'a [f64], seed: u64) -> Self {
+        assert_eq!(features.rows(), target.len(), "a target for each row");
+        Group { features, target, seed }
+    }
+
+    /// The features of the rows to train on.
+    pub fn features(&self) -> Features<'a> {
+        self.features
+    }
+
+    /// The target of each row.
+    pub fn target(&self) -> &'a [f64] {
+        self.target
+    }
+
+    /// The target as a vector, in place.
+    pub fn target_view(&self) -> ArrayView1<'a, f64> {
+        ArrayView1::from(self.target)
+    }
+
+    /// A function of the job's seed and of the group, nothing else.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// A random source seeded with [`Group::seed`].
+    pub fn rng(&self) -> random::Xoshiro256PlusPlus {
+        random::seeded(self.seed)
+    }
+}
+
+/// A fitted model. Its serialised form is what the host stores and hands back.
+pub trait Model: Serialize + DeserializeOwned + 'static {
+    /// Predicts a value for each row of `features` into `out`, which is as long.
+    fn predict(&self, features: Features<'_>, out: &mut [f64]);
+
+    /// What people read of the model, such as its coefficients: any value that
+    /// serialises to JSON.
+    fn params(&self) -> impl Serialize {}
+}
+
+/// What [`macro@crate::trainer`] makes of a function.
+pub trait Trainer: 'static {
+    type Params: DeserializeOwned;
+    type Model: Model;
+    fn fit(group: &Group<'_>, params: &Self::Params) -> Result<Self::Model, String>;
+}
+
+impl Function {
+    /// Announces a trainer.
+    pub const fn trainer<F: Trainer>(name: &'static str, about: &'static str) -> Function {
+        Function { name, kind: Kind::Trainer, about, arguments: Vec::new, returns: Vec::new, open: open::<F> }
+    }
+}
+
+fn open<F: Trainer>(params: &str) -> Result<Box<dyn Opened>, String> {
+    Ok(Box::new(OpenedTrainer::<F> { params: parse(params)?, function: PhantomData }))
+}
+
+struct OpenedTrainer<F: Trainer> {
+    params: F::Params,
+    function: PhantomData<F>,
+}
+
+impl<F: Trainer> Opened for OpenedTrainer<F> {
+    fn fit(&mut self, header: &[u8]) -> Result<(), String> {
+        let matrix = Matrix::load(header)?;
+        let mut predictions = Vec::new();
+        let (mut stored, mut params) = (Vec::new(), Vec::new());
+        while let Some(at) = groups::next() {
+            let (first, train, test) = (at.first_row as usize, at.train_rows as usize, at.test_rows as usize);
+            let target = &matrix.column(matrix.columns - 1)[first..first + train];
+            let group = Group { features: matrix.features(first, train, 1), target, seed: at.seed };
+            let model = match F::fit(&group, &self.params) {
+                Ok(model) => model,
+                Err(why) => {
+                    groups::failed(&why);
+                    continue;
+                }
+            };
+            predictions.clear();
+            predictions.resize(test, 0.0);
+            model.predict(matrix.features(first + train, test, 1), &mut predictions);
+            match serialise(&model, &mut stored, &mut params) {
+                Ok(params) => groups::fitted(&stored, params, bytes(&predictions)),
+                Err(why) => groups::failed(&why),
+            }
+        }
+        Ok(())
+    }
+
+    fn predict(&mut self, header: &[u8]) -> Result<(), String> {
+        let matrix = Matrix::load(header)?;
+        let mut predictions = Vec::new();
+        while let Some(at) = groups::next() {
+            let model: F::Model = match postcard::from_bytes(&groups::model()) {
+                Ok(model) => model,
+                Err(e) => {
+                    groups::failed(&format!("the stored model is not one of this function's: {e}"));
+                    continue;
+                }
+            };
+            predictions.clear();
+            predictions.resize(at.test_rows as usize, 0.0);
+            model.predict(matrix.features(at.first_row as usize, at.test_rows as usize, 0), &mut predictions);
+            groups::predicted(bytes(&predictions));
+        }
+        Ok(())
+    }
+}
+
+/// Predictions as the contract wants them; wasm32 is little-endian.
+fn bytes(predictions: &[f64]) -> &[u8] {
+    // SAFETY: an f64 has no padding.
+    unsafe { std::slice::from_raw_parts(predictions.as_ptr().cast(), size_of_val(predictions)) }
+}
+
+fn serialise<'a, M: Model>(model: &M, stored: &mut Vec<u8>, params: &'a mut Vec<u8>) -> Result<&'a str, String> {
+    stored.clear();
+    let taken = std::mem::take(stored);
+    *stored = postcard::to_extend(model, taken).map_err(|e| format!("the model can't be serialised: {e}"))?;
+    params.clear();
+    serde_json::to_writer(&mut *params, &model.params()).map_err(|e| format!("the parameters are not JSON: {e}"))?;
+    std::str::from_utf8(params).map_err(|e| e.to_string())
+}
+
+/// The input of a training call: columns of f64, one after another at one stride.
+struct Matrix {
+    values: ScalarBuffer<f64>,
+    stride: usize,
+    columns: usize,
+    rows: usize,
+}
+
+impl Matrix {
+    fn load(header: &[u8]) -> Result<Matrix, String> {
+        let header = Header::parse(header).map_err(|e| e.to_string())?;
+        let columns = decode_schema(header.schema_bytes()).map_err(|e| e.to_string())?.fields().len();
+        let (first, len) = if columns > 0 { header.buffer(1) } else { (0, 0) };
+        let step = if columns > 1 { header.buffer(3).0 - first } else { len };
+        let body = input::body(header.body_bytes());
+        let values = ScalarBuffer::new(body, first / 8, (header.body_bytes() - first) / 8);
+        Ok(Matrix { values, stride: step / 8, columns, rows: header.rows() })
+    }
+
+    fn column(&self, j: usize) -> &[f64] {
+        &self.values[j * self.stride..][..self.rows]
+    }
+
+    /// All columns but the last `without`, for some rows.
+    fn features(&self, first: usize, rows: usize, without: usize) -> Features<'_> {
+        Features::new(&self.values[first..], self.stride, rows, self.columns - without)
+    }
+}

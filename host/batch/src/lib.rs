@@ -1,0 +1,61 @@
+//! Record batches at a boundary.
+//!
+//! A batch crosses between a host and a guest, between processes and into spill
+//! files as a *header* and a *body*. The body is the Arrow buffers, each
+//! 64-byte aligned, so that whoever holds the body views the columns in place.
+//! The header says where they lie:
+//!
+//! ```text
+//! offset  bytes  header (little-endian)
+//!      0      4  magic "SBB1"
+//!      4      4  length of the schema part, in bytes
+//!      8      8  rows
+//!     16      4  nodes, N
+//!     20      4  buffers, B
+//!     24      8  length of the body, in bytes
+//!     32      S  schema (see `schema`), padded to 8 bytes
+//!   32+S   16·N  per node: length, null count
+//!      …   16·B  per buffer: offset in the body, length
+//! ```
+//!
+//! Nodes and buffers are those of Arrow's IPC format, in the same order
+//! (pre-order; validity first, absent when its length is zero).
+//!
+//! Goals: one layout for every boundary; nothing is allocated from a length
+//! that was not checked; [`read`] returns errors and never panics, whatever the
+//! bytes. Non-goals: views, unions and run-end encoding, which a writer
+//! converts or refuses by name.
+
+mod header;
+mod read;
+mod schema;
+mod write;
+
+pub use header::{ALIGNMENT, Header, HeaderError};
+pub use read::{read, read_trusted};
+pub use schema::{decode_schema, encode_schema};
+pub use write::{Encoded, encode, single_column_header};
+
+/// Why bytes are not a batch, or a batch can't be laid out.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// The header contradicts itself or its body.
+    #[error("not a record batch: {0}")]
+    Header(#[from] HeaderError),
+    /// A column's type has no layout here.
+    #[error("column `{column}` has type {data_type}, which can't cross the boundary; cast it first")]
+    Unsupported {
+        /// The column, with the path to a nested field.
+        column: String,
+        /// Arrow's name of the type.
+        data_type: String,
+    },
+    /// The buffers are in bounds but don't form the arrays the schema names.
+    #[error("column `{column}` is malformed: {reason}")]
+    Array {
+        /// The column.
+        column: String,
+        /// Arrow's own words.
+        reason: String,
+    },
+}

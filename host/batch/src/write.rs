@@ -1,0 +1,161 @@
+//! Laying a record batch out: which buffers, where, without copying them.
+
+use arrow_array::{Array, RecordBatch};
+use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
+use arrow_data::ArrayData;
+use arrow_data::transform::MutableArrayData;
+use arrow_schema::{DataType, Schema};
+
+use crate::header::{self, ALIGNMENT, HeaderError, NODES_MAX, ROWS_MAX};
+use crate::read::Shape;
+use crate::{LayoutError, encode_schema};
+
+/// A batch laid out but not yet written: its header, and its buffers with the
+/// offset of each in the body, ascending. The gaps between them are padding.
+#[derive(Debug, Clone)]
+pub struct Encoded {
+    /// The header, complete.
+    pub header: Vec<u8>,
+    /// Offset in the body and bytes, for each buffer that is not empty.
+    pub buffers: Vec<(usize, Buffer)>,
+    /// Length of the body.
+    pub body_bytes: usize,
+}
+
+impl Encoded {
+    /// Copies the body into one buffer.
+    pub fn body(&self) -> Vec<u8> {
+        let mut out = vec![0; self.body_bytes];
+        for (offset, buffer) in &self.buffers {
+            out[*offset..*offset + buffer.len()].copy_from_slice(buffer);
+        }
+        out
+    }
+}
+
+/// Lays `batch` out. Its buffers are shared, not copied, unless a slice must be
+/// rebased.
+pub fn encode(batch: &RecordBatch) -> Result<Encoded, LayoutError> {
+    let mut body = Body { nodes: Vec::new(), buffers: Vec::new(), placed: Vec::new(), end: 0 };
+    if batch.num_rows() as u64 > ROWS_MAX {
+        return Err(HeaderError(format!("{} rows are over the bound of {ROWS_MAX}", batch.num_rows())).into());
+    }
+    let schema = encode_schema(batch.schema_ref())?;
+    for column in batch.columns() {
+        body.push(&column.to_data())?;
+    }
+    if body.nodes.len() > NODES_MAX {
+        return Err(HeaderError(format!("{} columns and children are over the bound of {NODES_MAX}", body.nodes.len())).into());
+    }
+    Ok(Encoded {
+        header: header::build(&schema, batch.num_rows(), &body.nodes, &body.buffers, body.end),
+        buffers: body.placed,
+        body_bytes: body.end,
+    })
+}
+
+/// The header of a batch of one column without children, whose buffers (the
+/// validity first, empty when there are no nulls) the caller lays at ascending
+/// multiples of [`ALIGNMENT`].
+pub fn single_column_header(schema: &Schema, rows: usize, nulls: usize, buffer_bytes: &[usize]) -> Result<Vec<u8>, LayoutError> {
+    let mut buffers = Vec::with_capacity(buffer_bytes.len());
+    let mut end = 0;
+    for len in buffer_bytes {
+        buffers.push((end as u64, *len as u64));
+        end += len.next_multiple_of(ALIGNMENT);
+    }
+    Ok(header::build(&encode_schema(schema)?, rows, &[(rows as u64, nulls as u64)], &buffers, end))
+}
+
+struct Body {
+    nodes: Vec<(u64, u64)>,
+    buffers: Vec<(u64, u64)>,
+    placed: Vec<(usize, Buffer)>,
+    end: usize,
+}
+
+impl Body {
+    fn push(&mut self, data: &ArrayData) -> Result<(), HeaderError> {
+        let shape = Shape::of(data.data_type());
+        if data.offset() != 0 && !matches!(shape, Shape::Fixed(_)) {
+            let mut copy = MutableArrayData::new(vec![data], false, data.len());
+            copy.try_extend(0, 0, data.len()).map_err(|e| HeaderError(e.to_string()))?;
+            return self.push(&copy.freeze());
+        }
+        self.nodes.push((data.len() as u64, data.null_count() as u64));
+        if shape != Shape::Null {
+            match data.nulls().filter(|n| n.null_count() > 0) {
+                Some(nulls) => self.place(nulls.inner().sliced().slice_with_length(0, data.len().div_ceil(8))),
+                None => self.place(Buffer::from_vec(Vec::<u8>::new())),
+            }
+        }
+        match shape {
+            Shape::Null | Shape::Nested => data.child_data().iter().try_for_each(|child| self.push(child))?,
+            Shape::Fixed(width) => {
+                self.place(data.buffers()[0].slice_with_length(data.offset() * width, data.len() * width));
+                data.child_data().iter().try_for_each(|child| self.push(child))?;
+            }
+            Shape::Bits => self.place(data.buffers()[0].slice_with_length(0, data.len().div_ceil(8))),
+            Shape::Binary { wide: false } => self.push_binary::<i32>(data),
+            Shape::Binary { wide: true } => self.push_binary::<i64>(data),
+            Shape::List { wide: false } => self.push_list::<i32>(data)?,
+            Shape::List { wide: true } => self.push_list::<i64>(data)?,
+        }
+        Ok(())
+    }
+
+    fn push_binary<O: ArrowNativeType + std::ops::Sub<Output = O>>(&mut self, data: &ArrayData) {
+        let (offsets, first, last) = rebased::<O>(data);
+        self.place(offsets);
+        self.place(data.buffers()[1].slice_with_length(first, last - first));
+    }
+
+    fn push_list<O: ArrowNativeType + std::ops::Sub<Output = O>>(&mut self, data: &ArrayData) -> Result<(), HeaderError> {
+        let (offsets, first, last) = rebased::<O>(data);
+        self.place(offsets);
+        let child = &data.child_data()[0];
+        if first == 0 && last == child.len() { self.push(child) } else { self.push(&child.slice(first, last - first)) }
+    }
+
+    fn place(&mut self, buffer: Buffer) {
+        self.buffers.push((self.end as u64, buffer.len() as u64));
+        if !buffer.is_empty() {
+            let at = self.end;
+            self.end += buffer.len().next_multiple_of(ALIGNMENT);
+            self.placed.push((at, buffer));
+        }
+    }
+}
+
+/// The offsets of an array without an offset of its own, starting at zero, and
+/// the range of the values they cover.
+fn rebased<O: ArrowNativeType + std::ops::Sub<Output = O>>(data: &ArrayData) -> (Buffer, usize, usize) {
+    if data.is_empty() {
+        return (Buffer::from_vec(vec![O::default()]), 0, 0);
+    }
+    let offsets = ScalarBuffer::<O>::new(data.buffers()[0].clone(), 0, data.len() + 1);
+    let (first, last) = (offsets[0], offsets[data.len()]);
+    if first == O::default() {
+        return (offsets.into_inner(), 0, last.as_usize());
+    }
+    let moved: Vec<O> = offsets.iter().map(|o| *o - first).collect();
+    (Buffer::from_vec(moved), first.as_usize(), last.as_usize())
+}
+
+impl Shape {
+    pub(crate) fn of(data_type: &DataType) -> Shape {
+        match data_type {
+            DataType::Null => Shape::Null,
+            DataType::Boolean => Shape::Bits,
+            DataType::Utf8 | DataType::Binary => Shape::Binary { wide: false },
+            DataType::LargeUtf8 | DataType::LargeBinary => Shape::Binary { wide: true },
+            DataType::List(_) | DataType::Map(_, _) => Shape::List { wide: false },
+            DataType::LargeList(_) => Shape::List { wide: true },
+            DataType::Struct(_) | DataType::FixedSizeList(_, _) => Shape::Nested,
+            DataType::FixedSizeBinary(size) => Shape::Fixed(*size as usize),
+            DataType::Dictionary(keys, _) => Shape::of(keys),
+            DataType::Interval(arrow_schema::IntervalUnit::MonthDayNano) => Shape::Fixed(16),
+            other => Shape::Fixed(other.primitive_width().unwrap_or_else(|| unreachable!("{other} has passed encode_schema"))),
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What a component says of its functions.
+
+use serde::{Deserialize, Serialize};
+
+/// What a function takes and gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Columns in, one column out, row by row.
+    Scalar,
+    /// A record batch in, record batches out.
+    Batch,
+    /// A group in, a model out; a model and rows in, predictions out.
+    Trainer,
+}
+
+impl Kind {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Scalar => "scalar",
+            Kind::Batch => "batch",
+            Kind::Trainer => "trainer",
+        }
+    }
+}
+
+/// A function of a component, as the component describes it. Nothing in it is
+/// checked yet: schemas are decoded by whoever needs them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Function {
+    /// Its name, by which a job asks for it.
+    pub name: String,
+    /// What it takes and gives.
+    pub kind: Kind,
+    /// Encoded schema of the columns it needs; empty when it takes any.
+    pub arguments: Vec<u8>,
+    /// Encoded schema of what it returns; empty when that depends on the input.
+    pub returns: Vec<u8>,
+    /// One line for people.
+    pub about: String,
+}

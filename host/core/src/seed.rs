@@ -1,0 +1,101 @@
+//! Seeds, and the split into rows to train on and rows to test on. Both depend
+//! on nothing but their arguments, so that a job gives the same models whatever
+//! the number of workers, batches and partitions.
+
+/// A stream of 64-bit numbers: SplitMix64 (Steele, Lea, Flood 2014).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seed(u64);
+
+impl Seed {
+    /// Starts at `seed`.
+    pub fn new(seed: u64) -> Self {
+        Seed(seed)
+    }
+
+    /// A seed that depends on this one and on `bytes`.
+    pub fn with(self, bytes: &[u8]) -> Self {
+        let mut state = self.0 ^ (bytes.len() as u64).wrapping_mul(GOLDEN);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            state = mix(state ^ u64::from_le_bytes(word)).wrapping_add(GOLDEN);
+        }
+        Seed(mix(state))
+    }
+
+    /// The seed as a number.
+    pub fn value(self) -> u64 {
+        self.0
+    }
+
+    /// The next number of the stream.
+    #[inline]
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN);
+        mix(self.0)
+    }
+
+    /// A number below `bound`, by multiply and shift (Lemire 2019, without
+    /// rejection: the bias is below 2⁻³² for bounds of 32 bits).
+    #[inline]
+    pub fn below(&mut self, bound: u32) -> u32 {
+        ((u64::from((self.next_u64() >> 32) as u32) * u64::from(bound)) >> 32) as u32
+    }
+}
+
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+#[inline]
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Calls `place(row, is_test)` for each row of a group in order; exactly
+/// `test` of `rows` rows are for testing, each set of them equally likely
+/// (selection sampling: Knuth, The Art of Computer Programming 3.4.2, algorithm S).
+#[inline]
+pub fn split_test(mut seed: Seed, rows: u32, test: u32, mut place: impl FnMut(u32, bool)) {
+    let mut wanted = test.min(rows);
+    for row in 0..rows {
+        let is_test = seed.below(rows - row) < wanted;
+        wanted -= u32::from(is_test);
+        place(row, is_test);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(seed: u64, rows: u32, test: u32) -> Vec<u32> {
+        let mut out = Vec::new();
+        split_test(Seed::new(seed), rows, test, |row, is_test| out.extend(is_test.then_some(row)));
+        out
+    }
+
+    #[test]
+    fn exactly_as_many_rows_are_for_testing() {
+        for (rows, test) in [(0, 0), (1, 0), (1, 1), (4, 1), (10, 3), (1000, 250), (5, 9)] {
+            for seed in 0..20 {
+                assert_eq!(chosen(seed, rows, test).len(), test.min(rows) as usize, "{rows} rows, {test} for testing, seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_row_is_as_likely_as_another() {
+        let mut counts = [0u32; 8];
+        (0..8000).for_each(|seed| chosen(seed, 8, 2).iter().for_each(|row| counts[*row as usize] += 1));
+        assert!(counts.iter().all(|c| (1850..2150).contains(c)), "{counts:?}");
+    }
+
+    #[test]
+    fn seeds_differ_by_their_bytes() {
+        let with = |bytes: &[u8]| Seed::new(201).with(bytes).value();
+        assert_ne!(with(b"a"), with(b"a\0"));
+        assert_ne!(with(b"ab"), with(b"ba"));
+        assert_eq!(with(b"ab"), with(b"ab"));
+    }
+}

@@ -1,0 +1,192 @@
+//! Finding the files that paths, folders, globs and URLs stand for.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use futures::TryStreamExt as _;
+use glob::{MatchOptions, Pattern};
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectMeta, ObjectStoreExt as _};
+
+use super::format::Format;
+use super::store::{Location, Stores};
+use crate::DatasetError;
+
+/// Files of one dataset.
+const FILES_MAX: usize = 1 << 20;
+
+/// Folders within folders that are searched.
+const DEPTH_MAX: usize = 64;
+
+const MATCHING: MatchOptions =
+    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+
+/// A file of a dataset.
+#[derive(Debug, Clone)]
+pub(super) struct File {
+    /// Its name as it is shown: relative when it was given so.
+    pub(super) name: String,
+    /// Which of the stores holds it.
+    pub(super) store: usize,
+    /// Where in the store, and its size.
+    pub(super) meta: ObjectMeta,
+    /// What its extension says.
+    pub(super) format: Format,
+}
+
+/// The files that `paths` stand for, sorted by name, each once.
+pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<File>, DatasetError> {
+    if paths.is_empty() {
+        return Err(DatasetError::Columns("no path of an input file is given".to_owned()));
+    }
+    let mut files = Vec::new();
+    for given in paths {
+        let before = files.len();
+        match stores.locate(given)? {
+            Location::Local(path) => list_local(given, &path, stores.local(), &mut files)?,
+            Location::Remote { store, path } => list_remote(given, store, &path, stores, &mut files).await?,
+        }
+        if files.len() == before {
+            let reason = format!("no file there has an extension that is read ({})", Format::EXTENSIONS);
+            return Err(DatasetError::input(given, reason));
+        }
+        if files.len() > FILES_MAX {
+            let (what, value) = (format!("number of files up to {given}"), files.len() as u64);
+            return Err(DatasetError::Bound { what, value, bound: FILES_MAX as u64 });
+        }
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut seen = HashSet::new();
+    files.retain(|f| seen.insert((f.store, f.meta.location.clone())));
+    Ok(files)
+}
+
+fn is_glob(path: &str) -> bool {
+    path.contains(['*', '?', '['])
+}
+
+fn list_local(given: &str, path: &Path, store: usize, files: &mut Vec<File>) -> Result<(), DatasetError> {
+    let text = path.to_string_lossy();
+    if is_glob(&text) && !path.exists() {
+        let pattern = if text.ends_with("**") { format!("{text}/*") } else { text.into_owned() };
+        let matches = glob::glob_with(&pattern, MATCHING);
+        let mut found = 0;
+        for entry in matches.map_err(|e| DatasetError::input(given, format!("it is no valid glob: {e}")))? {
+            let path = entry.map_err(|e| DatasetError::input(given, format!("can't look into a folder: {e}")))?;
+            if path.is_file() {
+                found += 1;
+                if Format::of(&path.to_string_lossy()).is_ok() {
+                    files.push(local_file(given, &path, store)?);
+                }
+            }
+        }
+        return if found == 0 { Err(DatasetError::input(given, "no file matches it")) } else { Ok(()) };
+    }
+    if path.is_dir() {
+        return walk(given, path, store, 0, files);
+    }
+    if !path.exists() {
+        return Err(DatasetError::input(given, "there is no such file or folder"));
+    }
+    files.push(local_file(given, path, store)?);
+    Ok(())
+}
+
+/// Files under `folder` whose extension is known. Names that begin with a dot
+/// or an underscore are left out, as others leave markers and temporary files so.
+fn walk(given: &str, folder: &Path, store: usize, depth: usize, files: &mut Vec<File>) -> Result<(), DatasetError> {
+    let fail = |e: std::io::Error| DatasetError::input(given, format!("can't look into {}: {e}", folder.display()));
+    if depth > DEPTH_MAX {
+        let what = format!("depth of folder {}", folder.display());
+        return Err(DatasetError::Bound { what, value: depth as u64, bound: DEPTH_MAX as u64 });
+    }
+    for entry in fs::read_dir(folder).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(['.', '_']) {
+            continue;
+        }
+        let path = entry.path();
+        if path.is_dir() {
+            walk(given, &path, store, depth + 1, files)?;
+        } else if Format::of(&name).is_ok() {
+            files.push(local_file(given, &path, store)?);
+        }
+    }
+    Ok(())
+}
+
+fn local_file(given: &str, path: &Path, store: usize) -> Result<File, DatasetError> {
+    let name = display(path);
+    let format = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
+    let fail = |reason: String| DatasetError::input(given, format!("can't open {name}: {reason}"));
+    let absolute: PathBuf = std::path::absolute(path).map_err(|e| fail(e.to_string()))?;
+    // The store refuses `.` and `..`, and links are fine: so the folder is resolved, not the file.
+    let absolute = match (absolute.parent(), absolute.file_name()) {
+        (Some(folder), Some(base)) => folder.canonicalize().map_err(|e| fail(e.to_string()))?.join(base),
+        _ => absolute,
+    };
+    let metadata = fs::metadata(&absolute).map_err(|e| fail(e.to_string()))?;
+    let location = ObjectPath::from_absolute_path(&absolute).map_err(|e| fail(e.to_string()))?;
+    let last_modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH).into();
+    let meta = ObjectMeta { location, last_modified, size: metadata.len(), e_tag: None, version: None };
+    Ok(File { name, store, meta, format })
+}
+
+/// A path without the `./` that folders bring along.
+fn display(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    text.strip_prefix("./").unwrap_or(&text).to_owned()
+}
+
+async fn list_remote(
+    given: &str,
+    store: usize,
+    path: &str,
+    stores: &Stores,
+    files: &mut Vec<File>,
+) -> Result<(), DatasetError> {
+    let fail = |e: object_store::Error| DatasetError::input(given, super::stream::reason_of(&e));
+    let client = stores.client(store);
+    let named = |meta: ObjectMeta| -> Result<File, DatasetError> {
+        let name = format!("{}{}", stores.prefix(store), meta.location);
+        let format = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
+        Ok(File { name, store, meta, format })
+    };
+    if !is_glob(path) && !path.ends_with('/') && !path.is_empty() {
+        let location = ObjectPath::from_url_path(path).map_err(|e| DatasetError::input(given, e.to_string()))?;
+        match client.head(&location).await {
+            Ok(meta) => return Ok(files.push(named(ObjectMeta { location, ..meta })?)),
+            Err(object_store::Error::NotFound { .. }) if stores.lists(store) => {}
+            Err(object_store::Error::NotFound { .. }) => {
+                return Err(DatasetError::input(given, "the server has no such file"));
+            }
+            Err(error) => return Err(fail(error)),
+        }
+    }
+    if !stores.lists(store) {
+        return Err(DatasetError::input(given, "folders and globs can't be listed over HTTP; give the URL of each file"));
+    }
+    let pattern = match is_glob(path) {
+        true => Some(Pattern::new(path).map_err(|e| DatasetError::input(given, format!("it is no valid glob: {e}")))?),
+        false => None,
+    };
+    let fixed = path.find(['*', '?', '[']).map_or(path, |at| &path[..at]);
+    let fixed = if pattern.is_some() { fixed.rsplit_once('/').map_or("", |(folder, _)| folder) } else { fixed };
+    let folder = ObjectPath::from_url_path(fixed).map_err(|e| DatasetError::input(given, e.to_string()))?;
+    let mut listing = client.list(Some(&folder));
+    while let Some(meta) = listing.try_next().await.map_err(fail)? {
+        let wanted = pattern.as_ref().is_none_or(|p| p.matches_with(meta.location.as_ref(), MATCHING));
+        let hidden = meta.location.filename().is_some_and(|name| name.starts_with(['.', '_']));
+        if wanted && !hidden && Format::of(meta.location.as_ref()).is_ok() {
+            files.push(named(meta)?);
+        }
+        if files.len() > FILES_MAX {
+            break;
+        }
+    }
+    Ok(())
+}

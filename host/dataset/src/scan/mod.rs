@@ -1,0 +1,264 @@
+//! Reading files as an ordered list of morsels.
+//!
+//! A *morsel* is a byte range of one file, about `morsel_bytes` long, that one
+//! thread reads from end to end. Morsels are chosen from the sizes of the files
+//! alone, never from the number of threads: whoever reads them all and keeps
+//! their order has the rows in file order, and the same batches, on every
+//! machine. That is what makes everything built on top repeatable.
+
+mod files;
+mod format;
+mod plan;
+mod schema;
+mod store;
+mod stream;
+
+use std::sync::Arc;
+
+use arrow_schema::{FieldRef, Schema, SchemaRef};
+use datafusion::execution::TaskContext;
+use datafusion::execution::context::{SessionContext, SessionState};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::SessionConfig;
+use futures::{StreamExt as _, TryStreamExt as _};
+use url::Url;
+
+use files::File;
+use plan::Filter;
+use schema::Merged;
+use store::Stores;
+use stream::Origin;
+
+use crate::DatasetError;
+use format::Format;
+pub use stream::BatchStream;
+
+/// Files whose schema is read at the same time.
+const INSPECT_CONCURRENCY: usize = 32;
+
+/// What to read.
+#[derive(Debug, Clone, Default)]
+pub struct Source {
+    /// Files, folders (searched to any depth), globs (`*`, `?`, `[…]`, `**`)
+    /// and URLs (`file`, `http`, `https`, `s3`, `gs`, `az`). The extension says
+    /// the format: `.parquet`, `.csv`, `.tsv`, `.json`, `.jsonl`, `.ndjson`
+    /// (an object a line), `.arrow`, `.feather`, `.ipc`. The first line of a
+    /// CSV file names its columns, and no value may contain a line break:
+    /// otherwise a file can't be cut into ranges that are read apart.
+    pub paths: Vec<String>,
+    /// An SQL expression over the columns; rows for which it is not true are
+    /// left out. Names keep their case, and are quoted (`"a b"`) where they
+    /// are no plain names.
+    pub filter: Option<String>,
+    /// The columns to read, in this order. `None` is all of them.
+    pub columns: Option<Vec<String>>,
+}
+
+/// How to read.
+#[derive(Debug, Clone)]
+pub struct ScanOptions {
+    /// Rows of a batch, about.
+    pub batch_rows: usize,
+    /// Bytes of a file that make a morsel, about.
+    pub morsel_bytes: u64,
+}
+
+impl Default for ScanOptions {
+    fn default() -> Self {
+        ScanOptions { batch_rows: 65_536, morsel_bytes: 16 << 20 }
+    }
+}
+
+/// A byte range of a file, the unit of reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Morsel {
+    /// Which of [`Scan::files`].
+    pub file: usize,
+    /// Where in the file it begins, about: records are not cut.
+    pub first_byte: u64,
+    /// Where it ends, about.
+    pub end_byte: u64,
+    plan: usize,
+    partition: usize,
+}
+
+/// Files that were found and understood, ready to be read.
+pub struct Scan {
+    schema: SchemaRef,
+    names: Vec<String>,
+    files: Vec<File>,
+    morsels: Vec<Morsel>,
+    plans: Vec<(Arc<dyn ExecutionPlan>, Format)>,
+    stores: Stores,
+    context: Arc<TaskContext>,
+    batch_rows: usize,
+}
+
+impl Scan {
+    /// Finds the files, reads their schemas, checks columns and filter, and
+    /// plans. Reads no rows of Parquet and Arrow files, and the first ones of
+    /// CSV and JSON files. URLs need a tokio runtime.
+    pub async fn open(source: Source, options: ScanOptions) -> Result<Scan, DatasetError> {
+        let session = session(&options);
+        let mut stores = Stores::new();
+        let files = files::list(&source.paths, &mut stores).await?;
+        for (prefix, client) in stores.iter() {
+            let url = Url::parse(prefix).map_err(DatasetError::internal)?;
+            session.register_object_store(&url, Arc::clone(client));
+        }
+        let state = session.state();
+        let inspected: Vec<(Format, SchemaRef)> = futures::stream::iter(&files)
+            .map(|file| format::inspect(&state, stores.client(file.store), file))
+            .buffered(INSPECT_CONCURRENCY)
+            .try_collect()
+            .await?;
+        let wanted = Wanted::new(&state, &source, &files, &inspected)?;
+        let mut scan = Scan {
+            schema: Arc::new(Schema::new(wanted.output.clone())),
+            names: files.iter().map(|f| f.name.clone()).collect(),
+            files,
+            morsels: Vec::new(),
+            plans: Vec::new(),
+            stores,
+            context: session.task_ctx(),
+            batch_rows: options.batch_rows.max(1),
+        };
+        scan.plan(&state, &wanted, &inspected, &options).await?;
+        Ok(scan)
+    }
+
+    /// The schema of every batch.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// The names of the files, sorted: paths as given for local files, URLs for others.
+    pub fn files(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The morsels, in the order of files and of rows within them.
+    pub fn morsels(&self) -> &[Morsel] {
+        &self.morsels
+    }
+
+    /// Reads a morsel. May be called again for the same one, and for several
+    /// at once; the stream is to be polled where there is a tokio runtime
+    /// (without one, local files are read on the polling thread).
+    ///
+    /// # Panics
+    ///
+    /// If there is no such morsel.
+    pub fn read(&self, morsel: usize) -> Result<BatchStream, DatasetError> {
+        let Morsel { file, first_byte, plan, partition, .. } = self.morsels[morsel];
+        let (exec, format) = &self.plans[plan];
+        let file = &self.files[file];
+        let batches = exec.execute(partition, Arc::clone(&self.context));
+        let batches = batches.map_err(|e| DatasetError::internal(stream::reason_of(&e)))?;
+        let origin = Origin {
+            file: file.name.clone(),
+            location: file.meta.location.clone(),
+            store: Arc::clone(self.stores.client(file.store)),
+            lines_from: matches!(format, Format::Csv(_)).then_some(first_byte),
+        };
+        Ok(BatchStream::new(Arc::clone(&self.schema), batches, origin, self.batch_rows))
+    }
+
+    async fn plan(
+        &mut self,
+        state: &SessionState,
+        wanted: &Wanted,
+        inspected: &[(Format, SchemaRef)],
+        options: &ScanOptions,
+    ) -> Result<(), DatasetError> {
+        let used = Schema::new(wanted.used.clone());
+        let columns: Vec<String> = wanted.output.iter().map(|f| f.name().clone()).collect();
+        for layout in plan::layouts(&self.files, inspected, &used) {
+            let number = self.plans.len();
+            let prefix = self.stores.prefix(layout.store());
+            let (config, morsels) = layout.plan(state, prefix, &self.files, options, number).await?;
+            let exec = plan::finish(state, config, wanted.filter.as_ref(), &columns, self.batch_rows);
+            self.plans.push((exec.map_err(|e| wanted.explain(&e))?, layout.format()));
+            self.morsels.extend(morsels);
+        }
+        self.morsels.sort_by_key(|m| (m.file, m.first_byte));
+        Ok(())
+    }
+
+    /// What DataFusion counted while it read, by the counter's name.
+    #[cfg(test)]
+    pub(crate) fn counted(&self, name: &str) -> usize {
+        use datafusion::common::tree_node::{TreeNode as _, TreeNodeRecursion};
+        let mut sum = 0;
+        for (plan, _) in &self.plans {
+            let visited = plan.apply(|node| {
+                sum += node.metrics().and_then(|m| m.sum_by_name(name)).map_or(0, |v| v.as_usize());
+                Ok(TreeNodeRecursion::Continue)
+            });
+            visited.expect("the closure does not fail");
+        }
+        sum
+    }
+}
+
+/// What was asked for, checked against the files.
+struct Wanted {
+    /// The columns that come out.
+    output: Vec<FieldRef>,
+    /// These and those that the filter reads.
+    used: Vec<FieldRef>,
+    filter: Option<Filter>,
+    filter_text: String,
+}
+
+impl Wanted {
+    fn new(
+        state: &SessionState,
+        source: &Source,
+        files: &[File],
+        inspected: &[(Format, SchemaRef)],
+    ) -> Result<Wanted, DatasetError> {
+        let schemas: Vec<SchemaRef> = inspected.iter().map(|(_, schema)| Arc::clone(schema)).collect();
+        let merged = Merged::new(files, &schemas)?;
+        let filter = source.filter.as_deref().map(|text| plan::parse_filter(state, text, &merged)).transpose()?;
+        let mut names: Vec<&str> = match &source.columns {
+            Some(columns) => columns.iter().map(String::as_str).collect(),
+            None => merged.names().collect(),
+        };
+        let mut seen = std::collections::HashSet::new();
+        names.retain(|name| seen.insert(*name));
+        if names.is_empty() {
+            return Err(DatasetError::Columns("no column is asked for".to_owned()));
+        }
+        let column = |name: &str, wanted: &str| merged.column(name, wanted, files, &schemas).cloned();
+        let output = names.iter().map(|name| column(name, "column")).collect::<Result<Vec<_>, _>>()?;
+        let mut used = output.clone();
+        if let Some(filter) = &filter {
+            let mut extra: Vec<&String> = filter.columns.iter().filter(|name| !seen.contains(name.as_str())).collect();
+            extra.sort();
+            for name in extra {
+                used.push(column(name, "column of the filter")?);
+            }
+        }
+        Ok(Wanted { output, used, filter, filter_text: source.filter.clone().unwrap_or_default() })
+    }
+
+    fn explain(&self, error: &datafusion::error::DataFusionError) -> DatasetError {
+        let reason = stream::reason_of(error);
+        match self.filter {
+            Some(_) => DatasetError::Filter { filter: self.filter_text.clone(), reason },
+            None => DatasetError::Internal(reason),
+        }
+    }
+}
+
+/// A DataFusion session that leaves the order of files and rows alone.
+fn session(options: &ScanOptions) -> SessionContext {
+    let mut config = SessionConfig::new().with_target_partitions(1).with_batch_size(options.batch_rows.max(1));
+    let settings = config.options_mut();
+    settings.execution.enable_file_stream_work_stealing = false;
+    settings.execution.collect_statistics = false;
+    settings.execution.parquet.schema_force_view_types = false;
+    settings.sql_parser.enable_ident_normalization = false;
+    SessionContext::new_with_config(config)
+}

@@ -1,0 +1,210 @@
+//! From files to morsels: what DataFusion is asked to do.
+//!
+//! Files of one format, store and layout share one physical plan, whose
+//! partitions are the morsels. We build the plan from its two nodes, scan and
+//! filter, rather than from SQL: the optimiser's freedom to repartition,
+//! reorder and steal work is what must not happen here.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
+use datafusion::common::DFSchema;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::datasource::table_schema::TableSchema;
+use datafusion::execution::context::SessionState;
+use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::logical_expr::{Expr, ExprSchemable as _};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::filter_pushdown::PushedDown;
+
+use super::files::File;
+use super::format::Format;
+use super::schema::Merged;
+use super::stream::reason_of;
+use super::{Morsel, ScanOptions};
+use crate::DatasetError;
+
+/// Bytes of a filter. Longer ones nest deeper than a thread's stack.
+const FILTER_BYTES_MAX: usize = 4096;
+
+/// A filter that was parsed.
+pub(super) struct Filter {
+    expr: Expr,
+    /// The columns it reads.
+    pub(super) columns: HashSet<String>,
+}
+
+/// Parses `text` as an SQL expression over `fields`.
+pub(super) fn parse_filter(state: &SessionState, text: &str, merged: &Merged) -> Result<Filter, DatasetError> {
+    let fail = |reason: String| DatasetError::Filter { filter: text.to_owned(), reason };
+    if text.len() > FILTER_BYTES_MAX {
+        let what = "length of the filter in bytes".to_owned();
+        return Err(DatasetError::Bound { what, value: text.len() as u64, bound: FILTER_BYTES_MAX as u64 });
+    }
+    let fields: Vec<FieldRef> = merged.fields().cloned().collect();
+    let schema = DFSchema::try_from(Schema::new(fields)).map_err(|e| fail(reason_of(&e)))?;
+    let expr = state.create_logical_expr(text, &schema).map_err(|e| fail(reason_of(&e)))?;
+    let columns = expr.column_refs().into_iter().map(|column| column.name.clone()).collect();
+    let physical = state.create_physical_expr(expr.clone(), &schema).map_err(|e| fail(reason_of(&e)))?;
+    match physical.data_type(schema.as_arrow()).or_else(|_| expr.get_type(&schema)) {
+        Ok(DataType::Boolean) => Ok(Filter { expr, columns }),
+        Ok(other) => Err(fail(format!("it is {other}, and has to be true or false"))),
+        Err(error) => Err(fail(reason_of(&error))),
+    }
+}
+
+/// The files that one plan reads.
+pub(super) struct Layout {
+    format: Format,
+    store: usize,
+    /// What the reader is told the files look like.
+    schema: SchemaRef,
+    files: Vec<usize>,
+}
+
+/// Sorts files by the plan that can read them. `used` are the columns that
+/// must be read, with the types that all files agree on.
+pub(super) fn layouts(files: &[File], inspected: &[(Format, SchemaRef)], used: &Schema) -> Vec<Layout> {
+    let mut layouts: Vec<Layout> = Vec::new();
+    for (index, (file, (format, schema))) in files.iter().zip(inspected).enumerate() {
+        let schema = if format.is_positional() { positional(*format, schema, used) } else { Arc::new(used.clone()) };
+        let fits = |l: &&mut Layout| l.format == *format && l.store == file.store && l.schema == schema;
+        match layouts.iter_mut().rev().find(fits) {
+            Some(layout) => layout.files.push(index),
+            None => layouts.push(Layout { format: *format, store: file.store, schema, files: vec![index] }),
+        }
+    }
+    layouts
+}
+
+/// The layout of a file whose columns are found by position: text is parsed as
+/// the type that all files agree on, binary columns are cast later.
+fn positional(format: Format, schema: &SchemaRef, used: &Schema) -> SchemaRef {
+    if !format.is_text() {
+        return Arc::clone(schema);
+    }
+    let fields = schema.fields().iter().map(|field| match used.field_with_name(field.name()) {
+        Ok(agreed) => Arc::new(agreed.clone().with_nullable(true)),
+        Err(_) => Arc::new(Field::new(field.name(), field.data_type().clone(), true)),
+    });
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+impl Layout {
+    pub(super) fn format(&self) -> Format {
+        self.format
+    }
+
+    pub(super) fn store(&self) -> usize {
+        self.store
+    }
+
+    /// The morsels of this layout's files, and the plan whose partitions they
+    /// are. `plan` is the number that the plan will have.
+    pub(super) async fn plan(
+        &self,
+        state: &SessionState,
+        prefix: &str,
+        files: &[File],
+        options: &ScanOptions,
+        plan: usize,
+    ) -> Result<(FileScanConfig, Vec<Morsel>), DatasetError> {
+        let mut groups = Vec::new();
+        let mut morsels = Vec::new();
+        for index in &self.files {
+            let file = &files[*index];
+            for range in ranges(file.meta.size, options.morsel_bytes, self.format.splits()) {
+                let mut part = PartitionedFile::new_from_meta(file.meta.clone());
+                if range != (0, file.meta.size) {
+                    part = part.with_range(range.0 as i64, range.1 as i64);
+                }
+                morsels.push(Morsel { file: *index, first_byte: range.0, end_byte: range.1, plan, partition: groups.len() });
+                groups.push(FileGroup::new(vec![part]));
+            }
+        }
+        let engine = self.format.engine(state);
+        let url = ObjectStoreUrl::parse(prefix).map_err(|e| DatasetError::internal(reason_of(&e)))?;
+        let source = engine.file_source(TableSchema::from_file_schema(Arc::clone(&self.schema)));
+        let config = FileScanConfigBuilder::new(url, source)
+            .with_file_groups(groups)
+            .with_batch_size(Some(options.batch_rows))
+            // Without it, whoever polls first takes the first file.
+            .with_preserve_order(true)
+            .build();
+        let scan = engine.create_physical_plan(state, config).await.map_err(|e| DatasetError::internal(reason_of(&e)))?;
+        let scan = scan.downcast_ref::<DataSourceExec>();
+        let config = scan.and_then(|scan| scan.data_source().downcast_ref::<FileScanConfig>());
+        Ok((config.ok_or_else(|| DatasetError::internal("a scan that is no file scan"))?.clone(), morsels))
+    }
+}
+
+/// Adds filter and projection to a scan: `columns` come out, in that order.
+pub(super) fn finish(
+    state: &SessionState,
+    config: FileScanConfig,
+    filter: Option<&Filter>,
+    columns: &[String],
+    batch_rows: usize,
+) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
+    let table = Arc::clone(config.file_source().table_schema().table_schema());
+    let Some(filter) = filter else {
+        let indices = columns.iter().map(|c| table.index_of(c)).collect::<Result<Vec<_>, _>>()?;
+        return scan_of(config, indices);
+    };
+    let predicate = state.create_physical_expr(filter.expr.clone(), &DFSchema::try_from(table.as_ref().clone())?)?;
+    let pushed = config.file_source().try_pushdown_filters(vec![predicate], state.config_options())?;
+    let config = match pushed.updated_node {
+        Some(source) => FileScanConfigBuilder::from(config).with_source(source).build(),
+        None => config,
+    };
+    if pushed.filters.iter().all(|f| matches!(f, PushedDown::Yes)) {
+        let indices = columns.iter().map(|c| table.index_of(c)).collect::<Result<Vec<_>, _>>()?;
+        return scan_of(config, indices);
+    }
+    let read: Vec<usize> = (0..table.fields().len())
+        .filter(|i| columns.contains(table.field(*i).name()) || filter.columns.contains(table.field(*i).name()))
+        .collect();
+    let scan = scan_of(config, read)?;
+    let schema = scan.schema();
+    let predicate = state.create_physical_expr(filter.expr.clone(), &DFSchema::try_from(schema.as_ref().clone())?)?;
+    let indices = columns.iter().map(|c| schema.index_of(c)).collect::<Result<Vec<_>, _>>()?;
+    let filter = FilterExec::try_new(predicate, scan)?.with_projection(Some(indices))?.with_batch_size(batch_rows)?;
+    Ok(Arc::new(filter))
+}
+
+fn scan_of(config: FileScanConfig, columns: Vec<usize>) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
+    let config = FileScanConfigBuilder::from(config).with_projection_indices(Some(columns))?.build();
+    Ok(DataSourceExec::from_data_source(config))
+}
+
+/// Cuts a file into ranges of nearly equal length, none over `bytes_max` by
+/// much. Depends on the file's size alone.
+fn ranges(size: u64, bytes_max: u64, splits: bool) -> Vec<(u64, u64)> {
+    let parts = if splits { size.div_ceil(bytes_max.max(1)).max(1) } else { 1 };
+    (0..parts).map(|i| (cut(size, i, parts), cut(size, i + 1, parts))).collect()
+}
+
+fn cut(size: u64, part: u64, parts: u64) -> u64 {
+    (u128::from(size) * u128::from(part) / u128::from(parts)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_a_file_without_gaps() {
+        for (size, bytes_max, splits, count) in
+            [(0, 10, true, 1), (1, 10, true, 1), (10, 10, true, 1), (11, 10, true, 2), (101, 10, true, 11), (101, 10, false, 1)]
+        {
+            let ranges = ranges(size, bytes_max, splits);
+            assert_eq!(ranges.len(), count, "{size} {bytes_max}");
+            assert_eq!((ranges[0].0, ranges[count - 1].1), (0, size));
+            assert!(ranges.windows(2).all(|w| w[0].1 == w[1].0));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What a component is, read from its bytes before anything of it is compiled
+//! or run.
+
+use sandbar_core::{Code, Fault};
+use wasmparser::{DataKind, Encoding, Operator, Parser, Payload};
+
+/// The contract this host serves.
+pub const CONTRACT: &str = "sandbar:udf@0.1.0";
+pub(crate) const GUEST: &str = "sandbar:udf/guest@0.1.0";
+const GUEST_ANY_VERSION: &str = "sandbar:udf/guest@";
+
+/// Imports that are granted: the contract's own, and the parts of WASI that std
+/// can't do without, with nothing behind them. No sockets, no HTTP.
+const GRANTED: [&str; 8] = [
+    "sandbar:udf/data@0.1.0",
+    "sandbar:udf/groups@0.1.0",
+    "sandbar:udf/log@0.1.0",
+    "wasi:cli/",
+    "wasi:clocks/",
+    "wasi:filesystem/",
+    "wasi:io/",
+    "wasi:random/",
+];
+
+/// What a component imports and exports, and how far its initial memory reaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shape {
+    /// Names of its imports, as they stand.
+    pub imports: Vec<String>,
+    /// Names of its exports, as they stand.
+    pub exports: Vec<String>,
+    /// Length of the component in bytes.
+    pub bytes: u64,
+    /// First address behind all initialised data of its memories: nothing is
+    /// mapped below.
+    pub image_end: u64,
+}
+
+/// Reads the shape of a component, or says what the bytes are instead.
+pub fn inspect(bytes: &[u8]) -> Result<Shape, Fault> {
+    let malformed = |e: wasmparser::BinaryReaderError| Fault::new(Code::NotAComponent, format!("it is not valid WebAssembly: {e}"));
+    if !bytes.starts_with(b"\0asm") {
+        return Err(Fault::new(Code::NotAComponent, "it is not WebAssembly: it does not start with \\0asm; build it with `host build`"));
+    }
+    let mut shape = Shape { imports: Vec::new(), exports: Vec::new(), bytes: bytes.len() as u64, image_end: 0 };
+    let mut depth = 0usize;
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.map_err(malformed)? {
+            Payload::Version { encoding: Encoding::Module, .. } if depth == 0 => {
+                return Err(Fault::new(Code::NotAComponent, "it is a core WebAssembly module, not a component; build it for wasm32-wasip2, for instance with `host build`"));
+            }
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentImportSection(section) if depth == 0 => {
+                for import in section {
+                    shape.imports.push(import.map_err(malformed)?.name.name.to_owned());
+                }
+            }
+            Payload::ComponentExportSection(section) if depth == 0 => {
+                for export in section {
+                    shape.exports.push(export.map_err(malformed)?.name.name.to_owned());
+                }
+            }
+            Payload::DataSection(section) => {
+                for data in section {
+                    shape.image_end = shape.image_end.max(data_end(&data.map_err(malformed)?));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(shape)
+}
+
+/// Reads the shape of a component that keeps the contract, or says how it does not.
+pub fn check_binary(bytes: &[u8]) -> Result<Shape, Fault> {
+    let shape = inspect(bytes)?;
+    if let Some(import) = shape.imports.iter().find(|i| !GRANTED.iter().any(|g| i.starts_with(g))) {
+        if import.starts_with("sandbar:udf/") {
+            return Err(other_version(import));
+        }
+        return Err(Fault::new(Code::Import, format!("it imports `{import}`, which is not granted; a function has no files, network, clock or environment")));
+    }
+    if shape.exports.iter().any(|e| e == GUEST) {
+        return Ok(shape);
+    }
+    match shape.exports.iter().find(|e| e.starts_with(GUEST_ANY_VERSION)) {
+        Some(export) => Err(other_version(export)),
+        None => Err(Fault::new(Code::Contract, format!("it does not export `{GUEST}`; write it with the crate sandbar-guest"))),
+    }
+}
+
+fn other_version(name: &str) -> Fault {
+    Fault::new(Code::Contract, format!("it was built for `{name}`, this host serves {CONTRACT}; build it again with the sandbar-guest of this host"))
+}
+
+/// Where an active segment ends, if it says so by constants.
+fn data_end(data: &wasmparser::Data<'_>) -> u64 {
+    let DataKind::Active { offset_expr, .. } = &data.kind else { return 0 };
+    let start = match offset_expr.get_operators_reader().read() {
+        Ok(Operator::I32Const { value }) => u64::from(value as u32),
+        Ok(Operator::I64Const { value }) => value as u64,
+        _ => return 0,
+    };
+    start.saturating_add(data.data.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expect: Result<u64, (Code, &str)>) {
+        let bytes = wat::parse_str(text).unwrap();
+        match (check_binary(&bytes), expect) {
+            (Ok(shape), Ok(image_end)) => assert_eq!(shape.image_end, image_end, "{text}"),
+            (Err(fault), Err((code, words))) => assert!(fault.code == code && fault.message.contains(words), "{text}: {fault}"),
+            (got, expect) => panic!("{text}: {got:?} instead of {expect:?}"),
+        }
+    }
+
+    #[test]
+    fn components_are_told_from_what_they_are_not() {
+        let guest = |version: &str| format!(r#"(component (instance $i) (export "sandbar:udf/guest@{version}" (instance $i)))"#);
+        check("(module)", Err((Code::NotAComponent, "core WebAssembly module")));
+        check("(component)", Err((Code::Contract, "does not export")));
+        check(&guest("0.1.0"), Ok(0));
+        check(&guest("0.9.0"), Err((Code::Contract, "guest@0.9.0")));
+        check(r#"(component (import "wasi:sockets/tcp@0.2.0" (instance)))"#, Err((Code::Import, "wasi:sockets/tcp@0.2.0")));
+        check(r#"(component (import "sandbar:udf/data@7.0.0" (instance)))"#, Err((Code::Contract, "data@7.0.0")));
+    }
+
+    #[test]
+    fn bytes_that_are_anything_are_refused() {
+        for bytes in [&b""[..], b"\0as", b"\0asm", b"\0asm\x0d\0\x01\0\xff\xff", b"Parquet"] {
+            assert_eq!(check_binary(bytes).unwrap_err().code, if bytes == b"\0asm\x0d\0\x01\0" { Code::Contract } else { Code::NotAComponent }, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn the_image_ends_behind_the_last_segment_of_any_module() {
+        let text = r#"(component
+            (core module (memory 1) (data (i32.const 1024) "abcd") (data (i32.const 16) "x"))
+            (core module (memory 1) (data (i32.const 5000) "yz"))
+            (instance $i) (export "sandbar:udf/guest@0.1.0" (instance $i)))"#;
+        check(text, Ok(5002));
+    }
+}

@@ -1,0 +1,176 @@
+//! The engine, compiled code, and programs ready to be instantiated.
+
+use std::sync::Arc;
+
+use sandbar_core::{Code, Fault, Limits};
+use wasmtime::component::{Component, ComponentExportIndex, InstancePre, Linker, WasmList};
+use wasmtime::{Config, Enabled, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig, Store};
+
+use crate::contract::{GUEST, Shape, check_binary};
+use crate::imports;
+use crate::instance::Instance;
+use crate::services::Services;
+use crate::memory::Slots;
+use crate::state::State;
+
+/// Memory of a slot that is zeroed in place rather than given back: what a
+/// small guest touches. Given-back pages fault in again, one by one.
+const KEEP_RESIDENT_BYTES: usize = 4 << 20;
+const KEEP_TABLE_BYTES: usize = 64 << 10;
+/// Sandboxes alive at once in one process.
+const SANDBOXES_MAX: u32 = 8;
+
+/// Compiles a component to native code for this machine, after checking that it
+/// keeps the contract. Slow, and as hostile as its input: call it in a process
+/// that may be killed.
+pub fn compile(bytes: &[u8]) -> Result<(Vec<u8>, Shape), Fault> {
+    let shape = check_binary(bytes)?;
+    let engine = wasmtime::Engine::new(&config()).map_err(host)?;
+    let code = engine.precompile_component(bytes).map_err(|e| Fault::new(Code::Compile, format!("it can't be compiled: {e:#}")))?;
+    Ok((code, shape))
+}
+
+/// Changes when code compiled before can't be used any more: with wasmtime, its
+/// settings, or the machine's instruction set.
+pub fn build_id() -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    env!("CARGO_PKG_VERSION").hash(&mut hasher);
+    if let Ok(engine) = wasmtime::Engine::new(&config()) {
+        engine.precompile_compatibility_hash().hash(&mut hasher);
+    }
+    format!("{:016x}", hasher.finish())
+}
+
+fn host(error: wasmtime::Error) -> Fault {
+    Fault::new(Code::Host, format!("{error:#}"))
+}
+
+/// What compiled code depends on; the same for whoever compiles and whoever runs.
+fn config() -> Config {
+    let mut config = Config::new();
+    config
+        .cranelift_opt_level(OptLevel::Speed)
+        .concurrency_support(false)
+        .wasm_memory64(false)
+        .wasm_backtrace_max_frames(std::num::NonZeroUsize::new(16))
+        .memory_init_cow(true);
+    config
+}
+
+fn pooling(limits: &Limits) -> PoolingAllocationConfig {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(SANDBOXES_MAX)
+        .total_core_instances(SANDBOXES_MAX * limits.instances_max)
+        .max_core_instances_per_component(limits.instances_max)
+        .total_memories(SANDBOXES_MAX)
+        .max_memories_per_component(SANDBOXES_MAX)
+        .total_tables(SANDBOXES_MAX * limits.tables_max)
+        .max_tables_per_component(limits.tables_max)
+        .table_elements(limits.table_elements_max as usize)
+        .total_stacks(1)
+        .max_unused_warm_slots(SANDBOXES_MAX)
+        .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
+        .table_keep_resident(KEEP_TABLE_BYTES)
+        .pagemap_scan(Enabled::Auto);
+    pool
+}
+
+/// Runs compiled components. One of these per process, with its pool of slots.
+pub struct Engine {
+    engine: wasmtime::Engine,
+    linker: Linker<State>,
+    slots: Arc<Slots>,
+}
+
+impl Engine {
+    /// An engine whose pool allows what `limits` allow.
+    pub fn new(limits: &Limits) -> Result<Engine, Fault> {
+        let mut config = config();
+        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(limits)));
+        config.parallel_compilation(false);
+        let engine = wasmtime::Engine::new(&config).map_err(host)?;
+        let linker = imports::linker(&engine).map_err(host)?;
+        let slots = probe_slots(&engine).map_err(host)?;
+        Ok(Engine { engine, linker, slots: Arc::new(slots) })
+    }
+
+    /// A program from code that [`compile`] made here, with its [`Shape::image_end`].
+    ///
+    /// # Safety
+    /// `code` must be what [`compile`] returned, from this build of the host: it
+    /// is run as it is.
+    pub unsafe fn load(&self, code: &[u8], image_end: u64) -> Result<Program, Fault> {
+        // SAFETY: passed on to the caller.
+        let component = unsafe { Component::deserialize(&self.engine, code) }.map_err(host)?;
+        let pre = self.linker.instantiate_pre(&component).map_err(|e| Fault::new(Code::Import, format!("{e:#}")))?;
+        let exports = Exports::find(&component)?;
+        Ok(Program { pre, exports, image_end, slots: self.slots.clone() })
+    }
+}
+
+/// Tells its host the list of one byte at address zero of its memory.
+const PROBE: &str = r#"(component
+    (import "tell" (func $tell (param "byte" (list u8))))
+    (core module $libc (memory (export "memory") 1))
+    (core instance $libc (instantiate $libc))
+    (core func $tell_core (canon lower (func $tell) (memory (core memory $libc "memory"))))
+    (core module $main
+        (import "host" "tell" (func $tell (param i32 i32)))
+        (func (export "run") (call $tell (i32.const 0) (i32.const 1))))
+    (core instance $main (instantiate $main (with "host" (instance (export "tell" (func $tell_core))))))
+    (func (export "run") (canon lift (core func $main "run"))))"#;
+
+/// Fills every slot of the pool with a probe, and notes where its memory is.
+fn probe_slots(engine: &wasmtime::Engine) -> wasmtime::Result<Slots> {
+    let binary = wat::parse_str(PROBE).map_err(|e| wasmtime::format_err!("{e}"))?;
+    let component = Component::new(engine, binary)?;
+    let mut linker = Linker::<Vec<usize>>::new(engine);
+    linker.root().func_wrap("tell", |mut store: wasmtime::StoreContextMut<'_, Vec<usize>>, (byte,): (WasmList<u8>,)| {
+        let base = byte.as_le_slice(&store).as_ptr() as usize;
+        store.data_mut().push(base);
+        Ok(())
+    })?;
+    let mut store = Store::new(engine, Vec::new());
+    for _ in 0..SANDBOXES_MAX {
+        let instance = linker.instantiate(&mut store, &component)?;
+        instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
+    }
+    Ok(Slots::new(std::mem::take(store.data_mut())))
+}
+
+/// A component ready to be instantiated.
+pub struct Program {
+    pub(crate) pre: InstancePre<State>,
+    pub(crate) exports: Exports,
+    image_end: u64,
+    slots: Arc<Slots>,
+}
+
+impl Program {
+    /// A fresh sandbox under `limits`. Its randomness is a function of `seed`.
+    pub fn instantiate(&self, services: Box<dyn Services>, limits: &Limits, seed: u64) -> Result<Instance<'_>, Fault> {
+        let state = State::new(services, limits, self.image_end, self.slots.clone(), seed);
+        let mut store = Store::new(self.pre.engine(), state);
+        store.limiter(|state| &mut state.limiter);
+        Instance::new(self, store)
+    }
+}
+
+/// Where the contract's functions are among a component's exports.
+pub(crate) struct Exports {
+    pub(crate) describe: ComponentExportIndex,
+    pub(crate) open: ComponentExportIndex,
+    pub(crate) process: ComponentExportIndex,
+    pub(crate) fit: ComponentExportIndex,
+    pub(crate) predict: ComponentExportIndex,
+}
+
+impl Exports {
+    fn find(component: &Component) -> Result<Exports, Fault> {
+        let missing = |name: &str| Fault::new(Code::Contract, format!("its `{GUEST}` has no `{name}`"));
+        let guest = component.get_export_index(None, GUEST).ok_or_else(|| Fault::new(Code::Contract, format!("it does not export `{GUEST}`")))?;
+        let find = |name: &str| component.get_export_index(Some(&guest), name).ok_or_else(|| missing(name));
+        Ok(Exports { describe: find("describe")?, open: find("open")?, process: find("process")?, fit: find("fit")?, predict: find("predict")? })
+    }
+}

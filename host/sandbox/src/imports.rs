@@ -1,0 +1,173 @@
+//! The imports of the contract, from guest memory to [`Services`].
+
+use sandbar_core::Code;
+use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, WasmList, WasmStr};
+use wasmtime::{Engine, Error, Result, StoreContextMut};
+
+use crate::memory::{PAGE_BYTES, Region};
+use crate::services::{GroupAt, Level, Predictions, Refusal};
+use crate::state::State;
+
+/// Buffers of one emitted batch; more are refused.
+const BUFFERS_MAX: usize = 1 << 16;
+
+pub(crate) fn linker(engine: &Engine) -> Result<Linker<State>> {
+    let mut linker = Linker::new(engine);
+    wasmtime_wasi::p2::add_to_linker_sync(&mut linker)?;
+    data(&mut linker.instance("sandbar:udf/data@0.1.0")?)?;
+    log(&mut linker.instance("sandbar:udf/log@0.1.0")?)?;
+    groups(&mut linker.instance("sandbar:udf/groups@0.1.0")?)?;
+    Ok(linker)
+}
+
+type Context<'a> = StoreContextMut<'a, State>;
+
+fn data(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+    linker.func_wrap("read", |store: Context<'_>, (offset, region): (u64, WasmList<u8>)| read(store, offset, &region))?;
+    linker.func_wrap("map-pages", |store: Context<'_>, (offset, region): (u64, WasmList<u8>)| map_pages(store, offset, &region))?;
+    linker.func_wrap("emit", |store: Context<'_>, (header, buffers): (WasmList<u8>, WasmList<WasmList<u8>>)| emit(store, &header, &buffers))
+}
+
+/// Address and length of a guest's list, without a reference into its memory.
+fn range(store: &Context<'_>, list: &WasmList<u8>) -> (*mut u8, usize) {
+    let slice = list.as_le_slice(store);
+    (slice.as_ptr().cast_mut(), slice.len())
+}
+
+fn read(store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
+    let (to, len) = range(&store, region);
+    let from = store.data().services.input().bytes;
+    let Some(from) = usize::try_from(offset).ok().and_then(|start| from.get(start..start.checked_add(len)?)) else {
+        return refuse(Refusal::bad_request(format!("it reads {len} bytes at {offset} of an input of {} bytes", from.len())));
+    };
+    // SAFETY: `to..to+len` was just checked to lie in guest memory, which nothing else refers to while
+    // its guest waits for this call; `from` is host memory.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, len) };
+    Ok(())
+}
+
+fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
+    let (to, len) = range(&store, region);
+    let state = store.data_mut();
+    let Some(pages) = Region::new(to as usize, len).filter(|_| offset.is_multiple_of(PAGE_BYTES as u64)) else {
+        return refuse(Refusal::bad_request(format!("it maps {len} bytes at {offset}, which are not whole pages")));
+    };
+    let input = state.services.input();
+    let end = offset.checked_add(len as u64);
+    if end.is_none_or(|end| end > (input.bytes.len() as u64).next_multiple_of(PAGE_BYTES as u64)) {
+        return refuse(Refusal::bad_request(format!("it maps {len} bytes at {offset} of an input of {} bytes", input.bytes.len())));
+    }
+    let Some(file) = input.file else {
+        let from = &input.bytes[offset as usize..];
+        let from = &from[..len.min(from.len())];
+        // SAFETY: as in `read`.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        return Ok(());
+    };
+    let address = state.slots.guest_address(to as usize);
+    if address.is_none_or(|a| a < state.image_end.next_multiple_of(PAGE_BYTES as u64)) {
+        return refuse(Refusal::bad_request(format!("it maps pages over its initialised data, which ends at {}", state.image_end)));
+    }
+    // SAFETY: the region was just checked to lie in the guest's memory, behind its image; no reference
+    // into it lives; inputs with a file are sealed and were checked to have the pages.
+    let laid = unsafe { state.overlays.lay(pages, file, offset) };
+    laid.or_else(|message| refuse(Refusal { code: Code::Host, message }))
+}
+
+fn emit(mut store: Context<'_>, header: &WasmList<u8>, buffers: &WasmList<WasmList<u8>>) -> Result<()> {
+    if buffers.len() > BUFFERS_MAX {
+        return refuse(Refusal::bad_output(format!("it emits {} buffers in one batch, the limit is {BUFFERS_MAX}", buffers.len())));
+    }
+    let lists = buffers.iter(&mut store)?.collect::<Result<Vec<_>>>()?;
+    // SAFETY: the guest waits for this call.
+    let (header, slices) = unsafe { (detached(&store, header), lists.iter().map(|list| detached(&store, list)).collect::<Vec<_>>()) };
+    store.data_mut().services.emit(header, &slices).or_else(refuse)
+}
+
+#[derive(ComponentType, Lift)]
+#[component(enum)]
+#[repr(u8)]
+#[expect(dead_code, reason = "only lifted from a guest")]
+enum WitLevel {
+    #[component(name = "debug")]
+    Debug,
+    #[component(name = "info")]
+    Info,
+    #[component(name = "warn")]
+    Warn,
+    #[component(name = "error")]
+    Error,
+}
+
+fn log(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+    linker.func_wrap("write", |mut store: Context<'_>, (level, message): (WitLevel, WasmStr)| {
+        let level = match level {
+            WitLevel::Debug => Level::Debug,
+            WitLevel::Info => Level::Info,
+            WitLevel::Warn => Level::Warn,
+            WitLevel::Error => Level::Error,
+        };
+        let message = message.to_str(&store)?.into_owned();
+        store.data_mut().services.log(level, &message);
+        Ok(())
+    })?;
+    linker.func_wrap("panic", |mut store: Context<'_>, (message,): (WasmStr,)| {
+        let message = message.to_str(&store)?.chars().take(PANIC_CHARS_MAX).collect();
+        store.data_mut().panic = Some(message);
+        Ok(())
+    })
+}
+
+const PANIC_CHARS_MAX: usize = 2000;
+
+#[derive(ComponentType, Lower)]
+#[component(record)]
+struct WitGroup {
+    #[component(name = "first-row")]
+    first_row: u32,
+    #[component(name = "train-rows")]
+    train_rows: u32,
+    #[component(name = "test-rows")]
+    test_rows: u32,
+    seed: u64,
+}
+
+fn groups(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+    linker.func_wrap("next", |mut store: Context<'_>, (): ()| match store.data_mut().services.next_group() {
+        Ok(next) => Ok((next.map(|g: GroupAt| WitGroup { first_row: g.first_row, train_rows: g.train_rows, test_rows: g.test_rows, seed: g.seed }),)),
+        Err(refusal) => Err(Error::from(refusal)),
+    })?;
+    linker.func_wrap("model", |store: Context<'_>, (): ()| {
+        let model = store.data().services.model()?;
+        Ok((model,))
+    })?;
+    linker.func_wrap("fitted", |mut store: Context<'_>, (model, params, predictions): (WasmList<u8>, WasmStr, WasmList<u8>)| {
+        let params = params.to_str(&store)?.into_owned();
+        // SAFETY: the guest waits for this call.
+        let (model, predictions) = unsafe { (detached(&store, &model), Predictions(detached(&store, &predictions))) };
+        Ok(store.data_mut().services.fitted(model, &params, predictions)?)
+    })?;
+    linker.func_wrap("predicted", |mut store: Context<'_>, (predictions,): (WasmList<u8>,)| {
+        // SAFETY: the guest waits for this call.
+        let predictions = Predictions(unsafe { detached(&store, &predictions) });
+        Ok(store.data_mut().services.predicted(predictions)?)
+    })?;
+    linker.func_wrap("failed", |mut store: Context<'_>, (message,): (WasmStr,)| {
+        let message = message.to_str(&store)?.into_owned();
+        Ok(store.data_mut().services.failed(&message)?)
+    })
+}
+
+/// A guest's list, no longer tied to the store.
+///
+/// # Safety
+/// Guest memory must neither move nor change while the slice is in use.
+unsafe fn detached<'a>(store: &Context<'_>, list: &WasmList<u8>) -> &'a [u8] {
+    let (at, len) = range(store, list);
+    // SAFETY: the list was just checked to lie in guest memory; the caller vouches for the rest.
+    unsafe { std::slice::from_raw_parts(at.cast_const(), len) }
+}
+
+fn refuse<T>(refusal: Refusal) -> Result<T> {
+    Err(Error::from(refusal))
+}

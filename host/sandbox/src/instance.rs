@@ -1,0 +1,125 @@
+//! One sandbox, and the calls of the contract.
+
+use sandbar_core::{Code, Fault, Function, Kind};
+use wasmtime::Store;
+use wasmtime::component::{ComponentNamedList, ComponentType, Lift, Lower, TypedFunc};
+
+use crate::engine::Program;
+use crate::fault::fault;
+use crate::services::Services;
+use crate::state::State;
+
+/// More functions than this in one component are refused.
+const FUNCTIONS_MAX: usize = 1024;
+
+/// A sandbox. Dropping it resets its memory for the next.
+pub struct Instance<'p> {
+    program: &'p Program,
+    store: Store<State>,
+    instance: wasmtime::component::Instance,
+}
+
+#[derive(ComponentType, Lift)]
+#[component(enum)]
+#[repr(u8)]
+#[expect(dead_code, reason = "only lifted from a guest")]
+enum WitKind {
+    #[component(name = "scalar")]
+    Scalar,
+    #[component(name = "batch")]
+    Batch,
+    #[component(name = "trainer")]
+    Trainer,
+}
+
+#[derive(ComponentType, Lift)]
+#[component(record)]
+struct WitFunction {
+    name: String,
+    kind: WitKind,
+    arguments: Vec<u8>,
+    returns: Vec<u8>,
+    about: String,
+}
+
+type Answer = (Result<(), String>,);
+
+impl<'p> Instance<'p> {
+    pub(crate) fn new(program: &'p Program, mut store: Store<State>) -> Result<Self, Fault> {
+        match program.pre.instantiate(&mut store) {
+            Ok(instance) => Ok(Instance { program, store, instance }),
+            Err(error) => Err(fault(store.data_mut(), error)),
+        }
+    }
+
+    /// What the component says of its functions.
+    pub fn describe(&mut self) -> Result<Vec<Function>, Fault> {
+        let (functions,) = self.call::<(), (Vec<WitFunction>,)>(|p| p.exports.describe, ())?;
+        if functions.len() > FUNCTIONS_MAX {
+            return Err(Fault::new(Code::BadOutput, format!("it describes {} functions, the limit is {FUNCTIONS_MAX}", functions.len())));
+        }
+        let kind = |kind| match kind {
+            WitKind::Scalar => Kind::Scalar,
+            WitKind::Batch => Kind::Batch,
+            WitKind::Trainer => Kind::Trainer,
+        };
+        Ok(functions.into_iter().map(|f| Function { name: f.name, kind: kind(f.kind), arguments: f.arguments, returns: f.returns, about: f.about }).collect())
+    }
+
+    /// Chooses function `index`, its parameters (a JSON object) and its seed.
+    pub fn open(&mut self, index: u32, params: &str, seed: u64) -> Result<(), Fault> {
+        self.answer(|p| p.exports.open, (index, params, seed))
+    }
+
+    /// Runs a scalar or batch function over the input that `header` describes.
+    pub fn process(&mut self, header: &[u8]) -> Result<(), Fault> {
+        self.answer(|p| p.exports.process, (header,))
+    }
+
+    /// Fits the groups of the input.
+    pub fn fit(&mut self, header: &[u8]) -> Result<(), Fault> {
+        self.answer(|p| p.exports.fit, (header,))
+    }
+
+    /// Predicts the groups of the input with their stored models.
+    pub fn predict(&mut self, header: &[u8]) -> Result<(), Fault> {
+        self.answer(|p| p.exports.predict, (header,))
+    }
+
+    /// The services, for the next call.
+    pub fn services(&mut self) -> &mut dyn Services {
+        self.store.data_mut().services.as_mut()
+    }
+
+    /// Bytes of linear memory the sandbox has now.
+    pub fn memory_bytes(&self) -> u64 {
+        self.store.data().limiter.memory_bytes
+    }
+
+    /// Ends the sandbox and gives its services back.
+    pub fn into_services(mut self) -> Box<dyn Services> {
+        self.store.data_mut().flush_output();
+        std::mem::replace(&mut self.store.data_mut().services, Box::new(crate::NoServices))
+    }
+
+    fn answer<P>(&mut self, export: impl Fn(&Program) -> wasmtime::component::ComponentExportIndex, params: P) -> Result<(), Fault>
+    where
+        P: ComponentNamedList + Lower,
+    {
+        let (answer,) = self.call::<P, Answer>(export, params)?;
+        answer.map_err(|message| Fault::new(Code::Refused, message))
+    }
+
+    fn call<P, R>(&mut self, export: impl Fn(&Program) -> wasmtime::component::ComponentExportIndex, params: P) -> Result<R, Fault>
+    where
+        P: ComponentNamedList + Lower,
+        R: ComponentNamedList + Lift + 'static,
+    {
+        let function: Result<TypedFunc<P, R>, _> = self.instance.get_typed_func(&mut self.store, export(self.program));
+        let result = function.and_then(|f| f.call(&mut self.store, params));
+        result.map_err(|error| {
+            self.store.data_mut().flush_output();
+            fault(self.store.data_mut(), error)
+        })
+    }
+}

@@ -1,0 +1,29 @@
+//! WebAssembly components: compiled ahead of time, instantiated from a pool,
+//! called under limits.
+//!
+//! [`compile`] turns a component into native code (in a process of its own, see
+//! `worker`); [`Engine::load`] takes that code into a process that runs it;
+//! [`Program::instantiate`] makes a sandbox, and its methods call the contract
+//! of `wit/sandbar.wit`. What a guest asks of its host goes to [`Services`].
+//!
+//! Goals: every way in which a guest ends is a [`Fault`](sandbar_core::Fault)
+//! with a code; no byte of one sandbox is seen by the next; this is the only
+//! room that names wasmtime. Non-goals: wall time (whoever runs this process
+//! ends it at its deadline), the network, Arrow arrays.
+//!
+//! One thread, one engine: a process that wants more runs more processes.
+
+mod contract;
+mod engine;
+mod fault;
+mod imports;
+mod instance;
+mod memory;
+mod services;
+mod state;
+mod wasi;
+
+pub use contract::{CONTRACT, Shape, check_binary, inspect};
+pub use engine::{Engine, Program, build_id, compile};
+pub use instance::Instance;
+pub use services::{GroupAt, Input, Level, NoServices, Predictions, Refusal, Services};

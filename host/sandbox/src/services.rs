@@ -1,0 +1,142 @@
+//! What a guest may ask of its host, as the host's side sees it.
+
+use std::os::fd::BorrowedFd;
+
+use sandbar_core::{Code, Fault};
+
+/// How important a line of a guest's log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// For whoever writes the function.
+    Debug,
+    /// For whoever runs it.
+    Info,
+    /// Something may be wrong.
+    Warn,
+    /// Something is wrong.
+    Error,
+}
+
+/// The body of a call's input.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'a> {
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// The same bytes as a sealed file, starting at its first page, where they
+    /// can be mapped.
+    pub file: Option<BorrowedFd<'a>>,
+}
+
+/// A group as a guest is told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupAt {
+    /// Row at which it starts in every column.
+    pub first_row: u32,
+    /// Rows to train on.
+    pub train_rows: u32,
+    /// Rows to test on, behind them.
+    pub test_rows: u32,
+    /// A function of the job's seed and of the group.
+    pub seed: u64,
+}
+
+/// What a model predicts for each test row, as a guest handed it over: f64,
+/// little-endian, not aligned.
+#[derive(Debug, Clone, Copy)]
+pub struct Predictions<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Predictions<'a> {
+    /// Number of predictions; none when the bytes are not whole numbers.
+    pub fn len(&self) -> Option<usize> {
+        self.0.len().is_multiple_of(8).then_some(self.0.len() / 8)
+    }
+
+    /// The predictions in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = f64> + use<'a> {
+        let (numbers, _) = self.0.as_chunks::<8>();
+        numbers.iter().map(|bytes| f64::from_le_bytes(*bytes))
+    }
+}
+
+/// Why the host refuses what a guest asks; the guest traps with it.
+#[derive(Debug)]
+pub struct Refusal {
+    /// What happened.
+    pub code: Code,
+    /// In words.
+    pub message: String,
+}
+
+impl Refusal {
+    /// A refusal of something that is not there or is out of bounds.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Refusal { code: Code::BadRequest, message: message.into() }
+    }
+
+    /// A refusal of something that the guest handed back.
+    pub fn bad_output(message: impl Into<String>) -> Self {
+        Refusal { code: Code::BadOutput, message: message.into() }
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        Fault::new(refusal.code, refusal.message)
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// What a guest may ask of its host during one call. Everything handed in is
+/// untrusted. Each method's default refuses.
+pub trait Services: Send + 'static {
+    /// The body of the input.
+    fn input(&self) -> Input<'_> {
+        Input { bytes: &[], file: None }
+    }
+
+    /// Takes a batch: its header and its buffers.
+    fn emit(&mut self, _header: &[u8], _buffers: &[&[u8]]) -> Result<(), Refusal> {
+        Err(Refusal::bad_request("this call takes no batches back"))
+    }
+
+    /// Takes a line of log. Bounding it is the implementor's.
+    fn log(&mut self, _level: Level, _message: &str) {}
+
+    /// The next group to fit or predict.
+    fn next_group(&mut self) -> Result<Option<GroupAt>, Refusal> {
+        Err(Refusal::bad_request("this call has no groups"))
+    }
+
+    /// The stored model of the group at hand.
+    fn model(&self) -> Result<Vec<u8>, Refusal> {
+        Err(Refusal::bad_request("this call has no models"))
+    }
+
+    /// The group at hand is fitted.
+    fn fitted(&mut self, _model: &[u8], _params: &str, _predictions: Predictions<'_>) -> Result<(), Refusal> {
+        Err(Refusal::bad_request("this call fits no groups"))
+    }
+
+    /// The group at hand is predicted.
+    fn predicted(&mut self, _predictions: Predictions<'_>) -> Result<(), Refusal> {
+        Err(Refusal::bad_request("this call predicts no groups"))
+    }
+
+    /// The group at hand can't be fitted or predicted.
+    fn failed(&mut self, _message: &str) -> Result<(), Refusal> {
+        Err(Refusal::bad_request("this call has no groups"))
+    }
+}
+
+/// Refuses everything: for describing a component.
+#[derive(Debug, Default)]
+pub struct NoServices;
+
+impl Services for NoServices {}

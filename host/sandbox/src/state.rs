@@ -1,0 +1,97 @@
+//! The data of a store: what belongs to one sandbox and ends with it.
+
+use std::sync::Arc;
+
+use sandbar_core::{Code, Fault, Limits};
+use wasmtime::ResourceLimiter;
+use wasmtime::component::ResourceTable;
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+use crate::memory::{Overlays, Slots};
+use crate::services::Services;
+use crate::wasi::{self, Output};
+
+pub(crate) struct State {
+    pub(crate) services: Box<dyn Services>,
+    pub(crate) overlays: Overlays,
+    /// First byte of guest memory behind its initial image.
+    pub(crate) image_end: u64,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) limiter: Limiter,
+    /// What the guest said it panics with.
+    pub(crate) panic: Option<String>,
+    /// Made when a guest first asks: most never do.
+    wasi: Option<Box<WasiState>>,
+    seed: u64,
+    log_bytes_max: u64,
+}
+
+struct WasiState {
+    context: WasiCtx,
+    table: ResourceTable,
+    output: Output,
+}
+
+impl State {
+    pub(crate) fn new(services: Box<dyn Services>, limits: &Limits, image_end: u64, slots: Arc<Slots>, seed: u64) -> Self {
+        let limiter = Limiter { memory_bytes_max: limits.memory_bytes_max, table_elements_max: limits.table_elements_max, memory_bytes: 0, exceeded: None };
+        State { services, overlays: Overlays::default(), image_end, slots, limiter, panic: None, wasi: None, seed, log_bytes_max: limits.log_bytes_max }
+    }
+
+    /// Moves what the guest printed to its log.
+    pub(crate) fn flush_output(&mut self) {
+        if let Some(wasi) = &self.wasi {
+            wasi.output.drain(|level, line| self.services.log(level, line));
+        }
+    }
+}
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        let (seed, log_bytes_max) = (self.seed, self.log_bytes_max);
+        let wasi = self.wasi.get_or_insert_with(|| {
+            let output = Output::new(log_bytes_max);
+            Box::new(WasiState { context: wasi::context(seed, &output), table: ResourceTable::new(), output })
+        });
+        WasiCtxView { ctx: &mut wasi.context, table: &mut wasi.table }
+    }
+}
+
+/// Says no to growth over the limits, and remembers that it did: the trap that
+/// follows in the guest is then known for what it is.
+pub(crate) struct Limiter {
+    memory_bytes_max: u64,
+    table_elements_max: u32,
+    pub(crate) memory_bytes: u64,
+    exceeded: Option<Fault>,
+}
+
+impl Limiter {
+    /// The limit that was hit, if one was.
+    pub(crate) fn exceeded(&mut self) -> Option<Fault> {
+        self.exceeded.take()
+    }
+}
+
+impl ResourceLimiter for Limiter {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let total = self.memory_bytes.saturating_sub(current as u64).saturating_add(desired as u64);
+        if total > self.memory_bytes_max || maximum.is_some_and(|m| desired > m) {
+            let message = format!("needs {total} bytes of memory, the limit is {} (memory_bytes_max)", self.memory_bytes_max);
+            self.exceeded.get_or_insert_with(|| Fault::new(Code::MemoryLimit, message));
+            return Ok(false);
+        }
+        self.memory_bytes = total;
+        Ok(true)
+    }
+
+    fn table_growing(&mut self, _current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let limit = self.table_elements_max as usize;
+        if desired > limit || maximum.is_some_and(|m| desired > m) {
+            let message = format!("needs a table of {desired} elements, the limit is {limit} (table_elements_max)");
+            self.exceeded.get_or_insert_with(|| Fault::new(Code::TableLimit, message));
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,154 @@
+//! The WASI that std expects, with nothing behind it: no files, no arguments,
+//! no environment, a clock that stands still, randomness from the call's seed,
+//! and standard output and error as log lines.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use tokio::io::AsyncWrite;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::{HostMonotonicClock, HostWallClock, WasiCtx, WasiCtxBuilder};
+
+use crate::services::Level;
+
+pub(crate) fn context(seed: u64, output: &Output) -> WasiCtx {
+    WasiCtxBuilder::new()
+        .stdout(output.stream(Level::Info))
+        .stderr(output.stream(Level::Warn))
+        .wall_clock(Stopped)
+        .monotonic_clock(Stopped)
+        .secure_random(SmallRng::seed_from_u64(seed))
+        .insecure_random(SmallRng::seed_from_u64(!seed))
+        .insecure_random_seed(u128::from(seed))
+        .allow_tcp(false)
+        .allow_udp(false)
+        .allow_ip_name_lookup(false)
+        .build()
+}
+
+/// A clock that is not granted: it always says zero.
+struct Stopped;
+
+impl HostWallClock for Stopped {
+    fn resolution(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+impl HostMonotonicClock for Stopped {
+    fn resolution(&self) -> u64 {
+        1_000_000_000
+    }
+
+    fn now(&self) -> u64 {
+        0
+    }
+}
+
+/// What a guest prints, until it is moved to its log. Bounded: what is over is
+/// dropped, and one line says so.
+#[derive(Clone)]
+pub(crate) struct Output(Arc<Mutex<Printed>>);
+
+struct Printed {
+    bytes: Vec<(Level, Vec<u8>)>,
+    left: usize,
+    dropped: usize,
+}
+
+impl Output {
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        let left = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        Output(Arc::new(Mutex::new(Printed { bytes: Vec::new(), left, dropped: 0 })))
+    }
+
+    fn stream(&self, level: Level) -> Stream {
+        Stream { output: self.clone(), level }
+    }
+
+    fn print(&self, level: Level, bytes: &[u8]) {
+        let mut printed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = &bytes[..bytes.len().min(printed.left)];
+        printed.left -= kept.len();
+        printed.dropped += bytes.len() - kept.len();
+        match printed.bytes.last_mut() {
+            Some((last, text)) if *last == level => text.extend_from_slice(kept),
+            _ => printed.bytes.push((level, kept.to_vec())),
+        }
+    }
+
+    /// Hands over all lines, and forgets them.
+    pub(crate) fn drain(&self, mut line: impl FnMut(Level, &str)) {
+        let mut printed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (level, bytes) in printed.bytes.drain(..) {
+            String::from_utf8_lossy(&bytes).lines().filter(|l| !l.is_empty()).for_each(|l| line(level, l));
+        }
+        if std::mem::take(&mut printed.dropped) > 0 {
+            line(Level::Warn, "(more was printed; it is over the limit log_bytes_max)");
+        }
+    }
+}
+
+struct Stream {
+    output: Output,
+    level: Level,
+}
+
+impl IsTerminal for Stream {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for Stream {
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        Box::new(Stream { output: self.output.clone(), level: self.level })
+    }
+
+    fn p2_stream(&self) -> Box<dyn wasmtime_wasi::p2::OutputStream> {
+        Box::new(Stream { output: self.output.clone(), level: self.level })
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        self.output.print(self.level, bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl wasmtime_wasi::p2::Pollable for Stream {
+    async fn ready(&mut self) {}
+}
+
+impl wasmtime_wasi::p2::OutputStream for Stream {
+    fn write(&mut self, bytes: bytes::Bytes) -> wasmtime_wasi::p2::StreamResult<()> {
+        self.output.print(self.level, &bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> wasmtime_wasi::p2::StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> wasmtime_wasi::p2::StreamResult<usize> {
+        Ok(64 << 10)
+    }
+}

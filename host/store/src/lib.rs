@@ -1,0 +1,14 @@
+//! Objects: immutable bytes in sealed memory files.
+//!
+//! An [`Object`] is written once, sealed, and from then on mapped by whoever has
+//! its file: no copy is made for a reader, and no one can change or shrink it
+//! under one. [`Scratch`] is shared memory that is written many times: what one
+//! process hands to another, which copies it before it looks.
+//!
+//! Non-goals (yet): names, references, quotas and spill of objects.
+
+mod mapping;
+mod object;
+
+pub use mapping::{Mapping, Scratch};
+pub use object::{Object, Part};

@@ -1,0 +1,162 @@
+//! Memory files in this process's memory.
+
+use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::Object;
+
+/// A sealed file, readable in place.
+#[derive(Debug)]
+pub struct Mapping {
+    at: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapped bytes never change.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps an object.
+    pub fn of(object: &Object) -> io::Result<Mapping> {
+        Mapping::sealed(object.as_fd(), object.bytes())
+    }
+
+    /// Maps the first `bytes` of a file that someone else sealed, after checking
+    /// that it is sealed and that long.
+    pub fn sealed(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Mapping> {
+        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        if !fcntl_get_seals(file)?.contains(SealFlags::SHRINK | SealFlags::WRITE) {
+            return Err(wrong("the file is not sealed"));
+        }
+        if (fstat(file)?.st_size as u64) < bytes {
+            return Err(wrong("the file is shorter than was said"));
+        }
+        let bytes = usize::try_from(bytes).map_err(|_| wrong("the file is longer than memory"))?;
+        let at = if bytes == 0 {
+            NonNull::dangling()
+        } else {
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            let at = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) }?;
+            NonNull::new(at.cast()).ok_or_else(|| wrong("mapped at zero"))?
+        };
+        Ok(Mapping { at, bytes })
+    }
+}
+
+impl Deref for Mapping {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped in `sealed`, unmapped in `drop`; sealed, so that the bytes neither change nor end.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            // SAFETY: mapped in `sealed`; slices of it can't outlive it.
+            let _ = unsafe { munmap(self.at.as_ptr().cast(), self.bytes) };
+        }
+    }
+}
+
+/// Shared memory that one process writes and another copies from. Its pages
+/// come into being when they are first written.
+#[derive(Debug)]
+pub struct Scratch {
+    file: OwnedFd,
+    at: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: access is by copying through methods that take care of overlap; the mapping lives as long as the value.
+unsafe impl Send for Scratch {}
+// SAFETY: as above: `read` and `atomic` are the only shared accesses.
+unsafe impl Sync for Scratch {}
+
+impl Scratch {
+    /// New shared memory of `bytes` bytes, all zero.
+    pub fn new(bytes: usize) -> io::Result<Scratch> {
+        let file = memfd_create("sandbar-scratch", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, bytes as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Scratch::open(file, bytes)
+    }
+
+    /// Shared memory that another process made.
+    pub fn open(file: OwnedFd, bytes: usize) -> io::Result<Scratch> {
+        let sealed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
+        if bytes == 0 || !sealed || (fstat(&file)?.st_size as u64) < bytes as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory is shorter than was said"));
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0) }?;
+        let at = NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        Ok(Scratch { file, at, bytes })
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies `to.len()` bytes from `at` on. The other process may be writing
+    /// them: what is copied is some bytes, to be checked as such.
+    ///
+    /// # Panics
+    /// When the range is not in the memory.
+    pub fn read(&self, at: usize, to: &mut [u8]) {
+        assert!(at.checked_add(to.len()).is_some_and(|end| end <= self.bytes), "{} bytes at {at} of {}", to.len(), self.bytes);
+        // SAFETY: in bounds; `to` is not shared memory.
+        unsafe { std::ptr::copy_nonoverlapping(self.at.as_ptr().add(at), to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies `from` to `at`.
+    ///
+    /// # Panics
+    /// When the range is not in the memory.
+    pub fn write(&self, at: usize, from: &[u8]) {
+        assert!(at.checked_add(from.len()).is_some_and(|end| end <= self.bytes), "{} bytes at {at} of {}", from.len(), self.bytes);
+        // SAFETY: in bounds; `from` is not shared memory: it was made by this process from its own.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.at.as_ptr().add(at), from.len()) }
+    }
+
+    /// The `index`th u64, for both processes to read and write.
+    ///
+    /// # Panics
+    /// When it is not in the memory.
+    pub fn atomic(&self, index: usize) -> &std::sync::atomic::AtomicU64 {
+        assert!((index + 1) * 8 <= self.bytes);
+        // SAFETY: in bounds and aligned (mappings start at a page); atomics may be shared.
+        unsafe { &*self.at.as_ptr().cast::<std::sync::atomic::AtomicU64>().add(index) }
+    }
+
+    /// Gives the pages from `at` on back: they read as zero again.
+    pub fn forget(&self, at: usize) -> io::Result<()> {
+        if at < self.bytes {
+            fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at as u64, (self.bytes - at) as u64)?;
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Scratch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `open`.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.bytes) };
+    }
+}

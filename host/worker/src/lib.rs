@@ -1,0 +1,27 @@
+//! Worker processes: where guests run.
+//!
+//! [`Pool`] starts workers (this program again, with [`WORKER_ARGUMENT`]) and
+//! hands them calls; [`run_worker`] is what such a process does. A worker is one
+//! thread, runs one call at a time in a fresh sandbox, and can do nothing but
+//! compute: no files, no network, no new processes ([`confine`]). A call over
+//! its deadline costs the worker its life; a worker that dies is replaced, and
+//! what it was running is run again up to a bound. [`Compiler`] compiles
+//! components in a process of their own and keeps the result by content.
+//!
+//! Goals: the death of a worker is an event; nothing a worker says is trusted
+//! (lengths are checked, batches are validated, shared memory is copied before
+//! it is read). Non-goals: what calls are for.
+//!
+//! The protocol is documented in [`protocol`].
+
+mod compiler;
+mod confine;
+mod pool;
+mod process;
+mod protocol;
+mod socket;
+
+pub use compiler::{Compiled, Compiler, COMPILER_ARGUMENT, run_compiler};
+pub use pool::{Binding, Completed, LogLine, Pool, PoolOptions, Request};
+pub use process::{WORKER_ARGUMENT, run_worker};
+pub use protocol::{Groups, Payload, Work};

@@ -1,0 +1,336 @@
+//! What drives one worker: it takes calls from the queue, sends several at once
+//! while the queue is long, watches their deadlines, and replaces the process
+//! when it dies.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow_buffer::{Buffer, MutableBuffer};
+use sandbar_batch::Header;
+use sandbar_core::{Code, Fault};
+
+use super::link::{Link, SLOTS};
+use super::{Completed, Item, LogLine, PoolOptions};
+use crate::process::BATCH_PREFIX_BYTES;
+use crate::protocol::{Call, Done, FromWorker, INLINE_BYTES_MAX, Output, Payload, ToWorker, WirePayload, WireWork, Work};
+
+/// How often deadlines are looked at.
+const TICK: Duration = Duration::from_millis(5);
+/// A worker that can't be started is tried again after this, so often.
+const START_PAUSE: Duration = Duration::from_millis(200);
+const STARTS_MAX: u32 = 5;
+
+struct Sent {
+    id: u64,
+    slot: usize,
+    item: Item,
+}
+
+struct Driver {
+    options: PoolOptions,
+    queue: async_channel::Receiver<Item>,
+    /// Items that a dead worker had not begun, or is to run again.
+    again: VecDeque<Item>,
+    sent: VecDeque<Sent>,
+    next_id: u64,
+}
+
+/// Runs until the pool is dropped.
+pub(super) async fn drive(_index: usize, options: PoolOptions, queue: async_channel::Receiver<Item>, _pool: async_channel::WeakSender<Item>) {
+    let mut driver = Driver { options, queue, again: VecDeque::new(), sent: VecDeque::new(), next_id: 1 };
+    let mut failures = 0;
+    loop {
+        match Link::start(&driver.options).await {
+            Ok(mut link) => {
+                failures = 0;
+                match driver.serve(&mut link).await {
+                    Ok(()) => return,
+                    Err(end) => driver.bury(&mut link, &end),
+                }
+            }
+            Err(e) => {
+                failures += 1;
+                if failures >= STARTS_MAX {
+                    driver.refuse_all(&format!("a worker can't be started: {e}")).await;
+                    return;
+                }
+                tokio::time::sleep(START_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Why a worker is no more.
+enum End {
+    /// The call at hand ran over its deadline.
+    Deadline,
+    /// It died, or said something that makes no sense.
+    Died(io::Error),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        End::Died(error)
+    }
+}
+
+impl Driver {
+    /// Serves one worker process. Returns when there will be no more calls.
+    async fn serve(&mut self, link: &mut Link) -> Result<(), End> {
+        let mut watch = Watch::new();
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            self.fill(link).await?;
+            if self.sent.is_empty() {
+                match self.queue.recv().await {
+                    Ok(item) => self.again.push_back(item),
+                    Err(_) => return Ok(()),
+                }
+                watch = Watch::new();
+                continue;
+            }
+            tokio::select! {
+                biased;
+                message = link.receive() => match message? {
+                    FromWorker::Done(done) => {
+                        for done in done {
+                            self.settle(link, done)?;
+                        }
+                        watch = Watch::new();
+                    }
+                    FromWorker::Ready => return Err(io::Error::other("it is ready a second time").into()),
+                },
+                _ = tick.tick() => {
+                    let limit = self.sent.front().map_or(0, |s| s.item.request.limits.time_ms_max);
+                    if watch.is_over(link, Duration::from_millis(limit)) {
+                        return Err(End::Deadline);
+                    }
+                }
+            }
+        }
+    }
+
+    /// How many calls may be on their way: many while many wait, one when they
+    /// are few, so that no worker sits on calls that another could run.
+    fn depth(&self) -> usize {
+        (self.queue.len() / (2 * self.options.workers.max(1))).clamp(1, SLOTS)
+    }
+
+    async fn fill(&mut self, link: &mut Link) -> Result<(), End> {
+        let mut batch = Vec::new();
+        while self.sent.len() < self.depth() {
+            let Some(item) = self.again.pop_front().or_else(|| self.queue.try_recv().ok()) else { break };
+            if item.reply.is_closed() {
+                continue;
+            }
+            link.send_binding(&item.request.binding).await?;
+            let slot = (0..SLOTS).find(|slot| self.sent.iter().all(|s| s.slot != *slot)).unwrap_or(0);
+            let id = self.next_id;
+            self.next_id += 1;
+            batch.push(to_wire(id, slot, &item));
+            self.sent.push_back(Sent { id, slot, item });
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let first = self.sent.len() - batch.len();
+        for (offset, call) in batch.into_iter().enumerate() {
+            let files: Vec<_> = match self.sent[first + offset].item.request.work.payload() {
+                Some(Payload::File { file, .. }) => vec![file.as_fd()],
+                _ => Vec::new(),
+            };
+            link.send(&ToWorker::Calls(vec![call]), &files).await?;
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, link: &Link, done: Done) -> Result<(), End> {
+        let at = self.sent.iter().position(|s| s.id == done.id).ok_or_else(|| io::Error::other("it answers a call it was not sent"))?;
+        let Some(sent) = self.sent.remove(at) else { return Ok(()) };
+        let completed = done.result.and_then(|()| {
+            let data = fetch(link, sent.slot, &done.output)?;
+            let mut completed = unpack(&sent.item.request.work, &data, done.log_bytes)?;
+            completed.memory_bytes = done.memory_bytes;
+            completed.nanos = done.nanos;
+            completed.lost_groups = sent.item.lost_groups;
+            Ok(completed)
+        });
+        link.release(sent.slot);
+        // Whoever asked may have gone; then nobody wants the answer.
+        let _ = sent.item.reply.send(completed);
+        Ok(())
+    }
+
+    /// Decides what becomes of the calls that a dead worker had.
+    fn bury(&mut self, link: &mut Link, end: &End) {
+        let (id, group, _) = link.progress();
+        let how = link.kill();
+        for sent in self.sent.drain(..).rev() {
+            if sent.id == id {
+                if let Some(item) = after_death(sent.item, group, end, &how) {
+                    self.again.push_front(item);
+                }
+            } else {
+                self.again.push_front(sent.item);
+            }
+        }
+    }
+
+    async fn refuse_all(&mut self, why: &str) {
+        let fault = Fault::new(Code::Host, why);
+        for item in self.again.drain(..) {
+            let _ = item.reply.send(Err(fault.clone()));
+        }
+        while let Ok(item) = self.queue.recv().await {
+            let _ = item.reply.send(Err(fault.clone()));
+        }
+    }
+}
+
+/// The item to run again, if it is: without the group that took the worker's
+/// life, or as it is while it has lives left.
+fn after_death(mut item: Item, group: Option<u32>, end: &End, how: &str) -> Option<Item> {
+    let limits = &item.request.limits;
+    let fault = match end {
+        End::Deadline => Fault::new(Code::TimeOut, format!("ran longer than {} ms (time_ms_max)", limits.time_ms_max)),
+        End::Died(e) => {
+            item.deaths += 1;
+            if item.deaths <= limits.retries_max {
+                return Some(item);
+            }
+            Fault::new(Code::WorkerLost, format!("{} workers died while they ran it; the last: {how} ({e})", item.deaths))
+        }
+    };
+    match group {
+        Some(group) if !item.request.without.contains(&group) => {
+            item.deaths = 0;
+            item.request.without.push(group);
+            item.lost_groups.push((group, fault));
+            Some(item)
+        }
+        _ => {
+            let _ = item.reply.send(Err(fault));
+            None
+        }
+    }
+}
+
+/// Notices when nothing has moved for too long.
+struct Watch {
+    steps: Option<u64>,
+    since: Instant,
+}
+
+impl Watch {
+    fn new() -> Self {
+        Watch { steps: None, since: Instant::now() }
+    }
+
+    fn is_over(&mut self, link: &Link, limit: Duration) -> bool {
+        let (_, _, steps) = link.progress();
+        if self.steps != Some(steps) {
+            self.steps = Some(steps);
+            self.since = Instant::now();
+        }
+        self.since.elapsed() > limit
+    }
+}
+
+impl Work {
+    fn payload(&self) -> Option<&Payload> {
+        match self {
+            Work::Describe => None,
+            Work::Process(payload) | Work::Fit(payload, _) | Work::Predict(payload, _) => Some(payload),
+        }
+    }
+}
+
+fn to_wire(id: u64, slot: usize, item: &Item) -> Call {
+    let payload = |payload: &Payload| match payload {
+        Payload::Inline { header, body } => WirePayload::Inline { header: header.clone(), body: body.clone() },
+        Payload::File { file, body_bytes, header_bytes } => WirePayload::File { body_bytes: *body_bytes, header_bytes: *header_bytes, file_bytes: file.bytes() },
+    };
+    let request = &item.request;
+    let work = match &request.work {
+        Work::Describe => WireWork::Describe,
+        Work::Process(p) => WireWork::Process(payload(p)),
+        Work::Fit(p, groups) => WireWork::Fit { payload: payload(p), groups: *groups, without: request.without.clone() },
+        Work::Predict(p, groups) => WireWork::Predict { payload: payload(p), groups: *groups, without: request.without.clone() },
+    };
+    Call { id, binding: request.binding.id as u32, slot: slot as u32, seed: request.seed, limits: request.limits, work }
+}
+
+/// Copies a call's output out of shared memory, before anyone looks at it.
+fn fetch(link: &Link, slot: usize, output: &Output) -> Result<Buffer, Fault> {
+    match output {
+        Output::Inline(bytes) if bytes.len() <= INLINE_BYTES_MAX => Ok(aligned(bytes)),
+        Output::Inline(bytes) => Err(Fault::new(Code::Host, format!("a worker sent {} bytes in a message", bytes.len()))),
+        Output::Slot(bytes) => {
+            let slot = link.slot(slot);
+            let Some(bytes) = usize::try_from(*bytes).ok().filter(|b| *b <= slot.bytes()) else {
+                return Err(Fault::new(Code::Host, format!("a worker claims {bytes} bytes of output in a slot of {}", slot.bytes())));
+            };
+            let mut copy = MutableBuffer::from_len_zeroed(bytes);
+            slot.read(0, &mut copy);
+            Ok(copy.into())
+        }
+    }
+}
+
+fn aligned(bytes: &[u8]) -> Buffer {
+    let mut copy = MutableBuffer::with_capacity(bytes.len());
+    copy.extend_from_slice(bytes);
+    copy.into()
+}
+
+fn malformed(what: impl std::fmt::Display) -> Fault {
+    Fault::new(Code::BadOutput, format!("what it hands back is malformed: {what}"))
+}
+
+fn unpack(work: &Work, data: &Buffer, log_bytes: u64) -> Result<Completed, Fault> {
+    let data_bytes = usize::try_from(log_bytes).ok().and_then(|log| data.len().checked_sub(log)).ok_or_else(|| malformed("its log is longer than all of it"))?;
+    let mut completed = Completed { log: log_lines(&data[data_bytes..])?, ..Completed::default() };
+    if matches!(work, Work::Describe) {
+        completed.functions = postcard::from_bytes(&data[..data_bytes]).map_err(malformed)?;
+    } else {
+        completed.batches = batches(data, data_bytes)?;
+    }
+    Ok(completed)
+}
+
+fn log_lines(bytes: &[u8]) -> Result<Vec<LogLine>, Fault> {
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let lines: Vec<(u8, String)> = postcard::from_bytes(bytes).map_err(malformed)?;
+    let level = |level| ["debug", "info", "warn"].get(usize::from(level)).copied().unwrap_or("error");
+    Ok(lines.into_iter().map(|(l, message)| LogLine { level: level(l), message }).collect())
+}
+
+/// Reads batches as `process::outcome` lays them, trusting nothing.
+fn batches(data: &Buffer, end: usize) -> Result<Vec<arrow_array::RecordBatch>, Fault> {
+    let mut out = Vec::new();
+    let mut schema: Option<(Vec<u8>, arrow_schema::SchemaRef)> = None;
+    let mut at = 0usize;
+    while at < end {
+        let number = |at: usize| data.get(at..at + 8).map(|b| u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]));
+        let lengths = number(at).zip(number(at + 8)).and_then(|(h, b)| Some((usize::try_from(h).ok()?, usize::try_from(b).ok()?)));
+        let (header_bytes, body_bytes) = lengths.ok_or_else(|| malformed("it ends in the middle of a batch"))?;
+        let body_at = (at + BATCH_PREFIX_BYTES).checked_add(header_bytes).and_then(|b| b.checked_next_multiple_of(64));
+        let next = body_at.and_then(|b| b.checked_add(body_bytes)).filter(|next| *next <= end);
+        let (Some(body_at), Some(next)) = (body_at, next) else { return Err(malformed("it ends in the middle of a batch")) };
+        let header = Header::parse(&data[at + BATCH_PREFIX_BYTES..at + BATCH_PREFIX_BYTES + header_bytes]).map_err(malformed)?;
+        let known = match &schema {
+            Some((bytes, schema)) if bytes == header.schema_bytes() => schema.clone(),
+            _ => Arc::new(sandbar_batch::decode_schema(header.schema_bytes()).map_err(malformed)?),
+        };
+        schema = Some((header.schema_bytes().to_vec(), known.clone()));
+        let body = data.slice_with_length(body_at, body_bytes);
+        out.push(sandbar_batch::read(&header, known, &body).map_err(malformed)?);
+        at = next;
+    }
+    Ok(out)
+}

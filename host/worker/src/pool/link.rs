@@ -1,0 +1,128 @@
+//! One worker process, as the node holds it.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use sandbar_store::Scratch;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::{Binding, PoolOptions};
+use crate::WORKER_ARGUMENT;
+use crate::process::LOG_SPACE_BYTES;
+use crate::protocol::{FromWorker, ToWorker, progress};
+use crate::socket;
+
+/// Output slots of a worker: how many calls may be on their way to it.
+pub(super) const SLOTS: usize = 4;
+/// Pages of a slot behind this are given back after use.
+const SLOT_KEPT_BYTES: usize = 16 << 20;
+
+/// A running worker. Dropping it kills the process.
+pub(super) struct Link {
+    child: Option<Child>,
+    socket: AsyncFd<OwnedFd>,
+    progress: Scratch,
+    slots: Vec<Scratch>,
+    buffer: Vec<u8>,
+    programs: HashSet<u32>,
+    bindings: HashSet<u64>,
+}
+
+impl Link {
+    /// Starts a worker and waits until it is confined and ready.
+    pub(super) async fn start(options: &PoolOptions) -> io::Result<Link> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let progress = Scratch::new(progress::BYTES)?;
+        let slot_bytes = options.limits.output_bytes_max + LOG_SPACE_BYTES;
+        let slots = (0..SLOTS).map(|_| Scratch::new(slot_bytes as usize)).collect::<io::Result<Vec<_>>>()?;
+        let child = Command::new(&options.program).arg(WORKER_ARGUMENT).env_clear().stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
+        let socket = AsyncFd::with_interest(ours, Interest::READABLE | Interest::WRITABLE)?;
+        let mut link = Link { child: Some(child), socket, progress, slots, buffer: Vec::new(), programs: HashSet::new(), bindings: HashSet::new() };
+        let hello = socket::frame(&ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes })?;
+        let files: Vec<_> = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd)).collect();
+        send(&link.socket, &hello, &files).await?;
+        match link.receive().await? {
+            FromWorker::Ready => Ok(link),
+            FromWorker::Done(_) => Err(io::Error::other("a worker answered before it was ready")),
+        }
+    }
+
+    pub(super) async fn send(&self, message: &ToWorker, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(&self.socket, &socket::frame(message)?, files).await
+    }
+
+    /// Sends the function of a binding, unless the worker has it.
+    pub(super) async fn send_binding(&mut self, binding: &Binding) -> io::Result<()> {
+        if self.bindings.contains(&binding.id) {
+            return Ok(());
+        }
+        let program = binding.program.number();
+        if self.programs.insert(program) {
+            let code = binding.program.code();
+            self.send(&ToWorker::Program { program, code_bytes: code.bytes(), image_end: binding.program.image_end() }, &[code.as_fd()]).await?;
+        }
+        self.bindings.insert(binding.id);
+        let message = ToWorker::Binding { binding: binding.id as u32, program, function: binding.function, params: binding.params.clone() };
+        self.send(&message, &[]).await
+    }
+
+    /// The next message. An error when the worker is gone.
+    pub(super) async fn receive(&mut self) -> io::Result<FromWorker> {
+        loop {
+            let mut ready = self.socket.readable().await?;
+            match ready.try_io(|socket| socket::receive(socket, &mut self.buffer)) {
+                Ok(Ok(Some((message, _files)))) => return Ok(message),
+                Ok(Ok(None)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(Err(e)) => return Err(e),
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    pub(super) fn slot(&self, index: usize) -> &Scratch {
+        &self.slots[index]
+    }
+
+    /// Gives the memory of a slot back that a large output took.
+    pub(super) fn release(&self, index: usize) {
+        // Failing to give memory back is not failing.
+        let _ = self.slots[index].forget(SLOT_KEPT_BYTES);
+    }
+
+    /// The call at hand, its group if it has one, and a number that changes when either does.
+    pub(super) fn progress(&self) -> (u64, Option<u32>, u64) {
+        let read = |index| self.progress.atomic(index).load(Relaxed);
+        let group = u32::try_from(read(progress::GROUP)).ok();
+        (read(progress::CALL), group, read(progress::STEPS))
+    }
+
+    /// Ends the process and says how it ended.
+    pub(super) fn kill(&mut self) -> String {
+        let Some(mut child) = self.child.take() else { return "it ended".into() };
+        let _ = child.kill();
+        child.wait().map_or_else(|e| e.to_string(), |status| status.to_string())
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+async fn send(socket: &AsyncFd<OwnedFd>, frame: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    loop {
+        let mut ready = socket.writable().await?;
+        match ready.try_io(|socket| socket::send(socket, frame, files)) {
+            Ok(sent) => return sent,
+            Err(_would_block) => {}
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The node's side: a pool of workers that takes calls from one queue.
+
+mod drive;
+mod link;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow_array::RecordBatch;
+use sandbar_core::{Code, Fault, Function, Limits};
+use tokio::sync::oneshot;
+
+use crate::compiler::Compiled;
+use crate::protocol::Work;
+
+/// How a pool is made.
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    /// Worker processes.
+    pub workers: usize,
+    /// The most that a call may ask for.
+    pub limits: Limits,
+    /// The program whose [`crate::WORKER_ARGUMENT`] makes it a worker.
+    pub program: PathBuf,
+}
+
+/// A function with its parameters, to be called many times.
+#[derive(Debug)]
+pub struct Binding {
+    id: u64,
+    /// The component.
+    pub program: Arc<Compiled>,
+    /// The function's place among the component's functions.
+    pub function: u32,
+    /// Its parameters, a JSON object.
+    pub params: String,
+    /// `component#function`, for errors.
+    pub name: String,
+}
+
+/// Longest text of a binding's parameters.
+const PARAMS_BYTES_MAX: usize = 64 << 10;
+static BINDINGS: AtomicU64 = AtomicU64::new(0);
+
+impl Binding {
+    /// Binds a function of `program`.
+    pub fn new(program: Arc<Compiled>, function: u32, params: String, name: String) -> Result<Arc<Binding>, Fault> {
+        if params.len() > PARAMS_BYTES_MAX {
+            return Err(Fault::new(Code::Columns, format!("its parameters take {} bytes, the limit is {PARAMS_BYTES_MAX}", params.len())).of(&name));
+        }
+        Ok(Arc::new(Binding { id: BINDINGS.fetch_add(1, Ordering::Relaxed), program, function, params, name }))
+    }
+}
+
+/// A call to be run by some worker.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// What is called.
+    pub binding: Arc<Binding>,
+    /// The call's seed.
+    pub seed: u64,
+    /// Its limits.
+    pub limits: Limits,
+    /// What it does, and with what.
+    pub work: Work,
+    /// Groups of the work that are not to be run (they are settled already).
+    pub without: Vec<u32>,
+}
+
+/// A line of a guest's log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// `debug`, `info`, `warn` or `error`.
+    pub level: &'static str,
+    /// The line.
+    pub message: String,
+}
+
+/// What came of a call that was not refused as a whole.
+#[derive(Debug, Default)]
+pub struct Completed {
+    /// The batches it handed back, checked.
+    pub batches: Vec<RecordBatch>,
+    /// What it described, for [`Work::Describe`].
+    pub functions: Vec<Function>,
+    /// Groups that took a worker's life, each with why.
+    pub lost_groups: Vec<(u32, Fault)>,
+    /// What it logged.
+    pub log: Vec<LogLine>,
+    /// Most linear memory it had, in bytes.
+    pub memory_bytes: u64,
+    /// How long it ran, in nanoseconds, in the worker.
+    pub nanos: u64,
+}
+
+/// Workers and the queue before them. Dropping it ends the workers.
+#[derive(Debug)]
+pub struct Pool {
+    queue: async_channel::Sender<Item>,
+    options: PoolOptions,
+}
+
+#[derive(Debug)]
+struct Item {
+    request: Request,
+    reply: oneshot::Sender<Result<Completed, Fault>>,
+    /// Workers that died while they ran it.
+    deaths: u32,
+    lost_groups: Vec<(u32, Fault)>,
+}
+
+impl Pool {
+    /// Starts the workers. They set themselves up while this returns.
+    pub fn start(options: PoolOptions) -> Pool {
+        let (queue, items) = async_channel::unbounded();
+        for index in 0..options.workers.max(1) {
+            tokio::spawn(drive::drive(index, options.clone(), items.clone(), queue.downgrade()));
+        }
+        Pool { queue, options }
+    }
+
+    /// Number of workers.
+    pub fn workers(&self) -> usize {
+        self.options.workers.max(1)
+    }
+
+    /// Runs a call. Cancelled when dropped: a call that waits is not begun.
+    pub async fn call(&self, request: Request) -> Result<Completed, Fault> {
+        let name = request.binding.name.clone();
+        let (reply, answer) = oneshot::channel();
+        let item = Item { request, reply, deaths: 0, lost_groups: Vec::new() };
+        let gone = || Fault::new(Code::Host, "the workers are gone");
+        self.queue.send(item).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?.map_err(|fault| fault.of(&name))
+    }
+}

@@ -1,0 +1,79 @@
+//! One call: a fresh sandbox, the services it gets, and what becomes of it.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sandbar_core::{Code, Fault};
+use sandbar_sandbox::{Input, Level, NoServices, Program, Refusal, Services};
+use sandbar_store::Scratch;
+
+use super::Binding;
+use super::fit;
+use super::input::CallInput;
+use super::outcome::Outcome;
+use crate::protocol::{Call, WireWork};
+
+pub(super) fn run(program: &Program, binding: &Binding, call: &Call, file: Option<OwnedFd>, progress: &Arc<Scratch>, outcome: &mut Outcome) -> Result<(), Fault> {
+    match &call.work {
+        WireWork::Describe => describe(program, call, outcome),
+        WireWork::Process(payload) => process(program, binding, call, CallInput::open(payload, file)?, outcome),
+        WireWork::Fit { payload, groups, without } => {
+            let input = CallInput::open(payload, file)?;
+            fit::run(program, binding, call, input, fit::Job { groups, without, predict: false }, progress, outcome)
+        }
+        WireWork::Predict { payload, groups, without } => {
+            let input = CallInput::open(payload, file)?;
+            fit::run(program, binding, call, input, fit::Job { groups, without, predict: true }, progress, outcome)
+        }
+    }
+}
+
+fn describe(program: &Program, call: &Call, outcome: &mut Outcome) -> Result<(), Fault> {
+    let mut instance = program.instantiate(Box::new(NoServices), &call.limits, call.seed)?;
+    let functions = instance.describe()?;
+    outcome.used_memory(instance.memory_bytes());
+    let bytes = postcard::to_stdvec(&functions).map_err(|e| Fault::new(Code::BadOutput, e.to_string()))?;
+    if bytes.len() as u64 > call.limits.output_bytes_max {
+        return Err(Fault::new(Code::OutputLimit, format!("its description takes {} bytes", bytes.len())));
+    }
+    outcome.bytes(&bytes);
+    Ok(())
+}
+
+fn process(program: &Program, binding: &Binding, call: &Call, input: CallInput, outcome: &mut Outcome) -> Result<(), Fault> {
+    let input = Arc::new(input);
+    let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(call.limits))));
+    let services = ProcessServices { input: input.clone(), outcome: shared.clone() };
+    let result = (|| {
+        let mut instance = program.instantiate(Box::new(services), &call.limits, call.seed)?;
+        let result = instance.open(binding.function, &binding.params, call.seed).and_then(|()| instance.process(input.header()));
+        lock(&shared).used_memory(instance.memory_bytes());
+        drop(instance.into_services());
+        result
+    })();
+    *outcome = std::mem::replace(&mut *lock(&shared), Outcome::new(call.limits));
+    result
+}
+
+struct ProcessServices {
+    input: Arc<CallInput>,
+    outcome: Arc<Mutex<Outcome>>,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Services for ProcessServices {
+    fn input(&self) -> Input<'_> {
+        self.input.body()
+    }
+
+    fn emit(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
+        lock(&self.outcome).batch(header, buffers)
+    }
+
+    fn log(&mut self, level: Level, message: &str) {
+        lock(&self.outcome).log(level, message);
+    }
+}

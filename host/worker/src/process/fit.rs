@@ -1,0 +1,418 @@
+//! Fitting and predicting groups: the guest pulls them one after another, what
+//! it says of each is scored here at once, and a trap costs one group.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+
+use arrow_array::builder::{BinaryBuilder, Float64Builder, ListBuilder, StringBuilder, UInt32Builder};
+use arrow_array::{ArrayRef, RecordBatch};
+use sandbar_core::{Code, Fault};
+use sandbar_sandbox::{GroupAt, Input, Instance, Level, Predictions, Program, Refusal, Services};
+use sandbar_store::Scratch;
+
+use super::Binding;
+use super::call::lock;
+use super::input::CallInput;
+use super::outcome::Outcome;
+use crate::protocol::{Call, Groups, progress};
+
+/// Longest text of a model's parameters.
+const PARAMS_BYTES_MAX: usize = 1 << 20;
+/// What a row of the results takes besides its model.
+const ROW_BYTES: usize = 64;
+
+pub(super) struct Job<'a> {
+    pub groups: &'a Groups,
+    /// Groups that are not to be run: they took a worker's life before.
+    pub without: &'a [u32],
+    pub predict: bool,
+}
+
+/// Runs all groups, in as many sandboxes as it takes: one, unless groups trap.
+pub(super) fn run(program: &Program, binding: &Binding, call: &Call, input: CallInput, job: Job<'_>, progress: &Arc<Scratch>, outcome: &mut Outcome) -> Result<(), Fault> {
+    let input = Arc::new(input);
+    let feed = Feed::new(&input, call, &job, progress.clone(), std::mem::replace(outcome, Outcome::new(call.limits)))?;
+    let feed = Arc::new(Mutex::new(feed));
+    let result = drive(program, binding, call, &input, job.predict, &feed);
+    let mut feed = lock(&feed);
+    *outcome = std::mem::replace(&mut feed.outcome, Outcome::new(call.limits));
+    result?;
+    let batch = feed.results.finish();
+    let encoded = sandbar_batch::encode(&batch).map_err(|e| Fault::new(Code::Host, e.to_string()))?;
+    let buffers: Vec<&[u8]> = encoded.buffers.iter().map(|(_, b)| b.as_slice()).collect();
+    outcome.batch(&encoded.header, &buffers).map_err(Fault::from)
+}
+
+fn drive(program: &Program, binding: &Binding, call: &Call, input: &Arc<CallInput>, predict: bool, feed: &Arc<Mutex<Feed>>) -> Result<(), Fault> {
+    loop {
+        let before = lock(feed).settled;
+        let services = FeedServices { input: input.clone(), feed: feed.clone() };
+        let mut instance = program.instantiate(Box::new(services), &call.limits, call.seed)?;
+        instance.open(binding.function, &binding.params, call.seed)?;
+        let result = if predict { instance.predict(input.header()) } else { instance.fit(input.header()) };
+        finish(instance, feed);
+        let mut feed = lock(feed);
+        match (result, feed.current) {
+            (Ok(()), None) if feed.is_done() || feed.is_full() => return Ok(()),
+            (Ok(()), _) => feed.fail_rest("it returned before all groups were settled"),
+            (Err(fault), Some(_)) => feed.settle_failed(&fault),
+            (Err(fault), None) if feed.settled == before => return Err(fault),
+            (Err(_), None) => {}
+        }
+        if feed.is_done() {
+            return Ok(());
+        }
+    }
+}
+
+fn finish(instance: Instance<'_>, feed: &Arc<Mutex<Feed>>) {
+    lock(feed).outcome.used_memory(instance.memory_bytes());
+    drop(instance.into_services());
+}
+
+/// The groups of a call, where the guest stands among them, and their results.
+struct Feed {
+    groups: Vec<GroupAt>,
+    without: Vec<u32>,
+    next: usize,
+    /// The group that the guest has and has not settled.
+    current: Option<usize>,
+    settled: usize,
+    extra: Extra,
+    /// Bytes of the results so far.
+    held_bytes: u64,
+    output_bytes_max: u64,
+    model_bytes_max: u64,
+    progress: Arc<Scratch>,
+    results: Results,
+    outcome: Outcome,
+}
+
+/// What belongs to each group besides its rows.
+enum Extra {
+    /// Test targets, and where each group's start.
+    Targets(Vec<f64>, Vec<usize>),
+    /// Offsets of the stored models behind them, and all the bytes.
+    Models(Vec<u64>, Vec<u8>),
+}
+
+impl Feed {
+    fn new(input: &CallInput, call: &Call, job: &Job<'_>, progress: Arc<Scratch>, outcome: Outcome) -> Result<Feed, Fault> {
+        let groups = input.groups(job.groups)?;
+        let extra = input.extra(job.groups)?;
+        let extra = if job.predict { Extra::models(extra, groups.len())? } else { Extra::targets(extra, &groups)? };
+        Ok(Feed {
+            results: Results::new(job.predict),
+            without: job.without.to_vec(),
+            next: 0,
+            current: None,
+            settled: 0,
+            extra,
+            held_bytes: 0,
+            output_bytes_max: call.limits.output_bytes_max,
+            model_bytes_max: call.limits.model_bytes_max,
+            progress,
+            groups,
+            outcome,
+        })
+    }
+
+    fn is_done(&self) -> bool {
+        self.current.is_none() && (self.next..self.groups.len()).all(|g| self.without.contains(&(g as u32)))
+    }
+
+    /// Whether the results take so much that the rest of the groups should go
+    /// into another call. How many groups share a call is the host's choice, so
+    /// that a group is never refused for what its neighbours take.
+    fn is_full(&self) -> bool {
+        self.held_bytes > self.output_bytes_max / 2
+    }
+
+    fn advance(&mut self) -> Option<GroupAt> {
+        while self.next < self.groups.len() && self.without.contains(&(self.next as u32)) {
+            self.next += 1;
+        }
+        let group = *self.groups.get(self.next)?;
+        self.current = Some(self.next);
+        self.progress.atomic(progress::GROUP).store(self.next as u64, Relaxed);
+        self.progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
+        self.next += 1;
+        Some(group)
+    }
+
+    fn at_hand(&self) -> Result<usize, Refusal> {
+        self.current.ok_or_else(|| Refusal::bad_request("no group is at hand; ask for the next first"))
+    }
+
+    fn settle(&mut self) {
+        self.current = None;
+        self.settled += 1;
+    }
+
+    fn settle_failed(&mut self, fault: &Fault) {
+        if let Some(group) = self.current {
+            self.results.failed(group, fault);
+            self.settle();
+        }
+    }
+
+    fn fail_rest(&mut self, why: &str) {
+        let fault = Fault::new(Code::BadOutput, why);
+        self.settle_failed(&fault);
+        while self.advance().is_some() {
+            self.settle_failed(&fault);
+        }
+    }
+
+    fn fitted(&mut self, model: &[u8], params: &str, predictions: Predictions<'_>) -> Result<(), Refusal> {
+        let group = self.at_hand()?;
+        let due = self.groups[group].test_rows as usize;
+        if predictions.len() != Some(due) {
+            return Err(Refusal::bad_output(format!("it predicts {} rows where {due} are due", count(&predictions))));
+        }
+        if model.len() as u64 > self.model_bytes_max {
+            let message = format!("its model takes {} bytes, the limit is {} (model_bytes_max)", model.len(), self.model_bytes_max);
+            return Err(Refusal { code: Code::OutputLimit, message });
+        }
+        if params.len() > PARAMS_BYTES_MAX {
+            return Err(Refusal::bad_output(format!("the parameters of its model take {} bytes, the limit is {PARAMS_BYTES_MAX}", params.len())));
+        }
+        if serde_json::from_str::<serde::de::IgnoredAny>(params).is_err() {
+            return Err(Refusal::bad_output("the parameters of its model are not JSON"));
+        }
+        let Extra::Targets(targets, starts) = &self.extra else { return Err(Refusal::bad_request("this call predicts, it does not fit")) };
+        let targets = &targets[starts[group]..starts[group] + due];
+        match Scores::of(targets, &predictions) {
+            Ok(scores) => {
+                self.held_bytes += (params.len() + model.len() + ROW_BYTES) as u64;
+                if self.held_bytes > self.output_bytes_max {
+                    let message = format!("its model makes {} bytes of output, the limit is {} (output_bytes_max)", self.held_bytes, self.output_bytes_max);
+                    return Err(Refusal { code: Code::OutputLimit, message });
+                }
+                self.results.fitted(group, &scores, params, model);
+            }
+            Err(wrong) => self.results.failed(group, &Fault::new(Code::BadOutput, format!("its model predicts NaN or infinity for {wrong} of {due} rows"))),
+        }
+        self.settle();
+        Ok(())
+    }
+
+    fn predicted(&mut self, predictions: Predictions<'_>) -> Result<(), Refusal> {
+        let group = self.at_hand()?;
+        let due = self.groups[group].test_rows as usize;
+        if predictions.len() != Some(due) {
+            return Err(Refusal::bad_output(format!("it predicts {} rows where {due} are due", count(&predictions))));
+        }
+        self.held_bytes += (8 * due + ROW_BYTES) as u64;
+        self.results.predicted(group, &predictions);
+        self.settle();
+        Ok(())
+    }
+}
+
+fn count(predictions: &Predictions<'_>) -> String {
+    predictions.len().map_or_else(|| "a broken number of".to_owned(), |n| n.to_string())
+}
+
+impl Extra {
+    fn targets(bytes: &[u8], groups: &[GroupAt]) -> Result<Extra, Fault> {
+        let (numbers, _) = bytes.as_chunks::<8>();
+        let targets: Vec<f64> = numbers.iter().map(|n| f64::from_le_bytes(*n)).collect();
+        let mut starts = Vec::with_capacity(groups.len());
+        let mut start = 0;
+        for group in groups {
+            starts.push(start);
+            start += group.test_rows as usize;
+        }
+        if start > targets.len() {
+            return Err(Fault::new(Code::Host, format!("{} test targets where {start} are due", targets.len())));
+        }
+        Ok(Extra::Targets(targets, starts))
+    }
+
+    fn models(bytes: &[u8], groups: usize) -> Result<Extra, Fault> {
+        let wrong = || Fault::new(Code::Host, "the stored models of the call are malformed");
+        let (offsets, models) = bytes.split_at_checked(8 * (groups + 1)).ok_or_else(wrong)?;
+        let (offsets, _) = offsets.as_chunks::<8>();
+        let offsets: Vec<u64> = offsets.iter().map(|o| u64::from_le_bytes(*o)).collect();
+        if !offsets.is_sorted() || offsets.last().is_none_or(|last| *last > models.len() as u64) {
+            return Err(wrong());
+        }
+        Ok(Extra::Models(offsets, models.to_vec()))
+    }
+}
+
+/// How good predictions are: mean absolute error, mean squared error, and the
+/// coefficient of determination (1 for a perfect fit of a constant target, 0 for
+/// any other fit of one, as scikit-learn has it). Undefined without rows.
+struct Scores {
+    mae: Option<f64>,
+    mse: Option<f64>,
+    r2: Option<f64>,
+}
+
+impl Scores {
+    /// Or the number of predictions that are no numbers.
+    fn of(targets: &[f64], predictions: &Predictions<'_>) -> Result<Scores, usize> {
+        if targets.is_empty() {
+            return Ok(Scores { mae: None, mse: None, r2: None });
+        }
+        let rows = targets.len() as f64;
+        let (mut absolute, mut squared, mut sum) = (0.0, 0.0, 0.0);
+        for (target, prediction) in targets.iter().zip(predictions.iter()) {
+            let error = target - prediction;
+            absolute += error.abs();
+            squared += error * error;
+            sum += target;
+        }
+        if !absolute.is_finite() {
+            let wrong = predictions.iter().filter(|p| !p.is_finite()).count();
+            if wrong > 0 {
+                return Err(wrong);
+            }
+        }
+        let mean = sum / rows;
+        let spread: f64 = targets.iter().map(|t| (t - mean) * (t - mean)).sum();
+        let r2 = match (spread == 0.0, squared == 0.0) {
+            (false, _) => 1.0 - squared / spread,
+            (true, perfect) => f64::from(u8::from(perfect)),
+        };
+        Ok(Scores { mae: Some(absolute / rows), mse: Some(squared / rows), r2: Some(r2) })
+    }
+}
+
+/// A row for each settled group. Training: `group, code, error, mae, mse, r2,
+/// params, model`; prediction: `group, code, error, predictions`.
+struct Results {
+    group: UInt32Builder,
+    code: StringBuilder,
+    error: StringBuilder,
+    fit: Option<FitColumns>,
+    predictions: Option<ListBuilder<Float64Builder>>,
+}
+
+#[derive(Default)]
+struct FitColumns {
+    mae: Float64Builder,
+    mse: Float64Builder,
+    r2: Float64Builder,
+    params: StringBuilder,
+    model: BinaryBuilder,
+}
+
+impl Results {
+    fn new(predict: bool) -> Results {
+        Results {
+            group: UInt32Builder::new(),
+            code: StringBuilder::new(),
+            error: StringBuilder::new(),
+            fit: (!predict).then(FitColumns::default),
+            predictions: predict.then(|| ListBuilder::new(Float64Builder::new())),
+        }
+    }
+
+    fn settled(&mut self, group: usize, fault: Option<&Fault>) {
+        self.group.append_value(group as u32);
+        self.code.append_option(fault.map(|f| f.code.as_str()));
+        self.error.append_option(fault.map(|f| f.message.as_str()));
+    }
+
+    fn failed(&mut self, group: usize, fault: &Fault) {
+        self.settled(group, Some(fault));
+        if let Some(fit) = &mut self.fit {
+            fit.append(&Scores { mae: None, mse: None, r2: None }, None);
+        }
+        if let Some(predictions) = &mut self.predictions {
+            predictions.append_null();
+        }
+    }
+
+    fn fitted(&mut self, group: usize, scores: &Scores, params: &str, model: &[u8]) {
+        self.settled(group, None);
+        if let Some(fit) = &mut self.fit {
+            fit.append(scores, Some((params, model)));
+        }
+    }
+
+    fn predicted(&mut self, group: usize, values: &Predictions<'_>) {
+        self.settled(group, None);
+        if let Some(predictions) = &mut self.predictions {
+            values.iter().for_each(|value| predictions.values().append_value(value));
+            predictions.append(true);
+        }
+    }
+
+    fn finish(&mut self) -> RecordBatch {
+        let mut columns: Vec<(&str, ArrayRef, bool)> = vec![
+            ("group", Arc::new(self.group.finish()), false),
+            ("code", Arc::new(self.code.finish()), true),
+            ("error", Arc::new(self.error.finish()), true),
+        ];
+        if let Some(fit) = &mut self.fit {
+            columns.push(("mae", Arc::new(fit.mae.finish()), true));
+            columns.push(("mse", Arc::new(fit.mse.finish()), true));
+            columns.push(("r2", Arc::new(fit.r2.finish()), true));
+            columns.push(("params", Arc::new(fit.params.finish()), true));
+            columns.push(("model", Arc::new(fit.model.finish()), true));
+        }
+        if let Some(predictions) = &mut self.predictions {
+            columns.push(("predictions", Arc::new(predictions.finish()), true));
+        }
+        RecordBatch::try_from_iter_with_nullable(columns).expect("columns of equal length")
+    }
+}
+
+impl FitColumns {
+    fn append(&mut self, scores: &Scores, fitted: Option<(&str, &[u8])>) {
+        self.mae.append_option(scores.mae);
+        self.mse.append_option(scores.mse);
+        self.r2.append_option(scores.r2);
+        self.params.append_option(fitted.map(|(params, _)| params));
+        self.model.append_option(fitted.map(|(_, model)| model));
+    }
+}
+
+struct FeedServices {
+    input: Arc<CallInput>,
+    feed: Arc<Mutex<Feed>>,
+}
+
+impl Services for FeedServices {
+    fn input(&self) -> Input<'_> {
+        self.input.body()
+    }
+
+    fn log(&mut self, level: Level, message: &str) {
+        lock(&self.feed).outcome.log(level, message);
+    }
+
+    fn next_group(&mut self) -> Result<Option<GroupAt>, Refusal> {
+        let mut feed = lock(&self.feed);
+        if feed.current.is_some() {
+            return Err(Refusal::bad_request("it asks for the next group before it settled the one at hand"));
+        }
+        Ok(if feed.is_full() { None } else { feed.advance() })
+    }
+
+    fn model(&self) -> Result<Vec<u8>, Refusal> {
+        let feed = lock(&self.feed);
+        let group = feed.at_hand()?;
+        let Extra::Models(offsets, models) = &feed.extra else { return Err(Refusal::bad_request("this call fits, it has no stored models")) };
+        Ok(models[offsets[group] as usize..offsets[group + 1] as usize].to_vec())
+    }
+
+    fn fitted(&mut self, model: &[u8], params: &str, predictions: Predictions<'_>) -> Result<(), Refusal> {
+        lock(&self.feed).fitted(model, params, predictions)
+    }
+
+    fn predicted(&mut self, predictions: Predictions<'_>) -> Result<(), Refusal> {
+        lock(&self.feed).predicted(predictions)
+    }
+
+    fn failed(&mut self, message: &str) -> Result<(), Refusal> {
+        let mut feed = lock(&self.feed);
+        feed.at_hand()?;
+        feed.settle_failed(&Fault::new(Code::Refused, message.chars().take(1000).collect::<String>()));
+        Ok(())
+    }
+}

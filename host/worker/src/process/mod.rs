@@ -1,0 +1,147 @@
+//! The worker's side: one thread that answers calls until its socket closes.
+
+mod call;
+mod fit;
+mod input;
+mod outcome;
+
+pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES};
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use sandbar_core::{Code, Fault};
+use sandbar_sandbox::{Engine, Program};
+use sandbar_store::{Mapping, Scratch};
+
+use crate::confine;
+use crate::protocol::{Call, Done, FromWorker, ToWorker, WirePayload, WireWork, progress};
+use crate::socket;
+
+/// The argument with which this program is a worker; its socket is standard input.
+pub const WORKER_ARGUMENT: &str = "__worker";
+
+/// Runs a worker until its node closes the socket. Returns only errors of the set-up
+/// and of the socket; a hostile node is not defended against.
+pub fn run_worker() -> io::Result<()> {
+    confine::limit_resources()?;
+    let stdin = io::stdin();
+    let socket = stdin.as_fd();
+    let mut buffer = Vec::new();
+    let Some((ToWorker::Hello { limits, slots, slot_bytes }, files)) = socket::receive(socket, &mut buffer)? else {
+        return Err(io::Error::other("the first message is not a hello"));
+    };
+    let shared = Shared::open(files, slots, slot_bytes)?;
+    // WASI's synchronous calls look for a runtime; without this one they would start threads.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let _entered = runtime.enter();
+    let engine = Engine::new(&limits).map_err(io::Error::other)?;
+    confine::seccomp()?;
+    socket::send(socket, &socket::frame(&FromWorker::Ready)?, &[])?;
+    let mut worker = Worker { engine: &engine, shared, programs: HashMap::new(), bindings: HashMap::new() };
+    while let Some((message, files)) = socket::receive(socket, &mut buffer)? {
+        worker.handle(socket, message, files)?;
+    }
+    Ok(())
+}
+
+/// Memory shared with the node.
+struct Shared {
+    progress: Arc<Scratch>,
+    slots: Vec<Scratch>,
+}
+
+impl Shared {
+    fn open(files: Vec<OwnedFd>, slots: u32, slot_bytes: u64) -> io::Result<Shared> {
+        let mut files = files.into_iter();
+        let mut next = |bytes| Scratch::open(files.next().ok_or_else(|| io::Error::other("a file of shared memory is missing"))?, bytes);
+        let progress = Arc::new(next(progress::BYTES)?);
+        let slots = (0..slots).map(|_| next(slot_bytes as usize)).collect::<io::Result<_>>()?;
+        Ok(Shared { progress, slots })
+    }
+}
+
+struct Worker<'e> {
+    engine: &'e Engine,
+    shared: Shared,
+    programs: HashMap<u32, Result<Program, Fault>>,
+    bindings: HashMap<u32, Binding>,
+}
+
+struct Binding {
+    program: u32,
+    function: u32,
+    params: String,
+}
+
+impl Worker<'_> {
+    fn handle(&mut self, socket: BorrowedFd<'_>, message: ToWorker, files: Vec<OwnedFd>) -> io::Result<()> {
+        match message {
+            ToWorker::Hello { .. } => Err(io::Error::other("a second hello")),
+            ToWorker::Program { program, code_bytes, image_end } => {
+                let loaded = files.first().ok_or_else(|| io::Error::other("a program without its code")).and_then(|file| Mapping::sealed(file.as_fd(), code_bytes));
+                let loaded = match loaded {
+                    // SAFETY: the node hands over what this build compiled (see `compiler`).
+                    Ok(code) => unsafe { self.engine.load(&code, image_end) },
+                    Err(e) => Err(Fault::new(Code::Host, format!("its code can't be read: {e}"))),
+                };
+                self.programs.insert(program, loaded);
+                Ok(())
+            }
+            ToWorker::Binding { binding, program, function, params } => {
+                self.bindings.insert(binding, Binding { program, function, params });
+                Ok(())
+            }
+            ToWorker::Calls(calls) => {
+                let mut files = files.into_iter();
+                let mut done = Vec::with_capacity(calls.len());
+                for call in calls {
+                    let file = if call.work.payload_is_file() { files.next() } else { None };
+                    done.push(self.run(call, file));
+                }
+                socket::send(socket, &socket::frame(&FromWorker::Done(done))?, &[])
+            }
+        }
+    }
+
+    fn run(&self, call: Call, file: Option<OwnedFd>) -> Done {
+        let steps = self.shared.progress.atomic(progress::STEPS);
+        self.shared.progress.atomic(progress::CALL).store(call.id, Relaxed);
+        self.shared.progress.atomic(progress::GROUP).store(progress::NO_GROUP, Relaxed);
+        steps.fetch_add(1, Relaxed);
+        let start = Instant::now();
+        let mut outcome = outcome::Outcome::new(call.limits);
+        let result = self.program(&call).and_then(|(program, binding)| call::run(program, binding, &call, file, &self.shared.progress, &mut outcome));
+        let memory_bytes = outcome.memory_bytes();
+        let slot = self.shared.slots.get(call.slot as usize);
+        let (result, output, log_bytes) = outcome.deliver(result, slot);
+        Done { id: call.id, result, output, log_bytes, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }
+    }
+
+    fn program(&self, call: &Call) -> Result<(&Program, &Binding), Fault> {
+        let unknown = || Fault::new(Code::Host, "the call names a program that was not sent");
+        let binding = self.bindings.get(&call.binding).ok_or_else(unknown)?;
+        match self.programs.get(&binding.program).ok_or_else(unknown)? {
+            Ok(program) => Ok((program, binding)),
+            Err(fault) => Err(fault.clone()),
+        }
+    }
+}
+
+impl WireWork {
+    pub(crate) fn payload(&self) -> Option<&WirePayload> {
+        match self {
+            WireWork::Describe => None,
+            WireWork::Process(payload) | WireWork::Fit { payload, .. } | WireWork::Predict { payload, .. } => Some(payload),
+        }
+    }
+
+    pub(crate) fn payload_is_file(&self) -> bool {
+        matches!(self.payload(), Some(WirePayload::File { .. }))
+    }
+}
+

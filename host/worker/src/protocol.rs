@@ -1,0 +1,153 @@
+//! What node and worker say to each other.
+//!
+//! Over a Unix SEQPACKET socket, one message a datagram of at most
+//! [`FRAME_BYTES_MAX`], in postcard. The node says [`ToWorker::Hello`] with the
+//! files of the shared memory (progress, then the output slots), the worker
+//! answers [`FromWorker::Ready`] once it is confined. From then on the node
+//! sends programs, bindings and calls; the worker answers each call, in order.
+//! Whichever sees the socket closed ends.
+//!
+//! Data does not travel in messages, unless it is small: inputs are sealed
+//! memory files, outputs are written into the call's slot.
+//!
+//! An input file is `body | header | groups | test targets`, each part starting
+//! at a page. A guest sees the body only.
+
+use sandbar_core::{Fault, Limits};
+use serde::{Deserialize, Serialize};
+
+/// Largest message; below the default bound of a Unix datagram.
+pub(crate) const FRAME_BYTES_MAX: usize = 128 << 10;
+/// Most files that travel with a message.
+pub(crate) const FILES_MAX: usize = 64;
+/// Most calls in a message.
+pub(crate) const CALLS_MAX: usize = 32;
+/// Inputs and outputs up to this many bytes travel in the message.
+pub(crate) const INLINE_BYTES_MAX: usize = 2 << 10;
+/// Parts of an input file start at a multiple of this.
+pub(crate) const PART_ALIGNMENT: usize = 4096;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToWorker {
+    /// Files: progress, then `slots` output slots of `slot_bytes` each.
+    Hello { limits: Limits, slots: u32, slot_bytes: u64 },
+    /// File: compiled code of `code_bytes`.
+    Program { program: u32, code_bytes: u64, image_end: u64 },
+    /// Names a function with its parameters (a JSON object).
+    Binding { binding: u32, program: u32, function: u32, params: String },
+    /// Files: one for each call whose payload is a file, in order.
+    Calls(Vec<Call>),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum FromWorker {
+    Ready,
+    Done(Vec<Done>),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Call {
+    pub id: u64,
+    pub binding: u32,
+    pub slot: u32,
+    pub seed: u64,
+    pub limits: Limits,
+    pub work: WireWork,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum WireWork {
+    Describe,
+    Process(WirePayload),
+    Fit { payload: WirePayload, groups: Groups, without: Vec<u32> },
+    Predict { payload: WirePayload, groups: Groups, without: Vec<u32> },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum WirePayload {
+    Inline { header: Vec<u8>, body: Vec<u8> },
+    File { body_bytes: u64, header_bytes: u64, file_bytes: u64 },
+}
+
+/// Where the groups of a training or prediction call are in its input file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Groups {
+    /// Number of groups.
+    pub count: u32,
+    /// Where their table starts: for each group 24 bytes, little-endian: first
+    /// row, training rows, test rows, zero (u32 each), seed (u64).
+    pub table_at: u64,
+    /// Where what belongs to each group starts. For training: its test targets,
+    /// f64, all groups' one after another. For prediction: `count + 1` offsets
+    /// (u64) and then the stored models.
+    pub extra_at: u64,
+    /// Length of that.
+    pub extra_bytes: u64,
+}
+
+pub(crate) const GROUP_BYTES: usize = 24;
+
+/// What a call does, and with what.
+#[derive(Debug, Clone)]
+pub enum Work {
+    /// Asks the component for its functions.
+    Describe,
+    /// Runs a scalar or batch function.
+    Process(Payload),
+    /// Fits groups, and scores them on their test rows.
+    Fit(Payload, Groups),
+    /// Predicts groups with their stored models.
+    Predict(Payload, Groups),
+}
+
+/// The input of a call.
+#[derive(Debug, Clone)]
+pub enum Payload {
+    /// A small one.
+    Inline {
+        /// The batch's header.
+        header: Vec<u8>,
+        /// The batch's body.
+        body: Vec<u8>,
+    },
+    /// A sealed file: body, header, and what the call needs besides.
+    File {
+        /// The file.
+        file: sandbar_store::Object,
+        /// Length of the body, at its start.
+        body_bytes: u64,
+        /// Length of the header, in the part behind the body.
+        header_bytes: u64,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Done {
+    pub id: u64,
+    pub result: Result<(), Fault>,
+    pub output: Output,
+    /// Length of the log behind the output's data, as postcard.
+    pub log_bytes: u64,
+    /// Most linear memory of its sandbox, in bytes.
+    pub memory_bytes: u64,
+    pub nanos: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Output {
+    Inline(Vec<u8>),
+    /// So many bytes from the start of the call's slot.
+    Slot(u64),
+}
+
+/// Where the progress of a worker is in its shared page, as indices of u64.
+pub(crate) mod progress {
+    /// The call at hand.
+    pub const CALL: usize = 0;
+    /// The group at hand, or [`NO_GROUP`].
+    pub const GROUP: usize = 1;
+    /// Counts calls and groups begun.
+    pub const STEPS: usize = 2;
+    pub const BYTES: usize = 4096;
+    pub const NO_GROUP: u64 = u64::MAX;
+}

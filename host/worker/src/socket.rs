@@ -1,0 +1,59 @@
+//! Messages with files over a SEQPACKET socket.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::protocol::{FILES_MAX, FRAME_BYTES_MAX};
+
+const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(FILES_MAX));
+
+/// Serialises a message. Fails when it is over the bound of a frame.
+pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
+    if bytes.len() > FRAME_BYTES_MAX {
+        return Err(io::Error::other(format!("a message of {} bytes is over the bound of {FRAME_BYTES_MAX}", bytes.len())));
+    }
+    Ok(bytes)
+}
+
+pub(crate) fn send(socket: impl AsFd, frame: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(io::Error::other(format!("{} files in one message, the bound is {FILES_MAX}", files.len())));
+    }
+    let sent = sendmsg(socket, &[IoSlice::new(frame)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    if sent == frame.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// The next message and its files; none when the other side is gone.
+pub(crate) fn receive<M: DeserializeOwned>(socket: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    buffer.resize(FRAME_BYTES_MAX, 0);
+    let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        match recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    if got.bytes == 0 {
+        return Ok(None);
+    }
+    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is over its bound"));
+    }
+    let mut files = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            files.extend(rights);
+        }
+    }
+    let message = postcard::from_bytes(&buffer[..got.bytes]).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    Ok(Some((message, files)))
+}

@@ -1,0 +1,92 @@
+use linfa::traits::PredictInplace;
+use ndarray::{Array1, ArrayBase, ArrayView1, Data, Ix2};
+use serde::{Deserialize, Serialize};
+
+use crate::tree::{RegressionTree, TreeError, blocks, check_columns, predict_records};
+
+/// A fitted random forest: predicts the mean of its trees.
+///
+/// Serialised as its trees; read back, there must be at least one and all must have been trained on as many features.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "RawForest")]
+pub struct RandomForest {
+    trees: Vec<RegressionTree>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawForest {
+    trees: Vec<RegressionTree>,
+}
+
+impl RandomForest {
+    /// Of at least one tree, all of one width.
+    pub(super) fn new(trees: Vec<RegressionTree>) -> Self {
+        Self { trees }
+    }
+
+    /// Predicts one target a row from `columns`, as many features as the forest was trained on and in that order.
+    /// A row goes left where its value is at most the threshold, so a NaN goes right.
+    ///
+    /// # Errors
+    /// [`TreeError::Width`], [`TreeError::Ragged`].
+    pub fn predict_columns(&self, columns: &[&[f64]]) -> Result<Vec<f64>, TreeError> {
+        let mut sums = vec![0.0; check_columns(columns, self.features())?];
+        blocks(
+            &mut sums,
+            self.features(),
+            |row, feature| columns[feature][row],
+            |block| self.trees.iter().for_each(|tree| tree.add_to(block)),
+        );
+        sums.iter_mut()
+            .for_each(|sum| *sum /= self.trees.len() as f64);
+        Ok(sums)
+    }
+
+    /// The trees in the order they were grown, at least one.
+    pub fn trees(&self) -> &[RegressionTree] {
+        &self.trees
+    }
+
+    /// Features of the data it was trained on, at least 1.
+    pub fn features(&self) -> usize {
+        self.trees[0].features()
+    }
+}
+
+impl TryFrom<RawForest> for RandomForest {
+    type Error = TreeError;
+
+    fn try_from(raw: RawForest) -> Result<Self, TreeError> {
+        let first = raw
+            .trees
+            .first()
+            .ok_or(TreeError::Malformed("a forest without trees"))?;
+        match raw
+            .trees
+            .iter()
+            .all(|tree| tree.features() == first.features())
+        {
+            true => Ok(Self { trees: raw.trees }),
+            false => Err(TreeError::Malformed(
+                "a forest of trees with different numbers of features",
+            )),
+        }
+    }
+}
+
+impl<D: Data<Elem = f64>> PredictInplace<ArrayBase<D, Ix2>, Array1<f64>> for RandomForest {
+    /// # Panics
+    /// As linfa's models do where shapes disagree: if `x` has another number of columns than the training data or of rows
+    /// than `y`. [`RandomForest::predict_columns`] returns an error instead.
+    fn predict_inplace(&self, x: &ArrayBase<D, Ix2>, y: &mut Array1<f64>) {
+        let sums = predict_records(x, self.features(), y.len(), |block| {
+            self.trees.iter().for_each(|tree| tree.add_to(block));
+        });
+        y.assign(&(ArrayView1::from(&sums).mapv(|sum| sum / self.trees.len() as f64)));
+    }
+
+    fn default_target(&self, x: &ArrayBase<D, Ix2>) -> Array1<f64> {
+        Array1::zeros(x.nrows())
+    }
+}

@@ -1,0 +1,4 @@
+//! Trainers: linear models, regression trees, random forests.
+
+pub mod forest;
+pub mod tree;

@@ -1,0 +1,338 @@
+use std::ops::Range;
+
+use super::data::TrainingSet;
+use super::model::Node;
+use super::params::Limits;
+use super::split::{Candidates, Cut, Key, Sample};
+use super::{Draws, RegressionTree, Splitter};
+
+/// A node with this variance or less is pure (scikit-learn's `EPSILON`).
+const VARIANCE_MIN: f64 = f64::EPSILON;
+
+/// Stands for a row that the tree does not have and for a parent that a node does not have.
+const NONE: u32 = u32::MAX;
+
+/// Grows trees from one training set, reusing its buffers.
+///
+/// Invariant: in a node, rows `start..end` of every feature not known to be constant there are the node's rows in the
+/// order of that feature, in the buffer that the node names.
+pub(crate) struct Grower<'a> {
+    set: &'a TrainingSet,
+    limits: Limits,
+    /// Rows of this tree.
+    rows: usize,
+    /// By row.
+    samples: Vec<Sample>,
+    /// By row.
+    targets: Vec<f64>,
+    /// For each feature its rows in order; children's rows are written into the buffer their parent does not use.
+    keys: [Vec<Key>; 2],
+    /// By row: whether the node being divided sends it left.
+    goes_left: Vec<bool>,
+    /// A permutation of the features, those known to be constant in the current node first.
+    features: Vec<u32>,
+    pending: Vec<Pending>,
+    nodes: Vec<Node>,
+}
+
+/// A node yet to be split.
+struct Pending {
+    start: usize,
+    end: usize,
+    depth: u32,
+    /// The node whose right child this is, or [`NONE`].
+    right_of: u32,
+    /// Which of the two buffers holds its rows.
+    buffer: usize,
+    /// How many of the features are known to be constant.
+    constants: usize,
+    summary: Summary,
+}
+
+/// The targets of a node.
+#[derive(Clone, Copy)]
+struct Summary {
+    /// The sum of the weights.
+    weight: f64,
+    /// The sum of the weighted targets.
+    weighted: f64,
+    low: f64,
+    high: f64,
+    leaf: bool,
+}
+
+impl Summary {
+    fn value(&self) -> f64 {
+        // The mean of equal targets would not always be that target.
+        if self.low == self.high {
+            self.low
+        } else {
+            self.weighted / self.weight
+        }
+    }
+}
+
+impl<'a> Grower<'a> {
+    pub(crate) fn new(set: &'a TrainingSet, limits: Limits) -> Self {
+        Self {
+            set,
+            limits,
+            rows: 0,
+            samples: Vec::new(),
+            targets: Vec::new(),
+            keys: [Vec::new(), Vec::new()],
+            goes_left: Vec::new(),
+            features: Vec::new(),
+            pending: Vec::new(),
+            nodes: Vec::new(),
+        }
+    }
+
+    /// Grows a tree on the rows whose count, one for each row of the set, is not zero; at least one must be.
+    pub(crate) fn grow(&mut self, counts: &[u32], draws: &mut Draws) -> RegressionTree {
+        self.plant(counts);
+        while let Some(node) = self.pending.pop() {
+            let index = self.nodes.len();
+            if node.right_of != NONE {
+                self.nodes[node.right_of as usize].right = index as u32;
+            }
+            let found = if node.summary.leaf {
+                None
+            } else {
+                self.search(&node, draws)
+            };
+            let Some((cut, feature, constants)) = found else {
+                self.nodes
+                    .push(Node::leaf(index as u32, node.summary.value()));
+                continue;
+            };
+            let midpoint = || self.candidates(&node, feature).midpoint(cut.left_rows);
+            let split = cut.threshold.unwrap_or_else(midpoint);
+            self.nodes.push(Node {
+                split,
+                feature,
+                right: NONE,
+            });
+            self.divide(&node, &cut, feature, constants, index as u32);
+        }
+        RegressionTree::grown(self.set.features() as u32, &self.nodes)
+    }
+
+    /// Lays out the rows of a new tree and its root.
+    fn plant(&mut self, counts: &[u32]) {
+        let mut numbers = vec![NONE; counts.len()];
+        self.samples.clear();
+        self.targets.clear();
+        for (row, &count) in counts.iter().enumerate() {
+            if count > 0 {
+                numbers[row] = self.targets.len() as u32;
+                self.samples.push(Sample {
+                    weight: f64::from(count),
+                    excess: 0.0,
+                });
+                self.targets.push(self.set.target[row]);
+            }
+        }
+        self.rows = self.targets.len();
+        let cells = self.rows * self.set.features();
+        for keys in &mut self.keys {
+            keys.resize(cells + 1, Key::default());
+        }
+        let mut at = 0;
+        for feature in &self.set.features {
+            for &entry in &feature.order {
+                let number = numbers[entry as u32 as usize];
+                // Without a branch: what is written for a row left out is written over.
+                self.keys[0][at] = Key::new((entry >> 32) as u32, number);
+                at += usize::from(number != NONE);
+            }
+        }
+        self.goes_left.resize(self.rows, false);
+        self.features.clear();
+        self.features.extend(0..self.set.features() as u32);
+        self.nodes.clear();
+        let summary = self.summarise(0..self.rows, 0);
+        self.pending.push(Pending {
+            start: 0,
+            end: self.rows,
+            depth: 0,
+            right_of: NONE,
+            buffer: 0,
+            constants: 0,
+            summary,
+        });
+    }
+
+    /// The best split among the features drawn, its feature, and how many features are now known to be constant.
+    ///
+    /// As in scikit-learn, features known to be constant take part in the draw but are not looked at.
+    fn search(&mut self, node: &Pending, draws: &mut Draws) -> Option<(Cut, u32, usize)> {
+        let mut constants = node.constants;
+        let mut known = node.constants;
+        let mut unseen_end = self.features.len();
+        let mut visits = 0;
+        let mut best = None;
+        let mut bound = -1.0;
+        // All splits of two rows are alike: the first feature on which they differ will do.
+        let any_split = node.end - node.start == 2 && self.limits.splitter == Splitter::Best;
+        if !any_split {
+            self.centre(node);
+        }
+        while constants < unseen_end
+            && (visits < self.limits.features_max || unseen_end == self.features.len())
+        {
+            visits += 1;
+            let drawn = draws.below((known + unseen_end - constants) as u32) as usize;
+            if drawn < known {
+                known -= 1;
+                continue;
+            }
+            let place = constants + drawn - known;
+            let feature = self.features[place];
+            let candidates = self.candidates(node, feature);
+            if candidates.constant() {
+                self.features.swap(place, constants);
+                constants += 1;
+                continue;
+            }
+            if any_split {
+                return Some((
+                    Cut {
+                        score: bound,
+                        left_rows: 1,
+                        threshold: None,
+                    },
+                    feature,
+                    constants,
+                ));
+            }
+            if let Some(cut) = candidates.search(self.limits.splitter, draws, bound) {
+                bound = cut.score;
+                best = Some((cut, feature));
+            }
+            unseen_end -= 1;
+            self.features.swap(place, unseen_end);
+        }
+        best.map(|(cut, feature)| (cut, feature, constants))
+    }
+
+    fn candidates(&self, node: &Pending, feature: u32) -> Candidates<'_> {
+        Candidates {
+            keys: &self.keys[node.buffer][self.range(feature, node.start, node.end)],
+            feature: &self.set.features[feature as usize],
+            samples: &self.samples,
+            weight: node.summary.weight,
+            leaf_rows_min: self.limits.leaf_rows_min,
+        }
+    }
+
+    /// Makes the samples of the rows of `node` tell their excess over its mean.
+    fn centre(&mut self, node: &Pending) {
+        let Some(&feature) = self.features.get(node.constants) else {
+            return;
+        };
+        let range = self.range(feature, node.start, node.end);
+        for key in &self.keys[node.buffer][range] {
+            let sample = &mut self.samples[key.row()];
+            sample.excess = sample.weight
+                * (self.targets[key.row()] * node.summary.weight - node.summary.weighted);
+        }
+    }
+
+    /// Makes the children of `node`, which is at `index`.
+    fn divide(&mut self, node: &Pending, cut: &Cut, feature: u32, constants: usize, index: u32) {
+        let middle = node.start + cut.left_rows;
+        let depth = node.depth + 1;
+        let [left, right] = [(node.start, middle, NONE), (middle, node.end, index)].map(
+            |(start, end, right_of)| {
+                let keys = &self.keys[node.buffer][self.range(feature, start, end)];
+                let summary = self.summarise(keys.iter().map(|key| key.row()), depth);
+                Pending {
+                    start,
+                    end,
+                    depth,
+                    right_of,
+                    buffer: 1 - node.buffer,
+                    constants,
+                    summary,
+                }
+            },
+        );
+        if !(left.summary.leaf && right.summary.leaf) {
+            for (start, end, goes_left) in [(node.start, middle, true), (middle, node.end, false)] {
+                for key in &self.keys[node.buffer][self.range(feature, start, end)] {
+                    self.goes_left[key.row()] = goes_left;
+                }
+            }
+            self.partition(node, constants, middle);
+        }
+        self.pending.extend([right, left]);
+    }
+
+    /// Divides the rows of every feature not known to be constant, keeping their order.
+    fn partition(&mut self, node: &Pending, constants: usize, middle: usize) {
+        let left_rows = middle - node.start;
+        for index in constants..self.features.len() {
+            let range = self.range(self.features[index], node.start, node.end);
+            let [first, second] = &mut self.keys;
+            let (from, to) = if node.buffer == 0 {
+                (first, second)
+            } else {
+                (second, first)
+            };
+            let (from, to) = (&from[range.clone()], &mut to[range]);
+            let mut left = 0;
+            for (place, &key) in from.iter().enumerate() {
+                let goes_left = self.goes_left[key.row()];
+                to[if goes_left {
+                    left
+                } else {
+                    left_rows + place - left
+                }] = key;
+                left += usize::from(goes_left);
+            }
+        }
+    }
+
+    /// Where the buffers have the rows `start..end` in the order of `feature`.
+    fn range(&self, feature: u32, start: usize, end: usize) -> Range<usize> {
+        let first = feature as usize * self.rows;
+        first + start..first + end
+    }
+
+    fn summarise(&self, rows: impl ExactSizeIterator<Item = usize> + Clone, depth: u32) -> Summary {
+        let count = rows.len();
+        let (mut weight, mut weighted) = (0.0, 0.0);
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for row in rows.clone() {
+            let target = self.targets[row];
+            weight += self.samples[row].weight;
+            weighted += self.samples[row].weight * target;
+            low = if target < low { target } else { low };
+            high = if target > high { target } else { high };
+        }
+        let range = high - low;
+        // Two targets that far apart alone contribute at least range² / 2 to the sum of squares.
+        let pure = range * range <= 2.0 * VARIANCE_MIN * weight
+            && (range == 0.0 || self.squares(rows, weighted / weight) <= VARIANCE_MIN * weight);
+        let leaf = pure
+            || count < self.limits.split_rows_min
+            || count / 2 < self.limits.leaf_rows_min
+            || depth >= self.limits.depth_max;
+        Summary {
+            weight,
+            weighted,
+            low,
+            high,
+            leaf,
+        }
+    }
+
+    /// The weighted sum of squares around `mean`.
+    fn squares(&self, rows: impl Iterator<Item = usize>, mean: f64) -> f64 {
+        rows.map(|row| {
+            self.samples[row].weight * (self.targets[row] - mean) * (self.targets[row] - mean)
+        })
+        .sum()
+    }
+}

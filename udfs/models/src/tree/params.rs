@@ -1,0 +1,125 @@
+use serde::{Deserialize, Serialize};
+
+use super::grow::Grower;
+use super::{Draws, RegressionTree, TrainingSet, TreeError};
+
+/// How a node chooses its threshold on a feature.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Splitter {
+    /// The threshold that reduces the squared error most.
+    #[default]
+    Best,
+    /// One threshold drawn uniformly between the node's smallest and largest value.
+    Random,
+}
+
+/// How to grow a [`RegressionTree`]; the defaults are scikit-learn's and grow the tree fully.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RegressionTreeParams {
+    /// How thresholds are chosen.
+    pub splitter: Splitter,
+    /// The most splits between the root and a leaf, at least 1; no limit if absent.
+    pub max_depth: Option<u32>,
+    /// The fewest rows a node must have to be split, at least 2.
+    pub min_samples_split: u32,
+    /// The fewest rows either side of a split must have, at least 1.
+    pub min_samples_leaf: u32,
+    /// How many features, drawn anew at every node, compete for its split, at least 1; all of them if absent or more than
+    /// there are. As in scikit-learn, the draw goes on past this number until it has met a feature that is not constant.
+    pub max_features: Option<usize>,
+    /// Decides the order of features (and so ties between them), the features drawn and the random thresholds.
+    pub seed: u64,
+}
+
+impl Default for RegressionTreeParams {
+    fn default() -> Self {
+        Self {
+            splitter: Splitter::Best,
+            max_depth: None,
+            min_samples_split: 2,
+            min_samples_leaf: 1,
+            max_features: None,
+            seed: 0,
+        }
+    }
+}
+
+impl RegressionTreeParams {
+    /// Grows one tree on `columns` (each a feature, all of the target's length) and `target`.
+    ///
+    /// # Errors
+    /// Those of [`TrainingSet::new`], and [`TreeError::Parameter`].
+    pub fn fit_columns(
+        &self,
+        columns: &[&[f64]],
+        target: &[f64],
+    ) -> Result<RegressionTree, TreeError> {
+        self.fit_set(&TrainingSet::new(columns, target)?)
+    }
+
+    /// Grows one tree on every row of `set`.
+    ///
+    /// # Errors
+    /// [`TreeError::Parameter`].
+    pub fn fit_set(&self, set: &TrainingSet) -> Result<RegressionTree, TreeError> {
+        let mut grower = Grower::new(set, self.limits(set)?);
+        Ok(grower.grow(&vec![1; set.rows()], &mut Draws::stream(self.seed, 0)))
+    }
+
+    pub(crate) fn limits(&self, set: &TrainingSet) -> Result<Limits, TreeError> {
+        let at_least = |name, value: u64, bound: u64, range| match value >= bound {
+            true => Ok(()),
+            false => Err(TreeError::Parameter {
+                name,
+                value: value.to_string(),
+                range,
+            }),
+        };
+        at_least(
+            "min_samples_split",
+            self.min_samples_split.into(),
+            2,
+            "at least 2",
+        )?;
+        at_least(
+            "min_samples_leaf",
+            self.min_samples_leaf.into(),
+            1,
+            "at least 1",
+        )?;
+        at_least(
+            "max_depth",
+            self.max_depth.unwrap_or(1).into(),
+            1,
+            "at least 1",
+        )?;
+        at_least(
+            "max_features",
+            self.max_features.unwrap_or(1) as u64,
+            1,
+            "at least 1",
+        )?;
+        Ok(Limits {
+            splitter: self.splitter,
+            depth_max: self.max_depth.unwrap_or(u32::MAX),
+            split_rows_min: (self.min_samples_split as usize).max(2),
+            leaf_rows_min: self.min_samples_leaf as usize,
+            features_max: self
+                .max_features
+                .map_or(set.features(), |most| most.min(set.features()))
+                as u32,
+        })
+    }
+}
+
+/// Checked parameters for one training set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(super) splitter: Splitter,
+    pub(super) depth_max: u32,
+    pub(super) split_rows_min: usize,
+    pub(super) leaf_rows_min: usize,
+    pub(super) features_max: u32,
+}

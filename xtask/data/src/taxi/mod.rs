@@ -1,0 +1,95 @@
+//! Taxi trips in the shape of the yellow-cab files that New York City published in its older years.
+//!
+//! What a model can find in them: a trip's duration follows from hidden places of its two zones, from the pair (a river
+//! to cross, a highway to take) and from the hour, with noise. Both zones follow Zipf's law, so that groups differ in
+//! size by two orders of magnitude. A few values are missing, as in the real files.
+
+mod city;
+mod month;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::thread;
+
+use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+
+use self::city::City;
+use self::month::Month;
+use crate::whole::Whole;
+
+/// The zones are numbered 1..=ZONES.
+pub const ZONES: i32 = 261;
+
+/// The most months that can be asked for: ten years of files.
+pub const MONTHS_MAX: u32 = 120;
+
+/// The columns, named and typed as the city did, except that places are zones from the beginning.
+pub fn schema() -> SchemaRef {
+    let timestamp = DataType::Timestamp(TimeUnit::Microsecond, None);
+    Arc::new(Schema::new(vec![
+        Field::new("vendor_id", DataType::Int32, true),
+        Field::new("pickup_at", timestamp.clone(), true),
+        Field::new("dropoff_at", timestamp, true),
+        Field::new("passenger_count", DataType::Int32, true),
+        Field::new("trip_distance", DataType::Float64, true),
+        Field::new("pickup_location_id", DataType::Int32, true),
+        Field::new("dropoff_location_id", DataType::Int32, true),
+        Field::new("payment_type", DataType::Int32, true),
+        Field::new("fare_amount", DataType::Float64, true),
+        Field::new("tip_amount", DataType::Float64, true),
+        Field::new("total_amount", DataType::Float64, true),
+    ]))
+}
+
+/// Writes `months` files of `rows` rows each into `folder`, from `yellow_tripdata_2019-01.parquet` on, and returns their
+/// paths. None appears before all are written. `progress` is told of every row group: the month's name, rows done.
+pub fn write(
+    folder: &Path,
+    rows: u64,
+    months: u32,
+    progress: &(dyn Fn(&str, u64) + Sync),
+) -> io::Result<Vec<PathBuf>> {
+    if months > MONTHS_MAX {
+        let message = format!("{months} months were asked for, at most {MONTHS_MAX} are made");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let city = City::new();
+    let threads = thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(months as usize);
+    let next = Mutex::new(0..months);
+    let work = || -> io::Result<Vec<(u32, Whole)>> {
+        let mut written = Vec::new();
+        loop {
+            let taken = next
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner())
+                .next();
+            let Some(index) = taken else {
+                return Ok(written);
+            };
+            written.push((
+                index,
+                Month::new(index, rows).write(folder, &city, progress)?,
+            ));
+        }
+    };
+    let mut files = thread::scope(|scope| -> io::Result<Vec<(u32, Whole)>> {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut files = Vec::new();
+        for worker in workers {
+            match worker.join() {
+                Ok(written) => files.extend(written?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(files)
+    })?;
+    files.sort_by_key(|(index, _)| *index);
+    files.into_iter().map(|(_, file)| file.commit()).collect()
+}
+
+#[cfg(test)]
+mod tests;

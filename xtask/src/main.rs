@@ -1,0 +1,156 @@
+//! `cargo xtask`: set-up, demo, tests, data and benchmarks behind one command.
+//!
+//! It uses nothing but the standard library, so that the first command on a fresh checkout starts in seconds. Progress is
+//! said on stderr; stdout carries only what a command was asked for. Exit codes: 0 done, 1 a step failed, 2 the command
+//! line makes no sense.
+
+mod commands;
+mod guests;
+mod run;
+mod setup;
+mod workspace;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use crate::run::{Failure, Result, say};
+use crate::workspace::Workspace;
+
+const HELP: &str = "\
+Set-up, demo, tests, data and benchmarks of this checkout.
+
+Usage: cargo xtask COMMAND [ARGUMENTS]
+
+Commands:
+  setup              make the wasm32-wasip2 target usable (rustup, else built once from Debian's source packages)
+  demo [-- ARGS]     set up, build, make taxi data when there is none, train a model per zone; ARGS go to `host submit`
+  test [-- ARGS]     set up, build the host and the guests, then `cargo test --workspace ARGS`
+  lint               formatting, clippy with warnings as errors, and cargo-deny where it is installed
+  check              lint and test: what must pass before a change goes in
+  data KIND ...      make data: taxi DIR, housing FILE, small FILE (`data --help` says more)
+  bench NAME ...     run a benchmark in release, with --json and --peers passed on (`bench --help` says more)
+  help               this text
+
+Examples:
+  cargo xtask demo
+  cargo xtask demo -- --json
+  cargo xtask test -- -p sandbar-core
+  cargo xtask data taxi data/taxi --rows 7000000 --months 2
+  cargo xtask bench taxi --json > taxi.json
+
+Environment:
+  CARGO_TARGET_DIR        where everything is built (default: target)
+  SANDBAR_DEBIAN_MIRROR   the Debian mirror that `setup` uses when rustup cannot be used
+  TMPDIR                  where `setup` unpacks and builds, about 200 MB (default: /tmp)
+
+Exit codes: 0 done, 1 a step failed, 2 the command line makes no sense.
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    match dispatch(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            say(format_args!("error: {failure}"));
+            if let Failure::Usage(_) = failure {
+                say("`cargo xtask --help` lists the commands");
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn dispatch(arguments: &[OsString]) -> Result {
+    let Some((command, rest)) = arguments.split_first() else {
+        print(HELP);
+        return Err(Failure::Usage("a command is missing".to_owned()));
+    };
+    let command = command.to_string_lossy();
+    // Of the commands that pass their arguments on, data and bench have a help of their own.
+    let passes_help_on = matches!(command.as_ref(), "data" | "bench");
+    if matches!(command.as_ref(), "help" | "--help" | "-h")
+        || !passes_help_on && asks_for_help(rest)
+    {
+        print(HELP);
+        return Ok(());
+    }
+    let workspace = Workspace::find();
+    match command.as_ref() {
+        "setup" => commands::no_arguments("setup", rest).and_then(|()| setup::setup()),
+        "demo" => commands::demo(&workspace, after_dashes("demo", rest)?),
+        "test" => commands::test(&workspace, after_dashes("test", rest)?),
+        "lint" => commands::no_arguments("lint", rest).and_then(|()| commands::lint(&workspace)),
+        "check" => commands::no_arguments("check", rest).and_then(|()| commands::check(&workspace)),
+        "data" => commands::data(&workspace, rest),
+        "bench" => commands::bench(&workspace, rest),
+        unknown => Err(Failure::Usage(format!("there is no command `{unknown}`"))),
+    }
+}
+
+/// What follows `--`; nothing may stand before it.
+fn after_dashes<'a>(command: &str, arguments: &'a [OsString]) -> Result<&'a [OsString]> {
+    match arguments.split_first() {
+        None => Ok(&[]),
+        Some((first, rest)) if first == OsStr::new("--") => Ok(rest),
+        Some((first, _)) => Err(Failure::Usage(format!(
+            "`{command}` takes arguments after `--` only: cargo xtask {command} -- {}",
+            first.to_string_lossy()
+        ))),
+    }
+}
+
+/// `--help` after `--` belongs to somebody else.
+fn asks_for_help(arguments: &[OsString]) -> bool {
+    let ours = arguments
+        .iter()
+        .take_while(|argument| *argument != OsStr::new("--"));
+    ours.into_iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+}
+
+/// A reader that went away (`| head`) is no error.
+fn print(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(words: &str) -> Vec<OsString> {
+        words.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn command_lines_without_sense_end_with_2() {
+        for line in [
+            "",
+            "fly",
+            "lint --fast",
+            "setup now",
+            "demo --json",
+            "test sandbar-core",
+        ] {
+            assert_eq!(dispatch(&args(line)).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn help_is_no_error() {
+        for line in ["help", "--help", "-h", "demo --help", "lint -h"] {
+            assert!(dispatch(&args(line)).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn arguments_after_the_dashes_belong_to_the_child() {
+        assert_eq!(
+            after_dashes("test", &args("-- -p x --help")).unwrap(),
+            args("-p x --help")
+        );
+        assert!(after_dashes("test", &[]).unwrap().is_empty());
+        assert!(!asks_for_help(&args("-- --help")));
+    }
+}

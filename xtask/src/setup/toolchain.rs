@@ -1,0 +1,219 @@
+//! The Rust toolchain in use: where its libraries live, and whether it can compile for the guests' target.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::TARGET;
+use crate::run::{Context as _, Failure, Result, capture, fail, say};
+
+/// Written into a target folder that we built, so that we notice when the compiler it was built with is gone.
+/// Folders that rustup or a distribution keeps up to date have none.
+const STAMP: &str = "sandbar-built-with";
+
+/// The linker that makes components out of modules; rustc runs it by this name.
+const LINKER: &str = "wasm-component-ld";
+
+/// What stands in the toolchain for the guests' target.
+#[derive(Debug, PartialEq, Eq)]
+pub enum State {
+    /// The standard library is there, for this compiler.
+    Ready,
+    /// Nothing that could be used.
+    Missing,
+    /// We built it for another version of the compiler.
+    Stale,
+}
+
+/// A toolchain on disk.
+pub struct Toolchain {
+    sysroot: PathBuf,
+}
+
+impl Toolchain {
+    /// The toolchain that cargo runs us with.
+    ///
+    /// Cargo names itself in `CARGO`, always `SYSROOT/bin/cargo`: that spares the 35 ms that asking rustc takes.
+    pub fn find() -> Result<Self> {
+        if env::var_os("RUSTC").is_none()
+            && let Some(cargo) = env::var_os("CARGO")
+            && let Some(sysroot) = Path::new(&cargo).parent().and_then(Path::parent)
+            && sysroot.join("bin/rustc").exists()
+            && sysroot.join("lib/rustlib").is_dir()
+        {
+            return Ok(Self {
+                sysroot: sysroot.to_owned(),
+            });
+        }
+        let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let sysroot = capture(Command::new(rustc).args(["--print", "sysroot"]))?;
+        Ok(Self {
+            sysroot: PathBuf::from(sysroot.trim()),
+        })
+    }
+
+    /// The program `name` of this toolchain.
+    pub fn bin(&self, name: &str) -> PathBuf {
+        self.sysroot.join("bin").join(name)
+    }
+
+    /// Where the libraries of all targets live.
+    pub fn rustlib(&self) -> PathBuf {
+        self.sysroot.join("lib/rustlib")
+    }
+
+    /// Where the libraries of the guests' target live.
+    pub fn target_dir(&self) -> PathBuf {
+        self.rustlib().join(TARGET)
+    }
+
+    /// The compiler's own words about itself.
+    pub fn version(&self) -> Result<Version> {
+        Version::parse(capture(Command::new(self.bin("rustc")).arg("-Vv"))?)
+    }
+
+    /// Looks at what stands in the target's folder.
+    pub fn state(&self) -> Result<State> {
+        let target = self.target_dir();
+        let libraries = target.join("lib");
+        if !(has_library(&libraries, "libstd-") && has_library(&libraries, "libcore-")) {
+            return Ok(State::Missing);
+        }
+        match fs::read_to_string(target.join(STAMP)) {
+            Ok(built_with) if built_with == self.version()?.verbose => Ok(State::Ready),
+            Ok(_) => Ok(State::Stale),
+            Err(_) => Ok(State::Ready),
+        }
+    }
+
+    /// Waits until no other set-up works on this toolchain. The lock goes with the returned file, and with the process.
+    pub fn lock(&self) -> Result<File> {
+        let folder = self.rustlib();
+        let lock = File::open(&folder).context(format_args!("open {}", folder.display()))?;
+        if lock.try_lock().is_err() {
+            say("another set-up works on this toolchain: waiting for it to end");
+            lock.lock()
+                .context(format_args!("lock {}", folder.display()))?;
+        }
+        Ok(lock)
+    }
+
+    /// Whether rustc will find the linker for components: it looks beside its own tools, then in PATH.
+    pub fn check_linker(&self) -> Result {
+        let own = || {
+            let folders = fs::read_dir(self.rustlib()).into_iter().flatten().flatten();
+            folders
+                .map(|folder| folder.path().join("bin").join(LINKER))
+                .any(|path| path.is_file())
+        };
+        let in_path = || {
+            let path = env::var_os("PATH").unwrap_or_default();
+            env::split_paths(&path).any(|folder| folder.join(LINKER).is_file())
+        };
+        if env::var_os("CARGO_TARGET_WASM32_WASIP2_LINKER").is_some() || own() || in_path() {
+            return Ok(());
+        }
+        fail(format!(
+            "the linker `{LINKER}` is missing: rustup ships it with rustc in {}, and some distributions do not.\n\
+             Install it with `cargo install {LINKER}` (it needs `wasm-ld`: `apt install lld`), \
+             or use a toolchain of rustup's.",
+            self.rustlib().join("<machine>/bin").display()
+        ))
+    }
+
+    /// Marks `folder`, not yet in place, as built by us with this compiler.
+    pub fn stamp(&self, folder: &Path, version: &Version) -> Result {
+        fs::write(folder.join(STAMP), &version.verbose)
+            .context(format_args!("write into {}", folder.display()))
+    }
+
+    /// Takes away a target folder that is in the way: one that we built for another compiler, or the remains of one.
+    pub fn remove_target(&self) -> Result {
+        let folder = self.target_dir();
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).context(format_args!("remove {}", folder.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What `rustc -Vv` says.
+#[derive(Debug)]
+pub struct Version {
+    /// All of it.
+    pub verbose: String,
+    /// For example `1.95.0`, or `1.97.0-nightly`.
+    pub release: String,
+    /// The commit it was built from; distributions may not say.
+    pub commit: Option<String>,
+}
+
+impl Version {
+    fn parse(verbose: String) -> Result<Self> {
+        let field = |name: &str| {
+            verbose
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .map(str::to_owned)
+        };
+        let Some(release) = field("release: ") else {
+            return Err(Failure::Step(format!(
+                "`rustc -Vv` names no release:\n{verbose}"
+            )));
+        };
+        let commit = field("commit-hash: ").filter(|commit| commit != "unknown");
+        Ok(Self {
+            release,
+            commit,
+            verbose,
+        })
+    }
+}
+
+fn has_library(folder: &Path, prefix: &str) -> bool {
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| {
+            let path = entry.path();
+            path.extension() == Some(OsStr::new("rlib"))
+                && entry.file_name().to_string_lossy().starts_with(prefix)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_read() {
+        let verbose =
+            "rustc 1.95.0 (59807616e 2026-04-14)\ncommit-hash: 59807616e1fa\nrelease: 1.95.0\n";
+        let version = Version::parse(verbose.to_owned()).unwrap();
+        assert_eq!(
+            (version.release.as_str(), version.commit.as_deref()),
+            ("1.95.0", Some("59807616e1fa"))
+        );
+        assert!(Version::parse("nonsense".to_owned()).is_err());
+    }
+
+    #[test]
+    fn an_empty_sysroot_has_no_target() {
+        let nowhere = Toolchain {
+            sysroot: PathBuf::from("/nonexistent"),
+        };
+        assert_eq!(nowhere.state().unwrap(), State::Missing);
+        nowhere.remove_target().unwrap();
+    }
+
+    #[test]
+    fn our_toolchain_is_found() {
+        let toolchain = Toolchain::find().unwrap();
+        assert!(toolchain.bin("rustc").exists() && toolchain.rustlib().is_dir());
+    }
+}

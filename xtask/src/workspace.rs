@@ -1,0 +1,110 @@
+//! Where things are in this checkout.
+
+use std::env;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The checkout.
+pub struct Workspace {
+    /// Holds the root `Cargo.toml`.
+    pub root: PathBuf,
+    /// Where cargo puts what it builds.
+    pub target: PathBuf,
+}
+
+impl Workspace {
+    /// The checkout that this program was built from.
+    pub fn find() -> Self {
+        let manifest = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        let manifest = manifest.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
+        let root = manifest.parent().unwrap_or(&manifest).to_owned();
+        let target = target_dir(
+            &root,
+            env::var_os("CARGO_TARGET_DIR").as_deref(),
+            env::current_exe().ok().as_deref(),
+        );
+        Self { root, target }
+    }
+
+    /// `cargo`, to be run in the checkout, building where we were built.
+    pub fn cargo(&self) -> Command {
+        let mut cargo = self.cargo_from_here();
+        cargo.current_dir(&self.root);
+        cargo
+    }
+
+    /// Builds `package` in release and runs it where the caller stands, so that relative paths mean what they say.
+    pub fn cargo_run(&self, package: &str) -> Command {
+        let mut cargo = self.cargo_from_here();
+        cargo.args(["run", "--release", "--package", package, "--manifest-path"]);
+        cargo.arg(self.root.join("Cargo.toml")).arg("--");
+        cargo
+    }
+
+    fn cargo_from_here(&self) -> Command {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.env("CARGO_TARGET_DIR", &self.target);
+        cargo
+    }
+
+    /// The binary `host` as built with `profile`.
+    pub fn host(&self, profile: Profile) -> PathBuf {
+        let folder = match profile {
+            Profile::Dev => "debug",
+            Profile::Release => "release",
+        };
+        self.target.join(folder).join("host")
+    }
+}
+
+/// Cargo's profiles that we build with.
+#[derive(Clone, Copy)]
+pub enum Profile {
+    /// For tests: quick to build.
+    Dev,
+    /// For demos and measurements.
+    Release,
+}
+
+/// `CARGO_TARGET_DIR`, else the folder we run from (a `build.target-dir` in somebody's settings leads there as well),
+/// else cargo's default.
+fn target_dir(root: &Path, configured: Option<&OsStr>, exe: Option<&Path>) -> PathBuf {
+    if let Some(configured) = configured.filter(|folder| !folder.is_empty()) {
+        return env::current_dir().unwrap_or_default().join(configured);
+    }
+    let built_in = exe
+        .and_then(Path::parent)
+        .filter(|folder| folder.ends_with("debug") || folder.ends_with("release"));
+    built_in
+        .and_then(Path::parent)
+        .map_or_else(|| root.join("target"), Path::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_target_folder_is_found() {
+        let root = Path::new("/checkout");
+        for (configured, exe, expected) in [
+            (Some("/fast"), Some("/else/debug/xtask"), "/fast"),
+            (Some(""), Some("/else/debug/xtask"), "/else"),
+            (None, Some("/else/release/xtask"), "/else"),
+            (None, Some("/usr/bin/xtask"), "/checkout/target"),
+            (None, None, "/checkout/target"),
+        ] {
+            assert_eq!(
+                target_dir(root, configured.map(OsStr::new), exe.map(Path::new)),
+                PathBuf::from(expected),
+                "{configured:?} {exe:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_checkout_is_found() {
+        assert!(Workspace::find().root.join("xtask/Cargo.toml").is_file());
+    }
+}
