@@ -117,6 +117,12 @@ pub trait Model: Serialize + DeserializeOwned + 'static {
     /// What people read of the model, such as its coefficients: any value that
     /// serialises to JSON.
     fn params(&self) -> impl Serialize {}
+
+    /// How many features it was trained on, if it can tell. A stored model that
+    /// says so is never asked to predict from another number of them.
+    fn width(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// What [`macro@crate::trainer`] makes of a function.

@@ -1,2 +1,154 @@
-//! (skeleton)
-fn main() {}
+//! `host`: run other people's functions next to data.
+
+mod args;
+mod new;
+mod output;
+mod paths;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use sandbar_node::{Job, Node, NodeError, NodeOptions};
+
+use args::{Arguments, Command, Submit};
+
+fn main() -> ExitCode {
+    // Before anything else: as a worker or compiler this program is not a command.
+    match std::env::args().nth(1).as_deref() {
+        Some(sandbar_node::WORKER_ARGUMENT) => return ended(sandbar_node::run_worker()),
+        Some(sandbar_node::COMPILER_ARGUMENT) => return ended(sandbar_node::run_compiler()),
+        _ => {}
+    }
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(until_interrupted(arguments)),
+        Err(e) => {
+            eprintln!("error: this process can't start its threads: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn ended(result: std::io::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("host (worker): {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the command. On an interrupt everything begun is dropped, which removes
+/// temporary files and ends workers.
+async fn until_interrupted(arguments: Arguments) -> ExitCode {
+    tokio::select! {
+        code = run(arguments) => code,
+        _ = tokio::signal::ctrl_c() => {
+            eprintln!("interrupted: nothing was written");
+            ExitCode::from(130)
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> ExitCode {
+    let result = match arguments.command {
+        Command::Submit(submit) => run_submit(submit).await,
+        Command::Predict(predict) => run_predict(predict).await,
+        Command::New { name, sdk } => new::create(&name, sdk.as_deref()).map(|()| ExitCode::SUCCESS),
+        Command::Build { paths } => run_build(&paths),
+        Command::Inspect { component, json } => run_inspect(&component, json).await,
+    };
+    result.unwrap_or_else(|failure| {
+        eprintln!("error: {failure}");
+        failure.code()
+    })
+}
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) enum CliError {
+    /// It was called wrong: exit code 2.
+    Usage(String),
+    /// It did not work: exit code 1.
+    Failed(String),
+}
+
+impl CliError {
+    fn code(&self) -> ExitCode {
+        match self {
+            CliError::Usage(_) => ExitCode::from(2),
+            CliError::Failed(_) => ExitCode::FAILURE,
+        }
+    }
+}
+
+impl std::fmt::Display for CliError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CliError::Usage(words) | CliError::Failed(words) => f.write_str(words),
+        }
+    }
+}
+
+impl From<NodeError> for CliError {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::Job(_) => CliError::Usage(error.to_string()),
+            _ => CliError::Failed(error.to_string()),
+        }
+    }
+}
+
+fn start_node(workers: Option<usize>, limits: sandbar_node::Limits) -> Result<Node, CliError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = NodeOptions {
+        workers: workers.unwrap_or(cores),
+        limits,
+        cache: paths::cache_folder(),
+        spill: std::env::temp_dir(),
+        memory_bytes_max: paths::memory_for_rows(),
+        program: std::env::current_exe().map_err(|e| CliError::Failed(format!("where this program is can't be found out: {e}")))?,
+    };
+    Ok(Node::start(options))
+}
+
+async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
+    let text = std::fs::read_to_string(&submit.job).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
+    let job = Job::parse(&text, &submit.overrides()).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
+    let node = start_node(submit.workers, job.limits)?;
+    let bar = progress::watch(node.progress().clone(), submit.quiet);
+    let result = node.submit(&job).await;
+    bar.finish();
+    let summary = result?;
+    output::summary(&summary, &job, submit.json)?;
+    Ok(if summary.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
+    let node = start_node(predict.workers, sandbar_node::Limits::default())?;
+    let bar = progress::watch(node.progress().clone(), predict.quiet);
+    let json = predict.json;
+    let result = node.predict(&predict.into()).await;
+    bar.finish();
+    let predicted = result?;
+    output::predicted(&predicted, json)?;
+    Ok(if predicted.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
+    for folder in folders {
+        let component = sandbar_node::build_crate(folder, &paths::cache_folder()).map_err(|e| CliError::Failed(e.to_string()))?;
+        output::line(&component.display().to_string())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn run_inspect(component: &std::path::Path, json: bool) -> Result<ExitCode, CliError> {
+    let node = start_node(Some(1), sandbar_node::Limits::default())?;
+    let inspection = sandbar_node::inspect(&node, component).await?;
+    output::inspection(&inspection, json)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,5 +1,25 @@
-//! Reading, grouping and writing of record batches.
+//! Reading, grouping and writing of record batches: the one room that knows
+//! DataFusion.
+//!
+//! [`Scan`] finds files and reads them as an ordered list of morsels.
+//! [`Grouper`] takes their rows, in memory and on disk, and [`Partitions`]
+//! gives them back as [`Unit`]s: groups of rows, split into those to train on
+//! and those to test with. [`ParquetOutput`] writes what comes of it.
+//!
+//! Goals: what comes out depends on the files and the arguments alone, bit for
+//! bit, whatever the number of threads and the size of batches and morsels;
+//! memory stays within a budget; no input makes it panic; each error names the
+//! file, line, column or limit. Non-goals: running user's functions (callers
+//! do, between reading and grouping), joins and SQL queries, other machines.
+
 mod error;
+mod group;
+mod output;
 mod scan;
+
 pub use error::DatasetError;
+pub use group::{
+    FailedGroup, Grouper, Grouping, MemoryBudget, MorselGrouper, Partitions, Unit, UnitGroup, describe_key,
+};
+pub use output::{ParquetOutput, read_metadata};
 pub use scan::{BatchStream, Morsel, Scan, ScanOptions, Source};

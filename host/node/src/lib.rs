@@ -1,1 +1,78 @@
-//! (skeleton)
+//! The composition root: a job, from its file to its models.
+//!
+//! [`Job`] is what a user writes; [`Node`] has the workers, the compiler and the
+//! folders; [`Node::submit`] reads, transforms, groups, trains and writes, and
+//! [`Node::predict`] uses what was written. No other room is tied to another
+//! here by anything but its public face, and no guest's code runs in this
+//! process.
+
+mod build;
+mod error;
+mod function;
+mod input;
+mod job;
+mod predict;
+mod progress;
+mod results;
+mod submit;
+mod transform;
+
+pub use build::{BuildError, build_crate};
+pub use error::NodeError;
+pub use function::{Inspected, InspectedFunction, inspect};
+pub use job::{InputSpec, Job, ModelSpec, OutputSpec, TrainSpec, TransformSpec, set};
+pub use predict::{PredictSpec, Predicted};
+pub use progress::{Phase, Progress};
+pub use results::{Failure, Table};
+pub use sandbar_core::{Code, Fault, Kind, Limits};
+pub use submit::Summary;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sandbar_worker::{Compiler, Pool, PoolOptions};
+
+pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler, run_worker};
+
+/// Where a node keeps things, and how many workers it has.
+#[derive(Debug, Clone)]
+pub struct NodeOptions {
+    /// Worker processes.
+    pub workers: usize,
+    /// What a call may ask for at most.
+    pub limits: Limits,
+    /// Folder for what can be made again: compiled code, components.
+    pub cache: PathBuf,
+    /// Folder for what does not fit in memory.
+    pub spill: PathBuf,
+    /// Memory for grouped rows before they spill, in bytes.
+    pub memory_bytes_max: u64,
+    /// The program that is this host.
+    pub program: PathBuf,
+}
+
+/// A node: this process, its workers and its compiler.
+pub struct Node {
+    pool: Arc<Pool>,
+    compiler: Compiler,
+    options: NodeOptions,
+    progress: Arc<Progress>,
+}
+
+impl Node {
+    /// Starts the workers. Call it inside a tokio runtime.
+    pub fn start(options: NodeOptions) -> Node {
+        let pool = Pool::start(PoolOptions {
+            workers: options.workers,
+            limits: options.limits,
+            program: options.program.clone(),
+        });
+        let compiler = Compiler::new(options.cache.join("compiled"), options.program.clone());
+        Node { pool: Arc::new(pool), compiler, options, progress: Arc::new(Progress::default()) }
+    }
+
+    /// How far the job at hand is.
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+}

@@ -1,15 +1,25 @@
 //! The taxi transform: typed columns and the trip's duration.
 
+mod clean;
+mod ids;
+mod instants;
+
 use sandbar_guest::prelude::*;
 
 /// Seconds between two timestamps.
 #[scalar]
 pub fn duration(pickup_at: Timestamp, dropoff_at: Timestamp) -> f64 {
-    (dropoff_at.micros() - pickup_at.micros()) as f64 / 1e6
+    dropoff_at.micros().wrapping_sub(pickup_at.micros()) as f64 / 1e6
 }
 
 /// The sum of two integers.
 #[scalar]
 pub fn add(a: i64, b: i64) -> i64 {
     a.wrapping_add(b)
+}
+
+/// Locations as integers and the trip's seconds; -1 where any of it is missing.
+#[batch(columns("pickup_at", "dropoff_at", "pickup_location_id", "dropoff_location_id"))]
+pub fn clean(batch: RecordBatch) -> Result<RecordBatch, String> {
+    clean::clean(&batch)
 }

@@ -31,6 +31,7 @@ use stream::Origin;
 
 use crate::DatasetError;
 use format::Format;
+pub(crate) use schema::plain as plain_type;
 pub use stream::BatchStream;
 
 /// Files whose schema is read at the same time.

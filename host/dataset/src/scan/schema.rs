@@ -115,7 +115,7 @@ impl Merged {
 
 /// The type as others see it: without dictionaries and views, whose only
 /// meaning is how bytes lie.
-pub(super) fn plain(data_type: &DataType) -> DataType {
+pub(crate) fn plain(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(_, values) => plain(values),
         DataType::RunEndEncoded(_, values) => plain(values.data_type()),

@@ -13,7 +13,7 @@ use sandbar_batch::Header;
 use sandbar_core::{Code, Fault};
 
 use super::link::{Link, SLOTS};
-use super::{Completed, Item, LogLine, PoolOptions};
+use super::{Completed, Item, LogLine, Memory, PoolOptions};
 use crate::process::BATCH_PREFIX_BYTES;
 use crate::protocol::{Call, Done, FromWorker, INLINE_BYTES_MAX, Output, Payload, ToWorker, WirePayload, WireWork, Work};
 
@@ -39,16 +39,20 @@ struct Driver {
 }
 
 /// Runs until the pool is dropped.
-pub(super) async fn drive(_index: usize, options: PoolOptions, queue: async_channel::Receiver<Item>, _pool: async_channel::WeakSender<Item>) {
+pub(super) async fn drive(index: usize, options: PoolOptions, queue: async_channel::Receiver<Item>, memory: Arc<Memory>) {
     let mut driver = Driver { options, queue, again: VecDeque::new(), sent: VecDeque::new(), next_id: 1 };
     let mut failures = 0;
     loop {
         match Link::start(&driver.options).await {
             Ok(mut link) => {
                 failures = 0;
+                memory.started(index, link.process());
                 match driver.serve(&mut link).await {
                     Ok(()) => return,
-                    Err(end) => driver.bury(&mut link, &end),
+                    Err(end) => {
+                        memory.ending(index);
+                        driver.bury(&mut link, &end);
+                    }
                 }
             }
             Err(e) => {

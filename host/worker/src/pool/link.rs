@@ -43,7 +43,9 @@ impl Link {
         let slot_bytes = options.limits.output_bytes_max + LOG_SPACE_BYTES;
         let slots = (0..SLOTS).map(|_| Scratch::new(slot_bytes as usize)).collect::<io::Result<Vec<_>>>()?;
         let child = Command::new(&options.program).arg(WORKER_ARGUMENT).env_clear().stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
-        let socket = AsyncFd::with_interest(ours, Interest::READABLE | Interest::WRITABLE)?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        // SAFETY: an owned descriptor that nothing but the `AsyncFd` closes or replaces.
+        let socket = unsafe { AsyncFd::register_with_interest(ours, interest) }.map_err(io::Error::other)?;
         let mut link = Link { child: Some(child), socket, progress, slots, buffer: Vec::new(), programs: HashSet::new(), bindings: HashSet::new() };
         let hello = socket::frame(&ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes })?;
         let files: Vec<_> = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd)).collect();
@@ -52,6 +54,11 @@ impl Link {
             FromWorker::Ready => Ok(link),
             FromWorker::Done(_) => Err(io::Error::other("a worker answered before it was ready")),
         }
+    }
+
+    /// The worker's process id.
+    pub(super) fn process(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
     }
 
     pub(super) async fn send(&self, message: &ToWorker, files: &[BorrowedFd<'_>]) -> io::Result<()> {

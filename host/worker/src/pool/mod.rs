@@ -3,8 +3,9 @@
 mod drive;
 mod link;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_array::RecordBatch;
@@ -99,6 +100,22 @@ pub struct Completed {
 pub struct Pool {
     queue: async_channel::Sender<Item>,
     options: PoolOptions,
+    memory: Arc<Memory>,
+}
+
+/// Process ids of the workers, and the peak memory of those that have ended.
+#[derive(Debug, Default)]
+struct Memory {
+    processes: Mutex<HashMap<usize, u32>>,
+    ended_bytes_max: AtomicU64,
+}
+
+/// Most memory that a process ever had resident, in bytes; zero when it is gone.
+pub fn peak_memory_bytes(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
 }
 
 #[derive(Debug)]
@@ -110,19 +127,40 @@ struct Item {
     lost_groups: Vec<(u32, Fault)>,
 }
 
+impl Memory {
+    fn started(&self, worker: usize, process: u32) {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, process);
+    }
+
+    /// To be called before the process is waited for.
+    fn ending(&self, worker: usize) {
+        let process = self.processes.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
+        self.ended_bytes_max.fetch_max(process.map_or(0, peak_memory_bytes), Ordering::Relaxed);
+    }
+}
+
 impl Pool {
     /// Starts the workers. They set themselves up while this returns.
     pub fn start(options: PoolOptions) -> Pool {
         let (queue, items) = async_channel::unbounded();
+        let memory = Arc::new(Memory::default());
         for index in 0..options.workers.max(1) {
-            tokio::spawn(drive::drive(index, options.clone(), items.clone(), queue.downgrade()));
+            tokio::spawn(drive::drive(index, options.clone(), items.clone(), memory.clone()));
         }
-        Pool { queue, options }
+        Pool { queue, options, memory }
     }
 
     /// Number of workers.
     pub fn workers(&self) -> usize {
         self.options.workers.max(1)
+    }
+
+    /// The peak memory of the workers, added up: an upper bound of what they had
+    /// at once, since what they share is counted for each.
+    pub fn peak_memory_bytes(&self) -> u64 {
+        let processes = self.memory.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        let alive: u64 = processes.values().map(|process| peak_memory_bytes(*process)).sum();
+        alive + self.memory.ended_bytes_max.load(Ordering::Relaxed)
     }
 
     /// Runs a call. Cancelled when dropped: a call that waits is not begun.

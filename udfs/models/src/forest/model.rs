@@ -2,7 +2,7 @@ use linfa::traits::PredictInplace;
 use ndarray::{Array1, ArrayBase, ArrayView1, Data, Ix2};
 use serde::{Deserialize, Serialize};
 
-use crate::tree::{RegressionTree, TreeError, blocks, check_columns, predict_records};
+use crate::tree::{Block, RegressionTree, TreeError, blocks, check_columns, predict_records};
 
 /// A fitted random forest: predicts the mean of its trees.
 ///
@@ -31,16 +31,21 @@ impl RandomForest {
     /// # Errors
     /// [`TreeError::Width`], [`TreeError::Ragged`].
     pub fn predict_columns(&self, columns: &[&[f64]]) -> Result<Vec<f64>, TreeError> {
-        let mut sums = vec![0.0; check_columns(columns, self.features())?];
-        blocks(
-            &mut sums,
-            self.features(),
-            |row, feature| columns[feature][row],
-            |block| self.trees.iter().for_each(|tree| tree.add_to(block)),
-        );
-        sums.iter_mut()
-            .for_each(|sum| *sum /= self.trees.len() as f64);
-        Ok(sums)
+        let mut predictions = vec![0.0; check_columns(columns, self.features())?];
+        self.predict_into(columns, &mut predictions);
+        Ok(predictions)
+    }
+
+    /// As [`RandomForest::predict_columns`], into `out`.
+    ///
+    /// # Panics
+    /// If there are other columns than the features it was trained on, or shorter ones than `out`.
+    pub fn predict_into(&self, columns: &[&[f64]], out: &mut [f64]) {
+        assert_eq!(columns.len(), self.features(), "a column for each feature");
+        out.fill(0.0);
+        let add = |block: &mut Block<'_>| self.trees.iter().for_each(|tree| tree.add_to(block));
+        blocks(out, self.features(), |row, feature| columns[feature][row], add);
+        out.iter_mut().for_each(|sum| *sum /= self.trees.len() as f64);
     }
 
     /// The trees in the order they were grown, at least one.

@@ -27,7 +27,7 @@ pub struct RandomForestParams {
     /// As [`RegressionTreeParams::max_features`].
     pub max_features: Option<usize>,
     /// Decides the samples and everything [`RegressionTreeParams::seed`] does.
-    pub seed: u64,
+    pub seed: Option<u64>,
 }
 
 impl Default for RandomForestParams {
@@ -77,7 +77,7 @@ impl RandomForestParams {
         let mut counts = vec![1; set.rows()];
         let mut trees = Vec::new();
         for index in 0..u64::from(self.n_estimators) {
-            let mut draws = Draws::stream(self.seed, index);
+            let mut draws = Draws::stream(self.seed.unwrap_or(0), index);
             if self.bootstrap {
                 draw_sample(&mut counts, sample_rows, &mut draws);
             }

@@ -59,7 +59,7 @@ fn a_tree_depends_on_seed_and_place_alone() {
     };
     assert_eq!(fit(&few_trees()).trees(), &fit(&longer).trees()[..7]);
     let other = fit(&RandomForestParams {
-        seed: 1,
+        seed: Some(1),
         ..few_trees()
     });
     assert!(

@@ -28,5 +28,5 @@ pub use params::{RegressionTreeParams, Splitter};
 
 pub(crate) use draws::Draws;
 pub(crate) use grow::Grower;
-pub(crate) use model::{blocks, check_columns};
+pub(crate) use model::{Block, blocks, check_columns};
 pub(crate) use traits::predict_records;

@@ -65,13 +65,18 @@ impl RegressionTree {
     /// [`TreeError::Width`], [`TreeError::Ragged`].
     pub fn predict_columns(&self, columns: &[&[f64]]) -> Result<Vec<f64>, TreeError> {
         let mut predictions = vec![0.0; check_columns(columns, self.features())?];
-        blocks(
-            &mut predictions,
-            self.features(),
-            |row, feature| columns[feature][row],
-            |block| self.add_to(block),
-        );
+        self.predict_into(columns, &mut predictions);
         Ok(predictions)
+    }
+
+    /// As [`RegressionTree::predict_columns`], into `out`.
+    ///
+    /// # Panics
+    /// If there are other columns than the features it was trained on, or shorter ones than `out`.
+    pub fn predict_into(&self, columns: &[&[f64]], out: &mut [f64]) {
+        assert_eq!(columns.len(), self.features(), "a column for each feature");
+        out.fill(0.0);
+        blocks(out, self.features(), |row, feature| columns[feature][row], |block| self.add_to(block));
     }
 
     /// Features of the data it was trained on, at least 1.

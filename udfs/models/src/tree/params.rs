@@ -29,8 +29,9 @@ pub struct RegressionTreeParams {
     /// How many features, drawn anew at every node, compete for its split, at least 1; all of them if absent or more than
     /// there are. As in scikit-learn, the draw goes on past this number until it has met a feature that is not constant.
     pub max_features: Option<usize>,
-    /// Decides the order of features (and so ties between them), the features drawn and the random thresholds.
-    pub seed: u64,
+    /// Decides the order of features (and so ties between them), the features drawn and the random thresholds; zero if
+    /// absent (a trainer puts its group's there).
+    pub seed: Option<u64>,
 }
 
 impl Default for RegressionTreeParams {
@@ -41,7 +42,7 @@ impl Default for RegressionTreeParams {
             min_samples_split: 2,
             min_samples_leaf: 1,
             max_features: None,
-            seed: 0,
+            seed: None,
         }
     }
 }
@@ -65,7 +66,7 @@ impl RegressionTreeParams {
     /// [`TreeError::Parameter`].
     pub fn fit_set(&self, set: &TrainingSet) -> Result<RegressionTree, TreeError> {
         let mut grower = Grower::new(set, self.limits(set)?);
-        Ok(grower.grow(&vec![1; set.rows()], &mut Draws::stream(self.seed, 0)))
+        Ok(grower.grow(&vec![1; set.rows()], &mut Draws::stream(self.seed.unwrap_or(0), 0)))
     }
 
     pub(crate) fn limits(&self, set: &TrainingSet) -> Result<Limits, TreeError> {

@@ -40,7 +40,7 @@ fn the_seed_decides() {
         let params = RegressionTreeParams {
             splitter,
             max_features,
-            seed,
+            seed: Some(seed),
             ..Default::default()
         };
         render(&params.fit_set(&set).unwrap())

@@ -120,7 +120,7 @@ fn constant_features_do_not_use_up_the_draw() {
     for seed in 0..20 {
         let params = RegressionTreeParams {
             max_features: Some(1),
-            seed,
+            seed: Some(seed),
             ..defaults()
         };
         check(
@@ -139,7 +139,7 @@ fn random_thresholds_between_neighbours() {
     for seed in 0..20 {
         let params = RegressionTreeParams {
             splitter: Splitter::Random,
-            seed,
+            seed: Some(seed),
             ..defaults()
         };
         check(&[&column], &[0.0, 1.0], params, "0<=9007199254740991(0 1)");

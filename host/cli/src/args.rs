@@ -1,0 +1,139 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use sandbar_node::PredictSpec;
+
+/// Runs other people's functions next to data, each in a sandbox.
+#[derive(Debug, Parser)]
+#[command(name = "host", version, about, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Trains a model for each group of rows, as a job file says.
+    Submit(Submit),
+    /// Predicts new rows with the models of a job.
+    Predict(Predict),
+    /// Makes a crate to write functions in.
+    #[command(after_help = "Examples:\n  host new fares\n  host build fares")]
+    New {
+        /// Name of the crate and of its folder.
+        name: String,
+        /// Folder of the guest SDK; by default the one of the checkout this program was built from.
+        #[arg(long)]
+        sdk: Option<PathBuf>,
+    },
+    /// Compiles crates to components, when they are stale, and prints where these are.
+    #[command(after_help = "Examples:\n  host build udfs/taxi\n  host inspect $(host build udfs/taxi)")]
+    Build {
+        /// Folders of crates.
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Lists a component's functions, types, imports and size.
+    #[command(after_help = "Examples:\n  host inspect udfs/models\n  host inspect fares.wasm --json")]
+    Inspect {
+        /// A component, or the folder of a crate.
+        component: PathBuf,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  host submit examples/taxi.toml
+  host submit examples/taxi.toml --input 'data/2019/*.parquet' --output best.parquet
+  host submit examples/taxi.toml --set train.test=0.2 --set 'train.group_by=[\"vendor_id\"]' --json
+
+Exit codes: 0 all well, 1 some groups failed or the job failed, 2 wrong usage.")]
+pub(crate) struct Submit {
+    /// The job file (TOML).
+    pub job: PathBuf,
+    /// Sets anything of the job: a dotted key and a TOML value.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Reads these instead of the job's `input.paths`. May be given several times.
+    #[arg(long, value_name = "PATH|GLOB|URL")]
+    pub input: Vec<String>,
+    /// Writes the models there instead of to the job's `output.path`.
+    #[arg(long, value_name = "PATH")]
+    pub output: Option<String>,
+    /// Worker processes; by default one for each core.
+    #[arg(long, value_name = "N", value_parser = workers)]
+    pub workers: Option<usize>,
+    /// Print one JSON object on standard output.
+    #[arg(long)]
+    pub json: bool,
+    /// No progress on standard error.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  host predict out/models.parquet --input data/new.parquet --output predictions.parquet
+  host predict out/models.parquet --input data/new.csv --output p.parquet --model tree --file 2019-01.parquet")]
+pub(crate) struct Predict {
+    /// The output of a job.
+    pub models: PathBuf,
+    /// What to predict: files, folders, globs or URLs.
+    #[arg(long, required = true, value_name = "PATH|GLOB|URL")]
+    pub input: Vec<String>,
+    /// The Parquet file to write: the rows with a column `prediction`.
+    #[arg(long, value_name = "PATH")]
+    pub output: PathBuf,
+    /// Use the models of this name instead of the best of each group.
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// For jobs with `per_file`: use the models of this training file.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<String>,
+    /// Worker processes; by default one for each core.
+    #[arg(long, value_name = "N", value_parser = workers)]
+    pub workers: Option<usize>,
+    /// Print one JSON object on standard output.
+    #[arg(long)]
+    pub json: bool,
+    /// No progress on standard error.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+impl Submit {
+    /// All overrides of the job, in the order in which they take effect.
+    pub fn overrides(&self) -> Vec<String> {
+        let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+        let mut all = self.set.clone();
+        if !self.input.is_empty() {
+            let paths: Vec<_> = self.input.iter().map(|p| quoted(p)).collect();
+            all.push(format!("input.paths=[{}]", paths.join(", ")));
+        }
+        if let Some(output) = &self.output {
+            all.push(format!("output.path={}", quoted(output)));
+        }
+        all
+    }
+}
+
+impl From<Predict> for PredictSpec {
+    fn from(p: Predict) -> PredictSpec {
+        PredictSpec { models: p.models, input: p.input, output: p.output, model: p.model, file: p.file }
+    }
+}
+
+/// More workers than this are a mistake.
+const WORKERS_MAX: usize = 1024;
+
+fn workers(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=WORKERS_MAX).contains(&n) => Ok(n),
+        _ => Err(format!("not a number from 1 to {WORKERS_MAX}")),
+    }
+}

@@ -1,0 +1,100 @@
+//! What commands print: data on standard output, talk on standard error.
+
+use std::io::{self, Write};
+
+use sandbar_node::{Inspected, Job, Predicted, Summary, Table};
+
+use crate::CliError;
+
+/// Groups shown in the table, and failures listed.
+const SHOWN: usize = 10;
+
+fn print(text: &str) -> Result<(), CliError> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever reads has had enough.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|e| CliError::Failed(format!("standard output: {e}"))),
+    }
+}
+
+pub(crate) fn line(text: &str) -> Result<(), CliError> {
+    print(&format!("{text}\n"))
+}
+
+fn json(value: &impl serde::Serialize) -> Result<(), CliError> {
+    line(&serde_json::to_string(value).map_err(|e| CliError::Failed(e.to_string()))?)
+}
+
+pub(crate) fn summary(summary: &Summary, job: &Job, as_json: bool) -> Result<(), CliError> {
+    for failure in summary.failures.iter().take(SHOWN) {
+        let model = failure.model.as_ref().map_or(String::new(), |m| format!(", model {m}"));
+        eprintln!("failed: {}{model}: {} [{}]", failure.group, failure.message, failure.code);
+    }
+    if summary.failed as usize > SHOWN {
+        eprintln!("failed: and {} more (all of the first {} with --json)", summary.failed as usize - SHOWN, summary.failures.len());
+    }
+    if as_json {
+        return json(summary);
+    }
+    if let Some(table) = summary.table(SHOWN) {
+        print(&render(&table))?;
+    }
+    let name = if job.name.is_empty() { "job" } else { &job.name };
+    line(&format!(
+        "{name}: {} models of {} groups from {} rows in {:.2} s; {} failed, {} skipped (fewer than {} rows); peak memory {} MiB\nmodels: {}",
+        summary.models,
+        summary.groups,
+        summary.rows,
+        summary.seconds,
+        summary.failed,
+        summary.skipped,
+        job.train.min_rows,
+        summary.peak_memory_bytes >> 20,
+        summary.output
+    ))
+}
+
+fn render(table: &Table) -> String {
+    let mut widths: Vec<usize> = table.header.iter().map(String::len).collect();
+    for row in &table.rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    for row in std::iter::once(&table.header).chain(&table.rows) {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
+        out.push_str(&cells.join("  "));
+        out.push('\n');
+    }
+    out
+}
+
+pub(crate) fn predicted(predicted: &Predicted, as_json: bool) -> Result<(), CliError> {
+    if as_json {
+        return json(predicted);
+    }
+    line(&format!(
+        "predicted {} rows in {:.2} s; {} without a model, {} failed\npredictions: {}",
+        predicted.rows, predicted.seconds, predicted.without_model, predicted.failed, predicted.output
+    ))
+}
+
+pub(crate) fn inspection(inspection: &Inspected, as_json: bool) -> Result<(), CliError> {
+    if as_json {
+        return json(inspection);
+    }
+    let mut out = format!("component {}\ncontract  {}\nsize      {} bytes\n", inspection.id, inspection.contract, inspection.bytes);
+    out.push_str("functions\n");
+    for function in &inspection.functions {
+        let arguments = function.arguments.join(", ");
+        let returns = if function.returns.is_empty() { String::new() } else { format!(" -> {}", function.returns.join(", ")) };
+        out.push_str(&format!("  {} {}({arguments}){returns}\n", function.kind.as_str(), function.name));
+        if !function.about.is_empty() {
+            out.push_str(&format!("      {}\n", function.about));
+        }
+    }
+    out.push_str("imports\n");
+    inspection.imports.iter().for_each(|import| out.push_str(&format!("  {import}\n")));
+    print(&out)
+}

@@ -1,0 +1,213 @@
+//! Finding the groups of a partition: each row gets the number of its group,
+//! in order of first appearance.
+
+use arrow_buffer::{Buffer, ScalarBuffer};
+
+use super::hash::{hash_word, rest, salt};
+use super::keys::KeyKind;
+use crate::DatasetError;
+
+/// What one block has for a partition.
+pub(super) struct Piece {
+    pub(super) file: u32,
+    /// Whether each feature and target of the block is a finite number.
+    pub(super) finite: bool,
+    pub(super) rows: usize,
+    pub(super) words: ScalarBuffer<u64>,
+    pub(super) bytes: Buffer,
+}
+
+/// The keys of groups, by number.
+pub(super) enum GroupKeys {
+    None,
+    Words(Vec<u64>),
+    Bytes { bytes: Vec<u8>, ends: Vec<usize> },
+}
+
+/// The groups of a partition.
+pub(super) struct Groups {
+    /// The group of each row.
+    pub(super) ids: Vec<u32>,
+    /// The rows of each group.
+    pub(super) rows: Vec<u32>,
+    /// The file of each group.
+    pub(super) files: Vec<u32>,
+    pub(super) keys: GroupKeys,
+}
+
+impl Groups {
+    /// The numbers of the groups, sorted by file and key.
+    pub(super) fn sorted(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.rows.len() as u32).collect();
+        let file = |id: &u32| self.files[*id as usize];
+        match &self.keys {
+            GroupKeys::None => order.sort_unstable_by_key(file),
+            GroupKeys::Words(words) => order.sort_unstable_by_key(|id| (file(id), words[*id as usize])),
+            GroupKeys::Bytes { .. } => {
+                order.sort_unstable_by(|a, b| file(a).cmp(&file(b)).then_with(|| self.bytes(*a).cmp(self.bytes(*b))));
+            }
+        }
+        order
+    }
+
+    /// The key of a group whose keys are bytes.
+    pub(super) fn bytes(&self, id: u32) -> &[u8] {
+        match &self.keys {
+            GroupKeys::Bytes { bytes, ends } => {
+                let id = id as usize;
+                &bytes[id.checked_sub(1).map_or(0, |before| ends[before])..ends[id]]
+            }
+            _ => &[],
+        }
+    }
+}
+
+/// Finds the groups of a partition. Pieces of one file follow each other.
+pub(super) fn assign(pieces: &[Piece], kind: &KeyKind, row_words: usize) -> Result<Groups, DatasetError> {
+    let rows: usize = pieces.iter().map(|p| p.rows).sum();
+    if rows > ROWS_MAX {
+        let what = "number of rows that hash to one partition".to_owned();
+        return Err(DatasetError::Bound { what, value: rows as u64, bound: ROWS_MAX as u64 });
+    }
+    let mut groups = Groups { ids: Vec::with_capacity(rows), rows: Vec::new(), files: Vec::new(), keys: GroupKeys::None };
+    match kind {
+        KeyKind::None => by_file(pieces, &mut groups),
+        KeyKind::Word(_) => by_word(pieces, row_words, &mut groups),
+        KeyKind::Bytes(_) => by_bytes(pieces, row_words, &mut groups),
+    }
+    Ok(groups)
+}
+
+/// Rows of a partition: numbers of rows are of 32 bits.
+const ROWS_MAX: usize = u32::MAX as usize - 1;
+
+fn by_file(pieces: &[Piece], groups: &mut Groups) {
+    for piece in pieces {
+        if groups.files.last() != Some(&piece.file) {
+            groups.files.push(piece.file);
+            groups.rows.push(0);
+        }
+        let id = groups.files.len() - 1;
+        groups.rows[id] += piece.rows as u32;
+        groups.ids.extend(std::iter::repeat_n(id as u32, piece.rows));
+    }
+}
+
+const EMPTY: u32 = u32::MAX;
+
+/// Open addressing with linear steps: (key or hash, group), at most half full.
+struct Table {
+    entries: Vec<(u64, u32)>,
+    mask: usize,
+    used: usize,
+}
+
+impl Table {
+    fn new() -> Self {
+        let size = 64;
+        Table { entries: vec![(0, EMPTY); size], mask: size - 1, used: 0 }
+    }
+
+    fn clear(&mut self) {
+        self.entries.fill((0, EMPTY));
+        self.used = 0;
+    }
+
+    #[inline]
+    fn slot(&self, hash: u64) -> usize {
+        (rest(hash) >> 32) as usize & self.mask
+    }
+
+    /// Puts a new entry where [`Table::slot`] led to, and grows. `hash_of`
+    /// gives the hash of an entry's first half.
+    #[cold]
+    fn insert(&mut self, at: usize, entry: (u64, u32), hash_of: impl Fn(u64) -> u64) {
+        self.entries[at] = entry;
+        self.used += 1;
+        if self.used * 2 < self.entries.len() {
+            return;
+        }
+        let old = std::mem::replace(&mut self.entries, vec![(0, EMPTY); (self.mask + 1) * 2]);
+        self.mask = self.entries.len() - 1;
+        for entry in old.into_iter().filter(|e| e.1 != EMPTY) {
+            let mut at = self.slot(hash_of(entry.0));
+            while self.entries[at].1 != EMPTY {
+                at = (at + 1) & self.mask;
+            }
+            self.entries[at] = entry;
+        }
+    }
+}
+
+fn by_word(pieces: &[Piece], row_words: usize, groups: &mut Groups) {
+    let mut table = Table::new();
+    let mut keys: Vec<u64> = Vec::new();
+    let mut file = None;
+    for piece in pieces {
+        if file.replace(piece.file) != Some(piece.file) {
+            table.clear();
+        }
+        let salt = salt(piece.file);
+        for row in piece.words.chunks_exact(row_words) {
+            let key = row[0];
+            let mut at = table.slot(hash_word(key, salt));
+            let id = loop {
+                let (found, id) = table.entries[at & table.mask];
+                if id == EMPTY {
+                    let id = keys.len() as u32;
+                    keys.push(key);
+                    groups.rows.push(0);
+                    groups.files.push(piece.file);
+                    table.insert(at & table.mask, (key, id), |key| hash_word(key, salt));
+                    break id;
+                }
+                if found == key {
+                    break id;
+                }
+                at += 1;
+            };
+            groups.rows[id as usize] += 1;
+            groups.ids.push(id);
+        }
+    }
+    groups.keys = GroupKeys::Words(keys);
+}
+
+fn by_bytes(pieces: &[Piece], row_words: usize, groups: &mut Groups) {
+    let mut table = Table::new();
+    let mut bytes: Vec<u8> = Vec::new();
+    let mut ends: Vec<usize> = Vec::new();
+    let mut file = None;
+    for piece in pieces {
+        if file.replace(piece.file) != Some(piece.file) {
+            table.clear();
+        }
+        let mut key_at = 0;
+        for row in piece.words.chunks_exact(row_words) {
+            let (hash, len) = (row[0], row[1] as usize);
+            let key = &piece.bytes[key_at..key_at + len];
+            key_at += len;
+            let mut at = table.slot(hash);
+            let id = loop {
+                let (found, id) = table.entries[at & table.mask];
+                if id == EMPTY {
+                    let id = ends.len() as u32;
+                    bytes.extend_from_slice(key);
+                    ends.push(bytes.len());
+                    groups.rows.push(0);
+                    groups.files.push(piece.file);
+                    table.insert(at & table.mask, (hash, id), |hash| hash);
+                    break id;
+                }
+                let known = id as usize;
+                if found == hash && bytes[known.checked_sub(1).map_or(0, |before| ends[before])..ends[known]] == *key {
+                    break id;
+                }
+                at += 1;
+            };
+            groups.rows[id as usize] += 1;
+            groups.ids.push(id);
+        }
+    }
+    groups.keys = GroupKeys::Bytes { bytes, ends };
+}

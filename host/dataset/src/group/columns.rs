@@ -1,0 +1,288 @@
+//! Which columns of a batch are keys, features and target, and features as
+//! numbers.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::Float64Type;
+use arrow_array::{Array, ArrayRef, Float64Array, RecordBatch};
+use arrow_buffer::ScalarBuffer;
+use arrow_cast::cast;
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
+
+use super::Grouping;
+use super::keys::{FILE_COLUMN, KeyKind, is_key};
+use crate::DatasetError;
+use crate::scan::plain_type;
+
+/// A null among the numbers: a NaN that no computation makes, so that messages
+/// can tell what is missing from what was not computable.
+const NULL_BITS: u64 = 0x7ff8_5361_6e64_6e75;
+
+/// Features of a grouping.
+const FEATURES_MAX: usize = 4096;
+
+/// What of a batch is used, and how a row lies in a block: the key's words,
+/// then the features, then the target.
+#[derive(Debug)]
+pub(super) struct Columns {
+    pub(super) kind: KeyKind,
+    keys: Vec<usize>,
+    values: Vec<usize>,
+    /// The schema that batches must have.
+    input: SchemaRef,
+    /// The names of features and target.
+    pub(super) names: Vec<String>,
+    /// The schema of a unit's batch.
+    pub(super) output: SchemaRef,
+    /// The schema of a unit's keys.
+    pub(super) key_schema: SchemaRef,
+}
+
+impl Columns {
+    /// Checks a grouping against the schema of what will be grouped.
+    pub(super) fn new(grouping: &Grouping, schema: &SchemaRef) -> Result<Self, DatasetError> {
+        check_numbers(grouping)?;
+        let find = |name: &str, wanted: &str| {
+            schema.index_of(name).map_err(|_| {
+                DatasetError::no_column(wanted, name, "the input", schema.fields().iter().map(|f| f.name().as_str()))
+            })
+        };
+        let mut keys = Vec::new();
+        let mut key_fields: Vec<FieldRef> = Vec::new();
+        if grouping.per_file {
+            key_fields.push(Arc::new(Field::new(FILE_COLUMN, DataType::Utf8, false)));
+        }
+        for name in &grouping.keys {
+            let index = find(name, "key")?;
+            key_fields.push(key_field(schema.field(index))?);
+            keys.push(index);
+        }
+        let mut values = Vec::new();
+        for (name, wanted) in grouping.features.iter().map(|f| (f, "feature")).chain([(&grouping.target, "target")]) {
+            let index = find(name, wanted)?;
+            check_value(schema.field(index), wanted)?;
+            values.push(index);
+        }
+        no_twins(grouping)?;
+        let names: Vec<String> = grouping.features.iter().chain([&grouping.target]).cloned().collect();
+        let fields: Vec<_> = names.iter().map(|name| Field::new(name, DataType::Float64, false)).collect();
+        let types: Vec<DataType> = keys.iter().map(|i| plain_type(schema.field(*i).data_type())).collect();
+        Ok(Columns {
+            kind: KeyKind::of(&types),
+            keys,
+            values,
+            input: Arc::clone(schema),
+            names,
+            output: Arc::new(Schema::new(fields)),
+            key_schema: Arc::new(Schema::new(key_fields)),
+        })
+    }
+
+    /// Words of a row that are its key.
+    pub(super) fn key_words(&self) -> usize {
+        match self.kind {
+            KeyKind::None => 0,
+            KeyKind::Word(_) => 1,
+            KeyKind::Bytes(_) => 2,
+        }
+    }
+
+    /// Words of a row.
+    pub(super) fn row_words(&self) -> usize {
+        self.key_words() + self.values.len()
+    }
+
+    /// The key columns of a batch, in plain types.
+    pub(super) fn keys_of(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>, DatasetError> {
+        let plain = |index: &usize| {
+            let column = batch.column(*index);
+            let data_type = plain_type(column.data_type());
+            if *column.data_type() == data_type {
+                return Ok(Arc::clone(column));
+            }
+            cast(column, &data_type).map_err(DatasetError::internal)
+        };
+        self.keys.iter().map(plain).collect()
+    }
+
+    /// Features and target of a batch, and whether each value is a finite number.
+    pub(super) fn values_of(&self, batch: &RecordBatch) -> Result<(Vec<ScalarBuffer<f64>>, bool), DatasetError> {
+        let mut finite = true;
+        let mut values = Vec::with_capacity(self.values.len());
+        for index in &self.values {
+            let column = numbers(batch.column(*index))?;
+            finite &= all_finite(&column);
+            values.push(column);
+        }
+        Ok((values, finite))
+    }
+
+    /// Whether `batch` has the columns that were promised.
+    pub(super) fn check(&self, batch: &RecordBatch) -> Result<(), DatasetError> {
+        let schema = batch.schema_ref();
+        if Arc::ptr_eq(schema, &self.input) {
+            return Ok(());
+        }
+        let same = |index: &usize| {
+            let promised = self.input.field(*index);
+            schema.fields().get(*index).is_some_and(|f| f.name() == promised.name() && f.data_type() == promised.data_type())
+        };
+        match self.keys.iter().chain(&self.values).find(|index| !same(index)) {
+            None => Ok(()),
+            Some(index) => Err(DatasetError::Columns(format!(
+                "a batch came without the column `{}` of type {} that its schema had promised",
+                self.input.field(*index).name(),
+                self.input.field(*index).data_type()
+            ))),
+        }
+    }
+}
+
+fn check_numbers(grouping: &Grouping) -> Result<(), DatasetError> {
+    if !(0.0..1.0).contains(&grouping.test) {
+        let what = format!("test = {} is no share of rows: it must be at least 0 and less than 1", grouping.test);
+        return Err(DatasetError::Columns(what));
+    }
+    if grouping.features.is_empty() {
+        return Err(DatasetError::Columns("no feature is named: a model needs one or more".to_owned()));
+    }
+    if grouping.features.len() > FEATURES_MAX {
+        let (what, value) = ("number of features".to_owned(), grouping.features.len() as u64);
+        return Err(DatasetError::Bound { what, value, bound: FEATURES_MAX as u64 });
+    }
+    Ok(())
+}
+
+fn no_twins(grouping: &Grouping) -> Result<(), DatasetError> {
+    let mut seen = HashSet::new();
+    for name in &grouping.features {
+        if *name == grouping.target {
+            return Err(DatasetError::Columns(format!("`{name}` is the target and can't be a feature too")));
+        }
+        if !seen.insert(name) {
+            return Err(DatasetError::Columns(format!("feature `{name}` is named twice")));
+        }
+    }
+    seen.clear();
+    match grouping.keys.iter().find(|name| !seen.insert(name)) {
+        Some(name) => Err(DatasetError::Columns(format!("key `{name}` is named twice"))),
+        None => Ok(()),
+    }
+}
+
+fn key_field(field: &Field) -> Result<FieldRef, DatasetError> {
+    let data_type = plain_type(field.data_type());
+    if field.name() == FILE_COLUMN {
+        let what = format!("a key can't be named `{FILE_COLUMN}`, which says the file of a group; rename the column");
+        return Err(DatasetError::Columns(what));
+    }
+    if !is_key(&data_type) {
+        return Err(DatasetError::ColumnType {
+            wanted: "key".to_owned(),
+            column: field.name().clone(),
+            data_type: data_type.to_string(),
+            reason: "which rows can't be grouped by; take a number, a string, a date or a time".to_owned(),
+        });
+    }
+    Ok(Arc::new(Field::new(field.name(), data_type, true)))
+}
+
+fn check_value(field: &Field, wanted: &str) -> Result<(), DatasetError> {
+    let data_type = plain_type(field.data_type());
+    let reason = match &data_type {
+        DataType::Boolean | DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, _) => return Ok(()),
+        t if t.is_integer() || t.is_floating() || t.is_decimal() => return Ok(()),
+        DataType::Utf8 | DataType::LargeUtf8 => "and has to be a number; encode it in a transform, or make it a key",
+        DataType::Null => "because none of its values was there to tell a type from; leave it out",
+        _ => "and has to be a number; compute one from it in a transform",
+    };
+    Err(DatasetError::ColumnType {
+        wanted: wanted.to_owned(),
+        column: field.name().clone(),
+        data_type: data_type.to_string(),
+        reason: reason.to_owned(),
+    })
+}
+
+/// A column as numbers: false and true are 0 and 1, dates are days and
+/// timestamps seconds since 1970 whatever their unit, and nulls are
+/// [`NULL_BITS`].
+fn numbers(column: &ArrayRef) -> Result<ScalarBuffer<f64>, DatasetError> {
+    let to = |array: &dyn Array, t: &DataType| cast(array, t).map_err(DatasetError::internal);
+    let float = |array: &dyn Array| Ok::<_, DatasetError>(to(array, &DataType::Float64)?.as_primitive::<Float64Type>().clone());
+    let scaled = |array: &dyn Array, per_unit: f64| {
+        let whole = float(&to(array, &DataType::Int64)?)?;
+        Ok::<Float64Array, DatasetError>(whole.unary(|v| v / per_unit))
+    };
+    let array = match column.data_type() {
+        DataType::Float64 => column.as_primitive::<Float64Type>().clone(),
+        DataType::Date32 => float(&to(column, &DataType::Int32)?)?,
+        DataType::Date64 => scaled(column, 86_400_000.0)?,
+        DataType::Timestamp(unit, _) => scaled(
+            column,
+            match unit {
+                TimeUnit::Second => 1.0,
+                TimeUnit::Millisecond => 1e3,
+                TimeUnit::Microsecond => 1e6,
+                TimeUnit::Nanosecond => 1e9,
+            },
+        )?,
+        _ => float(column)?,
+    };
+    Ok(match array.nulls().filter(|n| n.null_count() > 0) {
+        None => array.values().clone(),
+        Some(nulls) => {
+            let null = f64::from_bits(NULL_BITS);
+            array.values().iter().enumerate().map(|(i, v)| if nulls.is_valid(i) { *v } else { null }).collect()
+        }
+    })
+}
+
+/// The exponent of infinities and NaNs.
+const EXPONENT: u64 = 0x7ff << 52;
+
+fn all_finite(values: &[f64]) -> bool {
+    // No early exit: a loop without one is made of vector instructions.
+    let bad = values.iter().fold(0u64, |bad, v| bad | u64::from(v.to_bits() & EXPONENT == EXPONENT));
+    bad == 0
+}
+
+/// How many values of a column can't be used, by kind.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Unusable {
+    null: u64,
+    nan: u64,
+    infinite: u64,
+}
+
+impl Unusable {
+    /// Counts a value of a block.
+    pub(super) fn count(&mut self, bits: u64) {
+        if bits & EXPONENT != EXPONENT {
+            return;
+        }
+        if bits == NULL_BITS {
+            self.null += 1;
+        } else if f64::from_bits(bits).is_nan() {
+            self.nan += 1;
+        } else {
+            self.infinite += 1;
+        }
+    }
+
+    pub(super) fn any(&self) -> bool {
+        self.null + self.nan + self.infinite > 0
+    }
+
+    /// `3 values of column `fare` are null`.
+    pub(super) fn describe(&self, column: &str) -> String {
+        let kinds = [(self.null, "null"), (self.nan, "NaN"), (self.infinite, "infinite")];
+        let part = |(count, kind): &(u64, &str)| match count {
+            1 => format!("1 value of column `{column}` is {kind}"),
+            _ => format!("{count} values of column `{column}` are {kind}"),
+        };
+        kinds.iter().filter(|(count, _)| *count > 0).map(part).collect::<Vec<_>>().join(", ")
+    }
+}

@@ -1,0 +1,78 @@
+//! Hashes that are the same on every machine and in every release: which
+//! partition a row goes to decides the order of a job's results.
+
+/// Partitions that keys are hashed to. 512 cursors and the cache lines that
+/// they write fit the first-level cache and its page table; a million groups
+/// then make tables of two thousand, which fit the second level.
+pub(super) const PARTITIONS: usize = 512;
+
+const SHIFT: u32 = 64 - PARTITIONS.trailing_zeros();
+
+const A: u64 = 0x9e37_79b9_7f4a_7c15;
+const B: u64 = 0xd6e8_feb8_6659_fd93;
+const C: u64 = 0xa076_1d64_78bd_642f;
+
+/// Multiply and fold (wyhash, Wang Yi 2019).
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+/// What makes hashes of one file differ from those of another.
+pub(super) fn salt(file: u32) -> u64 {
+    u64::from(file).wrapping_mul(B) ^ C
+}
+
+/// The hash of a key of one word.
+#[inline]
+pub(super) fn hash_word(word: u64, salt: u64) -> u64 {
+    fold(word ^ salt, A)
+}
+
+/// The hash of a key of bytes.
+#[inline]
+pub(super) fn hash_bytes(bytes: &[u8], salt: u64) -> u64 {
+    let mut hash = salt;
+    let mut chunks = bytes.chunks_exact(8);
+    for chunk in &mut chunks {
+        let word = u64::from_le_bytes(chunk.try_into().unwrap_or_default());
+        hash = fold(hash ^ word, A);
+    }
+    let mut last = [0; 8];
+    last[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
+    fold(hash ^ u64::from_le_bytes(last), B ^ bytes.len() as u64)
+}
+
+/// The partition of a hash: its high bits. Tables within a partition use
+/// [`rest`].
+#[inline]
+pub(super) fn partition(hash: u64) -> u16 {
+    (hash >> SHIFT) as u16
+}
+
+/// A hash without the bits that all of a partition share.
+#[inline]
+pub(super) fn rest(hash: u64) -> u64 {
+    hash << (64 - SHIFT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_stay_what_they_are() {
+        assert_eq!(hash_word(7, salt(0)), 0x0c5f_2db3_5389_48c9);
+        assert_eq!(hash_bytes(b"seven and more", salt(3)), 0x1d4f_1a7b_c5d8_5f4a);
+    }
+
+    #[test]
+    fn keys_in_a_row_spread() {
+        for step in [1u64, 8, 256, 1 << 20, 1 << 32, 1 << 52] {
+            let mut counts = [0u32; PARTITIONS];
+            (0..51_200).for_each(|i: u64| counts[partition(hash_word(i.wrapping_mul(step), salt(0))) as usize] += 1);
+            assert!(counts.iter().all(|c| (30..200).contains(c)), "step {step}: {counts:?}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Keys as they travel through the partitions, and back.
+//!
+//! A single key of at most eight bytes travels as one word, in an encoding
+//! whose order as an unsigned number is the order of the keys. All others
+//! travel as arrow-row's bytes, whose order as bytes is that of the keys. Both
+//! forms have one representation for each key: -0.0 is 0.0, and every NaN is
+//! the same NaN. A null is a key of its own, after all others.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::{
+    ArrowPrimitiveType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
+};
+use arrow_array::{Array as _, ArrayRef, BooleanArray, PrimitiveArray, RecordBatch};
+use arrow_buffer::ArrowNativeType;
+use arrow_cast::cast;
+use arrow_cast::display::{ArrayFormatter, FormatOptions};
+use arrow_row::{RowConverter, SortField};
+use arrow_schema::{DataType, SortOptions, TimeUnit};
+
+use crate::DatasetError;
+
+/// How the keys of a grouping travel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum KeyKind {
+    /// There are none.
+    None,
+    /// One word, of a key of this type.
+    Word(DataType),
+    /// Bytes, of keys of these types.
+    Bytes(Vec<DataType>),
+}
+
+impl KeyKind {
+    /// How keys of these types travel, all of which [`is_key`].
+    pub(super) fn of(types: &[DataType]) -> KeyKind {
+        match types {
+            [] => KeyKind::None,
+            [one] if carrier(one).is_some() => KeyKind::Word(one.clone()),
+            several => KeyKind::Bytes(several.to_vec()),
+        }
+    }
+}
+
+/// Whether rows can be grouped by values of this type.
+pub(super) fn is_key(data_type: &DataType) -> bool {
+    use DataType::*;
+    carrier(data_type).is_some()
+        || data_type.is_decimal()
+        || matches!(
+            data_type,
+            Float16 | Utf8 | LargeUtf8 | Binary | LargeBinary | FixedSizeBinary(_) | Time32(_) | Time64(_)
+        )
+}
+
+/// The type of eight bytes or less whose values stand for those of `data_type`.
+fn carrier(data_type: &DataType) -> Option<DataType> {
+    use DataType::*;
+    match data_type {
+        Date32 => Some(Int32),
+        Date64 | Timestamp(_, _) => Some(Int64),
+        Boolean | Float32 | Float64 => Some(data_type.clone()),
+        other if other.is_integer() => Some(data_type.clone()),
+        _ => None,
+    }
+}
+
+/// Numbers that fit a word, in the order of unsigned words.
+trait Word: ArrowNativeType {
+    fn word(self) -> u64;
+    fn of_word(word: u64) -> Self;
+}
+
+macro_rules! words {
+    ($($signed:ty)*; $($unsigned:ty)*) => {
+        $(impl Word for $signed {
+            #[inline]
+            fn word(self) -> u64 {
+                (self as i64 as u64) ^ (1 << 63)
+            }
+            #[inline]
+            fn of_word(word: u64) -> Self {
+                (word ^ (1 << 63)) as i64 as $signed
+            }
+        })*
+        $(impl Word for $unsigned {
+            #[inline]
+            fn word(self) -> u64 {
+                self as u64
+            }
+            #[inline]
+            fn of_word(word: u64) -> Self {
+                word as $unsigned
+            }
+        })*
+    };
+}
+
+words!(i8 i16 i32 i64; u8 u16 u32 u64);
+
+impl Word for f64 {
+    #[inline]
+    fn word(self) -> u64 {
+        let bits = normal(self).to_bits();
+        if bits >> 63 == 0 { bits | (1 << 63) } else { !bits }
+    }
+
+    #[inline]
+    fn of_word(word: u64) -> Self {
+        f64::from_bits(if word >> 63 == 1 { word & !(1 << 63) } else { !word })
+    }
+}
+
+impl Word for f32 {
+    #[inline]
+    fn word(self) -> u64 {
+        f64::from(self).word()
+    }
+
+    #[inline]
+    fn of_word(word: u64) -> Self {
+        f64::of_word(word) as f32
+    }
+}
+
+/// The one representation of a number: no -0.0, one NaN.
+fn normal(value: f64) -> f64 {
+    if value.is_nan() { f64::NAN } else { value + 0.0 }
+}
+
+macro_rules! by_carrier {
+    ($carrier:expr, $f:ident($($arg:expr),*)) => {
+        match $carrier {
+            DataType::Int8 => $f::<Int8Type>($($arg),*),
+            DataType::Int16 => $f::<Int16Type>($($arg),*),
+            DataType::Int32 => $f::<Int32Type>($($arg),*),
+            DataType::Int64 => $f::<Int64Type>($($arg),*),
+            DataType::UInt8 => $f::<UInt8Type>($($arg),*),
+            DataType::UInt16 => $f::<UInt16Type>($($arg),*),
+            DataType::UInt32 => $f::<UInt32Type>($($arg),*),
+            DataType::UInt64 => $f::<UInt64Type>($($arg),*),
+            DataType::Float32 => $f::<Float32Type>($($arg),*),
+            DataType::Float64 => $f::<Float64Type>($($arg),*),
+            other => return Err(DatasetError::internal(format!("{other} is no word"))),
+        }
+    };
+}
+
+/// The words of a key column. Those of nulls mean nothing.
+pub(super) fn encode_words(column: &ArrayRef) -> Result<Vec<u64>, DatasetError> {
+    fn words<T: ArrowPrimitiveType<Native: Word>>(column: &ArrayRef) -> Vec<u64> {
+        column.as_primitive::<T>().values().iter().map(|v| v.word()).collect()
+    }
+    let carrier = carrier(column.data_type()).unwrap_or(DataType::Null);
+    if carrier == DataType::Boolean {
+        return Ok(column.as_boolean().values().iter().map(u64::from).collect());
+    }
+    let column = cast(column, &carrier).map_err(DatasetError::internal)?;
+    Ok(by_carrier!(&carrier, words(&column)))
+}
+
+/// The key column that `words` were made of; `None` is a null.
+pub(super) fn decode_words(words: &[Option<u64>], data_type: &DataType) -> Result<ArrayRef, DatasetError> {
+    fn array<T: ArrowPrimitiveType<Native: Word>>(words: &[Option<u64>]) -> ArrayRef {
+        Arc::new(words.iter().map(|w| w.map(T::Native::of_word)).collect::<PrimitiveArray<T>>())
+    }
+    let carrier = carrier(data_type).unwrap_or(DataType::Null);
+    if carrier == DataType::Boolean {
+        return Ok(Arc::new(words.iter().map(|w| w.map(|w| w != 0)).collect::<BooleanArray>()));
+    }
+    let array = by_carrier!(&carrier, array(words));
+    cast(&array, data_type).map_err(DatasetError::internal)
+}
+
+/// arrow-row's converter for keys of these types.
+pub(super) fn converter(types: &[DataType]) -> Result<RowConverter, DatasetError> {
+    let options = SortOptions { descending: false, nulls_first: false };
+    let fields = types.iter().map(|t| SortField::new_with_options(t.clone(), options)).collect();
+    RowConverter::new(fields).map_err(DatasetError::internal)
+}
+
+/// A key column without -0.0 and with one NaN.
+pub(super) fn normalised(column: &ArrayRef) -> ArrayRef {
+    match column.data_type() {
+        DataType::Float64 => Arc::new(column.as_primitive::<Float64Type>().unary::<_, Float64Type>(normal)),
+        DataType::Float32 => {
+            Arc::new(column.as_primitive::<Float32Type>().unary::<_, Float32Type>(|v| normal(f64::from(v)) as f32))
+        }
+        DataType::Float16 => match cast(column, &DataType::Float32) {
+            Ok(wide) => cast(&normalised(&wide), &DataType::Float16).unwrap_or_else(|_| Arc::clone(column)),
+            Err(_) => Arc::clone(column),
+        },
+        _ => Arc::clone(column),
+    }
+}
+
+/// A key column in the form that seeds are made of: independent of the width
+/// of its type, with a tag for the kind and a length where lengths differ, so
+/// that ("a", "bc") and ("ab", "c") are two keys.
+pub(super) enum Canonical {
+    Signed(u8, PrimitiveArray<Int64Type>),
+    Unsigned(PrimitiveArray<UInt64Type>),
+    Float(PrimitiveArray<Float64Type>),
+    /// Nanoseconds are `i64` times this.
+    Instant(i128, PrimitiveArray<Int64Type>),
+    Text(u8, ArrayRef),
+}
+
+const TAG_NULL: u8 = 0;
+const TAG_INTEGER: u8 = 1;
+const TAG_LARGE: u8 = 2;
+const TAG_FLOAT: u8 = 3;
+const TAG_TEXT: u8 = 4;
+const TAG_BINARY: u8 = 5;
+const TAG_DATE: u8 = 6;
+const TAG_INSTANT: u8 = 7;
+const TAG_OTHER: u8 = 8;
+
+impl Canonical {
+    pub(super) fn new(column: &ArrayRef) -> Result<Canonical, DatasetError> {
+        let as_type = |t: DataType| cast(column, &t).map_err(DatasetError::internal);
+        let signed = |array: ArrayRef| array.as_primitive::<Int64Type>().clone();
+        Ok(match column.data_type() {
+            DataType::UInt64 => Canonical::Unsigned(column.as_primitive::<UInt64Type>().clone()),
+            DataType::Float16 | DataType::Float32 | DataType::Float64 => {
+                Canonical::Float(as_type(DataType::Float64)?.as_primitive::<Float64Type>().clone())
+            }
+            DataType::Date32 | DataType::Date64 => {
+                let millis = cast(&as_type(DataType::Date64)?, &DataType::Int64).map_err(DatasetError::internal)?;
+                Canonical::Signed(TAG_DATE, signed(millis))
+            }
+            DataType::Timestamp(unit, _) => {
+                let nanos = match unit {
+                    TimeUnit::Second => 1_000_000_000,
+                    TimeUnit::Millisecond => 1_000_000,
+                    TimeUnit::Microsecond => 1_000,
+                    TimeUnit::Nanosecond => 1,
+                };
+                Canonical::Instant(nanos, signed(as_type(DataType::Int64)?))
+            }
+            DataType::Utf8 | DataType::LargeUtf8 => {
+                Canonical::Text(TAG_TEXT, cast(&as_type(DataType::LargeUtf8)?, &DataType::LargeBinary).map_err(DatasetError::internal)?)
+            }
+            DataType::Binary | DataType::LargeBinary | DataType::FixedSizeBinary(_) => {
+                Canonical::Text(TAG_BINARY, as_type(DataType::LargeBinary)?)
+            }
+            other if other.is_integer() || *other == DataType::Boolean => {
+                Canonical::Signed(TAG_INTEGER, signed(as_type(DataType::Int64)?))
+            }
+            _ => {
+                let text = as_type(DataType::LargeUtf8)?;
+                Canonical::Text(TAG_OTHER, cast(&text, &DataType::LargeBinary).map_err(DatasetError::internal)?)
+            }
+        })
+    }
+
+    /// Appends the bytes of a row.
+    pub(super) fn write(&self, row: usize, out: &mut Vec<u8>) {
+        let is_null = match self {
+            Canonical::Signed(_, a) | Canonical::Instant(_, a) => a.is_null(row),
+            Canonical::Unsigned(a) => a.is_null(row),
+            Canonical::Float(a) => a.is_null(row),
+            Canonical::Text(_, a) => a.is_null(row),
+        };
+        if is_null {
+            return out.push(TAG_NULL);
+        }
+        match self {
+            Canonical::Signed(tag, array) => {
+                out.push(*tag);
+                out.extend(array.value(row).to_le_bytes());
+            }
+            Canonical::Unsigned(array) => {
+                let value = array.value(row);
+                out.push(if i64::try_from(value).is_ok() { TAG_INTEGER } else { TAG_LARGE });
+                out.extend(value.to_le_bytes());
+            }
+            Canonical::Float(array) => {
+                out.push(TAG_FLOAT);
+                out.extend(normal(array.value(row)).to_bits().to_le_bytes());
+            }
+            Canonical::Instant(nanos, array) => {
+                out.push(TAG_INSTANT);
+                out.extend((i128::from(array.value(row)) * nanos).to_le_bytes());
+            }
+            Canonical::Text(tag, array) => write_text(*tag, array.as_binary::<i64>().value(row), out),
+        }
+    }
+}
+
+/// Appends bytes of any length, so that what follows can't be taken for them.
+pub(super) fn write_text(tag: u8, bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(tag);
+    out.extend((bytes.len() as u64).to_le_bytes());
+    out.extend(bytes);
+}
+
+/// Appends a file's name.
+pub(super) fn write_file(name: &str, out: &mut Vec<u8>) {
+    write_text(b'F', name.as_bytes(), out);
+}
+
+/// The name of the column that says which file a group is from.
+pub(super) const FILE_COLUMN: &str = "file";
+
+/// A group in words, from its row of [`crate::Unit::keys`]: `zone=7,
+/// file=2019-01.parquet`.
+pub fn describe_key(keys: &RecordBatch, row: usize) -> String {
+    let options = FormatOptions::default().with_null("null");
+    let mut words = Vec::with_capacity(keys.num_columns());
+    let mut file = None;
+    for (field, column) in keys.schema_ref().fields().iter().zip(keys.columns()) {
+        let value = match ArrayFormatter::try_new(column.as_ref(), &options) {
+            Ok(formatter) if row < column.len() => formatter.value(row).to_string(),
+            _ => "?".to_owned(),
+        };
+        let text = format!("{}={value}", field.name());
+        if field.name() == FILE_COLUMN { file = Some(text) } else { words.push(text) }
+    }
+    words.extend(file);
+    if words.is_empty() { "all rows".to_owned() } else { words.join(", ") }
+}

@@ -1,0 +1,67 @@
+//! Blocks on disk.
+//!
+//! Several blocks are written at once, partition by partition, so that what a
+//! partition has in a file is one range and comes back with one read. The
+//! files have no name: they vanish with the process, however it ends.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_buffer::{Buffer, MutableBuffer, ToByteSlice as _};
+
+use super::block::{Block, Place, SLOTS};
+use crate::DatasetError;
+
+/// Bytes that are gathered before they are written.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// A file without a name.
+#[derive(Debug)]
+pub(super) struct SpillFile {
+    file: File,
+}
+
+impl SpillFile {
+    /// Reads a range of the file.
+    pub(super) fn read(&self, at: u64, len: usize, folder: &Path) -> Result<Buffer, DatasetError> {
+        let mut buffer = MutableBuffer::from_len_zeroed(len);
+        let read = self.file.read_exact_at(buffer.as_slice_mut(), at);
+        read.map_err(|source| DatasetError::Io { what: "can't read spilled rows from", path: folder.to_owned(), source })?;
+        Ok(buffer.into())
+    }
+}
+
+/// Writes the rows of `blocks` to a new file in `folder`, and puts there where
+/// they are now. The blocks' memory is free when this returns.
+pub(super) fn spill(blocks: &mut [Block], folder: &Path) -> Result<(), DatasetError> {
+    write(blocks, folder).map_err(|source| DatasetError::Io { what: "can't spill rows to", path: folder.to_owned(), source })
+}
+
+fn write(blocks: &mut [Block], folder: &Path) -> io::Result<()> {
+    let file = Arc::new(SpillFile { file: tempfile::tempfile_in(folder)? });
+    let mut out = BufWriter::with_capacity(WRITE_BYTES, &file.file);
+    let mut next = vec![0; blocks.len()];
+    let mut at = 0;
+    for slot in 0..SLOTS {
+        for (block, next) in blocks.iter_mut().zip(&mut next) {
+            let Some(slice) = block.slices.get_mut(*next).filter(|s| usize::from(s.slot) == slot) else { continue };
+            *next += 1;
+            let place = match &slice.place {
+                Place::Memory { words, bytes } => {
+                    out.write_all(words.to_byte_slice())?;
+                    out.write_all(bytes)?;
+                    Place::Disk { file: Arc::clone(&file), at, words: words.len(), bytes: bytes.len() }
+                }
+                Place::Disk { .. } => continue,
+            };
+            if let Place::Disk { words, bytes, .. } = &place {
+                at += (words * 8 + bytes) as u64;
+            }
+            slice.place = place;
+        }
+    }
+    out.flush()
+}

@@ -1,0 +1,125 @@
+//! Writing Parquet files, whole or not at all.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use tempfile::{NamedTempFile, TempPath};
+
+use crate::DatasetError;
+
+/// Rows of a row group.
+const GROUP_ROWS_MAX: usize = 1 << 20;
+
+/// Bytes of a row group that is being written, about: what a file of wide rows
+/// holds in memory.
+const GROUP_BYTES_MAX: usize = 256 << 20;
+
+/// The key under which parquet-rs keeps the Arrow schema.
+const ARROW_SCHEMA: &str = "ARROW:schema";
+
+/// A Parquet file that was begun. Until it is finished it has another name, in
+/// the same folder; dropped, it vanishes.
+pub struct ParquetOutput {
+    writer: ArrowWriter<File>,
+    temporary: TempPath,
+    path: PathBuf,
+}
+
+impl ParquetOutput {
+    /// Begins the file `path`, and makes the folders that it is in. `metadata`
+    /// goes into its footer.
+    pub fn create(
+        path: impl Into<PathBuf>,
+        schema: SchemaRef,
+        metadata: Vec<(String, String)>,
+    ) -> Result<ParquetOutput, DatasetError> {
+        let path = path.into();
+        let fail = |source| DatasetError::Io { what: "can't write", path: path.clone(), source };
+        if path.is_dir() {
+            return Err(fail(io::Error::other("it is a folder; name a file in it")));
+        }
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
+        fs::create_dir_all(&folder).map_err(fail)?;
+        let (file, temporary) = temporary(&folder).map_err(fail)?;
+        let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key, value)).collect();
+        let writer = ArrowWriter::try_new(file, schema, Some(properties(metadata)));
+        let writer = writer.map_err(|e| fail(io_error(e)))?;
+        Ok(ParquetOutput { writer, temporary, path })
+    }
+
+    /// Adds rows.
+    pub fn write(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
+        let mut written = self.writer.write(batch);
+        if written.is_ok() && self.writer.in_progress_size() > GROUP_BYTES_MAX {
+            written = self.writer.flush();
+        }
+        written.map_err(|e| self.fail(io_error(e)))
+    }
+
+    /// Writes the rest, and gives the file its name. An older file of that
+    /// name is replaced. Gives the file's length in bytes.
+    pub fn finish(mut self) -> Result<u64, DatasetError> {
+        self.writer.finish().map_err(|e| self.fail(io_error(e)))?;
+        let length = self.writer.inner().metadata().map_err(|e| self.fail(e))?.len();
+        let ParquetOutput { writer, temporary, path } = self;
+        drop(writer);
+        temporary.persist(&path).map_err(|e| DatasetError::Io { what: "can't write", path, source: e.error })?;
+        Ok(length)
+    }
+
+    fn fail(&self, source: io::Error) -> DatasetError {
+        DatasetError::Io { what: "can't write", path: self.path.clone(), source }
+    }
+}
+
+/// The key-value metadata in the footer of a Parquet file, without what
+/// parquet-rs keeps there itself.
+pub fn read_metadata(path: impl AsRef<Path>) -> Result<Vec<(String, String)>, DatasetError> {
+    let path = path.as_ref();
+    let fail = |reason: String| DatasetError::Read { file: path.display().to_string(), line: None, reason };
+    let file = File::open(path).map_err(|e| fail(e.to_string()))?;
+    let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(|e| fail(io_error(e).to_string()))?;
+    let pairs = metadata.metadata().file_metadata().key_value_metadata().cloned().unwrap_or_default();
+    let own = |pair: &KeyValue| pair.key != ARROW_SCHEMA;
+    Ok(pairs.into_iter().filter(own).map(|pair| (pair.key, pair.value.unwrap_or_default())).collect())
+}
+
+/// A new file, which anybody may read that may read files made the usual way.
+fn temporary(folder: &Path) -> io::Result<(File, TempPath)> {
+    let builder = |folder: &Path| -> io::Result<NamedTempFile> {
+        use std::os::unix::fs::PermissionsExt as _;
+        tempfile::Builder::new().prefix(".sandbar-").permissions(fs::Permissions::from_mode(0o666)).tempfile_in(folder)
+    };
+    Ok(builder(folder)?.into_parts())
+}
+
+fn properties(metadata: Vec<KeyValue>) -> WriterProperties {
+    WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_max_row_group_row_count(Some(GROUP_ROWS_MAX))
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_key_value_metadata(Some(metadata))
+        // The default names the library's version, which is no part of the data.
+        .set_created_by("sandbar".to_owned())
+        .build()
+}
+
+/// The system's own error where there is one: a full disk is to be called so.
+fn io_error(error: ParquetError) -> io::Error {
+    match error {
+        ParquetError::External(source) => match source.downcast::<io::Error>() {
+            Ok(error) => *error,
+            Err(source) => io::Error::other(source),
+        },
+        error => io::Error::other(error),
+    }
+}

@@ -1,0 +1,148 @@
+//! Crates to components, when they are stale.
+
+use std::fs;
+use std::io::{self, BufRead};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+const TARGET: &str = "wasm32-wasip2";
+/// SIMD, and room for small guests without growing: a fresh sandbox then starts
+/// with the memory it needs.
+const RUSTFLAGS: [&str; 4] = ["-C", "target-feature=+simd128", "-C", "link-arg=--initial-memory=4194304"];
+/// Raised when the flags change: components built before are stale.
+const FLAGS_VERSION: u32 = 1;
+
+/// Why a crate can't be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The folder is no crate.
+    #[error("{}: there is no Cargo.toml; name the folder of a crate (make one with `host new NAME`) or a component", .0.display())]
+    NoCrate(PathBuf),
+    /// Cargo said no; its words are on standard error.
+    #[error("{}: cargo could not build it (its message is above){hint}", folder.display())]
+    Cargo {
+        /// The crate.
+        folder: PathBuf,
+        /// What may help.
+        hint: &'static str,
+    },
+    /// Cargo could not be run, or files not be read.
+    #[error("{}: {reason}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        reason: io::Error,
+    },
+    /// The crate makes no component.
+    #[error("{}: it makes no component; its Cargo.toml needs [lib] crate-type = [\"cdylib\"]", .0.display())]
+    NoComponent(PathBuf),
+}
+
+/// What is known of a crate's last build.
+#[derive(Serialize, Deserialize)]
+struct Stamp {
+    flags: u32,
+    component: PathBuf,
+    /// Files it was made from.
+    sources: Vec<PathBuf>,
+}
+
+/// The component of the crate in `folder`: the one built last when nothing it
+/// was made from has changed, else a new one. Cargo talks on standard error.
+pub fn build_crate(folder: &Path, cache: &Path) -> Result<PathBuf, BuildError> {
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |reason| BuildError::Io { path, reason }
+    };
+    let manifest = folder.join("Cargo.toml");
+    if !manifest.is_file() {
+        return Err(BuildError::NoCrate(folder.to_owned()));
+    }
+    let folder = fs::canonicalize(folder).map_err(at(folder))?;
+    let stamp_path = stamp_path(&folder, cache);
+    if let Some(component) = fresh(&stamp_path) {
+        return Ok(component);
+    }
+    let component = cargo(&folder)?;
+    let mut sources = vec![folder.join("Cargo.toml")];
+    sources.extend(dep_info(&component.with_extension("d")).map_err(at(&component))?);
+    sources.extend(folder.ancestors().map(|a| a.join("Cargo.lock")).find(|lock| lock.is_file()));
+    let stamp = Stamp { flags: FLAGS_VERSION, component: component.clone(), sources };
+    let text = serde_json::to_vec(&stamp).map_err(io::Error::other).map_err(at(&stamp_path))?;
+    fs::create_dir_all(stamp_path.parent().unwrap_or(cache)).and_then(|()| fs::write(&stamp_path, text)).map_err(at(&stamp_path))?;
+    Ok(component)
+}
+
+/// One stamp for each crate and target folder.
+fn stamp_path(folder: &Path, cache: &Path) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_default();
+    let key = sandbar_core::Seed::new(1).with(folder.as_os_str().as_encoded_bytes()).with(target.as_encoded_bytes());
+    cache.join("builds").join(format!("{:016x}.json", key.value()))
+}
+
+fn fresh(stamp: &Path) -> Option<PathBuf> {
+    let stamp: Stamp = serde_json::from_slice(&fs::read(stamp).ok()?).ok()?;
+    let made = modified(&stamp.component)?;
+    let unchanged = stamp.flags == FLAGS_VERSION && stamp.sources.iter().all(|source| modified(source).is_some_and(|m| m <= made));
+    unchanged.then_some(stamp.component)
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).ok()?.modified().ok()
+}
+
+/// The sources in a make-style dependency file.
+fn dep_info(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let text = fs::read_to_string(path)?;
+    let first = text.lines().next().unwrap_or_default();
+    let sources = first.split_once(": ").map_or("", |(_, sources)| sources);
+    // Spaces in names are escaped with a backslash.
+    Ok(sources.replace("\\ ", "\0").split(' ').filter(|s| !s.is_empty()).map(|s| PathBuf::from(s.replace('\0', " "))).collect())
+}
+
+#[derive(Deserialize)]
+struct Message {
+    reason: String,
+    #[serde(default)]
+    manifest_path: PathBuf,
+    #[serde(default)]
+    filenames: Vec<PathBuf>,
+}
+
+fn cargo(folder: &Path) -> Result<PathBuf, BuildError> {
+    let io = |reason| BuildError::Io { path: folder.to_owned(), reason };
+    let mut child = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--release", "--lib", "--target", TARGET, "--message-format", "json-render-diagnostics"])
+        .current_dir(folder)
+        .env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\x1f"))
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
+        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(io)?;
+    let mut component = None;
+    for line in io::BufReader::new(child.stdout.take().expect("it is piped")).lines() {
+        let Ok(message) = serde_json::from_str::<Message>(&line.map_err(io)?) else { continue };
+        if message.reason == "compiler-artifact" && message.manifest_path == folder.join("Cargo.toml") {
+            component = message.filenames.into_iter().find(|f| f.extension().is_some_and(|e| e == "wasm")).or(component);
+        }
+    }
+    if !child.wait().map_err(io)?.success() {
+        let hint = if target_is_missing() { "; the target wasm32-wasip2 is not installed: run `rustup target add wasm32-wasip2`, or `cargo xtask setup` in Sandbar's own checkout" } else { "" };
+        return Err(BuildError::Cargo { folder: folder.to_owned(), hint });
+    }
+    component.ok_or_else(|| BuildError::NoComponent(folder.to_owned()))
+}
+
+fn target_is_missing() -> bool {
+    let sysroot = Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).output();
+    sysroot.is_ok_and(|out| !Path::new(String::from_utf8_lossy(&out.stdout).trim()).is_dir())
+}

@@ -1,0 +1,45 @@
+//! Why a job as a whole did not finish.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sandbar_core::Fault;
+use sandbar_dataset::DatasetError;
+
+use crate::build::BuildError;
+
+/// Why a job as a whole did not finish. What happens to single groups is in the
+/// summary.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The job contradicts itself.
+    #[error("the job is wrong: {0}")]
+    Job(String),
+    /// Reading, grouping or writing failed.
+    #[error(transparent)]
+    Data(#[from] DatasetError),
+    /// A component can't be used, or a transform failed.
+    #[error("{0}")]
+    Fault(#[from] Fault),
+    /// A crate can't be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A file can't be read or written.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: io::Error,
+    },
+    /// A part of the node panicked or was cancelled.
+    #[error("a part of the node ended early: {0}")]
+    Ended(#[from] tokio::task::JoinError),
+}
+
+impl NodeError {
+    pub(crate) fn file(path: &Path) -> impl FnOnce(io::Error) -> NodeError + use<> {
+        let path = path.to_owned();
+        move |reason| NodeError::File { path, reason }
+    }
+}

@@ -1,0 +1,158 @@
+//! From `PATH#function` to a function that can be called.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sandbar_core::{Code, Fault, Function, Kind, Limits};
+use sandbar_worker::{Binding, Compiled, Request, Work};
+use serde::Serialize;
+
+use crate::{Node, NodeError, build_crate};
+
+/// A component with its functions.
+pub(crate) struct Loaded {
+    pub(crate) compiled: Arc<Compiled>,
+    pub(crate) functions: Vec<Function>,
+    pub(crate) path: PathBuf,
+}
+
+/// Components of a job, each built, compiled and described once.
+#[derive(Default)]
+pub(crate) struct Components {
+    by_path: HashMap<PathBuf, Arc<Loaded>>,
+}
+
+/// A function ready to be called.
+pub(crate) struct Callable {
+    pub(crate) binding: Arc<Binding>,
+    pub(crate) function: Function,
+    pub(crate) component: Arc<Loaded>,
+}
+
+impl Components {
+    /// Resolves `udf`, which must be one of `kinds`.
+    pub(crate) async fn resolve(&mut self, node: &Node, udf: &str, kinds: &[Kind], params: &serde_json::Map<String, serde_json::Value>) -> Result<Callable, NodeError> {
+        let Some((path, name)) = udf.rsplit_once('#') else {
+            return Err(NodeError::Job(format!("`{udf}` is not PATH#function, where PATH is a component or the folder of a crate")));
+        };
+        let component = self.load(node, Path::new(path)).await?;
+        let index = find(&component.functions, name, kinds).map_err(|f| f.of(udf))?;
+        let params = serde_json::to_string(params).map_err(|e| NodeError::Job(format!("the parameters of `{udf}`: {e}")))?;
+        let binding = Binding::new(component.compiled.clone(), index as u32, params, udf.to_owned())?;
+        Ok(Callable { binding, function: component.functions[index].clone(), component })
+    }
+
+    async fn load(&mut self, node: &Node, path: &Path) -> Result<Arc<Loaded>, NodeError> {
+        if let Some(loaded) = self.by_path.get(path) {
+            return Ok(loaded.clone());
+        }
+        let file = if path.is_dir() { build_crate(path, &node.options.cache)? } else { path.to_owned() };
+        let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
+        let loaded = Arc::new(node.load(&bytes, path).await?);
+        self.by_path.insert(path.to_owned(), loaded.clone());
+        Ok(loaded)
+    }
+}
+
+fn find(functions: &[Function], name: &str, kinds: &[Kind]) -> Result<usize, Fault> {
+    let Some(index) = functions.iter().position(|f| f.name == name) else {
+        let there: Vec<_> = functions.iter().map(|f| f.name.as_str()).collect();
+        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        return Err(Fault::new(Code::Export, format!("it has no function `{name}`; its functions are: {there}")));
+    };
+    if !kinds.contains(&functions[index].kind) {
+        let wanted: Vec<_> = kinds.iter().map(|k| k.as_str()).collect();
+        return Err(Fault::new(Code::Export, format!("`{name}` is a {} function, where a {} is needed", functions[index].kind.as_str(), wanted.join(" or "))));
+    }
+    Ok(index)
+}
+
+impl Node {
+    /// Compiles a component and asks it for its functions, in a sandbox.
+    pub(crate) async fn load(&self, bytes: &[u8], path: &Path) -> Result<Loaded, Fault> {
+        let name = path.display().to_string();
+        let compiled = Arc::new(self.compiler.compile(bytes).await.map_err(|f| f.of(&name))?);
+        let described = self.options.cache.join("described").join(format!("{}.json", compiled.id()));
+        let functions = match std::fs::read(&described).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
+            Some(functions) => functions,
+            None => {
+                let functions = self.describe(compiled.clone(), &name).await?;
+                // A cache that can't be written is slower, not wrong.
+                let _ = serde_json::to_vec(&functions).map(|text| write_whole(&described, &text));
+                functions
+            }
+        };
+        Ok(Loaded { compiled, functions, path: path.to_owned() })
+    }
+
+    async fn describe(&self, compiled: Arc<Compiled>, name: &str) -> Result<Vec<Function>, Fault> {
+        let binding = Binding::new(compiled, 0, "{}".into(), name.to_owned())?;
+        let limits = Limits { time_ms_max: self.options.limits.time_ms_max.min(10_000), ..self.options.limits };
+        let request = Request { binding, seed: 0, limits, work: Work::Describe, without: Vec::new() };
+        Ok(self.pool.call(request).await?.functions)
+    }
+}
+
+/// Writes a file so that no one sees half of it.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let temporary = folder.join(format!(".{}.{}", path.file_name().unwrap_or_default().to_string_lossy(), std::process::id()));
+    std::fs::write(&temporary, bytes)?;
+    std::fs::rename(&temporary, path)
+}
+
+/// What a component is, for people.
+#[derive(Debug, Serialize)]
+pub struct Inspected {
+    /// Its SHA-256.
+    pub id: String,
+    /// Its length.
+    pub bytes: u64,
+    /// The contract it keeps.
+    pub contract: &'static str,
+    /// What it imports.
+    pub imports: Vec<String>,
+    /// Its functions.
+    pub functions: Vec<InspectedFunction>,
+}
+
+/// A function of a component, for people.
+#[derive(Debug, Serialize)]
+pub struct InspectedFunction {
+    /// Its name.
+    pub name: String,
+    /// `scalar`, `batch` or `trainer`.
+    pub kind: Kind,
+    /// The columns it needs, with their types where it says.
+    pub arguments: Vec<String>,
+    /// What it returns, where it says.
+    pub returns: Vec<String>,
+    /// One line.
+    pub about: String,
+}
+
+/// Looks a component over: checks it, compiles it, asks it for its functions.
+pub async fn inspect(node: &Node, path: &Path) -> Result<Inspected, NodeError> {
+    let file = if path.is_dir() { build_crate(path, &node.options.cache)? } else { path.to_owned() };
+    let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
+    let shape = sandbar_sandbox::check_binary(&bytes).map_err(|f| f.of(&path.display().to_string()))?;
+    let loaded = node.load(&bytes, path).await?;
+    let functions = loaded.functions.iter().map(|f| InspectedFunction { name: f.name.clone(), kind: f.kind, arguments: columns(&f.arguments), returns: columns(&f.returns), about: f.about.clone() });
+    Ok(Inspected { id: loaded.compiled.id().to_string(), bytes: shape.bytes, contract: sandbar_sandbox::CONTRACT, imports: shape.imports, functions: functions.collect() })
+}
+
+fn columns(encoded: &[u8]) -> Vec<String> {
+    let Ok(schema) = decode(encoded) else { return vec!["(malformed)".to_owned()] };
+    schema.fields().iter().map(|f| if f.data_type().is_null() { f.name().clone() } else { format!("{}: {}", f.name(), f.data_type()) }).collect()
+}
+
+/// The schema that a component says of its arguments or its result; empty bytes
+/// are no columns.
+pub(crate) fn decode(encoded: &[u8]) -> Result<arrow_schema::Schema, Fault> {
+    if encoded.is_empty() {
+        return Ok(arrow_schema::Schema::empty());
+    }
+    sandbar_batch::decode_schema(encoded).map_err(|e| Fault::new(Code::BadOutput, format!("its description is malformed: {e}")))
+}

@@ -1,0 +1,59 @@
+//! How far a job is, for whoever watches.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+
+/// Counters of the job at hand.
+#[derive(Debug, Default)]
+pub struct Progress {
+    phase: AtomicU8,
+    pub(crate) done: AtomicU64,
+    pub(crate) total: AtomicU64,
+    pub(crate) rows: AtomicU64,
+    pub(crate) models: AtomicU64,
+}
+
+/// What a job is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Building and compiling components, finding files.
+    Preparing,
+    /// Reading, transforming and grouping rows.
+    Reading,
+    /// Training, or predicting.
+    Training,
+    /// Writing the output.
+    Writing,
+}
+
+impl Progress {
+    /// What the job is doing.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Relaxed) {
+            0 => Phase::Preparing,
+            1 => Phase::Reading,
+            2 => Phase::Training,
+            _ => Phase::Writing,
+        }
+    }
+
+    /// Parts of the phase that are done, and all of them.
+    pub fn parts(&self) -> (u64, u64) {
+        (self.done.load(Relaxed), self.total.load(Relaxed))
+    }
+
+    /// Rows read so far.
+    pub fn rows(&self) -> u64 {
+        self.rows.load(Relaxed)
+    }
+
+    /// Models trained so far.
+    pub fn models(&self) -> u64 {
+        self.models.load(Relaxed)
+    }
+
+    pub(crate) fn enter(&self, phase: Phase, parts: u64) {
+        self.done.store(0, Relaxed);
+        self.total.store(parts, Relaxed);
+        self.phase.store(phase as u8, Relaxed);
+    }
+}

@@ -1,0 +1,259 @@
+//! From what trainers say of groups to the rows of the output.
+
+use std::sync::Arc;
+
+use arrow_array::builder::{Float64Builder, StringBuilder, UInt32Builder};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, UInt32Type};
+use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
+use arrow_cast::display::{ArrayFormatter, FormatOptions};
+use arrow_schema::{DataType, Field, Schema};
+use arrow_ord::sort::{SortColumn, lexsort_to_indices};
+use arrow_select::concat::concat_batches;
+use arrow_select::interleave::interleave;
+use arrow_select::take::{take, take_record_batch};
+use sandbar_core::{Code, Fault};
+use sandbar_dataset::{Unit, describe_key};
+use serde::Serialize;
+
+use crate::job::Metric;
+
+/// A group, or a model of a group, that failed.
+#[derive(Debug, Clone, Serialize)]
+pub struct Failure {
+    /// The group.
+    pub group: String,
+    /// The model, where it was one.
+    pub model: Option<String>,
+    /// The stable code of what happened.
+    pub code: &'static str,
+    /// What happened, in words.
+    pub message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(group: String, model: Option<&str>, code: Code, message: impl Into<String>) -> Failure {
+        Failure { group, model: model.map(str::to_owned), code: code.as_str(), message: message.into() }
+    }
+}
+
+/// What one model's calls over a unit gave: rows of fitted groups, by group.
+#[derive(Default)]
+pub(crate) struct Fitted {
+    batches: Vec<FitBatch>,
+    /// For each group, its batch and row.
+    rows: Vec<Option<(usize, usize)>>,
+    pub(crate) faults: Vec<(u32, Fault)>,
+}
+
+struct FitBatch {
+    mae: ArrayRef,
+    mse: ArrayRef,
+    r2: ArrayRef,
+    params: ArrayRef,
+    model: ArrayRef,
+}
+
+fn malformed(what: impl std::fmt::Display) -> Fault {
+    Fault::new(Code::BadOutput, format!("the results of the groups are malformed: {what}"))
+}
+
+fn column(batch: &RecordBatch, name: &str, data_type: &DataType) -> Result<ArrayRef, Fault> {
+    let column = batch.column_by_name(name).filter(|c| c.data_type() == data_type);
+    column.cloned().ok_or_else(|| malformed(format!("there is no column `{name}` of {data_type}")))
+}
+
+impl Fitted {
+    pub(crate) fn new(groups: usize) -> Fitted {
+        Fitted { rows: vec![None; groups], ..Fitted::default() }
+    }
+
+    /// Takes the results of a call in; says which groups it settled.
+    pub(crate) fn add(&mut self, batches: &[RecordBatch]) -> Result<Vec<u32>, Fault> {
+        let mut settled = Vec::new();
+        for batch in batches {
+            let group = column(batch, "group", &DataType::UInt32)?;
+            let code = column(batch, "code", &DataType::Utf8)?;
+            let error = column(batch, "error", &DataType::Utf8)?;
+            let (group, code, error) = (group.as_primitive::<UInt32Type>(), code.as_string::<i32>(), error.as_string::<i32>());
+            for row in 0..batch.num_rows() {
+                let at = group.value(row);
+                let slot = self.rows.get_mut(at as usize).ok_or_else(|| malformed(format!("there is no group {at}")))?;
+                settled.push(at);
+                if code.is_null(row) {
+                    *slot = Some((self.batches.len(), row));
+                } else {
+                    let known = Code::ALL.iter().find(|c| c.as_str() == code.value(row)).copied();
+                    self.faults.push((at, Fault::new(known.unwrap_or(Code::Refused), error.value(row))));
+                }
+            }
+            self.batches.push(FitBatch {
+                mae: column(batch, "mae", &DataType::Float64)?,
+                mse: column(batch, "mse", &DataType::Float64)?,
+                r2: column(batch, "r2", &DataType::Float64)?,
+                params: column(batch, "params", &DataType::Utf8)?,
+                model: column(batch, "model", &DataType::Binary)?,
+            });
+        }
+        Ok(settled)
+    }
+
+    fn score(&self, group: usize, metric: Metric) -> Option<f64> {
+        let (batch, row) = self.rows[group]?;
+        let batch = &self.batches[batch];
+        let (values, sign) = match metric {
+            Metric::Mae => (&batch.mae, 1.0),
+            Metric::Mse | Metric::Rmse => (&batch.mse, 1.0),
+            Metric::R2 => (&batch.r2, -1.0),
+        };
+        let values = values.as_primitive::<Float64Type>();
+        // Without test rows there is no score: such models rank in the order of the job.
+        Some(if values.is_null(row) { f64::INFINITY } else { sign * values.value(row) })
+    }
+}
+
+/// The schema of the output for groups with these keys.
+pub(crate) fn output_schema(keys: &Schema) -> Schema {
+    let mut fields: Vec<Arc<Field>> = keys.fields().iter().cloned().collect();
+    for (name, data_type, nullable) in [
+        ("model", DataType::Utf8, false),
+        ("rank", DataType::UInt32, false),
+        ("mae", DataType::Float64, true),
+        ("mse", DataType::Float64, true),
+        ("rmse", DataType::Float64, true),
+        ("r2", DataType::Float64, true),
+        ("rows_train", DataType::UInt32, false),
+        ("rows_test", DataType::UInt32, false),
+        ("params", DataType::Utf8, true),
+        ("model_bytes", DataType::Binary, true),
+    ] {
+        fields.push(Arc::new(Field::new(name, data_type, nullable)));
+    }
+    Schema::new(fields)
+}
+
+/// The output's rows for a unit: for each group its fitted models, best first.
+pub(crate) fn rows(unit: &Unit, labels: &[String], fitted: &[Fitted], metric: Metric) -> Result<RecordBatch, Fault> {
+    let mut order: Vec<(usize, usize, u32)> = Vec::with_capacity(unit.groups.len() * fitted.len());
+    let mut ranked: Vec<(f64, usize)> = Vec::with_capacity(fitted.len());
+    for group in 0..unit.groups.len() {
+        ranked.clear();
+        ranked.extend(fitted.iter().enumerate().filter_map(|(m, f)| Some((f.score(group, metric)?, m))));
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+        order.extend(ranked.iter().enumerate().map(|(rank, (_, model))| (group, *model, rank as u32 + 1)));
+    }
+    let groups = UInt32Array::from_iter_values(order.iter().map(|(group, _, _)| *group as u32));
+    let mut columns = Vec::with_capacity(unit.keys.num_columns() + 10);
+    for key in unit.keys.columns() {
+        columns.push(take(key, &groups, None).map_err(malformed)?);
+    }
+    let mut names = StringBuilder::new();
+    order.iter().for_each(|(_, model, _)| names.append_value(&labels[*model]));
+    columns.push(Arc::new(names.finish()) as ArrayRef);
+    columns.push(Arc::new(UInt32Array::from_iter_values(order.iter().map(|(_, _, rank)| *rank))));
+    let places = Places::new(&order, fitted);
+    let mse = places.gather(fitted, |b| &b.mse)?;
+    let mut rmse = Float64Builder::with_capacity(mse.len());
+    mse.as_primitive::<Float64Type>().iter().for_each(|v| rmse.append_option(v.map(f64::sqrt)));
+    columns.push(places.gather(fitted, |b| &b.mae)?);
+    columns.push(mse);
+    columns.push(Arc::new(rmse.finish()));
+    columns.push(places.gather(fitted, |b| &b.r2)?);
+    let (mut train, mut test) = (UInt32Builder::new(), UInt32Builder::new());
+    for (group, _, _) in &order {
+        train.append_value(unit.groups[*group].train_rows);
+        test.append_value(unit.groups[*group].test_rows);
+    }
+    columns.push(Arc::new(train.finish()));
+    columns.push(Arc::new(test.finish()));
+    columns.push(places.gather(fitted, |b| &b.params)?);
+    columns.push(places.gather(fitted, |b| &b.model)?);
+    RecordBatch::try_new(Arc::new(output_schema(unit.keys.schema_ref())), columns).map_err(malformed)
+}
+
+/// Where each output row's values are among all batches of all models.
+struct Places(Vec<(usize, usize)>);
+
+impl Places {
+    fn new(order: &[(usize, usize, u32)], fitted: &[Fitted]) -> Places {
+        let mut first = Vec::with_capacity(fitted.len());
+        let mut total = 0;
+        for model in fitted {
+            first.push(total);
+            total += model.batches.len();
+        }
+        let place = |(group, model, _): &(usize, usize, u32)| fitted[*model].rows[*group].map(|(batch, row)| (first[*model] + batch, row));
+        Places(order.iter().filter_map(place).collect())
+    }
+
+    fn gather(&self, fitted: &[Fitted], column: impl Fn(&FitBatch) -> &ArrayRef) -> Result<ArrayRef, Fault> {
+        let arrays: Vec<&dyn Array> = fitted.iter().flat_map(|f| &f.batches).map(|b| column(b).as_ref()).collect();
+        if arrays.is_empty() {
+            return Err(malformed("there are none"));
+        }
+        interleave(&arrays, &self.0).map_err(malformed)
+    }
+}
+
+/// All rows of `batches`, in the order of the columns `by`.
+pub(crate) fn sorted(batches: &[RecordBatch], by: impl Iterator<Item = usize>) -> Result<RecordBatch, Fault> {
+    let schema = batches.first().ok_or_else(|| malformed("there are none"))?.schema();
+    let all = concat_batches(&schema, batches).map_err(malformed)?;
+    let columns: Vec<SortColumn> = by.map(|c| SortColumn { values: all.column(c).clone(), options: None }).collect();
+    let order = lexsort_to_indices(&columns, None).map_err(malformed)?;
+    take_record_batch(&all, &order).map_err(malformed)
+}
+
+/// The failures of a unit: groups that could not be used, and models of groups
+/// that failed.
+pub(crate) fn failures(unit: &Unit, labels: &[String], fitted: &[Fitted]) -> Vec<Failure> {
+    let mut out: Vec<Failure> = unit.failed.iter().map(|f| Failure::new(f.group.clone(), None, f.code, f.reason.clone())).collect();
+    for (label, model) in labels.iter().zip(fitted) {
+        for (group, fault) in &model.faults {
+            out.push(Failure::new(describe_key(&unit.keys, *group as usize), Some(label), fault.code, fault.message.clone()));
+        }
+    }
+    out
+}
+
+/// Text in rows, for people.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    /// What is in the columns.
+    pub header: Vec<String>,
+    /// The cells of each row.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// Longest cell of a table.
+const CELL_CHARS_MAX: usize = 60;
+
+/// The rows of up to `groups` groups of an output, without the stored models.
+pub(crate) fn table(rows: &RecordBatch, groups: usize) -> Option<Table> {
+    let options = FormatOptions::default();
+    let shown: Vec<usize> = (0..rows.num_columns()).filter(|c| rows.schema_ref().field(*c).name() != "model_bytes").collect();
+    let format = |c: &usize| ArrayFormatter::try_new(rows.column(*c), &options).ok();
+    let formatters = shown.iter().map(format).collect::<Option<Vec<_>>>()?;
+    let rank = rows.column_by_name("rank")?.as_primitive_opt::<UInt32Type>()?;
+    let mut table = Table { header: shown.iter().map(|c| rows.schema_ref().field(*c).name().clone()).collect(), rows: Vec::new() };
+    let mut seen = 0;
+    for row in 0..rows.num_rows() {
+        seen += usize::from(rank.value(row) == 1);
+        if seen > groups {
+            break;
+        }
+        let cell = |(f, c): (&ArrayFormatter<'_>, &usize)| match rows.column(*c).as_primitive_opt::<Float64Type>() {
+            Some(numbers) if numbers.is_valid(row) => format!("{:.4}", numbers.value(row)),
+            _ => shortened(f.value(row).to_string()),
+        };
+        table.rows.push(formatters.iter().zip(&shown).map(cell).collect());
+    }
+    Some(table)
+}
+
+fn shortened(text: String) -> String {
+    match text.char_indices().nth(CELL_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

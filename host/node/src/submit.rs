@@ -1,0 +1,378 @@
+//! The main job: read, transform, group, train, score, rank, write.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use futures::{StreamExt, TryStreamExt};
+use sandbar_core::{Blame, Code, Fault, Kind, Limits, Seed};
+use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit};
+use sandbar_worker::{Binding, Pool, Request, Work};
+use serde::{Deserialize, Serialize};
+
+use crate::function::{Components, write_whole};
+use crate::job::Metric;
+use crate::progress::{Phase, Progress};
+use crate::results::{self, Failure, Fitted, Table};
+use crate::transform::{Needed, Transform};
+use crate::{Job, Node, NodeError, input};
+
+/// Up to so many groups the output is sorted by file and key as a whole. More
+/// come in the order of the hash partitions, sorted within each.
+const SORTED_GROUPS_MAX: usize = 200_000;
+/// Failures that are kept with their words; the others are counted.
+const FAILURES_MAX: usize = 10_000;
+/// Key of the output's metadata under which predictions find what they need.
+pub(crate) const METADATA_KEY: &str = "sandbar";
+
+/// What came of a job.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Summary {
+    /// Rows read.
+    pub rows: u64,
+    /// Groups found, skipped ones not counted.
+    pub groups: u64,
+    /// Models trained and written.
+    pub models: u64,
+    /// Groups, and models of groups, that failed.
+    pub failed: u64,
+    /// Groups with fewer rows than `min_rows`.
+    pub skipped: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Most memory of all processes together, each at its peak.
+    pub peak_memory_bytes: u64,
+    /// The file with the models.
+    pub output: String,
+    /// What failed, the first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Failure>,
+    /// The first rows of the output.
+    #[serde(skip)]
+    pub preview: Option<RecordBatch>,
+}
+
+impl Summary {
+    /// The models of the first `groups` groups, as a table.
+    pub fn table(&self, groups: usize) -> Option<Table> {
+        self.preview.as_ref().and_then(|rows| results::table(rows, groups))
+    }
+}
+
+/// What the output remembers of its job.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Remembered {
+    pub job: Job,
+    /// For each model's label, the component and the function that made it.
+    pub trainers: BTreeMap<String, Trainer>,
+}
+
+/// Where a model came from.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Trainer {
+    pub component: String,
+    pub function: String,
+    pub params: String,
+    pub path: PathBuf,
+}
+
+/// What the parts of a running job share.
+struct Running {
+    pool: Arc<Pool>,
+    progress: Arc<Progress>,
+    transforms: Vec<Transform>,
+    models: Vec<Arc<Binding>>,
+    labels: Vec<String>,
+    metric: Metric,
+    limits: Limits,
+    seed: u64,
+}
+
+impl Node {
+    /// Runs a job to its end.
+    pub async fn submit(&self, job: &Job) -> Result<Summary, NodeError> {
+        let start = Instant::now();
+        self.progress.enter(Phase::Preparing, 0);
+        let mut components = Components::default();
+        let (running, remembered) = self.prepare(job, &mut components).await?;
+        let running = Arc::new(running);
+        let scan = Arc::new(self.open(job, &running).await?);
+        let output = PathBuf::from(&job.output.path);
+        let (grouper, keys) = self.read(job, &running, &scan).await?;
+        let metadata = vec![(METADATA_KEY.to_owned(), serde_json::to_string(&remembered).unwrap_or_default())];
+        let mut summary = self.train(&running, grouper, keys, &output, metadata).await?;
+        summary.rows = self.progress.rows();
+        summary.seconds = start.elapsed().as_secs_f64();
+        summary.peak_memory_bytes = own_peak_memory_bytes() + self.pool.peak_memory_bytes();
+        summary.output = job.output.path.clone();
+        Ok(summary)
+    }
+
+    async fn prepare(&self, job: &Job, components: &mut Components) -> Result<(Running, Remembered), NodeError> {
+        let mut transforms = Vec::new();
+        for spec in &job.transform {
+            transforms.push(Transform::new(self, components, spec).await?);
+        }
+        let (mut models, mut trainers) = (Vec::new(), BTreeMap::new());
+        for spec in &job.train.models {
+            let callable = components.resolve(self, &spec.udf, &[Kind::Trainer], &spec.params).await?;
+            let id = callable.component.compiled.id();
+            self.remember_component(&callable.component.path, &id.to_string())?;
+            let trainer = Trainer { component: id.to_string(), function: callable.function.name.clone(), params: callable.binding.params.clone(), path: callable.component.path.clone() };
+            trainers.insert(spec.label().to_owned(), trainer);
+            models.push(callable.binding);
+        }
+        let labels = job.train.models.iter().map(|m| m.label().to_owned()).collect();
+        let running = Running { pool: self.pool.clone(), progress: self.progress.clone(), transforms, models, labels, metric: job.train.metric, limits: job.limits, seed: job.train.seed };
+        Ok((running, Remembered { job: job.clone(), trainers }))
+    }
+
+    /// Keeps a copy of a component, so that its models can be used when it has
+    /// been built anew.
+    fn remember_component(&self, path: &Path, id: &str) -> Result<(), NodeError> {
+        let kept = self.component_path(id);
+        if kept.is_file() {
+            return Ok(());
+        }
+        let file = if path.is_dir() { crate::build_crate(path, &self.options.cache)? } else { path.to_owned() };
+        let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
+        write_whole(&kept, &bytes).map_err(NodeError::file(&kept))
+    }
+
+    pub(crate) fn component_path(&self, id: &str) -> PathBuf {
+        self.options.cache.join("components").join(format!("{id}.wasm"))
+    }
+
+    async fn open(&self, job: &Job, running: &Running) -> Result<Scan, NodeError> {
+        let train = &job.train;
+        let mut needed: Needed = Some(train.group_by.iter().chain(&train.features).chain([&train.target]).cloned().collect());
+        for transform in running.transforms.iter().rev() {
+            needed = transform.needs(needed);
+        }
+        let source = Source { paths: job.input.paths.clone(), filter: job.input.filter.clone(), columns: needed };
+        Ok(Scan::open(source, ScanOptions::default()).await?)
+    }
+
+    async fn read(&self, job: &Job, running: &Arc<Running>, scan: &Arc<Scan>) -> Result<(Grouper, SchemaRef), NodeError> {
+        let morsels = scan.morsels().len();
+        self.progress.enter(Phase::Reading, morsels as u64);
+        // The schema behind the transforms is what they make of no rows.
+        let schema = running.transform(RecordBatch::new_empty(scan.schema().clone()), 0, 0).await?.schema();
+        let train = &job.train;
+        let grouping = Grouping {
+            keys: train.group_by.clone(),
+            features: train.features.clone(),
+            target: train.target.clone(),
+            per_file: train.per_file,
+            test: train.test,
+            seed: train.seed,
+            min_rows: train.min_rows,
+            ..Grouping::default()
+        };
+        let bytes_max = usize::try_from(self.options.memory_bytes_max).unwrap_or(usize::MAX);
+        let budget = MemoryBudget { bytes_max, spill_dir: self.options.spill.clone() };
+        let grouper = Grouper::new(grouping, &schema, scan.files().to_vec(), budget)?;
+        let concurrent = self.pool.workers() + 1;
+        futures::stream::iter(0..morsels)
+            .map(|morsel| {
+                let (running, scan, grouper, schema) = (running.clone(), scan.clone(), grouper.clone(), schema.clone());
+                async move { tokio::spawn(read_morsel(running, scan, grouper, schema, morsel)).await? }
+            })
+            .buffer_unordered(concurrent)
+            .try_collect::<()>()
+            .await?;
+        Ok((grouper, key_schema(train, &schema)))
+    }
+
+    async fn train(&self, running: &Arc<Running>, grouper: Grouper, keys: SchemaRef, output: &Path, metadata: Vec<(String, String)>) -> Result<Summary, NodeError> {
+        let partitions = Arc::new(grouper.finish()?);
+        self.progress.enter(Phase::Training, partitions.len() as u64);
+        let mut sink = Sink::new(output, results::output_schema(&keys), keys.fields().len(), metadata)?;
+        let concurrent = 4 * self.pool.workers();
+        let mut parts = futures::stream::iter(0..partitions.len())
+            .map(|p| {
+                let (running, partitions) = (running.clone(), partitions.clone());
+                async move { tokio::spawn(train_partition(running, partitions, p)).await? }
+            })
+            .buffered(concurrent);
+        while let Some(part) = parts.try_next().await? {
+            self.progress.done.fetch_add(1, Relaxed);
+            sink.take(part)?;
+        }
+        self.progress.enter(Phase::Writing, 1);
+        sink.finish()
+    }
+}
+
+impl Running {
+    async fn transform(&self, mut batch: RecordBatch, morsel: u64, number: u64) -> Result<RecordBatch, Fault> {
+        for (step, transform) in self.transforms.iter().enumerate() {
+            let place = [morsel.to_le_bytes(), number.to_le_bytes(), (step as u64).to_le_bytes()].concat();
+            let seed = Seed::new(self.seed).with(&place).value();
+            batch = transform.run(&self.pool, batch, seed, &self.limits).await?;
+        }
+        Ok(batch)
+    }
+}
+
+async fn read_morsel(running: Arc<Running>, scan: Arc<Scan>, grouper: Grouper, schema: SchemaRef, morsel: usize) -> Result<(), NodeError> {
+    let mut groups = grouper.morsel(morsel as u64, scan.morsels()[morsel].file)?;
+    let this = &running;
+    // Two batches at a time: one is transformed while the next is decoded.
+    let mut batches = scan.read(morsel)?.enumerate().map(|(number, batch)| async move {
+        let batch = batch?;
+        this.progress.rows.fetch_add(batch.num_rows() as u64, Relaxed);
+        Ok::<_, NodeError>(this.transform(batch, morsel as u64, number as u64).await?)
+    }).buffered(2);
+    while let Some(batch) = batches.try_next().await? {
+        if batch.schema_ref().fields() != schema.fields() {
+            let message = format!("a transform gives other columns for some rows than for others: {} instead of {}", batch.schema_ref(), schema);
+            return Err(Fault::new(Code::BadOutput, message).into());
+        }
+        groups.push(&batch)?;
+    }
+    groups.finish()?;
+    running.progress.done.fetch_add(1, Relaxed);
+    Ok(())
+}
+
+/// The output of a part of the groups.
+#[derive(Default)]
+struct Part {
+    rows: Vec<RecordBatch>,
+    groups: u64,
+    failed: u64,
+    skipped: u64,
+    failures: Vec<Failure>,
+}
+
+async fn train_partition(running: Arc<Running>, partitions: Arc<Partitions>, p: usize) -> Result<Part, NodeError> {
+    let units: Vec<Unit> = tokio::task::spawn_blocking(move || partitions.units(p)).await??;
+    let mut part = Part::default();
+    let mut done = futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(2 * running.pool.workers());
+    while let Some((unit, rows, failures)) = done.try_next().await? {
+        part.groups += (unit.groups.len() + unit.failed.len()) as u64;
+        part.skipped += unit.skipped as u64;
+        part.failed += failures.len() as u64;
+        part.failures.extend(failures.into_iter().take(FAILURES_MAX - part.failures.len().min(FAILURES_MAX)));
+        part.rows.extend(rows);
+    }
+    Ok(part)
+}
+
+async fn train_unit(running: &Running, unit: Unit) -> Result<(Unit, Option<RecordBatch>, Vec<Failure>), NodeError> {
+    if unit.groups.is_empty() {
+        let failures = results::failures(&unit, &running.labels, &[]);
+        return Ok((unit, None, failures));
+    }
+    let (payload, groups) = input::of_unit(&unit)?;
+    let calls = running.models.iter().map(|binding| {
+        let work = Work::Fit(payload.clone(), groups);
+        fit(running, Request { binding: binding.clone(), seed: running.seed, limits: running.limits, work, without: Vec::new() }, unit.groups.len())
+    });
+    let fitted: Vec<Fitted> = futures::future::try_join_all(calls).await?;
+    let failures = results::failures(&unit, &running.labels, &fitted);
+    let any = fitted.iter().any(|f| f.faults.len() < unit.groups.len());
+    let rows = any.then(|| results::rows(&unit, &running.labels, &fitted, running.metric)).transpose()?;
+    running.progress.models.fetch_add(rows.as_ref().map_or(0, |r| r.num_rows() as u64), Relaxed);
+    Ok((unit, rows, failures))
+}
+
+/// Fits all groups of a unit with one model, in as many calls as its output takes.
+async fn fit(running: &Running, mut request: Request, groups: usize) -> Result<Fitted, NodeError> {
+    let mut fitted = Fitted::new(groups);
+    loop {
+        let completed = match running.pool.call(request.clone()).await {
+            Ok(completed) => completed,
+            Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
+            Err(fault) => {
+                let rest = (0..groups as u32).filter(|g| !request.without.contains(g));
+                fitted.faults.extend(rest.map(|g| (g, fault.clone())));
+                return Ok(fitted);
+            }
+        };
+        let mut settled = fitted.add(&completed.batches)?;
+        settled.extend(completed.lost_groups.iter().map(|(g, _)| *g));
+        fitted.faults.extend(completed.lost_groups);
+        let before = request.without.len();
+        request.without.extend(settled);
+        request.without.sort_unstable();
+        request.without.dedup();
+        if request.without.len() >= groups || request.without.len() == before {
+            return Ok(fitted);
+        }
+    }
+}
+
+/// Where the rows of the output go: kept and sorted while they are few, written
+/// as they come once they are many.
+struct Sink {
+    writer: ParquetOutput,
+    keys: usize,
+    kept: Option<Vec<RecordBatch>>,
+    kept_rows: usize,
+    preview: Option<RecordBatch>,
+    summary: Summary,
+}
+
+const PREVIEW_ROWS: usize = 60;
+
+impl Sink {
+    fn new(output: &Path, schema: arrow_schema::Schema, keys: usize, metadata: Vec<(String, String)>) -> Result<Sink, NodeError> {
+        let writer = ParquetOutput::create(output, Arc::new(schema), metadata)?;
+        Ok(Sink { writer, keys, kept: Some(Vec::new()), kept_rows: 0, preview: None, summary: Summary::default() })
+    }
+
+    fn take(&mut self, part: Part) -> Result<(), NodeError> {
+        self.summary.groups += part.groups;
+        self.summary.failed += part.failed;
+        self.summary.skipped += part.skipped;
+        let room = FAILURES_MAX - self.summary.failures.len().min(FAILURES_MAX);
+        self.summary.failures.extend(part.failures.into_iter().take(room));
+        for rows in part.rows {
+            self.summary.models += rows.num_rows() as u64;
+            self.kept_rows += rows.num_rows();
+            match &mut self.kept {
+                Some(kept) => kept.push(rows),
+                None => self.write(&rows)?,
+            }
+        }
+        if self.summary.groups as usize > SORTED_GROUPS_MAX {
+            for rows in self.kept.take().into_iter().flatten() {
+                self.write(&rows)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, rows: &RecordBatch) -> Result<(), NodeError> {
+        self.preview.get_or_insert_with(|| rows.slice(0, rows.num_rows().min(PREVIEW_ROWS)));
+        Ok(self.writer.write(rows)?)
+    }
+
+    fn finish(mut self) -> Result<Summary, NodeError> {
+        if let Some(kept) = self.kept.take().filter(|kept| !kept.is_empty()) {
+            // By file and key, then rank.
+            let sorted = results::sorted(&kept, (0..self.keys).chain([self.keys + 1]))?;
+            self.write(&sorted)?;
+        }
+        self.writer.finish()?;
+        self.summary.preview = self.preview;
+        Ok(self.summary)
+    }
+}
+
+/// The columns that name a group, as units have them.
+fn key_schema(train: &crate::TrainSpec, schema: &SchemaRef) -> SchemaRef {
+    let file = train.per_file.then(|| Arc::new(Field::new("file", DataType::Utf8, false)));
+    let keys = train.group_by.iter().filter_map(|key| schema.field_with_name(key).ok().map(|f| Arc::new(f.clone())));
+    Arc::new(Schema::new(file.into_iter().chain(keys).collect::<Vec<_>>()))
+}
+
+fn own_peak_memory_bytes() -> u64 {
+    sandbar_worker::peak_memory_bytes(std::process::id())
+}

@@ -1,0 +1,23 @@
+//! Linear models: ordinary least squares, with the results of scikit-learn's `LinearRegression`.
+//!
+//! Goals: a constant or redundant feature is no error (it gets the coefficients of least norm, so zero where it is
+//! constant); offsets cost no digits; the same bits on every platform; one pass over the rows where features are well
+//! conditioned; no allocation but the coefficients for small groups. Non-goals: sample weights, standard errors.
+//!
+//! Well conditioned features (see [`cholesky`]) go by the normal equations of centred columns, others by orthogonal
+//! transformations of the rows.
+
+mod cholesky;
+mod error;
+mod model;
+mod moments;
+mod orthogonal;
+mod params;
+mod traits;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::LinearError;
+pub use model::LinearModel;
+pub use params::LinearParams;

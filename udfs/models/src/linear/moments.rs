@@ -1,0 +1,188 @@
+//! Means and centred sums of products of all columns, in one pass over the rows.
+
+use sandbar_guest::Features;
+
+/// Rows looked at together: a block of a few columns stays in the first-level cache.
+const BLOCK_ROWS: usize = 256;
+/// Partial sums carried side by side. Their order is fixed, so every platform gets the same bits.
+const LANES: usize = 8;
+/// Numbers that need no allocation: enough for small groups of few features.
+const FEW: usize = 256;
+/// A column whose standard deviation is at most this many units of rounding of its mean is constant.
+const CONSTANT_ULPS: f64 = 4.0;
+
+/// Which sums of products are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Subtract the columns' means.
+    pub(crate) centred: bool,
+    /// The target's own sum of squares too.
+    pub(crate) target_square: bool,
+}
+
+/// Columns are the features, then the target. Their means are kept relative to the first row, so that an offset common to
+/// all rows costs no digits.
+pub(crate) struct Moments {
+    rows: usize,
+    columns: usize,
+    /// Behind one another: shifts, means relative to them, sums of products (row-major, upper triangle), work space.
+    store: Store,
+}
+
+/// Numbers, on the stack while they are few.
+struct Store {
+    few: [f64; FEW],
+    many: Vec<f64>,
+}
+
+impl Store {
+    fn zeros(len: usize) -> Self {
+        Store { few: [0.0; FEW], many: if len > FEW { vec![0.0; len] } else { Vec::new() } }
+    }
+
+    #[inline]
+    fn get(&self) -> &[f64] {
+        if self.many.is_empty() { &self.few } else { &self.many }
+    }
+
+    #[inline]
+    fn get_mut(&mut self) -> &mut [f64] {
+        if self.many.is_empty() { &mut self.few } else { &mut self.many }
+    }
+}
+
+impl Moments {
+    /// Sums up all rows, of which there is at least one.
+    ///
+    /// Blocks of rows are centred at the mean of the block before (the first at its own), corrected for what that is off,
+    /// and merged pairwise: Chan, Golub and LeVeque, *Algorithms for Computing the Sample Variance* (1983). The rounding
+    /// error of a sum of squares stays a small multiple of the unit roundoff times that sum, whatever the order of rows.
+    pub(crate) fn new(features: Features<'_>, target: &[f64], wanted: Wanted) -> Self {
+        let (rows, columns) = (features.rows(), features.width() + 1);
+        let column = |j: usize| if j + 1 < columns { features.column(j) } else { target };
+        let block_rows = rows.min(BLOCK_ROWS);
+        let mut store = Store::zeros(columns * (4 + columns + block_rows));
+        let (shift, rest) = store.get_mut().split_at_mut(columns);
+        let (mean, rest) = rest.split_at_mut(columns);
+        let (scatter, rest) = rest.split_at_mut(columns * columns);
+        let (centre, rest) = rest.split_at_mut(columns);
+        let (block_mean, scratch) = rest.split_at_mut(columns);
+        if wanted.centred {
+            for j in 0..columns {
+                shift[j] = column(j)[0];
+                centre[j] = sum(&column(j)[..block_rows]) / block_rows as f64;
+            }
+        }
+        let products_of = if wanted.target_square { columns } else { columns - 1 };
+        for first in (0..rows).step_by(BLOCK_ROWS) {
+            let len = BLOCK_ROWS.min(rows - first);
+            for j in 0..columns {
+                let block = &mut scratch[j * block_rows..][..len];
+                block_mean[j] = subtract(&column(j)[first..first + len], centre[j], block) / len as f64;
+            }
+            let weight = first as f64 * len as f64 / (first + len) as f64;
+            for j in 0..products_of {
+                let step = centre[j] - shift[j] + block_mean[j] - mean[j];
+                for k in j..columns {
+                    let products = dot(&scratch[j * block_rows..][..len], &scratch[k * block_rows..][..len]);
+                    let sum = &mut scatter[j * columns + k];
+                    *sum += products;
+                    if wanted.centred {
+                        let other_step = centre[k] - shift[k] + block_mean[k] - mean[k];
+                        *sum += weight * (step * other_step) - len as f64 * (block_mean[j] * block_mean[k]);
+                    }
+                }
+            }
+            if wanted.centred {
+                for j in 0..columns {
+                    let of_block = centre[j] - shift[j] + block_mean[j];
+                    mean[j] += (of_block - mean[j]) * (len as f64 / (first + len) as f64);
+                    centre[j] = shift[j] + of_block;
+                }
+            }
+        }
+        Moments { rows, columns, store }
+    }
+
+    /// Rows summed up, at least 1.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Features.
+    pub(crate) fn width(&self) -> usize {
+        self.columns - 1
+    }
+
+    /// The mean of column `j`, zero if not centred; the target's at `j = width`.
+    pub(crate) fn mean(&self, j: usize) -> f64 {
+        let store = self.store.get();
+        store[j] + store[self.columns + j]
+    }
+
+    /// The sum of products of columns `j ≤ k`.
+    #[inline]
+    pub(crate) fn products(&self, j: usize, k: usize) -> f64 {
+        self.store.get()[(2 + j) * self.columns + k]
+    }
+
+    /// Whether all that was summed up is finite. When not, the data had a NaN, an infinity or too large a value.
+    pub(crate) fn is_finite(&self) -> bool {
+        self.store.get()[..self.columns * (2 + self.columns)].iter().all(|v| v.is_finite())
+    }
+
+    /// Whether feature `j` is the same in all rows, but for rounding; where not centred, whether it is zero.
+    #[inline]
+    pub(crate) fn is_constant(&self, j: usize) -> bool {
+        let deviation = (self.products(j, j).max(0.0) / self.rows as f64).sqrt();
+        deviation <= CONSTANT_ULPS * f64::EPSILON * self.mean(j).abs()
+    }
+}
+
+/// `to[i] = from[i] - centre`; returns the sum of the differences.
+fn subtract(from: &[f64], centre: f64, to: &mut [f64]) -> f64 {
+    let mut lanes = [0.0; LANES];
+    let (from_lanes, from_rest) = from.as_chunks::<LANES>();
+    let (to_lanes, to_rest) = to.as_chunks_mut::<LANES>();
+    for (from, to) in from_lanes.iter().zip(to_lanes) {
+        for lane in 0..LANES {
+            to[lane] = from[lane] - centre;
+            lanes[lane] += to[lane];
+        }
+    }
+    let mut total = add_up(lanes);
+    for (from, to) in from_rest.iter().zip(to_rest) {
+        *to = from - centre;
+        total += *to;
+    }
+    total
+}
+
+fn sum(values: &[f64]) -> f64 {
+    let mut lanes = [0.0; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            lanes[lane] += chunk[lane];
+        }
+    }
+    rest.iter().fold(add_up(lanes), |total, value| total + value)
+}
+
+/// The sum of products of two columns as long as one another.
+pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
+    let mut lanes = [0.0; LANES];
+    let (a_chunks, a_rest) = a.as_chunks::<LANES>();
+    let (b_chunks, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a_chunks.iter().zip(b_chunks) {
+        for lane in 0..LANES {
+            lanes[lane] += a[lane] * b[lane];
+        }
+    }
+    a_rest.iter().zip(b_rest).fold(add_up(lanes), |total, (a, b)| total + a * b)
+}
+
+fn add_up(lanes: [f64; LANES]) -> f64 {
+    let [a, b, c, d, e, f, g, h] = lanes;
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}

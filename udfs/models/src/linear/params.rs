@@ -1,0 +1,72 @@
+use sandbar_guest::Features;
+use serde::{Deserialize, Serialize};
+
+use super::moments::{Moments, Wanted};
+use super::orthogonal::Factor;
+use super::{LinearError, LinearModel, cholesky};
+
+/// How to fit a [`LinearModel`] by ordinary least squares.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LinearParams {
+    /// Whether to fit an intercept; without one the model goes through the origin. True by default.
+    pub fit_intercept: bool,
+}
+
+impl Default for LinearParams {
+    fn default() -> Self {
+        LinearParams { fit_intercept: true }
+    }
+}
+
+impl LinearParams {
+    /// Fits the coefficients of least squared error; of several, those of least norm.
+    ///
+    /// # Errors
+    /// [`LinearError::NoRows`], [`LinearError::Ragged`], [`LinearError::NotFinite`], [`LinearError::TooLarge`].
+    pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<LinearModel, LinearError> {
+        let moments = moments(features, target, Wanted { centred: self.fit_intercept, target_square: false })?;
+        let mut coefficients = vec![0.0; features.width()];
+        if cholesky::solve(&moments, 0.0, &mut coefficients).is_none() {
+            coefficients = Factor::new(features, target, &moments).solve(target.len());
+        }
+        through_means(&moments, coefficients)
+    }
+}
+
+/// Sums over checked data.
+pub(crate) fn moments(features: Features<'_>, target: &[f64], wanted: Wanted) -> Result<Moments, LinearError> {
+    if features.rows() != target.len() {
+        return Err(LinearError::Ragged { expected: features.rows(), found: target.len() });
+    }
+    if target.is_empty() {
+        return Err(LinearError::NoRows);
+    }
+    let moments = Moments::new(features, target, wanted);
+    if !moments.is_finite() {
+        return Err(why_not_finite(features, target));
+    }
+    Ok(moments)
+}
+
+/// The model of these coefficients that goes through the means.
+pub(crate) fn through_means(moments: &Moments, coefficients: Vec<f64>) -> Result<LinearModel, LinearError> {
+    let at_means: f64 = coefficients.iter().enumerate().map(|(j, c)| c * moments.mean(j)).sum();
+    let intercept = moments.mean(moments.width()) - at_means;
+    match intercept.is_finite() && coefficients.iter().all(|c| c.is_finite()) {
+        true => Ok(LinearModel::new(intercept, coefficients)),
+        false => Err(LinearError::TooLarge),
+    }
+}
+
+#[cold]
+fn why_not_finite(features: Features<'_>, target: &[f64]) -> LinearError {
+    let columns = (0..features.width()).map(|j| features.column(j)).chain([target]);
+    for (j, column) in columns.enumerate() {
+        if let Some(row) = column.iter().position(|v| !v.is_finite()) {
+            let what = if j < features.width() { format!("feature {j}") } else { "the target".to_owned() };
+            return LinearError::NotFinite { what, row, value: column[row] };
+        }
+    }
+    LinearError::TooLarge
+}

@@ -1,0 +1,99 @@
+//! Dependent features, offsets, scales: close to what is known, and how close.
+
+use super::{LinearParams, ORIGIN, fit};
+
+/// Each coefficient and the intercept to `digits` digits of the largest of them.
+fn check(params: LinearParams, columns: &[&[f64]], target: &[f64], coefficients: &[f64], intercept: f64, digits: i32) {
+    let model = fit(params, columns, target).unwrap();
+    let found = model.coefficients().iter().chain([&model.intercept()]).copied().collect::<Vec<_>>();
+    let wanted = coefficients.iter().chain([&intercept]).copied().collect::<Vec<_>>();
+    let largest = coefficients.iter().fold(f64::MIN_POSITIVE, |largest, c| largest.max(c.abs()));
+    let close = |(found, wanted): (&f64, &f64)| (found - wanted).abs() <= wanted.abs().max(largest) * 10_f64.powi(-digits);
+    assert!(found.iter().zip(&wanted).all(close), "{found:?} is not {wanted:?} to {digits} digits");
+}
+
+fn column(rows: usize, value: impl Fn(f64) -> f64) -> Vec<f64> {
+    (0..rows).map(|row| value(row as f64)).collect()
+}
+
+#[test]
+fn dependent_features_share() {
+    let with = LinearParams::default;
+    let x = column(20, |row| row);
+    let y = column(20, |row| 10.0 * row + 3.0);
+    let times = |factor: f64| column(20, |row| factor * row);
+    // The shortest of the many solutions, as by the pseudo-inverse.
+    check(with(), &[&x, &x], &y, &[5.0, 5.0], 3.0, 14);
+    check(with(), &[&x, &times(2.0)], &y, &[2.0, 4.0], 3.0, 14);
+    check(with(), &[&x, &times(0.1)], &y, &[10.0 / 1.01, 1.0 / 1.01], 3.0, 13);
+    check(with(), &[&x, &times(-1.0)], &y, &[5.0, -5.0], 3.0, 14);
+    // A constant more or less changes nothing.
+    check(with(), &[&x, &column(20, |row| row + 100.0), &[1.0; 20]], &y, &[5.0, 5.0, 0.0], -497.0, 13);
+    let squares = column(20, |row| row * row);
+    let both = column(20, |row| row + row * row);
+    let y = column(20, |row| 3.0 * row + 3.0 * row * row);
+    check(with(), &[&x, &squares, &both], &y, &[1.0, 1.0, 2.0], 0.0, 12);
+    check(ORIGIN, &[&x, &squares, &both], &y, &[1.0, 1.0, 2.0], 0.0, 12);
+}
+
+#[test]
+fn fewer_rows_than_features() {
+    // Through (1, 0), (0, 1) and their middle: the gradient points along (1, -1).
+    check(LinearParams::default(), &[&[1.0, 0.0], &[0.0, 1.0]], &[3.0, 1.0], &[1.0, -1.0], 2.0, 14);
+    check(LinearParams::default(), &[&[1.0, 0.0], &[0.0, 1.0], &[5.0, 5.0]], &[3.0, 1.0], &[1.0, -1.0, 0.0], 2.0, 14);
+    check(ORIGIN, &[&[3.0], &[4.0]], &[25.0], &[3.0, 4.0], 0.0, 14);
+    let wide: Vec<Vec<f64>> = (0..12).map(|j| column(4, |row| f64::from(u8::from(row as usize == j)))).collect();
+    let slices: Vec<&[f64]> = wide.iter().map(|c| &**c).collect();
+    let expected = [1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+    check(ORIGIN, &slices, &[1.0, 2.0, 3.0, 4.0], &expected, 0.0, 14);
+}
+
+#[test]
+fn nearly_dependent_features() {
+    let x = column(1000, |row| (row * 0.7).sin());
+    // 2⁻²⁰ and 2⁻³⁰: what tells the two apart survives in the data to 32 and 22 bits.
+    for (difference, digits) in [(9.5367431640625e-7, 9), (9.313225746154785e-10, 6)] {
+        let other: Vec<f64> = x.iter().zip(0..).map(|(x, row)| x + difference * f64::from(row).cos()).collect();
+        let y: Vec<f64> = x.iter().zip(&other).map(|(x, other)| 2.0 * x - 3.0 * other).collect();
+        check(LinearParams::default(), &[&x, &other], &y, &[2.0, -3.0], 0.0, digits);
+    }
+}
+
+#[test]
+fn offsets_cost_no_digits() {
+    for rows in [10, 255, 256, 257, 5000] {
+        let x = column(rows, |row| 1e9 + row);
+        let y = column(rows, |row| 4e9 + 0.001953125 * row);
+        let model = fit(LinearParams::default(), &[&x], &y).unwrap();
+        assert_eq!(model.coefficients(), [0.001953125], "{rows} rows");
+        // Sorted or not, near the offset or far from it.
+        let x = column(rows, |row| -1e12 + (row * 31.0 % 17.0));
+        let y = column(rows, |row| 1e12 - 3.0 * (row * 31.0 % 17.0));
+        check(LinearParams::default(), &[&x], &y, &[-3.0], 1e12 - 3e12, 13);
+    }
+}
+
+/// The first rows, at which sums are first centred, lie far from the others.
+#[test]
+fn a_first_block_unlike_the_others() {
+    let x = column(10_000, |row| if row < 256.0 { 1e6 + row } else { row * 0.7 % 1.0 });
+    let y: Vec<f64> = x.iter().map(|x| 3.0 * x + 1.0).collect();
+    check(LinearParams::default(), &[&x], &y, &[3.0], 1.0, 13);
+    let steps = column(10_000, |row| (row / 256.0).floor() * 1e5 + row % 3.0);
+    let y: Vec<f64> = steps.iter().map(|x| 3.0 * x + 1.0).collect();
+    check(LinearParams::default(), &[&steps], &y, &[3.0], 1.0, 13);
+}
+
+#[test]
+fn scales_do_not_matter() {
+    let a = column(50, |row| (row * 1.3).sin());
+    let b = column(50, |row| (row * 0.9).cos());
+    let y: Vec<f64> = a.iter().zip(&b).map(|(a, b)| 2.0 * a + 5.0 * b).collect();
+    for (scale_a, scale_b) in [(1e-100, 1.0), (1e12, 1e-12), (1e140, 1e140)] {
+        let scaled = |column: &[f64], scale: f64| column.iter().map(|v| v * scale).collect::<Vec<_>>();
+        let model = fit(LinearParams::default(), &[&scaled(&a, scale_a), &scaled(&b, scale_b)], &y).unwrap();
+        for (found, wanted) in model.coefficients().iter().zip([2.0 / scale_a, 5.0 / scale_b]) {
+            assert!((found / wanted - 1.0).abs() < 1e-13, "{found} is not {wanted} at scales {scale_a} and {scale_b}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+use std::borrow::Cow;
+
+use linfa::dataset::{AsSingleTargets, DatasetBase};
+use linfa::traits::{Fit, PredictInplace};
+use ndarray::{Array1, ArrayBase, Data, Ix2};
+use sandbar_guest::Features;
+
+use super::{LinearError, LinearModel, LinearParams};
+
+impl<D, T> Fit<ArrayBase<D, Ix2>, T, LinearError> for LinearParams
+where
+    D: Data<Elem = f64>,
+    T: AsSingleTargets<Elem = f64>,
+{
+    type Object = LinearModel;
+
+    fn fit(&self, dataset: &DatasetBase<ArrayBase<D, Ix2>, T>) -> Result<LinearModel, LinearError> {
+        let columns = columns(&dataset.records);
+        let (rows, width) = dataset.records.dim();
+        let target = dataset.targets.as_single_targets();
+        let target = target.to_slice().map_or_else(|| Cow::Owned(target.to_vec()), Cow::Borrowed);
+        self.fit_features(Features::new(&columns, rows, rows, width), &target)
+    }
+}
+
+/// The columns of an array, one after another.
+pub(crate) fn columns<D: Data<Elem = f64>>(records: &ArrayBase<D, Ix2>) -> Cow<'_, [f64]> {
+    match records.t().to_slice() {
+        Some(columns) => Cow::Borrowed(columns),
+        None => Cow::Owned(records.t().iter().copied().collect()),
+    }
+}
+
+impl<D: Data<Elem = f64>> PredictInplace<ArrayBase<D, Ix2>, Array1<f64>> for LinearModel {
+    /// # Panics
+    /// As linfa's models do where shapes disagree: if `x` has another number of columns than the training data or of rows
+    /// than `y`.
+    fn predict_inplace(&self, x: &ArrayBase<D, Ix2>, y: &mut Array1<f64>) {
+        let columns = columns(x);
+        let features = Features::new(&columns, x.nrows(), x.nrows(), x.ncols());
+        let mut out = vec![0.0; y.len()];
+        self.predict_into(features, &mut out);
+        y.assign(&Array1::from(out));
+    }
+
+    fn default_target(&self, x: &ArrayBase<D, Ix2>) -> Array1<f64> {
+        Array1::zeros(x.nrows())
+    }
+}

@@ -1,0 +1,65 @@
+//! Location ids of any numeric type, as int64.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::*;
+use arrow_array::{Array, ArrowPrimitiveType, Int64Array, PrimitiveArray, RecordBatch};
+use arrow_schema::DataType;
+
+use crate::clean::{MISSING, column, fill_nulls};
+
+/// The column `name` as integers, [`MISSING`] where it is null (or NaN). Shares its memory where it needs no change.
+///
+/// # Errors
+/// When the column is missing or not numeric, or has a value that is no int64.
+pub(crate) fn location_ids(batch: &RecordBatch, name: &str) -> Result<Int64Array, String> {
+    let ids = column(batch, name)?;
+    match ids.data_type() {
+        DataType::Int64 if ids.null_count() == 0 => Ok(Int64Array::new(ids.as_primitive::<Int64Type>().values().clone(), None)),
+        DataType::Int64 => Ok(converted(ids.as_primitive::<Int64Type>(), |id| id)),
+        DataType::Int32 => Ok(converted(ids.as_primitive::<Int32Type>(), i64::from)),
+        DataType::Int16 => Ok(converted(ids.as_primitive::<Int16Type>(), i64::from)),
+        DataType::Int8 => Ok(converted(ids.as_primitive::<Int8Type>(), i64::from)),
+        DataType::UInt64 => checked(ids.as_primitive::<UInt64Type>(), name, |id| id as i64, |id| id <= i64::MAX as u64),
+        DataType::UInt32 => Ok(converted(ids.as_primitive::<UInt32Type>(), i64::from)),
+        DataType::UInt16 => Ok(converted(ids.as_primitive::<UInt16Type>(), i64::from)),
+        DataType::UInt8 => Ok(converted(ids.as_primitive::<UInt8Type>(), i64::from)),
+        DataType::Float64 => checked(ids.as_primitive::<Float64Type>(), name, from_float, is_whole),
+        DataType::Float32 => {
+            checked(ids.as_primitive::<Float32Type>(), name, |id| from_float(id.into()), |id| is_whole(id.into()))
+        }
+        DataType::Null => Ok(Int64Array::from_value(MISSING, ids.len())),
+        other => Err(format!("column `{name}` has type {other}, a location id is an integer or a float: cast it first")),
+    }
+}
+
+/// A NaN is how pandas writes a missing id.
+fn from_float(id: f64) -> i64 {
+    if id.is_nan() { MISSING } else { id as i64 }
+}
+
+/// Whether an int64 has this value; 2⁶³ is the first that has none.
+fn is_whole(id: f64) -> bool {
+    id.is_nan() || (id == (id as i64) as f64 && id < 9_223_372_036_854_775_808.0)
+}
+
+fn converted<T: ArrowPrimitiveType>(ids: &PrimitiveArray<T>, convert: impl Fn(T::Native) -> i64) -> Int64Array {
+    let mut values: Vec<i64> = ids.values().iter().map(|id| convert(*id)).collect();
+    fill_nulls(&mut values, ids.nulls(), MISSING);
+    Int64Array::new(values.into(), None)
+}
+
+fn checked<T: ArrowPrimitiveType>(
+    ids: &PrimitiveArray<T>,
+    name: &str,
+    convert: impl Fn(T::Native) -> i64,
+    fits: impl Fn(T::Native) -> bool,
+) -> Result<Int64Array, String> {
+    // What lies under a null may be anything: only when something does not fit is it worth a look which row.
+    if !ids.values().iter().fold(true, |all, id| all & fits(*id)) {
+        if let Some(row) = (0..ids.len()).find(|row| ids.is_valid(*row) && !fits(ids.value(*row))) {
+            let (id, data_type) = (ids.value(row), ids.data_type());
+            return Err(format!("column `{name}` of type {data_type} is {id:?} in row {row}, which is no int64: round or drop it"));
+        }
+    }
+    Ok(converted(ids, convert))
+}
