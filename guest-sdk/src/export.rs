@@ -36,7 +36,8 @@ impl Guest for Component {
         }
         random::seed(seed);
         let all = functions();
-        let function = all.get(function as usize).ok_or_else(|| format!("there is no function {function}, only {}", all.len()))?;
+        let function =
+            all.get(function as usize).ok_or_else(|| format!("there is no function {function}, only {}", all.len()))?;
         let opened = (function.open)(&params)?;
         OPENED.with_borrow_mut(|slot| *slot = Some(opened));
         Ok(())

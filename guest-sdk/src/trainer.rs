@@ -35,7 +35,11 @@ impl<'a> Features<'a> {
     /// # Panics
     /// When `values` is too short for that.
     pub fn new(values: &'a [f64], stride: usize, rows: usize, width: usize) -> Self {
-        assert!(width == 0 || (rows <= stride && (width - 1) * stride + rows <= values.len()), "{} values are not {rows} rows × {width}", values.len());
+        assert!(
+            width == 0 || (rows <= stride && (width - 1) * stride + rows <= values.len()),
+            "{} values are not {rows} rows × {width}",
+            values.len()
+        );
         Features { values, stride, rows, width }
     }
 
@@ -61,7 +65,8 @@ impl<'a> Features<'a> {
 
     /// All features as a matrix of shape (rows, width), in place.
     pub fn view(&self) -> ArrayView2<'a, f64> {
-        ArrayView2::from_shape((self.rows, self.width).strides((1, self.stride.max(1))), self.values).expect("checked when it was made")
+        ArrayView2::from_shape((self.rows, self.width).strides((1, self.stride.max(1))), self.values)
+            .expect("checked when it was made")
     }
 }
 

@@ -1,1 +1,20 @@
-//! (skeleton)
+//! Process-level tests: the `host` program as its users meet it.
+//!
+//! [`Lab`] is a folder in which a test writes its files and runs the host; what
+//! the host printed is an [`Ended`], what it wrote is read by [`models`]. All
+//! runs of one test process share a cache that is made anew for it, so that
+//! components are compiled once and nothing of an older build is trusted.
+//!
+//! Goals: a test reads as a table of inputs and expectations; nothing here
+//! outlives its test, whatever the test does. Non-goals: what can be asked of a
+//! function in its own room.
+
+mod lab;
+mod output;
+mod rows;
+mod places;
+
+pub use lab::{Ended, Lab, Running, children, is_alive};
+pub use output::{Model, models};
+pub use places::{component, host, workspace};
+pub use rows::{TaxiTrip, least_squares, taxi_files, taxi_trips};

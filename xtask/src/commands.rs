@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::guests::{build_guests, find_guests};
 use crate::run::{Failure, Result, Seconds, fail, run, run_own, run_quiet_stdout, say};
 use crate::setup::setup;
-use crate::workspace::{Profile, Workspace};
+use crate::workspace::Workspace;
 
 const DEMO_JOB: &str = "examples/taxi.toml";
 const DEMO_DATA: &str = "data/taxi";
@@ -21,40 +21,24 @@ const DEMO_MONTHS: &str = "2";
 pub fn demo(workspace: &Workspace, job_args: &[OsString]) -> Result {
     let started = Instant::now();
     if !workspace.root.join(DEMO_JOB).is_file() {
-        return fail(format!(
-            "{DEMO_JOB} is missing from this checkout: `git checkout -- examples` brings it back"
-        ));
+        return fail(format!("{DEMO_JOB} is missing from this checkout: `git checkout -- examples` brings it back"));
     }
     setup()?;
     run(
-        workspace
-            .cargo()
-            .args(["build", "--release", "-p", "sandbar-cli"]),
+        workspace.cargo().args(["build", "--release", "-p", "sandbar-cli"]),
         "The host does not build; the compiler's message above says why.",
     )?;
     let folder = workspace.root.join(DEMO_DATA);
     if !has_parquet(&folder) {
-        let mut arguments = ["taxi", "--rows", DEMO_ROWS, "--months", DEMO_MONTHS]
-            .map(OsString::from)
-            .to_vec();
+        let mut arguments = ["taxi", "--rows", DEMO_ROWS, "--months", DEMO_MONTHS].map(OsString::from).to_vec();
         arguments.push(folder.into_os_string());
         data(workspace, &arguments)?;
     }
-    let mut submit = Command::new(workspace.host(Profile::Release));
-    submit
-        .args(["submit", DEMO_JOB])
-        .args(job_args)
-        .current_dir(&workspace.root);
+    let mut submit = Command::new(workspace.host());
+    submit.args(["submit", DEMO_JOB]).args(job_args).current_dir(&workspace.root);
     submit.env("CARGO_TARGET_DIR", &workspace.target);
-    run(
-        &mut submit,
-        "The job did not finish; what the host printed above names the task, the limit and what to do.",
-    )?;
-    say(format_args!(
-        "the demo took {}; {}",
-        Seconds(started.elapsed()),
-        where_the_models_are(workspace)
-    ));
+    run(&mut submit, "The job did not finish; what the host printed above names the task, the limit and what to do.")?;
+    say(format_args!("the demo took {}; {}", Seconds(started.elapsed()), where_the_models_are(workspace)));
     Ok(())
 }
 
@@ -62,42 +46,27 @@ pub fn demo(workspace: &Workspace, job_args: &[OsString]) -> Result {
 pub fn test(workspace: &Workspace, test_args: &[OsString]) -> Result {
     setup()?;
     run(
-        workspace.cargo().args(["build", "-p", "sandbar-cli"]),
+        workspace.cargo().args(["build", "--release", "-p", "sandbar-cli"]),
         "The host does not build; the compiler's message above says why.",
     )?;
-    build_guests(workspace, Profile::Dev, &find_guests(workspace)?)?;
+    build_guests(workspace, &find_guests(workspace)?)?;
     let mut cargo = workspace.cargo();
-    cargo.arg("test");
+    cargo.args(["test", "--release"]);
     if !names_a_package(test_args) {
         cargo.arg("--workspace");
     }
-    run(
-        cargo.args(test_args),
-        "Run one test alone with `cargo xtask test -- -p CRATE NAME`.",
-    )
+    run(cargo.args(test_args), "Run one test alone with `cargo xtask test -- -p CRATE NAME`.")
 }
 
 /// Formatting, lints and, where the tool is installed, licences and advisories.
 pub fn lint(workspace: &Workspace) -> Result {
+    run(workspace.cargo().args(["fmt", "--all", "--check"]), "`cargo fmt --all` formats the code.")?;
     run(
-        workspace.cargo().args(["fmt", "--all", "--check"]),
-        "`cargo fmt --all` formats the code.",
-    )?;
-    run(
-        workspace.cargo().args([
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ]),
+        workspace.cargo().args(["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]),
         "Clippy's messages above say what to change; an `allow` needs a `reason`.",
     )?;
     if !has_cargo_deny(workspace) {
-        say(
-            "cargo-deny is not installed, licences and advisories go unchecked (`cargo install cargo-deny`)",
-        );
+        say("cargo-deny is not installed, licences and advisories go unchecked (`cargo install cargo-deny`)");
         return Ok(());
     }
     run(
@@ -125,43 +94,26 @@ pub fn data(workspace: &Workspace, arguments: &[OsString]) -> Result {
 pub fn bench(workspace: &Workspace, arguments: &[OsString]) -> Result {
     setup()?;
     run_quiet_stdout(
-        workspace
-            .cargo()
-            .args(["build", "--release", "-p", "sandbar-cli"]),
+        workspace.cargo().args(["build", "--release", "-p", "sandbar-cli"]),
         "The host does not build; the compiler's message above says why.",
     )?;
-    run_own(
-        workspace.cargo_run("sandbar-bench").args(arguments),
-        "`cargo xtask bench --help` lists the benchmarks.",
-    )
+    run_own(workspace.cargo_run("sandbar-bench").args(arguments), "`cargo xtask bench --help` lists the benchmarks.")
 }
 
 /// cargo ignores `-p` beside `--workspace`. What follows a second `--` is for the tests themselves.
 fn names_a_package(test_args: &[OsString]) -> bool {
-    let mut for_cargo = test_args
-        .iter()
-        .map(|arg| arg.to_string_lossy())
-        .take_while(|arg| arg != "--");
+    let mut for_cargo = test_args.iter().map(|arg| arg.to_string_lossy()).take_while(|arg| arg != "--");
     for_cargo.any(|arg| arg.starts_with("--package") || arg.starts_with("-p"))
 }
 
 fn has_parquet(folder: &Path) -> bool {
     let mut entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.any(|entry| {
-        entry
-            .path()
-            .extension()
-            .is_some_and(|extension| extension == "parquet")
-    })
+    entries.any(|entry| entry.path().extension().is_some_and(|extension| extension == "parquet"))
 }
 
 fn has_cargo_deny(workspace: &Workspace) -> bool {
     let mut asked = workspace.cargo();
-    let status = asked
-        .args(["deny", "--version"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
+    let status = asked.args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }
 
@@ -169,10 +121,7 @@ fn has_cargo_deny(workspace: &Workspace) -> bool {
 fn where_the_models_are(workspace: &Workspace) -> String {
     let job = fs::read_to_string(workspace.root.join(DEMO_JOB)).unwrap_or_default();
     match output_of(&job) {
-        Some(folder) => format!(
-            "the models are in {}",
-            workspace.root.join(folder).display()
-        ),
+        Some(folder) => format!("the models are in {}", workspace.root.join(folder).display()),
         None => "the host printed above where the models are".to_owned(),
     }
 }
@@ -182,9 +131,7 @@ fn output_of(job: &str) -> Option<&str> {
     job.lines().find_map(|line| {
         let (key, value) = line.split_once('=')?;
         let value = value.trim().strip_prefix('"')?;
-        key.trim()
-            .starts_with("out")
-            .then(|| value.split('"').next())?
+        key.trim().starts_with("out").then(|| value.split('"').next())?
     })
 }
 
@@ -192,10 +139,7 @@ fn output_of(job: &str) -> Option<&str> {
 pub fn no_arguments(command: &str, arguments: &[OsString]) -> Result {
     match arguments.first() {
         None => Ok(()),
-        Some(unexpected) => Err(Failure::Usage(format!(
-            "`{command}` takes no {}",
-            unexpected.to_string_lossy()
-        ))),
+        Some(unexpected) => Err(Failure::Usage(format!("`{command}` takes no {}", unexpected.to_string_lossy()))),
     }
 }
 
@@ -206,10 +150,7 @@ mod tests {
     #[test]
     fn the_output_folder_is_read_from_the_job() {
         for (job, expected) in [
-            (
-                "name = \"taxi\"\nout = \"out/taxi\" # models\n",
-                Some("out/taxi"),
-            ),
+            ("name = \"taxi\"\nout = \"out/taxi\" # models\n", Some("out/taxi")),
             ("output=\"/elsewhere\"", Some("/elsewhere")),
             ("inputs = [\"a\"]\nroute = \"x\"", None),
         ] {
@@ -219,12 +160,7 @@ mod tests {
 
     #[test]
     fn a_named_package_is_tested_alone() {
-        for (line, expected) in [
-            ("-p a", true),
-            ("--package=a x", true),
-            ("x -- -p", false),
-            ("", false),
-        ] {
+        for (line, expected) in [("-p a", true), ("--package=a x", true), ("x -- -p", false), ("", false)] {
             let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
             assert_eq!(names_a_package(&args), expected, "{line}");
         }
@@ -233,11 +169,6 @@ mod tests {
     #[test]
     fn arguments_that_nobody_reads_are_refused() {
         assert!(no_arguments("lint", &[]).is_ok());
-        assert_eq!(
-            no_arguments("lint", &["--fast".into()])
-                .unwrap_err()
-                .exit_code(),
-            2
-        );
+        assert_eq!(no_arguments("lint", &["--fast".into()]).unwrap_err().exit_code(), 2);
     }
 }

@@ -70,9 +70,7 @@ fn dispatch(arguments: &[OsString]) -> Result {
     let command = command.to_string_lossy();
     // Of the commands that pass their arguments on, data and bench have a help of their own.
     let passes_help_on = matches!(command.as_ref(), "data" | "bench");
-    if matches!(command.as_ref(), "help" | "--help" | "-h")
-        || !passes_help_on && asks_for_help(rest)
-    {
+    if matches!(command.as_ref(), "help" | "--help" | "-h") || !passes_help_on && asks_for_help(rest) {
         print(HELP);
         return Ok(());
     }
@@ -103,11 +101,8 @@ fn after_dashes<'a>(command: &str, arguments: &'a [OsString]) -> Result<&'a [OsS
 
 /// `--help` after `--` belongs to somebody else.
 fn asks_for_help(arguments: &[OsString]) -> bool {
-    let ours = arguments
-        .iter()
-        .take_while(|argument| *argument != OsStr::new("--"));
-    ours.into_iter()
-        .any(|argument| argument == "--help" || argument == "-h")
+    let ours = arguments.iter().take_while(|argument| *argument != OsStr::new("--"));
+    ours.into_iter().any(|argument| argument == "--help" || argument == "-h")
 }
 
 /// A reader that went away (`| head`) is no error.
@@ -125,14 +120,7 @@ mod tests {
 
     #[test]
     fn command_lines_without_sense_end_with_2() {
-        for line in [
-            "",
-            "fly",
-            "lint --fast",
-            "setup now",
-            "demo --json",
-            "test sandbar-core",
-        ] {
+        for line in ["", "fly", "lint --fast", "setup now", "demo --json", "test sandbar-core"] {
             assert_eq!(dispatch(&args(line)).unwrap_err().exit_code(), 2, "{line}");
         }
     }
@@ -146,10 +134,7 @@ mod tests {
 
     #[test]
     fn arguments_after_the_dashes_belong_to_the_child() {
-        assert_eq!(
-            after_dashes("test", &args("-- -p x --help")).unwrap(),
-            args("-p x --help")
-        );
+        assert_eq!(after_dashes("test", &args("-- -p x --help")).unwrap(), args("-p x --help"));
         assert!(after_dashes("test", &[]).unwrap().is_empty());
         assert!(!asks_for_help(&args("-- --help")));
     }

@@ -65,15 +65,8 @@ pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     say(format_args!("{name} ..."));
     let started = Instant::now();
     let result = work();
-    let outcome = if result.is_ok() {
-        "done in"
-    } else {
-        "FAILED after"
-    };
-    say(format_args!(
-        "{name}: {outcome} {}",
-        Seconds(started.elapsed())
-    ));
+    let outcome = if result.is_ok() { "done in" } else { "FAILED after" };
+    say(format_args!("{name}: {outcome} {}", Seconds(started.elapsed())));
     result
 }
 
@@ -81,14 +74,8 @@ pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
 pub fn run(command: &mut Command, advice: &str) -> Result {
     let line = display(command);
     step(&line, || {
-        let status = command
-            .status()
-            .map_err(|error| not_started(command, &error))?;
-        if status.success() {
-            Ok(())
-        } else {
-            fail(format!("`{line}` {}\n{advice}", Ended(status)))
-        }
+        let status = command.status().map_err(|error| not_started(command, &error))?;
+        if status.success() { Ok(()) } else { fail(format!("`{line}` {}\n{advice}", Ended(status))) }
     })
 }
 
@@ -96,9 +83,7 @@ pub fn run(command: &mut Command, advice: &str) -> Result {
 pub fn run_own(command: &mut Command, advice: &str) -> Result {
     let line = display(command);
     step(&line, || {
-        let status = command
-            .status()
-            .map_err(|error| not_started(command, &error))?;
+        let status = command.status().map_err(|error| not_started(command, &error))?;
         let message = format!("`{line}` {}\n{advice}", Ended(status));
         match status.code() {
             Some(0) => Ok(()),
@@ -115,18 +100,12 @@ pub fn run_quiet_stdout(command: &mut Command, advice: &str) -> Result {
 
 /// Runs `command` and returns what it wrote to stdout; its stderr is part of the failure.
 pub fn capture(command: &mut Command) -> Result<String> {
-    let output = command
-        .output()
-        .map_err(|error| not_started(command, &error))?;
+    let output = command.output().map_err(|error| not_started(command, &error))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    fail(format!(
-        "`{}` {}\n{complaint}",
-        display(command),
-        Ended(output.status)
-    ))
+    fail(format!("`{}` {}\n{complaint}", display(command), Ended(output.status)))
 }
 
 /// The command as one would type it. Options of the environment are left out: they are not what failed.
@@ -187,12 +166,7 @@ mod tests {
 
     #[test]
     fn durations_read_well() {
-        for (ms, expected) in [
-            (4, "4 ms"),
-            (1_500, "1.5 s"),
-            (99_900, "99.9 s"),
-            (125_000, "2 min 05 s"),
-        ] {
+        for (ms, expected) in [(4, "4 ms"), (1_500, "1.5 s"), (99_900, "99.9 s"), (125_000, "2 min 05 s")] {
             assert_eq!(Seconds(Duration::from_millis(ms)).to_string(), expected);
         }
     }
@@ -207,10 +181,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named() {
         let failure = capture(&mut Command::new("no-such-program-here")).unwrap_err();
-        assert_eq!(
-            failure.to_string(),
-            "`no-such-program-here` is not installed, or not in PATH"
-        );
+        assert_eq!(failure.to_string(), "`no-such-program-here` is not installed, or not in PATH");
         assert_eq!(failure.exit_code(), 1);
     }
 
@@ -218,20 +189,13 @@ mod tests {
     fn our_own_programs_say_when_they_were_called_wrongly() {
         for (code, expected) in [("exit 2", Some(2)), ("exit 7", Some(1)), ("exit 0", None)] {
             let result = run_own(Command::new("sh").args(["-c", code]), "advice");
-            assert_eq!(
-                result.err().map(|failure| failure.exit_code()),
-                expected,
-                "{code}"
-            );
+            assert_eq!(result.err().map(|failure| failure.exit_code()), expected, "{code}");
         }
     }
 
     #[test]
     fn a_failing_program_says_its_code_and_complaint() {
         let failure = capture(Command::new("sh").args(["-c", "echo oh >&2; exit 3"])).unwrap_err();
-        assert_eq!(
-            failure.to_string(),
-            "`sh -c 'echo oh >&2; exit 3'` ended with exit code 3\noh"
-        );
+        assert_eq!(failure.to_string(), "`sh -c 'echo oh >&2; exit 3'` ended with exit code 3\noh");
     }
 }

@@ -19,11 +19,7 @@ impl Workspace {
         let manifest = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
         let manifest = manifest.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
         let root = manifest.parent().unwrap_or(&manifest).to_owned();
-        let target = target_dir(
-            &root,
-            env::var_os("CARGO_TARGET_DIR").as_deref(),
-            env::current_exe().ok().as_deref(),
-        );
+        let target = target_dir(&root, env::var_os("CARGO_TARGET_DIR").as_deref(), env::current_exe().ok().as_deref());
         Self { root, target }
     }
 
@@ -48,23 +44,11 @@ impl Workspace {
         cargo
     }
 
-    /// The binary `host` as built with `profile`.
-    pub fn host(&self, profile: Profile) -> PathBuf {
-        let folder = match profile {
-            Profile::Dev => "debug",
-            Profile::Release => "release",
-        };
-        self.target.join(folder).join("host")
+    /// The binary `host`. Everything is built with one profile: the engines take
+    /// long to compile.
+    pub fn host(&self) -> PathBuf {
+        self.target.join("release").join("host")
     }
-}
-
-/// Cargo's profiles that we build with.
-#[derive(Clone, Copy)]
-pub enum Profile {
-    /// For tests: quick to build.
-    Dev,
-    /// For demos and measurements.
-    Release,
 }
 
 /// `CARGO_TARGET_DIR`, else the folder we run from (a `build.target-dir` in somebody's settings leads there as well),
@@ -73,12 +57,8 @@ fn target_dir(root: &Path, configured: Option<&OsStr>, exe: Option<&Path>) -> Pa
     if let Some(configured) = configured.filter(|folder| !folder.is_empty()) {
         return env::current_dir().unwrap_or_default().join(configured);
     }
-    let built_in = exe
-        .and_then(Path::parent)
-        .filter(|folder| folder.ends_with("debug") || folder.ends_with("release"));
-    built_in
-        .and_then(Path::parent)
-        .map_or_else(|| root.join("target"), Path::to_owned)
+    let built_in = exe.and_then(Path::parent).filter(|folder| folder.ends_with("debug") || folder.ends_with("release"));
+    built_in.and_then(Path::parent).map_or_else(|| root.join("target"), Path::to_owned)
 }
 
 #[cfg(test)]

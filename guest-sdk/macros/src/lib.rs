@@ -69,7 +69,9 @@ fn expand(function: ItemFn, announce: impl FnOnce(&ItemFn) -> syn::Result<Tokens
 
 fn expand_scalar(function: &ItemFn) -> syn::Result<Tokens> {
     let signature = Signature::parse(function)?;
-    let output = signature.output.as_ref().ok_or_else(|| syn::Error::new_spanned(&function.sig, "a scalar function returns the value of a row; add `-> T`"))?;
+    let output = signature.output.as_ref().ok_or_else(|| {
+        syn::Error::new_spanned(&function.sig, "a scalar function returns the value of a row; add `-> T`")
+    })?;
     if signature.inputs.is_empty() {
         return Err(syn::Error::new_spanned(&function.sig, "a scalar function takes at least one column"));
     }
@@ -79,7 +81,10 @@ fn expand_scalar(function: &ItemFn) -> syn::Result<Tokens> {
     let types: Vec<_> = signature.inputs.iter().map(|(_, t)| t).collect();
     let columns: Vec<_> = (0..types.len()).map(|i| format_ident!("column_{i}")).collect();
     // Spans of the user's types, so that an unsupported one is pointed at.
-    let argument = types.iter().map(|t| quote_spanned!(t.span()=> <#t as ::sandbar_guest::__private::Argument>)).collect::<Vec<_>>();
+    let argument = types
+        .iter()
+        .map(|t| quote_spanned!(t.span()=> <#t as ::sandbar_guest::__private::Argument>))
+        .collect::<Vec<_>>();
     let returned = quote_spanned!(output.span()=> <#output as ::sandbar_guest::__private::Return>);
     Ok(quote! {
         const _: () = {
@@ -115,7 +120,12 @@ fn expand_scalar(function: &ItemFn) -> syn::Result<Tokens> {
 fn expand_batch(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
     let columns = parse_columns(args)?;
     let signature = Signature::parse(function)?;
-    let (params, call) = with_params(function, &signature, "a batch function takes a RecordBatch and, if it likes, parameters", |p| quote!(batch, #p))?;
+    let (params, call) = with_params(
+        function,
+        &signature,
+        "a batch function takes a RecordBatch and, if it likes, parameters",
+        |p| quote!(batch, #p),
+    )?;
     let call = signature.as_result(call, "a batch function returns a RecordBatch or a Result of one")?;
     let (name, about) = (signature.ident.to_string(), &signature.about);
     Ok(quote! {
@@ -140,7 +150,12 @@ fn expand_batch(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
 
 fn expand_trainer(function: &ItemFn) -> syn::Result<Tokens> {
     let signature = Signature::parse(function)?;
-    let (params, call) = with_params(function, &signature, "a trainer takes a &Group and, if it likes, parameters", |p| quote!(group, #p))?;
+    let (params, call) = with_params(
+        function,
+        &signature,
+        "a trainer takes a &Group and, if it likes, parameters",
+        |p| quote!(group, #p),
+    )?;
     let model = signature.success("a trainer returns its model or a Result of one")?;
     let call = signature.as_result(call, "a trainer returns its model or a Result of one")?;
     let (name, about) = (signature.ident.to_string(), &signature.about);
@@ -164,7 +179,12 @@ fn expand_trainer(function: &ItemFn) -> syn::Result<Tokens> {
 
 /// The type of the second argument (a map that ignores its content when there
 /// is none) and the call with it.
-fn with_params(function: &ItemFn, signature: &Signature<'_>, usage: &str, arguments: impl FnOnce(Tokens) -> Tokens) -> syn::Result<(Tokens, Tokens)> {
+fn with_params(
+    function: &ItemFn,
+    signature: &Signature<'_>,
+    usage: &str,
+    arguments: impl FnOnce(Tokens) -> Tokens,
+) -> syn::Result<(Tokens, Tokens)> {
     let name = signature.ident;
     let (params, passed) = match signature.inputs.as_slice() {
         [_] => (quote!(::sandbar_guest::__private::NoParams), quote!()),

@@ -46,7 +46,11 @@ impl<'a> Signature<'a> {
     pub fn as_result(&self, call: Tokens, usage: &str) -> syn::Result<Tokens> {
         self.success(usage)?;
         let fallible = self.output.and_then(result_of).is_some();
-        Ok(if fallible { quote!(#call.map_err(|e| ::std::string::ToString::to_string(&e))) } else { quote!(::core::result::Result::Ok(#call)) })
+        Ok(if fallible {
+            quote!(#call.map_err(|e| ::std::string::ToString::to_string(&e)))
+        } else {
+            quote!(::core::result::Result::Ok(#call))
+        })
     }
 }
 

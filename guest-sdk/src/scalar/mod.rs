@@ -152,7 +152,9 @@ impl<F: Scalar> OpenedScalar<F> {
 
     fn reserve(&mut self, header: &Header<'_>, chunk_rows: usize) {
         let needed = |i: usize| piece(F::WIDTHS[i / 2], i % 2 == 0, 0, chunk_rows, header.buffer(i).1).1;
-        if self.regions.len() != header.buffer_count() || (0..self.regions.len()).any(|i| self.regions[i].len() < needed(i)) {
+        if self.regions.len() != header.buffer_count()
+            || (0..self.regions.len()).any(|i| self.regions[i].len() < needed(i))
+        {
             self.regions = (0..header.buffer_count()).map(|i| Region::new(needed(i), ALIGNMENT)).collect();
         }
     }
@@ -201,7 +203,8 @@ fn emit_column(schema: &Schema, rows: usize, nulls: usize, buffers: &[&[u8]]) ->
     for (slot, buffer) in lengths.iter_mut().zip(buffers) {
         *slot = buffer.len();
     }
-    let header = sandbar_batch::single_column_header(schema, rows, nulls, &lengths[..buffers.len()]).map_err(|e| e.to_string())?;
+    let header = sandbar_batch::single_column_header(schema, rows, nulls, &lengths[..buffers.len()])
+        .map_err(|e| e.to_string())?;
     let mut present = [&[][..]; 3];
     let mut count = 0;
     for buffer in buffers.iter().filter(|b| !b.is_empty()) {

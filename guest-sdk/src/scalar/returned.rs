@@ -21,7 +21,12 @@ pub trait Return: Sized {
     fn data_type() -> DataType;
 
     /// Appends `rows` rows: null where `mask` has a bit unset, else what `f` gives.
-    fn extend(column: &mut Self::Column, rows: usize, mask: Option<&[u8]>, f: impl FnMut(usize) -> Self) -> Result<(), (usize, String)>;
+    fn extend(
+        column: &mut Self::Column,
+        rows: usize,
+        mask: Option<&[u8]>,
+        f: impl FnMut(usize) -> Self,
+    ) -> Result<(), (usize, String)>;
 
     /// Hands the column to the host.
     fn emit(column: &mut Self::Column, schema: &Schema, rows: usize) -> Result<(), String>;
@@ -69,7 +74,8 @@ impl<T: Default> Values<T> {
     }
 
     fn null_buffer(&self) -> Option<NullBuffer> {
-        (self.nulls > 0).then(|| NullBuffer::from((0..self.values.len()).map(|row| bit(&self.validity, row)).collect::<Vec<_>>()))
+        (self.nulls > 0)
+            .then(|| NullBuffer::from((0..self.values.len()).map(|row| bit(&self.validity, row)).collect::<Vec<_>>()))
     }
 }
 
@@ -94,7 +100,12 @@ impl<P: Plain> Return for P {
     }
 
     #[inline(always)]
-    fn extend(column: &mut Self::Column, rows: usize, mask: Option<&[u8]>, mut f: impl FnMut(usize) -> P) -> Result<(), (usize, String)> {
+    fn extend(
+        column: &mut Self::Column,
+        rows: usize,
+        mask: Option<&[u8]>,
+        mut f: impl FnMut(usize) -> P,
+    ) -> Result<(), (usize, String)> {
         match mask {
             None => column.values.extend((0..rows).map(|row| f(row).item())),
             Some(_) => (0..rows).for_each(|row| column.push(is_valid(mask, row).then(|| f(row).item()))),
@@ -117,7 +128,12 @@ impl<P: Plain> Return for Option<P> {
     }
 
     #[inline(always)]
-    fn extend(column: &mut Self::Column, rows: usize, mask: Option<&[u8]>, mut f: impl FnMut(usize) -> Self) -> Result<(), (usize, String)> {
+    fn extend(
+        column: &mut Self::Column,
+        rows: usize,
+        mask: Option<&[u8]>,
+        mut f: impl FnMut(usize) -> Self,
+    ) -> Result<(), (usize, String)> {
         for row in 0..rows {
             let value = if is_valid(mask, row) { f(row) } else { None };
             column.push(value.map(P::item));
@@ -138,7 +154,12 @@ impl<P: Plain, E: Display> Return for Result<P, E> {
     }
 
     #[inline(always)]
-    fn extend(column: &mut Self::Column, rows: usize, mask: Option<&[u8]>, mut f: impl FnMut(usize) -> Self) -> Result<(), (usize, String)> {
+    fn extend(
+        column: &mut Self::Column,
+        rows: usize,
+        mask: Option<&[u8]>,
+        mut f: impl FnMut(usize) -> Self,
+    ) -> Result<(), (usize, String)> {
         for row in 0..rows {
             if !is_valid(mask, row) {
                 column.push(None);
@@ -270,10 +291,15 @@ impl<T: Argument + arrow_buffer::ArrowNativeType> Plain for Vec<T> {
     fn emit(column: &mut Values<Vec<T>>, schema: &Schema, _rows: usize) -> Result<(), String> {
         let offsets = OffsetBuffer::<i32>::from_lengths(column.values.iter().map(Vec::len));
         let items: Vec<T> = column.values.iter().flatten().copied().collect();
-        let items = arrow_data::ArrayData::builder(T::data_type()).len(items.len()).add_buffer(arrow_buffer::Buffer::from_vec(items));
+        let items = arrow_data::ArrayData::builder(T::data_type())
+            .len(items.len())
+            .add_buffer(arrow_buffer::Buffer::from_vec(items));
         let items = arrow_array::make_array(items.build().map_err(|e| e.to_string())?);
         let field = Arc::new(Field::new_list_field(T::data_type(), true));
-        emit_array(schema, arrow_array::ListArray::try_new(field, offsets, items, column.null_buffer()).map_err(|e| e.to_string())?)
+        emit_array(
+            schema,
+            arrow_array::ListArray::try_new(field, offsets, items, column.null_buffer()).map_err(|e| e.to_string())?,
+        )
     }
 }
 

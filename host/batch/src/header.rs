@@ -45,7 +45,9 @@ impl<'a> Header<'a> {
         let (nodes, buffers) = (u32_at(fixed, 16) as usize, u32_at(fixed, 20) as usize);
         let body_bytes = u64_at(fixed, 24);
         if schema_bytes > SCHEMA_BYTES_MAX || nodes > NODES_MAX || buffers > 4 * NODES_MAX {
-            return bad(format!("schema of {schema_bytes} bytes, {nodes} nodes and {buffers} buffers are over the bounds"));
+            return bad(format!(
+                "schema of {schema_bytes} bytes, {nodes} nodes and {buffers} buffers are over the bounds"
+            ));
         }
         if rows > ROWS_MAX {
             return bad(format!("{rows} rows are over the bound of {ROWS_MAX}"));
@@ -55,7 +57,11 @@ impl<'a> Header<'a> {
         };
         let padded = schema_bytes.next_multiple_of(8);
         if rest.len() != padded + 16 * (nodes + buffers) {
-            return bad(format!("its parts take {} bytes, it has {}", FIXED_BYTES + padded + 16 * (nodes + buffers), bytes.len()));
+            return bad(format!(
+                "its parts take {} bytes, it has {}",
+                FIXED_BYTES + padded + 16 * (nodes + buffers),
+                bytes.len()
+            ));
         }
         let (schema, tables) = rest.split_at(padded);
         let (nodes, buffers) = tables.split_at(16 * nodes);
@@ -86,7 +92,10 @@ impl<'a> Header<'a> {
             let (offset, len) = pair_at(self.buffers, i);
             let end = offset.checked_add(len).filter(|end| *end <= self.body_bytes as u64);
             if end.is_none() || offset % ALIGNMENT as u64 != 0 {
-                return bad(format!("buffer {i} at {offset} of {len} bytes leaves the body of {} bytes or is not aligned", self.body_bytes));
+                return bad(format!(
+                    "buffer {i} at {offset} of {len} bytes leaves the body of {} bytes or is not aligned",
+                    self.body_bytes
+                ));
             }
         }
         Ok(())
@@ -115,7 +124,13 @@ impl<'a> Header<'a> {
 }
 
 /// Assembles a header; the writer's half of [`Header::parse`].
-pub(crate) fn build(schema: &[u8], rows: usize, nodes: &[(u64, u64)], buffers: &[(u64, u64)], body_bytes: usize) -> Vec<u8> {
+pub(crate) fn build(
+    schema: &[u8],
+    rows: usize,
+    nodes: &[(u64, u64)],
+    buffers: &[(u64, u64)],
+    body_bytes: usize,
+) -> Vec<u8> {
     let padded = schema.len().next_multiple_of(8);
     let mut out = Vec::with_capacity(FIXED_BYTES + padded + 16 * (nodes.len() + buffers.len()));
     out.extend_from_slice(&MAGIC.to_le_bytes());

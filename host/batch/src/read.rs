@@ -79,7 +79,11 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn columns(&mut self, schema: &SchemaRef, build: impl Fn(ArrayDataBuilder) -> Result<ArrayData, String> + Copy) -> Result<Vec<ArrayRef>, LayoutError> {
+    fn columns(
+        &mut self,
+        schema: &SchemaRef,
+        build: impl Fn(ArrayDataBuilder) -> Result<ArrayData, String> + Copy,
+    ) -> Result<Vec<ArrayRef>, LayoutError> {
         let mut columns = Vec::with_capacity(schema.fields().len());
         for field in schema.fields() {
             let data = self
@@ -98,7 +102,12 @@ impl Walk<'_> {
     }
 
     /// One array and its children; `rows` is its length where its parent says it.
-    fn array(&mut self, data_type: &DataType, rows: Option<usize>, build: impl Fn(ArrayDataBuilder) -> Result<ArrayData, String> + Copy) -> Result<ArrayData, HeaderError> {
+    fn array(
+        &mut self,
+        data_type: &DataType,
+        rows: Option<usize>,
+        build: impl Fn(ArrayDataBuilder) -> Result<ArrayData, String> + Copy,
+    ) -> Result<ArrayData, HeaderError> {
         let len = self.length(rows)?;
         let shape = Shape::of(data_type);
         let mut data = ArrayData::builder(data_type.clone()).len(len);
@@ -110,7 +119,9 @@ impl Walk<'_> {
         }
         match shape {
             Shape::Null | Shape::Nested => {}
-            Shape::Fixed(width) => data = data.add_buffer(exactly(self.next_buffer()?, width_times(width, len)?, "values")?),
+            Shape::Fixed(width) => {
+                data = data.add_buffer(exactly(self.next_buffer()?, width_times(width, len)?, "values")?)
+            }
             Shape::Bits => data = data.add_buffer(exactly(self.next_buffer()?, len.div_ceil(8), "values")?),
             Shape::List { wide } => data = data.add_buffer(self.offsets(len, wide)?),
             Shape::Binary { wide } => data = data.add_buffer(self.offsets(len, wide)?).add_buffer(self.next_buffer()?),

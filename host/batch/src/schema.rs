@@ -61,7 +61,9 @@ pub fn encode_schema(schema: &Schema) -> Result<Vec<u8>, LayoutError> {
     let mut out = Vec::with_capacity(16 * schema.fields().len());
     put_fields(&mut out, schema.fields(), 0)?;
     if out.len() > SCHEMA_BYTES_MAX {
-        return Err(HeaderError(format!("a schema of {} bytes is over the bound of {SCHEMA_BYTES_MAX}", out.len())).into());
+        return Err(
+            HeaderError(format!("a schema of {} bytes is over the bound of {SCHEMA_BYTES_MAX}", out.len())).into()
+        );
     }
     Ok(out)
 }
@@ -77,7 +79,8 @@ pub fn decode_schema(bytes: &[u8]) -> Result<Schema, HeaderError> {
 }
 
 fn put_fields(out: &mut Vec<u8>, fields: &Fields, depth: usize) -> Result<(), LayoutError> {
-    let count = u16::try_from(fields.len()).map_err(|_| HeaderError(format!("{} columns are over the bound of {}", fields.len(), u16::MAX)))?;
+    let count = u16::try_from(fields.len())
+        .map_err(|_| HeaderError(format!("{} columns are over the bound of {}", fields.len(), u16::MAX)))?;
     out.extend_from_slice(&count.to_le_bytes());
     fields.iter().try_for_each(|f| put_field(out, f, depth))
 }

@@ -45,7 +45,11 @@ pub fn encode(batch: &RecordBatch) -> Result<Encoded, LayoutError> {
         body.push(&column.to_data())?;
     }
     if body.nodes.len() > NODES_MAX {
-        return Err(HeaderError(format!("{} columns and children are over the bound of {NODES_MAX}", body.nodes.len())).into());
+        return Err(HeaderError(format!(
+            "{} columns and children are over the bound of {NODES_MAX}",
+            body.nodes.len()
+        ))
+        .into());
     }
     Ok(Encoded {
         header: header::build(&schema, batch.num_rows(), &body.nodes, &body.buffers, body.end),
@@ -57,7 +61,12 @@ pub fn encode(batch: &RecordBatch) -> Result<Encoded, LayoutError> {
 /// The header of a batch of one column without children, whose buffers (the
 /// validity first, empty when there are no nulls) the caller lays at ascending
 /// multiples of [`ALIGNMENT`].
-pub fn single_column_header(schema: &Schema, rows: usize, nulls: usize, buffer_bytes: &[usize]) -> Result<Vec<u8>, LayoutError> {
+pub fn single_column_header(
+    schema: &Schema,
+    rows: usize,
+    nulls: usize,
+    buffer_bytes: &[usize],
+) -> Result<Vec<u8>, LayoutError> {
     let mut buffers = Vec::with_capacity(buffer_bytes.len());
     let mut end = 0;
     for len in buffer_bytes {
@@ -110,7 +119,10 @@ impl Body {
         self.place(data.buffers()[1].slice_with_length(first, last - first));
     }
 
-    fn push_list<O: ArrowNativeType + std::ops::Sub<Output = O>>(&mut self, data: &ArrayData) -> Result<(), HeaderError> {
+    fn push_list<O: ArrowNativeType + std::ops::Sub<Output = O>>(
+        &mut self,
+        data: &ArrayData,
+    ) -> Result<(), HeaderError> {
         let (offsets, first, last) = rebased::<O>(data);
         self.place(offsets);
         let child = &data.child_data()[0];
@@ -155,7 +167,9 @@ impl Shape {
             DataType::FixedSizeBinary(size) => Shape::Fixed(*size as usize),
             DataType::Dictionary(keys, _) => Shape::of(keys),
             DataType::Interval(arrow_schema::IntervalUnit::MonthDayNano) => Shape::Fixed(16),
-            other => Shape::Fixed(other.primitive_width().unwrap_or_else(|| unreachable!("{other} has passed encode_schema"))),
+            other => Shape::Fixed(
+                other.primitive_width().unwrap_or_else(|| unreachable!("{other} has passed encode_schema")),
+            ),
         }
     }
 }

@@ -13,6 +13,11 @@ use sandbar_node::{Job, Node, NodeError, NodeOptions};
 
 use args::{Arguments, Command, Submit};
 
+/// Batches come and go by the megabyte; the system's allocator gives each back
+/// to the kernel, which zeroes it for the next.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // Before anything else: as a worker or compiler this program is not a command.
     match std::env::args().nth(1).as_deref() {
@@ -110,14 +115,17 @@ fn start_node(workers: Option<usize>, limits: sandbar_node::Limits) -> Result<No
         cache: paths::cache_folder(),
         spill: std::env::temp_dir(),
         memory_bytes_max: paths::memory_for_rows(),
-        program: std::env::current_exe().map_err(|e| CliError::Failed(format!("where this program is can't be found out: {e}")))?,
+        program: std::env::current_exe()
+            .map_err(|e| CliError::Failed(format!("where this program is can't be found out: {e}")))?,
     };
     Ok(Node::start(options))
 }
 
 async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
-    let text = std::fs::read_to_string(&submit.job).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
-    let job = Job::parse(&text, &submit.overrides()).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
+    let text =
+        std::fs::read_to_string(&submit.job).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
+    let job = Job::parse(&text, &submit.overrides())
+        .map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
     let node = start_node(submit.workers, job.limits)?;
     let bar = progress::watch(node.progress().clone(), submit.quiet);
     let result = node.submit(&job).await;
@@ -140,7 +148,8 @@ async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
 
 fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
     for folder in folders {
-        let component = sandbar_node::build_crate(folder, &paths::cache_folder()).map_err(|e| CliError::Failed(e.to_string()))?;
+        let component =
+            sandbar_node::build_crate(folder, &paths::cache_folder()).map_err(|e| CliError::Failed(e.to_string()))?;
         output::line(&component.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)

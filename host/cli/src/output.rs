@@ -31,7 +31,11 @@ pub(crate) fn summary(summary: &Summary, job: &Job, as_json: bool) -> Result<(),
         eprintln!("failed: {}{model}: {} [{}]", failure.group, failure.message, failure.code);
     }
     if summary.failed as usize > SHOWN {
-        eprintln!("failed: and {} more (all of the first {} with --json)", summary.failed as usize - SHOWN, summary.failures.len());
+        eprintln!(
+            "failed: and {} more (all of the first {} with --json)",
+            summary.failed as usize - SHOWN,
+            summary.failures.len()
+        );
     }
     if as_json {
         return json(summary);
@@ -84,11 +88,15 @@ pub(crate) fn inspection(inspection: &Inspected, as_json: bool) -> Result<(), Cl
     if as_json {
         return json(inspection);
     }
-    let mut out = format!("component {}\ncontract  {}\nsize      {} bytes\n", inspection.id, inspection.contract, inspection.bytes);
+    let mut out = format!(
+        "component {}\ncontract  {}\nsize      {} bytes\n",
+        inspection.id, inspection.contract, inspection.bytes
+    );
     out.push_str("functions\n");
     for function in &inspection.functions {
         let arguments = function.arguments.join(", ");
-        let returns = if function.returns.is_empty() { String::new() } else { format!(" -> {}", function.returns.join(", ")) };
+        let returns =
+            if function.returns.is_empty() { String::new() } else { format!(" -> {}", function.returns.join(", ")) };
         out.push_str(&format!("  {} {}({arguments}){returns}\n", function.kind.as_str(), function.name));
         if !function.about.is_empty() {
             out.push_str(&format!("      {}\n", function.about));

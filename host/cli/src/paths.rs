@@ -9,7 +9,9 @@ const MEMORY_FALLBACK_BYTES: u64 = 1 << 30;
 /// The user's folder for what can be made again.
 pub(crate) fn cache_folder() -> PathBuf {
     let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let base = from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache"))).unwrap_or_else(std::env::temp_dir);
+    let base = from("XDG_CACHE_HOME")
+        .or_else(|| from("HOME").map(|home| home.join(".cache")))
+        .unwrap_or_else(std::env::temp_dir);
     base.join("sandbar")
 }
 
@@ -22,7 +24,8 @@ pub(crate) fn memory_for_rows() -> u64 {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let cgroup = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse::<u64>().ok());
     let machine = read("/proc/meminfo").and_then(|text| {
-        let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?.trim().trim_end_matches(" kB").parse::<u64>().ok();
+        let line =
+            text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?.trim().trim_end_matches(" kB").parse::<u64>().ok();
         line.map(|kib| kib * 1024)
     });
     let all = cgroup.into_iter().chain(machine).min();

@@ -79,7 +79,11 @@ mod tests {
     fn exactly_as_many_rows_are_for_testing() {
         for (rows, test) in [(0, 0), (1, 0), (1, 1), (4, 1), (10, 3), (1000, 250), (5, 9)] {
             for seed in 0..20 {
-                assert_eq!(chosen(seed, rows, test).len(), test.min(rows) as usize, "{rows} rows, {test} for testing, seed {seed}");
+                assert_eq!(
+                    chosen(seed, rows, test).len(),
+                    test.min(rows) as usize,
+                    "{rows} rows, {test} for testing, seed {seed}"
+                );
             }
         }
     }

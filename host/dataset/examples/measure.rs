@@ -57,7 +57,8 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
         ..Grouping::default()
     };
     let columns = [grouping.keys.clone(), grouping.features.clone(), vec![grouping.target.clone()]].concat();
-    let source = Source { paths: options.paths.clone(), filter: options.named.get("filter").cloned(), columns: Some(columns) };
+    let source =
+        Source { paths: options.paths.clone(), filter: options.named.get("filter").cloned(), columns: Some(columns) };
     let scan_options = ScanOptions {
         batch_rows: options.number("batch-rows", ScanOptions::default().batch_rows),
         morsel_bytes: options.number("morsel-mib", 16) as u64 * (1 << 20),
@@ -132,7 +133,8 @@ fn consume(partitions: &Partitions, threads: usize) -> (u64, u64, u64) {
                     for unit in partitions.units(partition).expect("units") {
                         groups.fetch_add(unit.groups.len() as u64, Ordering::Relaxed);
                         units.fetch_add(1, Ordering::Relaxed);
-                        let part = unit.groups.iter().fold(0u64, |sum, g| sum.wrapping_add(g.seed ^ u64::from(g.first_row)));
+                        let part =
+                            unit.groups.iter().fold(0u64, |sum, g| sum.wrapping_add(g.seed ^ u64::from(g.first_row)));
                         let tests = unit.test_targets.iter().fold(part, |sum, v| sum.wrapping_add(v.to_bits()));
                         sum.fetch_add(tests, Ordering::Relaxed);
                     }

@@ -87,7 +87,8 @@ pub fn read_metadata(path: impl AsRef<Path>) -> Result<Vec<(String, String)>, Da
     let path = path.as_ref();
     let fail = |reason: String| DatasetError::Read { file: path.display().to_string(), line: None, reason };
     let file = File::open(path).map_err(|e| fail(e.to_string()))?;
-    let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(|e| fail(io_error(e).to_string()))?;
+    let metadata =
+        ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(|e| fail(io_error(e).to_string()))?;
     let pairs = metadata.metadata().file_metadata().key_value_metadata().cloned().unwrap_or_default();
     let own = |pair: &KeyValue| pair.key != ARROW_SCHEMA;
     Ok(pairs.into_iter().filter(own).map(|pair| (pair.key, pair.value.unwrap_or_default())).collect())

@@ -41,7 +41,9 @@ fn group(files: &[RecordBatch], grouping: &Grouping, way: Way) -> Result<Vec<Vec
     let mut morsels: Vec<(usize, RecordBatch)> = Vec::new();
     for (file, batch) in files.iter().enumerate() {
         let step = way.morsel_rows.min(batch.num_rows().max(1));
-        morsels.extend((0..batch.num_rows()).step_by(step).map(|at| (file, batch.slice(at, step.min(batch.num_rows() - at)))));
+        morsels.extend(
+            (0..batch.num_rows()).step_by(step).map(|at| (file, batch.slice(at, step.min(batch.num_rows() - at)))),
+        );
     }
     let next = AtomicUsize::new(0);
     let take = || -> Result<(), DatasetError> {
@@ -82,7 +84,10 @@ fn collect(partitions: &[Vec<Unit>]) -> BTreeMap<String, (Rows, Rows)> {
     let mut groups = BTreeMap::new();
     for unit in partitions.iter().flatten() {
         assert_eq!(unit.keys.num_rows(), unit.groups.len());
-        assert_eq!(unit.batch.num_rows(), unit.groups.iter().map(|g| (g.train_rows + g.test_rows) as usize).sum::<usize>());
+        assert_eq!(
+            unit.batch.num_rows(),
+            unit.groups.iter().map(|g| (g.train_rows + g.test_rows) as usize).sum::<usize>()
+        );
         let mut tests = unit.test_targets.iter();
         let row = |row: u32| -> Vec<f64> {
             unit.batch.columns().iter().map(|c| c.as_primitive::<Float64Type>().value(row as usize)).collect()
@@ -163,7 +168,8 @@ fn random(seed: u64) -> Seed {
 /// A batch of `rows` rows: keys as given, features `a` and `b` and target `y`.
 fn batch(rows: usize, seed: u64, keys: Vec<(&str, ArrayRef)>) -> RecordBatch {
     let mut random = random(seed);
-    let mut column = || -> ArrayRef { Arc::new(Float64Array::from_iter_values((0..rows).map(|_| random.next_u64() as f64 / 1e15))) };
+    let mut column =
+        || -> ArrayRef { Arc::new(Float64Array::from_iter_values((0..rows).map(|_| random.next_u64() as f64 / 1e15))) };
     let values = ["a", "b", "y"].map(|name| (name, column()));
     RecordBatch::try_from_iter(keys.into_iter().chain(values)).expect("a batch")
 }
@@ -221,11 +227,16 @@ fn keys_of_several_columns() {
     let (rows, seed) = (20_000, 2);
     let n = numbers(rows, 700, seed);
     let zone: ArrayRef = Arc::new(n.iter().map(|i| (i % 7 != 3).then_some((i % 30) as i32)).collect::<Int32Array>());
-    let city: ArrayRef = Arc::new(n.iter().map(|i| (i % 5 > 0).then(|| format!("city {}", i % 23))).collect::<StringArray>());
+    let city: ArrayRef =
+        Arc::new(n.iter().map(|i| (i % 5 > 0).then(|| format!("city {}", i % 23))).collect::<StringArray>());
     let files = [batch(rows, seed, vec![("zone", zone), ("city", city)])];
     check("two columns", &files, &grouping(&["zone", "city"]));
     check("the other way round", &files, &grouping(&["city", "zone"]));
-    check("per file", &[files[0].clone(), files[0].slice(5, 10_000)], &Grouping { per_file: true, ..grouping(&["zone", "city"]) });
+    check(
+        "per file",
+        &[files[0].clone(), files[0].slice(5, 10_000)],
+        &Grouping { per_file: true, ..grouping(&["zone", "city"]) },
+    );
 
     let ab: ArrayRef = Arc::new(StringArray::from(vec!["a", "ab", "a", "ab"]));
     let bc: ArrayRef = Arc::new(StringArray::from(vec!["bc", "c", "bc", "c"]));
@@ -237,7 +248,9 @@ fn keys_of_several_columns() {
 #[test]
 fn shapes() {
     let seed = 3;
-    let key = |rows, below| -> ArrayRef { Arc::new(numbers(rows, below, seed).into_iter().map(|i| i as i32).collect::<Int32Array>()) };
+    let key = |rows, below| -> ArrayRef {
+        Arc::new(numbers(rows, below, seed).into_iter().map(|i| i as i32).collect::<Int32Array>())
+    };
     let keyed = |rows, below| batch(rows, seed, vec![("k", key(rows, below))]);
     let files = [keyed(9_000, 40), keyed(1, 40), keyed(5_000, 40)];
     for (what, files, grouping) in [
@@ -253,7 +266,8 @@ fn shapes() {
     ] {
         check(what, files, &grouping);
     }
-    let wide: Vec<(String, ArrayRef)> = (0..40).map(|i| (format!("c{i}"), keyed(3_000, 50).column(1 + i % 3).clone())).collect();
+    let wide: Vec<(String, ArrayRef)> =
+        (0..40).map(|i| (format!("c{i}"), keyed(3_000, 50).column(1 + i % 3).clone())).collect();
     let wide = RecordBatch::try_from_iter([("k".to_owned(), key(3_000, 50))].into_iter().chain(wide)).expect("a batch");
     let features = (1..40).map(|i| format!("c{i}")).collect();
     check("many features", &[wide], &Grouping { features, target: "c0".to_owned(), ..grouping(&["k"]) });
@@ -267,7 +281,8 @@ fn units_are_cut_at_groups_and_sorted() {
     let units = group(&files, &Grouping { unit_bytes, ..grouping(&["k"]) }, PLAIN).expect("groups");
     assert!(units.iter().any(|p| p.len() > 1));
     for partition in &units {
-        let keys = partition.iter().flat_map(|u| u.keys.column(0).as_primitive::<arrow_array::types::Int32Type>().values());
+        let keys =
+            partition.iter().flat_map(|u| u.keys.column(0).as_primitive::<arrow_array::types::Int32Type>().values());
         assert!(keys.clone().zip(keys.skip(1)).all(|(a, b)| a < b), "groups of a partition are sorted");
         assert!(partition.iter().all(|u| u.batch.num_rows() * 3 * 8 <= unit_bytes));
     }
@@ -300,10 +315,7 @@ fn groups_with_values_that_are_no_numbers_fail_alone() {
     let infinite = format!("1 value of column `a` is infinite: {advice}");
     assert_eq!(
         told,
-        [
-            ("k=2, file=data/0.parquet", nulls, 2, Code::Values),
-            ("k=3, file=data/0.parquet", infinite, 2, Code::Values),
-        ]
+        [("k=2, file=data/0.parquet", nulls, 2, Code::Values), ("k=3, file=data/0.parquet", infinite, 2, Code::Values),]
     );
     let kept = collect(&units);
     assert_eq!(kept.keys().collect::<Vec<_>>(), ["k=1, file=data/0.parquet", "k=4, file=data/0.parquet"]);
@@ -334,7 +346,8 @@ fn a_million_groups() {
     let files = [batch(rows as usize, 8, vec![("k", key)])];
     let grouping = grouping(&["k"]);
     let plain = group(&files, &grouping, PLAIN).expect("groups");
-    let spilled = group(&files, &grouping, Way { threads: 2, batch_rows: 65_536, morsel_rows: 300_000, budget_bytes: 1 << 19 });
+    let spilled =
+        group(&files, &grouping, Way { threads: 2, batch_rows: 65_536, morsel_rows: 300_000, budget_bytes: 1 << 19 });
     let spilled = spilled.expect("groups");
     assert_eq!(plain.iter().flatten().map(|u| u.groups.len()).sum::<usize>(), 1_000_000);
     let same = plain.iter().flatten().zip(spilled.iter().flatten()).all(|(a, b)| fingerprint(a) == fingerprint(b));
@@ -344,7 +357,8 @@ fn a_million_groups() {
 #[test]
 fn what_makes_no_sense_is_refused_by_name() {
     let text: ArrayRef = Arc::new(StringArray::from(vec!["x"]));
-    let list: ArrayRef = Arc::new(arrow_array::ListArray::from_iter_primitive::<Float64Type, _, _>([Some([Some(1.0)])]));
+    let list: ArrayRef =
+        Arc::new(arrow_array::ListArray::from_iter_primitive::<Float64Type, _, _>([Some([Some(1.0)])]));
     let key: ArrayRef = Arc::new(Int32Array::from(vec![1]));
     let files = [batch(1, 9, vec![("k", key.clone()), ("text", text), ("list", list), ("file", key)])];
     let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
@@ -353,11 +367,17 @@ fn what_makes_no_sense_is_refused_by_name() {
         (grouping(&["list"]), "key `list` has type List(Float64), which rows can't be grouped by"),
         (grouping(&["file"]), "a key can't be named `file`"),
         (grouping(&["k", "k"]), "key `k` is named twice"),
-        (Grouping { features: names(&["text"]), ..grouping(&[]) }, "feature `text` has type Utf8, and has to be a number"),
+        (
+            Grouping { features: names(&["text"]), ..grouping(&[]) },
+            "feature `text` has type Utf8, and has to be a number",
+        ),
         (Grouping { features: names(&["a", "a"]), ..grouping(&[]) }, "feature `a` is named twice"),
         (Grouping { features: names(&["a", "y"]), ..grouping(&[]) }, "`y` is the target and can't be a feature"),
         (Grouping { features: names(&[]), ..grouping(&[]) }, "no feature"),
-        (Grouping { target: "list".to_owned(), ..grouping(&[]) }, "target `list` has type List(Float64), and has to be a number"),
+        (
+            Grouping { target: "list".to_owned(), ..grouping(&[]) },
+            "target `list` has type List(Float64), and has to be a number",
+        ),
         (Grouping { test: 1.0, ..grouping(&[]) }, "test = 1 is no share of rows"),
         (Grouping { test: f64::NAN, ..grouping(&[]) }, "test = NaN is no share of rows"),
     ] {

@@ -73,7 +73,9 @@ pub fn build_crate(folder: &Path, cache: &Path) -> Result<PathBuf, BuildError> {
     sources.extend(folder.ancestors().map(|a| a.join("Cargo.lock")).find(|lock| lock.is_file()));
     let stamp = Stamp { flags: FLAGS_VERSION, component: component.clone(), sources };
     let text = serde_json::to_vec(&stamp).map_err(io::Error::other).map_err(at(&stamp_path))?;
-    fs::create_dir_all(stamp_path.parent().unwrap_or(cache)).and_then(|()| fs::write(&stamp_path, text)).map_err(at(&stamp_path))?;
+    fs::create_dir_all(stamp_path.parent().unwrap_or(cache))
+        .and_then(|()| fs::write(&stamp_path, text))
+        .map_err(at(&stamp_path))?;
     Ok(component)
 }
 
@@ -87,7 +89,8 @@ fn stamp_path(folder: &Path, cache: &Path) -> PathBuf {
 fn fresh(stamp: &Path) -> Option<PathBuf> {
     let stamp: Stamp = serde_json::from_slice(&fs::read(stamp).ok()?).ok()?;
     let made = modified(&stamp.component)?;
-    let unchanged = stamp.flags == FLAGS_VERSION && stamp.sources.iter().all(|source| modified(source).is_some_and(|m| m <= made));
+    let unchanged =
+        stamp.flags == FLAGS_VERSION && stamp.sources.iter().all(|source| modified(source).is_some_and(|m| m <= made));
     unchanged.then_some(stamp.component)
 }
 
@@ -101,7 +104,12 @@ fn dep_info(path: &Path) -> io::Result<Vec<PathBuf>> {
     let first = text.lines().next().unwrap_or_default();
     let sources = first.split_once(": ").map_or("", |(_, sources)| sources);
     // Spaces in names are escaped with a backslash.
-    Ok(sources.replace("\\ ", "\0").split(' ').filter(|s| !s.is_empty()).map(|s| PathBuf::from(s.replace('\0', " "))).collect())
+    Ok(sources
+        .replace("\\ ", "\0")
+        .split(' ')
+        .filter(|s| !s.is_empty())
+        .map(|s| PathBuf::from(s.replace('\0', " ")))
+        .collect())
 }
 
 #[derive(Deserialize)]
@@ -132,11 +140,16 @@ fn cargo(folder: &Path) -> Result<PathBuf, BuildError> {
     for line in io::BufReader::new(child.stdout.take().expect("it is piped")).lines() {
         let Ok(message) = serde_json::from_str::<Message>(&line.map_err(io)?) else { continue };
         if message.reason == "compiler-artifact" && message.manifest_path == folder.join("Cargo.toml") {
-            component = message.filenames.into_iter().find(|f| f.extension().is_some_and(|e| e == "wasm")).or(component);
+            component =
+                message.filenames.into_iter().find(|f| f.extension().is_some_and(|e| e == "wasm")).or(component);
         }
     }
     if !child.wait().map_err(io)?.success() {
-        let hint = if target_is_missing() { "; the target wasm32-wasip2 is not installed: run `rustup target add wasm32-wasip2`, or `cargo xtask setup` in Sandbar's own checkout" } else { "" };
+        let hint = if target_is_missing() {
+            "; the target wasm32-wasip2 is not installed: run `rustup target add wasm32-wasip2`, or `cargo xtask setup` in Sandbar's own checkout"
+        } else {
+            ""
+        };
         return Err(BuildError::Cargo { folder: folder.to_owned(), hint });
     }
     component.ok_or_else(|| BuildError::NoComponent(folder.to_owned()))

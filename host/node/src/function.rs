@@ -32,13 +32,22 @@ pub(crate) struct Callable {
 
 impl Components {
     /// Resolves `udf`, which must be one of `kinds`.
-    pub(crate) async fn resolve(&mut self, node: &Node, udf: &str, kinds: &[Kind], params: &serde_json::Map<String, serde_json::Value>) -> Result<Callable, NodeError> {
+    pub(crate) async fn resolve(
+        &mut self,
+        node: &Node,
+        udf: &str,
+        kinds: &[Kind],
+        params: &serde_json::Map<String, serde_json::Value>,
+    ) -> Result<Callable, NodeError> {
         let Some((path, name)) = udf.rsplit_once('#') else {
-            return Err(NodeError::Job(format!("`{udf}` is not PATH#function, where PATH is a component or the folder of a crate")));
+            return Err(NodeError::Job(format!(
+                "`{udf}` is not PATH#function, where PATH is a component or the folder of a crate"
+            )));
         };
         let component = self.load(node, Path::new(path)).await?;
         let index = find(&component.functions, name, kinds).map_err(|f| f.of(udf))?;
-        let params = serde_json::to_string(params).map_err(|e| NodeError::Job(format!("the parameters of `{udf}`: {e}")))?;
+        let params =
+            serde_json::to_string(params).map_err(|e| NodeError::Job(format!("the parameters of `{udf}`: {e}")))?;
         let binding = Binding::new(component.compiled.clone(), index as u32, params, udf.to_owned())?;
         Ok(Callable { binding, function: component.functions[index].clone(), component })
     }
@@ -63,7 +72,14 @@ fn find(functions: &[Function], name: &str, kinds: &[Kind]) -> Result<usize, Fau
     };
     if !kinds.contains(&functions[index].kind) {
         let wanted: Vec<_> = kinds.iter().map(|k| k.as_str()).collect();
-        return Err(Fault::new(Code::Export, format!("`{name}` is a {} function, where a {} is needed", functions[index].kind.as_str(), wanted.join(" or "))));
+        return Err(Fault::new(
+            Code::Export,
+            format!(
+                "`{name}` is a {} function, where a {} is needed",
+                functions[index].kind.as_str(),
+                wanted.join(" or ")
+            ),
+        ));
     }
     Ok(index)
 }
@@ -98,7 +114,8 @@ impl Node {
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
-    let temporary = folder.join(format!(".{}.{}", path.file_name().unwrap_or_default().to_string_lossy(), std::process::id()));
+    let temporary =
+        folder.join(format!(".{}.{}", path.file_name().unwrap_or_default().to_string_lossy(), std::process::id()));
     std::fs::write(&temporary, bytes)?;
     std::fs::rename(&temporary, path)
 }
@@ -139,13 +156,29 @@ pub async fn inspect(node: &Node, path: &Path) -> Result<Inspected, NodeError> {
     let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
     let shape = sandbar_sandbox::check_binary(&bytes).map_err(|f| f.of(&path.display().to_string()))?;
     let loaded = node.load(&bytes, path).await?;
-    let functions = loaded.functions.iter().map(|f| InspectedFunction { name: f.name.clone(), kind: f.kind, arguments: columns(&f.arguments), returns: columns(&f.returns), about: f.about.clone() });
-    Ok(Inspected { id: loaded.compiled.id().to_string(), bytes: shape.bytes, contract: sandbar_sandbox::CONTRACT, imports: shape.imports, functions: functions.collect() })
+    let functions = loaded.functions.iter().map(|f| InspectedFunction {
+        name: f.name.clone(),
+        kind: f.kind,
+        arguments: columns(&f.arguments),
+        returns: columns(&f.returns),
+        about: f.about.clone(),
+    });
+    Ok(Inspected {
+        id: loaded.compiled.id().to_string(),
+        bytes: shape.bytes,
+        contract: sandbar_sandbox::CONTRACT,
+        imports: shape.imports,
+        functions: functions.collect(),
+    })
 }
 
 fn columns(encoded: &[u8]) -> Vec<String> {
     let Ok(schema) = decode(encoded) else { return vec!["(malformed)".to_owned()] };
-    schema.fields().iter().map(|f| if f.data_type().is_null() { f.name().clone() } else { format!("{}: {}", f.name(), f.data_type()) }).collect()
+    schema
+        .fields()
+        .iter()
+        .map(|f| if f.data_type().is_null() { f.name().clone() } else { format!("{}: {}", f.name(), f.data_type()) })
+        .collect()
 }
 
 /// The schema that a component says of its arguments or its result; empty bytes
@@ -154,5 +187,6 @@ pub(crate) fn decode(encoded: &[u8]) -> Result<arrow_schema::Schema, Fault> {
     if encoded.is_empty() {
         return Ok(arrow_schema::Schema::empty());
     }
-    sandbar_batch::decode_schema(encoded).map_err(|e| Fault::new(Code::BadOutput, format!("its description is malformed: {e}")))
+    sandbar_batch::decode_schema(encoded)
+        .map_err(|e| Fault::new(Code::BadOutput, format!("its description is malformed: {e}")))
 }

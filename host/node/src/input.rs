@@ -46,7 +46,11 @@ pub(crate) fn of_unit(unit: &Unit) -> Result<(Payload, Groups), Fault> {
 }
 
 /// Rows of groups with the stored model of each.
-pub(crate) fn of_models(batch: &RecordBatch, groups: &[(u32, u32)], models: &[&[u8]]) -> Result<(Payload, Groups), Fault> {
+pub(crate) fn of_models(
+    batch: &RecordBatch,
+    groups: &[(u32, u32)],
+    models: &[&[u8]],
+) -> Result<(Payload, Groups), Fault> {
     let encoded = encode(batch)?;
     let mut table = Vec::with_capacity(groups.len() * GROUP_BYTES);
     for (first_row, rows) in groups {
@@ -67,8 +71,10 @@ pub(crate) fn of_models(batch: &RecordBatch, groups: &[(u32, u32)], models: &[&[
 
 fn with_groups(encoded: &Encoded, count: usize, table: &[u8], extra: &[u8]) -> Result<(Payload, Groups), Fault> {
     let (file, places) = write(encoded, &[table, extra])?;
-    let payload = Payload::File { file, body_bytes: encoded.body_bytes as u64, header_bytes: encoded.header.len() as u64 };
-    let groups = Groups { count: count as u32, table_at: places[0], extra_at: places[1], extra_bytes: extra.len() as u64 };
+    let payload =
+        Payload::File { file, body_bytes: encoded.body_bytes as u64, header_bytes: encoded.header.len() as u64 };
+    let groups =
+        Groups { count: count as u32, table_at: places[0], extra_at: places[1], extra_bytes: extra.len() as u64 };
     Ok((payload, groups))
 }
 

@@ -149,7 +149,9 @@ impl Job {
         for assignment in overrides {
             set(&mut table, assignment).map_err(NodeError::Job)?;
         }
-        let job: Job = toml::Value::Table(table).try_into().map_err(|e: toml::de::Error| NodeError::Job(e.to_string().trim().to_owned()))?;
+        let job: Job = toml::Value::Table(table)
+            .try_into()
+            .map_err(|e: toml::de::Error| NodeError::Job(e.to_string().trim().to_owned()))?;
         job.check().map_err(NodeError::Job)?;
         Ok(job)
     }
@@ -162,7 +164,9 @@ impl Job {
             return Err("`train.features` is empty: name the columns to learn from".into());
         }
         if self.train.models.is_empty() {
-            return Err("`train.models` is empty: name at least one trainer, such as { udf = \"udfs/models#linear\" }".into());
+            return Err(
+                "`train.models` is empty: name at least one trainer, such as { udf = \"udfs/models#linear\" }".into()
+            );
         }
         if !(0.0..1.0).contains(&self.train.test) {
             return Err(format!("`train.test` is {}, not a share of the rows from 0 to below 1", self.train.test));
@@ -192,9 +196,9 @@ pub fn set(table: &mut toml::Table, assignment: &str) -> Result<(), String> {
     let Some((path, text)) = assignment.split_once('=') else {
         return Err(format!("`{assignment}` is not KEY=VALUE"));
     };
-    let parsed: toml::Table = format!("value = {}", text.trim())
-        .parse()
-        .map_err(|_| format!("`{}` is not a TOML value; text needs quotes: --set '{path}=\"{}\"'", text.trim(), text.trim()))?;
+    let parsed: toml::Table = format!("value = {}", text.trim()).parse().map_err(|_| {
+        format!("`{}` is not a TOML value; text needs quotes: --set '{path}=\"{}\"'", text.trim(), text.trim())
+    })?;
     let value = parsed.get("value").cloned().ok_or_else(|| format!("`{assignment}` has no value"))?;
     let keys: Vec<&str> = path.trim().split('.').collect();
     let (last, parents) = keys.split_last().ok_or("the key is empty")?;
@@ -211,7 +215,9 @@ fn place(mut at: &mut toml::Value, parents: &[&str], last: &str, value: toml::Va
     for key in parents {
         at = match at {
             toml::Value::Table(table) => table.entry(*key).or_insert_with(|| toml::Value::Table(toml::Table::new())),
-            toml::Value::Array(list) => key.parse::<usize>().ok().and_then(|i| list.get_mut(i)).ok_or_else(|| wrong(key))?,
+            toml::Value::Array(list) => {
+                key.parse::<usize>().ok().and_then(|i| list.get_mut(i)).ok_or_else(|| wrong(key))?
+            }
             _ => return Err(wrong(key)),
         };
     }

@@ -7,8 +7,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, UInt32Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
-use arrow_schema::{DataType, Field, Schema};
 use arrow_ord::sort::{SortColumn, lexsort_to_indices};
+use arrow_schema::{DataType, Field, Schema};
 use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave;
 use arrow_select::take::{take, take_record_batch};
@@ -75,10 +75,12 @@ impl Fitted {
             let group = column(batch, "group", &DataType::UInt32)?;
             let code = column(batch, "code", &DataType::Utf8)?;
             let error = column(batch, "error", &DataType::Utf8)?;
-            let (group, code, error) = (group.as_primitive::<UInt32Type>(), code.as_string::<i32>(), error.as_string::<i32>());
+            let (group, code, error) =
+                (group.as_primitive::<UInt32Type>(), code.as_string::<i32>(), error.as_string::<i32>());
             for row in 0..batch.num_rows() {
                 let at = group.value(row);
-                let slot = self.rows.get_mut(at as usize).ok_or_else(|| malformed(format!("there is no group {at}")))?;
+                let slot =
+                    self.rows.get_mut(at as usize).ok_or_else(|| malformed(format!("there is no group {at}")))?;
                 settled.push(at);
                 if code.is_null(row) {
                     *slot = Some((self.batches.len(), row));
@@ -182,7 +184,9 @@ impl Places {
             first.push(total);
             total += model.batches.len();
         }
-        let place = |(group, model, _): &(usize, usize, u32)| fitted[*model].rows[*group].map(|(batch, row)| (first[*model] + batch, row));
+        let place = |(group, model, _): &(usize, usize, u32)| {
+            fitted[*model].rows[*group].map(|(batch, row)| (first[*model] + batch, row))
+        };
         Places(order.iter().filter_map(place).collect())
     }
 
@@ -207,10 +211,16 @@ pub(crate) fn sorted(batches: &[RecordBatch], by: impl Iterator<Item = usize>) -
 /// The failures of a unit: groups that could not be used, and models of groups
 /// that failed.
 pub(crate) fn failures(unit: &Unit, labels: &[String], fitted: &[Fitted]) -> Vec<Failure> {
-    let mut out: Vec<Failure> = unit.failed.iter().map(|f| Failure::new(f.group.clone(), None, f.code, f.reason.clone())).collect();
+    let mut out: Vec<Failure> =
+        unit.failed.iter().map(|f| Failure::new(f.group.clone(), None, f.code, f.reason.clone())).collect();
     for (label, model) in labels.iter().zip(fitted) {
         for (group, fault) in &model.faults {
-            out.push(Failure::new(describe_key(&unit.keys, *group as usize), Some(label), fault.code, fault.message.clone()));
+            out.push(Failure::new(
+                describe_key(&unit.keys, *group as usize),
+                Some(label),
+                fault.code,
+                fault.message.clone(),
+            ));
         }
     }
     out
@@ -231,11 +241,13 @@ const CELL_CHARS_MAX: usize = 60;
 /// The rows of up to `groups` groups of an output, without the stored models.
 pub(crate) fn table(rows: &RecordBatch, groups: usize) -> Option<Table> {
     let options = FormatOptions::default();
-    let shown: Vec<usize> = (0..rows.num_columns()).filter(|c| rows.schema_ref().field(*c).name() != "model_bytes").collect();
+    let shown: Vec<usize> =
+        (0..rows.num_columns()).filter(|c| rows.schema_ref().field(*c).name() != "model_bytes").collect();
     let format = |c: &usize| ArrayFormatter::try_new(rows.column(*c), &options).ok();
     let formatters = shown.iter().map(format).collect::<Option<Vec<_>>>()?;
     let rank = rows.column_by_name("rank")?.as_primitive_opt::<UInt32Type>()?;
-    let mut table = Table { header: shown.iter().map(|c| rows.schema_ref().field(*c).name().clone()).collect(), rows: Vec::new() };
+    let mut table =
+        Table { header: shown.iter().map(|c| rows.schema_ref().field(*c).name().clone()).collect(), rows: Vec::new() };
     let mut seen = 0;
     for row in 0..rows.num_rows() {
         seen += usize::from(rank.value(row) == 1);

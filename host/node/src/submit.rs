@@ -122,12 +122,26 @@ impl Node {
             let callable = components.resolve(self, &spec.udf, &[Kind::Trainer], &spec.params).await?;
             let id = callable.component.compiled.id();
             self.remember_component(&callable.component.path, &id.to_string())?;
-            let trainer = Trainer { component: id.to_string(), function: callable.function.name.clone(), params: callable.binding.params.clone(), path: callable.component.path.clone() };
+            let trainer = Trainer {
+                component: id.to_string(),
+                function: callable.function.name.clone(),
+                params: callable.binding.params.clone(),
+                path: callable.component.path.clone(),
+            };
             trainers.insert(spec.label().to_owned(), trainer);
             models.push(callable.binding);
         }
         let labels = job.train.models.iter().map(|m| m.label().to_owned()).collect();
-        let running = Running { pool: self.pool.clone(), progress: self.progress.clone(), transforms, models, labels, metric: job.train.metric, limits: job.limits, seed: job.train.seed };
+        let running = Running {
+            pool: self.pool.clone(),
+            progress: self.progress.clone(),
+            transforms,
+            models,
+            labels,
+            metric: job.train.metric,
+            limits: job.limits,
+            seed: job.train.seed,
+        };
         Ok((running, Remembered { job: job.clone(), trainers }))
     }
 
@@ -149,7 +163,8 @@ impl Node {
 
     async fn open(&self, job: &Job, running: &Running) -> Result<Scan, NodeError> {
         let train = &job.train;
-        let mut needed: Needed = Some(train.group_by.iter().chain(&train.features).chain([&train.target]).cloned().collect());
+        let mut needed: Needed =
+            Some(train.group_by.iter().chain(&train.features).chain([&train.target]).cloned().collect());
         for transform in running.transforms.iter().rev() {
             needed = transform.needs(needed);
         }
@@ -157,7 +172,12 @@ impl Node {
         Ok(Scan::open(source, ScanOptions::default()).await?)
     }
 
-    async fn read(&self, job: &Job, running: &Arc<Running>, scan: &Arc<Scan>) -> Result<(Grouper, SchemaRef), NodeError> {
+    async fn read(
+        &self,
+        job: &Job,
+        running: &Arc<Running>,
+        scan: &Arc<Scan>,
+    ) -> Result<(Grouper, SchemaRef), NodeError> {
         let morsels = scan.morsels().len();
         self.progress.enter(Phase::Reading, morsels as u64);
         // The schema behind the transforms is what they make of no rows.
@@ -188,7 +208,14 @@ impl Node {
         Ok((grouper, key_schema(train, &schema)))
     }
 
-    async fn train(&self, running: &Arc<Running>, grouper: Grouper, keys: SchemaRef, output: &Path, metadata: Vec<(String, String)>) -> Result<Summary, NodeError> {
+    async fn train(
+        &self,
+        running: &Arc<Running>,
+        grouper: Grouper,
+        keys: SchemaRef,
+        output: &Path,
+        metadata: Vec<(String, String)>,
+    ) -> Result<Summary, NodeError> {
         let partitions = Arc::new(grouper.finish()?);
         self.progress.enter(Phase::Training, partitions.len() as u64);
         let mut sink = Sink::new(output, results::output_schema(&keys), keys.fields().len(), metadata)?;
@@ -219,18 +246,32 @@ impl Running {
     }
 }
 
-async fn read_morsel(running: Arc<Running>, scan: Arc<Scan>, grouper: Grouper, schema: SchemaRef, morsel: usize) -> Result<(), NodeError> {
+async fn read_morsel(
+    running: Arc<Running>,
+    scan: Arc<Scan>,
+    grouper: Grouper,
+    schema: SchemaRef,
+    morsel: usize,
+) -> Result<(), NodeError> {
     let mut groups = grouper.morsel(morsel as u64, scan.morsels()[morsel].file)?;
     let this = &running;
     // Two batches at a time: one is transformed while the next is decoded.
-    let mut batches = scan.read(morsel)?.enumerate().map(|(number, batch)| async move {
-        let batch = batch?;
-        this.progress.rows.fetch_add(batch.num_rows() as u64, Relaxed);
-        Ok::<_, NodeError>(this.transform(batch, morsel as u64, number as u64).await?)
-    }).buffered(2);
+    let mut batches = scan
+        .read(morsel)?
+        .enumerate()
+        .map(|(number, batch)| async move {
+            let batch = batch?;
+            this.progress.rows.fetch_add(batch.num_rows() as u64, Relaxed);
+            Ok::<_, NodeError>(this.transform(batch, morsel as u64, number as u64).await?)
+        })
+        .buffered(2);
     while let Some(batch) = batches.try_next().await? {
         if batch.schema_ref().fields() != schema.fields() {
-            let message = format!("a transform gives other columns for some rows than for others: {} instead of {}", batch.schema_ref(), schema);
+            let message = format!(
+                "a transform gives other columns for some rows than for others: {} instead of {}",
+                batch.schema_ref(),
+                schema
+            );
             return Err(Fault::new(Code::BadOutput, message).into());
         }
         groups.push(&batch)?;
@@ -253,7 +294,8 @@ struct Part {
 async fn train_partition(running: Arc<Running>, partitions: Arc<Partitions>, p: usize) -> Result<Part, NodeError> {
     let units: Vec<Unit> = tokio::task::spawn_blocking(move || partitions.units(p)).await??;
     let mut part = Part::default();
-    let mut done = futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(2 * running.pool.workers());
+    let mut done =
+        futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(2 * running.pool.workers());
     while let Some((unit, rows, failures)) = done.try_next().await? {
         part.groups += (unit.groups.len() + unit.failed.len()) as u64;
         part.skipped += unit.skipped as u64;
@@ -272,7 +314,11 @@ async fn train_unit(running: &Running, unit: Unit) -> Result<(Unit, Option<Recor
     let (payload, groups) = input::of_unit(&unit)?;
     let calls = running.models.iter().map(|binding| {
         let work = Work::Fit(payload.clone(), groups);
-        fit(running, Request { binding: binding.clone(), seed: running.seed, limits: running.limits, work, without: Vec::new() }, unit.groups.len())
+        fit(
+            running,
+            Request { binding: binding.clone(), seed: running.seed, limits: running.limits, work, without: Vec::new() },
+            unit.groups.len(),
+        )
     });
     let fitted: Vec<Fitted> = futures::future::try_join_all(calls).await?;
     let failures = results::failures(&unit, &running.labels, &fitted);
@@ -322,7 +368,12 @@ struct Sink {
 const PREVIEW_ROWS: usize = 60;
 
 impl Sink {
-    fn new(output: &Path, schema: arrow_schema::Schema, keys: usize, metadata: Vec<(String, String)>) -> Result<Sink, NodeError> {
+    fn new(
+        output: &Path,
+        schema: arrow_schema::Schema,
+        keys: usize,
+        metadata: Vec<(String, String)>,
+    ) -> Result<Sink, NodeError> {
         let writer = ParquetOutput::create(output, Arc::new(schema), metadata)?;
         Ok(Sink { writer, keys, kept: Some(Vec::new()), kept_rows: 0, preview: None, summary: Summary::default() })
     }

@@ -28,7 +28,11 @@ pub(crate) struct Transform {
 pub(crate) type Needed = Option<Vec<String>>;
 
 impl Transform {
-    pub(crate) async fn new(node: &Node, components: &mut Components, spec: &TransformSpec) -> Result<Transform, NodeError> {
+    pub(crate) async fn new(
+        node: &Node,
+        components: &mut Components,
+        spec: &TransformSpec,
+    ) -> Result<Transform, NodeError> {
         let callable = components.resolve(node, &spec.udf, &[Kind::Scalar, Kind::Batch], &spec.params).await?;
         let arguments = decode(&callable.function.arguments).map_err(|f| f.of(&spec.udf))?;
         let scalar = callable.function.kind == Kind::Scalar;
@@ -54,20 +58,33 @@ impl Transform {
     }
 
     /// Runs it over a batch, in a worker.
-    pub(crate) async fn run(&self, pool: &Pool, batch: RecordBatch, seed: u64, limits: &Limits) -> Result<RecordBatch, Fault> {
+    pub(crate) async fn run(
+        &self,
+        pool: &Pool,
+        batch: RecordBatch,
+        seed: u64,
+        limits: &Limits,
+    ) -> Result<RecordBatch, Fault> {
         let input = self.project(&batch).map_err(|f| f.of(&self.udf))?;
         let work = Work::Process(input::of_batch(&input).map_err(|f| f.of(&self.udf))?);
-        let request = Request { binding: self.callable.binding.clone(), seed, limits: *limits, work, without: Vec::new() };
+        let request =
+            Request { binding: self.callable.binding.clone(), seed, limits: *limits, work, without: Vec::new() };
         let out = pool.call(request).await?.batches;
         let wrong = |what: String| Fault::new(Code::BadOutput, what).of(&self.udf);
         let Some(first) = out.first() else { return Err(wrong("it hands back no batch".into())) };
         let joined = match out.as_slice() {
             [only] => only.clone(),
-            several => arrow_select::concat::concat_batches(first.schema_ref(), several).map_err(|e| wrong(format!("its batches differ: {e}")))?,
+            several => arrow_select::concat::concat_batches(first.schema_ref(), several)
+                .map_err(|e| wrong(format!("its batches differ: {e}")))?,
         };
         let Some(name) = &self.output else { return Ok(joined) };
         if joined.num_rows() != batch.num_rows() || joined.num_columns() != 1 {
-            return Err(wrong(format!("it hands back {} columns of {} rows, a scalar function gives one of {}", joined.num_columns(), joined.num_rows(), batch.num_rows())));
+            return Err(wrong(format!(
+                "it hands back {} columns of {} rows, a scalar function gives one of {}",
+                joined.num_columns(),
+                joined.num_rows(),
+                batch.num_rows()
+            )));
         }
         with_column(&batch, name, &joined).map_err(|e| wrong(e.to_string()))
     }
@@ -79,18 +96,33 @@ impl Transform {
         for (i, (argument, column)) in columns.iter().enumerate() {
             let Some(array) = batch.column_by_name(column) else {
                 let there: Vec<_> = batch.schema_ref().fields().iter().map(|f| f.name().as_str()).collect();
-                return Err(Fault::new(Code::Columns, format!("it needs column `{column}`; there are {}", there.join(", "))));
+                return Err(Fault::new(
+                    Code::Columns,
+                    format!("it needs column `{column}`; there are {}", there.join(", ")),
+                ));
             };
             let wanted = self.types.get(i).filter(|t| self.output.is_some() && *t != array.data_type());
             let array = match wanted {
                 None => array.clone(),
-                Some(wanted) => cast_with_options(array, wanted, &CastOptions { safe: false, ..CastOptions::default() })
-                    .map_err(|e| Fault::new(Code::Columns, format!("column `{column}` has type {}, its argument `{argument}` is {wanted}: {e}", array.data_type())))?,
+                Some(wanted) => {
+                    cast_with_options(array, wanted, &CastOptions { safe: false, ..CastOptions::default() }).map_err(
+                        |e| {
+                            Fault::new(
+                                Code::Columns,
+                                format!(
+                                    "column `{column}` has type {}, its argument `{argument}` is {wanted}: {e}",
+                                    array.data_type()
+                                ),
+                            )
+                        },
+                    )?
+                }
             };
             fields.push(Field::new(argument, array.data_type().clone(), true));
             arrays.push(array);
         }
-        RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).map_err(|e| Fault::new(Code::Columns, e.to_string()))
+        RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)
+            .map_err(|e| Fault::new(Code::Columns, e.to_string()))
     }
 }
 
@@ -101,7 +133,12 @@ fn columns(spec: &TransformSpec, arguments: &Schema, scalar: bool) -> Result<Opt
         None => Ok(Some(names.iter().map(|n| (n.clone(), n.clone())).collect())),
         Some(Columns::Names(columns)) if scalar || columns.len() == names.len() => {
             if columns.len() != names.len() {
-                return Err(format!("it takes {} columns ({}), `columns` names {}", names.len(), names.join(", "), columns.len()));
+                return Err(format!(
+                    "it takes {} columns ({}), `columns` names {}",
+                    names.len(),
+                    names.join(", "),
+                    columns.len()
+                ));
             }
             Ok(Some(names.into_iter().zip(columns.iter().cloned()).collect()))
         }

@@ -38,16 +38,23 @@ pub struct Shape {
 
 /// Reads the shape of a component, or says what the bytes are instead.
 pub fn inspect(bytes: &[u8]) -> Result<Shape, Fault> {
-    let malformed = |e: wasmparser::BinaryReaderError| Fault::new(Code::NotAComponent, format!("it is not valid WebAssembly: {e}"));
+    let malformed =
+        |e: wasmparser::BinaryReaderError| Fault::new(Code::NotAComponent, format!("it is not valid WebAssembly: {e}"));
     if !bytes.starts_with(b"\0asm") {
-        return Err(Fault::new(Code::NotAComponent, "it is not WebAssembly: it does not start with \\0asm; build it with `host build`"));
+        return Err(Fault::new(
+            Code::NotAComponent,
+            "it is not WebAssembly: it does not start with \\0asm; build it with `host build`",
+        ));
     }
     let mut shape = Shape { imports: Vec::new(), exports: Vec::new(), bytes: bytes.len() as u64, image_end: 0 };
     let mut depth = 0usize;
     for payload in Parser::new(0).parse_all(bytes) {
         match payload.map_err(malformed)? {
             Payload::Version { encoding: Encoding::Module, .. } if depth == 0 => {
-                return Err(Fault::new(Code::NotAComponent, "it is a core WebAssembly module, not a component; build it for wasm32-wasip2, for instance with `host build`"));
+                return Err(Fault::new(
+                    Code::NotAComponent,
+                    "it is a core WebAssembly module, not a component; build it for wasm32-wasip2, for instance with `host build`",
+                ));
             }
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
@@ -79,19 +86,32 @@ pub fn check_binary(bytes: &[u8]) -> Result<Shape, Fault> {
         if import.starts_with("sandbar:udf/") {
             return Err(other_version(import));
         }
-        return Err(Fault::new(Code::Import, format!("it imports `{import}`, which is not granted; a function has no files, network, clock or environment")));
+        return Err(Fault::new(
+            Code::Import,
+            format!(
+                "it imports `{import}`, which is not granted; a function has no files, network, clock or environment"
+            ),
+        ));
     }
     if shape.exports.iter().any(|e| e == GUEST) {
         return Ok(shape);
     }
     match shape.exports.iter().find(|e| e.starts_with(GUEST_ANY_VERSION)) {
         Some(export) => Err(other_version(export)),
-        None => Err(Fault::new(Code::Contract, format!("it does not export `{GUEST}`; write it with the crate sandbar-guest"))),
+        None => Err(Fault::new(
+            Code::Contract,
+            format!("it does not export `{GUEST}`; write it with the crate sandbar-guest"),
+        )),
     }
 }
 
 fn other_version(name: &str) -> Fault {
-    Fault::new(Code::Contract, format!("it was built for `{name}`, this host serves {CONTRACT}; build it again with the sandbar-guest of this host"))
+    Fault::new(
+        Code::Contract,
+        format!(
+            "it was built for `{name}`, this host serves {CONTRACT}; build it again with the sandbar-guest of this host"
+        ),
+    )
 }
 
 /// Where an active segment ends, if it says so by constants.
@@ -113,26 +133,37 @@ mod tests {
         let bytes = wat::parse_str(text).unwrap();
         match (check_binary(&bytes), expect) {
             (Ok(shape), Ok(image_end)) => assert_eq!(shape.image_end, image_end, "{text}"),
-            (Err(fault), Err((code, words))) => assert!(fault.code == code && fault.message.contains(words), "{text}: {fault}"),
+            (Err(fault), Err((code, words))) => {
+                assert!(fault.code == code && fault.message.contains(words), "{text}: {fault}")
+            }
             (got, expect) => panic!("{text}: {got:?} instead of {expect:?}"),
         }
     }
 
     #[test]
     fn components_are_told_from_what_they_are_not() {
-        let guest = |version: &str| format!(r#"(component (instance $i) (export "sandbar:udf/guest@{version}" (instance $i)))"#);
+        let guest = |version: &str| {
+            format!(r#"(component (instance $i) (export "sandbar:udf/guest@{version}" (instance $i)))"#)
+        };
         check("(module)", Err((Code::NotAComponent, "core WebAssembly module")));
         check("(component)", Err((Code::Contract, "does not export")));
         check(&guest("0.1.0"), Ok(0));
         check(&guest("0.9.0"), Err((Code::Contract, "guest@0.9.0")));
-        check(r#"(component (import "wasi:sockets/tcp@0.2.0" (instance)))"#, Err((Code::Import, "wasi:sockets/tcp@0.2.0")));
+        check(
+            r#"(component (import "wasi:sockets/tcp@0.2.0" (instance)))"#,
+            Err((Code::Import, "wasi:sockets/tcp@0.2.0")),
+        );
         check(r#"(component (import "sandbar:udf/data@7.0.0" (instance)))"#, Err((Code::Contract, "data@7.0.0")));
     }
 
     #[test]
     fn bytes_that_are_anything_are_refused() {
         for bytes in [&b""[..], b"\0as", b"\0asm", b"\0asm\x0d\0\x01\0\xff\xff", b"Parquet"] {
-            assert_eq!(check_binary(bytes).unwrap_err().code, if bytes == b"\0asm\x0d\0\x01\0" { Code::Contract } else { Code::NotAComponent }, "{bytes:?}");
+            assert_eq!(
+                check_binary(bytes).unwrap_err().code,
+                if bytes == b"\0asm\x0d\0\x01\0" { Code::Contract } else { Code::NotAComponent },
+                "{bytes:?}"
+            );
         }
     }
 

@@ -9,8 +9,8 @@ use wasmtime::{Config, Enabled, InstanceAllocationStrategy, OptLevel, PoolingAll
 use crate::contract::{GUEST, Shape, check_binary};
 use crate::imports;
 use crate::instance::Instance;
-use crate::services::Services;
 use crate::memory::Slots;
+use crate::services::Services;
 use crate::state::State;
 
 /// Memory of a slot that is zeroed in place rather than given back: what a
@@ -26,7 +26,9 @@ const SANDBOXES_MAX: u32 = 8;
 pub fn compile(bytes: &[u8]) -> Result<(Vec<u8>, Shape), Fault> {
     let shape = check_binary(bytes)?;
     let engine = wasmtime::Engine::new(&config()).map_err(host)?;
-    let code = engine.precompile_component(bytes).map_err(|e| Fault::new(Code::Compile, format!("it can't be compiled: {e:#}")))?;
+    let code = engine
+        .precompile_component(bytes)
+        .map_err(|e| Fault::new(Code::Compile, format!("it can't be compiled: {e:#}")))?;
     Ok((code, shape))
 }
 
@@ -126,11 +128,14 @@ fn probe_slots(engine: &wasmtime::Engine) -> wasmtime::Result<Slots> {
     let binary = wat::parse_str(PROBE).map_err(|e| wasmtime::format_err!("{e}"))?;
     let component = Component::new(engine, binary)?;
     let mut linker = Linker::<Vec<usize>>::new(engine);
-    linker.root().func_wrap("tell", |mut store: wasmtime::StoreContextMut<'_, Vec<usize>>, (byte,): (WasmList<u8>,)| {
-        let base = byte.as_le_slice(&store).as_ptr() as usize;
-        store.data_mut().push(base);
-        Ok(())
-    })?;
+    linker.root().func_wrap(
+        "tell",
+        |mut store: wasmtime::StoreContextMut<'_, Vec<usize>>, (byte,): (WasmList<u8>,)| {
+            let base = byte.as_le_slice(&store).as_ptr() as usize;
+            store.data_mut().push(base);
+            Ok(())
+        },
+    )?;
     let mut store = Store::new(engine, Vec::new());
     for _ in 0..SANDBOXES_MAX {
         let instance = linker.instantiate(&mut store, &component)?;
@@ -169,8 +174,16 @@ pub(crate) struct Exports {
 impl Exports {
     fn find(component: &Component) -> Result<Exports, Fault> {
         let missing = |name: &str| Fault::new(Code::Contract, format!("its `{GUEST}` has no `{name}`"));
-        let guest = component.get_export_index(None, GUEST).ok_or_else(|| Fault::new(Code::Contract, format!("it does not export `{GUEST}`")))?;
+        let guest = component
+            .get_export_index(None, GUEST)
+            .ok_or_else(|| Fault::new(Code::Contract, format!("it does not export `{GUEST}`")))?;
         let find = |name: &str| component.get_export_index(Some(&guest), name).ok_or_else(|| missing(name));
-        Ok(Exports { describe: find("describe")?, open: find("open")?, process: find("process")?, fit: find("fit")?, predict: find("predict")? })
+        Ok(Exports {
+            describe: find("describe")?,
+            open: find("open")?,
+            process: find("process")?,
+            fit: find("fit")?,
+            predict: find("predict")?,
+        })
     }
 }

@@ -23,9 +23,14 @@ pub(crate) fn linker(engine: &Engine) -> Result<Linker<State>> {
 type Context<'a> = StoreContextMut<'a, State>;
 
 fn data(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
-    linker.func_wrap("read", |store: Context<'_>, (offset, region): (u64, WasmList<u8>)| read(store, offset, &region))?;
-    linker.func_wrap("map-pages", |store: Context<'_>, (offset, region): (u64, WasmList<u8>)| map_pages(store, offset, &region))?;
-    linker.func_wrap("emit", |store: Context<'_>, (header, buffers): (WasmList<u8>, WasmList<WasmList<u8>>)| emit(store, &header, &buffers))
+    linker
+        .func_wrap("read", |store: Context<'_>, (offset, region): (u64, WasmList<u8>)| read(store, offset, &region))?;
+    linker.func_wrap("map-pages", |store: Context<'_>, (offset, region): (u64, WasmList<u8>)| {
+        map_pages(store, offset, &region)
+    })?;
+    linker.func_wrap("emit", |store: Context<'_>, (header, buffers): (WasmList<u8>, WasmList<WasmList<u8>>)| {
+        emit(store, &header, &buffers)
+    })
 }
 
 /// Address and length of a guest's list, without a reference into its memory.
@@ -38,7 +43,10 @@ fn read(store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
     let (to, len) = range(&store, region);
     let from = store.data().services.input().bytes;
     let Some(from) = usize::try_from(offset).ok().and_then(|start| from.get(start..start.checked_add(len)?)) else {
-        return refuse(Refusal::bad_request(format!("it reads {len} bytes at {offset} of an input of {} bytes", from.len())));
+        return refuse(Refusal::bad_request(format!(
+            "it reads {len} bytes at {offset} of an input of {} bytes",
+            from.len()
+        )));
     };
     // SAFETY: `to..to+len` was just checked to lie in guest memory, which nothing else refers to while
     // its guest waits for this call; `from` is host memory.
@@ -55,7 +63,10 @@ fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Resu
     let input = state.services.input();
     let end = offset.checked_add(len as u64);
     if end.is_none_or(|end| end > (input.bytes.len() as u64).next_multiple_of(PAGE_BYTES as u64)) {
-        return refuse(Refusal::bad_request(format!("it maps {len} bytes at {offset} of an input of {} bytes", input.bytes.len())));
+        return refuse(Refusal::bad_request(format!(
+            "it maps {len} bytes at {offset} of an input of {} bytes",
+            input.bytes.len()
+        )));
     }
     let Some(file) = input.file else {
         let from = &input.bytes[offset as usize..];
@@ -66,7 +77,10 @@ fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Resu
     };
     let address = state.slots.guest_address(to as usize);
     if address.is_none_or(|a| a < state.image_end.next_multiple_of(PAGE_BYTES as u64)) {
-        return refuse(Refusal::bad_request(format!("it maps pages over its initialised data, which ends at {}", state.image_end)));
+        return refuse(Refusal::bad_request(format!(
+            "it maps pages over its initialised data, which ends at {}",
+            state.image_end
+        )));
     }
     // SAFETY: the region was just checked to lie in the guest's memory, behind its image; no reference
     // into it lives; inputs with a file are sealed and were checked to have the pages.
@@ -76,11 +90,15 @@ fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Resu
 
 fn emit(mut store: Context<'_>, header: &WasmList<u8>, buffers: &WasmList<WasmList<u8>>) -> Result<()> {
     if buffers.len() > BUFFERS_MAX {
-        return refuse(Refusal::bad_output(format!("it emits {} buffers in one batch, the limit is {BUFFERS_MAX}", buffers.len())));
+        return refuse(Refusal::bad_output(format!(
+            "it emits {} buffers in one batch, the limit is {BUFFERS_MAX}",
+            buffers.len()
+        )));
     }
     let lists = buffers.iter(&mut store)?.collect::<Result<Vec<_>>>()?;
     // SAFETY: the guest waits for this call.
-    let (header, slices) = unsafe { (detached(&store, header), lists.iter().map(|list| detached(&store, list)).collect::<Vec<_>>()) };
+    let (header, slices) =
+        unsafe { (detached(&store, header), lists.iter().map(|list| detached(&store, list)).collect::<Vec<_>>()) };
     store.data_mut().services.emit(header, &slices).or_else(refuse)
 }
 
@@ -134,19 +152,28 @@ struct WitGroup {
 
 fn groups(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     linker.func_wrap("next", |mut store: Context<'_>, (): ()| match store.data_mut().services.next_group() {
-        Ok(next) => Ok((next.map(|g: GroupAt| WitGroup { first_row: g.first_row, train_rows: g.train_rows, test_rows: g.test_rows, seed: g.seed }),)),
+        Ok(next) => Ok((next.map(|g: GroupAt| WitGroup {
+            first_row: g.first_row,
+            train_rows: g.train_rows,
+            test_rows: g.test_rows,
+            seed: g.seed,
+        }),)),
         Err(refusal) => Err(Error::from(refusal)),
     })?;
     linker.func_wrap("model", |store: Context<'_>, (): ()| {
         let model = store.data().services.model()?;
         Ok((model,))
     })?;
-    linker.func_wrap("fitted", |mut store: Context<'_>, (model, params, predictions): (WasmList<u8>, WasmStr, WasmList<u8>)| {
-        let params = params.to_str(&store)?.into_owned();
-        // SAFETY: the guest waits for this call.
-        let (model, predictions) = unsafe { (detached(&store, &model), Predictions(detached(&store, &predictions))) };
-        Ok(store.data_mut().services.fitted(model, &params, predictions)?)
-    })?;
+    linker.func_wrap(
+        "fitted",
+        |mut store: Context<'_>, (model, params, predictions): (WasmList<u8>, WasmStr, WasmList<u8>)| {
+            let params = params.to_str(&store)?.into_owned();
+            // SAFETY: the guest waits for this call.
+            let (model, predictions) =
+                unsafe { (detached(&store, &model), Predictions(detached(&store, &predictions))) };
+            Ok(store.data_mut().services.fitted(model, &params, predictions)?)
+        },
+    )?;
     linker.func_wrap("predicted", |mut store: Context<'_>, (predictions,): (WasmList<u8>,)| {
         // SAFETY: the guest waits for this call.
         let predictions = Predictions(unsafe { detached(&store, &predictions) });

@@ -56,14 +56,26 @@ impl<'p> Instance<'p> {
     pub fn describe(&mut self) -> Result<Vec<Function>, Fault> {
         let (functions,) = self.call::<(), (Vec<WitFunction>,)>(|p| p.exports.describe, ())?;
         if functions.len() > FUNCTIONS_MAX {
-            return Err(Fault::new(Code::BadOutput, format!("it describes {} functions, the limit is {FUNCTIONS_MAX}", functions.len())));
+            return Err(Fault::new(
+                Code::BadOutput,
+                format!("it describes {} functions, the limit is {FUNCTIONS_MAX}", functions.len()),
+            ));
         }
         let kind = |kind| match kind {
             WitKind::Scalar => Kind::Scalar,
             WitKind::Batch => Kind::Batch,
             WitKind::Trainer => Kind::Trainer,
         };
-        Ok(functions.into_iter().map(|f| Function { name: f.name, kind: kind(f.kind), arguments: f.arguments, returns: f.returns, about: f.about }).collect())
+        Ok(functions
+            .into_iter()
+            .map(|f| Function {
+                name: f.name,
+                kind: kind(f.kind),
+                arguments: f.arguments,
+                returns: f.returns,
+                about: f.about,
+            })
+            .collect())
     }
 
     /// Chooses function `index`, its parameters (a JSON object) and its seed.
@@ -102,7 +114,11 @@ impl<'p> Instance<'p> {
         std::mem::replace(&mut self.store.data_mut().services, Box::new(crate::NoServices))
     }
 
-    fn answer<P>(&mut self, export: impl Fn(&Program) -> wasmtime::component::ComponentExportIndex, params: P) -> Result<(), Fault>
+    fn answer<P>(
+        &mut self,
+        export: impl Fn(&Program) -> wasmtime::component::ComponentExportIndex,
+        params: P,
+    ) -> Result<(), Fault>
     where
         P: ComponentNamedList + Lower,
     {
@@ -110,7 +126,11 @@ impl<'p> Instance<'p> {
         answer.map_err(|message| Fault::new(Code::Refused, message))
     }
 
-    fn call<P, R>(&mut self, export: impl Fn(&Program) -> wasmtime::component::ComponentExportIndex, params: P) -> Result<R, Fault>
+    fn call<P, R>(
+        &mut self,
+        export: impl Fn(&Program) -> wasmtime::component::ComponentExportIndex,
+        params: P,
+    ) -> Result<R, Fault>
     where
         P: ComponentNamedList + Lower,
         R: ComponentNamedList + Lift + 'static,

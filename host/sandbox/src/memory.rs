@@ -36,7 +36,8 @@ pub(crate) struct Region {
 impl Region {
     /// The region, if it starts at a page and is whole pages.
     pub(crate) fn new(address: usize, bytes: usize) -> Option<Region> {
-        (bytes > 0 && address.is_multiple_of(PAGE_BYTES) && bytes.is_multiple_of(PAGE_BYTES)).then_some(Region { address, bytes })
+        (bytes > 0 && address.is_multiple_of(PAGE_BYTES) && bytes.is_multiple_of(PAGE_BYTES))
+            .then_some(Region { address, bytes })
     }
 }
 
@@ -57,7 +58,16 @@ impl Overlays {
         }
         let at = region.address as *mut c_void;
         // SAFETY: replaces pages of guest memory only, as the caller vouches; what was there is gone.
-        let mapped = unsafe { mmap(at, region.bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE, file, offset) };
+        let mapped = unsafe {
+            mmap(
+                at,
+                region.bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE,
+                file,
+                offset,
+            )
+        };
         mapped.map(drop).map_err(|e| format!("mapping {} bytes: {e}", region.bytes))
     }
 
@@ -66,7 +76,14 @@ impl Overlays {
         for region in self.0.drain(..) {
             let at = region.address as *mut c_void;
             // SAFETY: each region was guest memory when it was laid, and the slot is still this store's.
-            let mapped = unsafe { mmap_anonymous(at, region.bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE) };
+            let mapped = unsafe {
+                mmap_anonymous(
+                    at,
+                    region.bytes,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE,
+                )
+            };
             if mapped.is_err() {
                 // The next sandbox would read this one's object. No process is better than that.
                 std::process::abort();

@@ -33,9 +33,30 @@ struct WasiState {
 }
 
 impl State {
-    pub(crate) fn new(services: Box<dyn Services>, limits: &Limits, image_end: u64, slots: Arc<Slots>, seed: u64) -> Self {
-        let limiter = Limiter { memory_bytes_max: limits.memory_bytes_max, table_elements_max: limits.table_elements_max, memory_bytes: 0, exceeded: None };
-        State { services, overlays: Overlays::default(), image_end, slots, limiter, panic: None, wasi: None, seed, log_bytes_max: limits.log_bytes_max }
+    pub(crate) fn new(
+        services: Box<dyn Services>,
+        limits: &Limits,
+        image_end: u64,
+        slots: Arc<Slots>,
+        seed: u64,
+    ) -> Self {
+        let limiter = Limiter {
+            memory_bytes_max: limits.memory_bytes_max,
+            table_elements_max: limits.table_elements_max,
+            memory_bytes: 0,
+            exceeded: None,
+        };
+        State {
+            services,
+            overlays: Overlays::default(),
+            image_end,
+            slots,
+            limiter,
+            panic: None,
+            wasi: None,
+            seed,
+            log_bytes_max: limits.log_bytes_max,
+        }
     }
 
     /// Moves what the guest printed to its log.
@@ -77,7 +98,8 @@ impl ResourceLimiter for Limiter {
     fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         let total = self.memory_bytes.saturating_sub(current as u64).saturating_add(desired as u64);
         if total > self.memory_bytes_max || maximum.is_some_and(|m| desired > m) {
-            let message = format!("needs {total} bytes of memory, the limit is {} (memory_bytes_max)", self.memory_bytes_max);
+            let message =
+                format!("needs {total} bytes of memory, the limit is {} (memory_bytes_max)", self.memory_bytes_max);
             self.exceeded.get_or_insert_with(|| Fault::new(Code::MemoryLimit, message));
             return Ok(false);
         }

@@ -5,7 +5,9 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::Object;
@@ -98,7 +100,9 @@ impl Scratch {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory is shorter than was said"));
         }
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0) }?;
+        let at = unsafe {
+            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
+        }?;
         let at = NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
         Ok(Scratch { file, at, bytes })
     }
@@ -114,7 +118,12 @@ impl Scratch {
     /// # Panics
     /// When the range is not in the memory.
     pub fn read(&self, at: usize, to: &mut [u8]) {
-        assert!(at.checked_add(to.len()).is_some_and(|end| end <= self.bytes), "{} bytes at {at} of {}", to.len(), self.bytes);
+        assert!(
+            at.checked_add(to.len()).is_some_and(|end| end <= self.bytes),
+            "{} bytes at {at} of {}",
+            to.len(),
+            self.bytes
+        );
         // SAFETY: in bounds; `to` is not shared memory.
         unsafe { std::ptr::copy_nonoverlapping(self.at.as_ptr().add(at), to.as_mut_ptr(), to.len()) }
     }
@@ -124,7 +133,12 @@ impl Scratch {
     /// # Panics
     /// When the range is not in the memory.
     pub fn write(&self, at: usize, from: &[u8]) {
-        assert!(at.checked_add(from.len()).is_some_and(|end| end <= self.bytes), "{} bytes at {at} of {}", from.len(), self.bytes);
+        assert!(
+            at.checked_add(from.len()).is_some_and(|end| end <= self.bytes),
+            "{} bytes at {at} of {}",
+            from.len(),
+            self.bytes
+        );
         // SAFETY: in bounds; `from` is not shared memory: it was made by this process from its own.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.at.as_ptr().add(at), from.len()) }
     }
@@ -142,7 +156,12 @@ impl Scratch {
     /// Gives the pages from `at` on back: they read as zero again.
     pub fn forget(&self, at: usize) -> io::Result<()> {
         if at < self.bytes {
-            fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at as u64, (self.bytes - at) as u64)?;
+            fallocate(
+                &self.file,
+                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                at as u64,
+                (self.bytes - at) as u64,
+            )?;
         }
         Ok(())
     }

@@ -49,7 +49,10 @@ impl Object {
         }
         write_all(&file, &mut pending, start)?;
         if end > bytes {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("parts end at {end} of an object of {bytes} bytes")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("parts end at {end} of an object of {bytes} bytes"),
+            ));
         }
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)?;
         Ok(Object { file: Arc::new(file), bytes })

@@ -83,26 +83,41 @@ impl Compiler {
             None => {
                 let bytes = self.run(component).await?;
                 let kept = Kept::parse(&bytes)??;
-                keep(&path, &bytes).map_err(|e| Fault::new(Code::Host, format!("compiled code can't be kept in {}: {e}", self.cache.display())))?;
+                keep(&path, &bytes).map_err(|e| {
+                    Fault::new(Code::Host, format!("compiled code can't be kept in {}: {e}", self.cache.display()))
+                })?;
                 kept
             }
         };
-        let code = Object::write(kept.code.len() as u64, &[Part { at: 0, bytes: &kept.code }]).map_err(|e| Fault::new(Code::Host, e.to_string()))?;
+        let code = Object::write(kept.code.len() as u64, &[Part { at: 0, bytes: &kept.code }])
+            .map_err(|e| Fault::new(Code::Host, e.to_string()))?;
         Ok(Compiled { id, number: NUMBERS.fetch_add(1, Ordering::Relaxed), code, image_end: kept.image_end })
     }
 
     async fn run(&self, component: &[u8]) -> Result<Vec<u8>, Fault> {
         if component.len() as u64 > COMPONENT_BYTES_MAX {
-            return Err(Fault::new(Code::Compile, format!("it takes {} bytes, the limit is {COMPONENT_BYTES_MAX}", component.len())));
+            return Err(Fault::new(
+                Code::Compile,
+                format!("it takes {} bytes, the limit is {COMPONENT_BYTES_MAX}", component.len()),
+            ));
         }
         // What is plainly wrong needs no process.
         sandbar_sandbox::check_binary(component)?;
         let host = |e: io::Error| Fault::new(Code::Host, format!("the compiler can't be run: {e}"));
         let mut input = tempfile::tempfile().map_err(host)?;
         input.write_all(component).and_then(|()| io::Seek::rewind(&mut input)).map_err(host)?;
-        let child = Command::new(&self.program).arg(COMPILER_ARGUMENT).stdin(Stdio::from(input)).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().map_err(host)?;
+        let child = Command::new(&self.program)
+            .arg(COMPILER_ARGUMENT)
+            .stdin(Stdio::from(input))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(host)?;
         match tokio::time::timeout(WALL_TIME_MAX, child.wait_with_output()).await {
-            Err(_) => Err(Fault::new(Code::Compile, format!("it did not compile within {} s", WALL_TIME_MAX.as_secs()))),
+            Err(_) => {
+                Err(Fault::new(Code::Compile, format!("it did not compile within {} s", WALL_TIME_MAX.as_secs())))
+            }
             Ok(Err(e)) => Err(host(e)),
             Ok(Ok(output)) if output.status.success() => Ok(output.stdout),
             Ok(Ok(output)) => {
@@ -158,7 +173,8 @@ impl Kept {
     /// The outer error: these bytes are not what a compiler writes. The inner:
     /// the component is at fault.
     fn parse(bytes: &[u8]) -> Result<Result<Kept, Fault>, Fault> {
-        postcard::from_bytes(bytes).map_err(|e| Fault::new(Code::Host, format!("the compiler's answer is malformed: {e}")))
+        postcard::from_bytes(bytes)
+            .map_err(|e| Fault::new(Code::Host, format!("the compiler's answer is malformed: {e}")))
     }
 }
 

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::io;
 
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
-use seccompiler::{BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
 
 /// System calls of a worker: memory, its socket, time, signals of its own traps.
 const ALLOWED: &[libc::c_long] = &[
@@ -63,12 +65,14 @@ pub(crate) fn limit_resources() -> io::Result<()> {
 
 /// From here on any other system call kills this process.
 pub(crate) fn seccomp() -> io::Result<()> {
-    let condition = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, PAGEMAP_SCAN).map_err(io::Error::other)?;
+    let condition =
+        SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, PAGEMAP_SCAN).map_err(io::Error::other)?;
     let scan_only = SeccompRule::new(vec![condition]).map_err(io::Error::other)?;
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
     rules.insert(libc::SYS_ioctl, vec![scan_only]);
     let arch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
-    let filter = SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch).map_err(io::Error::other)?;
+    let filter =
+        SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch).map_err(io::Error::other)?;
     let program: BpfProgram = filter.try_into().map_err(io::Error::other)?;
     seccompiler::apply_filter(&program).map_err(io::Error::other)
 }

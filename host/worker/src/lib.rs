@@ -21,7 +21,7 @@ mod process;
 mod protocol;
 mod socket;
 
-pub use compiler::{Compiled, Compiler, COMPILER_ARGUMENT, run_compiler};
+pub use compiler::{COMPILER_ARGUMENT, Compiled, Compiler, run_compiler};
 pub use pool::{Binding, Completed, LogLine, Pool, PoolOptions, Request, peak_memory_bytes};
 pub use process::{WORKER_ARGUMENT, run_worker};
 pub use protocol::{Groups, Payload, Work};

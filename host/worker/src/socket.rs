@@ -4,7 +4,10 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -16,7 +19,10 @@ const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(FILES_MAX));
 pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
     if bytes.len() > FRAME_BYTES_MAX {
-        return Err(io::Error::other(format!("a message of {} bytes is over the bound of {FRAME_BYTES_MAX}", bytes.len())));
+        return Err(io::Error::other(format!(
+            "a message of {} bytes is over the bound of {FRAME_BYTES_MAX}",
+            bytes.len()
+        )));
     }
     Ok(bytes)
 }
@@ -32,7 +38,10 @@ pub(crate) fn send(socket: impl AsFd, frame: &[u8], files: &[BorrowedFd<'_>]) ->
 }
 
 /// The next message and its files; none when the other side is gone.
-pub(crate) fn receive<M: DeserializeOwned>(socket: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+pub(crate) fn receive<M: DeserializeOwned>(
+    socket: impl AsFd,
+    buffer: &mut Vec<u8>,
+) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     buffer.resize(FRAME_BYTES_MAX, 0);
     let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -54,6 +63,7 @@ pub(crate) fn receive<M: DeserializeOwned>(socket: impl AsFd, buffer: &mut Vec<u
             files.extend(rights);
         }
     }
-    let message = postcard::from_bytes(&buffer[..got.bytes]).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    let message =
+        postcard::from_bytes(&buffer[..got.bytes]).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
     Ok(Some((message, files)))
 }

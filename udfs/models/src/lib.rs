@@ -1,7 +1,8 @@
-//! Trainers: linear models, regression trees, random forests.
+//! Trainers: linear and logistic models, regression trees, random forests.
 
 pub mod forest;
 pub mod linear;
+pub mod logistic;
 pub mod tree;
 
 mod trainers;

@@ -3,12 +3,57 @@
 use sandbar_guest::prelude::*;
 
 use crate::forest::{RandomForest, RandomForestParams};
-use crate::linear::{LinearError, LinearModel, LinearParams};
+use crate::linear::{ElasticNetModel, ElasticNetParams, LinearError, LinearModel, LinearParams, RidgeParams};
+use crate::logistic::{LogisticError, LogisticModel, LogisticParams};
 use crate::tree::{RegressionTree, RegressionTreeParams, TreeError};
 
 /// Ordinary least squares.
 #[trainer]
 fn linear(group: &Group<'_>, params: &LinearParams) -> Result<LinearModel, LinearError> {
+    params.fit_features(group.features(), group.target())
+}
+
+/// Least squares with a penalty on the squares of the coefficients.
+#[trainer]
+fn ridge(group: &Group<'_>, params: &RidgeParams) -> Result<LinearModel, LinearError> {
+    params.fit_features(group.features(), group.target())
+}
+
+/// Least squares with a penalty on the magnitudes of the coefficients.
+#[trainer]
+fn lasso(group: &Group<'_>, params: &LassoParams) -> Result<ElasticNetModel, LinearError> {
+    let LassoParams { alpha, fit_intercept, max_iterations, tolerance } = *params;
+    let params = ElasticNetParams { alpha, l1_ratio: 1.0, fit_intercept, max_iterations, tolerance };
+    params.fit_features(group.features(), group.target())
+}
+
+/// [`ElasticNetParams`] without the share.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LassoParams {
+    #[serde(alias = "penalty")]
+    alpha: f64,
+    fit_intercept: bool,
+    max_iterations: u32,
+    tolerance: f64,
+}
+
+impl Default for LassoParams {
+    fn default() -> Self {
+        let ElasticNetParams { alpha, fit_intercept, max_iterations, tolerance, .. } = ElasticNetParams::default();
+        LassoParams { alpha, fit_intercept, max_iterations, tolerance }
+    }
+}
+
+/// Least squares with a penalty on the magnitudes and the squares of the coefficients.
+#[trainer]
+fn elastic_net(group: &Group<'_>, params: &ElasticNetParams) -> Result<ElasticNetModel, LinearError> {
+    params.fit_features(group.features(), group.target())
+}
+
+/// The probability that a target of 0 or 1 is 1.
+#[trainer]
+fn logistic(group: &Group<'_>, params: &LogisticParams) -> Result<LogisticModel, LogisticError> {
     params.fit_features(group.features(), group.target())
 }
 
@@ -46,6 +91,53 @@ impl Model for LinearModel {
 
     fn width(&self) -> Option<usize> {
         Some(self.coefficients().len())
+    }
+}
+
+impl Model for ElasticNetModel {
+    fn predict(&self, features: Features<'_>, out: &mut [f64]) {
+        self.linear.predict_into(features, out);
+    }
+
+    fn params(&self) -> impl Serialize {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            coefficients: &'a [f64],
+            intercept: f64,
+            iterations: u32,
+            converged: bool,
+        }
+        Shown {
+            coefficients: self.linear.coefficients(),
+            intercept: self.linear.intercept(),
+            iterations: self.iterations,
+            converged: self.converged,
+        }
+    }
+
+    fn width(&self) -> Option<usize> {
+        Some(self.linear.coefficients().len())
+    }
+}
+
+impl Model for LogisticModel {
+    fn predict(&self, features: Features<'_>, out: &mut [f64]) {
+        self.predict_into(features, out);
+    }
+
+    fn params(&self) -> impl Serialize {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            coefficients: &'a [f64],
+            intercept: f64,
+            gradient: f64,
+        }
+        let log_odds = self.log_odds();
+        Shown { coefficients: log_odds.coefficients(), intercept: log_odds.intercept(), gradient: self.gradient() }
+    }
+
+    fn width(&self) -> Option<usize> {
+        Some(self.log_odds().coefficients().len())
     }
 }
 

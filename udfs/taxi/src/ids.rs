@@ -14,7 +14,9 @@ use crate::clean::{MISSING, column, fill_nulls};
 pub(crate) fn location_ids(batch: &RecordBatch, name: &str) -> Result<Int64Array, String> {
     let ids = column(batch, name)?;
     match ids.data_type() {
-        DataType::Int64 if ids.null_count() == 0 => Ok(Int64Array::new(ids.as_primitive::<Int64Type>().values().clone(), None)),
+        DataType::Int64 if ids.null_count() == 0 => {
+            Ok(Int64Array::new(ids.as_primitive::<Int64Type>().values().clone(), None))
+        }
         DataType::Int64 => Ok(converted(ids.as_primitive::<Int64Type>(), |id| id)),
         DataType::Int32 => Ok(converted(ids.as_primitive::<Int32Type>(), i64::from)),
         DataType::Int16 => Ok(converted(ids.as_primitive::<Int16Type>(), i64::from)),
@@ -28,7 +30,9 @@ pub(crate) fn location_ids(batch: &RecordBatch, name: &str) -> Result<Int64Array
             checked(ids.as_primitive::<Float32Type>(), name, |id| from_float(id.into()), |id| is_whole(id.into()))
         }
         DataType::Null => Ok(Int64Array::from_value(MISSING, ids.len())),
-        other => Err(format!("column `{name}` has type {other}, a location id is an integer or a float: cast it first")),
+        other => {
+            Err(format!("column `{name}` has type {other}, a location id is an integer or a float: cast it first"))
+        }
     }
 }
 
@@ -58,7 +62,9 @@ fn checked<T: ArrowPrimitiveType>(
     if !ids.values().iter().fold(true, |all, id| all & fits(*id)) {
         if let Some(row) = (0..ids.len()).find(|row| ids.is_valid(*row) && !fits(ids.value(*row))) {
             let (id, data_type) = (ids.value(row), ids.data_type());
-            return Err(format!("column `{name}` of type {data_type} is {id:?} in row {row}, which is no int64: round or drop it"));
+            return Err(format!(
+                "column `{name}` of type {data_type} is {id:?} in row {row}, which is no int64: round or drop it"
+            ));
         }
     }
     Ok(converted(ids, convert))

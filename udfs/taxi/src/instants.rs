@@ -69,7 +69,12 @@ impl<'a> Instants<'a> {
     ///
     /// # Errors
     /// When a text is no time.
-    pub(crate) fn block<'s>(&'s self, rows: Range<usize>, per_second: i64, scratch: &'s mut [i64]) -> Result<&'s [i64], String> {
+    pub(crate) fn block<'s>(
+        &'s self,
+        rows: Range<usize>,
+        per_second: i64,
+        scratch: &'s mut [i64],
+    ) -> Result<&'s [i64], String> {
         let scratch = &mut scratch[..rows.len()];
         match &self.values {
             Values::Counted(values, own) if *own == per_second => return Ok(&values[rows]),
@@ -114,7 +119,9 @@ fn counted(times: &dyn Array, unit: TimeUnit) -> Values<'_> {
         TimeUnit::Second => Values::Counted(times.as_primitive::<TimestampSecondType>().values(), 1),
         TimeUnit::Millisecond => Values::Counted(times.as_primitive::<TimestampMillisecondType>().values(), 1_000),
         TimeUnit::Microsecond => Values::Counted(times.as_primitive::<TimestampMicrosecondType>().values(), MICROS),
-        TimeUnit::Nanosecond => Values::Counted(times.as_primitive::<TimestampNanosecondType>().values(), 1_000_000_000),
+        TimeUnit::Nanosecond => {
+            Values::Counted(times.as_primitive::<TimestampNanosecondType>().values(), 1_000_000_000)
+        }
     }
 }
 
@@ -173,7 +180,11 @@ fn micros_of(fraction: &[u8]) -> Option<i64> {
 fn days(year: i64, month: i64, day: i64) -> Option<i64> {
     const LENGTHS: [i64; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    if !(1..=12).contains(&month) || day < 1 || day > LENGTHS[month as usize - 1] || (month == 2 && day == 29 && !is_leap) {
+    if !(1..=12).contains(&month)
+        || day < 1
+        || day > LENGTHS[month as usize - 1]
+        || (month == 2 && day == 29 && !is_leap)
+    {
         return None;
     }
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };

@@ -107,18 +107,10 @@ impl District {
         let crowding = self.population as f64 / households;
         let by_crowding = -22_000.0 * (crowding - 2.9).clamp(-1.5, 3.0);
         let spacious = self.rooms as f64 / households;
-        let by_rooms = if spacious > 6.0 {
-            9_000.0 * (spacious - 6.0)
-        } else {
-            -4_000.0 * (6.0 - spacious)
-        };
+        let by_rooms = if spacious > 6.0 { 9_000.0 * (spacious - 6.0) } else { -4_000.0 * (6.0 - spacious) };
         // The newest and the oldest are worth most, the oldest only in the cities.
         let age = self.age as f64;
-        let by_age = if age < 10.0 {
-            1_500.0 * (10.0 - age)
-        } else {
-            1_400.0 * (age - 25.0).max(0.0) * nearness
-        };
+        let by_age = if age < 10.0 { 1_500.0 * (10.0 - age) } else { 1_400.0 * (age - 25.0).max(0.0) * nearness };
         let expected = 15_000.0 + by_income + by_place + by_crowding + by_rooms + by_age;
         let value = expected * (1.0 + 0.14 * random.normal()) + 12_000.0 * random.normal();
         value.clamp(14_999.0, VALUE_MAX) as u64
@@ -137,10 +129,7 @@ fn place(random: &mut Random) -> (f64, f64) {
             (valley, 0.6)
         }
     };
-    (
-        centre.0 + spread * random.normal(),
-        centre.1 + spread * random.normal(),
-    )
+    (centre.0 + spread * random.normal(), centre.1 + spread * random.normal())
 }
 
 /// 1 in the city, 1/2 some 30 miles out, falling with the square of the distance.
@@ -163,23 +152,13 @@ mod tests {
     use crate::whole::tests_folder::TestFolder;
 
     fn rows(text: &str) -> Vec<Vec<f64>> {
-        text.lines()
-            .skip(1)
-            .map(|line| {
-                line.split(',')
-                    .map(|field| field.parse().unwrap())
-                    .collect()
-            })
-            .collect()
+        text.lines().skip(1).map(|line| line.split(',').map(|field| field.parse().unwrap()).collect()).collect()
     }
 
     #[test]
     fn the_same_bytes_twice() {
         let folder = TestFolder::new("housing-bytes");
-        let (one, other) = (
-            write(&folder.join("a.csv")).unwrap(),
-            write(&folder.join("b.csv")).unwrap(),
-        );
+        let (one, other) = (write(&folder.join("a.csv")).unwrap(), write(&folder.join("b.csv")).unwrap());
         assert_eq!(fs::read(one).unwrap(), fs::read(other).unwrap());
     }
 
@@ -190,10 +169,7 @@ mod tests {
         assert_eq!(text.lines().next().unwrap(), COLUMNS.join(","));
         let rows = rows(&text);
         assert_eq!(rows.len(), ROWS);
-        assert!(
-            rows.iter()
-                .all(|row| row.len() == COLUMNS.len() && row[2..].iter().all(|&value| value > 0.0))
-        );
+        assert!(rows.iter().all(|row| row.len() == COLUMNS.len() && row[2..].iter().all(|&value| value > 0.0)));
         let values: Vec<f64> = rows.iter().map(|row| row[8]).collect();
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let cut_off = values.iter().filter(|&&value| value >= VALUE_MAX).count();
@@ -205,17 +181,10 @@ mod tests {
     fn income_explains_much_and_not_all() {
         let folder = TestFolder::new("housing-income");
         let text = fs::read_to_string(write(&folder.join("a.csv")).unwrap()).unwrap();
-        let pairs: Vec<(f64, f64)> = rows(&text)
-            .into_iter()
-            .map(|row| (row[7], row[8]))
-            .collect();
+        let pairs: Vec<(f64, f64)> = rows(&text).into_iter().map(|row| (row[7], row[8])).collect();
         let n = pairs.len() as f64;
-        let (mx, my) = (
-            pairs.iter().map(|p| p.0).sum::<f64>() / n,
-            pairs.iter().map(|p| p.1).sum::<f64>() / n,
-        );
-        let sum =
-            |f: &dyn Fn(f64, f64) -> f64| pairs.iter().map(|p| f(p.0 - mx, p.1 - my)).sum::<f64>();
+        let (mx, my) = (pairs.iter().map(|p| p.0).sum::<f64>() / n, pairs.iter().map(|p| p.1).sum::<f64>() / n);
+        let sum = |f: &dyn Fn(f64, f64) -> f64| pairs.iter().map(|p| f(p.0 - mx, p.1 - my)).sum::<f64>();
         let r = sum(&|x, y| x * y) / (sum(&|x, _| x * x) * sum(&|_, y| y * y)).sqrt();
         assert!((0.5..0.9).contains(&r), "{r}");
     }

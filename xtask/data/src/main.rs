@@ -34,26 +34,13 @@ Exit codes: 0 done, 1 the data could not be written, 2 the command line makes no
 #[derive(Debug, PartialEq, Eq)]
 enum Job {
     Help,
-    Taxi {
-        folder: PathBuf,
-        rows: u64,
-        months: u32,
-    },
-    Housing {
-        file: PathBuf,
-    },
-    Small {
-        file: PathBuf,
-        groups: u64,
-        rows_per_group: u64,
-    },
+    Taxi { folder: PathBuf, rows: u64, months: u32 },
+    Housing { file: PathBuf },
+    Small { file: PathBuf, groups: u64, rows_per_group: u64 },
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = env::args_os()
-        .skip(1)
-        .map(|arg| arg.to_string_lossy().into_owned())
-        .collect();
+    let arguments: Vec<String> = env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     let job = match parse(&arguments) {
         Ok(job) => job,
         Err(message) => {
@@ -85,70 +72,35 @@ fn make(job: Job, started: Instant) -> io::Result<Vec<PathBuf>> {
             let _ = io::stdout().write_all(HELP.as_bytes());
             Ok(Vec::new())
         }
-        Job::Taxi {
-            folder,
-            rows,
-            months,
-        } => {
-            let progress = |month: &str, done: u64| {
-                say(&format!(
-                    "taxi {month}: {done} of {rows} rows, {:.1} s",
-                    seconds()
-                ))
-            };
+        Job::Taxi { folder, rows, months } => {
+            let progress =
+                |month: &str, done: u64| say(&format!("taxi {month}: {done} of {rows} rows, {:.1} s", seconds()));
             taxi::write(&folder, rows, months, &progress)
         }
         Job::Housing { file } => {
             let path = housing::write(&file)?;
-            say(&format!(
-                "housing: {} rows, {:.1} s",
-                housing::ROWS,
-                seconds()
-            ));
+            say(&format!("housing: {} rows, {:.1} s", housing::ROWS, seconds()));
             Ok(vec![path])
         }
-        Job::Small {
-            file,
-            groups,
-            rows_per_group,
-        } => {
+        Job::Small { file, groups, rows_per_group } => {
             let rows = groups.saturating_mul(rows_per_group);
-            let progress =
-                |done: u64| say(&format!("small: {done} of {rows} rows, {:.1} s", seconds()));
-            Ok(vec![small::write(
-                &file,
-                groups,
-                rows_per_group,
-                &progress,
-            )?])
+            let progress = |done: u64| say(&format!("small: {done} of {rows} rows, {:.1} s", seconds()));
+            Ok(vec![small::write(&file, groups, rows_per_group, &progress)?])
         }
     }
 }
 
 fn parse(arguments: &[String]) -> Result<Job, String> {
-    if arguments
-        .iter()
-        .any(|argument| argument == "--help" || argument == "-h")
-    {
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
         return Ok(Job::Help);
     }
     let (kind, rest) = arguments.split_first().ok_or("say what to make")?;
     match kind.as_str() {
         "taxi" => {
-            let (folder, [rows, months]) =
-                path_and_numbers(rest, [("--rows", 1_000_000), ("--months", 2)])?;
-            let months = u32::try_from(months)
-                .ok()
-                .filter(|months| *months <= taxi::MONTHS_MAX);
-            let months = months.ok_or(format!(
-                "--months: at most {} months are made",
-                taxi::MONTHS_MAX
-            ))?;
-            Ok(Job::Taxi {
-                folder,
-                rows,
-                months,
-            })
+            let (folder, [rows, months]) = path_and_numbers(rest, [("--rows", 1_000_000), ("--months", 2)])?;
+            let months = u32::try_from(months).ok().filter(|months| *months <= taxi::MONTHS_MAX);
+            let months = months.ok_or(format!("--months: at most {} months are made", taxi::MONTHS_MAX))?;
+            Ok(Job::Taxi { folder, rows, months })
         }
         "housing" => {
             let (file, []) = path_and_numbers(rest, [])?;
@@ -157,20 +109,10 @@ fn parse(arguments: &[String]) -> Result<Job, String> {
         "small" => {
             let defaults = [("--groups", 100_000), ("--rows-per-group", 10)];
             let (file, [groups, rows_per_group]) = path_and_numbers(rest, defaults)?;
-            if groups
-                .checked_mul(rows_per_group)
-                .is_none_or(|rows| rows > small::ROWS_MAX)
-            {
-                return Err(format!(
-                    "--groups times --rows-per-group: at most {} rows are made",
-                    small::ROWS_MAX
-                ));
+            if groups.checked_mul(rows_per_group).is_none_or(|rows| rows > small::ROWS_MAX) {
+                return Err(format!("--groups times --rows-per-group: at most {} rows are made", small::ROWS_MAX));
             }
-            Ok(Job::Small {
-                file,
-                groups,
-                rows_per_group,
-            })
+            Ok(Job::Small { file, groups, rows_per_group })
         }
         unknown => Err(format!("`{unknown}` is nothing that can be made")),
     }
@@ -197,17 +139,9 @@ fn path_and_numbers<const N: usize>(
         };
         let known = options.iter().position(|(option, _)| *option == name);
         let index = known.ok_or(format!("`{name}` is no option here"))?;
-        let value = value
-            .or_else(|| arguments.next().map(String::as_str))
-            .ok_or(format!("{name} needs a number"))?;
-        let number = value
-            .replace('_', "")
-            .parse()
-            .ok()
-            .filter(|number| *number > 0);
-        numbers[index] = number.ok_or(format!(
-            "{name} needs a whole number from 1 up, not `{value}`"
-        ))?;
+        let value = value.or_else(|| arguments.next().map(String::as_str)).ok_or(format!("{name} needs a number"))?;
+        let number = value.replace('_', "").parse().ok().filter(|number| *number > 0);
+        numbers[index] = number.ok_or(format!("{name} needs a whole number from 1 up, not `{value}`"))?;
     }
     Ok((path.ok_or("say where to write it")?, numbers))
 }
@@ -222,38 +156,17 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Result<Job, String> {
-        parse(
-            &line
-                .split_whitespace()
-                .map(str::to_owned)
-                .collect::<Vec<_>>(),
-        )
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
     fn sensible_command_lines_are_understood() {
-        let taxi = |rows, months| Job::Taxi {
-            folder: "d".into(),
-            rows,
-            months,
-        };
+        let taxi = |rows, months| Job::Taxi { folder: "d".into(), rows, months };
         for (line, expected) in [
             ("taxi d", taxi(1_000_000, 2)),
             ("taxi --rows 7_000_000 d --months=3", taxi(7_000_000, 3)),
-            (
-                "housing f.csv",
-                Job::Housing {
-                    file: "f.csv".into(),
-                },
-            ),
-            (
-                "small f --groups 5",
-                Job::Small {
-                    file: "f".into(),
-                    groups: 5,
-                    rows_per_group: 10,
-                },
-            ),
+            ("housing f.csv", Job::Housing { file: "f.csv".into() }),
+            ("small f --groups 5", Job::Small { file: "f".into(), groups: 5, rows_per_group: 10 }),
             ("taxi --help", Job::Help),
         ] {
             assert_eq!(parsed(line), Ok(expected), "{line}");

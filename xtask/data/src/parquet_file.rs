@@ -59,9 +59,7 @@ impl ParquetFile {
     /// Writes the rest. The result waits for its name.
     pub fn finish(self) -> io::Result<Whole> {
         let buffered = self.writer.into_inner().map_err(as_io)?;
-        buffered
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)?;
+        buffered.into_inner().map_err(io::IntoInnerError::into_error)?;
         Ok(self.whole)
     }
 }

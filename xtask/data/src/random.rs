@@ -85,13 +85,9 @@ impl Weighted {
     pub fn new(weights: &[f64]) -> Self {
         let total: f64 = weights.iter().sum();
         let count = weights.len();
-        let mut keep: Vec<f64> = weights
-            .iter()
-            .map(|weight| weight * count as f64 / total)
-            .collect();
+        let mut keep: Vec<f64> = weights.iter().map(|weight| weight * count as f64 / total).collect();
         let mut alias: Vec<u32> = (0..count as u32).collect();
-        let (mut small, mut large): (Vec<usize>, Vec<usize>) =
-            (0..count).partition(|&cell| keep[cell] < 1.0);
+        let (mut small, mut large): (Vec<usize>, Vec<usize>) = (0..count).partition(|&cell| keep[cell] < 1.0);
         while let (Some(poor), Some(&rich)) = (small.pop(), large.last()) {
             alias[poor] = rich as u32;
             keep[rich] -= 1.0 - keep[poor];
@@ -108,11 +104,7 @@ impl Weighted {
         // The upper 32 bits choose the cell, the lower 32 whether to stay in it.
         let cell = (((bits >> 32) * self.keep.len() as u64) >> 32) as usize;
         let coin = (bits & 0xffff_ffff) as f64 / (1_u64 << 32) as f64;
-        if coin < self.keep[cell] {
-            cell
-        } else {
-            self.alias[cell] as usize
-        }
+        if coin < self.keep[cell] { cell } else { self.alias[cell] as usize }
     }
 }
 
@@ -128,11 +120,7 @@ impl Shuffle {
     /// The shuffle of 0..`n` that `key` names; `n` is at least 1 and below 2⁶².
     pub fn new(n: u64, key: u64) -> Self {
         let bits = u64::BITS - (n - 1).leading_zeros();
-        Self {
-            n,
-            half_bits: bits.div_ceil(2).max(1),
-            key,
-        }
+        Self { n, half_bits: bits.div_ceil(2).max(1), key }
     }
 
     /// Where `index`, below n, goes.
@@ -164,15 +152,7 @@ mod tests {
         assert_eq!(mix(0), 0xe220_a839_7b1d_cdaf);
         let mut random = Random([1, 2, 3, 4]);
         let first: Vec<u64> = (0..4).map(|_| random.bits()).collect();
-        assert_eq!(
-            first,
-            [
-                41_943_041,
-                58_720_359,
-                3_588_806_011_781_223,
-                3_591_011_842_654_386
-            ]
-        );
+        assert_eq!(first, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);
     }
 
     #[test]
@@ -180,12 +160,8 @@ mod tests {
         let mut random = Random::new(7);
         let draws: Vec<f64> = (0..100_000).map(|_| random.normal()).collect();
         let mean = draws.iter().sum::<f64>() / draws.len() as f64;
-        let variance =
-            draws.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / draws.len() as f64;
-        assert!(
-            mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02,
-            "{mean} {variance}"
-        );
+        let variance = draws.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / draws.len() as f64;
+        assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
     }
 
     #[test]
@@ -206,10 +182,7 @@ mod tests {
         for n in [1, 2, 3, 5, 64, 1_000] {
             let shuffle = Shuffle::new(n, 42);
             let mut seen: Vec<u64> = (0..n).map(|index| shuffle.at(index)).collect();
-            assert!(
-                n < 5 || seen.windows(2).any(|pair| pair[0] > pair[1]),
-                "{n} is not shuffled"
-            );
+            assert!(n < 5 || seen.windows(2).any(|pair| pair[0] > pair[1]), "{n} is not shuffled");
             seen.sort_unstable();
             assert!(seen.into_iter().eq(0..n), "{n}");
         }

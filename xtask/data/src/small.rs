@@ -37,22 +37,11 @@ pub fn plane(key: u64) -> [f64; 3] {
 
 /// Writes the Parquet file `path`, whole or not at all: keys 0..`groups`, each with `rows_per_group` rows. `progress` is
 /// told how many rows are done, once a row group.
-pub fn write(
-    path: &Path,
-    groups: u64,
-    rows_per_group: u64,
-    progress: &dyn Fn(u64),
-) -> io::Result<PathBuf> {
-    let rows = groups
-        .checked_mul(rows_per_group)
-        .filter(|rows| (1..=ROWS_MAX).contains(rows))
-        .ok_or_else(|| {
-            let asked = format!("{groups} groups of {rows_per_group} rows");
-            io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{asked}: a file has 1 to {ROWS_MAX} rows"),
-            )
-        })?;
+pub fn write(path: &Path, groups: u64, rows_per_group: u64, progress: &dyn Fn(u64)) -> io::Result<PathBuf> {
+    let rows = groups.checked_mul(rows_per_group).filter(|rows| (1..=ROWS_MAX).contains(rows)).ok_or_else(|| {
+        let asked = format!("{groups} groups of {rows_per_group} rows");
+        io::Error::new(io::ErrorKind::InvalidInput, format!("{asked}: a file has 1 to {ROWS_MAX} rows"))
+    })?;
     let mut file = ParquetFile::create(path, schema(), Dictionary::Off)?;
     let mut done = 0;
     while done < rows {
@@ -85,8 +74,7 @@ fn batch(first: u64, count: u64, groups: u64) -> io::Result<RecordBatch> {
         y.push(sample[2]);
     }
     let [x1, x2, y] = [x1, x2, y].map(|values| Arc::new(Float64Array::from(values)) as ArrayRef);
-    RecordBatch::try_new(schema(), vec![Arc::new(Int64Array::from(keys)), x1, x2, y])
-        .map_err(io::Error::other)
+    RecordBatch::try_new(schema(), vec![Arc::new(Int64Array::from(keys)), x1, x2, y]).map_err(io::Error::other)
 }
 
 fn order_of(round: u64, groups: u64) -> Shuffle {
@@ -118,24 +106,10 @@ mod tests {
         assert_eq!(reader.schema().fields(), schema().fields());
         let mut rows = Vec::new();
         for batch in reader.build().unwrap().map(Result::unwrap) {
-            let keys = batch
-                .column(0)
-                .as_primitive::<Int64Type>()
-                .values()
-                .to_vec();
-            let column = |index: usize| {
-                batch
-                    .column(index)
-                    .as_primitive::<Float64Type>()
-                    .values()
-                    .to_vec()
-            };
+            let keys = batch.column(0).as_primitive::<Int64Type>().values().to_vec();
+            let column = |index: usize| batch.column(index).as_primitive::<Float64Type>().values().to_vec();
             let (x1, x2, y) = (column(1), column(2), column(3));
-            rows.extend(
-                keys.into_iter()
-                    .enumerate()
-                    .map(|(row, key)| (key, [x1[row], x2[row], y[row]])),
-            );
+            rows.extend(keys.into_iter().enumerate().map(|(row, key)| (key, [x1[row], x2[row], y[row]])));
         }
         rows
     }
@@ -158,21 +132,14 @@ mod tests {
             assert!((a * x1 + b * x2 + c - y).abs() < 0.4, "{key}");
         }
         assert_eq!(counts.len(), 10_000);
-        assert!(
-            counts
-                .iter()
-                .all(|(key, count)| (0..10_000).contains(key) && *count == 10)
-        );
+        assert!(counts.iter().all(|(key, count)| (0..10_000).contains(key) && *count == 10));
         assert!(rows.windows(2).all(|pair| pair[0].0 != pair[1].0));
     }
 
     #[test]
     fn sizes_that_make_no_file_are_refused() {
         for (groups, rows) in [(0, 10), (10, 0), (u64::MAX, 2), (ROWS_MAX, 2)] {
-            assert!(
-                write(Path::new("/nonexistent/x"), groups, rows, &|_| ()).is_err(),
-                "{groups} {rows}"
-            );
+            assert!(write(Path::new("/nonexistent/x"), groups, rows, &|_| ()).is_err(), "{groups} {rows}");
         }
     }
 }

@@ -18,15 +18,9 @@ impl Whole {
     /// Begins the file `path`, and makes its folder. Write through the returned file.
     pub fn create(path: &Path) -> io::Result<(Self, File)> {
         let Some(name) = path.file_name() else {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{} names no file", path.display()),
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} names no file", path.display())));
         };
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::create_dir_all(folder).map_err(|error| named(folder, error))?;
         remove_abandoned(folder, name.to_string_lossy().as_ref());
         let mut hidden = OsString::from(".");
@@ -36,14 +30,7 @@ impl Whole {
         let file = File::create(&temporary).map_err(|error| named(&temporary, error))?;
         let lock = file.try_clone()?;
         lock.lock()?;
-        Ok((
-            Self {
-                path: path.to_owned(),
-                temporary,
-                lock: Some(lock),
-            },
-            file,
-        ))
+        Ok((Self { path: path.to_owned(), temporary, lock: Some(lock) }, file))
     }
 
     /// Gives the file its name. All of it must have been written.
@@ -71,10 +58,8 @@ pub fn named(path: &Path, error: io::Error) -> io::Error {
 fn remove_abandoned(folder: &Path, name: &str) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let found = entry.file_name().to_string_lossy().into_owned();
-        let owner = found
-            .strip_prefix('.')
-            .and_then(|rest| rest.strip_prefix(name))
-            .and_then(|rest| rest.strip_prefix('.'));
+        let owner =
+            found.strip_prefix('.').and_then(|rest| rest.strip_prefix(name)).and_then(|rest| rest.strip_prefix('.'));
         let abandoned = owner.is_some_and(|owner| owner.ends_with(".partial"))
             && File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());
         if abandoned {
@@ -109,9 +94,7 @@ mod tests {
         fs::write(folder.join(".file.1.partial"), b"half").unwrap();
         fs::write(folder.join(".other.1.partial"), b"half").unwrap();
         let begun = Whole::create(&folder.join("file")).unwrap();
-        assert!(
-            !folder.join(".file.1.partial").exists() && folder.join(".other.1.partial").exists()
-        );
+        assert!(!folder.join(".file.1.partial").exists() && folder.join(".other.1.partial").exists());
         drop(begun);
         assert_eq!(fs::read_dir(folder.join("")).unwrap().count(), 1);
     }

@@ -17,10 +17,8 @@ use crate::run::{Context as _, Ended, Result, capture, display, fail, not_starte
 const SUITES: [&str; 3] = ["trixie-backports", "testing", "unstable"];
 
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
-const KEYRINGS: [&str; 2] = [
-    "/usr/share/keyrings/debian-archive-keyring.gpg",
-    "/usr/share/keyrings/debian-archive-keyring.pgp",
-];
+const KEYRINGS: [&str; 2] =
+    ["/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/debian-archive-keyring.pgp"];
 
 /// What the packages give us, unpacked.
 pub struct Sources {
@@ -32,13 +30,8 @@ pub struct Sources {
 
 /// Downloads and unpacks what building the standard library of `release` needs.
 pub fn fetch(work: &WorkDir, release: &str) -> Result<Sources> {
-    if !release
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.')
-    {
-        return fail(format!(
-            "Debian has the sources of released compilers only, and this one is {release}"
-        ));
+    if !release.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        return fail(format!("Debian has the sources of released compilers only, and this one is {release}"));
     }
     let mirror = mirror();
     let mut tried = vec![format!("looked in {mirror}")];
@@ -55,23 +48,15 @@ fn from_suite(work: &WorkDir, mirror: &str, suite: &str, release: &str) -> Resul
     let apt = Apt::new(work, mirror, suite)?;
     apt.update()?;
     let versions = apt.versions("rust-src")?;
-    match versions
-        .iter()
-        .find(|version| is_of_release(version, release))
-    {
+    match versions.iter().find(|version| is_of_release(version, release)) {
         Some(version) => apt.sources(work, version),
-        None => fail(format!(
-            "no source of Rust {release}, only of {}",
-            versions.join(", ")
-        )),
+        None => fail(format!("no source of Rust {release}, only of {}", versions.join(", "))),
     }
 }
 
 /// `1.95.0+dfsg1-2~bpo13+1` is of release `1.95.0`; `1.95.0~beta.4+dfsg1-1` came before it, and is not.
 fn is_of_release(version: &str, release: &str) -> bool {
-    version
-        .strip_prefix(release)
-        .is_some_and(|rest| rest.starts_with(['+', '-']))
+    version.strip_prefix(release).is_some_and(|rest| rest.starts_with(['+', '-']))
 }
 
 /// apt with one suite as its only source and all of its state in a temporary folder.
@@ -83,9 +68,7 @@ struct Apt {
 impl Apt {
     fn new(work: &WorkDir, mirror: &str, suite: &str) -> Result<Self> {
         let Some(keyring) = KEYRINGS.iter().find(|path| Path::new(path).exists()) else {
-            return fail(
-                "Debian's keyring is missing (`apt install debian-archive-keyring`), or this is no Debian",
-            );
+            return fail("Debian's keyring is missing (`apt install debian-archive-keyring`), or this is no Debian");
         };
         let folder = work.folder(&format!("apt-{suite}"))?;
         for inner in ["lists/partial", "cache/archives/partial"] {
@@ -104,20 +87,13 @@ impl Apt {
             "Acquire::Languages=none".to_owned(),
             "Acquire::Retries=3".to_owned(),
         ];
-        let options = settings
-            .into_iter()
-            .flat_map(|setting| ["-o".to_owned(), setting])
-            .collect();
+        let options = settings.into_iter().flat_map(|setting| ["-o".to_owned(), setting]).collect();
         Ok(Self { options, folder })
     }
 
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .args(&self.options)
-            .current_dir(&self.folder)
-            .env("LC_ALL", "C.UTF-8");
+        command.args(arguments).args(&self.options).current_dir(&self.folder).env("LC_ALL", "C.UTF-8");
         command
     }
 
@@ -134,25 +110,16 @@ impl Apt {
     /// apt's chatter is shown only when it fails; its many options never are.
     fn quietly(&self, arguments: &[&str]) -> Result {
         let shown = format!("apt-get {}", arguments.join(" "));
-        step(&shown, || {
-            match capture(&mut self.command("apt-get", arguments)) {
-                Ok(_) => Ok(()),
-                Err(failure) => fail(format!(
-                    "`{shown}` failed: {}",
-                    reason_in(&failure.to_string())
-                )),
-            }
+        step(&shown, || match capture(&mut self.command("apt-get", arguments)) {
+            Ok(_) => Ok(()),
+            Err(failure) => fail(format!("`{shown}` failed: {}", reason_in(&failure.to_string()))),
         })
     }
 
     /// The versions of `package` that the suite offers, newest first.
     fn versions(&self, package: &str) -> Result<Vec<String>> {
         let table = capture(&mut self.command("apt-cache", &["madison", package]))?;
-        Ok(table
-            .lines()
-            .filter_map(|line| line.split('|').nth(1))
-            .map(|version| version.trim().to_owned())
-            .collect())
+        Ok(table.lines().filter_map(|line| line.split('|').nth(1)).map(|version| version.trim().to_owned()).collect())
     }
 
     fn sources(&self, work: &WorkDir, version: &str) -> Result<Sources> {
@@ -161,25 +128,12 @@ impl Apt {
         step("unpack the two packages", || {
             // Debian's copies of std's dependencies lack files that were compiled elsewhere (wit-bindgen's C half), so
             // the dependencies come from crates.io; std's own Cargo.lock has their checksums.
-            unpack(
-                &self.package("rust-src_")?,
-                &unpacked,
-                "./usr/src/rustc-*/library",
-                "./usr/src/*/library/vendor",
-            )?;
-            unpack(
-                &self.package("wasi-libc_")?,
-                &unpacked,
-                "./usr/lib/wasm32-wasip2",
-                "./usr/share",
-            )
+            unpack(&self.package("rust-src_")?, &unpacked, "./usr/src/rustc-*/library", "./usr/src/*/library/vendor")?;
+            unpack(&self.package("wasi-libc_")?, &unpacked, "./usr/lib/wasm32-wasip2", "./usr/share")
         })?;
         let sources = unpacked.join("usr/src");
         let rust = only_entry(&sources, "rustc-")?;
-        Ok(Sources {
-            rust,
-            libc: unpacked.join("usr/lib/wasm32-wasip2"),
-        })
+        Ok(Sources { rust, libc: unpacked.join("usr/lib/wasm32-wasip2") })
     }
 
     fn package(&self, prefix: &str) -> Result<PathBuf> {
@@ -191,26 +145,13 @@ impl Apt {
 /// of rust-src, and removing thousands of files takes some disks longer than the download.
 fn unpack(package: &Path, into: &Path, wanted: &str, unwanted: &str) -> Result {
     let mut reader = Command::new("dpkg-deb");
-    reader
-        .arg("--fsys-tarfile")
-        .arg(package)
-        .stdout(Stdio::piped());
-    let mut reading = reader
-        .spawn()
-        .map_err(|error| not_started(&reader, &error))?;
+    reader.arg("--fsys-tarfile").arg(package).stdout(Stdio::piped());
+    let mut reading = reader.spawn().map_err(|error| not_started(&reader, &error))?;
     let mut writer = Command::new("tar");
     writer.args(["-x", "--no-same-owner", "-C"]).arg(into);
-    writer.args([
-        "--wildcards",
-        "--no-wildcards-match-slash",
-        "--exclude",
-        unwanted,
-        wanted,
-    ]);
+    writer.args(["--wildcards", "--no-wildcards-match-slash", "--exclude", unwanted, wanted]);
     writer.stdin(reading.stdout.take().map_or_else(Stdio::null, Stdio::from));
-    let written = writer
-        .status()
-        .map_err(|error| not_started(&writer, &error));
+    let written = writer.status().map_err(|error| not_started(&writer, &error));
     let read = reading.wait().context("wait for dpkg-deb")?;
     let written = written?;
     if !written.success() {
@@ -224,15 +165,10 @@ fn unpack(package: &Path, into: &Path, wanted: &str, unwanted: &str) -> Result {
 
 fn only_entry(folder: &Path, prefix: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(folder).context(format_args!("read {}", folder.display()))?;
-    let found = entries
-        .flatten()
-        .find(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    let found = entries.flatten().find(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
     match found {
         Some(entry) => Ok(entry.path()),
-        None => fail(format!(
-            "nothing in {} begins with {prefix}",
-            folder.display()
-        )),
+        None => fail(format!("nothing in {} begins with {prefix}", folder.display())),
     }
 }
 
@@ -241,25 +177,15 @@ fn mirror() -> String {
     if let Ok(mirror) = env::var("SANDBAR_DEBIAN_MIRROR") {
         return mirror;
     }
-    let asked = capture(Command::new("apt-get").args([
-        "indextargets",
-        "--format",
-        "$(SITE)",
-        "Created-By: Packages",
-    ]));
+    let asked = capture(Command::new("apt-get").args(["indextargets", "--format", "$(SITE)", "Created-By: Packages"]));
     let sites = asked.unwrap_or_default();
-    let own = sites
-        .lines()
-        .find(|site| site.trim_end_matches('/').ends_with("/debian"));
+    let own = sites.lines().find(|site| site.trim_end_matches('/').ends_with("/debian"));
     own.unwrap_or(DEFAULT_MIRROR).to_owned()
 }
 
 /// Of apt's complaints the first that names a file, else the last.
 fn reason_in(complaint: &str) -> &str {
-    let mut lines = complaint
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty());
+    let mut lines = complaint.lines().map(str::trim).filter(|line| !line.is_empty());
     let file = lines.clone().find(|line| line.contains("Failed to fetch"));
     file.or_else(|| lines.next_back()).unwrap_or_default()
 }
@@ -284,12 +210,7 @@ mod tests {
     #[test]
     fn apts_complaint_that_names_a_file_is_the_one_shown() {
         let fetch = "W: Failed to fetch http://x/InRelease  Could not connect";
-        assert_eq!(
-            reason_in(&format!(
-                "Err\n{fetch}\nE: Some index files failed to download.\n"
-            )),
-            fetch
-        );
+        assert_eq!(reason_in(&format!("Err\n{fetch}\nE: Some index files failed to download.\n")), fetch);
         assert_eq!(reason_in("one\nE: two\n"), "E: two");
     }
 

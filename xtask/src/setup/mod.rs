@@ -37,10 +37,7 @@ pub fn setup() -> Result {
     let toolchain = Toolchain::find()?;
     toolchain.check_linker()?;
     if toolchain.state()? == State::Ready {
-        say(format_args!(
-            "{TARGET} is ready ({})",
-            Seconds(started.elapsed())
-        ));
+        say(format_args!("{TARGET} is ready ({})", Seconds(started.elapsed())));
         return Ok(());
     }
     step(&format!("set up {TARGET}"), || {
@@ -49,9 +46,7 @@ pub fn setup() -> Result {
             // Another set-up was at work and has ended meanwhile.
             State::Ready => return Ok(()),
             State::Stale => {
-                say(format_args!(
-                    "the {TARGET} library here was built for another version of rustc: removing it"
-                ));
+                say(format_args!("the {TARGET} library here was built for another version of rustc: removing it"));
                 toolchain.remove_target()?;
             }
             State::Missing => {}
@@ -80,9 +75,7 @@ fn install_with(work: &WorkDir, toolchain: &Toolchain, version: &Version) -> Res
         Ok(()) => "rustup looked after another toolchain than the one in use".to_owned(),
         Err(failure) => failure.to_string(),
     };
-    say(format_args!(
-        "rustup cannot add it here ({rustup}); building it from Debian's source packages instead"
-    ));
+    say(format_args!("rustup cannot add it here ({rustup}); building it from Debian's source packages instead"));
     match build(work, toolchain, version) {
         Ok(()) => {
             // rustup refuses to write over files that it did not put there.
@@ -123,8 +116,7 @@ fn build_into(work: &WorkDir, toolchain: &Toolchain, version: &Version, staging:
         }
         toolchain.stamp(staging, version)?;
         toolchain.remove_target()?;
-        fs::rename(staging, toolchain.target_dir())
-            .context(format_args!("make {}", toolchain.target_dir().display()))
+        fs::rename(staging, toolchain.target_dir()).context(format_args!("make {}", toolchain.target_dir().display()))
     })
 }
 
@@ -133,25 +125,17 @@ fn add_with_rustup(work: &WorkDir) -> Result {
     let log = work.path().join("rustup.log");
     let output = File::create(&log).context(format_args!("write {}", log.display()))?;
     let mut rustup = Command::new("rustup");
-    rustup
-        .args(["target", "add", TARGET])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(output);
+    rustup.args(["target", "add", TARGET]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
     rustup.env_remove("RUST_BACKTRACE");
     step(&format!("rustup target add {TARGET}"), || {
-        let mut child = rustup
-            .spawn()
-            .map_err(|error| not_started(&rustup, &error))?;
+        let mut child = rustup.spawn().map_err(|error| not_started(&rustup, &error))?;
         let deadline = Instant::now() + RUSTUP_TIME_MAX;
         loop {
             match child.try_wait().context("wait for rustup")? {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => {
                     let said = fs::read_to_string(&log).unwrap_or_default();
-                    return fail(
-                        errors_of(&said).unwrap_or_else(|| format!("rustup {}", Ended(status))),
-                    );
+                    return fail(errors_of(&said).unwrap_or_else(|| format!("rustup {}", Ended(status))));
                 }
                 None if Instant::now() > deadline => {
                     let _ = child.kill();
@@ -169,17 +153,8 @@ fn errors_of(log: &str) -> Option<String> {
     let mut lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
     let error = lines.find_map(|line| line.strip_prefix("error: "))?;
     let what = error.split(": ").next().unwrap_or(error);
-    let cause = lines
-        .next_back()
-        .unwrap_or(error)
-        .rsplit(": ")
-        .next()
-        .unwrap_or_default();
-    Some(if what == cause {
-        what.to_owned()
-    } else {
-        format!("{what}: {cause}")
-    })
+    let cause = lines.next_back().unwrap_or(error).rsplit(": ").next().unwrap_or_default();
+    Some(if what == cause { what.to_owned() } else { format!("{what}: {cause}") })
 }
 
 /// Compiles a small component, optimised across crates as guests are, so that the libraries, their bitcode and the
@@ -191,23 +166,10 @@ fn verify(work: &WorkDir, rustc: &Path) -> Result {
         let text = "#[unsafe(no_mangle)]\npub extern \"C\" fn probe() { println!(\"{:?}\", std::env::args()); }\n";
         fs::write(&source, text).context(format_args!("write {}", source.display()))?;
         let mut compile = Command::new(rustc);
-        compile.args([
-            "--target",
-            TARGET,
-            "--edition",
-            "2024",
-            "--crate-type",
-            "cdylib",
-            "-Copt-level=2",
-            "-Clto=fat",
-        ]);
+        compile.args(["--target", TARGET, "--edition", "2024", "--crate-type", "cdylib", "-Copt-level=2", "-Clto=fat"]);
         capture(compile.arg(&source).arg("-o").arg(&component))?;
         let bytes = fs::read(&component).context(format_args!("read {}", component.display()))?;
-        if bytes.starts_with(&COMPONENT_MAGIC) {
-            Ok(())
-        } else {
-            fail("rustc made something else than a component")
-        }
+        if bytes.starts_with(&COMPONENT_MAGIC) { Ok(()) } else { fail("rustc made something else than a component") }
     })
 }
 
@@ -233,13 +195,11 @@ mod tests {
 
     #[test]
     fn rustups_errors_are_shortened_to_what_and_why() {
-        let many = "info: downloading\nerror: download failed\n\nCaused by:\n    0: partial\n    1: refused (os error 111)\n";
+        let many =
+            "info: downloading\nerror: download failed\n\nCaused by:\n    0: partial\n    1: refused (os error 111)\n";
         let one = "error: download failed: partial: tcp connect error: refused (os error 111)\n";
         for log in [many, one] {
-            assert_eq!(
-                errors_of(log).unwrap(),
-                "download failed: refused (os error 111)"
-            );
+            assert_eq!(errors_of(log).unwrap(), "download failed: refused (os error 111)");
         }
         assert_eq!(errors_of("error: no\n").unwrap(), "no");
         assert_eq!(errors_of("info: fine\n"), None);

@@ -29,14 +29,8 @@ codegen-units = 1
 "#;
 
 /// What a caller's environment may say about *its* builds and must not say about this one.
-const FOREIGN_SETTINGS: [&str; 6] = [
-    "CARGO_PROFILE_",
-    "CARGO_BUILD_",
-    "RUSTC_WRAPPER",
-    "RUSTC_WORKSPACE_WRAPPER",
-    "RUSTFLAGS",
-    "CARGO_UNSTABLE_",
-];
+const FOREIGN_SETTINGS: [&str; 6] =
+    ["CARGO_PROFILE_", "CARGO_BUILD_", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_UNSTABLE_"];
 
 /// A sysroot in the work folder.
 pub struct Sysroot {
@@ -49,10 +43,7 @@ impl Sysroot {
     pub fn new(work: &WorkDir, toolchain: &Toolchain, sources: &Sources) -> Result<Self> {
         let rustlib = work.folder("sysroot/lib/rustlib")?;
         let theirs = toolchain.rustlib();
-        for entry in fs::read_dir(&theirs)
-            .context(format_args!("read {}", theirs.display()))?
-            .flatten()
-        {
+        for entry in fs::read_dir(&theirs).context(format_args!("read {}", theirs.display()))?.flatten() {
             if entry.file_name() != TARGET && entry.file_name() != "src" {
                 link(&entry.path(), &rustlib.join(entry.file_name()))?;
             }
@@ -60,10 +51,7 @@ impl Sysroot {
         work.folder("sysroot/lib/rustlib/src")?;
         link(&sources.rust, &rustlib.join("src/rust"))?;
         work.folder(&format!("sysroot/lib/rustlib/{TARGET}/lib"))?;
-        copy_files(
-            &sources.libc,
-            &rustlib.join(TARGET).join("lib/self-contained"),
-        )?;
+        copy_files(&sources.libc, &rustlib.join(TARGET).join("lib/self-contained"))?;
         let path = work.path().join("sysroot");
         let rustc = wrap_rustc(work, toolchain, &path)?;
         Ok(Self { path, rustc })
@@ -88,62 +76,38 @@ impl Sysroot {
             fs::write(&file, text).context(format_args!("write {}", file.display()))?;
         }
         let source = self.path.join("lib/rustlib/src/rust");
-        let real_source = source
-            .canonicalize()
-            .context(format_args!("find {}", source.display()))?;
+        let real_source = source.canonicalize().context(format_args!("find {}", source.display()))?;
         let mut flags = vec!["-Cembed-bitcode=yes".to_owned()];
         // The released library names its source by commit; ours must not name a folder that is gone.
         let name = version.commit.as_ref().unwrap_or(&version.release);
         for path in [source, real_source] {
-            flags.push(format!(
-                "--remap-path-prefix={}=/rustc/{name}",
-                path.display()
-            ));
+            flags.push(format!("--remap-path-prefix={}=/rustc/{name}", path.display()));
         }
         let built = project.join("target");
         let mut cargo = Command::new(toolchain.bin("cargo"));
-        cargo
-            .args([
-                "build",
-                "--release",
-                "-Zbuild-std=std,panic_abort",
-                "--target",
-                TARGET,
-            ])
-            .current_dir(&project);
+        cargo.args(["build", "--release", "-Zbuild-std=std,panic_abort", "--target", TARGET]).current_dir(&project);
         for (setting, _) in env::vars_os() {
-            if FOREIGN_SETTINGS
-                .iter()
-                .any(|foreign| setting.to_string_lossy().starts_with(foreign))
-            {
+            if FOREIGN_SETTINGS.iter().any(|foreign| setting.to_string_lossy().starts_with(foreign)) {
                 cargo.env_remove(setting);
             }
         }
-        cargo
-            .env("CARGO_TARGET_DIR", &built)
-            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+        cargo.env("CARGO_TARGET_DIR", &built).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
         // -Z options are for nightly compilers; the standard library is built by released ones all the same.
         cargo.env("RUSTC", &self.rustc).env("RUSTC_BOOTSTRAP", "1");
         run_quiet_stdout(
             &mut cargo,
             "The standard library did not compile. Its dependencies come from crates.io: check that cargo reaches it.",
         )?;
-        step("collect the libraries", || {
-            self.collect(&built.join(TARGET).join("release/deps"))
-        })
+        step("collect the libraries", || self.collect(&built.join(TARGET).join("release/deps")))
     }
 
     fn collect(&self, built: &Path) -> Result {
         let libraries = self.target_dir().join("lib");
-        for entry in fs::read_dir(built)
-            .context(format_args!("read {}", built.display()))?
-            .flatten()
-        {
+        for entry in fs::read_dir(built).context(format_args!("read {}", built.display()))?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.ends_with(".rlib") && !name.starts_with("libempty-") {
                 let to = libraries.join(&name);
-                fs::rename(entry.path(), &to)
-                    .context(format_args!("move {name} to {}", libraries.display()))?;
+                fs::rename(entry.path(), &to).context(format_args!("move {name} to {}", libraries.display()))?;
             }
         }
         Ok(())
@@ -168,11 +132,7 @@ pub fn copy_files(from: &Path, to: &Path) -> Result {
 fn wrap_rustc(work: &WorkDir, toolchain: &Toolchain, sysroot: &Path) -> Result<PathBuf> {
     let script = work.path().join("rustc");
     let rustc = toolchain.bin("rustc");
-    let text = format!(
-        "#!/bin/sh\nexec {} --sysroot {} \"$@\"\n",
-        quoted(&rustc),
-        quoted(sysroot)
-    );
+    let text = format!("#!/bin/sh\nexec {} --sysroot {} \"$@\"\n", quoted(&rustc), quoted(sysroot));
     fs::write(&script, text).context(format_args!("write {}", script.display()))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
         .context(format_args!("make {} executable", script.display()))?;

@@ -43,15 +43,11 @@ impl Toolchain {
             && sysroot.join("bin/rustc").exists()
             && sysroot.join("lib/rustlib").is_dir()
         {
-            return Ok(Self {
-                sysroot: sysroot.to_owned(),
-            });
+            return Ok(Self { sysroot: sysroot.to_owned() });
         }
         let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let sysroot = capture(Command::new(rustc).args(["--print", "sysroot"]))?;
-        Ok(Self {
-            sysroot: PathBuf::from(sysroot.trim()),
-        })
+        Ok(Self { sysroot: PathBuf::from(sysroot.trim()) })
     }
 
     /// The program `name` of this toolchain.
@@ -94,8 +90,7 @@ impl Toolchain {
         let lock = File::open(&folder).context(format_args!("open {}", folder.display()))?;
         if lock.try_lock().is_err() {
             say("another set-up works on this toolchain: waiting for it to end");
-            lock.lock()
-                .context(format_args!("lock {}", folder.display()))?;
+            lock.lock().context(format_args!("lock {}", folder.display()))?;
         }
         Ok(lock)
     }
@@ -104,9 +99,7 @@ impl Toolchain {
     pub fn check_linker(&self) -> Result {
         let own = || {
             let folders = fs::read_dir(self.rustlib()).into_iter().flatten().flatten();
-            folders
-                .map(|folder| folder.path().join("bin").join(LINKER))
-                .any(|path| path.is_file())
+            folders.map(|folder| folder.path().join("bin").join(LINKER)).any(|path| path.is_file())
         };
         let in_path = || {
             let path = env::var_os("PATH").unwrap_or_default();
@@ -125,8 +118,7 @@ impl Toolchain {
 
     /// Marks `folder`, not yet in place, as built by us with this compiler.
     pub fn stamp(&self, folder: &Path, version: &Version) -> Result {
-        fs::write(folder.join(STAMP), &version.verbose)
-            .context(format_args!("write into {}", folder.display()))
+        fs::write(folder.join(STAMP), &version.verbose).context(format_args!("write into {}", folder.display()))
     }
 
     /// Takes away a target folder that is in the way: one that we built for another compiler, or the remains of one.
@@ -154,36 +146,20 @@ pub struct Version {
 
 impl Version {
     fn parse(verbose: String) -> Result<Self> {
-        let field = |name: &str| {
-            verbose
-                .lines()
-                .find_map(|line| line.strip_prefix(name))
-                .map(str::to_owned)
-        };
+        let field = |name: &str| verbose.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
         let Some(release) = field("release: ") else {
-            return Err(Failure::Step(format!(
-                "`rustc -Vv` names no release:\n{verbose}"
-            )));
+            return Err(Failure::Step(format!("`rustc -Vv` names no release:\n{verbose}")));
         };
         let commit = field("commit-hash: ").filter(|commit| commit != "unknown");
-        Ok(Self {
-            release,
-            commit,
-            verbose,
-        })
+        Ok(Self { release, commit, verbose })
     }
 }
 
 fn has_library(folder: &Path, prefix: &str) -> bool {
-    fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .any(|entry| {
-            let path = entry.path();
-            path.extension() == Some(OsStr::new("rlib"))
-                && entry.file_name().to_string_lossy().starts_with(prefix)
-        })
+    fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| {
+        let path = entry.path();
+        path.extension() == Some(OsStr::new("rlib")) && entry.file_name().to_string_lossy().starts_with(prefix)
+    })
 }
 
 #[cfg(test)]
@@ -192,21 +168,15 @@ mod tests {
 
     #[test]
     fn a_version_is_read() {
-        let verbose =
-            "rustc 1.95.0 (59807616e 2026-04-14)\ncommit-hash: 59807616e1fa\nrelease: 1.95.0\n";
+        let verbose = "rustc 1.95.0 (59807616e 2026-04-14)\ncommit-hash: 59807616e1fa\nrelease: 1.95.0\n";
         let version = Version::parse(verbose.to_owned()).unwrap();
-        assert_eq!(
-            (version.release.as_str(), version.commit.as_deref()),
-            ("1.95.0", Some("59807616e1fa"))
-        );
+        assert_eq!((version.release.as_str(), version.commit.as_deref()), ("1.95.0", Some("59807616e1fa")));
         assert!(Version::parse("nonsense".to_owned()).is_err());
     }
 
     #[test]
     fn an_empty_sysroot_has_no_target() {
-        let nowhere = Toolchain {
-            sysroot: PathBuf::from("/nonexistent"),
-        };
+        let nowhere = Toolchain { sysroot: PathBuf::from("/nonexistent") };
         assert_eq!(nowhere.state().unwrap(), State::Missing);
         nowhere.remove_target().unwrap();
     }

@@ -28,11 +28,9 @@ impl WorkDir {
         remove_abandoned(&parent);
         // create_dir fails on anything that is already there, a link planted by somebody else included.
         let path = parent.join(format!("{PREFIX}{}-{name}", process::id()));
-        fs::create_dir(&path)
-            .context(format_args!("make the temporary folder {}", path.display()))?;
+        fs::create_dir(&path).context(format_args!("make the temporary folder {}", path.display()))?;
         let lock = File::open(&path).context(format_args!("open {}", path.display()))?;
-        lock.lock()
-            .context(format_args!("lock {}", path.display()))?;
+        lock.lock().context(format_args!("lock {}", path.display()))?;
         Ok(Self { path, _lock: lock })
     }
 

@@ -69,7 +69,8 @@ pub(super) fn assign(pieces: &[Piece], kind: &KeyKind, row_words: usize) -> Resu
         let what = "number of rows that hash to one partition".to_owned();
         return Err(DatasetError::Bound { what, value: rows as u64, bound: ROWS_MAX as u64 });
     }
-    let mut groups = Groups { ids: Vec::with_capacity(rows), rows: Vec::new(), files: Vec::new(), keys: GroupKeys::None };
+    let mut groups =
+        Groups { ids: Vec::with_capacity(rows), rows: Vec::new(), files: Vec::new(), keys: GroupKeys::None };
     match kind {
         KeyKind::None => by_file(pieces, &mut groups),
         KeyKind::Word(_) => by_word(pieces, row_words, &mut groups),

@@ -148,7 +148,9 @@ impl MorselGrouper {
                 let keys = converter.convert_columns(&columns).map_err(DatasetError::internal)?;
                 let hashes: Vec<u64> = keys.iter().map(|key| hash_bytes(key.as_ref(), self.salt)).collect();
                 let slots: Vec<u16> = hashes.iter().map(|hash| partition(*hash)).collect();
-                keys.iter().zip(&slots).for_each(|(key, slot)| self.key_bytes[usize::from(*slot)] += key.as_ref().len());
+                keys.iter()
+                    .zip(&slots)
+                    .for_each(|(key, slot)| self.key_bytes[usize::from(*slot)] += key.as_ref().len());
                 (BatchKeys::Bytes(keys), slots, hashes)
             }
         };
@@ -286,7 +288,10 @@ impl Shelves {
         }
         for (column, values) in batch.values.iter().enumerate() {
             let offset = key_words + column;
-            values.iter().zip(&places).for_each(|(value, (shelf, at))| self.words[*shelf][*at + offset] = value.to_bits());
+            values
+                .iter()
+                .zip(&places)
+                .for_each(|(value, (shelf, at))| self.words[*shelf][*at + offset] = value.to_bits());
         }
     }
 

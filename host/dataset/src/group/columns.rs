@@ -127,7 +127,10 @@ impl Columns {
         }
         let same = |index: &usize| {
             let promised = self.input.field(*index);
-            schema.fields().get(*index).is_some_and(|f| f.name() == promised.name() && f.data_type() == promised.data_type())
+            schema
+                .fields()
+                .get(*index)
+                .is_some_and(|f| f.name() == promised.name() && f.data_type() == promised.data_type())
         };
         match self.keys.iter().chain(&self.values).find(|index| !same(index)) {
             None => Ok(()),
@@ -211,7 +214,8 @@ fn check_value(field: &Field, wanted: &str) -> Result<(), DatasetError> {
 /// [`NULL_BITS`].
 fn numbers(column: &ArrayRef) -> Result<ScalarBuffer<f64>, DatasetError> {
     let to = |array: &dyn Array, t: &DataType| cast(array, t).map_err(DatasetError::internal);
-    let float = |array: &dyn Array| Ok::<_, DatasetError>(to(array, &DataType::Float64)?.as_primitive::<Float64Type>().clone());
+    let float =
+        |array: &dyn Array| Ok::<_, DatasetError>(to(array, &DataType::Float64)?.as_primitive::<Float64Type>().clone());
     let scaled = |array: &dyn Array, per_unit: f64| {
         let whole = float(&to(array, &DataType::Int64)?)?;
         Ok::<Float64Array, DatasetError>(whole.unary(|v| v / per_unit))

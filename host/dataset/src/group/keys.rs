@@ -240,9 +240,10 @@ impl Canonical {
                 };
                 Canonical::Instant(nanos, signed(as_type(DataType::Int64)?))
             }
-            DataType::Utf8 | DataType::LargeUtf8 => {
-                Canonical::Text(TAG_TEXT, cast(&as_type(DataType::LargeUtf8)?, &DataType::LargeBinary).map_err(DatasetError::internal)?)
-            }
+            DataType::Utf8 | DataType::LargeUtf8 => Canonical::Text(
+                TAG_TEXT,
+                cast(&as_type(DataType::LargeUtf8)?, &DataType::LargeBinary).map_err(DatasetError::internal)?,
+            ),
             DataType::Binary | DataType::LargeBinary | DataType::FixedSizeBinary(_) => {
                 Canonical::Text(TAG_BINARY, as_type(DataType::LargeBinary)?)
             }

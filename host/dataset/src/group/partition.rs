@@ -99,7 +99,8 @@ impl Partitions {
                 Place::Memory { words, bytes } => (words, bytes),
                 Place::Disk { file, at, words, bytes } => {
                     let region = regions.iter().find(|r| Arc::ptr_eq(&r.0, &file));
-                    let (from, buffer) = region.map(|r| (r.1, &r.3)).ok_or_else(|| DatasetError::internal("a lost spill file"))?;
+                    let (from, buffer) =
+                        region.map(|r| (r.1, &r.3)).ok_or_else(|| DatasetError::internal("a lost spill file"))?;
                     let at = (at - from) as usize;
                     (ScalarBuffer::new(buffer.clone(), at / 8, words), buffer.slice_with_length(at + words * 8, bytes))
                 }

@@ -29,7 +29,11 @@ impl SpillFile {
     pub(super) fn read(&self, at: u64, len: usize, folder: &Path) -> Result<Buffer, DatasetError> {
         let mut buffer = MutableBuffer::from_len_zeroed(len);
         let read = self.file.read_exact_at(buffer.as_slice_mut(), at);
-        read.map_err(|source| DatasetError::Io { what: "can't read spilled rows from", path: folder.to_owned(), source })?;
+        read.map_err(|source| DatasetError::Io {
+            what: "can't read spilled rows from",
+            path: folder.to_owned(),
+            source,
+        })?;
         Ok(buffer.into())
     }
 }
@@ -37,7 +41,11 @@ impl SpillFile {
 /// Writes the rows of `blocks` to a new file in `folder`, and puts there where
 /// they are now. The blocks' memory is free when this returns.
 pub(super) fn spill(blocks: &mut [Block], folder: &Path) -> Result<(), DatasetError> {
-    write(blocks, folder).map_err(|source| DatasetError::Io { what: "can't spill rows to", path: folder.to_owned(), source })
+    write(blocks, folder).map_err(|source| DatasetError::Io {
+        what: "can't spill rows to",
+        path: folder.to_owned(),
+        source,
+    })
 }
 
 fn write(blocks: &mut [Block], folder: &Path) -> io::Result<()> {

@@ -168,7 +168,10 @@ async fn list_remote(
         }
     }
     if !stores.lists(store) {
-        return Err(DatasetError::input(given, "folders and globs can't be listed over HTTP; give the URL of each file"));
+        return Err(DatasetError::input(
+            given,
+            "folders and globs can't be listed over HTTP; give the URL of each file",
+        ));
     }
     let pattern = match is_glob(path) {
         true => Some(Pattern::new(path).map_err(|e| DatasetError::input(given, format!("it is no valid glob: {e}")))?),

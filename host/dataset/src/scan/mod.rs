@@ -12,6 +12,8 @@ mod plan;
 mod schema;
 mod store;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

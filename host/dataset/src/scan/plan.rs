@@ -122,7 +122,13 @@ impl Layout {
                 if range != (0, file.meta.size) {
                     part = part.with_range(range.0 as i64, range.1 as i64);
                 }
-                morsels.push(Morsel { file: *index, first_byte: range.0, end_byte: range.1, plan, partition: groups.len() });
+                morsels.push(Morsel {
+                    file: *index,
+                    first_byte: range.0,
+                    end_byte: range.1,
+                    plan,
+                    partition: groups.len(),
+                });
                 groups.push(FileGroup::new(vec![part]));
             }
         }
@@ -135,7 +141,8 @@ impl Layout {
             // Without it, whoever polls first takes the first file.
             .with_preserve_order(true)
             .build();
-        let scan = engine.create_physical_plan(state, config).await.map_err(|e| DatasetError::internal(reason_of(&e)))?;
+        let scan =
+            engine.create_physical_plan(state, config).await.map_err(|e| DatasetError::internal(reason_of(&e)))?;
         let scan = scan.downcast_ref::<DataSourceExec>();
         let config = scan.and_then(|scan| scan.data_source().downcast_ref::<FileScanConfig>());
         Ok((config.ok_or_else(|| DatasetError::internal("a scan that is no file scan"))?.clone(), morsels))
@@ -198,9 +205,14 @@ mod tests {
 
     #[test]
     fn ranges_cover_a_file_without_gaps() {
-        for (size, bytes_max, splits, count) in
-            [(0, 10, true, 1), (1, 10, true, 1), (10, 10, true, 1), (11, 10, true, 2), (101, 10, true, 11), (101, 10, false, 1)]
-        {
+        for (size, bytes_max, splits, count) in [
+            (0, 10, true, 1),
+            (1, 10, true, 1),
+            (10, 10, true, 1),
+            (11, 10, true, 2),
+            (101, 10, true, 11),
+            (101, 10, false, 1),
+        ] {
             let ranges = ranges(size, bytes_max, splits);
             assert_eq!(ranges.len(), count, "{size} {bytes_max}");
             assert_eq!((ranges[0].0, ranges[count - 1].1), (0, size));

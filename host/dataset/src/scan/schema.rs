@@ -38,7 +38,11 @@ impl Merged {
         for (index, schema) in schemas.iter().enumerate() {
             if last.is_some_and(|last| last == schema) {
                 // Most files are alike: nothing to learn from this one.
-                merged.columns.iter_mut().filter(|c| schema.index_of(c.field.name()).is_ok()).for_each(|c| c.files += 1);
+                merged
+                    .columns
+                    .iter_mut()
+                    .filter(|c| schema.index_of(c.field.name()).is_ok())
+                    .for_each(|c| c.files += 1);
                 continue;
             }
             let mut names = std::collections::HashSet::new();
@@ -91,7 +95,8 @@ impl Merged {
         schemas: &[SchemaRef],
     ) -> Result<&FieldRef, DatasetError> {
         let Some(at) = self.by_name.get(name) else {
-            let place = if files.len() == 1 { files[0].name.clone() } else { format!("the {} input files", files.len()) };
+            let place =
+                if files.len() == 1 { files[0].name.clone() } else { format!("the {} input files", files.len()) };
             return Err(DatasetError::no_column(wanted, name, &place, self.names()));
         };
         let column = &self.columns[*at];

@@ -15,7 +15,9 @@ use sandbar_core::{Code, Fault};
 use super::link::{Link, SLOTS};
 use super::{Completed, Item, LogLine, Memory, PoolOptions};
 use crate::process::BATCH_PREFIX_BYTES;
-use crate::protocol::{Call, Done, FromWorker, INLINE_BYTES_MAX, Output, Payload, ToWorker, WirePayload, WireWork, Work};
+use crate::protocol::{
+    Call, Done, FromWorker, INLINE_BYTES_MAX, Output, Payload, ToWorker, WirePayload, WireWork, Work,
+};
 
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(5);
@@ -39,7 +41,12 @@ struct Driver {
 }
 
 /// Runs until the pool is dropped.
-pub(super) async fn drive(index: usize, options: PoolOptions, queue: async_channel::Receiver<Item>, memory: Arc<Memory>) {
+pub(super) async fn drive(
+    index: usize,
+    options: PoolOptions,
+    queue: async_channel::Receiver<Item>,
+    memory: Arc<Memory>,
+) {
     let mut driver = Driver { options, queue, again: VecDeque::new(), sent: VecDeque::new(), next_id: 1 };
     let mut failures = 0;
     loop {
@@ -152,7 +159,11 @@ impl Driver {
     }
 
     fn settle(&mut self, link: &Link, done: Done) -> Result<(), End> {
-        let at = self.sent.iter().position(|s| s.id == done.id).ok_or_else(|| io::Error::other("it answers a call it was not sent"))?;
+        let at = self
+            .sent
+            .iter()
+            .position(|s| s.id == done.id)
+            .ok_or_else(|| io::Error::other("it answers a call it was not sent"))?;
         let Some(sent) = self.sent.remove(at) else { return Ok(()) };
         let completed = done.result.and_then(|()| {
             let data = fetch(link, sent.slot, &done.output)?;
@@ -205,7 +216,10 @@ fn after_death(mut item: Item, group: Option<u32>, end: &End, how: &str) -> Opti
             if item.deaths <= limits.retries_max {
                 return Some(item);
             }
-            Fault::new(Code::WorkerLost, format!("{} workers died while they ran it; the last: {how} ({e})", item.deaths))
+            Fault::new(
+                Code::WorkerLost,
+                format!("{} workers died while they ran it; the last: {how} ({e})", item.deaths),
+            )
         }
     };
     match group {
@@ -255,14 +269,20 @@ impl Work {
 fn to_wire(id: u64, slot: usize, item: &Item) -> Call {
     let payload = |payload: &Payload| match payload {
         Payload::Inline { header, body } => WirePayload::Inline { header: header.clone(), body: body.clone() },
-        Payload::File { file, body_bytes, header_bytes } => WirePayload::File { body_bytes: *body_bytes, header_bytes: *header_bytes, file_bytes: file.bytes() },
+        Payload::File { file, body_bytes, header_bytes } => {
+            WirePayload::File { body_bytes: *body_bytes, header_bytes: *header_bytes, file_bytes: file.bytes() }
+        }
     };
     let request = &item.request;
     let work = match &request.work {
         Work::Describe => WireWork::Describe,
         Work::Process(p) => WireWork::Process(payload(p)),
-        Work::Fit(p, groups) => WireWork::Fit { payload: payload(p), groups: *groups, without: request.without.clone() },
-        Work::Predict(p, groups) => WireWork::Predict { payload: payload(p), groups: *groups, without: request.without.clone() },
+        Work::Fit(p, groups) => {
+            WireWork::Fit { payload: payload(p), groups: *groups, without: request.without.clone() }
+        }
+        Work::Predict(p, groups) => {
+            WireWork::Predict { payload: payload(p), groups: *groups, without: request.without.clone() }
+        }
     };
     Call { id, binding: request.binding.id as u32, slot: slot as u32, seed: request.seed, limits: request.limits, work }
 }
@@ -271,11 +291,16 @@ fn to_wire(id: u64, slot: usize, item: &Item) -> Call {
 fn fetch(link: &Link, slot: usize, output: &Output) -> Result<Buffer, Fault> {
     match output {
         Output::Inline(bytes) if bytes.len() <= INLINE_BYTES_MAX => Ok(aligned(bytes)),
-        Output::Inline(bytes) => Err(Fault::new(Code::Host, format!("a worker sent {} bytes in a message", bytes.len()))),
+        Output::Inline(bytes) => {
+            Err(Fault::new(Code::Host, format!("a worker sent {} bytes in a message", bytes.len())))
+        }
         Output::Slot(bytes) => {
             let slot = link.slot(slot);
             let Some(bytes) = usize::try_from(*bytes).ok().filter(|b| *b <= slot.bytes()) else {
-                return Err(Fault::new(Code::Host, format!("a worker claims {bytes} bytes of output in a slot of {}", slot.bytes())));
+                return Err(Fault::new(
+                    Code::Host,
+                    format!("a worker claims {bytes} bytes of output in a slot of {}", slot.bytes()),
+                ));
             };
             let mut copy = MutableBuffer::from_len_zeroed(bytes);
             slot.read(0, &mut copy);
@@ -295,7 +320,10 @@ fn malformed(what: impl std::fmt::Display) -> Fault {
 }
 
 fn unpack(work: &Work, data: &Buffer, log_bytes: u64) -> Result<Completed, Fault> {
-    let data_bytes = usize::try_from(log_bytes).ok().and_then(|log| data.len().checked_sub(log)).ok_or_else(|| malformed("its log is longer than all of it"))?;
+    let data_bytes = usize::try_from(log_bytes)
+        .ok()
+        .and_then(|log| data.len().checked_sub(log))
+        .ok_or_else(|| malformed("its log is longer than all of it"))?;
     let mut completed = Completed { log: log_lines(&data[data_bytes..])?, ..Completed::default() };
     if matches!(work, Work::Describe) {
         completed.functions = postcard::from_bytes(&data[..data_bytes]).map_err(malformed)?;
@@ -320,13 +348,20 @@ fn batches(data: &Buffer, end: usize) -> Result<Vec<arrow_array::RecordBatch>, F
     let mut schema: Option<(Vec<u8>, arrow_schema::SchemaRef)> = None;
     let mut at = 0usize;
     while at < end {
-        let number = |at: usize| data.get(at..at + 8).map(|b| u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]));
-        let lengths = number(at).zip(number(at + 8)).and_then(|(h, b)| Some((usize::try_from(h).ok()?, usize::try_from(b).ok()?)));
+        let number = |at: usize| {
+            data.get(at..at + 8).map(|b| u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
+        };
+        let lengths = number(at)
+            .zip(number(at + 8))
+            .and_then(|(h, b)| Some((usize::try_from(h).ok()?, usize::try_from(b).ok()?)));
         let (header_bytes, body_bytes) = lengths.ok_or_else(|| malformed("it ends in the middle of a batch"))?;
         let body_at = (at + BATCH_PREFIX_BYTES).checked_add(header_bytes).and_then(|b| b.checked_next_multiple_of(64));
         let next = body_at.and_then(|b| b.checked_add(body_bytes)).filter(|next| *next <= end);
-        let (Some(body_at), Some(next)) = (body_at, next) else { return Err(malformed("it ends in the middle of a batch")) };
-        let header = Header::parse(&data[at + BATCH_PREFIX_BYTES..at + BATCH_PREFIX_BYTES + header_bytes]).map_err(malformed)?;
+        let (Some(body_at), Some(next)) = (body_at, next) else {
+            return Err(malformed("it ends in the middle of a batch"));
+        };
+        let header =
+            Header::parse(&data[at + BATCH_PREFIX_BYTES..at + BATCH_PREFIX_BYTES + header_bytes]).map_err(malformed)?;
         let known = match &schema {
             Some((bytes, schema)) if bytes == header.schema_bytes() => schema.clone(),
             _ => Arc::new(sandbar_batch::decode_schema(header.schema_bytes()).map_err(malformed)?),

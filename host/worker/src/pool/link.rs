@@ -42,11 +42,24 @@ impl Link {
         let progress = Scratch::new(progress::BYTES)?;
         let slot_bytes = options.limits.output_bytes_max + LOG_SPACE_BYTES;
         let slots = (0..SLOTS).map(|_| Scratch::new(slot_bytes as usize)).collect::<io::Result<Vec<_>>>()?;
-        let child = Command::new(&options.program).arg(WORKER_ARGUMENT).env_clear().stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
+        let child = Command::new(&options.program)
+            .arg(WORKER_ARGUMENT)
+            .env_clear()
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
         let interest = Interest::READABLE | Interest::WRITABLE;
         // SAFETY: an owned descriptor that nothing but the `AsyncFd` closes or replaces.
         let socket = unsafe { AsyncFd::register_with_interest(ours, interest) }.map_err(io::Error::other)?;
-        let mut link = Link { child: Some(child), socket, progress, slots, buffer: Vec::new(), programs: HashSet::new(), bindings: HashSet::new() };
+        let mut link = Link {
+            child: Some(child),
+            socket,
+            progress,
+            slots,
+            buffer: Vec::new(),
+            programs: HashSet::new(),
+            bindings: HashSet::new(),
+        };
         let hello = socket::frame(&ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes })?;
         let files: Vec<_> = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd)).collect();
         send(&link.socket, &hello, &files).await?;
@@ -73,10 +86,19 @@ impl Link {
         let program = binding.program.number();
         if self.programs.insert(program) {
             let code = binding.program.code();
-            self.send(&ToWorker::Program { program, code_bytes: code.bytes(), image_end: binding.program.image_end() }, &[code.as_fd()]).await?;
+            self.send(
+                &ToWorker::Program { program, code_bytes: code.bytes(), image_end: binding.program.image_end() },
+                &[code.as_fd()],
+            )
+            .await?;
         }
         self.bindings.insert(binding.id);
-        let message = ToWorker::Binding { binding: binding.id as u32, program, function: binding.function, params: binding.params.clone() };
+        let message = ToWorker::Binding {
+            binding: binding.id as u32,
+            program,
+            function: binding.function,
+            params: binding.params.clone(),
+        };
         self.send(&message, &[]).await
     }
 

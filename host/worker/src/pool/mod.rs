@@ -5,8 +5,8 @@ mod link;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
 use sandbar_core::{Code, Fault, Function, Limits};
@@ -48,7 +48,11 @@ impl Binding {
     /// Binds a function of `program`.
     pub fn new(program: Arc<Compiled>, function: u32, params: String, name: String) -> Result<Arc<Binding>, Fault> {
         if params.len() > PARAMS_BYTES_MAX {
-            return Err(Fault::new(Code::Columns, format!("its parameters take {} bytes, the limit is {PARAMS_BYTES_MAX}", params.len())).of(&name));
+            return Err(Fault::new(
+                Code::Columns,
+                format!("its parameters take {} bytes, the limit is {PARAMS_BYTES_MAX}", params.len()),
+            )
+            .of(&name));
         }
         Ok(Arc::new(Binding { id: BINDINGS.fetch_add(1, Ordering::Relaxed), program, function, params, name }))
     }

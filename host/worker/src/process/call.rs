@@ -13,7 +13,14 @@ use super::input::CallInput;
 use super::outcome::Outcome;
 use crate::protocol::{Call, WireWork};
 
-pub(super) fn run(program: &Program, binding: &Binding, call: &Call, file: Option<OwnedFd>, progress: &Arc<Scratch>, outcome: &mut Outcome) -> Result<(), Fault> {
+pub(super) fn run(
+    program: &Program,
+    binding: &Binding,
+    call: &Call,
+    file: Option<OwnedFd>,
+    progress: &Arc<Scratch>,
+    outcome: &mut Outcome,
+) -> Result<(), Fault> {
     match &call.work {
         WireWork::Describe => describe(program, call, outcome),
         WireWork::Process(payload) => process(program, binding, call, CallInput::open(payload, file)?, outcome),
@@ -40,13 +47,20 @@ fn describe(program: &Program, call: &Call, outcome: &mut Outcome) -> Result<(),
     Ok(())
 }
 
-fn process(program: &Program, binding: &Binding, call: &Call, input: CallInput, outcome: &mut Outcome) -> Result<(), Fault> {
+fn process(
+    program: &Program,
+    binding: &Binding,
+    call: &Call,
+    input: CallInput,
+    outcome: &mut Outcome,
+) -> Result<(), Fault> {
     let input = Arc::new(input);
     let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(call.limits))));
     let services = ProcessServices { input: input.clone(), outcome: shared.clone() };
     let result = (|| {
         let mut instance = program.instantiate(Box::new(services), &call.limits, call.seed)?;
-        let result = instance.open(binding.function, &binding.params, call.seed).and_then(|()| instance.process(input.header()));
+        let result =
+            instance.open(binding.function, &binding.params, call.seed).and_then(|()| instance.process(input.header()));
         lock(&shared).used_memory(instance.memory_bytes());
         drop(instance.into_services());
         result

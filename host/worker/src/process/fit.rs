@@ -29,7 +29,15 @@ pub(super) struct Job<'a> {
 }
 
 /// Runs all groups, in as many sandboxes as it takes: one, unless groups trap.
-pub(super) fn run(program: &Program, binding: &Binding, call: &Call, input: CallInput, job: Job<'_>, progress: &Arc<Scratch>, outcome: &mut Outcome) -> Result<(), Fault> {
+pub(super) fn run(
+    program: &Program,
+    binding: &Binding,
+    call: &Call,
+    input: CallInput,
+    job: Job<'_>,
+    progress: &Arc<Scratch>,
+    outcome: &mut Outcome,
+) -> Result<(), Fault> {
     let input = Arc::new(input);
     let feed = Feed::new(&input, call, &job, progress.clone(), std::mem::replace(outcome, Outcome::new(call.limits)))?;
     let feed = Arc::new(Mutex::new(feed));
@@ -43,7 +51,14 @@ pub(super) fn run(program: &Program, binding: &Binding, call: &Call, input: Call
     outcome.batch(&encoded.header, &buffers).map_err(Fault::from)
 }
 
-fn drive(program: &Program, binding: &Binding, call: &Call, input: &Arc<CallInput>, predict: bool, feed: &Arc<Mutex<Feed>>) -> Result<(), Fault> {
+fn drive(
+    program: &Program,
+    binding: &Binding,
+    call: &Call,
+    input: &Arc<CallInput>,
+    predict: bool,
+    feed: &Arc<Mutex<Feed>>,
+) -> Result<(), Fault> {
     loop {
         let before = lock(feed).settled;
         let services = FeedServices { input: input.clone(), feed: feed.clone() };
@@ -97,7 +112,13 @@ enum Extra {
 }
 
 impl Feed {
-    fn new(input: &CallInput, call: &Call, job: &Job<'_>, progress: Arc<Scratch>, outcome: Outcome) -> Result<Feed, Fault> {
+    fn new(
+        input: &CallInput,
+        call: &Call,
+        job: &Job<'_>,
+        progress: Arc<Scratch>,
+        outcome: Outcome,
+    ) -> Result<Feed, Fault> {
         let groups = input.groups(job.groups)?;
         let extra = input.extra(job.groups)?;
         let extra = if job.predict { Extra::models(extra, groups.len())? } else { Extra::targets(extra, &groups)? };
@@ -171,27 +192,42 @@ impl Feed {
             return Err(Refusal::bad_output(format!("it predicts {} rows where {due} are due", count(&predictions))));
         }
         if model.len() as u64 > self.model_bytes_max {
-            let message = format!("its model takes {} bytes, the limit is {} (model_bytes_max)", model.len(), self.model_bytes_max);
+            let message = format!(
+                "its model takes {} bytes, the limit is {} (model_bytes_max)",
+                model.len(),
+                self.model_bytes_max
+            );
             return Err(Refusal { code: Code::OutputLimit, message });
         }
         if params.len() > PARAMS_BYTES_MAX {
-            return Err(Refusal::bad_output(format!("the parameters of its model take {} bytes, the limit is {PARAMS_BYTES_MAX}", params.len())));
+            return Err(Refusal::bad_output(format!(
+                "the parameters of its model take {} bytes, the limit is {PARAMS_BYTES_MAX}",
+                params.len()
+            )));
         }
         if serde_json::from_str::<serde::de::IgnoredAny>(params).is_err() {
             return Err(Refusal::bad_output("the parameters of its model are not JSON"));
         }
-        let Extra::Targets(targets, starts) = &self.extra else { return Err(Refusal::bad_request("this call predicts, it does not fit")) };
+        let Extra::Targets(targets, starts) = &self.extra else {
+            return Err(Refusal::bad_request("this call predicts, it does not fit"));
+        };
         let targets = &targets[starts[group]..starts[group] + due];
         match Scores::of(targets, &predictions) {
             Ok(scores) => {
                 self.held_bytes += (params.len() + model.len() + ROW_BYTES) as u64;
                 if self.held_bytes > self.output_bytes_max {
-                    let message = format!("its model makes {} bytes of output, the limit is {} (output_bytes_max)", self.held_bytes, self.output_bytes_max);
+                    let message = format!(
+                        "its model makes {} bytes of output, the limit is {} (output_bytes_max)",
+                        self.held_bytes, self.output_bytes_max
+                    );
                     return Err(Refusal { code: Code::OutputLimit, message });
                 }
                 self.results.fitted(group, &scores, params, model);
             }
-            Err(wrong) => self.results.failed(group, &Fault::new(Code::BadOutput, format!("its model predicts NaN or infinity for {wrong} of {due} rows"))),
+            Err(wrong) => self.results.failed(
+                group,
+                &Fault::new(Code::BadOutput, format!("its model predicts NaN or infinity for {wrong} of {due} rows")),
+            ),
         }
         self.settle();
         Ok(())
@@ -397,7 +433,9 @@ impl Services for FeedServices {
     fn model(&self) -> Result<Vec<u8>, Refusal> {
         let feed = lock(&self.feed);
         let group = feed.at_hand()?;
-        let Extra::Models(offsets, models) = &feed.extra else { return Err(Refusal::bad_request("this call fits, it has no stored models")) };
+        let Extra::Models(offsets, models) = &feed.extra else {
+            return Err(Refusal::bad_request("this call fits, it has no stored models"));
+        };
         Ok(models[offsets[group] as usize..offsets[group + 1] as usize].to_vec())
     }
 

@@ -42,7 +42,12 @@ impl CallInput {
             WirePayload::Inline { header, body } => {
                 let mut bytes = body.clone();
                 bytes.extend_from_slice(header);
-                Ok(CallInput { body_bytes: body.len(), header: body.len()..bytes.len(), bytes: Bytes::Own(bytes), file: None })
+                Ok(CallInput {
+                    body_bytes: body.len(),
+                    header: body.len()..bytes.len(),
+                    bytes: Bytes::Own(bytes),
+                    file: None,
+                })
             }
             WirePayload::File { body_bytes, header_bytes, file_bytes } => {
                 let file = file.ok_or_else(|| wrong("its file is missing"))?;
@@ -75,7 +80,12 @@ impl CallInput {
             .iter()
             .map(|row| {
                 let number = |at: usize| u32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]);
-                GroupAt { first_row: number(0), train_rows: number(4), test_rows: number(8), seed: u64::from(number(16)) | u64::from(number(20)) << 32 }
+                GroupAt {
+                    first_row: number(0),
+                    train_rows: number(4),
+                    test_rows: number(8),
+                    seed: u64::from(number(16)) | u64::from(number(20)) << 32,
+                }
             })
             .collect())
     }
@@ -86,7 +96,10 @@ impl CallInput {
     }
 
     fn part(&self, at: u64, bytes: u64) -> Result<&[u8], Fault> {
-        let range = usize::try_from(at).ok().zip(usize::try_from(bytes).ok()).and_then(|(at, bytes)| Some(at..at.checked_add(bytes)?));
+        let range = usize::try_from(at)
+            .ok()
+            .zip(usize::try_from(bytes).ok())
+            .and_then(|(at, bytes)| Some(at..at.checked_add(bytes)?));
         range.and_then(|range| self.bytes.get(range)).ok_or_else(|| wrong("a part is behind its end"))
     }
 }

@@ -58,7 +58,9 @@ struct Shared {
 impl Shared {
     fn open(files: Vec<OwnedFd>, slots: u32, slot_bytes: u64) -> io::Result<Shared> {
         let mut files = files.into_iter();
-        let mut next = |bytes| Scratch::open(files.next().ok_or_else(|| io::Error::other("a file of shared memory is missing"))?, bytes);
+        let mut next = |bytes| {
+            Scratch::open(files.next().ok_or_else(|| io::Error::other("a file of shared memory is missing"))?, bytes)
+        };
         let progress = Arc::new(next(progress::BYTES)?);
         let slots = (0..slots).map(|_| next(slot_bytes as usize)).collect::<io::Result<_>>()?;
         Ok(Shared { progress, slots })
@@ -83,7 +85,10 @@ impl Worker<'_> {
         match message {
             ToWorker::Hello { .. } => Err(io::Error::other("a second hello")),
             ToWorker::Program { program, code_bytes, image_end } => {
-                let loaded = files.first().ok_or_else(|| io::Error::other("a program without its code")).and_then(|file| Mapping::sealed(file.as_fd(), code_bytes));
+                let loaded = files
+                    .first()
+                    .ok_or_else(|| io::Error::other("a program without its code"))
+                    .and_then(|file| Mapping::sealed(file.as_fd(), code_bytes));
                 let loaded = match loaded {
                     // SAFETY: the node hands over what this build compiled (see `compiler`).
                     Ok(code) => unsafe { self.engine.load(&code, image_end) },
@@ -115,7 +120,9 @@ impl Worker<'_> {
         steps.fetch_add(1, Relaxed);
         let start = Instant::now();
         let mut outcome = outcome::Outcome::new(call.limits);
-        let result = self.program(&call).and_then(|(program, binding)| call::run(program, binding, &call, file, &self.shared.progress, &mut outcome));
+        let result = self.program(&call).and_then(|(program, binding)| {
+            call::run(program, binding, &call, file, &self.shared.progress, &mut outcome)
+        });
         let memory_bytes = outcome.memory_bytes();
         let slot = self.shared.slots.get(call.slot as usize);
         let (result, output, log_bytes) = outcome.deliver(result, slot);
@@ -136,7 +143,9 @@ impl WireWork {
     pub(crate) fn payload(&self) -> Option<&WirePayload> {
         match self {
             WireWork::Describe => None,
-            WireWork::Process(payload) | WireWork::Fit { payload, .. } | WireWork::Predict { payload, .. } => Some(payload),
+            WireWork::Process(payload) | WireWork::Fit { payload, .. } | WireWork::Predict { payload, .. } => {
+                Some(payload)
+            }
         }
     }
 
@@ -144,4 +153,3 @@ impl WireWork {
         matches!(self.payload(), Some(WirePayload::File { .. }))
     }
 }
-

@@ -29,7 +29,14 @@ pub(super) struct Outcome {
 
 impl Outcome {
     pub(super) fn new(limits: Limits) -> Self {
-        Outcome { limits, data: Vec::new(), log: Vec::new(), log_left: limits.log_bytes_max, log_dropped: 0, memory_bytes: 0 }
+        Outcome {
+            limits,
+            data: Vec::new(),
+            log: Vec::new(),
+            log_left: limits.log_bytes_max,
+            log_dropped: 0,
+            memory_bytes: 0,
+        }
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
@@ -44,9 +51,11 @@ impl Outcome {
     /// header should say; who reads it checks that.
     pub(super) fn batch(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
         let body: u64 = buffers.iter().map(|b| b.len().next_multiple_of(ALIGNMENT) as u64).sum();
-        let total = self.data.len() as u64 + (BATCH_PREFIX_BYTES + header.len().next_multiple_of(ALIGNMENT)) as u64 + body;
+        let total =
+            self.data.len() as u64 + (BATCH_PREFIX_BYTES + header.len().next_multiple_of(ALIGNMENT)) as u64 + body;
         if total > self.limits.output_bytes_max {
-            let message = format!("hands back {total} bytes, the limit is {} (output_bytes_max)", self.limits.output_bytes_max);
+            let message =
+                format!("hands back {total} bytes, the limit is {} (output_bytes_max)", self.limits.output_bytes_max);
             return Err(Refusal { code: Code::OutputLimit, message });
         }
         self.data.reserve((total as usize) - self.data.len());
@@ -82,7 +91,11 @@ impl Outcome {
     }
 
     /// Puts data and log where the node finds them.
-    pub(super) fn deliver(mut self, result: Result<(), Fault>, slot: Option<&Scratch>) -> (Result<(), Fault>, Output, u64) {
+    pub(super) fn deliver(
+        mut self,
+        result: Result<(), Fault>,
+        slot: Option<&Scratch>,
+    ) -> (Result<(), Fault>, Output, u64) {
         if self.log_dropped > 0 {
             self.log.push((2, format!("({} more lines are over the limit log_bytes_max)", self.log_dropped)));
         }
@@ -100,7 +113,8 @@ impl Outcome {
                 (result, Output::Slot(total as u64), log.len() as u64)
             }
             None => {
-                let message = format!("hands back {total} bytes, more than a slot holds; raise output_bytes_max of the job");
+                let message =
+                    format!("hands back {total} bytes, more than a slot holds; raise output_bytes_max of the job");
                 (result.and(Err(Fault::new(Code::OutputLimit, message))), Output::Inline(Vec::new()), 0)
             }
         }

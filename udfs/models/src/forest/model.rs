@@ -63,19 +63,10 @@ impl TryFrom<RawForest> for RandomForest {
     type Error = TreeError;
 
     fn try_from(raw: RawForest) -> Result<Self, TreeError> {
-        let first = raw
-            .trees
-            .first()
-            .ok_or(TreeError::Malformed("a forest without trees"))?;
-        match raw
-            .trees
-            .iter()
-            .all(|tree| tree.features() == first.features())
-        {
+        let first = raw.trees.first().ok_or(TreeError::Malformed("a forest without trees"))?;
+        match raw.trees.iter().all(|tree| tree.features() == first.features()) {
             true => Ok(Self { trees: raw.trees }),
-            false => Err(TreeError::Malformed(
-                "a forest of trees with different numbers of features",
-            )),
+            false => Err(TreeError::Malformed("a forest of trees with different numbers of features")),
         }
     }
 }

@@ -52,11 +52,7 @@ impl RandomForestParams {
     ///
     /// # Errors
     /// Those of [`TrainingSet::new`], and [`TreeError::Parameter`].
-    pub fn fit_columns(
-        &self,
-        columns: &[&[f64]],
-        target: &[f64],
-    ) -> Result<RandomForest, TreeError> {
+    pub fn fit_columns(&self, columns: &[&[f64]], target: &[f64]) -> Result<RandomForest, TreeError> {
         self.fit_set(&TrainingSet::new(columns, target)?)
     }
 
@@ -66,11 +62,7 @@ impl RandomForestParams {
     /// [`TreeError::Parameter`].
     pub fn fit_set(&self, set: &TrainingSet) -> Result<RandomForest, TreeError> {
         if self.n_estimators == 0 {
-            return Err(TreeError::Parameter {
-                name: "n_estimators",
-                value: "0".to_owned(),
-                range: "at least 1",
-            });
+            return Err(TreeError::Parameter { name: "n_estimators", value: "0".to_owned(), range: "at least 1" });
         }
         let sample_rows = self.sample_rows(set.rows())?;
         let mut grower = Grower::new(set, self.tree().limits(set)?);
@@ -99,21 +91,11 @@ impl RandomForestParams {
 
     /// Draws per tree: the share of the rows, rounded half to even as Python does, but at least one.
     fn sample_rows(&self, rows: usize) -> Result<usize, TreeError> {
-        let wrong = |value, range| {
-            Err(TreeError::Parameter {
-                name: "max_samples",
-                value,
-                range,
-            })
-        };
+        let wrong = |value, range| Err(TreeError::Parameter { name: "max_samples", value, range });
         match self.max_samples {
             None => Ok(rows),
-            Some(share) if !self.bootstrap => {
-                wrong(share.to_string(), "absent where bootstrap is false")
-            }
-            Some(share) if share > 0.0 && share <= 1.0 => {
-                Ok(((rows as f64 * share).round_ties_even() as usize).max(1))
-            }
+            Some(share) if !self.bootstrap => wrong(share.to_string(), "absent where bootstrap is false"),
+            Some(share) if share > 0.0 && share <= 1.0 => Ok(((rows as f64 * share).round_ties_even() as usize).max(1)),
             Some(share) => wrong(share.to_string(), "more than 0 and at most 1"),
         }
     }

@@ -38,6 +38,9 @@ pub enum LinearError {
     /// Serialised bytes that are not a linear model.
     #[error("not a valid model: {0}")]
     Malformed(&'static str),
+    /// From linfa's coordinate descent.
+    #[error(transparent)]
+    ElasticNet(#[from] linfa_elasticnet::ElasticNetError),
     /// From linfa's own data-set handling.
     #[error(transparent)]
     Linfa(#[from] linfa::Error),

@@ -1,4 +1,5 @@
-//! Linear models: ordinary least squares, with the results of scikit-learn's `LinearRegression`.
+//! Linear models: ordinary and penalised least squares, with the objectives of scikit-learn's `LinearRegression`, `Ridge`,
+//! `Lasso` and `ElasticNet`.
 //!
 //! Goals: a constant or redundant feature is no error (it gets the coefficients of least norm, so zero where it is
 //! constant); offsets cost no digits; the same bits on every platform; one pass over the rows where features are well
@@ -8,16 +9,23 @@
 //! transformations of the rows.
 
 mod cholesky;
+mod elastic_net;
 mod error;
 mod model;
 mod moments;
 mod orthogonal;
 mod params;
+mod ridge;
 mod traits;
 
 #[cfg(test)]
 mod tests;
 
+pub use elastic_net::{ElasticNetModel, ElasticNetParams};
 pub use error::LinearError;
 pub use model::LinearModel;
 pub use params::LinearParams;
+pub use ridge::RidgeParams;
+
+pub(crate) use moments::Wanted;
+pub(crate) use params::{checked_moments, not_negative};

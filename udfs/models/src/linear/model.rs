@@ -43,7 +43,11 @@ impl LinearModel {
     /// # Panics
     /// If `features` has another width than the model, or other rows than `out`.
     pub fn predict_into(&self, features: Features<'_>, out: &mut [f64]) {
-        assert_eq!((features.width(), features.rows()), (self.coefficients.len(), out.len()), "width of the model, rows of the output");
+        assert_eq!(
+            (features.width(), features.rows()),
+            (self.coefficients.len(), out.len()),
+            "width of the model, rows of the output"
+        );
         let Some((first, others)) = self.coefficients.split_first() else { return out.fill(self.intercept) };
         for (block, out) in out.chunks_mut(BLOCK_ROWS).enumerate() {
             let rows = block * BLOCK_ROWS..block * BLOCK_ROWS + out.len();

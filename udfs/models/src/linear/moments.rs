@@ -104,11 +104,6 @@ impl Moments {
         Moments { rows, columns, store }
     }
 
-    /// Rows summed up, at least 1.
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
-    }
-
     /// Features.
     pub(crate) fn width(&self) -> usize {
         self.columns - 1
@@ -129,6 +124,15 @@ impl Moments {
     /// Whether all that was summed up is finite. When not, the data had a NaN, an infinity or too large a value.
     pub(crate) fn is_finite(&self) -> bool {
         self.store.get()[..self.columns * (2 + self.columns)].iter().all(|v| v.is_finite())
+    }
+
+    /// Appends `values` of column `j` less its mean; zeros where it is a constant feature.
+    pub(crate) fn centre(&self, j: usize, values: &[f64], into: &mut Vec<f64>) {
+        let mean = self.mean(j);
+        match j < self.width() && self.is_constant(j) {
+            true => into.resize(into.len() + values.len(), 0.0),
+            false => into.extend(values.iter().map(|value| value - mean)),
+        }
     }
 
     /// Whether feature `j` is the same in all rows, but for rounding; where not centred, whether it is zero.

@@ -33,13 +33,9 @@ impl Factor {
             let rows = first..target.len().min(first + block_rows);
             block.clear();
             for j in 0..width {
-                let mean = moments.mean(j);
-                match moments.is_constant(j) {
-                    true => block.extend(rows.clone().map(|_| 0.0)),
-                    false => block.extend(features.column(j)[rows.clone()].iter().map(|x| x - mean)),
-                }
+                moments.centre(j, &features.column(j)[rows.clone()], &mut block);
             }
-            block.extend(target[rows.clone()].iter().map(|y| y - moments.mean(width)));
+            moments.centre(width, &target[rows.clone()], &mut block);
             factor.fold(&mut block, rows.len());
         }
         factor
@@ -64,6 +60,13 @@ impl Factor {
         }
         let target = &block[self.width * len..];
         self.residual += dot(target, target);
+    }
+
+    /// Folds in rows that penalise the squares of the coefficients: `√weight` times the identity, with targets of zero.
+    pub(crate) fn fold_penalty(&mut self, weight: f64) {
+        let mut block = vec![0.0; self.width * (self.width + 1)];
+        block.iter_mut().step_by(self.width + 1).for_each(|diagonal| *diagonal = weight.sqrt());
+        self.fold(&mut block, self.width);
     }
 
     /// The coefficients of least squared error, and of least norm among those. Features are judged independent or not
@@ -92,7 +95,8 @@ impl Factor {
             return coefficients;
         }
         // Row i of the rank × width system in the unscaled coefficients.
-        let mut system: Vec<Vec<f64>> = (0..rank).map(|i| (0..width).map(|j| columns[j][i] * scales[order[j]]).collect()).collect();
+        let entry = |i: usize, j: usize| if i <= j { columns[j][i] * scales[order[j]] } else { 0.0 };
+        let mut system: Vec<Vec<f64>> = (0..rank).map(|i| (0..width).map(|j| entry(i, j)).collect()).collect();
         for (value, &j) in least_norm(&mut system, &mut right[..rank]).iter().zip(&order) {
             coefficients[j] = *value;
         }

@@ -25,7 +25,7 @@ impl LinearParams {
     /// # Errors
     /// [`LinearError::NoRows`], [`LinearError::Ragged`], [`LinearError::NotFinite`], [`LinearError::TooLarge`].
     pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<LinearModel, LinearError> {
-        let moments = moments(features, target, Wanted { centred: self.fit_intercept, target_square: false })?;
+        let moments = checked_moments(features, target, Wanted { centred: self.fit_intercept, target_square: false })?;
         let mut coefficients = vec![0.0; features.width()];
         if cholesky::solve(&moments, 0.0, &mut coefficients).is_none() {
             coefficients = Factor::new(features, target, &moments).solve(target.len());
@@ -35,7 +35,7 @@ impl LinearParams {
 }
 
 /// Sums over checked data.
-pub(crate) fn moments(features: Features<'_>, target: &[f64], wanted: Wanted) -> Result<Moments, LinearError> {
+pub(crate) fn checked_moments(features: Features<'_>, target: &[f64], wanted: Wanted) -> Result<Moments, LinearError> {
     if features.rows() != target.len() {
         return Err(LinearError::Ragged { expected: features.rows(), found: target.len() });
     }
@@ -47,6 +47,13 @@ pub(crate) fn moments(features: Features<'_>, target: &[f64], wanted: Wanted) ->
         return Err(why_not_finite(features, target));
     }
     Ok(moments)
+}
+
+pub(crate) fn not_negative(name: &'static str, value: f64) -> Result<(), LinearError> {
+    match value.is_finite() && value >= 0.0 {
+        true => Ok(()),
+        false => Err(LinearError::Parameter { name, value: value.to_string(), range: "at least 0 and finite" }),
+    }
 }
 
 /// The model of these coefficients that goes through the means.

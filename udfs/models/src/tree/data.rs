@@ -43,24 +43,12 @@ impl TrainingSet {
             check_column(|| format!("feature {index}"), column, expected)?;
         }
         check_column(|| "the target".to_owned(), target, expected)?;
-        if let Some(row) = target
-            .iter()
-            .position(|value| value.abs() > TARGET_MAGNITUDE_MAX)
-        {
-            return Err(TreeError::TargetTooLarge {
-                row,
-                value: target[row],
-            });
+        if let Some(row) = target.iter().position(|value| value.abs() > TARGET_MAGNITUDE_MAX) {
+            return Err(TreeError::TargetTooLarge { row, value: target[row] });
         }
         let mut scratch = Vec::with_capacity(expected);
-        let features = columns
-            .iter()
-            .map(|column| SortedFeature::new(column, &mut scratch))
-            .collect();
-        Ok(Self {
-            features,
-            target: target.to_vec(),
-        })
+        let features = columns.iter().map(|column| SortedFeature::new(column, &mut scratch)).collect();
+        Ok(Self { features, target: target.to_vec() })
     }
 
     /// Rows.
@@ -77,11 +65,7 @@ impl TrainingSet {
 impl SortedFeature {
     fn new(column: &[f64], scratch: &mut Vec<(u64, u32)>) -> Self {
         scratch.clear();
-        scratch.extend(
-            (0..)
-                .zip(column)
-                .map(|(row, &value)| (to_ordered_bits(value), row)),
-        );
+        scratch.extend((0..).zip(column).map(|(row, &value)| (to_ordered_bits(value), row)));
         scratch.sort_unstable();
         let mut values = Vec::new();
         let mut order = Vec::with_capacity(scratch.len());
@@ -94,11 +78,7 @@ impl SortedFeature {
             order.push((values.len() as u64 - 1) << 32 | u64::from(row));
         }
         let crowded = values.windows(2).any(|pair| !separated(pair[0], pair[1]));
-        Self {
-            values,
-            order,
-            crowded,
-        }
+        Self { values, order, crowded }
     }
 }
 
@@ -116,24 +96,12 @@ pub(super) fn check_rows(rows: usize) -> Result<(), TreeError> {
     }
 }
 
-fn check_column(
-    what: impl Fn() -> String,
-    column: &[f64],
-    expected: usize,
-) -> Result<(), TreeError> {
+fn check_column(what: impl Fn() -> String, column: &[f64], expected: usize) -> Result<(), TreeError> {
     if column.len() != expected {
-        return Err(TreeError::Ragged {
-            what: what(),
-            expected,
-            found: column.len(),
-        });
+        return Err(TreeError::Ragged { what: what(), expected, found: column.len() });
     }
     match column.iter().position(|value| !value.is_finite()) {
-        Some(row) => Err(TreeError::NotFinite {
-            what: what(),
-            row,
-            value: column[row],
-        }),
+        Some(row) => Err(TreeError::NotFinite { what: what(), row, value: column[row] }),
         None => Ok(()),
     }
 }

@@ -7,9 +7,7 @@ pub(crate) struct Draws(Xoshiro256PlusPlus);
 impl Draws {
     /// The stream `index` of `seed`: it depends on these two alone, so the trees of a forest may be grown in any order.
     pub(crate) fn stream(seed: u64, index: u64) -> Self {
-        Self(Xoshiro256PlusPlus::seed_from_u64(mix(
-            mix(seed).wrapping_add(index)
-        )))
+        Self(Xoshiro256PlusPlus::seed_from_u64(mix(mix(seed).wrapping_add(index))))
     }
 
     /// Uniform in `0..bound` by Lemire's multiplication, without the rejection step: the bias is below 2⁻³² · `bound`.

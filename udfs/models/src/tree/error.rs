@@ -8,10 +8,7 @@ pub enum TreeError {
     #[error("the data has no rows: pass at least one")]
     NoRows,
     /// More rows than a tree can index.
-    #[error(
-        "the data has {rows} rows, the limit is {}: train on a sample",
-        super::ROWS_MAX
-    )]
+    #[error("the data has {rows} rows, the limit is {}: train on a sample", super::ROWS_MAX)]
     TooManyRows {
         /// Rows given.
         rows: usize,
@@ -37,10 +34,7 @@ pub enum TreeError {
         value: f64,
     },
     /// A target so large that its sums of squares could overflow.
-    #[error(
-        "the target is {value:e} in row {row}, the limit is {:e}: rescale it",
-        super::TARGET_MAGNITUDE_MAX
-    )]
+    #[error("the target is {value:e} in row {row}, the limit is {:e}: rescale it", super::TARGET_MAGNITUDE_MAX)]
     TargetTooLarge {
         /// The first row at fault, from zero.
         row: usize,

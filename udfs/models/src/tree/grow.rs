@@ -64,11 +64,7 @@ struct Summary {
 impl Summary {
     fn value(&self) -> f64 {
         // The mean of equal targets would not always be that target.
-        if self.low == self.high {
-            self.low
-        } else {
-            self.weighted / self.weight
-        }
+        if self.low == self.high { self.low } else { self.weighted / self.weight }
     }
 }
 
@@ -96,23 +92,14 @@ impl<'a> Grower<'a> {
             if node.right_of != NONE {
                 self.nodes[node.right_of as usize].right = index as u32;
             }
-            let found = if node.summary.leaf {
-                None
-            } else {
-                self.search(&node, draws)
-            };
+            let found = if node.summary.leaf { None } else { self.search(&node, draws) };
             let Some((cut, feature, constants)) = found else {
-                self.nodes
-                    .push(Node::leaf(index as u32, node.summary.value()));
+                self.nodes.push(Node::leaf(index as u32, node.summary.value()));
                 continue;
             };
             let midpoint = || self.candidates(&node, feature).midpoint(cut.left_rows);
             let split = cut.threshold.unwrap_or_else(midpoint);
-            self.nodes.push(Node {
-                split,
-                feature,
-                right: NONE,
-            });
+            self.nodes.push(Node { split, feature, right: NONE });
             self.divide(&node, &cut, feature, constants, index as u32);
         }
         RegressionTree::grown(self.set.features() as u32, &self.nodes)
@@ -126,10 +113,7 @@ impl<'a> Grower<'a> {
         for (row, &count) in counts.iter().enumerate() {
             if count > 0 {
                 numbers[row] = self.targets.len() as u32;
-                self.samples.push(Sample {
-                    weight: f64::from(count),
-                    excess: 0.0,
-                });
+                self.samples.push(Sample { weight: f64::from(count), excess: 0.0 });
                 self.targets.push(self.set.target[row]);
             }
         }
@@ -178,9 +162,7 @@ impl<'a> Grower<'a> {
         if !any_split {
             self.centre(node);
         }
-        while constants < unseen_end
-            && (visits < self.limits.features_max || unseen_end == self.features.len())
-        {
+        while constants < unseen_end && (visits < self.limits.features_max || unseen_end == self.features.len()) {
             visits += 1;
             let drawn = draws.below((known + unseen_end - constants) as u32) as usize;
             if drawn < known {
@@ -196,15 +178,7 @@ impl<'a> Grower<'a> {
                 continue;
             }
             if any_split {
-                return Some((
-                    Cut {
-                        score: bound,
-                        left_rows: 1,
-                        threshold: None,
-                    },
-                    feature,
-                    constants,
-                ));
+                return Some((Cut { score: bound, left_rows: 1, threshold: None }, feature, constants));
             }
             if let Some(cut) = candidates.search(self.limits.splitter, draws, bound) {
                 bound = cut.score;
@@ -234,8 +208,7 @@ impl<'a> Grower<'a> {
         let range = self.range(feature, node.start, node.end);
         for key in &self.keys[node.buffer][range] {
             let sample = &mut self.samples[key.row()];
-            sample.excess = sample.weight
-                * (self.targets[key.row()] * node.summary.weight - node.summary.weighted);
+            sample.excess = sample.weight * (self.targets[key.row()] * node.summary.weight - node.summary.weighted);
         }
     }
 
@@ -243,21 +216,11 @@ impl<'a> Grower<'a> {
     fn divide(&mut self, node: &Pending, cut: &Cut, feature: u32, constants: usize, index: u32) {
         let middle = node.start + cut.left_rows;
         let depth = node.depth + 1;
-        let [left, right] = [(node.start, middle, NONE), (middle, node.end, index)].map(
-            |(start, end, right_of)| {
-                let keys = &self.keys[node.buffer][self.range(feature, start, end)];
-                let summary = self.summarise(keys.iter().map(|key| key.row()), depth);
-                Pending {
-                    start,
-                    end,
-                    depth,
-                    right_of,
-                    buffer: 1 - node.buffer,
-                    constants,
-                    summary,
-                }
-            },
-        );
+        let [left, right] = [(node.start, middle, NONE), (middle, node.end, index)].map(|(start, end, right_of)| {
+            let keys = &self.keys[node.buffer][self.range(feature, start, end)];
+            let summary = self.summarise(keys.iter().map(|key| key.row()), depth);
+            Pending { start, end, depth, right_of, buffer: 1 - node.buffer, constants, summary }
+        });
         if !(left.summary.leaf && right.summary.leaf) {
             for (start, end, goes_left) in [(node.start, middle, true), (middle, node.end, false)] {
                 for key in &self.keys[node.buffer][self.range(feature, start, end)] {
@@ -275,20 +238,12 @@ impl<'a> Grower<'a> {
         for index in constants..self.features.len() {
             let range = self.range(self.features[index], node.start, node.end);
             let [first, second] = &mut self.keys;
-            let (from, to) = if node.buffer == 0 {
-                (first, second)
-            } else {
-                (second, first)
-            };
+            let (from, to) = if node.buffer == 0 { (first, second) } else { (second, first) };
             let (from, to) = (&from[range.clone()], &mut to[range]);
             let mut left = 0;
             for (place, &key) in from.iter().enumerate() {
                 let goes_left = self.goes_left[key.row()];
-                to[if goes_left {
-                    left
-                } else {
-                    left_rows + place - left
-                }] = key;
+                to[if goes_left { left } else { left_rows + place - left }] = key;
                 left += usize::from(goes_left);
             }
         }
@@ -319,20 +274,11 @@ impl<'a> Grower<'a> {
             || count < self.limits.split_rows_min
             || count / 2 < self.limits.leaf_rows_min
             || depth >= self.limits.depth_max;
-        Summary {
-            weight,
-            weighted,
-            low,
-            high,
-            leaf,
-        }
+        Summary { weight, weighted, low, high, leaf }
     }
 
     /// The weighted sum of squares around `mean`.
     fn squares(&self, rows: impl Iterator<Item = usize>, mean: f64) -> f64 {
-        rows.map(|row| {
-            self.samples[row].weight * (self.targets[row] - mean) * (self.targets[row] - mean)
-        })
-        .sum()
+        rows.map(|row| self.samples[row].weight * (self.targets[row] - mean) * (self.targets[row] - mean)).sum()
     }
 }

@@ -34,11 +34,7 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn leaf(index: u32, prediction: f64) -> Self {
-        Self {
-            split: prediction,
-            feature: 0,
-            right: index,
-        }
+        Self { split: prediction, feature: 0, right: index }
     }
 }
 
@@ -52,10 +48,7 @@ struct RawTree {
 
 impl RegressionTree {
     pub(super) fn grown(width: u32, nodes: &[Node]) -> Self {
-        Self {
-            width,
-            nodes: nodes.to_vec(),
-        }
+        Self { width, nodes: nodes.to_vec() }
     }
 
     /// Predicts one target a row from `columns`, as many features as the tree was trained on and in that order.
@@ -136,11 +129,7 @@ impl RegressionTree {
 impl From<RegressionTree> for RawTree {
     fn from(tree: RegressionTree) -> Self {
         let feature = |(index, node): (usize, &Node)| {
-            if tree.is_leaf(index) {
-                0
-            } else {
-                node.feature + 1
-            }
+            if tree.is_leaf(index) { 0 } else { node.feature + 1 }
         };
         Self {
             width: tree.width,
@@ -154,36 +143,23 @@ impl TryFrom<RawTree> for RegressionTree {
     type Error = TreeError;
 
     fn try_from(raw: RawTree) -> Result<Self, TreeError> {
-        let RawTree {
-            width,
-            features,
-            splits,
-        } = raw;
+        let RawTree { width, features, splits } = raw;
         if width == 0 {
             return Err(TreeError::Malformed("a tree without features"));
         }
         if features.len() != splits.len() {
-            return Err(TreeError::Malformed(
-                "a tree with different numbers of features and thresholds",
-            ));
+            return Err(TreeError::Malformed("a tree with different numbers of features and thresholds"));
         }
         if u32::try_from(features.len()).is_err() {
             return Err(TreeError::Malformed("a tree with too many nodes"));
         }
         if splits.iter().any(|split| !split.is_finite()) {
-            return Err(TreeError::Malformed(
-                "a threshold or a prediction that is not finite",
-            ));
+            return Err(TreeError::Malformed("a threshold or a prediction that is not finite"));
         }
         if features.iter().any(|&feature| feature > width) {
-            return Err(TreeError::Malformed(
-                "a split on a feature that the tree does not have",
-            ));
+            return Err(TreeError::Malformed("a split on a feature that the tree does not have"));
         }
-        Ok(Self {
-            width,
-            nodes: link(&features, &splits)?,
-        })
+        Ok(Self { width, nodes: link(&features, &splits)? })
     }
 }
 
@@ -194,9 +170,7 @@ fn link(features: &[u32], splits: &[f64]) -> Result<Vec<Node>, TreeError> {
     let mut after_leaf = false;
     for (index, (&feature, &split)) in features.iter().zip(splits).enumerate() {
         if after_leaf {
-            let parent: usize = open
-                .pop()
-                .ok_or(TreeError::Malformed("nodes after the end of the tree"))?;
+            let parent: usize = open.pop().ok_or(TreeError::Malformed("nodes after the end of the tree"))?;
             nodes[parent].right = index as u32;
         }
         after_leaf = feature == 0;
@@ -208,9 +182,7 @@ fn link(features: &[u32], splits: &[f64]) -> Result<Vec<Node>, TreeError> {
     }
     match after_leaf && open.is_empty() {
         true => Ok(nodes),
-        false => Err(TreeError::Malformed(
-            "a tree that ends before its last leaf",
-        )),
+        false => Err(TreeError::Malformed("a tree that ends before its last leaf")),
     }
 }
 
@@ -238,28 +210,20 @@ pub(crate) fn blocks(
                 *place = cell(first + row, feature);
             }
         }
-        visit(&mut Block {
-            cells: &cells,
-            sums,
-        });
+        visit(&mut Block { cells: &cells, sums });
     }
 }
 
 /// Rows of a batch for a model of `width` features.
 pub(crate) fn check_columns(columns: &[&[f64]], width: usize) -> Result<usize, TreeError> {
     if columns.len() != width {
-        return Err(TreeError::Width {
-            expected: width,
-            found: columns.len(),
-        });
+        return Err(TreeError::Width { expected: width, found: columns.len() });
     }
     let expected = columns.first().map_or(0, |column| column.len());
     match columns.iter().position(|column| column.len() != expected) {
-        Some(index) => Err(TreeError::Ragged {
-            what: format!("feature {index}"),
-            expected,
-            found: columns[index].len(),
-        }),
+        Some(index) => {
+            Err(TreeError::Ragged { what: format!("feature {index}"), expected, found: columns[index].len() })
+        }
         None => Ok(expected),
     }
 }

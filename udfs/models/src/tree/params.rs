@@ -52,11 +52,7 @@ impl RegressionTreeParams {
     ///
     /// # Errors
     /// Those of [`TrainingSet::new`], and [`TreeError::Parameter`].
-    pub fn fit_columns(
-        &self,
-        columns: &[&[f64]],
-        target: &[f64],
-    ) -> Result<RegressionTree, TreeError> {
+    pub fn fit_columns(&self, columns: &[&[f64]], target: &[f64]) -> Result<RegressionTree, TreeError> {
         self.fit_set(&TrainingSet::new(columns, target)?)
     }
 
@@ -72,45 +68,18 @@ impl RegressionTreeParams {
     pub(crate) fn limits(&self, set: &TrainingSet) -> Result<Limits, TreeError> {
         let at_least = |name, value: u64, bound: u64, range| match value >= bound {
             true => Ok(()),
-            false => Err(TreeError::Parameter {
-                name,
-                value: value.to_string(),
-                range,
-            }),
+            false => Err(TreeError::Parameter { name, value: value.to_string(), range }),
         };
-        at_least(
-            "min_samples_split",
-            self.min_samples_split.into(),
-            2,
-            "at least 2",
-        )?;
-        at_least(
-            "min_samples_leaf",
-            self.min_samples_leaf.into(),
-            1,
-            "at least 1",
-        )?;
-        at_least(
-            "max_depth",
-            self.max_depth.unwrap_or(1).into(),
-            1,
-            "at least 1",
-        )?;
-        at_least(
-            "max_features",
-            self.max_features.unwrap_or(1) as u64,
-            1,
-            "at least 1",
-        )?;
+        at_least("min_samples_split", self.min_samples_split.into(), 2, "at least 2")?;
+        at_least("min_samples_leaf", self.min_samples_leaf.into(), 1, "at least 1")?;
+        at_least("max_depth", self.max_depth.unwrap_or(1).into(), 1, "at least 1")?;
+        at_least("max_features", self.max_features.unwrap_or(1) as u64, 1, "at least 1")?;
         Ok(Limits {
             splitter: self.splitter,
             depth_max: self.max_depth.unwrap_or(u32::MAX),
             split_rows_min: (self.min_samples_split as usize).max(2),
             leaf_rows_min: self.min_samples_leaf as usize,
-            features_max: self
-                .max_features
-                .map_or(set.features(), |most| most.min(set.features()))
-                as u32,
+            features_max: self.max_features.map_or(set.features(), |most| most.min(set.features())) as u32,
         })
     }
 }

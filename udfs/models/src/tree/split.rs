@@ -68,8 +68,7 @@ impl Candidates<'_> {
     /// Whether no split can divide the node on this feature.
     pub(super) fn constant(&self) -> bool {
         let (low, high) = (self.keys[0], self.keys[self.keys.len() - 1]);
-        low.rank() == high.rank()
-            || self.feature.crowded && !separated(self.value(low), self.value(high))
+        low.rank() == high.rank() || self.feature.crowded && !separated(self.value(low), self.value(high))
     }
 
     /// The split on this feature if it beats `bound`.
@@ -85,16 +84,9 @@ impl Candidates<'_> {
     /// The threshold between the last of `left_rows` rows and the next: at least the value before it and less than the one
     /// after it, whatever is rounded, so that predictions divide the rows as the tree's growth did.
     pub(super) fn midpoint(&self, left_rows: usize) -> f64 {
-        let (low, high) = (
-            self.value(self.keys[left_rows - 1]),
-            self.value(self.keys[left_rows]),
-        );
+        let (low, high) = (self.value(self.keys[left_rows - 1]), self.value(self.keys[left_rows]));
         let middle = low / 2.0 + high / 2.0;
-        if middle < high && middle >= low {
-            middle
-        } else {
-            low
-        }
+        if middle < high && middle >= low { middle } else { low }
     }
 
     /// The best threshold; `CROWDED` is the feature's property of that name.
@@ -105,34 +97,21 @@ impl Candidates<'_> {
             left.add(self.samples[key.row()]);
         }
         let (mut score, mut left_rows) = (bound, 0);
-        for (index, pair) in self.keys[margin - 1..=self.keys.len() - margin]
-            .windows(2)
-            .enumerate()
-        {
+        for (index, pair) in self.keys[margin - 1..=self.keys.len() - margin].windows(2).enumerate() {
             left.add(self.samples[pair[0].row()]);
             let (square, weights) = self.terms(left);
             // In this order: records are rare, which a processor predicts, but any two neighbours may be apart or not.
-            if square > score * weights
-                && square / weights > score
-                && self.apart::<CROWDED>(pair[0], pair[1])
-            {
+            if square > score * weights && square / weights > score && self.apart::<CROWDED>(pair[0], pair[1]) {
                 (score, left_rows) = (square / weights, index + margin);
             }
         }
-        (left_rows > 0).then_some(Cut {
-            score,
-            left_rows,
-            threshold: None,
-        })
+        (left_rows > 0).then_some(Cut { score, left_rows, threshold: None })
     }
 
     /// The numerator and the denominator of a score.
     #[inline(always)]
     fn terms(&self, left: Sample) -> (f64, f64) {
-        (
-            left.excess * left.excess,
-            left.weight * (self.weight - left.weight),
-        )
+        (left.excess * left.excess, left.weight * (self.weight - left.weight))
     }
 
     /// Whether a threshold fits between two neighbours.
@@ -146,16 +125,11 @@ impl Candidates<'_> {
 
     /// One random threshold.
     fn draw(&self, draws: &mut Draws, bound: f64) -> Option<Cut> {
-        let (low, high) = (
-            self.value(self.keys[0]),
-            self.value(self.keys[self.keys.len() - 1]),
-        );
+        let (low, high) = (self.value(self.keys[0]), self.value(self.keys[self.keys.len() - 1]));
         let unit = draws.unit();
         let drawn = (low * (1.0 - unit) + high * unit).clamp(low, high);
         let threshold = if drawn < high { drawn } else { low };
-        let left_rows = self
-            .keys
-            .partition_point(|&key| self.value(key) <= threshold);
+        let left_rows = self.keys.partition_point(|&key| self.value(key) <= threshold);
         if left_rows < self.leaf_rows_min || self.keys.len() - left_rows < self.leaf_rows_min {
             return None;
         }
@@ -165,11 +139,7 @@ impl Candidates<'_> {
         }
         let (square, weights) = self.terms(left);
         let score = square / weights;
-        (score > bound).then_some(Cut {
-            score,
-            left_rows,
-            threshold: Some(threshold),
-        })
+        (score > bound).then_some(Cut { score, left_rows, threshold: Some(threshold) })
     }
 
     fn value(&self, key: Key) -> f64 {

@@ -11,19 +11,12 @@ impl TrainingSet {
     ///
     /// # Errors
     /// Those of [`TrainingSet::new`].
-    pub fn from_dataset<D, T>(
-        dataset: &DatasetBase<ArrayBase<D, Ix2>, T>,
-    ) -> Result<Self, TreeError>
+    pub fn from_dataset<D, T>(dataset: &DatasetBase<ArrayBase<D, Ix2>, T>) -> Result<Self, TreeError>
     where
         D: Data<Elem = f64>,
         T: AsSingleTargets<Elem = f64>,
     {
-        let columns: Vec<_> = dataset
-            .records
-            .columns()
-            .into_iter()
-            .map(contiguous)
-            .collect();
+        let columns: Vec<_> = dataset.records.columns().into_iter().map(contiguous).collect();
         let slices: Vec<_> = columns.iter().map(|column| &**column).collect();
         Self::new(&slices, &contiguous(dataset.targets.as_single_targets()))
     }
@@ -43,10 +36,7 @@ where
 {
     type Object = RegressionTree;
 
-    fn fit(
-        &self,
-        dataset: &DatasetBase<ArrayBase<D, Ix2>, T>,
-    ) -> Result<RegressionTree, TreeError> {
+    fn fit(&self, dataset: &DatasetBase<ArrayBase<D, Ix2>, T>) -> Result<RegressionTree, TreeError> {
         self.fit_set(&TrainingSet::from_dataset(dataset)?)
     }
 }
@@ -72,11 +62,7 @@ pub(crate) fn predict_records<D: Data<Elem = f64>>(
     rows: usize,
     visit: impl FnMut(&mut super::model::Block<'_>),
 ) -> Vec<f64> {
-    assert_eq!(
-        x.dim(),
-        (rows, width),
-        "the records must have one row a target and the model's columns"
-    );
+    assert_eq!(x.dim(), (rows, width), "the records must have one row a target and the model's columns");
     let mut sums = vec![0.0; rows];
     blocks(&mut sums, width, |row, feature| x[(row, feature)], visit);
     sums

@@ -10,14 +10,14 @@ const SIZE: f64 = 4.5;
 
 /// How busy each hour of the day is; the sum does not matter.
 const DEMAND: [f64; 24] = [
-    2.6, 1.8, 1.3, 0.9, 0.8, 0.9, 2.0, 3.4, 4.4, 4.5, 4.3, 4.5, 4.8, 4.8, 5.1, 5.2, 4.9, 5.6, 6.3,
-    6.2, 5.7, 5.5, 5.0, 3.8,
+    2.6, 1.8, 1.3, 0.9, 0.8, 0.9, 2.0, 3.4, 4.4, 4.5, 4.3, 4.5, 4.8, 4.8, 5.1, 5.2, 4.9, 5.6, 6.3, 6.2, 5.7, 5.5, 5.0,
+    3.8,
 ];
 
 /// Miles an hour, by the hour of the day.
 const SPEED: [f64; 24] = [
-    16.0, 17.0, 18.0, 19.0, 20.0, 19.0, 16.0, 13.0, 11.0, 11.0, 11.5, 11.5, 11.0, 11.0, 10.5, 10.5,
-    11.0, 10.5, 11.0, 12.0, 13.0, 13.5, 14.0, 15.0,
+    16.0, 17.0, 18.0, 19.0, 20.0, 19.0, 16.0, 13.0, 11.0, 11.0, 11.5, 11.5, 11.0, 11.0, 10.5, 10.5, 11.0, 10.5, 11.0,
+    12.0, 13.0, 13.5, 14.0, 15.0,
 ];
 
 /// Seconds of a day.
@@ -52,9 +52,7 @@ impl City {
         for last in (1..by_rank.len()).rev() {
             by_rank.swap(last, random.below(last as u64 + 1) as usize);
         }
-        let mut places: Vec<(f64, f64)> = (0..ZONES)
-            .map(|_| (SIZE * random.unit(), SIZE * random.unit()))
-            .collect();
+        let mut places: Vec<(f64, f64)> = (0..ZONES).map(|_| (SIZE * random.unit(), SIZE * random.unit())).collect();
         places.sort_by(|one, other| one.0.total_cmp(&other.0));
         let total: f64 = DEMAND.iter().sum();
         let mut demand_before = [1.0; 25];
@@ -63,12 +61,7 @@ impl City {
             *before = sum / total;
             sum += demand;
         }
-        Self {
-            popularity: Weighted::new(&zipf),
-            by_rank,
-            places,
-            demand_before,
-        }
+        Self { popularity: Weighted::new(&zipf), by_rank, places, demand_before }
     }
 
     /// A zone number, popular ones more often: the r-th has weight 1/r.
@@ -78,31 +71,21 @@ impl City {
 
     /// The second of the day before which `share`, in [0, 1), of its trips begin.
     pub fn second_of_day(&self, share: f64) -> f64 {
-        let hour = self
-            .demand_before
-            .partition_point(|&before| before <= share)
-            .clamp(1, 24)
-            - 1;
+        let hour = self.demand_before.partition_point(|&before| before <= share).clamp(1, 24) - 1;
         let (from, to) = (self.demand_before[hour], self.demand_before[hour + 1]);
         ((hour as f64 + (share - from) / (to - from)) * 3_600.0).min(DAY - 1.0)
     }
 
     /// The way from one zone to another: along a grid of streets, and longer or slower for some pairs.
     pub fn route(&self, pickup: i32, dropoff: i32) -> Route {
-        let (from, to) = (
-            self.places[pickup as usize - 1],
-            self.places[dropoff as usize - 1],
-        );
+        let (from, to) = (self.places[pickup as usize - 1], self.places[dropoff as usize - 1]);
         // Within a zone, or to the next, a trip still has half a mile.
         let miles = 0.5 + 0.75 * ((from.0 - to.0).abs() + (from.1 - to.1).abs());
         let pair = seed_of(&[SEED, pickup as u64, dropoff as u64]);
         let detour = 1.0 + 0.25 * unit(pair);
         let traffic = 1.0 + 0.15 * normal(seed_of(&[pair]));
         let miles = miles * detour;
-        Route {
-            miles,
-            minutes: 1.5 + 60.0 * miles * traffic / SPEED[12],
-        }
+        Route { miles, minutes: 1.5 + 60.0 * miles * traffic / SPEED[12] }
     }
 
     /// How much longer than at noon a trip takes that begins at this second of the day.
@@ -118,9 +101,7 @@ mod tests {
     #[test]
     fn the_day_begins_and_ends_with_its_trips() {
         let city = City::new();
-        let times: Vec<f64> = (0..1_000)
-            .map(|i| city.second_of_day(f64::from(i) / 1_000.0))
-            .collect();
+        let times: Vec<f64> = (0..1_000).map(|i| city.second_of_day(f64::from(i) / 1_000.0)).collect();
         assert!(times[0] < 1.0 && times[999] > DAY - 600.0 && times[999] < DAY);
         assert!(times.windows(2).all(|pair| pair[0] < pair[1]));
     }
@@ -138,10 +119,7 @@ mod tests {
         for rank in [1, 2, 10, 100, 261] {
             let count = f64::from(counts[city.by_rank[rank - 1] as usize]);
             let expected = 1e6 / (rank as f64 * harmonic);
-            assert!(
-                (count / expected - 1.0).abs() < 0.15,
-                "rank {rank}: {count} instead of {expected}"
-            );
+            assert!((count / expected - 1.0).abs() < 0.15, "rank {rank}: {count} instead of {expected}");
         }
     }
 
@@ -151,14 +129,8 @@ mod tests {
         for pickup in 1..=ZONES {
             for dropoff in 1..=ZONES {
                 let route = one.route(pickup, dropoff);
-                assert!(
-                    route.miles >= 0.5 && route.miles < 40.0 && route.minutes > 1.5,
-                    "{pickup} {dropoff}"
-                );
-                assert_eq!(
-                    route.minutes.to_bits(),
-                    other.route(pickup, dropoff).minutes.to_bits()
-                );
+                assert!(route.miles >= 0.5 && route.miles < 40.0 && route.minutes > 1.5, "{pickup} {dropoff}");
+                assert_eq!(route.minutes.to_bits(), other.route(pickup, dropoff).minutes.to_bits());
             }
         }
     }

@@ -45,35 +45,22 @@ pub fn schema() -> SchemaRef {
 
 /// Writes `months` files of `rows` rows each into `folder`, from `yellow_tripdata_2019-01.parquet` on, and returns their
 /// paths. None appears before all are written. `progress` is told of every row group: the month's name, rows done.
-pub fn write(
-    folder: &Path,
-    rows: u64,
-    months: u32,
-    progress: &(dyn Fn(&str, u64) + Sync),
-) -> io::Result<Vec<PathBuf>> {
+pub fn write(folder: &Path, rows: u64, months: u32, progress: &(dyn Fn(&str, u64) + Sync)) -> io::Result<Vec<PathBuf>> {
     if months > MONTHS_MAX {
         let message = format!("{months} months were asked for, at most {MONTHS_MAX} are made");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let city = City::new();
-    let threads = thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(months as usize);
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(months as usize);
     let next = Mutex::new(0..months);
     let work = || -> io::Result<Vec<(u32, Whole)>> {
         let mut written = Vec::new();
         loop {
-            let taken = next
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner())
-                .next();
+            let taken = next.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
             let Some(index) = taken else {
                 return Ok(written);
             };
-            written.push((
-                index,
-                Month::new(index, rows).write(folder, &city, progress)?,
-            ));
+            written.push((index, Month::new(index, rows).write(folder, &city, progress)?));
         }
     };
     let mut files = thread::scope(|scope| -> io::Result<Vec<(u32, Whole)>> {

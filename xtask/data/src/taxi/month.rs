@@ -39,30 +39,16 @@ impl Month {
     /// The month `index` months after January 2019. Nothing of it depends on the months before.
     pub fn new(index: u32, rows: u64) -> Self {
         let first_day = FIRST_DAY + (0..index).map(days_of).sum::<i64>();
-        Self {
-            index,
-            rows,
-            first_second: first_day * DAY as i64,
-            days: days_of(index),
-        }
+        Self { index, rows, first_second: first_day * DAY as i64, days: days_of(index) }
     }
 
     /// `2019-01`.
     fn name(&self) -> String {
-        format!(
-            "{}-{:02}",
-            FIRST_YEAR + self.index / 12,
-            self.index % 12 + 1
-        )
+        format!("{}-{:02}", FIRST_YEAR + self.index / 12, self.index % 12 + 1)
     }
 
     /// Writes the month's file, which still waits for its name.
-    pub fn write(
-        &self,
-        folder: &Path,
-        city: &City,
-        progress: &(dyn Fn(&str, u64) + Sync),
-    ) -> io::Result<Whole> {
+    pub fn write(&self, folder: &Path, city: &City, progress: &(dyn Fn(&str, u64) + Sync)) -> io::Result<Whole> {
         let name = self.name();
         let path = folder.join(format!("yellow_tripdata_{name}.parquet"));
         let mut file = ParquetFile::create(&path, schema(), Dictionary::On)?;
@@ -90,8 +76,7 @@ impl Month {
         let route = city.route(pickup, dropoff);
         let miles = (route.miles * (1.0 + 0.08 * random.normal())).max(0.1);
         let noise = 1.0 + 0.2 * random.normal();
-        let seconds =
-            60.0 * route.minutes * City::slowness(pickup_second) * noise + 45.0 * random.normal();
+        let seconds = 60.0 * route.minutes * City::slowness(pickup_second) * noise + 45.0 * random.normal();
         let seconds = (seconds as i64).max(30);
 
         // The tariff of 2019: 2.50 to begin, 0.50 for each fifth of a mile or minute in slow traffic, 0.80 in surcharges.
@@ -100,11 +85,7 @@ impl Month {
         let payment_type = 1 + draws.payment.draw(random) as i32;
         // Only tips paid by card are recorded.
         let generous = payment_type == 1 && !random.one_in(20);
-        let tip = if generous {
-            cents(fare * (0.2 + 0.05 * random.normal()).max(0.0))
-        } else {
-            0.0
-        };
+        let tip = if generous { cents(fare * (0.2 + 0.05 * random.normal()).max(0.0)) } else { 0.0 };
         let passengers = 1 + draws.passengers.draw(random) as i32;
         Trip {
             vendor_id: 1 + i32::from(random.unit() < 0.62),
@@ -240,9 +221,7 @@ fn cents(amount: f64) -> f64 {
 fn days_of(month: u32) -> i64 {
     let year = FIRST_YEAR + month / 12;
     match month % 12 {
-        1 if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) => {
-            29
-        }
+        1 if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) => 29,
         1 => 28,
         3 | 5 | 8 | 10 => 30,
         _ => 31,
@@ -262,10 +241,7 @@ mod tests {
             (13, "2020-02", 1_580_515_200, 29),
         ] {
             let month = Month::new(index, 1);
-            assert_eq!(
-                (month.name().as_str(), month.first_second, month.days),
-                (name, first_second, days)
-            );
+            assert_eq!((month.name().as_str(), month.first_second, month.days), (name, first_second, days));
         }
     }
 }

@@ -2,6 +2,7 @@ mod data;
 mod edges;
 mod exact;
 mod model;
+mod penalised;
 mod reference;
 
 use sandbar_guest::Features;

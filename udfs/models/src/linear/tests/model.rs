@@ -39,7 +39,7 @@ fn linfa_traits_agree() {
         let dataset = Dataset::new(records.clone(), target.clone());
         let model = LinearParams::default().fit(&dataset).unwrap();
         assert_eq!(model, plane());
-        let predicted: Array1<f64> = model.predict(&records);
+        let predicted: Array1<f64> = Predict::predict(&model, &records);
         assert_eq!(predicted, target);
     }
 }

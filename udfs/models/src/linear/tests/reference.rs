@@ -68,7 +68,8 @@ fn reference(columns: &[&[f64]], target: &[f64]) -> Vec<f64> {
         a.iter().zip(b).fold(Double::from(0.0), |sum, (a, b)| sum + Double::from(*a) * Double::from(*b))
     };
     let width = columns.len() + 1;
-    let mut system: Vec<Vec<Double>> = (0..width).map(|j| all.iter().map(|column| product(all[j], column)).collect()).collect();
+    let mut system: Vec<Vec<Double>> =
+        (0..width).map(|j| all.iter().map(|column| product(all[j], column)).collect()).collect();
     for j in 0..width {
         let pivot = (j..width).max_by(|a, b| system[*a][j].0.abs().total_cmp(&system[*b][j].0.abs())).unwrap();
         system.swap(j, pivot);
@@ -82,21 +83,21 @@ fn reference(columns: &[&[f64]], target: &[f64]) -> Vec<f64> {
     (0..width).map(|j| (system[j][width] / system[j][j]).0).collect()
 }
 
-/// Some columns, each with its own offset and scale, some of them sums of others and a little more.
+/// Some columns, each with its own offset and scale, every third one another's value and a little more.
 fn data(draws: &mut Draws) -> (Vec<Vec<f64>>, Vec<f64>) {
     let width = 1 + draws.below(12) as usize;
-    let rows = width + 2 + draws.below(if draws.below(2) == 0 { 30 } else { 2000 }) as usize;
+    let more = if draws.below(2) == 0 { 30 } else { 2000 };
+    let rows = width + 2 + draws.below(more) as usize;
     let mut columns: Vec<Vec<f64>> = Vec::new();
+    let mut scales = Vec::new();
     for j in 0..width {
-        let scale = 10_f64.powi(draws.below(7) as i32 - 3);
+        let other = (j % 3 == 2).then(|| j - 1 - draws.below(2) as usize);
+        let scale = other.map_or_else(|| 10_f64.powi(draws.below(7) as i32 - 3), |other| scales[other]);
+        let share = other.map_or(1.0, |_| 10_f64.powi(-(draws.below(4) as i32)));
         let offset = scale * 10_f64.powi(draws.below(5) as i32) * (draws.unit() - 0.5);
-        let mut column: Vec<f64> = (0..rows).map(|_| offset + scale * draws.unit()).collect();
-        if j > 0 && draws.below(4) == 0 {
-            let other = &columns[draws.below(j as u32) as usize];
-            let share = 10_f64.powi(-(draws.below(4) as i32));
-            column = other.iter().zip(&column).map(|(other, own)| other + share * own).collect();
-        }
-        columns.push(column);
+        let own = (0..rows).map(|row| other.map_or(offset, |other| columns[other][row]) + share * scale * draws.unit());
+        columns.push(own.collect());
+        scales.push(scale);
     }
     let target = (0..rows).map(|row| columns.iter().map(|c| c[row]).sum::<f64>() + draws.unit()).collect();
     (columns, target)
@@ -114,9 +115,12 @@ fn random_data() {
         let slices: Vec<&[f64]> = columns.iter().map(|c| &**c).collect();
         let model = fit(LinearParams::default(), &slices, &target).unwrap();
         let wanted = reference(&slices, &target);
-        for (found, wanted) in model.coefficients().iter().chain([&model.intercept()]).zip(&wanted) {
-            let error = (found - wanted).abs() / wanted.abs();
-            assert!(error < 1e-9, "{found} is not {wanted}, {error:e} off: failed with SEED={seed}");
+        let magnitude = |j: usize| slices.get(j).map_or(1.0, |column| column.iter().fold(0.0_f64, |most, x| most.max(x.abs())));
+        let shares: Vec<f64> = wanted.iter().enumerate().map(|(j, wanted)| wanted.abs() * magnitude(j)).collect();
+        let largest = shares.iter().copied().fold(0.0, f64::max);
+        for (j, found) in model.coefficients().iter().chain([&model.intercept()]).enumerate() {
+            let error = (found - wanted[j]).abs() / wanted[j].abs().max(largest / magnitude(j) * 1e-6);
+            assert!(error < 1e-9, "{found} is not {}, {error:e} off: failed with SEED={seed}", wanted[j]);
         }
     }
 }

@@ -30,37 +30,24 @@ impl Grown {
         };
         let set = TrainingSet::new(&slices(&columns), &target).unwrap();
         let tree = Grower::new(&set, params.limits(&set).unwrap()).grow(&counts, &mut draws);
-        Self {
-            columns,
-            target,
-            counts,
-            params,
-            tree,
-        }
+        Self { columns, target, counts, params, tree }
     }
 
     /// scikit-learn's proxy of a split of `rows`, if it may be made.
     fn gain(&self, rows: &[usize], feature: usize, threshold: f64) -> Option<f64> {
-        let (left, right): (Vec<_>, Vec<_>) = rows
-            .iter()
-            .partition(|&&row| self.columns[feature][row] <= threshold);
+        let (left, right): (Vec<_>, Vec<_>) = rows.iter().partition(|&&row| self.columns[feature][row] <= threshold);
         let fewest = left.len().min(right.len());
         let proxy = |rows: &[usize]| self.sum(rows).powi(2) / self.weight(rows);
         (fewest >= self.params.min_samples_leaf as usize).then(|| proxy(&left) + proxy(&right))
     }
 
     fn best_gain(&self, rows: &[usize]) -> Option<f64> {
-        let splits =
-            (0..self.columns.len()).flat_map(|feature| rows.iter().map(move |&row| (feature, row)));
-        splits
-            .filter_map(|(feature, row)| self.gain(rows, feature, self.columns[feature][row]))
-            .max_by(f64::total_cmp)
+        let splits = (0..self.columns.len()).flat_map(|feature| rows.iter().map(move |&row| (feature, row)));
+        splits.filter_map(|(feature, row)| self.gain(rows, feature, self.columns[feature][row])).max_by(f64::total_cmp)
     }
 
     fn sum(&self, rows: &[usize]) -> f64 {
-        rows.iter()
-            .map(|&row| f64::from(self.counts[row]) * self.target[row])
-            .sum()
+        rows.iter().map(|&row| f64::from(self.counts[row]) * self.target[row]).sum()
     }
 
     fn weight(&self, rows: &[usize]) -> f64 {
@@ -68,39 +55,27 @@ impl Grown {
     }
 
     fn check(&self) {
-        let rows = (0..self.target.len())
-            .filter(|&row| self.counts[row] > 0)
-            .collect();
+        let rows = (0..self.target.len()).filter(|&row| self.counts[row] > 0).collect();
         let mut open: Vec<(usize, u32, Vec<usize>)> = vec![(0, 0, rows)];
         while let Some((index, depth, rows)) = open.pop() {
             let node = self.tree.nodes[index];
             let split_possible = rows.len() >= self.params.min_samples_split as usize
-                && rows
-                    .iter()
-                    .any(|&row| self.target[row] != self.target[rows[0]])
+                && rows.iter().any(|&row| self.target[row] != self.target[rows[0]])
                 && depth < self.params.max_depth.unwrap();
             if node.right as usize == index {
                 assert_eq!(node.split, self.sum(&rows) / self.weight(&rows));
-                let best = self
-                    .best_gain(&rows)
-                    .filter(|_| split_possible && self.params.splitter == Splitter::Best);
+                let best = self.best_gain(&rows).filter(|_| split_possible && self.params.splitter == Splitter::Best);
                 assert_eq!(best, None, "{rows:?} could be split");
                 continue;
             }
             assert!(split_possible);
             let feature = node.feature as usize;
-            let gain = self
-                .gain(&rows, feature, node.split)
-                .expect("a split that may be made");
-            let (left, right): (Vec<_>, Vec<_>) = rows
-                .iter()
-                .partition(|&&row| self.columns[feature][row] <= node.split);
+            let gain = self.gain(&rows, feature, node.split).expect("a split that may be made");
+            let (left, right): (Vec<_>, Vec<_>) =
+                rows.iter().partition(|&&row| self.columns[feature][row] <= node.split);
             if self.params.splitter == Splitter::Best {
                 let best = self.best_gain(&rows).unwrap();
-                assert!(
-                    gain >= best - 1e-9 * best.abs(),
-                    "{rows:?}: gain {gain} where {best} is possible"
-                );
+                assert!(gain >= best - 1e-9 * best.abs(), "{rows:?}: gain {gain} where {best} is possible");
                 let value = |row: &usize| self.columns[feature][*row];
                 let low = left.iter().map(value).fold(f64::MIN, f64::max);
                 let high = right.iter().map(value).fold(f64::MAX, f64::min);
@@ -122,10 +97,7 @@ fn no_split_is_better() {
     for seed in seeds {
         for splitter in [Splitter::Best, Splitter::Random] {
             let run = || Grown::new(seed, splitter).check();
-            assert!(
-                std::panic::catch_unwind(run).is_ok(),
-                "failed with SEED={seed} and {splitter:?}"
-            );
+            assert!(std::panic::catch_unwind(run).is_ok(), "failed with SEED={seed} and {splitter:?}");
         }
     }
 }

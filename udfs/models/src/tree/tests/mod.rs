@@ -23,12 +23,7 @@ fn render(tree: &RegressionTree) -> String {
 }
 
 /// Columns of small integers and a target of small integers, so that all sums are exact and ties frequent.
-fn random_data(
-    draws: &mut Draws,
-    rows: usize,
-    features: usize,
-    values: u32,
-) -> (Vec<Vec<f64>>, Vec<f64>) {
+fn random_data(draws: &mut Draws, rows: usize, features: usize, values: u32) -> (Vec<Vec<f64>>, Vec<f64>) {
     let mut column = || (0..rows).map(|_| f64::from(draws.below(values))).collect();
     ((0..features).map(|_| column()).collect(), column())
 }

@@ -12,21 +12,11 @@ fn fully_grown_trees_fit_exactly() {
     for splitter in [Splitter::Best, Splitter::Random] {
         for (rows, max_features) in [(2, None), (9, Some(1)), (500, None), (70_000, Some(2))] {
             let draws = &mut Draws::stream(7, 0);
-            let columns: Vec<Vec<f64>> = (0..3)
-                .map(|_| (0..rows).map(|_| draws.unit()).collect())
-                .collect();
+            let columns: Vec<Vec<f64>> = (0..3).map(|_| (0..rows).map(|_| draws.unit()).collect()).collect();
             let target: Vec<f64> = (0..rows).map(|_| draws.unit() * 1e6).collect();
-            let params = RegressionTreeParams {
-                splitter,
-                max_features,
-                ..Default::default()
-            };
+            let params = RegressionTreeParams { splitter, max_features, ..Default::default() };
             let tree = params.fit_columns(&slices(&columns), &target).unwrap();
-            assert_eq!(
-                tree.predict_columns(&slices(&columns)).unwrap(),
-                target,
-                "{rows} {params:?}"
-            );
+            assert_eq!(tree.predict_columns(&slices(&columns)).unwrap(), target, "{rows} {params:?}");
             assert_eq!(tree.leaves(), rows);
         }
     }
@@ -37,23 +27,12 @@ fn the_seed_decides() {
     let (columns, target) = random_data(&mut Draws::stream(1, 0), 200, 3, 10);
     let set = TrainingSet::new(&slices(&columns), &target).unwrap();
     let grow = |splitter, max_features, seed| {
-        let params = RegressionTreeParams {
-            splitter,
-            max_features,
-            seed: Some(seed),
-            ..Default::default()
-        };
+        let params = RegressionTreeParams { splitter, max_features, seed: Some(seed), ..Default::default() };
         render(&params.fit_set(&set).unwrap())
     };
     for (splitter, max_features) in [(Splitter::Best, Some(1)), (Splitter::Random, None)] {
-        assert_eq!(
-            grow(splitter, max_features, 5),
-            grow(splitter, max_features, 5)
-        );
-        assert_ne!(
-            grow(splitter, max_features, 5),
-            grow(splitter, max_features, 6)
-        );
+        assert_eq!(grow(splitter, max_features, 5), grow(splitter, max_features, 5));
+        assert_ne!(grow(splitter, max_features, 5), grow(splitter, max_features, 6));
     }
 }
 
@@ -61,31 +40,17 @@ fn the_seed_decides() {
 #[test]
 fn rows_are_predicted_alone() {
     let (columns, target) = random_data(&mut Draws::stream(2, 0), 40_000, 2, 1000);
-    let tree = RegressionTreeParams::default()
-        .fit_columns(&slices(&columns), &target)
-        .unwrap();
+    let tree = RegressionTreeParams::default().fit_columns(&slices(&columns), &target).unwrap();
     let all = tree.predict_columns(&slices(&columns)).unwrap();
     for range in [0..0, 0..1, 3..10, 3..11, 3..12, 100..40_000] {
-        let part: Vec<&[f64]> = columns
-            .iter()
-            .map(|column| &column[range.clone()])
-            .collect();
+        let part: Vec<&[f64]> = columns.iter().map(|column| &column[range.clone()]).collect();
         assert_eq!(tree.predict_columns(&part).unwrap(), all[range]);
     }
     let nan: [&[f64]; 2] = [&[f64::NAN], &[f64::INFINITY]];
     assert!(tree.predict_columns(&nan).unwrap()[0].is_finite());
     let short: [&[f64]; 2] = [&[1.0], &[]];
-    assert!(matches!(
-        tree.predict_columns(&nan[..1]),
-        Err(TreeError::Width {
-            expected: 2,
-            found: 1
-        })
-    ));
-    assert!(matches!(
-        tree.predict_columns(&short),
-        Err(TreeError::Ragged { .. })
-    ));
+    assert!(matches!(tree.predict_columns(&nan[..1]), Err(TreeError::Width { expected: 2, found: 1 })));
+    assert!(matches!(tree.predict_columns(&short), Err(TreeError::Ragged { .. })));
 }
 
 #[test]
@@ -103,10 +68,7 @@ fn linfa_datasets_of_any_layout() {
         let view = DatasetView::new(records.view(), target.view());
         assert_eq!(params.fit(&view).unwrap(), expected);
         assert_eq!(tree.predict(&dataset), tree.predict(&records));
-        assert_eq!(
-            tree.predict(&records).to_vec(),
-            tree.predict_columns(&slices(&columns)).unwrap()
-        );
+        assert_eq!(tree.predict(&records).to_vec(), tree.predict_columns(&slices(&columns)).unwrap());
     }
     let error = params.fit(&Dataset::new(Array2::zeros((0, 2)), Array1::zeros(0)));
     assert!(matches!(error, Err(TreeError::NoRows)));
@@ -126,68 +88,33 @@ fn only_whole_trees_are_read() {
     let raw = |width: &str, features: &str, splits: &str| {
         format!(r#"{{"width": {width}, "features": [{features}], "splits": [{splits}]}}"#)
     };
-    let check =
-        |width, features, splits, expected| check_read(&raw(width, features, splits), expected);
+    let check = |width, features, splits, expected| check_read(&raw(width, features, splits), expected);
     check("1", "0", "3.5", Ok("3.5"));
     check("2", "2, 0, 0", "1, 2, 3", Ok("1<=1(2 3)"));
-    check(
-        "2",
-        "2, 0, 1, 0, 0",
-        "1, 2, 3, 4, 5",
-        Ok("1<=1(2 0<=3(4 5))"),
-    );
+    check("2", "2, 0, 1, 0, 0", "1, 2, 3, 4, 5", Ok("1<=1(2 0<=3(4 5))"));
     check("0", "0", "1", Err("without features"));
     check("1", "", "", Err("ends before its last leaf"));
     check("1", "1", "1", Err("ends before its last leaf"));
     check("1", "1, 0", "1, 2", Err("ends before its last leaf"));
-    check(
-        "1",
-        "1, 1, 0, 0",
-        "1, 2, 3, 4",
-        Err("ends before its last leaf"),
-    );
+    check("1", "1, 1, 0, 0", "1, 2, 3, 4", Err("ends before its last leaf"));
     check("1", "0, 0", "1, 2", Err("nodes after the end"));
-    check(
-        "1",
-        "1, 0, 0, 1, 0, 0",
-        "1, 2, 3, 4, 5, 6",
-        Err("nodes after the end"),
-    );
+    check("1", "1, 0, 0, 1, 0, 0", "1, 2, 3, 4, 5, 6", Err("nodes after the end"));
     check("1", "0", "1, 2", Err("different numbers"));
-    check(
-        "1",
-        "2, 0, 0",
-        "1, 2, 3",
-        Err("a feature that the tree does not have"),
-    );
-    check(
-        "1",
-        "4294967295, 0, 0",
-        "1, 2, 3",
-        Err("a feature that the tree does not have"),
-    );
+    check("1", "2, 0, 0", "1, 2, 3", Err("a feature that the tree does not have"));
+    check("1", "4294967295, 0, 0", "1, 2, 3", Err("a feature that the tree does not have"));
     check("1", "-1", "1", Err("invalid value"));
     check("1", "0", "1e999", Err("out of range"));
-    check_read(
-        r#"{"width": 1, "features": [0], "splits": [1], "right": [0]}"#,
-        Err("unknown field"),
-    );
-    let infinite =
-        postcard::to_stdvec(&(1_u32, [0_u32].as_slice(), [f64::INFINITY].as_slice())).unwrap();
+    check_read(r#"{"width": 1, "features": [0], "splits": [1], "right": [0]}"#, Err("unknown field"));
+    let infinite = postcard::to_stdvec(&(1_u32, [0_u32].as_slice(), [f64::INFINITY].as_slice())).unwrap();
     assert!(postcard::from_bytes::<RegressionTree>(&infinite).is_err());
 }
 
 #[test]
 fn trees_are_read_as_written() {
     let (columns, target) = random_data(&mut Draws::stream(4, 0), 300, 3, 30);
-    let tree = RegressionTreeParams::default()
-        .fit_columns(&slices(&columns), &target)
-        .unwrap();
+    let tree = RegressionTreeParams::default().fit_columns(&slices(&columns), &target).unwrap();
     let bytes = postcard::to_stdvec(&tree).unwrap();
-    assert_eq!(
-        postcard::from_bytes::<RegressionTree>(&bytes).unwrap(),
-        tree
-    );
+    assert_eq!(postcard::from_bytes::<RegressionTree>(&bytes).unwrap(), tree);
     // Nothing but the prefixes of a tree are there to be read: none of them is one.
     for end in 0..bytes.len() {
         assert!(postcard::from_bytes::<RegressionTree>(&bytes[..end]).is_err());
@@ -198,9 +125,7 @@ fn trees_are_read_as_written() {
 #[test]
 fn depth_is_not_limited_by_the_stack() {
     let splits = 100_000;
-    let features = (0..=2 * splits)
-        .map(|node| u32::from(node < splits))
-        .collect::<Vec<_>>();
+    let features = (0..=2 * splits).map(|node| u32::from(node < splits)).collect::<Vec<_>>();
     let bytes = postcard::to_stdvec(&(1_u32, &features, vec![1.0; features.len()])).unwrap();
     let tree: RegressionTree = postcard::from_bytes(&bytes).unwrap();
     assert_eq!((tree.depth(), tree.leaves()), (splits, splits + 1));

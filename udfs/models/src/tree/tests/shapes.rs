@@ -11,11 +11,7 @@ fn check(columns: &[&[f64]], target: &[f64], params: RegressionTreeParams, expec
         Some(*depth)
     });
     assert_eq!(tree.depth() as i32, depth.max().unwrap_or(0), "{expected}");
-    assert_eq!(
-        tree.leaves(),
-        expected.matches('(').count() + 1,
-        "{expected}"
-    );
+    assert_eq!(tree.leaves(), expected.matches('(').count() + 1, "{expected}");
 }
 
 fn defaults() -> RegressionTreeParams {
@@ -35,57 +31,22 @@ fn nothing_to_split() {
 fn thresholds() {
     check(&[&[1.0, 2.0]], &[5.0, 7.0], defaults(), "0<=1.5(5 7)");
     check(&[&[2.0, 1.0]], &[5.0, 7.0], defaults(), "0<=1.5(7 5)");
-    check(
-        &[&[1.0, 2.0, 4.0]],
-        &[1.0, 1.0, 9.0],
-        defaults(),
-        "0<=3(1 9)",
-    );
-    check(
-        &[&[1.0, 2.0, 4.0]],
-        &[1.0, 2.0, 9.0],
-        defaults(),
-        "0<=3(0<=1.5(1 2) 9)",
-    );
-    check(
-        &[&[7.0; 4], &[1.0, 2.0, 2.0, 3.0]],
-        &[1.0, 2.0, 4.0, 9.0],
-        defaults(),
-        "1<=2.5(1<=1.5(1 3) 9)",
-    );
+    check(&[&[1.0, 2.0, 4.0]], &[1.0, 1.0, 9.0], defaults(), "0<=3(1 9)");
+    check(&[&[1.0, 2.0, 4.0]], &[1.0, 2.0, 9.0], defaults(), "0<=3(0<=1.5(1 2) 9)");
+    check(&[&[7.0; 4], &[1.0, 2.0, 2.0, 3.0]], &[1.0, 2.0, 4.0, 9.0], defaults(), "1<=2.5(1<=1.5(1 3) 9)");
     // The midpoint of neighbours that leave none between them is the lower one, and no midpoint overflows.
-    check(
-        &[&[9007199254740991.0, 9007199254740992.0]],
-        &[0.0, 1.0],
-        defaults(),
-        "0<=9007199254740991(0 1)",
-    );
-    check(
-        &[&[-f64::MAX, f64::MAX]],
-        &[0.0, 1.0],
-        defaults(),
-        "0<=0(0 1)",
-    );
+    check(&[&[9007199254740991.0, 9007199254740992.0]], &[0.0, 1.0], defaults(), "0<=9007199254740991(0 1)");
+    check(&[&[-f64::MAX, f64::MAX]], &[0.0, 1.0], defaults(), "0<=0(0 1)");
 }
 
 #[test]
 fn values_too_close_to_separate() {
     check(&[&[0.0, 0.5e-7]], &[2.0, 4.0], defaults(), "3");
-    check(
-        &[&[0.0, 1.0, 1.0 + 5e-8]],
-        &[0.0, 0.0, 9.0],
-        defaults(),
-        "0<=0.5(0 4.5)",
-    );
+    check(&[&[0.0, 1.0, 1.0 + 5e-8]], &[0.0, 0.0, 9.0], defaults(), "0<=0.5(0 4.5)");
     // The ends are apart, no neighbours are.
     check(&[&[0.0, 0.8e-7, 1.6e-7]], &[0.0, 3.0, 9.0], defaults(), "4");
     // The same chain without its middle.
-    check(
-        &[&[0.0, 1.6e-7]],
-        &[0.0, 9.0],
-        defaults(),
-        "0<=0.00000008(0 9)",
-    );
+    check(&[&[0.0, 1.6e-7]], &[0.0, 9.0], defaults(), "0<=0.00000008(0 9)");
 }
 
 #[test]
@@ -98,19 +59,13 @@ fn limits() {
     };
     let check = |change, expected| check(&[&column], &target, with(change), expected);
     check(|params| params.max_depth = Some(1), "0<=4.5(1.5 100)");
-    check(
-        |params| params.max_depth = Some(2),
-        "0<=4.5(0<=2.5(0.5 2.5) 100)",
-    );
+    check(|params| params.max_depth = Some(2), "0<=4.5(0<=2.5(0.5 2.5) 100)");
     check(|params| params.min_samples_split = 5, "0<=4.5(1.5 100)");
     check(|params| params.min_samples_split = 6, "21.2");
     check(|params| params.min_samples_leaf = 2, "0<=3.5(1 51.5)");
     check(|params| params.min_samples_leaf = 3, "21.2");
     check(|params| params.min_samples_leaf = u32::MAX, "21.2");
-    check(
-        |params| params.max_features = Some(usize::MAX),
-        "0<=4.5(0<=2.5(0<=1.5(0 1) 0<=3.5(2 3)) 100)",
-    );
+    check(|params| params.max_features = Some(usize::MAX), "0<=4.5(0<=2.5(0<=1.5(0 1) 0<=3.5(2 3)) 100)");
 }
 
 /// A single feature out of many is drawn until one is found that is not constant.
@@ -118,17 +73,8 @@ fn limits() {
 fn constant_features_do_not_use_up_the_draw() {
     let varying = [1.0, 2.0, 3.0];
     for seed in 0..20 {
-        let params = RegressionTreeParams {
-            max_features: Some(1),
-            seed: Some(seed),
-            ..defaults()
-        };
-        check(
-            &[&[7.0; 3], &varying, &[8.0; 3]],
-            &[1.0, 5.0, 5.0],
-            params,
-            "1<=1.5(1 5)",
-        );
+        let params = RegressionTreeParams { max_features: Some(1), seed: Some(seed), ..defaults() };
+        check(&[&[7.0; 3], &varying, &[8.0; 3]], &[1.0, 5.0, 5.0], params, "1<=1.5(1 5)");
     }
 }
 
@@ -137,11 +83,7 @@ fn constant_features_do_not_use_up_the_draw() {
 fn random_thresholds_between_neighbours() {
     let column = [9007199254740991.0, 9007199254740992.0];
     for seed in 0..20 {
-        let params = RegressionTreeParams {
-            splitter: Splitter::Random,
-            seed: Some(seed),
-            ..defaults()
-        };
+        let params = RegressionTreeParams { splitter: Splitter::Random, seed: Some(seed), ..defaults() };
         check(&[&column], &[0.0, 1.0], params, "0<=9007199254740991(0 1)");
     }
 }
@@ -152,12 +94,7 @@ fn exclusive_or_is_learnt() {
     let columns: [&[f64]; 2] = [&[0.0, 0.0, 1.0, 1.0], &[0.0, 1.0, 0.0, 1.0]];
     let target = [0.0, 1.0, 1.0, 0.0];
     for splitter in [Splitter::Best, Splitter::Random] {
-        let tree = RegressionTreeParams {
-            splitter,
-            ..defaults()
-        }
-        .fit_columns(&columns, &target)
-        .unwrap();
+        let tree = RegressionTreeParams { splitter, ..defaults() }.fit_columns(&columns, &target).unwrap();
         assert_eq!(tree.predict_columns(&columns).unwrap(), target);
         assert_eq!((tree.depth(), tree.leaves()), (2, 4));
     }
@@ -167,20 +104,9 @@ fn exclusive_or_is_learnt() {
 fn defaults_are_those_of_scikit_learn() {
     let read = |json: &str| serde_json::from_str::<RegressionTreeParams>(json);
     assert_eq!(read("{}").unwrap(), defaults());
-    let random = RegressionTreeParams {
-        splitter: Splitter::Random,
-        max_depth: Some(3),
-        ..defaults()
-    };
-    assert_eq!(
-        read(r#"{"splitter": "random", "max_depth": 3}"#).unwrap(),
-        random
-    );
-    for wrong in [
-        r#"{"max_deph": 3}"#,
-        r#"{"splitter": "worst"}"#,
-        r#"{"max_depth": -1}"#,
-    ] {
+    let random = RegressionTreeParams { splitter: Splitter::Random, max_depth: Some(3), ..defaults() };
+    assert_eq!(read(r#"{"splitter": "random", "max_depth": 3}"#).unwrap(), random);
+    for wrong in [r#"{"max_deph": 3}"#, r#"{"splitter": "worst"}"#, r#"{"max_depth": -1}"#] {
         assert!(read(wrong).is_err(), "{wrong}");
     }
 }

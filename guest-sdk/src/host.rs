@@ -1,0 +1,11 @@
+//! What a component asks of its host. Elsewhere than in a sandbox a stand-in answers, see [`crate::testing`].
+
+#[cfg(target_family = "wasm")]
+mod imported;
+#[cfg(target_family = "wasm")]
+pub(crate) use imported::*;
+
+#[cfg(not(target_family = "wasm"))]
+mod local;
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use local::*;

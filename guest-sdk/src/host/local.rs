@@ -1,0 +1,94 @@
+//! A host in this process and thread, for tests.
+
+use std::cell::RefCell;
+
+use crate::testing::{Fitted, Split};
+
+/// What the host has, and what it was handed.
+#[derive(Debug, Default)]
+pub(crate) struct Local {
+    pub(crate) body: Vec<u8>,
+    /// Header and buffers of each batch.
+    pub(crate) emitted: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
+    pub(crate) splits: Vec<Split>,
+    pub(crate) models: Vec<Vec<u8>>,
+    /// The groups that were fitted, predicted (without model and params) or failed, in order.
+    pub(crate) settled: Vec<Result<Fitted, String>>,
+}
+
+thread_local! {
+    static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
+}
+
+/// Runs `call` with this host.
+pub(crate) fn with<T>(local: Local, call: impl FnOnce() -> T) -> (T, Local) {
+    let before = LOCAL.replace(Some(local));
+    let result = call();
+    (result, LOCAL.replace(before).unwrap_or_default())
+}
+
+fn local<T>(ask: impl FnOnce(&mut Local) -> T) -> T {
+    LOCAL.with_borrow_mut(|local| ask(local.as_mut().expect("there is no host here: call functions through sandbar_guest::testing")))
+}
+
+pub(crate) struct GroupAt {
+    pub(crate) first_row: u32,
+    pub(crate) train_rows: u32,
+    pub(crate) test_rows: u32,
+    pub(crate) seed: u64,
+}
+
+/// As the import.
+///
+/// # Safety
+/// `len` bytes at `to` must be the caller's to write.
+pub(crate) unsafe fn read(offset: usize, to: *mut u8, len: usize) {
+    local(|local| {
+        let from = &local.body[offset..offset + len];
+        // SAFETY: the caller owns the bytes written; `from` is as long and lies elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, len) };
+    });
+}
+
+/// As the import, but copies.
+///
+/// # Safety
+/// `len` bytes at `to` must be the caller's to write.
+pub(crate) unsafe fn map_pages(to: *mut u8, len: usize) {
+    let have = local(|local| local.body.len());
+    // SAFETY: as the caller says.
+    unsafe { read(0, to, len.min(have)) };
+}
+
+pub(crate) fn emit(header: &[u8], buffers: &[&[u8]]) {
+    local(|local| local.emitted.push((header.to_vec(), buffers.iter().map(|b| b.to_vec()).collect())));
+}
+
+pub(crate) fn next_group() -> Option<GroupAt> {
+    local(|local| {
+        let Split { first_row, train_rows, test_rows, seed } = *local.splits.get(local.settled.len())?;
+        Some(GroupAt { first_row, train_rows, test_rows, seed })
+    })
+}
+
+pub(crate) fn model() -> Vec<u8> {
+    local(|local| local.models[local.settled.len()].clone())
+}
+
+pub(crate) fn fitted(model: &[u8], params: &str, predictions: &[u8]) {
+    local(|local| {
+        local.settled.push(Ok(Fitted { model: model.to_vec(), params: params.to_owned(), predictions: numbers(predictions) }));
+    });
+}
+
+pub(crate) fn predicted(predictions: &[u8]) {
+    fitted(&[], "", predictions);
+}
+
+pub(crate) fn failed(message: &str) {
+    local(|local| local.settled.push(Err(message.to_owned())));
+}
+
+fn numbers(bytes: &[u8]) -> Vec<f64> {
+    bytes.as_chunks().0.iter().map(|number| f64::from_le_bytes(*number)).collect()
+}

@@ -1,0 +1,407 @@
+//! Files of every format, whole and broken, near and far.
+
+mod broken;
+mod columns;
+mod http;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::{
+    ArrayRef, BooleanArray, DictionaryArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
+    StringViewArray,
+};
+use arrow_cast::display::{ArrayFormatter, FormatOptions};
+use arrow_schema::DataType;
+use arrow_select::concat::concat_batches;
+use datafusion::arrow::ipc::writer::{FileWriter, StreamWriter};
+use futures::executor::block_on;
+use futures::{StreamExt as _, TryStreamExt as _};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use tempfile::TempDir;
+
+use super::*;
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Folder(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The path as a user would give it.
+    fn given(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+        fs::create_dir_all(self.path(name).parent().expect("a folder")).expect("a folder");
+        fs::write(self.path(name), bytes).expect("a file");
+        self.given(name)
+    }
+
+    fn parquet(&self, name: &str, rows: &RecordBatch, group_rows: usize) -> String {
+        let properties = WriterProperties::builder().set_max_row_group_row_count(Some(group_rows)).build();
+        let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(properties)).expect("a writer");
+        writer.write(rows).expect("written");
+        self.write(name, writer.into_inner().expect("a file"))
+    }
+
+    fn arrow(&self, name: &str, rows: &RecordBatch, batch_rows: usize) -> String {
+        let mut writer = FileWriter::try_new(Vec::new(), rows.schema_ref()).expect("a writer");
+        let mut at = 0;
+        while at < rows.num_rows() {
+            writer.write(&rows.slice(at, batch_rows.min(rows.num_rows() - at))).expect("written");
+            at += batch_rows;
+        }
+        self.write(name, writer.into_inner().expect("a file"))
+    }
+
+    fn arrow_stream(&self, name: &str, rows: &RecordBatch) -> String {
+        let mut writer = StreamWriter::try_new(Vec::new(), rows.schema_ref()).expect("a writer");
+        writer.write(rows).expect("written");
+        self.write(name, writer.into_inner().expect("a file"))
+    }
+}
+
+fn source(paths: impl IntoIterator<Item = String>) -> Source {
+    Source { paths: paths.into_iter().collect(), ..Source::default() }
+}
+
+fn columns(names: &[&str]) -> Option<Vec<String>> {
+    Some(names.iter().map(|n| (*n).to_owned()).collect())
+}
+
+fn open(source: &Source) -> Result<Scan, DatasetError> {
+    block_on(Scan::open(source.clone(), ScanOptions::default()))
+}
+
+/// All batches in the order of morsels.
+async fn batches(scan: &Scan) -> Result<Vec<RecordBatch>, DatasetError> {
+    let mut all = Vec::new();
+    for morsel in 0..scan.morsels().len() {
+        all.append(&mut scan.read(morsel)?.try_collect().await?);
+    }
+    Ok(all)
+}
+
+fn read_with(source: &Source, options: ScanOptions) -> Result<RecordBatch, DatasetError> {
+    block_on(async {
+        let scan = Scan::open(source.clone(), options).await?;
+        let batches = batches(&scan).await?;
+        assert!(batches.iter().all(|b| b.schema_ref() == scan.schema() && b.num_rows() > 0));
+        Ok(concat_batches(scan.schema(), &batches).expect("batches of one schema"))
+    })
+}
+
+/// Reads in several ways, all of which must give the same rows.
+fn read(source: &Source) -> Result<RecordBatch, DatasetError> {
+    let rows = read_with(source, ScanOptions::default())?;
+    for (batch_rows, morsel_bytes) in [(1, 1 << 20), (100, 1_000), (1_000, 77), (65_536, 4_096), (7, 1)] {
+        if rows.num_rows() > 2_000 && morsel_bytes < 1_000 {
+            continue;
+        }
+        let options = ScanOptions { batch_rows, morsel_bytes };
+        let again = read_with(source, options.clone()).unwrap_or_else(|e| panic!("{options:?}: {e}"));
+        assert!(again == rows, "{options:?} reads other rows");
+    }
+    Ok(rows)
+}
+
+/// Rows as text: `1|x|`.
+fn text(rows: &RecordBatch) -> Vec<String> {
+    let options = FormatOptions::default();
+    let columns: Vec<_> =
+        rows.columns().iter().map(|c| ArrayFormatter::try_new(c.as_ref(), &options).expect("a formatter")).collect();
+    (0..rows.num_rows())
+        .map(|row| columns.iter().map(|c| c.value(row).to_string()).collect::<Vec<_>>().join("|"))
+        .collect()
+}
+
+fn sample(rows: i64) -> RecordBatch {
+    let n = Int64Array::from_iter_values(0..rows);
+    let x = Float64Array::from_iter((0..rows).map(|i| (i % 10 != 3).then_some(i as f64 + 0.5)));
+    let s = StringArray::from_iter((0..rows).map(|i| (i % 7 != 2).then(|| format!("s{}", i % 100))));
+    let b = BooleanArray::from_iter((0..rows).map(|i| Some(i % 3 == 0)));
+    let columns: [(&str, ArrayRef, bool); 4] =
+        [("n", Arc::new(n), true), ("x", Arc::new(x), true), ("s", Arc::new(s), true), ("b", Arc::new(b), true)];
+    RecordBatch::try_from_iter_with_nullable(columns).expect("a batch")
+}
+
+fn separated(rows: &RecordBatch, separator: &str) -> String {
+    let lines = text(rows).into_iter().map(|line| line.replace('|', separator) + "\n");
+    let names: Vec<_> = rows.schema_ref().fields().iter().map(|f| f.name().as_str()).collect();
+    names.join(separator) + "\n" + &lines.collect::<String>()
+}
+
+fn json_lines(rows: &RecordBatch) -> String {
+    let mut out = datafusion::arrow::json::LineDelimitedWriter::new(Vec::new());
+    out.write(rows).expect("written");
+    out.finish().expect("written");
+    String::from_utf8(out.into_inner()).expect("text")
+}
+
+/// The sample in each format.
+fn every_format(folder: &Folder, rows: &RecordBatch) -> Vec<String> {
+    vec![
+        folder.parquet("a.parquet", rows, 300),
+        folder.write("a.csv", separated(rows, ",")),
+        folder.write("a.tsv", separated(rows, "\t")),
+        folder.write("a.jsonl", json_lines(rows)),
+        folder.arrow("a.arrow", rows, 170),
+        folder.arrow_stream("b.arrow", rows),
+    ]
+}
+
+#[test]
+fn every_format_gives_the_same_rows() {
+    let folder = Folder::new();
+    let rows = sample(1_000);
+    for path in every_format(&folder, &rows) {
+        let found = read(&source([path.clone()])).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let mut expected = text(&rows);
+        if path.ends_with("jsonl") {
+            let by_name = rows.project(&["b", "n", "s", "x"].map(|n| rows.schema_ref().index_of(n).expect("a column")));
+            let order: Vec<_> = found.schema_ref().fields().iter().map(|f| f.name().clone()).collect();
+            if order == ["b", "n", "s", "x"] {
+                expected = text(&by_name.expect("columns"));
+            }
+        }
+        assert_eq!(text(&found), expected, "{path}");
+        let some = Source { columns: columns(&["s", "n"]), ..source([path.clone()]) };
+        let expected = text(&rows.project(&[2, 0]).expect("columns"));
+        assert_eq!(text(&read(&some).expect("rows")), expected, "{path}");
+    }
+}
+
+#[test]
+fn large_files_are_cut_into_morsels_that_depend_on_their_size_alone() {
+    let folder = Folder::new();
+    let rows = sample(50_000);
+    for path in every_format(&folder, &rows) {
+        let options = ScanOptions { batch_rows: 4_096, morsel_bytes: 100_000 };
+        let scan = block_on(Scan::open(Source { columns: columns(&["n"]), ..source([path.clone()]) }, options))
+            .expect("a scan");
+        let size = fs::metadata(&path).expect("a file").len();
+        let expected = if path.ends_with("b.arrow") { 1 } else { size.div_ceil(100_000) };
+        assert_eq!(scan.morsels().len() as u64, expected, "{path}");
+        let found = read(&Source { columns: columns(&["n"]), ..source([path.clone()]) }).expect("rows");
+        assert_eq!(text(&found), text(&rows.project(&[0]).expect("a column")), "{path}");
+    }
+}
+
+#[test]
+fn batches_have_about_as_many_rows_as_were_asked_for() {
+    let folder = Folder::new();
+    let rows = sample(50_000);
+    let paths = [
+        folder.parquet("a.parquet", &rows, 100_000),
+        folder.write("a.csv", separated(&rows, ",")),
+        folder.arrow("a.arrow", &rows, 50_000),
+    ];
+    for path in paths {
+        let options = ScanOptions { batch_rows: 10_000, ..ScanOptions::default() };
+        let scan = block_on(Scan::open(source([path.clone()]), options)).expect("a scan");
+        let sizes: Vec<_> = block_on(batches(&scan)).expect("rows").iter().map(RecordBatch::num_rows).collect();
+        assert_eq!(sizes, [10_000; 5], "{path}");
+    }
+}
+
+#[test]
+fn morsels_can_be_read_again_and_in_any_order() {
+    let folder = Folder::new();
+    let path = folder.parquet("a.parquet", &sample(5_000), 500);
+    let options = ScanOptions { morsel_bytes: 5_000, ..ScanOptions::default() };
+    let scan = block_on(Scan::open(source([path]), options)).expect("a scan");
+    let read = |morsel: usize| -> Vec<RecordBatch> {
+        block_on(scan.read(morsel).expect("a stream").try_collect()).expect("rows")
+    };
+    let last = scan.morsels().len() - 1;
+    assert!(last > 3);
+    let (a, b) = (read(last), read(0));
+    assert_eq!((read(0), read(last)), (b, a));
+}
+
+#[test]
+fn paths_globs_folders_and_urls() {
+    let folder = Folder::new();
+    let one = |n: i64| sample(n + 1).slice(n as usize, 1);
+    for (n, name) in
+        ["2019-01.parquet", "2019-02.parquet", "deep/er/x.parquet", "deep/a b ü.parquet", "deep/[1].parquet"]
+            .into_iter()
+            .enumerate()
+    {
+        folder.parquet(name, &one(n as i64), 10);
+    }
+    folder.write(".hidden/y.parquet", "no");
+    folder.write("_temporary/z.parquet", "no");
+    folder.write("notes.txt", "no");
+    let root = folder.given("");
+    let url = |name: &str| url::Url::from_file_path(folder.path(name)).expect("a path").to_string();
+    for (paths, expected) in [
+        (vec![folder.given("2019-02.parquet"), folder.given("2019-01.parquet")], vec!["0", "1"]),
+        (vec![folder.given("2019-*.parquet")], vec!["0", "1"]),
+        (vec![folder.given("2019-0[2-9].parquet")], vec!["1"]),
+        (vec![folder.given("2019-0?.parquet"), folder.given("2019-01.parquet")], vec!["0", "1"]),
+        (vec![folder.given("**/*.parquet")], vec!["0", "1", "4", "3", "2"]),
+        (vec![folder.given("deep/**")], vec!["4", "3", "2"]),
+        (vec![folder.given("*/x.parquet"), folder.given("*/*/x.parquet")], vec!["2"]),
+        (vec![folder.given("deep/[1].parquet")], vec!["4"]),
+        (vec![root.clone()], vec!["0", "1", "4", "3", "2"]),
+        (vec![folder.given("deep/../deep/./er")], vec!["2"]),
+        (vec![url("2019-01.parquet"), url("deep/a b ü.parquet")], vec!["0", "3"]),
+    ] {
+        let rows = match read(&Source { columns: columns(&["n"]), ..source(paths.clone()) }) {
+            Ok(rows) => rows,
+            // The second of two patterns that match nothing else.
+            Err(DatasetError::Input { reason, .. }) if paths.len() == 2 && reason == "no file matches it" => continue,
+            Err(error) => panic!("{paths:?}: {error}"),
+        };
+        assert_eq!(text(&rows), expected, "{paths:?}");
+    }
+    let scan = open(&source([folder.given("deep")])).expect("a scan");
+    assert_eq!(scan.files()[2], folder.given("deep/er/x.parquet"));
+}
+
+#[test]
+fn paths_that_lead_nowhere_are_named() {
+    let folder = Folder::new();
+    folder.write("empty/readme.md", "no data");
+    folder.write("a.csv.gz", "x");
+    folder.write("a.xlsx", "x");
+    folder.write("empty.csv", "");
+    for (path, expected) in [
+        (folder.given("missing.parquet"), "there is no such file or folder"),
+        (folder.given("*.parquet"), "no file matches it"),
+        (folder.given("empty"), "no file there has an extension that is read (.parquet, .csv"),
+        (folder.given("empty/*"), "no file there has an extension that is read (.parquet, .csv"),
+        (folder.given("a.csv.gz"), "compressed files (.gz) are not read; unpack it, or write Parquet"),
+        (folder.given("a.xlsx"), "its extension names no format that is read; those are .parquet, .csv"),
+        (folder.given("[.parquet*"), "it is no valid glob: "),
+        ("ftp://host/a.parquet".to_owned(), "`ftp` is no scheme that is read; those are file, http"),
+        ("https://host/*.parquet".to_owned(), "folders and globs can't be listed over HTTP"),
+        ("https://host/a.parquet?key=1".to_owned(), "URLs with a query are not supported"),
+        ("s3:///a.parquet".to_owned(), "the URL must name a host or bucket"),
+    ] {
+        match open(&source([path.clone()])) {
+            Err(error @ DatasetError::Input { .. }) => {
+                assert!(error.to_string().starts_with(&format!("{path}: {expected}")), "{error}\n{expected}");
+                assert_eq!(error.code(), sandbar_core::Code::Input);
+            }
+            Err(error) => panic!("{path}: {error}"),
+            Ok(_) => panic!("{path} was found"),
+        }
+    }
+    let error = open(&source([folder.given("empty.csv")])).err().expect("an error");
+    assert_eq!(error.to_string(), format!("can't read {}: the file is empty", folder.given("empty.csv")));
+}
+
+#[test]
+fn relative_paths_stay_relative() {
+    let scan = open(&source(["./Cargo.toml".to_owned()])).err().expect("an error").to_string();
+    assert!(scan.starts_with("Cargo.toml: its extension"), "{scan}");
+    let nowhere = Path::new("tests/nowhere.csv").display().to_string();
+    let error = open(&source([nowhere])).err().expect("an error").to_string();
+    assert_eq!(error, "tests/nowhere.csv: there is no such file or folder");
+}
+
+#[test]
+fn filters_are_applied_and_leave_out_what_statistics_rule_out() {
+    let folder = Folder::new();
+    let rows = sample(10_000);
+    let paths = every_format(&folder, &rows);
+    for path in &paths {
+        for (filter, expected) in [
+            ("n >= 9990 AND NOT b", vec!["9991", "9992", "9994", "9995", "9997", "9998"]),
+            ("n < 30 AND x IS NULL", vec!["3", "13", "23"]),
+            ("s = 's5' AND n < 300 AND x IS NOT NULL", vec!["5", "105", "205"]),
+            ("n BETWEEN 5 AND 7 OR n = 0", vec!["0", "5", "6", "7"]),
+            ("n * 2 = 10 AND upper(s) = 'S5'", vec!["5"]),
+            ("false", vec![]),
+        ] {
+            let source = Source { filter: Some(filter.to_owned()), columns: columns(&["n"]), ..source([path.clone()]) };
+            let found = read(&source).unwrap_or_else(|e| panic!("{path}: {e}"));
+            assert_eq!(text(&found), expected, "{path}: {filter}");
+        }
+    }
+    let pruned = |filter: &str| {
+        let source = Source { filter: Some(filter.to_owned()), columns: columns(&["x"]), ..source([paths[0].clone()]) };
+        let scan = open(&source).expect("a scan");
+        let rows: usize = block_on(batches(&scan)).expect("rows").iter().map(RecordBatch::num_rows).sum();
+        (rows, scan.counted("bytes_scanned"))
+    };
+    let (all, few) = (pruned("n >= 0"), pruned("n >= 9700"));
+    assert_eq!((all.0, few.0), (10_000, 300));
+    assert!(few.1 * 10 < all.1, "bytes read: {} of {}", few.1, all.1);
+}
+
+#[test]
+fn only_the_columns_that_are_used_are_read() {
+    let folder = Folder::new();
+    let path = folder.parquet("a.parquet", &sample(10_000), 10_000);
+    let bytes = |columns| {
+        let scan = open(&Source { columns, ..source([path.clone()]) }).expect("a scan");
+        block_on(batches(&scan)).expect("rows");
+        scan.counted("bytes_scanned")
+    };
+    assert!(bytes(columns(&["b"])) * 10 < bytes(None));
+}
+
+#[test]
+fn a_filter_that_is_none_is_refused() {
+    let folder = Folder::new();
+    let path = folder.parquet("a.parquet", &sample(10), 10);
+    for (filter, expected) in [
+        ("n >", "filter `n >`: "),
+        ("N > 1", "filter `N > 1`: No field named \"N\""),
+        ("n + 1", "filter `n + 1`: it is Int64, and has to be true or false"),
+        ("", "filter ``: "),
+        ("s > 1 AND nope(n)", "filter `s > 1 AND nope(n)`: Invalid function 'nope'"),
+        ("sum(n) > 3", "filter `sum(n) > 3`: "),
+        ("n IN (SELECT 1)", "filter `n IN (SELECT 1)`: "),
+    ] {
+        let source = Source { filter: Some(filter.to_owned()), ..source([path.clone()]) };
+        let error = open(&source).err().unwrap_or_else(|| panic!("accepted: {filter}"));
+        assert!(error.to_string().starts_with(expected), "{error}\n{expected}");
+        assert_eq!(error.code(), sandbar_core::Code::Columns);
+    }
+    for (filter, accepted) in [(format!("n > 0{}", " OR n = 1".repeat(440)), true), (" ".repeat(5_000), false)] {
+        let source = Source { filter: Some(filter), ..source([path.clone()]) };
+        assert_eq!(read(&source).is_ok(), accepted);
+    }
+}
+
+#[test]
+fn a_file_without_rows_has_none() {
+    let folder = Folder::new();
+    let none = sample(1).slice(0, 0);
+    let some = sample(5);
+    let paths = [folder.parquet("a.parquet", &none, 10), folder.parquet("b.parquet", &some, 10)];
+    assert_eq!(read(&source([paths[0].clone()])).expect("no rows").num_rows(), 0);
+    assert_eq!(read(&source(paths)).expect("rows").num_rows(), 5);
+    let path = folder.write("c.csv", "n,x\n");
+    assert_eq!(read(&source([path])).expect("no rows").num_rows(), 0);
+}
+
+#[test]
+fn dictionaries_and_views_come_as_plain_strings() {
+    let folder = Folder::new();
+    let dictionary: DictionaryArray<arrow_array::types::Int32Type> = ["x", "y", "x"].into_iter().collect();
+    let views = StringViewArray::from(vec!["a", "a string that is too long to be inlined", "b"]);
+    let columns: [(&str, ArrayRef); 2] = [("d", Arc::new(dictionary)), ("v", Arc::new(views))];
+    let rows = RecordBatch::try_from_iter(columns).expect("a batch");
+    for path in [folder.parquet("a.parquet", &rows, 10), folder.arrow("a.arrow", &rows, 10)] {
+        let found = read(&source([path.clone()])).expect("rows");
+        assert!(found.schema_ref().fields().iter().all(|f| *f.data_type() == DataType::Utf8), "{path}");
+        assert_eq!(text(&found), text(&rows), "{path}");
+        let filtered = Source { filter: Some("d = 'y' AND v LIKE 'a%'".to_owned()), ..source([path]) };
+        assert_eq!(read(&filtered).expect("rows").num_rows(), 1);
+    }
+    let _ = Int32Array::from(vec![1]);
+}

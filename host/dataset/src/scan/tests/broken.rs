@@ -1,0 +1,99 @@
+//! Files that are not what they claim to be.
+
+use super::*;
+
+fn error_of(source: &Source, options: ScanOptions) -> String {
+    match read_with(source, options) {
+        Err(error) => {
+            assert_eq!(error.code(), sandbar_core::Code::Input, "{error}");
+            error.to_string()
+        }
+        Ok(_) => panic!("{source:?} was read"),
+    }
+}
+
+#[test]
+fn truncated_and_overwritten_parquet_is_named() {
+    let folder = Folder::new();
+    let path = folder.parquet("a.parquet", &sample(10_000), 1_000);
+    let whole = fs::read(&path).expect("a file");
+    let mut scribbled = whole.clone();
+    scribbled[5_000..9_000].fill(0xff);
+    for (what, bytes) in [
+        ("half", whole[..whole.len() / 2].to_vec()),
+        ("all but the end", whole[..whole.len() - 5].to_vec()),
+        ("all but the beginning", whole[100..].to_vec()),
+        ("four bytes", b"PAR1".to_vec()),
+        ("text", b"this is no Parquet file at all".to_vec()),
+        ("scribbled", scribbled),
+    ] {
+        let path = folder.write("b.parquet", bytes);
+        let error = error_of(&source([path.clone()]), ScanOptions::default());
+        assert!(error.starts_with(&format!("can't read {path}: ")), "{what}: {error}");
+    }
+}
+
+#[test]
+fn no_damage_to_a_file_makes_the_reader_panic() {
+    let folder = Folder::new();
+    let rows = sample(2_000);
+    let mut random = sandbar_core::Seed::new(11);
+    for (name, path) in
+        [("p.parquet", folder.parquet("a.parquet", &rows, 500)), ("p.arrow", folder.arrow("a.arrow", &rows, 300))]
+    {
+        let whole = fs::read(path).expect("a file");
+        for _ in 0..200 {
+            let mut bytes = whole.clone();
+            for _ in 0..=random.below(3) {
+                let at = random.below(bytes.len() as u32) as usize;
+                bytes[at] ^= 1 << random.below(8);
+            }
+            let path = folder.write(name, bytes);
+            // Damage in a value is still a value; all else is an error.
+            let _ = read_with(&source([path]), ScanOptions::default());
+        }
+    }
+}
+
+#[test]
+fn a_bad_row_of_a_csv_file_is_named_with_its_line() {
+    let folder = Folder::new();
+    let mut lines: Vec<String> = (0..60_000).map(|i| format!("{i},{}", i * 2)).collect();
+    lines.insert(0, "n,m".to_owned());
+    for (what, bad) in [("a word", "12,many"), ("a value too few", "12"), ("a value too many", "12,13,14")] {
+        let mut lines = lines.clone();
+        lines[54_321] = bad.to_owned();
+        let path = folder.write("a.csv", lines.join("\n"));
+        for morsel_bytes in [1 << 20, 10_000, 333_333] {
+            let options = ScanOptions { morsel_bytes, batch_rows: 1_000 };
+            let error = error_of(&source([path.clone()]), options);
+            assert!(error.starts_with(&format!("can't read {path}, line 54322: ")), "{what}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_vanishes_is_named() {
+    let folder = Folder::new();
+    let paths = [
+        folder.parquet("a.parquet", &sample(10), 10),
+        folder.write("b.csv", separated(&sample(10), ",")),
+        folder.write("c.jsonl", json_lines(&sample(10))),
+        folder.arrow("d.arrow", &sample(10), 10),
+    ];
+    for path in paths {
+        let scan = open(&source([path.clone()])).expect("a scan");
+        fs::remove_file(&path).expect("a file");
+        let error =
+            block_on(async { scan.read(0)?.next().await.expect("an item") }).err().expect("an error").to_string();
+        assert!(error.starts_with(&format!("can't read {path}: ")), "{error}");
+        assert!(error.contains("No such file"), "{error}");
+    }
+}
+
+#[test]
+fn bad_json_is_named() {
+    let folder = Folder::new();
+    let path = folder.write("a.jsonl", "{\"n\":1}\n{\"n\":\n");
+    assert!(error_of(&source([path.clone()]), ScanOptions::default()).starts_with(&format!("can't read {path}: ")));
+}

@@ -1,0 +1,67 @@
+//! Files that do not look alike.
+
+use super::*;
+
+fn one(name: &str, column: ArrayRef) -> RecordBatch {
+    RecordBatch::try_from_iter([(name, column), ("z", Arc::new(Int32Array::from(vec![1])) as ArrayRef)])
+        .expect("a batch")
+}
+
+#[test]
+fn widths_may_differ_between_files() {
+    let folder = Folder::new();
+    let narrow = one("k", Arc::new(Int32Array::from(vec![3])));
+    let wide = one("k", Arc::new(Int64Array::from(vec![1 << 40])));
+    let float = one("k", Arc::new(Float64Array::from(vec![0.5])));
+    for (paths, expected) in [
+        (
+            vec![folder.parquet("a.parquet", &narrow, 10), folder.parquet("b.parquet", &wide, 10)],
+            vec!["3", "1099511627776"],
+        ),
+        (vec![folder.arrow("a.arrow", &narrow, 10), folder.arrow("b.arrow", &wide, 10)], vec!["3", "1099511627776"]),
+        (vec![folder.write("a.csv", "k,z\n3,1\n"), folder.write("b.csv", "z,k\n1,0.5\n")], vec!["3.0", "0.5"]),
+        (vec![folder.write("a.jsonl", "{\"k\":3}\n"), folder.write("b.jsonl", "{\"k\":0.5}\n")], vec!["3.0", "0.5"]),
+        (vec![folder.given("a.parquet"), folder.parquet("c.parquet", &float, 10)], vec!["3.0", "0.5"]),
+        (vec![folder.given("a.csv"), folder.given("b.parquet")], vec!["3", "1099511627776"]),
+    ] {
+        let wanted = Source { columns: columns(&["k"]), ..source(paths.clone()) };
+        assert_eq!(text(&read(&wanted).unwrap_or_else(|e| panic!("{e}"))), expected, "{paths:?}");
+        let filtered = Source { filter: Some("k > 2".to_owned()), ..wanted };
+        assert_eq!(read(&filtered).expect("rows").num_rows(), expected.iter().filter(|k| !k.starts_with('0')).count());
+    }
+}
+
+#[test]
+fn kinds_may_not_unless_nobody_asks() {
+    let folder = Folder::new();
+    let number = one("k", Arc::new(Int32Array::from(vec![3])));
+    let words = one("k", Arc::new(StringArray::from(vec!["three"])));
+    let (a, b) = (folder.parquet("a.parquet", &number, 10), folder.parquet("b.parquet", &words, 10));
+    let both = source([a.clone(), b.clone()]);
+    let advice = "read them as separate datasets or write one of them anew";
+    let expected = format!("column `k` is Int32 in {a} but Utf8 in {b}; {advice}");
+    for source in [both.clone(), Source { columns: columns(&["k"]), ..both.clone() }] {
+        assert_eq!(read(&source).err().expect("an error").to_string(), expected);
+    }
+    let filtered = Source { filter: Some("k = 3".to_owned()), columns: columns(&["z"]), ..both.clone() };
+    assert_eq!(read(&filtered).err().expect("an error").to_string(), expected);
+    assert_eq!(text(&read(&Source { columns: columns(&["z"]), ..both }).expect("rows")), ["1", "1"]);
+}
+
+#[test]
+fn columns_that_are_not_there_are_named_with_those_that_are() {
+    let folder = Folder::new();
+    let a = folder.parquet("a.parquet", &sample(3), 10);
+    let b = folder.write("b.csv", "n,y\n1,2\n");
+    let wanted = |paths: &[&String], name: &str| {
+        let source = Source { columns: columns(&[name]), ..source(paths.iter().map(|p| (*p).clone())) };
+        open(&source).err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    let there = "its columns are `n`, `x`, `s`, `b`";
+    assert_eq!(wanted(&[&a], "q1"), format!("column `q1` is not in {a}; {there}"));
+    assert_eq!(wanted(&[&a], "N"), format!("column `N` is not in {a} (did you mean `n`?); {there}"));
+    assert_eq!(wanted(&[&a, &b], "x"), format!("column `x` is not in {b}; its columns are `n`, `y`"));
+    assert_eq!(wanted(&[&a, &b], "n"), "");
+    let twins = folder.write("twins.csv", "n,n\n1,2\n");
+    assert_eq!(wanted(&[&twins], "n"), format!("can't read {twins}: two of its columns are named `n`"));
+}

@@ -1,0 +1,74 @@
+//! Input, and what should come of it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use arrow_array::Array;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int32Type, TimestampMicrosecondType};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+use crate::places;
+
+const TAXI_ROWS: u64 = 20_000;
+const TAXI_MONTHS: u32 = 2;
+
+/// Two months of made taxi trips, in the order of their months. The same files
+/// for all tests of a process.
+///
+/// # Panics
+/// When they can't be written.
+pub fn taxi_files() -> &'static [PathBuf] {
+    static FILES: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let folder = places::cache().join("taxi");
+        sandbar_data::taxi::write(&folder, TAXI_ROWS, TAXI_MONTHS, &|_, _| {}).expect("taxi data can be written")
+    })
+}
+
+/// What the taxi job learns from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TaxiTrip {
+    /// Where it began; trips without are left out by the job's filter.
+    pub pickup: Option<i32>,
+    /// Where it ended, -1 where that is not known.
+    pub dropoff: i32,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+/// The trips of a file, in its order.
+///
+/// # Panics
+/// When it is no file of trips.
+pub fn taxi_trips(path: &Path) -> Vec<TaxiTrip> {
+    let file = File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).and_then(|b| b.build()).expect("it is Parquet");
+    let mut trips = Vec::new();
+    for batch in reader {
+        let batch = batch.expect("it can be read");
+        let zones = |name: &str| batch.column_by_name(name).expect("a column of zones").as_primitive::<Int32Type>().clone();
+        let times = |name: &str| batch.column_by_name(name).expect("a column of times").as_primitive::<TimestampMicrosecondType>().clone();
+        let (pickup, dropoff) = (zones("pickup_location_id"), zones("dropoff_location_id"));
+        let (from, to) = (times("pickup_at"), times("dropoff_at"));
+        trips.extend((0..batch.num_rows()).map(|row| TaxiTrip {
+            pickup: pickup.is_valid(row).then(|| pickup.value(row)),
+            dropoff: if dropoff.is_valid(row) { dropoff.value(row) } else { -1 },
+            seconds: (to.value(row) - from.value(row)) as f64 / 1e6,
+        }));
+    }
+    trips
+}
+
+/// Slope and intercept of least squares over pairs (x, y), by the textbook's
+/// centred sums. For a constant x the slope is 0.
+pub fn least_squares(pairs: &[(f64, f64)]) -> (f64, f64) {
+    let rows = pairs.len() as f64;
+    let mean_x = pairs.iter().map(|(x, _)| x).sum::<f64>() / rows;
+    let mean_y = pairs.iter().map(|(_, y)| y).sum::<f64>() / rows;
+    let xy: f64 = pairs.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
+    let xx: f64 = pairs.iter().map(|(x, _)| (x - mean_x) * (x - mean_x)).sum();
+    let slope = if xx == 0.0 { 0.0 } else { xy / xx };
+    (slope, mean_y - slope * mean_x)
+}

@@ -1,0 +1,85 @@
+//! The main job: what it writes is what the rows say.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use sandbar_tests::{Lab, Model, component, least_squares, models, taxi_files, taxi_trips, workspace};
+
+/// Runs the example over the made taxi data, with `arguments` besides, and
+/// returns its JSON and its output.
+fn taxi(lab: &Lab, arguments: &[&str]) -> (serde_json::Value, Vec<Model>) {
+    let job = workspace().join("examples/taxi.toml");
+    let inputs: Vec<String> = taxi_files().iter().map(|f| f.display().to_string()).collect();
+    let clean = format!("transform.0.udf=\"{}#clean\"", component("udfs/taxi").display());
+    let trainers = component("udfs/models");
+    let models_of = ["linear", "tree", "tree"].iter().enumerate();
+    let sets: Vec<String> = models_of.map(|(i, f)| format!("train.models.{i}.udf=\"{}#{f}\"", trainers.display())).collect();
+    let mut line = vec!["submit", job.to_str().unwrap(), "--json", "--output", "models.parquet"];
+    inputs.iter().for_each(|file| line.extend(["--input", file]));
+    line.extend(["--set", &clean]);
+    sets.iter().for_each(|set| line.extend(["--set", set]));
+    line.extend(arguments);
+    let ended = lab.host(&line).expect_code(0);
+    (ended.json(), models(&lab.path("models.parquet")))
+}
+
+/// Pairs (drop-off zone, seconds) by month and pick-up zone.
+fn groups() -> BTreeMap<(String, i32), Vec<(f64, f64)>> {
+    let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for file in taxi_files() {
+        for trip in taxi_trips(file) {
+            let Some(pickup) = trip.pickup else { continue };
+            groups.entry((name(file), pickup)).or_default().push((f64::from(trip.dropoff), trip.seconds));
+        }
+    }
+    groups
+}
+
+fn name(file: &Path) -> String {
+    file.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+#[test]
+fn every_group_has_every_model_best_first() {
+    let (json, rows) = taxi(&Lab::new(), &[]);
+    let expected: Vec<_> = groups().into_iter().filter(|(_, rows)| rows.len() >= 4).collect();
+    let skipped = groups().len() - expected.len();
+    let read: usize = groups().values().map(Vec::len).sum();
+    for (field, value) in [("rows", read), ("groups", expected.len()), ("models", 3 * expected.len()), ("failed", 0), ("skipped", skipped)] {
+        assert_eq!(json[field], value, "{field} of {json}");
+    }
+    assert!(json["seconds"].as_f64().unwrap() > 0.0 && json["peak_memory_bytes"].as_u64().unwrap() > 1 << 20, "{json}");
+    assert_eq!(json["output"], "models.parquet");
+    assert_eq!(rows.len(), 3 * expected.len());
+    for (((file, zone), pairs), ranked) in expected.iter().zip(rows.chunks(3)) {
+        let mut named: Vec<&str> = ranked.iter().map(|m| m.model.as_str()).collect();
+        named.sort_unstable();
+        assert_eq!(named, ["linear", "tree", "tree-random"], "{zone}");
+        assert!(ranked.windows(2).all(|pair| pair[0].mae.unwrap() <= pair[1].mae.unwrap()), "{ranked:?}");
+        for (rank, model) in ranked.iter().enumerate() {
+            assert_eq!((&model.key, model.rank), (&vec![file.clone(), zone.to_string()], rank as u32 + 1));
+            let test = (pairs.len() as f64 * 0.25).ceil() as u32;
+            assert_eq!((model.rows_train, model.rows_test), (pairs.len() as u32 - test, test), "{zone}");
+            let (mae, mse, rmse) = (model.mae.unwrap(), model.mse.unwrap(), model.rmse.unwrap());
+            assert!(mae >= 0.0 && rmse >= mae * (1.0 - 1e-12) && (rmse * rmse - mse).abs() <= 1e-9 * mse, "{model:?}");
+            assert!(model.r2.unwrap() <= 1.0 && !model.bytes.is_empty(), "{model:?}");
+        }
+    }
+}
+
+#[test]
+fn linear_models_are_least_squares() {
+    let (_, rows) = taxi(&Lab::new(), &["--set", "train.test=0"]);
+    let expected: Vec<_> = groups().into_iter().filter(|(_, rows)| rows.len() >= 4).collect();
+    let linear: Vec<_> = rows.iter().filter(|m| m.model == "linear").collect();
+    assert_eq!(linear.len(), expected.len());
+    let close = |a: f64, b: f64, scale: f64| (a - b).abs() <= 1e-9 * scale.max(b.abs());
+    for (((_, zone), pairs), model) in expected.iter().zip(linear) {
+        let (slope, intercept) = least_squares(pairs);
+        let got = (model.params["coefficients"][0].as_f64().unwrap(), model.params["intercept"].as_f64().unwrap());
+        // What a relative error is relative to, where the value itself is nearly zero.
+        let size = pairs.iter().map(|(_, y)| y.abs()).sum::<f64>() / pairs.len() as f64;
+        assert!(close(got.0, slope, size / 261.0) && close(got.1, intercept, size), "zone {zone}: {got:?} instead of {:?}", (slope, intercept));
+        assert_eq!((model.rank, model.mae, model.rows_train as usize, model.rows_test), (1, None, pairs.len(), 0), "without a score they rank as the job lists them");
+    }
+}

@@ -1,0 +1,3 @@
+//! The host from outside: what it is given, what it says, what it leaves.
+
+mod job;

@@ -1,0 +1,107 @@
+use linfa::Dataset;
+use linfa::traits::Fit;
+use ndarray::{Array1, Array2};
+use sandbar_guest::Features;
+use serde::{Deserialize, Serialize};
+
+use super::moments::{Moments, Wanted};
+use super::orthogonal::Factor;
+use super::params::{checked_moments, not_negative, through_means};
+use super::{LinearError, LinearModel};
+
+/// How to fit a [`LinearModel`] with a penalty on its coefficients' magnitudes and squares.
+///
+/// Minimises `‖y − Xw‖² / (2 · rows) + alpha · l1_ratio · ‖w‖₁ + alpha · (1 − l1_ratio) / 2 · ‖w‖²`, the objective of
+/// scikit-learn's `ElasticNet` and `Lasso` and of linfa's; the intercept is not penalised. Note that a `Ridge` of `alpha`
+/// is one of `alpha / rows` here.
+///
+/// The coordinate descent is linfa's. It is given not the rows but their triangular factor, which has the same solutions
+/// in as many rows as there are features and one more, so that a step costs no more for many rows than for few.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ElasticNetParams {
+    /// The weight of the penalties, at least 0; 1 by default. Also called `penalty`.
+    #[serde(alias = "penalty")]
+    pub alpha: f64,
+    /// The share of the penalty on magnitudes, from 0 to 1; 0.5 by default. The rest is on squares.
+    pub l1_ratio: f64,
+    /// As [`super::LinearParams::fit_intercept`].
+    pub fit_intercept: bool,
+    /// The most passes over the coefficients, at least 1; 1000 by default.
+    pub max_iterations: u32,
+    /// It is done when the duality gap is below this share of the target's sum of squares; 0.0001 by default.
+    pub tolerance: f64,
+}
+
+impl Default for ElasticNetParams {
+    fn default() -> Self {
+        ElasticNetParams { alpha: 1.0, l1_ratio: 0.5, fit_intercept: true, max_iterations: 1000, tolerance: 1e-4 }
+    }
+}
+
+/// A [`LinearModel`] and how it was come by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ElasticNetModel {
+    /// What predicts.
+    pub linear: LinearModel,
+    /// Passes over the coefficients.
+    pub iterations: u32,
+    /// Whether the duality gap got below the tolerance.
+    pub converged: bool,
+}
+
+impl ElasticNetParams {
+    /// Fits the coefficients that minimise the objective.
+    ///
+    /// # Errors
+    /// Those of [`super::LinearParams::fit_features`], and [`LinearError::Parameter`].
+    pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<ElasticNetModel, LinearError> {
+        self.check()?;
+        let moments = checked_moments(features, target, Wanted { centred: self.fit_intercept, target_square: true })?;
+        let (coefficients, iterations, converged) = self.descend(features, target, &moments)?;
+        Ok(ElasticNetModel { linear: through_means(&moments, coefficients)?, iterations, converged })
+    }
+
+    fn check(&self) -> Result<(), LinearError> {
+        let wrong = |name, value: String, range| Err(LinearError::Parameter { name, value, range });
+        not_negative("alpha", self.alpha)?;
+        not_negative("tolerance", self.tolerance)?;
+        if !(0.0..=1.0).contains(&self.l1_ratio) {
+            return wrong("l1_ratio", self.l1_ratio.to_string(), "from 0 to 1");
+        }
+        match self.max_iterations {
+            0 => wrong("max_iterations", "0".to_owned(), "at least 1"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Coefficients, passes, and whether it converged.
+    fn descend(&self, features: Features<'_>, target: &[f64], moments: &Moments) -> Result<(Vec<f64>, u32, bool), LinearError> {
+        let width = features.width();
+        let target_scale = moments.products(width, width).max(0.0).sqrt();
+        let scale = (0..width).map(|j| moments.products(j, j)).fold(0.0, f64::max).sqrt();
+        if target_scale == 0.0 || scale == 0.0 {
+            return Ok((vec![0.0; width], 0, true));
+        }
+        let factor = Factor::new(features, target, moments);
+        // In units of the largest column and of the target, as linfa takes numbers below 2⁻⁵² for zero.
+        let records = Array2::from_shape_fn((width + 1, width), |(i, j)| if i <= j { factor.at(i, j) / scale } else { 0.0 });
+        let residual = factor.residual.sqrt();
+        let value = |i| if i < width { factor.at(i, width) } else { residual };
+        let targets = Array1::from_shape_fn(width + 1, |i| value(i) / target_scale);
+        // linfa's objective is a mean over rows, of which it sees `width + 1`.
+        let rows = target.len() as f64 / (width as f64 + 1.0);
+        let magnitudes = self.alpha * self.l1_ratio * rows / (scale * target_scale);
+        let squares = self.alpha * (1.0 - self.l1_ratio) * rows / (scale * scale);
+        let penalty = magnitudes + squares;
+        let fitted = linfa_elasticnet::ElasticNet::params()
+            .penalty(penalty)
+            .l1_ratio(if penalty > 0.0 { magnitudes / penalty } else { 0.0 })
+            .with_intercept(false)
+            .max_iterations(self.max_iterations)
+            .tolerance(self.tolerance)
+            .fit(&Dataset::new(records, targets))?;
+        let coefficients = fitted.hyperplane().iter().map(|w| w * target_scale / scale).collect();
+        Ok((coefficients, fitted.n_steps(), fitted.duality_gap() <= self.tolerance))
+    }
+}

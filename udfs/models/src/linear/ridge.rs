@@ -1,0 +1,47 @@
+use sandbar_guest::Features;
+use serde::{Deserialize, Serialize};
+
+use super::moments::Wanted;
+use super::orthogonal::Factor;
+use super::params::{checked_moments, not_negative, through_means};
+use super::{LinearError, LinearModel, LinearParams, cholesky};
+
+/// How to fit a [`LinearModel`] with a penalty on the squares of its coefficients.
+///
+/// Minimises `‖y − Xw‖² + alpha · ‖w‖²`, the objective of scikit-learn's `Ridge` (sums, not means, over the rows); the
+/// intercept is not penalised.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RidgeParams {
+    /// The weight of the penalty, at least 0; 1 by default.
+    pub alpha: f64,
+    /// As [`LinearParams::fit_intercept`].
+    pub fit_intercept: bool,
+}
+
+impl Default for RidgeParams {
+    fn default() -> Self {
+        RidgeParams { alpha: 1.0, fit_intercept: true }
+    }
+}
+
+impl RidgeParams {
+    /// Fits the coefficients that minimise the objective.
+    ///
+    /// # Errors
+    /// Those of [`LinearParams::fit_features`], and [`LinearError::Parameter`].
+    pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<LinearModel, LinearError> {
+        not_negative("alpha", self.alpha)?;
+        if self.alpha == 0.0 {
+            return LinearParams { fit_intercept: self.fit_intercept }.fit_features(features, target);
+        }
+        let moments = checked_moments(features, target, Wanted { centred: self.fit_intercept, target_square: false })?;
+        let mut coefficients = vec![0.0; features.width()];
+        if cholesky::solve(&moments, self.alpha, &mut coefficients).is_none() {
+            let mut factor = Factor::new(features, target, &moments);
+            factor.fold_penalty(self.alpha);
+            coefficients = factor.solve(target.len());
+        }
+        through_means(&moments, coefficients)
+    }
+}
