@@ -15,7 +15,9 @@ use crate::registry::{Function, Opened};
 
 /// What [`macro@crate::batch`] makes of a function.
 pub trait Batch: 'static {
+    /// Its parameters.
     type Params: serde::de::DeserializeOwned;
+    /// Calls it.
     fn call(batch: RecordBatch, params: &Self::Params) -> Result<RecordBatch, String>;
 }
 

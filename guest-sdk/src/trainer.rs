@@ -132,8 +132,11 @@ pub trait Model: Serialize + DeserializeOwned + 'static {
 
 /// What [`macro@crate::trainer`] makes of a function.
 pub trait Trainer: 'static {
+    /// Its parameters.
     type Params: DeserializeOwned;
+    /// What it fits.
     type Model: Model;
+    /// Fits a group.
     fn fit(group: &Group<'_>, params: &Self::Params) -> Result<Self::Model, String>;
 }
 

@@ -32,10 +32,14 @@ pub trait Argument {
     /// What the function is given for a row.
     type Value<'a>;
 
+    /// The type of its column.
     fn data_type() -> DataType;
+    /// A view of a column's buffers.
     fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> Self::Column<'a>;
+    /// The value of a row.
     fn get<'a>(column: &Self::Column<'a>, row: usize) -> Self::Value<'a>;
 
+    /// A column of that name.
     fn field(name: &str) -> Field {
         Field::new(name, Self::data_type(), true)
     }

@@ -26,7 +26,9 @@ const CHUNK_ROWS_MULTIPLE: usize = 512;
 
 /// What [`macro@crate::scalar`] makes of a function.
 pub trait Scalar: 'static {
+    /// What it returns.
     type Output: Return;
+    /// Its name.
     const NAME: &'static str;
     /// Bytes a row takes in each argument, where all are of fixed width.
     const WIDTHS: &'static [Option<usize>];
@@ -151,7 +153,7 @@ impl<F: Scalar> OpenedScalar<F> {
     }
 
     fn reserve(&mut self, header: &Header<'_>, chunk_rows: usize) {
-        let needed = |i: usize| piece(F::WIDTHS[i / 2], i % 2 == 0, 0, chunk_rows, header.buffer(i).1).1;
+        let needed = |i: usize| piece(F::WIDTHS[i / 2], i.is_multiple_of(2), 0, chunk_rows, header.buffer(i).1).1;
         if self.regions.len() != header.buffer_count()
             || (0..self.regions.len()).any(|i| self.regions[i].len() < needed(i))
         {

@@ -18,6 +18,7 @@ pub trait Return: Sized {
     /// The value of a row that is null because an argument is.
     const DATA_TYPE_NULLABLE: bool = true;
 
+    /// The type of its column.
     fn data_type() -> DataType;
 
     /// Appends `rows` rows: null where `mask` has a bit unset, else what `f` gives.
@@ -31,6 +32,7 @@ pub trait Return: Sized {
     /// Hands the column to the host.
     fn emit(column: &mut Self::Column, schema: &Schema, rows: usize) -> Result<(), String>;
 
+    /// A column of that name.
     fn field(name: &str) -> Field {
         Field::new(name, Self::data_type(), Self::DATA_TYPE_NULLABLE)
     }

@@ -19,7 +19,7 @@ mod scan;
 
 pub use error::DatasetError;
 pub use group::{
-    FailedGroup, Grouper, Grouping, MemoryBudget, MorselGrouper, Partitions, Unit, UnitGroup, describe_key,
+    FailedGroup, Grouper, Grouping, MemoryBudget, MorselGrouper, Partitions, Unit, UnitGroup, describe_key, numbers,
 };
 pub use output::{ParquetOutput, read_metadata};
 pub use scan::{BatchStream, Morsel, Scan, ScanOptions, Source};

@@ -1,10 +1,36 @@
-//! Stored models over new rows.
+//! Stored models over new rows: each row goes to the model of its group, and
+//! comes back in its place with a prediction.
+
+mod models;
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
+use arrow_array::builder::Float64Builder;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, UInt32Type};
+use arrow_array::{Array, ArrayRef, Float64Array, ListArray, RecordBatch};
+use arrow_buffer::ScalarBuffer;
+use arrow_cast::cast;
+use arrow_schema::{DataType, Field, Schema};
+use futures::{StreamExt, TryStreamExt};
+use sandbar_core::{Blame, Code, Fault, Limits};
+use sandbar_dataset::{ParquetOutput, Scan, ScanOptions, Source};
+use sandbar_worker::{Request, Work};
 use serde::Serialize;
 
-use crate::{Node, NodeError};
+use crate::function::Components;
+use crate::progress::Phase;
+use crate::submit::own_peak_memory_bytes;
+use crate::transform::{Transform, run_all};
+use crate::{Node, NodeError, input};
+use models::Models;
+
+/// Stored models that go along with one call.
+const MODEL_BYTES_MAX: usize = 64 << 20;
+const PREDICTION: &str = "prediction";
 
 /// What to predict.
 #[derive(Debug, Clone)]
@@ -33,13 +59,224 @@ pub struct Predicted {
     pub failed: u64,
     /// How long it took.
     pub seconds: f64,
+    /// Most memory of all processes together, each at its peak.
+    pub peak_memory_bytes: u64,
     /// The file with the predictions.
     pub output: String,
+    /// What failed, the first of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
 }
 
 impl Node {
-    /// Predicts with stored models.
-    pub async fn predict(&self, _spec: &PredictSpec) -> Result<Predicted, NodeError> {
-        Err(NodeError::Job("predictions are not here yet".into()))
+    /// Predicts with stored models. The job's transforms are applied to the rows
+    /// first; what they make is written, with one more column.
+    pub async fn predict(&self, spec: &PredictSpec) -> Result<Predicted, NodeError> {
+        let start = Instant::now();
+        self.progress.enter(Phase::Preparing, 0);
+        let mut components = Components::default();
+        let models = Models::open(self, &mut components, spec).await?;
+        let mut transforms = Vec::new();
+        for transform in &models.job.transform {
+            transforms.push(Transform::new(self, &mut components, transform).await?);
+        }
+        let columns = transforms.first().and_then(|first| first.needs(None));
+        let scan =
+            Scan::open(Source { paths: spec.input.clone(), filter: None, columns }, ScanOptions::default()).await?;
+        let run = Arc::new(Run { transforms, limits: models.job.limits, models, scan });
+        let mut predicted = self.predict_all(&run, spec).await?;
+        predicted.seconds = start.elapsed().as_secs_f64();
+        predicted.peak_memory_bytes = own_peak_memory_bytes() + self.pool.peak_memory_bytes();
+        predicted.output = spec.output.display().to_string();
+        Ok(predicted)
     }
+
+    async fn predict_all(&self, run: &Arc<Run>, spec: &PredictSpec) -> Result<Predicted, NodeError> {
+        let morsels = run.scan.morsels().len();
+        self.progress.enter(Phase::Training, morsels as u64);
+        let empty = RecordBatch::new_empty(run.scan.schema().clone());
+        let schema = run_all(&run.transforms, &self.pool, empty, 0, &run.limits).await?.schema();
+        let schema = with_prediction(&schema);
+        let mut output = ParquetOutput::create(&spec.output, schema.clone(), Vec::new())?;
+        let mut predicted = Predicted::default();
+        for morsel in 0..morsels {
+            let this: &Run = run;
+            let batches = run.scan.read(morsel)?;
+            let mut done = batches
+                .map(|batch| async move { this.batch(self, batch?, morsel).await })
+                .buffered(2 * self.pool.workers());
+            while let Some((batch, part)) = done.try_next().await? {
+                predicted.rows += part.rows;
+                predicted.without_model += part.without_model;
+                predicted.failed += part.failed;
+                predicted.failure = predicted.failure.or(part.failure);
+                output.write(&batch)?;
+                self.progress.rows.fetch_add(part.rows, Relaxed);
+            }
+            self.progress.done.fetch_add(1, Relaxed);
+        }
+        output.finish()?;
+        Ok(predicted)
+    }
+}
+
+fn with_prediction(schema: &Schema) -> Arc<Schema> {
+    let kept = schema.fields().iter().filter(|f| f.name() != PREDICTION).cloned();
+    let prediction = Arc::new(Field::new(PREDICTION, DataType::Float64, true));
+    Arc::new(Schema::new(kept.chain([prediction]).collect::<Vec<_>>()))
+}
+
+struct Run {
+    models: Models,
+    transforms: Vec<Transform>,
+    scan: Scan,
+    limits: Limits,
+}
+
+/// Rows of one model: its number, and the rows in their order.
+struct Rows {
+    model: u32,
+    rows: Vec<u32>,
+}
+
+impl Run {
+    async fn batch(
+        &self,
+        node: &Node,
+        batch: RecordBatch,
+        morsel: usize,
+    ) -> Result<(RecordBatch, Predicted), NodeError> {
+        let batch = run_all(&self.transforms, &node.pool, batch, 0, &self.limits).await?;
+        let mut part = Predicted { rows: batch.num_rows() as u64, ..Predicted::default() };
+        let file = &self.scan.files()[self.scan.morsels()[morsel].file];
+        let features = self.features(&batch)?;
+        let usable = |row: &u32| features.iter().all(|f| f[*row as usize].is_finite());
+        let mut by_model: Vec<Rows> = Vec::new();
+        for (model, rows) in self.models.assign(&batch, file)? {
+            let Some(model) = model else {
+                part.without_model += rows.len() as u64;
+                continue;
+            };
+            let all = rows.len();
+            let rows: Vec<u32> = rows.into_iter().filter(usable).collect();
+            if rows.len() < all {
+                part.failed += (all - rows.len()) as u64;
+                part.failure.get_or_insert_with(|| "a feature is null, NaN or infinite; fill it in a transform".into());
+            }
+            by_model.push(Rows { model, rows });
+        }
+        let mut values = vec![None; batch.num_rows()];
+        for call in self.models.calls(by_model, MODEL_BYTES_MAX) {
+            self.call(node, &features, &call, &mut values, &mut part).await?;
+        }
+        let mut column = Float64Builder::with_capacity(values.len());
+        values.into_iter().for_each(|value| column.append_option(value));
+        let kept = (0..batch.num_columns()).filter(|c| batch.schema_ref().field(*c).name() != PREDICTION);
+        let columns: Vec<ArrayRef> =
+            kept.map(|c| batch.column(c).clone()).chain([Arc::new(column.finish()) as ArrayRef]).collect();
+        let schema = with_prediction(batch.schema_ref());
+        let batch = RecordBatch::try_new(schema, columns).map_err(|e| Fault::new(Code::Host, e.to_string()))?;
+        Ok((batch, part))
+    }
+
+    fn features(&self, batch: &RecordBatch) -> Result<Vec<ScalarBuffer<f64>>, NodeError> {
+        let feature = |name: &String| {
+            let missing = || {
+                Fault::new(Code::Columns, format!("the models were trained on `{name}`, which the input does not have"))
+            };
+            let column = batch.column_by_name(name).ok_or_else(missing)?;
+            Ok(sandbar_dataset::numbers(column)?)
+        };
+        self.models.job.train.features.iter().map(feature).collect()
+    }
+
+    /// Predicts the rows of some models, which are all of one trainer.
+    async fn call(
+        &self,
+        node: &Node,
+        features: &[ScalarBuffer<f64>],
+        call: &models::Call,
+        values: &mut [Option<f64>],
+        part: &mut Predicted,
+    ) -> Result<(), NodeError> {
+        let gather = |feature: &ScalarBuffer<f64>| {
+            let rows = call.groups.iter().flat_map(|g| &g.rows);
+            Arc::new(Float64Array::from_iter_values(rows.map(|row| feature[*row as usize]))) as ArrayRef
+        };
+        let columns = features.iter().map(gather).collect();
+        let fields: Vec<Field> =
+            self.models.job.train.features.iter().map(|name| Field::new(name, DataType::Float64, false)).collect();
+        let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)
+            .map_err(|e| Fault::new(Code::Host, e.to_string()))?;
+        let mut first = 0;
+        let mut table = Vec::with_capacity(call.groups.len());
+        for group in &call.groups {
+            table.push((first, group.rows.len() as u32));
+            first += group.rows.len() as u32;
+        }
+        let stored: Vec<&[u8]> = call.groups.iter().map(|g| self.models.stored(g.model)).collect();
+        let (payload, groups) = input::of_models(&batch, &table, &stored)?;
+        let binding = self.models.binding(call.trainer).clone();
+        let request = Request {
+            binding,
+            seed: self.models.job.train.seed,
+            limits: self.limits,
+            work: Work::Predict(payload, groups),
+            without: Vec::new(),
+        };
+        let before = part.failed;
+        let all: u64 = call.groups.iter().map(|g| g.rows.len() as u64).sum();
+        let mut settled = 0;
+        match node.pool.call(request).await {
+            Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
+            Err(fault) => {
+                part.failure.get_or_insert_with(|| fault.to_string());
+            }
+            Ok(completed) => {
+                if let Some((_, fault)) = completed.lost_groups.first() {
+                    part.failure.get_or_insert_with(|| fault.to_string());
+                }
+                for batch in &completed.batches {
+                    settled += scatter(batch, call, values, part)?;
+                }
+            }
+        }
+        part.failed = before + all - settled;
+        Ok(())
+    }
+}
+
+/// Puts predictions in their rows; says how many.
+fn scatter(
+    batch: &RecordBatch,
+    call: &models::Call,
+    values: &mut [Option<f64>],
+    part: &mut Predicted,
+) -> Result<u64, Fault> {
+    let malformed = || Fault::new(Code::BadOutput, "the predictions are malformed");
+    let column = |name: &str| batch.column_by_name(name).ok_or_else(malformed);
+    let groups = column("group")?.as_primitive_opt::<UInt32Type>().ok_or_else(malformed)?;
+    let errors = column("error")?.as_string_opt::<i32>().ok_or_else(malformed)?;
+    let lists: &ListArray = column("predictions")?.as_list_opt::<i32>().ok_or_else(malformed)?;
+    let mut count = 0;
+    for row in 0..batch.num_rows() {
+        let group = call.groups.get(groups.value(row) as usize).ok_or_else(malformed)?;
+        if errors.is_valid(row) {
+            part.failure.get_or_insert_with(|| errors.value(row).to_owned());
+            continue;
+        }
+        let list = lists.value(row);
+        let numbers =
+            list.as_primitive_opt::<Float64Type>().filter(|n| n.len() == group.rows.len()).ok_or_else(malformed)?;
+        for (at, value) in group.rows.iter().zip(numbers.values()) {
+            values[*at as usize] = Some(*value);
+        }
+        count += group.rows.len() as u64;
+    }
+    Ok(count)
+}
+
+/// A key column as the models' keys have it.
+fn as_key(column: &ArrayRef, data_type: &DataType) -> Result<ArrayRef, arrow_schema::ArrowError> {
+    if column.data_type() == data_type { Ok(column.clone()) } else { cast(column, data_type) }
 }

@@ -18,7 +18,7 @@ use crate::function::{Components, write_whole};
 use crate::job::Metric;
 use crate::progress::{Phase, Progress};
 use crate::results::{self, Failure, Fitted, Table};
-use crate::transform::{Needed, Transform};
+use crate::transform::{Needed, Transform, run_all};
 use crate::{Job, Node, NodeError, input};
 
 /// Up to so many groups the output is sorted by file and key as a whole. More
@@ -236,13 +236,9 @@ impl Node {
 }
 
 impl Running {
-    async fn transform(&self, mut batch: RecordBatch, morsel: u64, number: u64) -> Result<RecordBatch, Fault> {
-        for (step, transform) in self.transforms.iter().enumerate() {
-            let place = [morsel.to_le_bytes(), number.to_le_bytes(), (step as u64).to_le_bytes()].concat();
-            let seed = Seed::new(self.seed).with(&place).value();
-            batch = transform.run(&self.pool, batch, seed, &self.limits).await?;
-        }
-        Ok(batch)
+    async fn transform(&self, batch: RecordBatch, morsel: u64, number: u64) -> Result<RecordBatch, Fault> {
+        let seed = Seed::new(self.seed).with(&[morsel.to_le_bytes(), number.to_le_bytes()].concat()).value();
+        run_all(&self.transforms, &self.pool, batch, seed, &self.limits).await
     }
 }
 
@@ -368,12 +364,7 @@ struct Sink {
 const PREVIEW_ROWS: usize = 60;
 
 impl Sink {
-    fn new(
-        output: &Path,
-        schema: arrow_schema::Schema,
-        keys: usize,
-        metadata: Vec<(String, String)>,
-    ) -> Result<Sink, NodeError> {
+    fn new(output: &Path, schema: Schema, keys: usize, metadata: Vec<(String, String)>) -> Result<Sink, NodeError> {
         let writer = ParquetOutput::create(output, Arc::new(schema), metadata)?;
         Ok(Sink { writer, keys, kept: Some(Vec::new()), kept_rows: 0, preview: None, summary: Summary::default() })
     }
@@ -424,6 +415,6 @@ fn key_schema(train: &crate::TrainSpec, schema: &SchemaRef) -> SchemaRef {
     Arc::new(Schema::new(file.into_iter().chain(keys).collect::<Vec<_>>()))
 }
 
-fn own_peak_memory_bytes() -> u64 {
+pub(crate) fn own_peak_memory_bytes() -> u64 {
     sandbar_worker::peak_memory_bytes(std::process::id())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, Field, Schema};
-use sandbar_core::{Code, Fault, Kind, Limits};
+use sandbar_core::{Code, Fault, Kind, Limits, Seed};
 use sandbar_worker::{Pool, Request, Work};
 
 use crate::function::{Callable, Components, decode};
@@ -26,6 +26,21 @@ pub(crate) struct Transform {
 
 /// The columns that some step needs: these, or all there are.
 pub(crate) type Needed = Option<Vec<String>>;
+
+/// Runs transforms one after another over a batch; `seed` says which batch it is.
+pub(crate) async fn run_all(
+    transforms: &[Transform],
+    pool: &Pool,
+    mut batch: RecordBatch,
+    seed: u64,
+    limits: &Limits,
+) -> Result<RecordBatch, Fault> {
+    for (step, transform) in transforms.iter().enumerate() {
+        let seed = Seed::new(seed).with(&(step as u64).to_le_bytes()).value();
+        batch = transform.run(pool, batch, seed, limits).await?;
+    }
+    Ok(batch)
+}
 
 impl Transform {
     pub(crate) async fn new(

@@ -47,7 +47,7 @@ pub struct Predictions<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Predictions<'a> {
     /// Number of predictions; none when the bytes are not whole numbers.
-    pub fn len(&self) -> Option<usize> {
+    pub fn count(&self) -> Option<usize> {
         self.0.len().is_multiple_of(8).then_some(self.0.len() / 8)
     }
 

@@ -20,8 +20,6 @@ use serde::{Deserialize, Serialize};
 pub(crate) const FRAME_BYTES_MAX: usize = 128 << 10;
 /// Most files that travel with a message.
 pub(crate) const FILES_MAX: usize = 64;
-/// Most calls in a message.
-pub(crate) const CALLS_MAX: usize = 32;
 /// Inputs and outputs up to this many bytes travel in the message.
 pub(crate) const INLINE_BYTES_MAX: usize = 2 << 10;
 /// Parts of an input file start at a multiple of this.

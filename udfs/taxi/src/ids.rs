@@ -59,13 +59,13 @@ fn checked<T: ArrowPrimitiveType>(
     fits: impl Fn(T::Native) -> bool,
 ) -> Result<Int64Array, String> {
     // What lies under a null may be anything: only when something does not fit is it worth a look which row.
-    if !ids.values().iter().fold(true, |all, id| all & fits(*id)) {
-        if let Some(row) = (0..ids.len()).find(|row| ids.is_valid(*row) && !fits(ids.value(*row))) {
-            let (id, data_type) = (ids.value(row), ids.data_type());
-            return Err(format!(
-                "column `{name}` of type {data_type} is {id:?} in row {row}, which is no int64: round or drop it"
-            ));
-        }
+    if !ids.values().iter().fold(true, |all, id| all & fits(*id))
+        && let Some(row) = (0..ids.len()).find(|row| ids.is_valid(*row) && !fits(ids.value(*row)))
+    {
+        let (id, data_type) = (ids.value(row), ids.data_type());
+        return Err(format!(
+            "column `{name}` of type {data_type} is {id:?} in row {row}, which is no int64: round or drop it"
+        ));
     }
     Ok(converted(ids, convert))
 }

@@ -209,10 +209,10 @@ fn check_value(field: &Field, wanted: &str) -> Result<(), DatasetError> {
     })
 }
 
-/// A column as numbers: false and true are 0 and 1, dates are days and
-/// timestamps seconds since 1970 whatever their unit, and nulls are
-/// [`NULL_BITS`].
-fn numbers(column: &ArrayRef) -> Result<ScalarBuffer<f64>, DatasetError> {
+/// A column as the numbers that models see: false and true are 0 and 1, dates
+/// are days and timestamps seconds since 1970 whatever their unit, and nulls are
+/// a NaN.
+pub fn numbers(column: &ArrayRef) -> Result<ScalarBuffer<f64>, DatasetError> {
     let to = |array: &dyn Array, t: &DataType| cast(array, t).map_err(DatasetError::internal);
     let float =
         |array: &dyn Array| Ok::<_, DatasetError>(to(array, &DataType::Float64)?.as_primitive::<Float64Type>().clone());

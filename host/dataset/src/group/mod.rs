@@ -26,6 +26,7 @@ use arrow_schema::SchemaRef;
 use block::Block;
 pub use block::MorselGrouper;
 use columns::Columns;
+pub use columns::numbers;
 pub use keys::describe_key;
 pub use partition::Partitions;
 pub use unit::{FailedGroup, Unit, UnitGroup};

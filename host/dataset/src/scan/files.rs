@@ -159,7 +159,10 @@ async fn list_remote(
     if !is_glob(path) && !path.ends_with('/') && !path.is_empty() {
         let location = ObjectPath::from_url_path(path).map_err(|e| DatasetError::input(given, e.to_string()))?;
         match client.head(&location).await {
-            Ok(meta) => return Ok(files.push(named(ObjectMeta { location, ..meta })?)),
+            Ok(meta) => {
+                files.push(named(ObjectMeta { location, ..meta })?);
+                return Ok(());
+            }
             Err(object_store::Error::NotFound { .. }) if stores.lists(store) => {}
             Err(object_store::Error::NotFound { .. }) => {
                 return Err(DatasetError::input(given, "the server has no such file"));

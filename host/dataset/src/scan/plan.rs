@@ -18,7 +18,7 @@ use datafusion::execution::context::SessionState;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::logical_expr::{Expr, ExprSchemable as _};
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::filter::FilterExecBuilder;
 use datafusion::physical_plan::filter_pushdown::PushedDown;
 
 use super::files::File;
@@ -134,7 +134,7 @@ impl Layout {
         }
         let engine = self.format.engine(state);
         let url = ObjectStoreUrl::parse(prefix).map_err(|e| DatasetError::internal(reason_of(&e)))?;
-        let source = engine.file_source(TableSchema::from_file_schema(Arc::clone(&self.schema)));
+        let source = engine.file_source(TableSchema::from(Arc::clone(&self.schema)));
         let config = FileScanConfigBuilder::new(url, source)
             .with_file_groups(groups)
             .with_batch_size(Some(options.batch_rows))
@@ -179,8 +179,8 @@ pub(super) fn finish(
     let schema = scan.schema();
     let predicate = state.create_physical_expr(filter.expr.clone(), &DFSchema::try_from(schema.as_ref().clone())?)?;
     let indices = columns.iter().map(|c| schema.index_of(c)).collect::<Result<Vec<_>, _>>()?;
-    let filter = FilterExec::try_new(predicate, scan)?.with_projection(Some(indices))?.with_batch_size(batch_rows)?;
-    Ok(Arc::new(filter))
+    let filter = FilterExecBuilder::new(predicate, scan).apply_projection(Some(indices))?.with_batch_size(batch_rows);
+    Ok(Arc::new(filter.build()?))
 }
 
 fn scan_of(config: FileScanConfig, columns: Vec<usize>) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {

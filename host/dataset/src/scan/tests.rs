@@ -243,7 +243,7 @@ fn paths_globs_folders_and_urls() {
     folder.write("_temporary/z.parquet", "no");
     folder.write("notes.txt", "no");
     let root = folder.given("");
-    let url = |name: &str| url::Url::from_file_path(folder.path(name)).expect("a path").to_string();
+    let url = |name: &str| Url::from_file_path(folder.path(name)).expect("a path").to_string();
     for (paths, expected) in [
         (vec![folder.given("2019-02.parquet"), folder.given("2019-01.parquet")], vec!["0", "1"]),
         (vec![folder.given("2019-*.parquet")], vec!["0", "1"]),

@@ -188,7 +188,7 @@ impl Feed {
     fn fitted(&mut self, model: &[u8], params: &str, predictions: Predictions<'_>) -> Result<(), Refusal> {
         let group = self.at_hand()?;
         let due = self.groups[group].test_rows as usize;
-        if predictions.len() != Some(due) {
+        if predictions.count() != Some(due) {
             return Err(Refusal::bad_output(format!("it predicts {} rows where {due} are due", count(&predictions))));
         }
         if model.len() as u64 > self.model_bytes_max {
@@ -236,7 +236,7 @@ impl Feed {
     fn predicted(&mut self, predictions: Predictions<'_>) -> Result<(), Refusal> {
         let group = self.at_hand()?;
         let due = self.groups[group].test_rows as usize;
-        if predictions.len() != Some(due) {
+        if predictions.count() != Some(due) {
             return Err(Refusal::bad_output(format!("it predicts {} rows where {due} are due", count(&predictions))));
         }
         self.held_bytes += (8 * due + ROW_BYTES) as u64;
@@ -247,7 +247,7 @@ impl Feed {
 }
 
 fn count(predictions: &Predictions<'_>) -> String {
-    predictions.len().map_or_else(|| "a broken number of".to_owned(), |n| n.to_string())
+    predictions.count().map_or_else(|| "a broken number of".to_owned(), |n| n.to_string())
 }
 
 impl Extra {

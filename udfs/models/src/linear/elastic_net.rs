@@ -76,7 +76,12 @@ impl ElasticNetParams {
     }
 
     /// Coefficients, passes, and whether it converged.
-    fn descend(&self, features: Features<'_>, target: &[f64], moments: &Moments) -> Result<(Vec<f64>, u32, bool), LinearError> {
+    fn descend(
+        &self,
+        features: Features<'_>,
+        target: &[f64],
+        moments: &Moments,
+    ) -> Result<(Vec<f64>, u32, bool), LinearError> {
         let width = features.width();
         let target_scale = moments.products(width, width).max(0.0).sqrt();
         let scale = (0..width).map(|j| moments.products(j, j)).fold(0.0, f64::max).sqrt();
@@ -85,7 +90,8 @@ impl ElasticNetParams {
         }
         let factor = Factor::new(features, target, moments);
         // In units of the largest column and of the target, as linfa takes numbers below 2⁻⁵² for zero.
-        let records = Array2::from_shape_fn((width + 1, width), |(i, j)| if i <= j { factor.at(i, j) / scale } else { 0.0 });
+        let records =
+            Array2::from_shape_fn((width + 1, width), |(i, j)| if i <= j { factor.at(i, j) / scale } else { 0.0 });
         let residual = factor.residual.sqrt();
         let value = |i| if i < width { factor.at(i, width) } else { residual };
         let targets = Array1::from_shape_fn(width + 1, |i| value(i) / target_scale);

@@ -38,6 +38,7 @@ fn newton(columns: &[&[f64]], target: &[f64], alpha: f64) -> Vec<f64> {
         for j in 0..width {
             for i in (0..width).filter(|i| *i != j) {
                 let factor = system[i][j] / system[j][j];
+                #[allow(clippy::needless_range_loop, reason = "two rows of one matrix are used at once")]
                 for k in j..=width {
                     system[i][k] -= factor * system[j][k];
                 }
@@ -55,14 +56,22 @@ fn agrees_with_newton() {
     for seed in 0..30 {
         let draws = &mut Draws::stream(seed, 0);
         let rows = 40 + draws.below(200) as usize;
-        let columns: Vec<Vec<f64>> = (0..3).map(|j| (0..rows).map(|_| 10.0 * j as f64 + draws.unit() * 4.0).collect()).collect();
+        let columns: Vec<Vec<f64>> =
+            (0..3).map(|j| (0..rows).map(|_| 10.0 * j as f64 + draws.unit() * 4.0).collect()).collect();
         let slices: Vec<&[f64]> = columns.iter().map(|c| &**c).collect();
         let odds = |row: usize| columns[0][row] - 0.5 * columns[1][row] + 3.0;
-        let target: Vec<f64> = (0..rows).map(|row| f64::from(u8::from(draws.unit() < 1.0 / (1.0 + (-odds(row)).exp())))).collect();
+        let target: Vec<f64> =
+            (0..rows).map(|row| f64::from(u8::from(draws.unit() < 1.0 / (1.0 + (-odds(row)).exp())))).collect();
         for alpha in [0.5, 1.0, 20.0] {
             let model = fit(&LogisticParams { alpha, ..precise() }, &slices, &target).unwrap();
             assert!(model.gradient() < 1e-6, "seed {seed}: gradient {}", model.gradient());
-            let found = model.log_odds().coefficients().iter().chain([model.log_odds().intercept()].iter()).copied().collect::<Vec<_>>();
+            let found = model
+                .log_odds()
+                .coefficients()
+                .iter()
+                .chain([model.log_odds().intercept()].iter())
+                .copied()
+                .collect::<Vec<_>>();
             for (found, wanted) in found.iter().zip(newton(&slices, &target, alpha)) {
                 assert!((found - wanted).abs() < 1e-4 * wanted.abs().max(1.0), "seed {seed}: {found} is not {wanted}");
             }
@@ -107,7 +116,22 @@ fn refused() {
     check(&with, &[&[1.0, 2.0]], &[0.0, 2.0], "the target is 2 in row 1: it must be 0 or 1");
     check(&with, &[&[1.0, 2.0]], &[1.0, 1.0], "the target is 1 in all 2 rows: there must be both 0 and 1");
     check(&with, &[&[]], &[], "the data has no rows to train on: pass at least one");
-    check(&LogisticParams { alpha: -1.0, ..with.clone() }, &[&[1.0]], &[1.0], "alpha is -1, it must be at least 0 and finite");
-    check(&LogisticParams { tolerance: 0.0, ..with.clone() }, &[&[1.0]], &[1.0], "tolerance is 0, it must be more than 0 and finite");
-    check(&LogisticParams { max_iterations: 0, ..with }, &[&[1.0]], &[1.0], "max_iterations is 0, it must be at least 1");
+    check(
+        &LogisticParams { alpha: -1.0, ..with.clone() },
+        &[&[1.0]],
+        &[1.0],
+        "alpha is -1, it must be at least 0 and finite",
+    );
+    check(
+        &LogisticParams { tolerance: 0.0, ..with.clone() },
+        &[&[1.0]],
+        &[1.0],
+        "tolerance is 0, it must be more than 0 and finite",
+    );
+    check(
+        &LogisticParams { max_iterations: 0, ..with },
+        &[&[1.0]],
+        &[1.0],
+        "max_iterations is 0, it must be at least 1",
+    );
 }

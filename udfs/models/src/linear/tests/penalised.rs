@@ -41,11 +41,15 @@ fn lasso_thresholds() {
     for (alpha, coefficient) in [(0.0, 2.0), (1.25, 1.0), (2.5, 0.0), (9.0, 0.0)] {
         let params = ElasticNetParams { alpha, l1_ratio: 1.0, tolerance: 1e-12, ..Default::default() };
         let model = elastic_net(&params, &[&LINE.0], &LINE.1);
-        assert!((model.linear.coefficients()[0] - coefficient).abs() < 1e-9, "{model:?} is not {coefficient} at {alpha}");
+        assert!(
+            (model.linear.coefficients()[0] - coefficient).abs() < 1e-9,
+            "{model:?} is not {coefficient} at {alpha}"
+        );
         assert!((model.linear.intercept() - (4.0 - coefficient * 1.5)).abs() < 1e-9);
         assert!(model.converged);
     }
-    let unpenalised = elastic_net(&ElasticNetParams { fit_intercept: false, ..Default::default() }, &[&[0.0; 2]], &[1.0, 2.0]);
+    let unpenalised =
+        elastic_net(&ElasticNetParams { fit_intercept: false, ..Default::default() }, &[&[0.0; 2]], &[1.0, 2.0]);
     assert_eq!((unpenalised.linear.coefficients(), unpenalised.linear.intercept()), (&[0.0][..], 0.0));
 }
 
@@ -61,12 +65,20 @@ fn without_magnitudes_it_is_ridge() {
     }
 }
 
-fn objective(params: &ElasticNetParams, columns: &[Vec<f64>], target: &[f64], coefficients: &[f64], intercept: f64) -> f64 {
-    let residual = |row: usize| target[row] - intercept - coefficients.iter().zip(columns).map(|(w, c)| w * c[row]).sum::<f64>();
+fn objective(
+    params: &ElasticNetParams,
+    columns: &[Vec<f64>],
+    target: &[f64],
+    coefficients: &[f64],
+    intercept: f64,
+) -> f64 {
+    let residual =
+        |row: usize| target[row] - intercept - coefficients.iter().zip(columns).map(|(w, c)| w * c[row]).sum::<f64>();
     let squares: f64 = (0..target.len()).map(|row| residual(row).powi(2)).sum();
     let magnitude: f64 = coefficients.iter().map(|w| w.abs()).sum();
     let square: f64 = coefficients.iter().map(|w| w * w).sum();
-    squares / (2.0 * target.len() as f64) + params.alpha * (params.l1_ratio * magnitude + (1.0 - params.l1_ratio) / 2.0 * square)
+    squares / (2.0 * target.len() as f64)
+        + params.alpha * (params.l1_ratio * magnitude + (1.0 - params.l1_ratio) / 2.0 * square)
 }
 
 #[test]
@@ -74,11 +86,13 @@ fn nothing_nearby_is_lower() {
     for seed in 0..100 {
         let draws = &mut Draws::stream(seed, 0);
         let rows = 5 + draws.below(600) as usize;
-        let columns: Vec<Vec<f64>> = (0..4).map(|j| (0..rows).map(|_| 100.0 * j as f64 + draws.unit() * 3.0).collect()).collect();
+        let columns: Vec<Vec<f64>> =
+            (0..4).map(|j| (0..rows).map(|_| 100.0 * j as f64 + draws.unit() * 3.0).collect()).collect();
         let target: Vec<f64> = (0..rows).map(|row| columns[0][row] - columns[1][row] + draws.unit()).collect();
         let slices: Vec<&[f64]> = columns.iter().map(|c| &**c).collect();
         let (alpha, l1_ratio) = (draws.unit(), draws.unit());
-        let params = ElasticNetParams { alpha, l1_ratio, tolerance: 1e-13, max_iterations: 100_000, ..Default::default() };
+        let params =
+            ElasticNetParams { alpha, l1_ratio, tolerance: 1e-13, max_iterations: 100_000, ..Default::default() };
         let model = elastic_net(&params, &slices, &target);
         assert!(model.converged, "seed {seed}: {model:?}");
         let (w, intercept) = (model.linear.coefficients(), model.linear.intercept());
@@ -87,7 +101,10 @@ fn nothing_nearby_is_lower() {
             for step in [-1e-3, 1e-3] {
                 let (mut w, mut intercept) = (w.to_vec(), intercept);
                 *w.get_mut(j).unwrap_or(&mut intercept) += step;
-                assert!(objective(&params, &columns, &target, &w, intercept) >= at, "seed {seed}: {j} moved by {step} is lower");
+                assert!(
+                    objective(&params, &columns, &target, &w, intercept) >= at,
+                    "seed {seed}: {j} moved by {step} is lower"
+                );
             }
         }
     }
@@ -100,7 +117,9 @@ fn no_penalty_is_ordinary() {
     let wanted = fit(LinearParams::default(), &[&a, &b], &target).unwrap();
     assert_eq!(ridge(0.0, &[&a, &b], &target), wanted);
     let params = ElasticNetParams { alpha: 0.0, tolerance: 1e-15, max_iterations: 10_000, ..Default::default() };
-    for (found, wanted) in elastic_net(&params, &[&a, &b], &target).linear.coefficients().iter().zip(wanted.coefficients()) {
+    for (found, wanted) in
+        elastic_net(&params, &[&a, &b], &target).linear.coefficients().iter().zip(wanted.coefficients())
+    {
         assert!((found - wanted).abs() < 1e-6, "{found} is not {wanted}");
     }
 }

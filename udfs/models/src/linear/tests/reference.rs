@@ -75,6 +75,7 @@ fn reference(columns: &[&[f64]], target: &[f64]) -> Vec<f64> {
         system.swap(j, pivot);
         for i in (0..width).filter(|i| *i != j) {
             let factor = system[i][j] / system[j][j];
+            #[allow(clippy::needless_range_loop, reason = "two rows of one matrix are used at once")]
             for k in j..=width {
                 system[i][k] = system[i][k] - factor * system[j][k];
             }
@@ -115,7 +116,8 @@ fn random_data() {
         let slices: Vec<&[f64]> = columns.iter().map(|c| &**c).collect();
         let model = fit(LinearParams::default(), &slices, &target).unwrap();
         let wanted = reference(&slices, &target);
-        let magnitude = |j: usize| slices.get(j).map_or(1.0, |column| column.iter().fold(0.0_f64, |most, x| most.max(x.abs())));
+        let magnitude =
+            |j: usize| slices.get(j).map_or(1.0, |column| column.iter().fold(0.0_f64, |most, x| most.max(x.abs())));
         let shares: Vec<f64> = wanted.iter().enumerate().map(|(j, wanted)| wanted.abs() * magnitude(j)).collect();
         let largest = shares.iter().copied().fold(0.0, f64::max);
         for (j, found) in model.coefficients().iter().chain([&model.intercept()]).enumerate() {

@@ -1,0 +1,265 @@
+//! The stored models, by group.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, StringArray};
+use arrow_row::{RowConverter, SortField};
+use arrow_schema::DataType;
+use futures::TryStreamExt;
+use sandbar_core::{Code, Fault, Kind};
+use sandbar_dataset::{Scan, ScanOptions, Source, read_metadata};
+use sandbar_worker::Binding;
+
+use super::{PredictSpec, Rows, as_key};
+use crate::function::Components;
+use crate::submit::{METADATA_KEY, Remembered};
+use crate::{Job, Node, NodeError};
+
+/// The models of a job's output that are to be used, and what they came from.
+pub(super) struct Models {
+    pub(super) job: Job,
+    /// Types of the keys.
+    keys: Vec<DataType>,
+    converter: RowConverter,
+    by_key: HashMap<Box<[u8]>, u32>,
+    stored: Vec<Stored>,
+    trainers: Vec<Arc<Binding>>,
+    /// The training file whose models are used, when one was asked for.
+    file: Option<String>,
+}
+
+struct Stored {
+    batch: BinaryArray,
+    row: usize,
+    trainer: usize,
+}
+
+/// Rows by model; those of no model under none.
+pub(super) type Assigned = Vec<(Option<u32>, Vec<u32>)>;
+
+/// Rows for models of one trainer.
+pub(super) struct Call {
+    pub(super) trainer: usize,
+    pub(super) groups: Vec<Rows>,
+}
+
+fn wrong(spec: &PredictSpec, what: impl std::fmt::Display) -> NodeError {
+    NodeError::Job(format!("{}: {what}", spec.models.display()))
+}
+
+impl Models {
+    pub(super) async fn open(
+        node: &Node,
+        components: &mut Components,
+        spec: &PredictSpec,
+    ) -> Result<Models, NodeError> {
+        let metadata = read_metadata(&spec.models)?;
+        let text = metadata.iter().find(|(key, _)| key == METADATA_KEY).map(|(_, value)| value);
+        let text =
+            text.ok_or_else(|| wrong(spec, "it is no output of `host submit`: it does not say what its models are"))?;
+        let remembered: Remembered = serde_json::from_str(text)
+            .map_err(|e| wrong(spec, format!("what it says of its models is malformed: {e}")))?;
+        let labels: Vec<String> = remembered.trainers.keys().cloned().collect();
+        if let Some(label) = spec.model.as_ref().filter(|l| !labels.contains(l)) {
+            return Err(wrong(spec, format!("it has no models `{label}`; its models are {}", labels.join(", "))));
+        }
+        let mut trainers = Vec::new();
+        for trainer in remembered.trainers.values() {
+            let kept = node.component_path(&trainer.component);
+            let path = if kept.is_file() { kept } else { trainer.path.clone() };
+            let params = serde_json::from_str(&trainer.params).map_err(|e| wrong(spec, e))?;
+            let callable = components
+                .resolve(node, &format!("{}#{}", path.display(), trainer.function), &[Kind::Trainer], &params)
+                .await?;
+            let found = callable.component.compiled.id().to_string();
+            if found != trainer.component {
+                let message = format!(
+                    "the component of these models ({}) is gone, and {} is another now ({found}); train again",
+                    trainer.component,
+                    path.display()
+                );
+                return Err(wrong(spec, message));
+            }
+            trainers.push(callable.binding);
+        }
+        let keys = remembered
+            .job
+            .train
+            .per_file
+            .then(|| "file".to_owned())
+            .into_iter()
+            .chain(remembered.job.train.group_by.clone())
+            .collect::<Vec<_>>();
+        let batches = read(spec, &keys).await?;
+        let mut models = Models::new(remembered.job, &batches, keys.len(), trainers)?;
+        models.take(spec, &batches, keys.len(), &labels)?;
+        Ok(models)
+    }
+
+    fn new(job: Job, batches: &[RecordBatch], keys: usize, trainers: Vec<Arc<Binding>>) -> Result<Models, NodeError> {
+        let types =
+            batches.first().map(|b| b.columns()[..keys].iter().map(|c| c.data_type().clone()).collect::<Vec<_>>());
+        let keys = types.unwrap_or_default();
+        let converter = RowConverter::new(keys.iter().cloned().map(SortField::new).collect())
+            .map_err(|e| Fault::new(Code::Columns, e.to_string()))?;
+        Ok(Models { job, keys, converter, by_key: HashMap::new(), stored: Vec::new(), trainers, file: None })
+    }
+
+    fn take(
+        &mut self,
+        spec: &PredictSpec,
+        batches: &[RecordBatch],
+        keys: usize,
+        labels: &[String],
+    ) -> Result<(), NodeError> {
+        let malformed = || wrong(spec, "its columns are not those of an output of `host submit`");
+        let mut files: Vec<String> = Vec::new();
+        for batch in batches {
+            let rows = self.rows(&batch.columns()[..keys], batch.num_rows())?;
+            let label = batch.column(keys).as_string_opt::<i32>().ok_or_else(malformed)?;
+            let stored = batch.column(keys + 1).as_binary_opt::<i32>().ok_or_else(malformed)?;
+            let file = self.job.train.per_file.then(|| batch.column(0).as_string_opt::<i32>()).flatten();
+            for row in 0..batch.num_rows() {
+                let name = file.map(|f| f.value(row));
+                if name.is_some_and(|n| files.last().is_none_or(|last| last != n)) {
+                    files.extend(name.map(str::to_owned));
+                }
+                let trainer = labels.iter().position(|l| l == label.value(row)).ok_or_else(malformed)?;
+                let number = self.stored.len() as u32;
+                self.stored.push(Stored { batch: stored.clone(), row, trainer });
+                self.by_key.insert(rows.row(row).as_ref().into(), number);
+            }
+        }
+        self.file = spec.file.as_ref().map(|asked| file_named(spec, asked, &files)).transpose()?;
+        Ok(())
+    }
+
+    fn rows(&self, keys: &[ArrayRef], rows: usize) -> Result<KeyRows, Fault> {
+        if keys.is_empty() {
+            return Ok(KeyRows::None(rows));
+        }
+        self.converter.convert_columns(keys).map(KeyRows::Some).map_err(|e| Fault::new(Code::Columns, e.to_string()))
+    }
+
+    /// The rows of each model, in the order of first appearance; those of no
+    /// model under none.
+    pub(super) fn assign(&self, batch: &RecordBatch, file: &str) -> Result<Assigned, Fault> {
+        let mut types = self.keys.iter();
+        let mut keys: Vec<ArrayRef> = Vec::new();
+        if self.job.train.per_file {
+            types.next();
+            let name = self.file.as_deref().unwrap_or(file);
+            keys.push(Arc::new(StringArray::from_iter_values(std::iter::repeat_n(name, batch.num_rows()))));
+        }
+        for (name, data_type) in self.job.train.group_by.iter().zip(types) {
+            let missing =
+                || Fault::new(Code::Columns, format!("the models are by `{name}`, which the input does not have"));
+            let column = batch.column_by_name(name).ok_or_else(missing)?;
+            keys.push(as_key(column, data_type).map_err(|e| Fault::new(Code::Columns, format!("key `{name}`: {e}")))?);
+        }
+        if self.stored.is_empty() {
+            return Ok(vec![(None, (0..batch.num_rows() as u32).collect())]);
+        }
+        let rows = self.rows(&keys, batch.num_rows())?;
+        let mut places: HashMap<Option<u32>, usize> = HashMap::new();
+        let mut out: Assigned = Vec::new();
+        for row in 0..batch.num_rows() {
+            let model = self.by_key.get(rows.row(row).as_ref()).copied();
+            let place = *places.entry(model).or_insert_with(|| {
+                out.push((model, Vec::new()));
+                out.len() - 1
+            });
+            out[place].1.push(row as u32);
+        }
+        Ok(out)
+    }
+
+    /// Calls for these rows: one trainer each, and not more than `bytes_max` of
+    /// stored models unless one is larger.
+    pub(super) fn calls(&self, groups: Vec<Rows>, bytes_max: usize) -> Vec<Call> {
+        let mut calls: Vec<Call> = Vec::new();
+        let mut open: HashMap<usize, (usize, usize)> = HashMap::new();
+        for group in groups {
+            let trainer = self.stored[group.model as usize].trainer;
+            let bytes = self.stored(group.model).len();
+            let (call, held) = open.entry(trainer).or_insert((usize::MAX, 0));
+            if *call == usize::MAX || *held + bytes > bytes_max {
+                calls.push(Call { trainer, groups: Vec::new() });
+                (*call, *held) = (calls.len() - 1, 0);
+            }
+            *held += bytes;
+            calls[*call].groups.push(group);
+        }
+        calls
+    }
+
+    /// The serialised form of a model.
+    pub(super) fn stored(&self, model: u32) -> &[u8] {
+        let stored = &self.stored[model as usize];
+        stored.batch.value(stored.row)
+    }
+
+    pub(super) fn binding(&self, trainer: usize) -> &Arc<Binding> {
+        &self.trainers[trainer]
+    }
+}
+
+enum KeyRows {
+    /// Without keys all rows are of one group.
+    None(usize),
+    Some(arrow_row::Rows),
+}
+
+impl KeyRows {
+    fn row(&self, row: usize) -> KeyRow<'_> {
+        match self {
+            KeyRows::None(rows) => {
+                assert!(row < *rows);
+                KeyRow::None
+            }
+            KeyRows::Some(rows) => KeyRow::Some(rows.row(row)),
+        }
+    }
+}
+
+enum KeyRow<'a> {
+    None,
+    Some(arrow_row::Row<'a>),
+}
+
+impl AsRef<[u8]> for KeyRow<'_> {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            KeyRow::None => &[],
+            KeyRow::Some(row) => row.as_ref(),
+        }
+    }
+}
+
+/// The best models of all groups, or those of one label: keys, label, model.
+async fn read(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBatch>, NodeError> {
+    let filter = match &spec.model {
+        Some(label) => format!("model = '{}'", label.replace('\'', "''")),
+        None => "rank = 1".to_owned(),
+    };
+    let columns = keys.iter().cloned().chain(["model".to_owned(), "model_bytes".to_owned()]).collect();
+    let source =
+        Source { paths: vec![spec.models.display().to_string()], filter: Some(filter), columns: Some(columns) };
+    let scan = Scan::open(source, ScanOptions::default()).await?;
+    let mut batches = Vec::new();
+    for morsel in 0..scan.morsels().len() {
+        batches.extend(scan.read(morsel)?.try_collect::<Vec<_>>().await?);
+    }
+    Ok(batches)
+}
+
+fn file_named(spec: &PredictSpec, asked: &str, files: &[String]) -> Result<String, NodeError> {
+    let base = |name: &str| Path::new(name).file_name().map(|n| n.to_string_lossy().into_owned());
+    let found = files.iter().find(|f| *f == asked).or_else(|| files.iter().find(|f| base(f).as_deref() == Some(asked)));
+    found
+        .cloned()
+        .ok_or_else(|| wrong(spec, format!("it has no models of file `{asked}`; its files are {}", files.join(", "))))
+}
