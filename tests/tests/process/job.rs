@@ -37,7 +37,7 @@ fn groups() -> BTreeMap<(String, i32), Vec<(f64, f64)>> {
 }
 
 fn name(file: &Path) -> String {
-    file.file_name().unwrap().to_string_lossy().into_owned()
+    file.display().to_string()
 }
 
 #[test]
