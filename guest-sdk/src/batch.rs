@@ -5,19 +5,23 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, SchemaRef};
-use sandbar_batch::{Header, decode_schema, encode, read_trusted};
+use sandbar_batch::{Header, decode_schema, read_trusted};
 
-use crate::bindings::data;
 use crate::bindings::guest::Kind;
 use crate::export::parse;
 use crate::input;
 use crate::registry::{Function, Opened};
+use crate::scalar::emit_batch;
 
 /// What [`macro@crate::batch`] makes of a function.
 pub trait Batch: 'static {
     /// Its parameters.
     type Params: serde::de::DeserializeOwned;
+
     /// Calls it.
+    ///
+    /// # Errors
+    /// The function's own, in words.
     fn call(batch: RecordBatch, params: &Self::Params) -> Result<RecordBatch, String>;
 }
 
@@ -64,10 +68,6 @@ impl<F: Batch> Opened for OpenedBatch<F> {
         let body = input::body(header.body_bytes());
         // SAFETY: the host wrote header and body with `encode`, and a guest has no one but its host to trust.
         let batch = unsafe { read_trusted(&header, schema, &body) }.map_err(|e| e.to_string())?;
-        let out = F::call(batch, &self.params)?;
-        let out = encode(&out).map_err(|e| e.to_string())?;
-        let buffers: Vec<&[u8]> = out.buffers.iter().map(|(_, b)| b.as_slice()).collect();
-        data::emit(&out.header, &buffers);
-        Ok(())
+        emit_batch(&F::call(batch, &self.params)?)
     }
 }

@@ -8,7 +8,9 @@ wit_bindgen::generate!({
 });
 
 pub use exports::sandbar::udf::guest;
-pub use sandbar::udf::{data, groups, log};
+pub use sandbar::udf::log;
+#[cfg(target_family = "wasm")]
+pub use sandbar::udf::{data, groups};
 
 #[cfg(target_family = "wasm")]
 use crate::export::Component;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow_buffer::Buffer;
 use sandbar_batch::ALIGNMENT;
 
-use crate::bindings::data;
+use crate::host;
 
 /// From this many bytes on pages are mapped: a mapping costs about 27 µs at any
 /// size, a copy about 45 µs a MiB and the first touch of the guest's own pages
@@ -15,11 +15,13 @@ use crate::bindings::data;
 const MAP_FROM_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// Guest memory that holds part of a body. Its bytes are whatever the allocator
-/// left there until the host fills them.
+/// Guest memory that the host fills. Its bytes are whatever the allocator left
+/// there until then.
 pub(crate) struct Region {
     at: NonNull<u8>,
     layout: Layout,
+    /// Bytes from the start on that the host has filled.
+    filled: usize,
 }
 
 // SAFETY: a region owns its memory; components have one thread.
@@ -34,30 +36,47 @@ impl Region {
         let layout = Layout::from_size_align(bytes.max(1), align).expect("a body fits the address space");
         // SAFETY: the layout's size is not zero.
         match NonNull::new(unsafe { alloc(layout) }) {
-            Some(at) => Region { at, layout },
+            Some(at) => Region { at, layout, filled: 0 },
             None => handle_alloc_error(layout),
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.layout.size()
+    /// Forgets what it holds, and makes room for `bytes` bytes (of several parts: with the gaps between them).
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        self.filled = 0;
+        if self.layout.size() < bytes {
+            *self = Region::new(bytes.next_power_of_two(), self.layout.align());
+        }
     }
 
-    pub(crate) fn as_ptr(&self) -> *const u8 {
-        self.at.as_ptr()
+    /// Appends `len` bytes of the body, from `offset` on, at the next multiple of [`ALIGNMENT`]; returns where.
+    pub(crate) fn append(&mut self, offset: usize, len: usize) -> usize {
+        let at = self.filled.next_multiple_of(ALIGNMENT);
+        assert!(at + len <= self.layout.size(), "the region has room for what is appended");
+        // SAFETY: in bounds of the region, which is borrowed mutably.
+        unsafe { host::read(offset, self.at.as_ptr().add(at), len) };
+        if at > self.filled {
+            // SAFETY: in bounds; the gap must not stay uninitialised under `filled`.
+            unsafe { self.at.as_ptr().add(self.filled).write_bytes(0, at - self.filled) };
+        }
+        self.filled = at + len;
+        at
     }
 
-    /// The first `len` bytes, for the host to fill.
-    fn unfilled(&self, len: usize) -> &[u8] {
-        assert!(len <= self.len());
-        // SAFETY: in bounds of the allocation. The bytes may be uninitialised; nothing reads them
-        // before the host has written them, the slice only carries address and length to it.
-        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), len) }
+    /// What the host has filled.
+    pub(crate) fn filled(&self) -> &[u8] {
+        // SAFETY: in bounds, and initialised by `append` or `map`.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.filled) }
     }
 
-    /// Copies the body's bytes from `offset` on into the first `len` bytes.
-    pub(crate) fn read(&mut self, offset: usize, len: usize) {
-        data::read(offset as u64, self.unfilled(len));
+    /// `bytes` bytes of the body, its pages laid over the region.
+    fn map(bytes: usize) -> Region {
+        let pages = bytes.next_multiple_of(PAGE_BYTES);
+        let mut region = Region::new(pages, PAGE_BYTES);
+        // SAFETY: whole pages, just allocated.
+        unsafe { host::map_pages(region.at.as_ptr(), pages) };
+        region.filled = bytes;
+        region
     }
 }
 
@@ -74,13 +93,10 @@ pub(crate) fn body(bytes: usize) -> Buffer {
         return Buffer::from_vec(Vec::<u64>::new());
     }
     let region = if bytes >= MAP_FROM_BYTES {
-        let pages = bytes.next_multiple_of(PAGE_BYTES);
-        let region = Region::new(pages, PAGE_BYTES);
-        data::map_pages(0, region.unfilled(pages));
-        region
+        Region::map(bytes)
     } else {
         let mut region = Region::new(bytes, ALIGNMENT);
-        region.read(0, bytes);
+        region.append(0, bytes);
         region
     };
     let at = region.at;

@@ -15,20 +15,63 @@
 //! - [`macro@batch`]: a [`RecordBatch`](arrow_array::RecordBatch) in, one out.
 //! - [`macro@trainer`]: a [`Group`] in, a [`Model`] out, which predicts and can be stored.
 //!
+//! A trainer and its model:
+//!
+//! ```
+//! use sandbar_guest::prelude::*;
+//!
+//! #[derive(Clone, Deserialize)]
+//! #[serde(default, deny_unknown_fields)]
+//! struct Params {
+//!     factor: f64,
+//! }
+//!
+//! impl Default for Params {
+//!     fn default() -> Self {
+//!         Params { factor: 1.0 }
+//!     }
+//! }
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Constant(f64);
+//!
+//! impl Model for Constant {
+//!     fn predict(&self, _: Features<'_>, out: &mut [f64]) {
+//!         out.fill(self.0);
+//!     }
+//!
+//!     fn params(&self) -> impl Serialize {
+//!         self.0
+//!     }
+//! }
+//!
+//! /// Predicts the mean target, times a factor.
+//! #[trainer]
+//! fn mean(group: &Group, params: &Params) -> Result<Constant, String> {
+//!     match group.target() {
+//!         [] => Err("no rows to train on".to_owned()),
+//!         target => Ok(Constant(params.factor * target.iter().sum::<f64>() / target.len() as f64)),
+//!     }
+//! }
+//! ```
+//!
 //! Columns are viewed in place, in the memory the host laid them in. A function
 //! has its parameters, [`log`], a seeded [`random`] source, and nothing else: no
 //! files, network, clock or environment.
 //!
-//! On other targets than wasm32-wasip2 everything compiles and plain functions
-//! can be called and tested; what asks the host panics.
+//! On other targets than wasm32-wasip2 everything compiles and functions can be
+//! tested: called as they are, or through [`testing`] as a host calls them.
 
 mod batch;
 mod bindings;
 mod export;
+mod host;
 mod input;
 pub mod random;
 mod registry;
 mod scalar;
+#[cfg(not(target_family = "wasm"))]
+pub mod testing;
 mod trainer;
 
 pub use log;
@@ -49,7 +92,7 @@ pub mod __private {
     pub use crate::batch::{Batch, any};
     pub use crate::export::NoParams;
     pub use crate::registry::Function;
-    pub use crate::scalar::{Argument, Chunk, Return, Scalar, mask};
+    pub use crate::scalar::{Argument, Chunk, ColumnOf, Return, Scalar, gather, mask};
     pub use crate::trainer::Trainer;
     pub use arrow_array::RecordBatch;
     pub use arrow_schema::Field;

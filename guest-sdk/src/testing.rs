@@ -1,27 +1,131 @@
 //! Calls of a crate's functions as a host makes them, without a host: for the function's own tests.
 //!
-//! Everything but the sandbox is as it will be: parameters are parsed, columns laid out and viewed, results collected.
+//! Everything but the sandbox is as it will be: parameters are parsed, columns laid out and viewed, results checked. For
+//! the crate's unit tests, not those under `tests/`: a linker leaves out functions that nothing there names.
 //!
 //! ```
+//! use std::sync::Arc;
+//!
+//! use arrow_array::{Float64Array, RecordBatch};
 //! use sandbar_guest::prelude::*;
-//! use sandbar_guest::{batch_of, testing};
+//! use sandbar_guest::testing;
 //!
 //! #[scalar]
 //! fn half(x: f64) -> Option<f64> {
 //!     (x > 0.0).then_some(x / 2.0)
 //! }
 //!
-//! let input = batch_of! { "x": Float64 = [4.0, -1.0] };
+//! let x = Arc::new(Float64Array::from(vec![4.0, -1.0]));
+//! let input = RecordBatch::try_from_iter([("x", x as _)]).unwrap();
 //! let output = testing::call("half", "{}", &input).unwrap();
-//! assert_eq!(output, [batch_of! { "half": Float64 = [Some(2.0), None] }]);
+//! assert_eq!(*output[0].column(0).as_ref(), Float64Array::from(vec![Some(2.0), None]));
 //! ```
 
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
-use sandbar_batch::{ALIGNMENT, Header, decode_schema, encode};
+use sandbar_batch::{Header, decode_schema, encode, read};
 
 use crate::host::{self, Local};
 use crate::random;
 use crate::registry::{Opened, functions};
+
+/// A group of a training or prediction call: where its rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    /// Row at which the group starts.
+    pub first_row: u32,
+    /// Rows to train on, which come first.
+    pub train_rows: u32,
+    /// Rows to test on, behind them.
+    pub test_rows: u32,
+    /// What [`crate::Group::seed`] gives.
+    pub seed: u64,
+}
+
+/// What became of a group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fitted {
+    /// The model's serialised form; empty for predictions.
+    pub model: Vec<u8>,
+    /// What people read of it, as JSON; empty for predictions.
+    pub params: String,
+    /// What it predicts for each test row.
+    pub predictions: Vec<f64>,
+}
+
+/// Calls the scalar or batch function of this name, with parameters as a JSON object, on `input`. Large inputs of a scalar
+/// function come back in several batches.
+///
+/// # Errors
+/// What a host would be told: a wrong parameter, a function's own error, a result that is malformed.
+pub fn call(function: &str, params: &str, input: &RecordBatch) -> Result<Vec<RecordBatch>, String> {
+    let mut opened = open(function, params)?;
+    let (header, local) = laid_out(input)?;
+    let (answer, local) = host::with(local, || opened.process(&header));
+    answer?;
+    local.emitted.iter().map(|(header, buffers)| reassembled(header, buffers)).collect()
+}
+
+/// Fits each group of `input`, whose columns are features as f64 and, last, the target.
+///
+/// # Errors
+/// What a host would be told of the call as a whole; what it is told of a group is in the group's place.
+pub fn fit(
+    trainer: &str,
+    params: &str,
+    input: &RecordBatch,
+    groups: &[Split],
+) -> Result<Vec<Result<Fitted, String>>, String> {
+    let mut opened = open(trainer, params)?;
+    let (header, mut local) = laid_out(input)?;
+    local.splits = groups.to_vec();
+    let (answer, local) = host::with(local, || opened.fit(&header));
+    answer.map(|()| local.settled)
+}
+
+/// Predicts the test rows of each group of `input`, whose columns are features as f64, with the group's stored model.
+///
+/// # Errors
+/// As [`fit`].
+pub fn predict(
+    trainer: &str,
+    params: &str,
+    input: &RecordBatch,
+    groups: &[Split],
+    models: &[Vec<u8>],
+) -> Result<Vec<Result<Vec<f64>, String>>, String> {
+    let mut opened = open(trainer, params)?;
+    let (header, mut local) = laid_out(input)?;
+    (local.splits, local.models) = (groups.to_vec(), models.to_vec());
+    let (answer, local) = host::with(local, || opened.predict(&header));
+    answer.map(|()| local.settled.into_iter().map(|group| group.map(|fitted| fitted.predictions)).collect())
+}
+
+fn open(function: &str, params: &str) -> Result<Box<dyn Opened>, String> {
+    random::seed(0);
+    let function = functions()
+        .into_iter()
+        .find(|f| f.name == function)
+        .ok_or_else(|| format!("there is no function {function}"))?;
+    (function.open)(params)
+}
+
+fn laid_out(input: &RecordBatch) -> Result<(Vec<u8>, Local), String> {
+    let encoded = encode(input).map_err(|e| e.to_string())?;
+    let body = encoded.body();
+    Ok((encoded.header, Local { body, ..Local::default() }))
+}
+
+/// The batch that was handed over, checked as a host checks it.
+fn reassembled(header: &[u8], buffers: &[Vec<u8>]) -> Result<RecordBatch, String> {
+    let header = Header::parse(header).map_err(|e| e.to_string())?;
+    let mut body = vec![0; header.body_bytes()];
+    let places = (0..header.buffer_count()).map(|i| header.buffer(i)).filter(|(_, len)| *len > 0);
+    for ((offset, len), buffer) in places.zip(buffers) {
+        body[offset..offset + len].copy_from_slice(buffer);
+    }
+    let schema = decode_schema(header.schema_bytes()).map_err(|e| e.to_string())?;
+    read(&header, Arc::new(schema), &Buffer::from_vec(body)).map_err(|e| e.to_string())
+}

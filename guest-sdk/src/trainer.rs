@@ -12,11 +12,10 @@ use sandbar_batch::{Header, decode_schema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::bindings::groups;
 use crate::bindings::guest::Kind;
 use crate::export::parse;
 use crate::registry::{Function, Opened};
-use crate::{input, random};
+use crate::{host, input, random};
 
 /// The features of some rows: `rows × width` values, each feature contiguous.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +113,11 @@ impl<'a> Group<'a> {
     }
 }
 
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no model",
+    label = "a trainer returns its model or a `Result` of one",
+    note = "implement `sandbar_guest::Model` for it: how it predicts, with `serde::Serialize` and `serde::Deserialize`"
+)]
 /// A fitted model. Its serialised form is what the host stores and hands back.
 pub trait Model: Serialize + DeserializeOwned + 'static {
     /// Predicts a value for each row of `features` into `out`, which is as long.
@@ -136,7 +140,11 @@ pub trait Trainer: 'static {
     type Params: DeserializeOwned;
     /// What it fits.
     type Model: Model;
+
     /// Fits a group.
+    ///
+    /// # Errors
+    /// The function's own, in words.
     fn fit(group: &Group<'_>, params: &Self::Params) -> Result<Self::Model, String>;
 }
 
@@ -161,14 +169,14 @@ impl<F: Trainer> Opened for OpenedTrainer<F> {
         let matrix = Matrix::load(header)?;
         let mut predictions = Vec::new();
         let (mut stored, mut params) = (Vec::new(), Vec::new());
-        while let Some(at) = groups::next() {
+        while let Some(at) = host::next_group() {
             let (first, train, test) = (at.first_row as usize, at.train_rows as usize, at.test_rows as usize);
             let target = &matrix.column(matrix.columns - 1)[first..first + train];
             let group = Group { features: matrix.features(first, train, 1), target, seed: at.seed };
             let model = match F::fit(&group, &self.params) {
                 Ok(model) => model,
                 Err(why) => {
-                    groups::failed(&why);
+                    host::failed(&why);
                     continue;
                 }
             };
@@ -176,8 +184,8 @@ impl<F: Trainer> Opened for OpenedTrainer<F> {
             predictions.resize(test, 0.0);
             model.predict(matrix.features(first + train, test, 1), &mut predictions);
             match serialise(&model, &mut stored, &mut params) {
-                Ok(params) => groups::fitted(&stored, params, bytes(&predictions)),
-                Err(why) => groups::failed(&why),
+                Ok(params) => host::fitted(&stored, params, bytes(&predictions)),
+                Err(why) => host::failed(&why),
             }
         }
         Ok(())
@@ -186,20 +194,32 @@ impl<F: Trainer> Opened for OpenedTrainer<F> {
     fn predict(&mut self, header: &[u8]) -> Result<(), String> {
         let matrix = Matrix::load(header)?;
         let mut predictions = Vec::new();
-        while let Some(at) = groups::next() {
-            let model: F::Model = match postcard::from_bytes(&groups::model()) {
+        while let Some(at) = host::next_group() {
+            let model: F::Model = match stored(&host::model(), matrix.columns) {
                 Ok(model) => model,
-                Err(e) => {
-                    groups::failed(&format!("the stored model is not one of this function's: {e}"));
+                Err(why) => {
+                    host::failed(&why);
                     continue;
                 }
             };
             predictions.clear();
             predictions.resize(at.test_rows as usize, 0.0);
             model.predict(matrix.features(at.first_row as usize, at.test_rows as usize, 0), &mut predictions);
-            groups::predicted(bytes(&predictions));
+            host::predicted(bytes(&predictions));
         }
         Ok(())
+    }
+}
+
+/// Reads a model back, which must be of `width` features where it says of how many.
+fn stored<M: Model>(bytes: &[u8], width: usize) -> Result<M, String> {
+    let model: M =
+        postcard::from_bytes(bytes).map_err(|e| format!("the stored model is not one of this function's: {e}"))?;
+    match model.width() {
+        Some(trained) if trained != width => {
+            Err(format!("the stored model takes {trained} features, the input has {width}"))
+        }
+        _ => Ok(model),
     }
 }
 
@@ -215,7 +235,8 @@ fn serialise<'a, M: Model>(model: &M, stored: &mut Vec<u8>, params: &'a mut Vec<
     *stored = postcard::to_extend(model, taken).map_err(|e| format!("the model can't be serialised: {e}"))?;
     params.clear();
     serde_json::to_writer(&mut *params, &model.params()).map_err(|e| format!("the parameters are not JSON: {e}"))?;
-    std::str::from_utf8(params).map_err(|e| e.to_string())
+    // SAFETY: serde_json writes UTF-8.
+    Ok(unsafe { std::str::from_utf8_unchecked(params) })
 }
 
 /// The input of a training call: columns of f64, one after another at one stride.

@@ -11,8 +11,8 @@
 
 mod lab;
 mod output;
-mod places;
 mod rows;
+mod places;
 
 pub use lab::{Ended, Lab, Running, children, is_alive};
 pub use output::{Model, models};

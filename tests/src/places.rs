@@ -20,11 +20,7 @@ pub fn host() -> &'static Path {
     HOST.get_or_init(|| {
         let named = std::env::var_os("SANDBAR_HOST").map(PathBuf::from);
         let host = named.unwrap_or_else(|| profile_folder().join("host"));
-        assert!(
-            host.is_file(),
-            "{} is missing: run `cargo xtask test`, which builds the host and its guests first",
-            host.display()
-        );
+        assert!(host.is_file(), "{} is missing: run `cargo xtask test`, which builds the host and its guests first", host.display());
         host
     })
 }
@@ -36,27 +32,26 @@ fn profile_folder() -> PathBuf {
     folder.expect("cargo puts tests into deps/").to_owned()
 }
 
-/// The component of a crate of this checkout, built when it is stale.
-///
-/// `SANDBAR_GUEST_TARGET` names another target folder for guests than the one
-/// that the environment gives.
+/// The component of a crate of this checkout, built when it is stale, or found
+/// in the folder that `SANDBAR_GUESTS` names: `udfs/taxi` is `taxi.wasm` there.
 ///
 /// # Panics
-/// When it can't be built.
+/// When it can't be built, or is not there.
 pub fn component(folder: &str) -> PathBuf {
     static BUILT: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     let built = built.get_or_insert_default();
-    built.entry(folder.to_owned()).or_insert_with(|| build(&workspace().join(folder))).clone()
+    built.entry(folder.to_owned()).or_insert_with(|| find_or_build(Path::new(folder))).clone()
 }
 
-fn build(folder: &Path) -> PathBuf {
-    let mut build = Command::new(host());
-    build.arg("build").arg(folder).current_dir(workspace());
-    if let Some(target) = std::env::var_os("SANDBAR_GUEST_TARGET") {
-        build.env("CARGO_TARGET_DIR", target);
+fn find_or_build(folder: &Path) -> PathBuf {
+    if let Some(shelf) = std::env::var_os("SANDBAR_GUESTS") {
+        let component = Path::new(&shelf).join(folder.file_name().unwrap_or_default()).with_extension("wasm");
+        assert!(component.is_file(), "{} is missing", component.display());
+        return component;
     }
-    let output = build.output().expect("the host starts");
+    let output = Command::new(host()).arg("build").arg(folder).current_dir(workspace()).output();
+    let output = output.expect("the host starts");
     let talk = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{} does not build; run `cargo xtask test`:\n{talk}", folder.display());
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())

@@ -11,6 +11,7 @@ use crate::run::{Failure, Result, Seconds, fail, run, run_own, run_quiet_stdout,
 use crate::setup::setup;
 use crate::workspace::Workspace;
 
+const NO_BUILD: &str = "It does not build; the compiler's message above says why.";
 const DEMO_JOB: &str = "examples/taxi.toml";
 const DEMO_DATA: &str = "data/taxi";
 /// Enough rows for every zone to have a few hundred, few enough to be made in a second.
@@ -24,10 +25,7 @@ pub fn demo(workspace: &Workspace, job_args: &[OsString]) -> Result {
         return fail(format!("{DEMO_JOB} is missing from this checkout: `git checkout -- examples` brings it back"));
     }
     setup()?;
-    run(
-        workspace.cargo().args(["build", "--release", "-p", "sandbar-cli"]),
-        "The host does not build; the compiler's message above says why.",
-    )?;
+    run(&mut workspace.build_host(), NO_BUILD)?;
     let folder = workspace.root.join(DEMO_DATA);
     if !has_parquet(&folder) {
         let mut arguments = ["taxi", "--rows", DEMO_ROWS, "--months", DEMO_MONTHS].map(OsString::from).to_vec();
@@ -45,10 +43,8 @@ pub fn demo(workspace: &Workspace, job_args: &[OsString]) -> Result {
 /// Runs every test of the workspace.
 pub fn test(workspace: &Workspace, test_args: &[OsString]) -> Result {
     setup()?;
-    run(
-        workspace.cargo().args(["build", "--release", "-p", "sandbar-cli"]),
-        "The host does not build; the compiler's message above says why.",
-    )?;
+    // Everything at once, and with the features that the tests are built with.
+    run(workspace.cargo().args(["build", "--release", "--workspace", "--all-targets"]), NO_BUILD)?;
     build_guests(workspace, &find_guests(workspace)?)?;
     let mut cargo = workspace.cargo();
     cargo.args(["test", "--release"]);
@@ -84,8 +80,10 @@ pub fn check(workspace: &Workspace) -> Result {
 
 /// Makes data.
 pub fn data(workspace: &Workspace, arguments: &[OsString]) -> Result {
+    // Beside the host, whose build has most of what it needs.
+    run_quiet_stdout(workspace.build_host().args(["--package", "sandbar-data"]), NO_BUILD)?;
     run_own(
-        workspace.cargo_run("sandbar-data").args(arguments),
+        Command::new(workspace.program("sandbar-data")).args(arguments),
         "`cargo xtask data --help` lists what can be made, and its options.",
     )
 }
@@ -93,11 +91,8 @@ pub fn data(workspace: &Workspace, arguments: &[OsString]) -> Result {
 /// Runs a benchmark. Its stdout is the result, so it goes where ours goes.
 pub fn bench(workspace: &Workspace, arguments: &[OsString]) -> Result {
     setup()?;
-    run_quiet_stdout(
-        workspace.cargo().args(["build", "--release", "-p", "sandbar-cli"]),
-        "The host does not build; the compiler's message above says why.",
-    )?;
-    run_own(workspace.cargo_run("sandbar-bench").args(arguments), "`cargo xtask bench --help` lists the benchmarks.")
+    run_quiet_stdout(workspace.build_host().args(["--package", "sandbar-bench"]), NO_BUILD)?;
+    run_own(Command::new(workspace.program("sandbar-bench")).args(arguments), "`cargo xtask bench --help` lists the benchmarks.")
 }
 
 /// cargo ignores `-p` beside `--workspace`. What follows a second `--` is for the tests themselves.

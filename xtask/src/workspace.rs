@@ -25,30 +25,38 @@ impl Workspace {
 
     /// `cargo`, to be run in the checkout, building where we were built.
     pub fn cargo(&self) -> Command {
-        let mut cargo = self.cargo_from_here();
-        cargo.current_dir(&self.root);
-        cargo
-    }
-
-    /// Builds `package` in release and runs it where the caller stands, so that relative paths mean what they say.
-    pub fn cargo_run(&self, package: &str) -> Command {
-        let mut cargo = self.cargo_from_here();
-        cargo.args(["run", "--release", "--package", package, "--manifest-path"]);
-        cargo.arg(self.root.join("Cargo.toml")).arg("--");
-        cargo
-    }
-
-    fn cargo_from_here(&self) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(&self.root);
+        // What cargo told this program of itself is not meant for others: build scripts that look at it would run again.
+        let ours = env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_of_one_package));
+        ours.for_each(|(name, _)| _ = cargo.env_remove(name));
         cargo.env("CARGO_TARGET_DIR", &self.target);
         cargo
     }
 
-    /// The binary `host`. Everything is built with one profile: the engines take
-    /// long to compile.
-    pub fn host(&self) -> PathBuf {
-        self.target.join("release").join("host")
+    /// `cargo build` of the host, which others can be built with: `--package NAME` after it.
+    pub fn build_host(&self) -> Command {
+        let mut cargo = self.cargo();
+        cargo.args(["build", "--release", "--package", "sandbar-cli"]);
+        cargo
     }
+
+    /// A program that was built. Everything is built with one profile: the engines
+    /// take long to compile.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.target.join("release").join(name)
+    }
+
+    /// The binary `host`.
+    pub fn host(&self) -> PathBuf {
+        self.program("host")
+    }
+}
+
+/// Whether cargo sets this variable for the package that it runs.
+fn is_of_one_package(variable: &str) -> bool {
+    ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_"].iter().any(|prefix| variable.starts_with(prefix))
+        || ["CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"].contains(&variable)
 }
 
 /// `CARGO_TARGET_DIR`, else the folder we run from (a `build.target-dir` in somebody's settings leads there as well),
@@ -80,6 +88,13 @@ mod tests {
                 PathBuf::from(expected),
                 "{configured:?} {exe:?}"
             );
+        }
+    }
+
+    #[test]
+    fn cargo_is_not_told_of_this_package() {
+        for (variable, expected) in [("CARGO_PKG_NAME", true), ("OUT_DIR", true), ("CARGO_HOME", false), ("PATH", false)] {
+            assert_eq!(is_of_one_package(variable), expected, "{variable}");
         }
     }
 

@@ -4,19 +4,20 @@
 mod signature;
 
 use proc_macro::TokenStream;
-use proc_macro2::TokenStream as Tokens;
+use proc_macro2::{Span, TokenStream as Tokens};
 use quote::{format_ident, quote, quote_spanned};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{ItemFn, LitStr, Token, parse_macro_input};
 
-use signature::Signature;
+use signature::{Lifetimes, Signature, with_lifetimes};
 
 /// Turns a function of plain values into a scalar function over columns.
 ///
 /// Arguments are numbers, `bool`, `Timestamp`, `&str`, `String`, `&[f64]` (lists) or an `Option` of
-/// these; each is a column. It returns one such value (a list as `Vec<f64>`), an `Option` of it, or
-/// a `Result`. A row in which an argument that is no `Option` is null gives null and is not computed.
+/// these; each is a column. It returns one such value (a list as `Vec<f64>` or `&[f64]`), an `Option`
+/// of it, or a `Result` of either, whose errors implement `Display`. A row in which an argument that
+/// is no `Option` is null gives null and is not computed.
 #[proc_macro_attribute]
 pub fn scalar(args: TokenStream, item: TokenStream) -> TokenStream {
     let function = parse_macro_input!(item as ItemFn);
@@ -59,7 +60,14 @@ pub fn trainer(args: TokenStream, item: TokenStream) -> TokenStream {
 
 /// The function as it was, with its announcement or with what is wrong with it.
 fn expand(function: ItemFn, announce: impl FnOnce(&ItemFn) -> syn::Result<Tokens>) -> TokenStream {
-    let announcement = announce(&function).unwrap_or_else(|e| e.to_compile_error());
+    let conditions = function.attrs.iter().filter(|a| a.path().is_ident("cfg"));
+    let announcement = match announce(&function) {
+        Ok(announcement) => quote! {
+            #(#conditions)*
+            const _: () = { #announcement };
+        },
+        Err(e) => e.to_compile_error(),
+    };
     quote! {
         #function
         #announcement
@@ -69,134 +77,121 @@ fn expand(function: ItemFn, announce: impl FnOnce(&ItemFn) -> syn::Result<Tokens
 
 fn expand_scalar(function: &ItemFn) -> syn::Result<Tokens> {
     let signature = Signature::parse(function)?;
-    let output = signature.output.as_ref().ok_or_else(|| {
-        syn::Error::new_spanned(&function.sig, "a scalar function returns the value of a row; add `-> T`")
-    })?;
+    let Some(output) = signature.output else {
+        return Err(syn::Error::new_spanned(&function.sig, "a scalar function returns the value of a row; add `-> T`"));
+    };
     if signature.inputs.is_empty() {
         return Err(syn::Error::new_spanned(&function.sig, "a scalar function takes at least one column"));
     }
-    let (name, about) = (signature.ident, &signature.about);
-    let literal = name.to_string();
-    let names = signature.inputs.iter().map(|(n, _)| n);
-    let types: Vec<_> = signature.inputs.iter().map(|(_, t)| t).collect();
+    let (ident, name, about) = (signature.ident, &signature.name, &signature.about);
+    let names: Vec<_> = signature.inputs.iter().map(|(n, _)| n).collect();
+    let types: Vec<_> = signature.inputs.iter().map(|(_, t)| with_lifetimes(t, Lifetimes::Static)).collect();
+    let output = with_lifetimes(output, Lifetimes::Static);
     let columns: Vec<_> = (0..types.len()).map(|i| format_ident!("column_{i}")).collect();
-    // Spans of the user's types, so that an unsupported one is pointed at.
-    let argument = types
-        .iter()
-        .map(|t| quote_spanned!(t.span()=> <#t as ::sandbar_guest::__private::Argument>))
-        .collect::<Vec<_>>();
-    let returned = quote_spanned!(output.span()=> <#output as ::sandbar_guest::__private::Return>);
+    let validities: Vec<_> = (0..types.len()).map(|i| format_ident!("validity_{i}")).collect();
+    let argument: Vec<_> =
+        types.iter().map(|t| quote_spanned!(at(t)=> <#t as ::sandbar_guest::__private::Argument>)).collect();
     Ok(quote! {
-        const _: () = {
-            struct Announced;
-            impl ::sandbar_guest::__private::Scalar for Announced {
-                type Output = #output;
-                const NAME: &'static str = #literal;
-                const WIDTHS: &'static [::core::option::Option<usize>] = &[#(#argument::WIDTH),*];
-                fn evaluate(
-                    chunk: &::sandbar_guest::__private::Chunk<'_>,
-                    out: &mut #returned::Column,
-                ) -> ::core::result::Result<(), (usize, ::std::string::String)> {
-                    let mut validities: ::std::vec::Vec<&[u8]> = ::std::vec::Vec::new();
-                    let mut at = 0;
-                    #(
-                        if !#argument::NULLABLE {
-                            validities.push(chunk.validity(at));
-                        }
-                        let #columns = chunk.column::<#types>(&mut at);
-                    )*
-                    let mask = ::sandbar_guest::__private::mask(&validities);
-                    #returned::extend(out, chunk.rows(), mask.as_deref(), |row| #name(#(#argument::get(&#columns, row)),*))
-                }
+        struct Announced;
+        impl ::sandbar_guest::__private::Scalar for Announced {
+            type Output = #output;
+            const NAME: &'static str = #name;
+            const WIDTHS: &'static [::core::option::Option<usize>] = &[#(#argument::WIDTH),*];
+            fn evaluate(
+                chunk: &::sandbar_guest::__private::Chunk<'_>,
+                out: &mut ::sandbar_guest::__private::ColumnOf<Self>,
+            ) -> ::core::result::Result<(), ::std::string::String> {
+                let mut at = 0;
+                #(let (#validities, #columns) = chunk.column::<#types>(#names, &mut at)?;)*
+                let mask = ::sandbar_guest::__private::mask(&[#(#validities),*]);
+                ::sandbar_guest::__private::gather(out, chunk.rows(), mask.as_deref(), |row| #ident(#(#argument::get(&#columns, row)),*))
             }
-            fn arguments() -> ::std::vec::Vec<::sandbar_guest::__private::Field> {
-                ::std::vec![#(#argument::field(#names)),*]
-            }
-            ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::scalar::<Announced>(#about, arguments));
-        };
+        }
+        fn arguments() -> ::std::vec::Vec<::sandbar_guest::__private::Field> {
+            ::std::vec![#(#argument::field(#names)),*]
+        }
+        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::scalar::<Announced>(#about, arguments));
     })
+}
+
+/// Where the compiler should say that something is wrong with a type.
+fn at(of: &impl Spanned) -> Span {
+    of.span().resolved_at(Span::call_site())
 }
 
 fn expand_batch(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
     let columns = parse_columns(args)?;
     let signature = Signature::parse(function)?;
-    let (params, call) = with_params(
-        function,
-        &signature,
-        "a batch function takes a RecordBatch and, if it likes, parameters",
-        |p| quote!(batch, #p),
-    )?;
-    let call = signature.as_result(call, "a batch function returns a RecordBatch or a Result of one")?;
-    let (name, about) = (signature.ident.to_string(), &signature.about);
+    let usage = "a batch function takes a RecordBatch and, if it likes, parameters";
+    let (params, call) =
+        call_with_params(function, &signature, usage, "a batch function returns a RecordBatch or a Result of one")?;
+    let success = signature.success("")?;
+    let call = quote_spanned!(at(success)=> #call.map(|out| -> ::sandbar_guest::__private::RecordBatch { out }));
+    let (name, about) = (&signature.name, &signature.about);
     Ok(quote! {
-        const _: () = {
-            struct Announced;
-            impl ::sandbar_guest::__private::Batch for Announced {
-                type Params = #params;
-                fn call(
-                    batch: ::sandbar_guest::__private::RecordBatch,
-                    params: &#params,
-                ) -> ::core::result::Result<::sandbar_guest::__private::RecordBatch, ::std::string::String> {
-                    #call
-                }
+        struct Announced;
+        impl ::sandbar_guest::__private::Batch for Announced {
+            type Params = #params;
+            fn call(
+                input: ::sandbar_guest::__private::RecordBatch,
+                params: &#params,
+            ) -> ::core::result::Result<::sandbar_guest::__private::RecordBatch, ::std::string::String> {
+                #call
             }
-            fn arguments() -> ::std::vec::Vec<::sandbar_guest::__private::Field> {
-                ::std::vec![#(::sandbar_guest::__private::any(#columns)),*]
-            }
-            ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::batch::<Announced>(#name, #about, arguments));
-        };
+        }
+        fn arguments() -> ::std::vec::Vec<::sandbar_guest::__private::Field> {
+            ::std::vec![#(::sandbar_guest::__private::any(#columns)),*]
+        }
+        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::batch::<Announced>(#name, #about, arguments));
     })
 }
 
 fn expand_trainer(function: &ItemFn) -> syn::Result<Tokens> {
     let signature = Signature::parse(function)?;
-    let (params, call) = with_params(
-        function,
-        &signature,
-        "a trainer takes a &Group and, if it likes, parameters",
-        |p| quote!(group, #p),
-    )?;
-    let model = signature.success("a trainer returns its model or a Result of one")?;
-    let call = signature.as_result(call, "a trainer returns its model or a Result of one")?;
-    let (name, about) = (signature.ident.to_string(), &signature.about);
+    let returns = "a trainer returns its model or a Result of one";
+    let usage = "a trainer takes a &Group and, if it likes, parameters";
+    let (params, call) = call_with_params(function, &signature, usage, returns)?;
+    let model = signature.success(returns)?;
+    let (name, about) = (&signature.name, &signature.about);
     Ok(quote! {
-        const _: () = {
-            struct Announced;
-            impl ::sandbar_guest::__private::Trainer for Announced {
-                type Params = #params;
-                type Model = #model;
-                fn fit(
-                    group: &::sandbar_guest::Group<'_>,
-                    params: &#params,
-                ) -> ::core::result::Result<#model, ::std::string::String> {
-                    #call
-                }
+        struct Announced;
+        impl ::sandbar_guest::__private::Trainer for Announced {
+            type Params = #params;
+            type Model = #model;
+            fn fit(
+                input: &::sandbar_guest::Group<'_>,
+                params: &#params,
+            ) -> ::core::result::Result<#model, ::std::string::String> {
+                #call
             }
-            ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::trainer::<Announced>(#name, #about));
-        };
+        }
+        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::trainer::<Announced>(#name, #about));
     })
 }
 
-/// The type of the second argument (a map that ignores its content when there
-/// is none) and the call with it.
-fn with_params(
+/// The type of the second argument (one that only `{}` parses as, when there is none), and the call with `input` and
+/// `params` as a `Result`.
+fn call_with_params(
     function: &ItemFn,
     signature: &Signature<'_>,
     usage: &str,
-    arguments: impl FnOnce(Tokens) -> Tokens,
+    returns: &str,
 ) -> syn::Result<(Tokens, Tokens)> {
     let name = signature.ident;
-    let (params, passed) = match signature.inputs.as_slice() {
-        [_] => (quote!(::sandbar_guest::__private::NoParams), quote!()),
-        [_, (_, syn::Type::Reference(by_reference))] => {
+    let (input, params, passed) = match signature.inputs.as_slice() {
+        [(_, input)] => (input, quote!(::sandbar_guest::__private::NoParams), quote!()),
+        [(_, input), (_, syn::Type::Reference(by_reference))] => {
             let params = &by_reference.elem;
-            (quote!(#params), quote!(params))
+            (input, quote!(#params), quote!(params))
         }
-        [_, (_, by_value)] => (quote!(#by_value), quote!(::core::clone::Clone::clone(params))),
-        _ => return Err(syn::Error::new_spanned(&function.sig.inputs, usage)),
+        [(_, input), (_, by_value)] => (input, quote!(#by_value), quote!(::core::clone::Clone::clone(params))),
+        _ => return Err(syn::Error::new_spanned(&function.sig, usage)),
     };
-    let arguments = arguments(passed);
-    Ok((params, quote!(#name(#arguments))))
+    // Says at the user's type that it is another.
+    let input_type = with_lifetimes(input, Lifetimes::Inferred);
+    let input = quote_spanned!(at(input)=> { let input: #input_type = input; input });
+    let call = signature.as_result(quote!(#name(#input, #passed)), returns)?;
+    Ok((params, call))
 }
 
 fn parse_columns(args: Tokens) -> syn::Result<Vec<LitStr>> {

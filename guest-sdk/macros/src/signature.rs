@@ -1,12 +1,19 @@
 //! What an attribute needs to know of the function under it.
 
-use proc_macro2::TokenStream as Tokens;
-use quote::quote;
-use syn::{Attribute, Expr, FnArg, GenericArgument, Ident, ItemFn, Lit, Meta, Pat, PathArguments, ReturnType, Type};
+use proc_macro2::{Span, TokenStream as Tokens};
+use quote::quote_spanned;
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{
+    Attribute, Expr, FnArg, GenericArgument, GenericParam, Ident, ItemFn, Lifetime, Lit, Meta, Pat, PathArguments,
+    ReturnType, Type,
+};
 
 /// A function's name, arguments, result and documentation.
 pub struct Signature<'a> {
     pub ident: &'a Ident,
+    /// The name as people read it, without `r#`.
+    pub name: String,
     /// Name and type of each argument.
     pub inputs: Vec<(String, &'a Type)>,
     pub output: Option<&'a Type>,
@@ -19,18 +26,22 @@ impl<'a> Signature<'a> {
     /// Refuses what the host can't call, pointing at it.
     pub fn parse(function: &'a ItemFn) -> syn::Result<Self> {
         let sig = &function.sig;
-        if let Some(generic) = sig.generics.type_params().next() {
+        if let Some(generic) = sig.generics.params.iter().find(|p| !matches!(p, GenericParam::Lifetime(_))) {
             return Err(syn::Error::new_spanned(generic, "the host calls one function, not a family: give the types"));
         }
         if let Some(token) = &sig.asyncness {
             return Err(syn::Error::new_spanned(token, "the host calls it and waits: it can't be async"));
+        }
+        if let Some(token) = &sig.unsafety {
+            return Err(syn::Error::new_spanned(token, "the host has nothing to promise: it can't be unsafe"));
         }
         let inputs = sig.inputs.iter().enumerate().map(|(i, input)| argument(i, input)).collect::<syn::Result<_>>()?;
         let output = match &sig.output {
             ReturnType::Default => None,
             ReturnType::Type(_, output) => Some(output.as_ref()),
         };
-        Ok(Signature { ident: &sig.ident, inputs, output, about: first_line(&function.attrs), function })
+        let name = sig.ident.unraw().to_string();
+        Ok(Signature { ident: &sig.ident, name, inputs, output, about: first_line(&function.attrs), function })
     }
 
     /// The type returned on success: `T` of `T` or of `Result<T, E>`.
@@ -44,12 +55,12 @@ impl<'a> Signature<'a> {
 
     /// `call` as a `Result<T, String>`.
     pub fn as_result(&self, call: Tokens, usage: &str) -> syn::Result<Tokens> {
-        self.success(usage)?;
-        let fallible = self.output.and_then(result_of).is_some();
-        Ok(if fallible {
-            quote!(#call.map_err(|e| ::std::string::ToString::to_string(&e)))
-        } else {
-            quote!(::core::result::Result::Ok(#call))
+        let success = self.success(usage)?;
+        let output = self.output.unwrap_or(success);
+        let span = output.span().resolved_at(Span::call_site());
+        Ok(match result_of(output) {
+            Some(_) => quote_spanned!(span=> #call.map_err(|e| ::std::string::ToString::to_string(&e))),
+            None => quote_spanned!(span=> ::core::result::Result::<_, ::std::string::String>::Ok(#call)),
         })
     }
 }
@@ -59,7 +70,7 @@ fn argument(index: usize, input: &FnArg) -> syn::Result<(String, &Type)> {
         FnArg::Receiver(receiver) => Err(syn::Error::new_spanned(receiver, "the host calls functions, not methods")),
         FnArg::Typed(typed) => {
             let name = match typed.pat.as_ref() {
-                Pat::Ident(ident) => ident.ident.to_string().trim_start_matches("r#").to_owned(),
+                Pat::Ident(ident) => ident.ident.unraw().to_string(),
                 _ => format!("argument_{index}"),
             };
             Ok((name, typed.ty.as_ref()))
@@ -76,6 +87,51 @@ fn result_of(output: &Type) -> Option<Option<&Type>> {
         GenericArgument::Type(success) => Some(success),
         _ => None,
     }))
+}
+
+/// What to put for the lifetimes of a type.
+#[derive(Debug, Clone, Copy)]
+pub enum Lifetimes {
+    /// `'static`: a type that can be named anywhere.
+    Static,
+    /// `'_`: whatever fits.
+    Inferred,
+}
+
+/// The type with other lifetimes in its references and arguments.
+pub fn with_lifetimes(of: &Type, lifetimes: Lifetimes) -> Type {
+    let mut of = of.clone();
+    replace(&mut of, lifetimes);
+    of
+}
+
+fn replace(of: &mut Type, lifetimes: Lifetimes) {
+    let lifetime = |span: Span| match lifetimes {
+        Lifetimes::Static => Lifetime::new("'static", span),
+        Lifetimes::Inferred => Lifetime::new("'_", span),
+    };
+    match of {
+        Type::Reference(reference) => {
+            reference.lifetime = Some(lifetime(reference.and_token.span));
+            replace(&mut reference.elem, lifetimes);
+        }
+        Type::Paren(inner) => replace(&mut inner.elem, lifetimes),
+        Type::Group(inner) => replace(&mut inner.elem, lifetimes),
+        Type::Slice(slice) => replace(&mut slice.elem, lifetimes),
+        Type::Path(path) => {
+            for segment in &mut path.path.segments {
+                let PathArguments::AngleBracketed(arguments) = &mut segment.arguments else { continue };
+                for argument in &mut arguments.args {
+                    match argument {
+                        GenericArgument::Lifetime(own) => *own = lifetime(own.span()),
+                        GenericArgument::Type(inner) => replace(inner, lifetimes),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 fn first_line(attributes: &[Attribute]) -> String {

@@ -1,7 +1,7 @@
 //! The imports of the contract.
 
 pub(crate) use crate::bindings::data::emit;
-pub(crate) use crate::bindings::groups::{Group as GroupAt, failed, fitted, model, next as next_group, predicted};
+pub(crate) use crate::bindings::groups::{failed, fitted, model, next as next_group, predicted};
 
 use crate::bindings::data;
 

@@ -28,7 +28,9 @@ pub(crate) fn with<T>(local: Local, call: impl FnOnce() -> T) -> (T, Local) {
 }
 
 fn local<T>(ask: impl FnOnce(&mut Local) -> T) -> T {
-    LOCAL.with_borrow_mut(|local| ask(local.as_mut().expect("there is no host here: call functions through sandbar_guest::testing")))
+    LOCAL.with_borrow_mut(|local| {
+        ask(local.as_mut().expect("there is no host here: call functions through sandbar_guest::testing"))
+    })
 }
 
 pub(crate) struct GroupAt {
@@ -77,7 +79,11 @@ pub(crate) fn model() -> Vec<u8> {
 
 pub(crate) fn fitted(model: &[u8], params: &str, predictions: &[u8]) {
     local(|local| {
-        local.settled.push(Ok(Fitted { model: model.to_vec(), params: params.to_owned(), predictions: numbers(predictions) }));
+        local.settled.push(Ok(Fitted {
+            model: model.to_vec(),
+            params: params.to_owned(),
+            predictions: numbers(predictions),
+        }));
     });
 }
 

@@ -20,6 +20,11 @@ impl Timestamp {
 }
 
 /// A type that a scalar function can take.
+#[diagnostic::on_unimplemented(
+    message = "a scalar function can't take `{Self}`",
+    label = "not a column's values",
+    note = "it takes numbers, `bool`, `Timestamp`, `&str`, `String`, slices of numbers such as `&[f64]`, or an `Option` of one of these"
+)]
 pub trait Argument {
     /// Buffers of a column of this type, validity first.
     const BUFFERS: usize;
@@ -32,16 +37,43 @@ pub trait Argument {
     /// What the function is given for a row.
     type Value<'a>;
 
-    /// The type of its column.
+    /// The type of a column that it takes.
     fn data_type() -> DataType;
-    /// A view of a column's buffers.
-    fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> Self::Column<'a>;
+
+    /// Views a column's buffers, of which there are [`Argument::BUFFERS`].
+    ///
+    /// # Errors
+    /// When the values are not what the function can take.
+    fn column<'a>(buffers: &Buffers<'a>, rows: usize) -> Result<Self::Column<'a>, String>;
+
     /// The value of a row.
     fn get<'a>(column: &Self::Column<'a>, row: usize) -> Self::Value<'a>;
 
-    /// A column of that name.
+    /// A column that it takes.
     fn field(name: &str) -> Field {
         Field::new(name, Self::data_type(), true)
+    }
+}
+
+/// The buffers of a column among those of a chunk.
+pub struct Buffers<'a> {
+    pub(super) body: &'a [u8],
+    /// Where each lies in the body: from, to.
+    pub(super) places: &'a [(usize, usize)],
+}
+
+impl<'a> Buffers<'a> {
+    /// Buffer `i` of the column, the validity first; empty where it is absent.
+    #[inline(always)]
+    fn get(&self, i: usize) -> &'a [u8] {
+        let (from, to) = self.places[i];
+        &self.body[from..to]
+    }
+
+    /// The validity: empty when there are no nulls.
+    #[inline(always)]
+    pub(super) fn validity(&self) -> &'a [u8] {
+        self.get(0)
     }
 }
 
@@ -70,8 +102,8 @@ macro_rules! fixed {
             }
 
             #[inline(always)]
-            fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> &'a [$native] {
-                values(buffers[1], rows)
+            fn column<'a>(buffers: &Buffers<'a>, rows: usize) -> Result<&'a [$native], String> {
+                Ok(values(buffers.get(1), rows))
             }
 
             #[inline(always)]
@@ -106,8 +138,9 @@ impl Argument for bool {
         DataType::Boolean
     }
 
-    fn column<'a>(buffers: &[&'a [u8]], _rows: usize) -> &'a [u8] {
-        buffers[1]
+    #[inline(always)]
+    fn column<'a>(buffers: &Buffers<'a>, _rows: usize) -> Result<&'a [u8], String> {
+        Ok(buffers.get(1))
     }
 
     #[inline(always)]
@@ -131,8 +164,9 @@ impl Argument for &str {
         DataType::Utf8
     }
 
-    fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> Self::Column<'a> {
-        (values(buffers[1], rows + 1), buffers[2])
+    #[inline(always)]
+    fn column<'a>(buffers: &Buffers<'a>, rows: usize) -> Result<Self::Column<'a>, String> {
+        Ok((values(buffers.get(1), rows + 1), buffers.get(2)))
     }
 
     #[inline(always)]
@@ -153,7 +187,8 @@ impl Argument for String {
         DataType::Utf8
     }
 
-    fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> Self::Column<'a> {
+    #[inline(always)]
+    fn column<'a>(buffers: &Buffers<'a>, rows: usize) -> Result<Self::Column<'a>, String> {
         <&str as Argument>::column(buffers, rows)
     }
 
@@ -173,9 +208,13 @@ impl<T: Argument + arrow_buffer::ArrowNativeType> Argument for &[T] {
         DataType::new_list(T::data_type(), true)
     }
 
-    fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> Self::Column<'a> {
-        assert!(buffers[2].is_empty(), "a list has nulls among its items; this function takes lists without");
-        (values(buffers[1], rows + 1), values(buffers[3], buffers[3].len() / size_of::<T>()))
+    #[inline(always)]
+    fn column<'a>(buffers: &Buffers<'a>, rows: usize) -> Result<Self::Column<'a>, String> {
+        let items = buffers.get(3);
+        match buffers.get(2).is_empty() {
+            true => Ok((values(buffers.get(1), rows + 1), values(items, items.len() / size_of::<T>()))),
+            false => Err("a list has nulls among its items: drop or fill them".to_owned()),
+        }
     }
 
     #[inline(always)]
@@ -196,8 +235,8 @@ impl<T: Argument> Argument for Option<T> {
     }
 
     #[inline(always)]
-    fn column<'a>(buffers: &[&'a [u8]], rows: usize) -> Self::Column<'a> {
-        (buffers[0], T::column(buffers, rows))
+    fn column<'a>(buffers: &Buffers<'a>, rows: usize) -> Result<Self::Column<'a>, String> {
+        Ok((buffers.validity(), T::column(buffers, rows)?))
     }
 
     #[inline(always)]

@@ -1,314 +1,182 @@
 //! Return types of scalar functions.
 
 use std::fmt::Display;
-use std::sync::Arc;
 
-use arrow_array::{RecordBatch, StringArray};
-use arrow_buffer::{NullBuffer, OffsetBuffer};
-use arrow_schema::{DataType, Field, Schema};
+use arrow_buffer::ArrowNativeType;
+use arrow_schema::{DataType, Field};
 
 use super::argument::{Argument, Timestamp, bit};
-use super::emit_column;
-use crate::bindings::data;
+use super::column::{Bits, Column, Lists, Texts, Values};
 
 /// A type that a scalar function can return.
+#[diagnostic::on_unimplemented(
+    message = "a scalar function can't return `{Self}`",
+    label = "not a value of a column",
+    note = "it returns a number, `bool`, `Timestamp`, `String`, `&str`, a `Vec` of numbers, an `Option` of one of these, or a `Result` of any"
+)]
 pub trait Return: Sized {
-    /// A column being built. Emptied by `emit`, its memory kept.
-    type Column: Default;
-    /// The value of a row that is null because an argument is.
-    const DATA_TYPE_NULLABLE: bool = true;
+    /// What the column's values are gathered in.
+    type Values: Values;
+    /// Whether a call can give a null.
+    const NULLS: bool;
 
-    /// The type of its column.
+    /// The column's type.
     fn data_type() -> DataType;
 
-    /// Appends `rows` rows: null where `mask` has a bit unset, else what `f` gives.
-    fn extend(
-        column: &mut Self::Column,
-        rows: usize,
-        mask: Option<&[u8]>,
-        f: impl FnMut(usize) -> Self,
-    ) -> Result<(), (usize, String)>;
+    /// Appends the value, or says that it is null (appending nothing) or failed.
+    ///
+    /// # Errors
+    /// The call's own error, in words.
+    fn push(self, values: &mut Self::Values) -> Result<bool, String>;
 
-    /// Hands the column to the host.
-    fn emit(column: &mut Self::Column, schema: &Schema, rows: usize) -> Result<(), String>;
-
-    /// A column of that name.
-    fn field(name: &str) -> Field {
-        Field::new(name, Self::data_type(), Self::DATA_TYPE_NULLABLE)
-    }
-}
-
-/// Values with a validity that is empty while there are no nulls.
-pub struct Values<T> {
-    values: Vec<T>,
-    validity: Vec<u8>,
-    nulls: usize,
-}
-
-impl<T> Default for Values<T> {
-    fn default() -> Self {
-        Values { values: Vec::new(), validity: Vec::new(), nulls: 0 }
-    }
-}
-
-impl<T: Default> Values<T> {
-    fn push(&mut self, value: Option<T>) {
-        let row = self.values.len();
-        if value.is_none() {
-            self.nulls += 1;
-            if self.validity.is_empty() {
-                self.validity = vec![0xff; row.div_ceil(8)];
-            }
-        }
-        if !self.validity.is_empty() || self.nulls > 0 {
-            self.validity.resize((row + 1).div_ceil(8), 0xff);
-            if value.is_none() {
-                self.validity[row / 8] &= !(1 << (row % 8));
-            }
-        }
-        self.values.push(value.unwrap_or_default());
-    }
-
-    fn clear(&mut self) {
-        self.values.clear();
-        self.validity.clear();
-        self.nulls = 0;
-    }
-
-    fn null_buffer(&self) -> Option<NullBuffer> {
-        (self.nulls > 0)
-            .then(|| NullBuffer::from((0..self.values.len()).map(|row| bit(&self.validity, row)).collect::<Vec<_>>()))
-    }
-}
-
-#[inline(always)]
-fn is_valid(mask: Option<&[u8]>, row: usize) -> bool {
-    mask.is_none_or(|m| bit(m, row))
-}
-
-/// A type that is a value in a column, as opposed to a wrapper around one.
-pub trait Plain: Sized {
-    type Item: Default;
-    fn item(self) -> Self::Item;
-    fn data_type() -> DataType;
-    fn emit(column: &mut Values<Self::Item>, schema: &Schema, rows: usize) -> Result<(), String>;
-}
-
-impl<P: Plain> Return for P {
-    type Column = Values<P::Item>;
-
-    fn data_type() -> DataType {
-        P::data_type()
-    }
-
+    /// Appends a value for each of `rows` rows.
     #[inline(always)]
     fn extend(
-        column: &mut Self::Column,
+        values: &mut Self::Values,
         rows: usize,
-        mask: Option<&[u8]>,
-        mut f: impl FnMut(usize) -> P,
+        mut value: impl FnMut(usize) -> Self,
     ) -> Result<(), (usize, String)> {
-        match mask {
-            None => column.values.extend((0..rows).map(|row| f(row).item())),
-            Some(_) => (0..rows).for_each(|row| column.push(is_valid(mask, row).then(|| f(row).item()))),
-        }
-        Ok(())
+        (0..rows).try_for_each(|row| value(row).push(values).map(|_| ()).map_err(|e| (row, e)))
     }
 
-    fn emit(column: &mut Self::Column, schema: &Schema, rows: usize) -> Result<(), String> {
-        P::emit(column, schema, rows)?;
-        column.clear();
-        Ok(())
+    /// The column.
+    fn field(name: &str) -> Field {
+        Field::new(name, Self::data_type(), true)
     }
 }
+
+/// Gathers the results of `rows` rows: null where `mask` has a bit unset (such rows are not computed), else what `value`
+/// gives. `first_row` is what the first of them is called in errors.
+///
+/// # Errors
+/// The first error of a row.
+#[inline(always)]
+pub fn gather<R: Return>(
+    column: &mut Column<R::Values>,
+    (first_row, rows): (usize, usize),
+    mask: Option<&[u8]>,
+    mut value: impl FnMut(usize) -> R,
+) -> Result<(), String> {
+    column.clear();
+    let failed = |(row, e): (usize, String)| format!("row {}: {e}", first_row + row);
+    if mask.is_none() && !R::NULLS {
+        return R::extend(column.values(), rows, value).map_err(failed);
+    }
+    for row in 0..rows {
+        let computed = mask.is_none_or(|mask| bit(mask, row));
+        if !computed || !value(row).push(column.values()).map_err(|e| failed((row, e)))? {
+            column.push_null(row, rows);
+        }
+    }
+    Ok(())
+}
+
+/// A value in a column, as opposed to a wrapper around one.
+pub trait Plain: Return {}
 
 impl<P: Plain> Return for Option<P> {
-    type Column = Values<P::Item>;
+    type Values = P::Values;
+    const NULLS: bool = true;
 
     fn data_type() -> DataType {
         P::data_type()
     }
 
     #[inline(always)]
-    fn extend(
-        column: &mut Self::Column,
-        rows: usize,
-        mask: Option<&[u8]>,
-        mut f: impl FnMut(usize) -> Self,
-    ) -> Result<(), (usize, String)> {
-        for row in 0..rows {
-            let value = if is_valid(mask, row) { f(row) } else { None };
-            column.push(value.map(P::item));
+    fn push(self, values: &mut P::Values) -> Result<bool, String> {
+        match self {
+            Some(value) => value.push(values),
+            None => Ok(false),
         }
-        Ok(())
-    }
-
-    fn emit(column: &mut Self::Column, schema: &Schema, rows: usize) -> Result<(), String> {
-        <P as Return>::emit(column, schema, rows)
     }
 }
 
-impl<P: Plain, E: Display> Return for Result<P, E> {
-    type Column = Values<P::Item>;
+impl<R: Return, E: Display> Return for Result<R, E> {
+    type Values = R::Values;
+    const NULLS: bool = R::NULLS;
 
     fn data_type() -> DataType {
-        P::data_type()
+        R::data_type()
     }
 
     #[inline(always)]
-    fn extend(
-        column: &mut Self::Column,
-        rows: usize,
-        mask: Option<&[u8]>,
-        mut f: impl FnMut(usize) -> Self,
-    ) -> Result<(), (usize, String)> {
-        for row in 0..rows {
-            if !is_valid(mask, row) {
-                column.push(None);
-                continue;
-            }
-            match f(row) {
-                Ok(value) => column.push(Some(value.item())),
-                Err(e) => return Err((row, e.to_string())),
-            }
+    fn push(self, values: &mut R::Values) -> Result<bool, String> {
+        match self {
+            Ok(value) => value.push(values),
+            Err(e) => Err(e.to_string()),
         }
-        Ok(())
-    }
-
-    fn emit(column: &mut Self::Column, schema: &Schema, rows: usize) -> Result<(), String> {
-        <P as Return>::emit(column, schema, rows)
     }
 }
 
-macro_rules! natives {
-    ($($type:ty),*) => {$(
-        impl Plain for $type {
-            type Item = $type;
+/// Types gathered as numbers.
+macro_rules! numbers {
+    ($($type:ty => $native:ty, $number:expr;)*) => {$(
+        impl Plain for $type {}
 
-            #[inline(always)]
-            fn item(self) -> $type {
-                self
-            }
+        impl Return for $type {
+            type Values = Vec<$native>;
+            const NULLS: bool = false;
 
             fn data_type() -> DataType {
                 <$type as Argument>::data_type()
             }
 
-            fn emit(column: &mut Values<$type>, schema: &Schema, rows: usize) -> Result<(), String> {
-                emit_column(schema, rows, column.nulls, &[&column.validity, native_bytes(&column.values)])
+            #[inline(always)]
+            fn push(self, values: &mut Vec<$native>) -> Result<bool, String> {
+                values.push($number(self));
+                Ok(true)
+            }
+
+            #[inline(always)]
+            fn extend(values: &mut Vec<$native>, rows: usize, mut value: impl FnMut(usize) -> Self) -> Result<(), (usize, String)> {
+                values.extend((0..rows).map(|row| $number(value(row))));
+                Ok(())
             }
         }
     )*};
 }
 
-natives!(i8, i16, i32, i64, u8, u16, u32, u64, f32, f64);
-
-fn native_bytes<T: arrow_buffer::ArrowNativeType>(values: &[T]) -> &[u8] {
-    // SAFETY: native types have no padding.
-    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+numbers! {
+    i8 => i8, std::convert::identity;
+    i16 => i16, std::convert::identity;
+    i32 => i32, std::convert::identity;
+    i64 => i64, std::convert::identity;
+    u8 => u8, std::convert::identity;
+    u16 => u16, std::convert::identity;
+    u32 => u32, std::convert::identity;
+    u64 => u64, std::convert::identity;
+    f32 => f32, std::convert::identity;
+    f64 => f64, std::convert::identity;
+    Timestamp => i64, Timestamp::micros;
 }
 
-impl Plain for Timestamp {
-    type Item = i64;
+/// Types gathered in something else.
+macro_rules! gathered {
+    ($([$($generics:tt)*] $type:ty => $values:ty, $data_type:expr, |$value:ident| $item:expr;)*) => {$(
+        impl<$($generics)*> Plain for $type {}
 
-    fn item(self) -> i64 {
-        self.micros()
-    }
+        impl<$($generics)*> Return for $type {
+            type Values = $values;
+            const NULLS: bool = false;
 
-    fn data_type() -> DataType {
-        <Timestamp as Argument>::data_type()
-    }
+            fn data_type() -> DataType {
+                $data_type
+            }
 
-    fn emit(column: &mut Values<i64>, schema: &Schema, rows: usize) -> Result<(), String> {
-        <i64 as Plain>::emit(column, schema, rows)
-    }
-}
-
-impl Plain for bool {
-    type Item = bool;
-
-    fn item(self) -> bool {
-        self
-    }
-
-    fn data_type() -> DataType {
-        DataType::Boolean
-    }
-
-    fn emit(column: &mut Values<bool>, schema: &Schema, rows: usize) -> Result<(), String> {
-        let mut bits = vec![0u8; rows.div_ceil(8)];
-        for (row, value) in column.values.iter().enumerate() {
-            bits[row / 8] |= u8::from(*value) << (row % 8);
+            #[inline(always)]
+            fn push(self, values: &mut $values) -> Result<bool, String> {
+                let $value = self;
+                values.push($item);
+                Ok(true)
+            }
         }
-        emit_column(schema, rows, column.nulls, &[&column.validity, &bits])
-    }
+    )*};
 }
 
-impl Plain for String {
-    type Item = String;
-
-    fn item(self) -> String {
-        self
-    }
-
-    fn data_type() -> DataType {
-        DataType::Utf8
-    }
-
-    fn emit(column: &mut Values<String>, schema: &Schema, _rows: usize) -> Result<(), String> {
-        let text = StringArray::from_iter_values(&column.values);
-        let (offsets, bytes, _) = text.into_parts();
-        emit_array(schema, StringArray::new(offsets, bytes, column.null_buffer()))
-    }
-}
-
-impl Plain for &str {
-    type Item = String;
-
-    fn item(self) -> String {
-        self.to_owned()
-    }
-
-    fn data_type() -> DataType {
-        DataType::Utf8
-    }
-
-    fn emit(column: &mut Values<String>, schema: &Schema, rows: usize) -> Result<(), String> {
-        <String as Plain>::emit(column, schema, rows)
-    }
-}
-
-/// A list of values without nulls.
-impl<T: Argument + arrow_buffer::ArrowNativeType> Plain for Vec<T> {
-    type Item = Vec<T>;
-
-    fn item(self) -> Vec<T> {
-        self
-    }
-
-    fn data_type() -> DataType {
-        DataType::new_list(T::data_type(), true)
-    }
-
-    fn emit(column: &mut Values<Vec<T>>, schema: &Schema, _rows: usize) -> Result<(), String> {
-        let offsets = OffsetBuffer::<i32>::from_lengths(column.values.iter().map(Vec::len));
-        let items: Vec<T> = column.values.iter().flatten().copied().collect();
-        let items = arrow_data::ArrayData::builder(T::data_type())
-            .len(items.len())
-            .add_buffer(arrow_buffer::Buffer::from_vec(items));
-        let items = arrow_array::make_array(items.build().map_err(|e| e.to_string())?);
-        let field = Arc::new(Field::new_list_field(T::data_type(), true));
-        emit_array(
-            schema,
-            arrow_array::ListArray::try_new(field, offsets, items, column.null_buffer()).map_err(|e| e.to_string())?,
-        )
-    }
-}
-
-fn emit_array(schema: &Schema, array: impl arrow_array::Array + 'static) -> Result<(), String> {
-    let batch = RecordBatch::try_new(Arc::new(schema.clone()), vec![Arc::new(array)]).map_err(|e| e.to_string())?;
-    let out = sandbar_batch::encode(&batch).map_err(|e| e.to_string())?;
-    let buffers: Vec<&[u8]> = out.buffers.iter().map(|(_, b)| b.as_slice()).collect();
-    data::emit(&out.header, &buffers);
-    Ok(())
+gathered! {
+    [] bool => Bits, DataType::Boolean, |value| value;
+    [] String => Texts, DataType::Utf8, |value| value.as_bytes();
+    [] &str => Texts, DataType::Utf8, |value| value.as_bytes();
+    [T: Argument + ArrowNativeType] Vec<T> => Lists<T>, DataType::new_list(T::data_type(), true), |value| &value;
+    [T: Argument + ArrowNativeType] &[T] => Lists<T>, DataType::new_list(T::data_type(), true), |value| value;
 }

@@ -67,7 +67,7 @@ async fn run(arguments: Arguments) -> ExitCode {
         Command::Inspect { component, json } => run_inspect(&component, json).await,
     };
     result.unwrap_or_else(|failure| {
-        eprintln!("error: {failure}");
+        output::talk(&format!("error: {failure}"));
         failure.code()
     })
 }

@@ -1,5 +1,6 @@
 //! What commands print: data on standard output, talk on standard error.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use sandbar_node::{Inspected, Job, Predicted, Summary, Table};
@@ -9,7 +10,35 @@ use crate::CliError;
 /// Groups shown in the table, and failures listed.
 const SHOWN: usize = 10;
 
+/// `text` as a terminal may show it: guests and files choose some of the words
+/// that are printed, and control characters among them are not printed as they are.
+fn plain(text: &str) -> Cow<'_, str> {
+    let is_harmless = |c: char| c == '\n' || !c.is_control();
+    if text.chars().all(is_harmless) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_harmless(c) {
+            out.push(c);
+        } else {
+            out.extend(c.escape_default());
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Says `text` on standard error. Its further lines are indented, so that none
+/// can pass for something else that the host says.
+pub(crate) fn talk(text: &str) {
+    eprintln!("{}", plain(text.trim_end()).replace('\n', "\n  "));
+}
+
 fn print(text: &str) -> Result<(), CliError> {
+    write(&plain(text))
+}
+
+fn write(text: &str) -> Result<(), CliError> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         // Whoever reads has had enough.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -22,13 +51,14 @@ pub(crate) fn line(text: &str) -> Result<(), CliError> {
 }
 
 fn json(value: &impl serde::Serialize) -> Result<(), CliError> {
-    line(&serde_json::to_string(value).map_err(|e| CliError::Failed(e.to_string()))?)
+    let text = serde_json::to_string(value).map_err(|e| CliError::Failed(e.to_string()))?;
+    write(&format!("{text}\n"))
 }
 
 pub(crate) fn summary(summary: &Summary, job: &Job, as_json: bool) -> Result<(), CliError> {
     for failure in summary.failures.iter().take(SHOWN) {
         let model = failure.model.as_ref().map_or(String::new(), |m| format!(", model {m}"));
-        eprintln!("failed: {}{model}: {} [{}]", failure.group, failure.message, failure.code);
+        talk(&format!("failed: {}{model}: {} [{}]", failure.group, failure.message, failure.code));
     }
     if summary.failed as usize > SHOWN {
         eprintln!(
@@ -75,6 +105,9 @@ fn render(table: &Table) -> String {
 }
 
 pub(crate) fn predicted(predicted: &Predicted, as_json: bool) -> Result<(), CliError> {
+    if let Some(failure) = &predicted.failure {
+        talk(&format!("failed: {failure}"));
+    }
     if as_json {
         return json(predicted);
     }
@@ -105,4 +138,20 @@ pub(crate) fn inspection(inspection: &Inspected, as_json: bool) -> Result<(), Cl
     out.push_str("imports\n");
     inspection.imports.iter().for_each(|import| out.push_str(&format!("  {import}\n")));
     print(&out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_do_not_write_to_the_terminal() {
+        for (text, expected) in [
+            ("über\n- 10 µs", "über\n- 10 µs"),
+            ("\x1b[2Jgone", "\\u{1b}[2Jgone"),
+            ("a\r\tb\x07\u{9b}", "a\\r\\tb\\u{7}\\u{9b}"),
+        ] {
+            assert_eq!(plain(text), expected);
+        }
+    }
 }

@@ -16,7 +16,7 @@ pub enum NodeError {
     #[error("the job is wrong: {0}")]
     Job(String),
     /// Reading, grouping or writing failed.
-    #[error(transparent)]
+    #[error("{0} [{code}]", code = .0.code().as_str())]
     Data(#[from] DatasetError),
     /// A component can't be used, or a transform failed.
     #[error("{0}")]

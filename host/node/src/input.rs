@@ -1,38 +1,37 @@
 //! Batches and units of groups as inputs of calls.
 
+use std::sync::Arc;
+
 use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
 use sandbar_batch::Encoded;
 use sandbar_core::{Code, Fault};
 use sandbar_dataset::Unit;
-use sandbar_store::{Object, Part};
-use sandbar_worker::{Groups, Payload};
+use sandbar_store::{Lent, Part};
+use sandbar_worker::{Groups, Payload, Pool};
 
 /// Inputs up to this size go inside the message.
 const INLINE_BYTES_MAX: usize = 2 << 10;
-const PAGE: u64 = 4096;
+const PAGE: usize = 4096;
 const GROUP_BYTES: usize = 24;
-
-fn host(e: std::io::Error) -> Fault {
-    Fault::new(Code::Host, format!("memory for the input of a call: {e}"))
-}
 
 fn encode(batch: &RecordBatch) -> Result<Encoded, Fault> {
     sandbar_batch::encode(batch).map_err(|e| Fault::new(Code::Columns, e.to_string()))
 }
 
 /// A batch as the input of a scalar or batch function.
-pub(crate) fn of_batch(batch: &RecordBatch) -> Result<Payload, Fault> {
+pub(crate) fn of_batch(pool: &Pool, batch: &RecordBatch) -> Result<Payload, Fault> {
     let encoded = encode(batch)?;
     if encoded.header.len() + encoded.body_bytes <= INLINE_BYTES_MAX {
         let body = encoded.body();
         return Ok(Payload::Inline { header: encoded.header, body });
     }
-    let (file, _) = write(&encoded, &[])?;
+    let (file, _) = write(pool, &encoded, &[])?;
     Ok(Payload::File { file, body_bytes: encoded.body_bytes as u64, header_bytes: encoded.header.len() as u64 })
 }
 
 /// The groups of a unit as the input of trainers.
-pub(crate) fn of_unit(unit: &Unit) -> Result<(Payload, Groups), Fault> {
+pub(crate) fn of_unit(pool: &Pool, unit: &Unit) -> Result<(Payload, Groups), Fault> {
     let encoded = encode(&unit.batch)?;
     let mut table = Vec::with_capacity(unit.groups.len() * GROUP_BYTES);
     for group in &unit.groups {
@@ -41,12 +40,13 @@ pub(crate) fn of_unit(unit: &Unit) -> Result<(Payload, Groups), Fault> {
         }
         table.extend_from_slice(&group.seed.to_le_bytes());
     }
-    let targets: Vec<u8> = unit.test_targets.iter().flat_map(|t| t.to_le_bytes()).collect();
-    with_groups(&encoded, unit.groups.len(), &table, &targets)
+    let targets = Buffer::from_slice_ref(&unit.test_targets);
+    with_groups(pool, &encoded, unit.groups.len(), &table, &targets)
 }
 
 /// Rows of groups with the stored model of each.
 pub(crate) fn of_models(
+    pool: &Pool,
     batch: &RecordBatch,
     groups: &[(u32, u32)],
     models: &[&[u8]],
@@ -66,31 +66,34 @@ pub(crate) fn of_models(
         extra.extend_from_slice(&offset.to_le_bytes());
     }
     models.iter().for_each(|model| extra.extend_from_slice(model));
-    with_groups(&encoded, groups.len(), &table, &extra)
+    with_groups(pool, &encoded, groups.len(), &table, &extra)
 }
 
-fn with_groups(encoded: &Encoded, count: usize, table: &[u8], extra: &[u8]) -> Result<(Payload, Groups), Fault> {
-    let (file, places) = write(encoded, &[table, extra])?;
+fn with_groups(
+    pool: &Pool,
+    encoded: &Encoded,
+    count: usize,
+    table: &[u8],
+    extra: &[u8],
+) -> Result<(Payload, Groups), Fault> {
+    let (file, places) = write(pool, encoded, &[table, extra])?;
     let payload =
         Payload::File { file, body_bytes: encoded.body_bytes as u64, header_bytes: encoded.header.len() as u64 };
     let groups =
-        Groups { count: count as u32, table_at: places[0], extra_at: places[1], extra_bytes: extra.len() as u64 };
+        Groups { count: count as u32, table_at: places[0] as u64, extra_at: places[1] as u64, extra_bytes: extra.len() as u64 };
     Ok((payload, groups))
 }
 
 /// `body | header | others…`, each from a page on; says where the others are.
-fn write(encoded: &Encoded, others: &[&[u8]]) -> Result<(Object, Vec<u64>), Fault> {
-    let mut parts: Vec<Part<'_>> = encoded.buffers.iter().map(|(at, bytes)| Part { at: *at as u64, bytes }).collect();
-    let mut end = (encoded.body_bytes as u64).next_multiple_of(PAGE);
+fn write(pool: &Pool, encoded: &Encoded, others: &[&[u8]]) -> Result<(Arc<Lent>, Vec<usize>), Fault> {
+    let mut parts: Vec<Part<'_>> = encoded.buffers.iter().map(|(at, bytes)| Part { at: *at, bytes }).collect();
+    let mut end = encoded.body_bytes.next_multiple_of(PAGE);
     let mut places = Vec::new();
     for bytes in std::iter::once(&encoded.header.as_slice()).chain(others) {
         places.push(end);
-        if !bytes.is_empty() {
-            parts.push(Part { at: end, bytes });
-        }
-        end = (end + bytes.len() as u64).next_multiple_of(PAGE);
+        parts.push(Part { at: end, bytes });
+        end = (end + bytes.len()).next_multiple_of(PAGE);
     }
-    let file = Object::write(end, &parts).map_err(host)?;
     places.remove(0);
-    Ok((file, places))
+    Ok((pool.lend(end, &parts)?, places))
 }

@@ -215,7 +215,7 @@ impl Run {
             first += group.rows.len() as u32;
         }
         let stored: Vec<&[u8]> = call.groups.iter().map(|g| self.models.stored(g.model)).collect();
-        let (payload, groups) = input::of_models(&batch, &table, &stored)?;
+        let (payload, groups) = input::of_models(&node.pool, &batch, &table, &stored)?;
         let binding = self.models.binding(call.trainer).clone();
         let request = Request {
             binding,
@@ -256,13 +256,14 @@ fn scatter(
     let malformed = || Fault::new(Code::BadOutput, "the predictions are malformed");
     let column = |name: &str| batch.column_by_name(name).ok_or_else(malformed);
     let groups = column("group")?.as_primitive_opt::<UInt32Type>().ok_or_else(malformed)?;
+    let codes = column("code")?.as_string_opt::<i32>().ok_or_else(malformed)?;
     let errors = column("error")?.as_string_opt::<i32>().ok_or_else(malformed)?;
     let lists: &ListArray = column("predictions")?.as_list_opt::<i32>().ok_or_else(malformed)?;
     let mut count = 0;
     for row in 0..batch.num_rows() {
         let group = call.groups.get(groups.value(row) as usize).ok_or_else(malformed)?;
         if errors.is_valid(row) {
-            part.failure.get_or_insert_with(|| errors.value(row).to_owned());
+            part.failure.get_or_insert_with(|| format!("{} [{}]", errors.value(row), codes.value(row)));
             continue;
         }
         let list = lists.value(row);

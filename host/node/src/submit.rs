@@ -307,7 +307,7 @@ async fn train_unit(running: &Running, unit: Unit) -> Result<(Unit, Option<Recor
         let failures = results::failures(&unit, &running.labels, &[]);
         return Ok((unit, None, failures));
     }
-    let (payload, groups) = input::of_unit(&unit)?;
+    let (payload, groups) = input::of_unit(&running.pool, &unit)?;
     let calls = running.models.iter().map(|binding| {
         let work = Work::Fit(payload.clone(), groups);
         fit(
@@ -364,7 +364,12 @@ struct Sink {
 const PREVIEW_ROWS: usize = 60;
 
 impl Sink {
-    fn new(output: &Path, schema: Schema, keys: usize, metadata: Vec<(String, String)>) -> Result<Sink, NodeError> {
+    fn new(
+        output: &Path,
+        schema: Schema,
+        keys: usize,
+        metadata: Vec<(String, String)>,
+    ) -> Result<Sink, NodeError> {
         let writer = ParquetOutput::create(output, Arc::new(schema), metadata)?;
         Ok(Sink { writer, keys, kept: Some(Vec::new()), kept_rows: 0, preview: None, summary: Summary::default() })
     }

@@ -81,7 +81,7 @@ impl Transform {
         limits: &Limits,
     ) -> Result<RecordBatch, Fault> {
         let input = self.project(&batch).map_err(|f| f.of(&self.udf))?;
-        let work = Work::Process(input::of_batch(&input).map_err(|f| f.of(&self.udf))?);
+        let work = Work::Process(input::of_batch(pool, &input).map_err(|f| f.of(&self.udf))?);
         let request =
             Request { binding: self.callable.binding.clone(), seed, limits: *limits, work, without: Vec::new() };
         let out = pool.call(request).await?.batches;

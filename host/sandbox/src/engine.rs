@@ -17,7 +17,7 @@ use crate::state::State;
 /// small guest touches. Given-back pages fault in again, one by one.
 const KEEP_RESIDENT_BYTES: usize = 4 << 20;
 const KEEP_TABLE_BYTES: usize = 64 << 10;
-/// Sandboxes alive at once in one process.
+/// Sandboxes alive at once in a worker.
 const SANDBOXES_MAX: u32 = 8;
 
 /// Compiles a component to native code for this machine, after checking that it
@@ -60,18 +60,18 @@ fn config() -> Config {
     config
 }
 
-fn pooling(limits: &Limits) -> PoolingAllocationConfig {
+fn pooling(limits: &Limits, sandboxes: u32) -> PoolingAllocationConfig {
     let mut pool = PoolingAllocationConfig::new();
-    pool.total_component_instances(SANDBOXES_MAX)
-        .total_core_instances(SANDBOXES_MAX * limits.instances_max)
+    pool.total_component_instances(sandboxes)
+        .total_core_instances(sandboxes * limits.instances_max)
         .max_core_instances_per_component(limits.instances_max)
-        .total_memories(SANDBOXES_MAX)
-        .max_memories_per_component(SANDBOXES_MAX)
-        .total_tables(SANDBOXES_MAX * limits.tables_max)
+        .total_memories(sandboxes)
+        .max_memories_per_component(sandboxes)
+        .total_tables(sandboxes * limits.tables_max)
         .max_tables_per_component(limits.tables_max)
         .table_elements(limits.table_elements_max as usize)
         .total_stacks(1)
-        .max_unused_warm_slots(SANDBOXES_MAX)
+        .max_unused_warm_slots(sandboxes)
         .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
         .table_keep_resident(KEEP_TABLE_BYTES)
         .pagemap_scan(Enabled::Auto);
@@ -88,12 +88,17 @@ pub struct Engine {
 impl Engine {
     /// An engine whose pool allows what `limits` allow.
     pub fn new(limits: &Limits) -> Result<Engine, Fault> {
+        Engine::with_room(limits, SANDBOXES_MAX)
+    }
+
+    /// As [`Engine::new`], with room for so many sandboxes at once.
+    pub fn with_room(limits: &Limits, sandboxes: u32) -> Result<Engine, Fault> {
         let mut config = config();
-        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(limits)));
+        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(limits, sandboxes)));
         config.parallel_compilation(false);
         let engine = wasmtime::Engine::new(&config).map_err(host)?;
         let linker = imports::linker(&engine).map_err(host)?;
-        let slots = probe_slots(&engine).map_err(host)?;
+        let slots = probe_slots(&engine, sandboxes).map_err(host)?;
         Ok(Engine { engine, linker, slots: Arc::new(slots) })
     }
 
@@ -104,7 +109,9 @@ impl Engine {
     /// is run as it is.
     pub unsafe fn load(&self, code: &[u8], image_end: u64) -> Result<Program, Fault> {
         // SAFETY: passed on to the caller.
-        let component = unsafe { Component::deserialize(&self.engine, code) }.map_err(host)?;
+        let component = unsafe { Component::deserialize(&self.engine, code) };
+        // The code is of this build; what is left to refuse it for is what it asks of the pool.
+        let component = component.map_err(|e| Fault::new(Code::Compile, format!("it asks for more than a sandbox has: {e:#}")))?;
         let pre = self.linker.instantiate_pre(&component).map_err(|e| Fault::new(Code::Import, format!("{e:#}")))?;
         let exports = Exports::find(&component)?;
         Ok(Program { pre, exports, image_end, slots: self.slots.clone() })
@@ -124,7 +131,7 @@ const PROBE: &str = r#"(component
     (func (export "run") (canon lift (core func $main "run"))))"#;
 
 /// Fills every slot of the pool with a probe, and notes where its memory is.
-fn probe_slots(engine: &wasmtime::Engine) -> wasmtime::Result<Slots> {
+fn probe_slots(engine: &wasmtime::Engine, sandboxes: u32) -> wasmtime::Result<Slots> {
     let binary = wat::parse_str(PROBE).map_err(|e| wasmtime::format_err!("{e}"))?;
     let component = Component::new(engine, binary)?;
     let mut linker = Linker::<Vec<usize>>::new(engine);
@@ -137,7 +144,7 @@ fn probe_slots(engine: &wasmtime::Engine) -> wasmtime::Result<Slots> {
         },
     )?;
     let mut store = Store::new(engine, Vec::new());
-    for _ in 0..SANDBOXES_MAX {
+    for _ in 0..sandboxes {
         let instance = linker.instantiate(&mut store, &component)?;
         instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
     }

@@ -4,7 +4,7 @@ use sandbar_core::Code;
 use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, WasmList, WasmStr};
 use wasmtime::{Engine, Error, Result, StoreContextMut};
 
-use crate::memory::{PAGE_BYTES, Region};
+use crate::memory::{OVERLAYS_MAX, PAGE_BYTES, Region};
 use crate::services::{GroupAt, Level, Predictions, Refusal};
 use crate::state::State;
 
@@ -81,6 +81,9 @@ fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Resu
             "it maps pages over its initialised data, which ends at {}",
             state.image_end
         )));
+    }
+    if !state.overlays.has_room_for(pages) {
+        return refuse(Refusal::bad_request(format!("it maps more than {OVERLAYS_MAX} regions; map larger ones")));
     }
     // SAFETY: the region was just checked to lie in the guest's memory, behind its image; no reference
     // into it lives; inputs with a file are sealed and were checked to have the pages.

@@ -4,6 +4,7 @@ use sandbar_core::{Code, Fault, Function, Kind};
 use wasmtime::Store;
 use wasmtime::component::{ComponentNamedList, ComponentType, Lift, Lower, TypedFunc};
 
+use crate::contract::GUEST;
 use crate::engine::Program;
 use crate::fault::fault;
 use crate::services::Services;
@@ -136,8 +137,10 @@ impl<'p> Instance<'p> {
         R: ComponentNamedList + Lift + 'static,
     {
         let function: Result<TypedFunc<P, R>, _> = self.instance.get_typed_func(&mut self.store, export(self.program));
-        let result = function.and_then(|f| f.call(&mut self.store, params));
-        result.map_err(|error| {
+        let function = function.map_err(|error| {
+            Fault::new(Code::Contract, format!("a function of its `{GUEST}` has another type: {error:#}"))
+        })?;
+        function.call(&mut self.store, params).map_err(|error| {
             self.store.data_mut().flush_output();
             fault(self.store.data_mut(), error)
         })

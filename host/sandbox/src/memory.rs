@@ -19,7 +19,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// More overlays than this in one sandbox are refused: each may cost the process two mappings.
-const OVERLAYS_MAX: usize = 1024;
+pub(crate) const OVERLAYS_MAX: usize = 1024;
 
 /// The regions of one sandbox that hold an object's pages. Dropping it puts
 /// anonymous pages back.
@@ -42,6 +42,11 @@ impl Region {
 }
 
 impl Overlays {
+    /// Whether `region` may be laid: it replaces another, or they are few enough.
+    pub(crate) fn has_room_for(&self, region: Region) -> bool {
+        self.0.len() < OVERLAYS_MAX || self.0.contains(&region)
+    }
+
     /// Lays `file`, from byte `offset` on, over `region`.
     ///
     /// # Safety
@@ -51,9 +56,6 @@ impl Overlays {
     /// `region`.
     pub(crate) unsafe fn lay(&mut self, region: Region, file: BorrowedFd<'_>, offset: u64) -> Result<(), String> {
         if !self.0.contains(&region) {
-            if self.0.len() == OVERLAYS_MAX {
-                return Err(format!("more than {OVERLAYS_MAX} regions are mapped"));
-            }
             self.0.push(region);
         }
         let at = region.address as *mut c_void;

@@ -1,6 +1,7 @@
 //! Memory files in this process's memory.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -12,7 +13,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::Object;
 
-/// A sealed file, readable in place.
+/// A file whose bytes do not change, readable in place.
 #[derive(Debug)]
 pub struct Mapping {
     at: NonNull<u8>,
@@ -33,8 +34,21 @@ impl Mapping {
     /// Maps the first `bytes` of a file that someone else sealed, after checking
     /// that it is sealed and that long.
     pub fn sealed(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Mapping> {
+        Mapping::with_seals(file, bytes, SealFlags::SHRINK | SealFlags::WRITE)
+    }
+
+    /// Maps the first `bytes` of a file that is [lent](crate::Lent) to this
+    /// process, after checking that it is that long and stays so.
+    ///
+    /// # Safety
+    /// It is not written while the mapping lives.
+    pub unsafe fn lent(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Mapping> {
+        Mapping::with_seals(file, bytes, SealFlags::SHRINK)
+    }
+
+    fn with_seals(file: BorrowedFd<'_>, bytes: u64, seals: SealFlags) -> io::Result<Mapping> {
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-        if !fcntl_get_seals(file)?.contains(SealFlags::SHRINK | SealFlags::WRITE) {
+        if !fcntl_get_seals(file)?.contains(seals) {
             return Err(wrong("the file is not sealed"));
         }
         if (fstat(file)?.st_size as u64) < bytes {
@@ -56,7 +70,8 @@ impl Deref for Mapping {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: mapped in `sealed`, unmapped in `drop`; sealed, so that the bytes neither change nor end.
+        // SAFETY: mapped in `with_seals`, unmapped in `drop`; the bytes do not end (sealed) and do not change (sealed,
+        // or so the caller of `lent` promised).
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.bytes) }
     }
 }
@@ -64,7 +79,7 @@ impl Deref for Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            // SAFETY: mapped in `sealed`; slices of it can't outlive it.
+            // SAFETY: mapped in `with_seals`; slices of it can't outlive it.
             let _ = unsafe { munmap(self.at.as_ptr().cast(), self.bytes) };
         }
     }
@@ -112,35 +127,42 @@ impl Scratch {
         self.bytes
     }
 
-    /// Copies `to.len()` bytes from `at` on. The other process may be writing
-    /// them: what is copied is some bytes, to be checked as such.
-    ///
-    /// # Panics
-    /// When the range is not in the memory.
-    pub fn read(&self, at: usize, to: &mut [u8]) {
-        assert!(
-            at.checked_add(to.len()).is_some_and(|end| end <= self.bytes),
-            "{} bytes at {at} of {}",
-            to.len(),
-            self.bytes
-        );
-        // SAFETY: in bounds; `to` is not shared memory.
-        unsafe { std::ptr::copy_nonoverlapping(self.at.as_ptr().add(at), to.as_mut_ptr(), to.len()) }
-    }
-
     /// Copies `from` to `at`.
     ///
     /// # Panics
     /// When the range is not in the memory.
     pub fn write(&self, at: usize, from: &[u8]) {
-        assert!(
-            at.checked_add(from.len()).is_some_and(|end| end <= self.bytes),
-            "{} bytes at {at} of {}",
-            from.len(),
-            self.bytes
-        );
+        assert!(self.has(at, from.len()), "{} bytes at {at} of {}", from.len(), self.bytes);
         // SAFETY: in bounds; `from` is not shared memory: it was made by this process from its own.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.at.as_ptr().add(at), from.len()) }
+    }
+
+    /// Copies `to.len()` bytes from `at` on. The other process may be writing
+    /// them: what is copied is some bytes, to be checked as such.
+    ///
+    /// # Panics
+    /// When the range is not in the memory.
+    pub fn read<'a>(&self, at: usize, to: &'a mut [MaybeUninit<u8>]) -> &'a mut [u8] {
+        assert!(self.has(at, to.len()), "{} bytes at {at} of {}", to.len(), self.bytes);
+        // SAFETY: in bounds; `to` is not shared memory, and initialised by this.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.at.as_ptr().add(at), to.as_mut_ptr().cast(), to.len());
+            to.assume_init_mut()
+        }
+    }
+
+    /// Writes zeros.
+    ///
+    /// # Panics
+    /// When the range is not in the memory.
+    pub fn clear(&self, at: usize, bytes: usize) {
+        assert!(self.has(at, bytes), "{bytes} bytes at {at} of {}", self.bytes);
+        // SAFETY: in bounds.
+        unsafe { std::ptr::write_bytes(self.at.as_ptr().add(at), 0, bytes) }
+    }
+
+    fn has(&self, at: usize, bytes: usize) -> bool {
+        at.checked_add(bytes).is_some_and(|end| end <= self.bytes)
     }
 
     /// The `index`th u64, for both processes to read and write.

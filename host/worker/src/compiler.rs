@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use sandbar_core::{Code, ComponentId, Fault};
-use sandbar_store::{Object, Part};
+use sandbar_store::Object;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::process::Command;
@@ -89,8 +89,7 @@ impl Compiler {
                 kept
             }
         };
-        let code = Object::write(kept.code.len() as u64, &[Part { at: 0, bytes: &kept.code }])
-            .map_err(|e| Fault::new(Code::Host, e.to_string()))?;
+        let code = Object::new(&kept.code).map_err(|e| Fault::new(Code::Host, e.to_string()))?;
         Ok(Compiled { id, number: NUMBERS.fetch_add(1, Ordering::Relaxed), code, image_end: kept.image_end })
     }
 

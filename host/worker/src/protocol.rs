@@ -7,13 +7,17 @@
 //! sends programs, bindings and calls; the worker answers each call, in order.
 //! Whichever sees the socket closed ends.
 //!
-//! Data does not travel in messages, unless it is small: inputs are sealed
-//! memory files, outputs are written into the call's slot.
+//! Data does not travel in messages, unless it is small: inputs are memory files
+//! that the node lends to the call and writes no more until it has its answer,
+//! outputs are written into the call's slot.
 //!
 //! An input file is `body | header | groups | test targets`, each part starting
 //! at a page. A guest sees the body only.
 
+use std::sync::Arc;
+
 use sandbar_core::{Fault, Limits};
+use sandbar_store::Lent;
 use serde::{Deserialize, Serialize};
 
 /// Largest message; below the default bound of a Unix datagram.
@@ -108,10 +112,10 @@ pub enum Payload {
         /// The batch's body.
         body: Vec<u8>,
     },
-    /// A sealed file: body, header, and what the call needs besides.
+    /// Lent memory: body, header, and what the call needs besides.
     File {
-        /// The file.
-        file: sandbar_store::Object,
+        /// The memory.
+        file: Arc<Lent>,
         /// Length of the body, at its start.
         body_bytes: u64,
         /// Length of the header, in the part behind the body.

@@ -1,4 +1,17 @@
 //! Trainers: linear and logistic models, regression trees, random forests.
+//!
+//! | trainer | parameters, as JSON | predicts | what is shown of a model |
+//! |---|---|---|---|
+//! | `linear` | [`LinearParams`](linear::LinearParams) | the target | `coefficients`, `intercept` |
+//! | `ridge` | [`RidgeParams`](linear::RidgeParams) | the target | `coefficients`, `intercept` |
+//! | `lasso` | [`ElasticNetParams`](linear::ElasticNetParams) without `l1_ratio` | the target | and `iterations`, `converged` |
+//! | `elastic_net` | [`ElasticNetParams`](linear::ElasticNetParams) | the target | and `iterations`, `converged` |
+//! | `logistic` | [`LogisticParams`](logistic::LogisticParams) | the probability that the target is 1 | as `lasso` |
+//! | `tree` | [`RegressionTreeParams`](tree::RegressionTreeParams) | the target | `leaves`, `depth` |
+//! | `forest` | [`RandomForestParams`](forest::RandomForestParams) | the target | `trees`, `mean_depth` |
+//!
+//! Every parameter has a default, and one that is not known is refused. A group that can't be fitted says why and leaves
+//! the others alone.
 
 pub mod forest;
 pub mod linear;

@@ -25,16 +25,19 @@ pub(crate) fn location_ids(batch: &RecordBatch, name: &str) -> Result<Int64Array
         DataType::UInt32 => Ok(converted(ids.as_primitive::<UInt32Type>(), i64::from)),
         DataType::UInt16 => Ok(converted(ids.as_primitive::<UInt16Type>(), i64::from)),
         DataType::UInt8 => Ok(converted(ids.as_primitive::<UInt8Type>(), i64::from)),
-        DataType::Float64 => checked(ids.as_primitive::<Float64Type>(), name, from_float, is_whole),
-        DataType::Float32 => {
-            checked(ids.as_primitive::<Float32Type>(), name, |id| from_float(id.into()), |id| is_whole(id.into()))
-        }
+        DataType::Float64 => from_floats(ids.as_primitive::<Float64Type>(), name),
+        DataType::Float32 => from_floats(ids.as_primitive::<Float32Type>(), name),
         DataType::Null => Ok(Int64Array::from_value(MISSING, ids.len())),
         other => {
             Err(format!("column `{name}` has type {other}, a location id is an integer or a float: cast it first"))
         }
     }
 }
+
+/// The largest magnitude below which every whole float is the integer that its low bits say once [`SHIFT`] is added.
+const WHOLE_MAX: f64 = 2_251_799_813_685_248.0;
+/// 1.5 · 2⁵²: the unit in the last place of what is near it is 1.
+const SHIFT: f64 = 6_755_399_441_055_744.0;
 
 /// A NaN is how pandas writes a missing id.
 fn from_float(id: f64) -> i64 {
@@ -50,6 +53,26 @@ fn converted<T: ArrowPrimitiveType>(ids: &PrimitiveArray<T>, convert: impl Fn(T:
     let mut values: Vec<i64> = ids.values().iter().map(|id| convert(*id)).collect();
     fill_nulls(&mut values, ids.nulls(), MISSING);
     Int64Array::new(values.into(), None)
+}
+
+/// As [`checked`], for the common case with nothing that depends on the value in its loop.
+fn from_floats<T: ArrowPrimitiveType>(ids: &PrimitiveArray<T>, name: &str) -> Result<Int64Array, String>
+where
+    T::Native: Into<f64>,
+{
+    let mut all_small = true;
+    let values = ids.values().iter().map(|id| {
+        let id: f64 = (*id).into();
+        let shifted = id + SHIFT;
+        all_small &= (shifted - SHIFT == id) & (id.abs() < WHOLE_MAX);
+        (shifted.to_bits() as i64).wrapping_sub(SHIFT.to_bits() as i64)
+    });
+    let mut values: Vec<i64> = values.collect();
+    if !all_small {
+        return checked(ids, name, |id| from_float(id.into()), |id| is_whole(id.into()));
+    }
+    fill_nulls(&mut values, ids.nulls(), MISSING);
+    Ok(Int64Array::new(values.into(), None))
 }
 
 fn checked<T: ArrowPrimitiveType>(

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
-use arrow_array::{Array, GenericStringArray, RecordBatch};
+use arrow_array::{Array, GenericStringArray, OffsetSizeTrait, RecordBatch};
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, TimeUnit};
 
@@ -82,35 +82,39 @@ impl<'a> Instants<'a> {
                 let factor = per_second / own;
                 scratch.iter_mut().zip(&values[rows]).for_each(|(to, from)| *to = from.wrapping_mul(factor));
             }
-            Values::Text(text) => self.parse(rows, |row| text.value(row), per_second, scratch)?,
-            Values::LargeText(text) => self.parse(rows, |row| text.value(row), per_second, scratch)?,
+            Values::Text(text) => self.parse(text, rows, per_second, scratch)?,
+            Values::LargeText(text) => self.parse(text, rows, per_second, scratch)?,
             Values::Missing => scratch.fill(0),
         }
         Ok(scratch)
     }
 
-    fn parse<'t>(
+    fn parse<O: OffsetSizeTrait>(
         &self,
+        text: &GenericStringArray<O>,
         rows: Range<usize>,
-        text: impl Fn(usize) -> &'t str,
         per_second: i64,
         to: &mut [i64],
     ) -> Result<(), String> {
         let factor = per_second / MICROS;
-        for (row, to) in rows.zip(to) {
-            *to = match micros(text(row).as_bytes()) {
+        let bytes = text.value_data();
+        let bounds = text.value_offsets()[rows.start..=rows.end].windows(2);
+        for ((row, bounds), to) in rows.zip(bounds).zip(to) {
+            *to = match micros(&bytes[bounds[0].as_usize()..bounds[1].as_usize()]) {
                 Some(micros) => micros.wrapping_mul(factor),
                 None if self.nulls.as_ref().is_some_and(|n| n.is_null(row)) => 0,
-                None => {
-                    return Err(format!(
-                        "column `{}` of type text is {:?} in row {row}, not a time like 2015-01-31 23:59:59: parse it first",
-                        self.name,
-                        text(row)
-                    ));
-                }
+                None => return Err(self.unreadable(text.value(row), row)),
             };
         }
         Ok(())
+    }
+
+    #[cold]
+    fn unreadable(&self, text: &str, row: usize) -> String {
+        let name = self.name;
+        format!(
+            "column `{name}` of type text is {text:?} in row {row}, not a time like 2015-01-31 23:59:59: parse it first"
+        )
     }
 }
 
@@ -126,7 +130,7 @@ fn counted(times: &dyn Array, unit: TimeUnit) -> Values<'_> {
 }
 
 /// Its nulls, with those rows whose text is empty.
-fn with_empty<O: arrow_array::OffsetSizeTrait>(text: &GenericStringArray<O>) -> Option<NullBuffer> {
+fn with_empty<O: OffsetSizeTrait>(text: &GenericStringArray<O>) -> Option<NullBuffer> {
     if text.value_offsets().windows(2).all(|pair| pair[0] != pair[1]) {
         return text.nulls().cloned();
     }
@@ -136,31 +140,33 @@ fn with_empty<O: arrow_array::OffsetSizeTrait>(text: &GenericStringArray<O>) -> 
 
 /// Microseconds since 1970-01-01T00:00:00 of `YYYY-MM-DD HH:MM:SS`, with or without a fraction of up to nine digits (those
 /// behind the sixth are dropped); a `T` may stand for the space.
+#[inline]
 fn micros(text: &[u8]) -> Option<i64> {
     let (whole, fraction) = text.split_first_chunk::<19>()?;
-    let date = digits(whole[..8].try_into().ok()?, *b"0000-00-")?;
-    let time = digits(whole[11..].try_into().ok()?, *b"00:00:00")?;
+    let eight = |from: usize| whole[from..].first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let (date, wrong_date) = pairs(eight(0), *b"0000-00-");
+    let (time, wrong_time) = pairs(eight(11), *b"00:00:00");
+    let pair = |of: u64, at: u32| (of >> (8 * at) & 0xff) as u32;
     let [ten, one] = [whole[8], whole[9]].map(|digit| digit.wrapping_sub(b'0'));
-    if ten > 9 || one > 9 || !matches!(whole[10], b' ' | b'T') {
-        return None;
-    }
-    let pair = |of: [u8; 8], at: usize| i64::from(of[at]) * 10 + i64::from(of[at + 1]);
-    let (year, month, day) = (pair(date, 0) * 100 + pair(date, 2), pair(date, 5), i64::from(ten) * 10 + i64::from(one));
     let (hour, minute, second) = (pair(time, 0), pair(time, 3), pair(time, 6));
-    if hour > 23 || minute > 59 || second > 59 {
+    let wrong = wrong_date | wrong_time != 0 || ten > 9 || one > 9 || !matches!(whole[10], b' ' | b'T');
+    if wrong || hour > 23 || minute > 59 || second > 59 {
         return None;
     }
-    let seconds = days(year, month, day)? * 86_400 + hour * 3_600 + minute * 60 + second;
-    Some(seconds * MICROS + micros_of(fraction)?)
+    let days = days(pair(date, 0) * 100 + pair(date, 2), pair(date, 5), u32::from(ten * 10 + one))?;
+    let seconds = days * 86_400 + i64::from(hour * 3_600 + minute * 60 + second);
+    Some(seconds * MICROS + if fraction.is_empty() { 0 } else { micros_of(fraction)? })
 }
 
-/// The digits of a text where `pattern` has zeros; none when it differs from `pattern` elsewhere. All eight bytes at once.
-fn digits(text: [u8; 8], pattern: [u8; 8]) -> Option<[u8; 8]> {
-    let values = u64::from_le_bytes(text) ^ u64::from_le_bytes(pattern);
+/// Eight bytes of text at once. Where `pattern` has a zero there must be a digit, and elsewhere what it has. Byte `i` of the
+/// first result is the number that digits `i` and `i + 1` make; the second is zero if all is as it must be.
+#[inline]
+fn pairs(text: u64, pattern: [u8; 8]) -> (u64, u64) {
+    let values = text ^ u64::from_le_bytes(pattern);
     // Adding this carries into a byte's top bit when the byte is over 9, or over 0 where it must match.
     let over = pattern.map(|byte| if byte == b'0' { 0x76 } else { 0x7f });
     let wrong = (values.wrapping_add(u64::from_le_bytes(over)) | values) & 0x8080_8080_8080_8080;
-    (wrong == 0).then(|| values.to_le_bytes())
+    (values.wrapping_mul(10).wrapping_add(values >> 8), wrong)
 }
 
 fn micros_of(fraction: &[u8]) -> Option<i64> {
@@ -177,19 +183,17 @@ fn micros_of(fraction: &[u8]) -> Option<i64> {
 /// Days since 1970-01-01 in the Gregorian calendar; none where there is no such day.
 ///
 /// Source: Howard Hinnant, *chrono-Compatible Low-Level Date Algorithms*, `days_from_civil`.
-fn days(year: i64, month: i64, day: i64) -> Option<i64> {
-    const LENGTHS: [i64; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    if !(1..=12).contains(&month)
-        || day < 1
-        || day > LENGTHS[month as usize - 1]
-        || (month == 2 && day == 29 && !is_leap)
-    {
+#[inline]
+fn days(year: u32, month: u32, day: u32) -> Option<i64> {
+    const LENGTHS: [u32; 16] = [0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0];
+    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let length = if month == 2 && !is_leap { 28 } else { LENGTHS[month as usize % 16] };
+    if month > 12 || day < 1 || day > length {
         return None;
     }
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * month + 2) / 5 + day - 1;
-    Some(era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468)
+    // Years start in March, 400 of them before year 0 so that none is negative.
+    let (year, month) = if month > 2 { (year + 400, month - 3) } else { (year + 399, month + 9) };
+    let (era, year_of_era) = (year / 400, year % 400);
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + (153 * month + 2) / 5 + day - 1;
+    Some(i64::from(era * 146_097 + day_of_era) - 146_097 - 719_468)
 }

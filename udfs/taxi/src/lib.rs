@@ -4,6 +4,9 @@ mod clean;
 mod ids;
 mod instants;
 
+#[cfg(test)]
+mod tests;
+
 use sandbar_guest::prelude::*;
 
 /// Seconds between two timestamps.

@@ -1,2 +1,124 @@
-//! (skeleton)
-fn main() {}
+//! `cargo xtask bench NAME`: each benchmark does the work it names, beside the same work outside a sandbox.
+
+mod boundary;
+mod job;
+mod jobs;
+mod native;
+mod peers;
+mod places;
+mod report;
+mod sandbox;
+mod start;
+mod timing;
+mod udf;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+use peers::Peers;
+use report::{Report, say};
+
+type Failure = Box<dyn std::error::Error>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Name {
+    /// The ways in and out of a sandbox by size, and what many sandboxes over one object cost.
+    Boundary,
+    /// Fresh sandboxes a second, for one worker and for two.
+    Start,
+    /// 2 x 7M taxi trips: a linear model a zone and month, then three models each.
+    Training,
+    /// A million groups of ten rows.
+    SmallModels,
+    /// Twenty forests of 8, 12, … 84 trees on California housing.
+    Forest,
+    /// A scalar function of two integers.
+    Udf,
+    /// All of them.
+    All,
+}
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask bench",
+    about = "Measures in a sandbox beside the same work outside of it",
+    after_help = "Examples:
+  cargo xtask bench start
+  cargo xtask bench training --peers
+  cargo xtask bench forest --housing housing.csv --json
+  cargo xtask bench small-models --groups 10000000
+
+Every line compares within one run. --json prints one object a line:
+{\"name\", \"value\", \"unit\", \"baseline\", \"baseline_value\", \"ratio\"}."
+)]
+struct Arguments {
+    name: Name,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Measures scikit-learn and Ray on the same data too; they are installed into a virtual environment of their own.
+    #[arg(long)]
+    peers: bool,
+    /// Runs of which the median is given, of jobs.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    runs: u16,
+    /// Rows of each month of `training`.
+    #[arg(long, default_value_t = 7_000_000)]
+    rows: u64,
+    /// Groups of `small-models`.
+    #[arg(long, default_value_t = 1_000_000)]
+    groups: u64,
+    /// California housing as CSV, for `forest`; by default made data of that shape.
+    #[arg(long, value_name = "CSV")]
+    housing: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("error: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    std::fs::create_dir_all(places::data()?)?;
+    let report = Report::new(arguments.json);
+    let peers = arguments.peers.then(Peers::install).transpose()?;
+    let runs = usize::from(arguments.runs);
+    let wanted = |name| arguments.name == name || arguments.name == Name::All;
+    if wanted(Name::Boundary) {
+        boundary::run(report)?;
+    }
+    if wanted(Name::Start) {
+        start::run(report)?;
+    }
+    if wanted(Name::Udf) {
+        udf::run(report)?;
+    }
+    if wanted(Name::Training) {
+        jobs::training(report, arguments.rows, runs, peers.as_ref())?;
+    }
+    if wanted(Name::SmallModels) {
+        jobs::small_models(report, arguments.groups, runs, peers.as_ref())?;
+    }
+    if wanted(Name::Forest) {
+        jobs::forest(report, arguments.housing.as_deref(), runs, peers.as_ref())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn arguments_are_well_formed() {
+        super::Arguments::command().debug_assert();
+    }
+}

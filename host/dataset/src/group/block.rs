@@ -16,6 +16,7 @@ use super::Shared;
 use super::columns::Columns;
 use super::hash::{PARTITIONS, hash_bytes, hash_word, partition, salt};
 use super::keys::{KeyKind, converter, encode_words, normalised};
+use super::region::Words;
 use crate::DatasetError;
 
 /// Partitions of a block: those that keys are hashed to, and one for a null
@@ -25,11 +26,9 @@ pub(super) const SLOTS: usize = PARTITIONS + 1;
 /// The partition of rows whose only key is null.
 pub(super) const NULL_SLOT: usize = PARTITIONS;
 
-/// Partitions that share an allocation, which is freed when all are consumed.
-const SHELF_SLOTS: usize = 64;
-
-/// Bytes of a block under which it is one allocation.
-const SHELVES_BYTES_MIN: usize = 4 << 20;
+/// Bytes of a shelf, about: neighbouring partitions that share an allocation,
+/// which is freed when all of them are consumed.
+const SHELF_BYTES: usize = 2 << 20;
 
 /// A block, or what remains of its description when its rows were spilled.
 #[derive(Debug)]
@@ -195,43 +194,30 @@ impl MorselGrouper {
 /// The memory of a block while it is filled.
 struct Shelves {
     row_words: usize,
-    words: Vec<Vec<u64>>,
-    bytes: Vec<Vec<u8>>,
-    /// Partitions of a shelf.
-    slots_per_shelf: usize,
+    words: Words,
+    bytes: Vec<u8>,
     counts: Vec<u32>,
-    /// Where the next row of each partition goes in its shelf.
+    /// Where the next row of each partition goes.
     cursors: Vec<usize>,
+    /// Where the next key of each partition goes, of keys of bytes.
     byte_cursors: Vec<usize>,
 }
 
 impl Shelves {
     fn new(counts: &[u32], key_bytes: &[usize], columns: &Columns) -> Self {
         let row_words = columns.row_words();
-        let rows: usize = counts.iter().map(|c| *c as usize).sum();
-        let slots_per_shelf = if rows * row_words * 8 < SHELVES_BYTES_MIN { SLOTS } else { SHELF_SLOTS };
-        let mut shelves = Shelves {
-            row_words,
-            words: Vec::new(),
-            bytes: Vec::new(),
-            slots_per_shelf,
-            counts: counts.to_vec(),
-            cursors: Vec::with_capacity(SLOTS),
-            byte_cursors: Vec::with_capacity(SLOTS),
-        };
-        for (counts, key_bytes) in counts.chunks(slots_per_shelf).zip(key_bytes.chunks(slots_per_shelf)) {
-            let (mut words, mut bytes) = (0, 0);
-            for (count, key_bytes) in counts.iter().zip(key_bytes) {
-                shelves.cursors.push(words);
-                shelves.byte_cursors.push(bytes);
-                words += *count as usize * row_words;
-                // Padded, so that words that follow in a file stay aligned.
-                bytes += key_bytes.next_multiple_of(8);
-            }
-            shelves.words.push(vec![0; words]);
-            shelves.bytes.push(vec![0; bytes]);
+        let (mut words, mut bytes) = (0, 0);
+        let mut cursors = Vec::with_capacity(SLOTS);
+        let mut byte_cursors = Vec::with_capacity(SLOTS);
+        for (count, key_bytes) in counts.iter().zip(key_bytes) {
+            cursors.push(words);
+            byte_cursors.push(bytes);
+            words += *count as usize * row_words;
+            // Padded, so that words that follow in a file stay aligned.
+            bytes += key_bytes.next_multiple_of(8);
         }
-        shelves
+        let (words, bytes) = (Words::zeroed(words), vec![0; bytes]);
+        Shelves { row_words, words, bytes, counts: counts.to_vec(), cursors, byte_cursors }
     }
 
     fn fill(&mut self, batch: &Pending, key_words: usize) {
@@ -248,11 +234,11 @@ impl Shelves {
     fn fill_words<const N: usize>(&mut self, batch: &Pending, keys: &[u64], values: [&ScalarBuffer<f64>; N]) {
         let rows = batch.rows;
         let values = values.map(|v| &v[..rows]);
+        let words = self.words.as_mut_slice();
         for (row, (slot, key)) in batch.slots.iter().zip(keys).enumerate().take(rows) {
-            let slot = usize::from(*slot);
-            let at = self.cursors[slot];
-            self.cursors[slot] = at + N + 1;
-            let place = &mut self.words[slot / self.slots_per_shelf][at..at + N + 1];
+            let cursor = &mut self.cursors[usize::from(*slot)];
+            let place = &mut words[*cursor..*cursor + N + 1];
+            *cursor += N + 1;
             place[0] = *key;
             for i in 0..N {
                 place[i + 1] = values[i][row].to_bits();
@@ -261,60 +247,61 @@ impl Shelves {
     }
 
     fn fill_any(&mut self, batch: &Pending, key_words: usize) {
-        let row_words = self.row_words;
+        let words = self.words.as_mut_slice();
         let mut places = Vec::with_capacity(batch.rows);
         for slot in &batch.slots {
-            let slot = usize::from(*slot);
-            places.push((slot / self.slots_per_shelf, self.cursors[slot]));
-            self.cursors[slot] += row_words;
+            let cursor = &mut self.cursors[usize::from(*slot)];
+            places.push(*cursor);
+            *cursor += self.row_words;
         }
         match &batch.keys {
             BatchKeys::None => {}
-            BatchKeys::Words(keys) => {
-                keys.iter().zip(&places).for_each(|(key, (shelf, at))| self.words[*shelf][*at] = *key);
-            }
+            BatchKeys::Words(keys) => keys.iter().zip(&places).for_each(|(key, at)| words[*at] = *key),
             BatchKeys::Bytes(keys) => {
-                for (row, (shelf, at)) in places.iter().enumerate() {
-                    let slot = usize::from(batch.slots[row]);
+                for (row, at) in places.iter().enumerate() {
                     let key = keys.row(row);
                     let key: &[u8] = key.as_ref();
-                    self.words[*shelf][*at] = batch.hashes[row];
-                    self.words[*shelf][*at + 1] = key.len() as u64;
-                    let byte = self.byte_cursors[slot];
-                    self.bytes[*shelf][byte..byte + key.len()].copy_from_slice(key);
-                    self.byte_cursors[slot] = byte + key.len();
+                    words[*at] = batch.hashes[row];
+                    words[*at + 1] = key.len() as u64;
+                    let byte = &mut self.byte_cursors[usize::from(batch.slots[row])];
+                    self.bytes[*byte..*byte + key.len()].copy_from_slice(key);
+                    *byte += key.len();
                 }
             }
         }
         for (column, values) in batch.values.iter().enumerate() {
             let offset = key_words + column;
-            values
-                .iter()
-                .zip(&places)
-                .for_each(|(value, (shelf, at))| self.words[*shelf][*at + offset] = value.to_bits());
+            values.iter().zip(&places).for_each(|(value, at)| words[*at + offset] = value.to_bits());
         }
     }
 
     fn into_block(self, sequence: u64, number: u32, file: u32, finite: bool) -> Block {
-        let words: Vec<ScalarBuffer<u64>> = self.words.into_iter().map(ScalarBuffer::from).collect();
-        let bytes: Vec<Buffer> = self.bytes.into_iter().map(Buffer::from_vec).collect();
-        let total = words.iter().map(|w| w.inner().len()).sum::<usize>() + bytes.iter().map(Buffer::len).sum::<usize>();
-        let mut slices = Vec::new();
-        let mut byte_at = vec![0; bytes.len()];
-        for (slot, rows) in self.counts.iter().enumerate().filter(|(_, rows)| **rows > 0) {
-            let shelf = slot / self.slots_per_shelf;
-            let len = *rows as usize * self.row_words;
-            let byte_len = (self.byte_cursors[slot] - byte_at[shelf]).next_multiple_of(8);
-            slices.push(Slice {
-                slot: slot as u16,
-                rows: *rows,
-                place: Place::Memory {
-                    words: words[shelf].slice(self.cursors[slot] - len, len),
-                    bytes: bytes[shelf].slice_with_length(byte_at[shelf], byte_len),
-                },
-            });
-            byte_at[shelf] += byte_len;
+        let row_words = self.row_words;
+        let total = self.cursors.last().copied().unwrap_or_default();
+        // Each shelf is some neighbouring partitions.
+        let mut starts = vec![0];
+        for (end, count) in self.cursors.iter().zip(&self.counts) {
+            let start = end - *count as usize * row_words;
+            if (start - starts[starts.len() - 1]) * 8 >= SHELF_BYTES {
+                starts.push(start);
+            }
         }
-        Block { sequence, number, file, finite, slices, bytes: total }
+        let shelves = self.words.freeze(&starts);
+        let bytes = Buffer::from_vec(self.bytes);
+        let (mut shelf, mut byte_at) = (0, 0);
+        let mut slices = Vec::new();
+        for (slot, rows) in self.counts.iter().enumerate().filter(|(_, rows)| **rows > 0) {
+            let len = *rows as usize * row_words;
+            let start = self.cursors[slot] - len;
+            while starts.get(shelf + 1).is_some_and(|next| *next <= start) {
+                shelf += 1;
+            }
+            let byte_len = (self.byte_cursors[slot] - byte_at).next_multiple_of(8);
+            let words = shelves[shelf].slice(start - starts[shelf], len);
+            let place = Place::Memory { words, bytes: bytes.slice_with_length(byte_at, byte_len) };
+            slices.push(Slice { slot: slot as u16, rows: *rows, place });
+            byte_at += byte_len;
+        }
+        Block { sequence, number, file, finite, slices, bytes: total * 8 + bytes.len() }
     }
 }

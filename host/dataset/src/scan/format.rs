@@ -1,5 +1,6 @@
 //! The formats that are read, known by the file's extension.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use arrow_schema::{Schema, SchemaRef};
@@ -9,10 +10,11 @@ use datafusion::datasource::file_format::csv::CsvFormat;
 use datafusion::datasource::file_format::json::JsonFormat;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::execution::context::SessionState;
+use futures::FutureExt as _;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 
 use super::files::File;
-use super::stream::reason_of;
+use super::stream::{reason_of, reason_of_panic};
 use crate::DatasetError;
 
 /// Rows of a CSV or JSON file that its types are inferred from.
@@ -109,8 +111,8 @@ pub(super) async fn inspect(
         }
     }
     let engine = format.engine(state);
-    let schema = engine.infer_schema(state, store, std::slice::from_ref(&file.meta)).await;
-    let schema = schema.map_err(|e| fault(reason_of(&e)))?;
+    let schema = AssertUnwindSafe(engine.infer_schema(state, store, std::slice::from_ref(&file.meta))).catch_unwind().await;
+    let schema = schema.map_err(|panic| fault(reason_of_panic(&*panic)))?.map_err(|e| fault(reason_of(&e)))?;
     // Metadata of the writer (pandas, Spark) says nothing about the rows, and would make equal schemas differ.
     let fields: Vec<_> = schema.fields().iter().map(|f| f.as_ref().clone().with_metadata(Default::default())).collect();
     Ok((format, Arc::new(Schema::new(fields))))

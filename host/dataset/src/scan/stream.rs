@@ -1,6 +1,7 @@
 //! The batches of a morsel, with errors that name the file and the line.
 
 use std::error::Error;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -43,6 +44,7 @@ impl BatchStream {
     ) -> BatchStream {
         let target = Arc::clone(&schema);
         let origin = Arc::new(origin);
+        let file = origin.file.clone();
         let conformed = batches.then(move |batch| {
             let (target, origin) = (Arc::clone(&target), Arc::clone(&origin));
             async move {
@@ -52,14 +54,19 @@ impl BatchStream {
                 }
             }
         });
-        let batches = conformed.flat_map(|result| {
+        let flat = conformed.flat_map(|result| {
             let (pieces, error) = match result {
                 Ok(pieces) => (pieces, None),
                 Err(error) => (Vec::new(), Some(error)),
             };
             futures::stream::iter(pieces.into_iter().map(Ok).chain(error.map(Err)))
         });
-        BatchStream { schema, batches: batches.boxed() }
+        // Some damage to a Parquet or Arrow file makes its reader panic, which is no reason for us to.
+        let guarded = AssertUnwindSafe(flat).catch_unwind().map(move |caught| match caught {
+            Ok(result) => result,
+            Err(panic) => Err(DatasetError::Read { file: file.clone(), line: None, reason: reason_of_panic(&*panic) }),
+        });
+        BatchStream { schema, batches: guarded.boxed() }
     }
 }
 
@@ -114,16 +121,13 @@ pub(super) struct Origin {
 impl Origin {
     async fn explain(&self, error: &DataFusionError) -> DatasetError {
         let reason = reason_of(error);
-        let within = self.lines_from.and_then(|_| line_in(&reason));
-        let line = match (within, self.lines_from) {
-            (Some(line), Some(from)) if from > 0 => self.lines_before(from).await.map(|before| before + line),
-            (line, _) => line,
+        let Some((from, (written, within))) = self.lines_from.zip(line_in(&reason)) else {
+            return DatasetError::Read { file: self.file.clone(), line: None, reason };
         };
-        let reason = match (within, line) {
-            (Some(within), Some(line)) => reason.replacen(&format!("line {within}"), &format!("line {line}"), 1),
-            _ => reason,
-        };
-        DatasetError::Read { file: self.file.clone(), line, reason }
+        let line = self.lines_before(from).await.map(|before| before + within);
+        let unknown = "an unknown line".to_owned();
+        let right = line.map_or(unknown, |line| format!("line {line}"));
+        DatasetError::Read { file: self.file.clone(), line, reason: reason.replacen(&format!("line {written}"), &right, 1) }
     }
 
     /// Lines that begin before the first line of a morsel beginning at `from`:
@@ -143,11 +147,32 @@ impl Origin {
     }
 }
 
-/// The number after "line" in a reader's message.
-fn line_in(reason: &str) -> Option<u64> {
-    let after = &reason[reason.find("line ")? + 5..];
-    after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+/// The number of a line in arrow-csv's message as it stands there, and what it
+/// means: rows that don't parse are counted from 0, others from 1.
+fn line_in(reason: &str) -> Option<(u64, u64)> {
+    let (at, first) = match reason.find("at line ") {
+        Some(at) => (at + 8, 0),
+        None => (reason.find("for line ")? + 9, 1),
+    };
+    let line: u64 = reason[at..].split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
+    Some((line, line + 1 - first))
 }
+
+/// What engines put before a message to say which of them it is from.
+const PREFIXES: [&str; 12] = [
+    "Arrow error: ",
+    "Csv error: ",
+    "Error during planning: ",
+    "Execution error: ",
+    "External: ",
+    "Invalid argument error: ",
+    "Json error: ",
+    "Object Store error: ",
+    "Parquet error: ",
+    "Parser error: ",
+    "Schema error: ",
+    "SQL error: ",
+];
 
 /// The innermost cause of an error, in one line of bounded length.
 pub(super) fn reason_of(error: &(dyn Error + 'static)) -> String {
@@ -156,8 +181,18 @@ pub(super) fn reason_of(error: &(dyn Error + 'static)) -> String {
         cause = inner;
     }
     let text = cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut text = text.as_str();
+    while let Some(rest) = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix)) {
+        text = rest;
+    }
     match text.char_indices().nth(REASON_CHARS_MAX) {
         Some((at, _)) => format!("{}…", &text[..at]),
-        None => text,
+        None => text.to_owned(),
     }
+}
+
+/// What a panic in a reader says.
+pub(super) fn reason_of_panic(panic: &(dyn std::any::Any + Send)) -> String {
+    let words = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("it is damaged, and the reader gave up: {}", words.unwrap_or("no reason given"))
 }

@@ -240,7 +240,6 @@ fn paths_globs_folders_and_urls() {
         folder.parquet(name, &one(n as i64), 10);
     }
     folder.write(".hidden/y.parquet", "no");
-    folder.write("_temporary/z.parquet", "no");
     folder.write("notes.txt", "no");
     let root = folder.given("");
     let url = |name: &str| Url::from_file_path(folder.path(name)).expect("a path").to_string();
@@ -265,6 +264,8 @@ fn paths_globs_folders_and_urls() {
         };
         assert_eq!(text(&rows), expected, "{paths:?}");
     }
+    folder.write("deep/_temporary/z.parquet", "no");
+    folder.write("deep/er/_success.parquet", "no");
     let scan = open(&source([folder.given("deep")])).expect("a scan");
     assert_eq!(scan.files()[2], folder.given("deep/er/x.parquet"));
 }
@@ -320,7 +321,7 @@ fn filters_are_applied_and_leave_out_what_statistics_rule_out() {
         for (filter, expected) in [
             ("n >= 9990 AND NOT b", vec!["9991", "9992", "9994", "9995", "9997", "9998"]),
             ("n < 30 AND x IS NULL", vec!["3", "13", "23"]),
-            ("s = 's5' AND n < 300 AND x IS NOT NULL", vec!["5", "105", "205"]),
+            ("s = 's5' AND n < 300 AND x IS NOT NULL", vec!["5", "105"]),
             ("n BETWEEN 5 AND 7 OR n = 0", vec!["0", "5", "6", "7"]),
             ("n * 2 = 10 AND upper(s) = 'S5'", vec!["5"]),
             ("false", vec![]),
@@ -403,5 +404,4 @@ fn dictionaries_and_views_come_as_plain_strings() {
         let filtered = Source { filter: Some("d = 'y' AND v LIKE 'a%'".to_owned()), ..source([path]) };
         assert_eq!(read(&filtered).expect("rows").num_rows(), 1);
     }
-    let _ = Int32Array::from(vec![1]);
 }

@@ -270,7 +270,7 @@ fn to_wire(id: u64, slot: usize, item: &Item) -> Call {
     let payload = |payload: &Payload| match payload {
         Payload::Inline { header, body } => WirePayload::Inline { header: header.clone(), body: body.clone() },
         Payload::File { file, body_bytes, header_bytes } => {
-            WirePayload::File { body_bytes: *body_bytes, header_bytes: *header_bytes, file_bytes: file.bytes() }
+            WirePayload::File { body_bytes: *body_bytes, header_bytes: *header_bytes, file_bytes: file.bytes() as u64 }
         }
     };
     let request = &item.request;
@@ -302,8 +302,11 @@ fn fetch(link: &Link, slot: usize, output: &Output) -> Result<Buffer, Fault> {
                     format!("a worker claims {bytes} bytes of output in a slot of {}", slot.bytes()),
                 ));
             };
-            let mut copy = MutableBuffer::from_len_zeroed(bytes);
-            slot.read(0, &mut copy);
+            let mut copy = MutableBuffer::with_capacity(bytes);
+            // SAFETY: its capacity, of bytes that need not be initialised.
+            slot.read(0, unsafe { std::slice::from_raw_parts_mut(copy.as_mut_ptr().cast(), bytes) });
+            // SAFETY: as many as were just read.
+            unsafe { copy.set_len(bytes) };
             Ok(copy.into())
         }
     }

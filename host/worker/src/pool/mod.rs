@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
 use sandbar_core::{Code, Fault, Function, Limits};
+use sandbar_store::{Lent, Part, Segments};
 use tokio::sync::oneshot;
 
 use crate::compiler::Compiled;
@@ -105,6 +106,7 @@ pub struct Pool {
     queue: async_channel::Sender<Item>,
     options: PoolOptions,
     memory: Arc<Memory>,
+    segments: Segments,
 }
 
 /// Process ids of the workers, and the peak memory of those that have ended.
@@ -151,7 +153,7 @@ impl Pool {
         for index in 0..options.workers.max(1) {
             tokio::spawn(drive::drive(index, options.clone(), items.clone(), memory.clone()));
         }
-        Pool { queue, options, memory }
+        Pool { queue, options, memory, segments: Segments::default() }
     }
 
     /// Number of workers.
@@ -165,6 +167,13 @@ impl Pool {
         let processes = self.memory.processes.lock().unwrap_or_else(PoisonError::into_inner);
         let alive: u64 = processes.values().map(|process| peak_memory_bytes(*process)).sum();
         alive + self.memory.ended_bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Memory for the input of a call, holding `parts`. It is used again when
+    /// the call's request is no more.
+    pub fn lend(&self, bytes: usize, parts: &[Part<'_>]) -> Result<Arc<Lent>, Fault> {
+        let lent = self.segments.lend(bytes, parts);
+        lent.map(Arc::new).map_err(|e| Fault::new(Code::Host, format!("memory for the input of a call: {e}")))
     }
 
     /// Runs a call. Cancelled when dropped: a call that waits is not begun.

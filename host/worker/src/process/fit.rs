@@ -18,6 +18,8 @@ use crate::protocol::{Call, Groups, progress};
 
 /// Longest text of a model's parameters.
 const PARAMS_BYTES_MAX: usize = 1 << 20;
+/// Deepest nesting of a model's parameters; readers of JSON give up at about 128.
+const PARAMS_DEPTH_MAX: usize = 64;
 /// What a row of the results takes besides its model.
 const ROW_BYTES: usize = 64;
 
@@ -208,6 +210,10 @@ impl Feed {
         if serde_json::from_str::<serde::de::IgnoredAny>(params).is_err() {
             return Err(Refusal::bad_output("the parameters of its model are not JSON"));
         }
+        if depth(params) > PARAMS_DEPTH_MAX {
+            let message = format!("the parameters of its model nest deeper than {PARAMS_DEPTH_MAX} levels");
+            return Err(Refusal::bad_output(message));
+        }
         let Extra::Targets(targets, starts) = &self.extra else {
             return Err(Refusal::bad_request("this call predicts, it does not fit"));
         };
@@ -235,6 +241,9 @@ impl Feed {
 
     fn predicted(&mut self, predictions: Predictions<'_>) -> Result<(), Refusal> {
         let group = self.at_hand()?;
+        if let Extra::Targets(..) = self.extra {
+            return Err(Refusal::bad_request("this call fits, it does not predict"));
+        }
         let due = self.groups[group].test_rows as usize;
         if predictions.count() != Some(due) {
             return Err(Refusal::bad_output(format!("it predicts {} rows where {due} are due", count(&predictions))));
@@ -244,6 +253,27 @@ impl Feed {
         self.settle();
         Ok(())
     }
+}
+
+/// How deep the arrays and objects of a valid JSON text nest.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0);
+    let mut bytes = json.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            // A string, to its end: brackets in it count for nothing.
+            b'"' => while let Some(b) = bytes.next().filter(|b| *b != b'"') {
+                if b == b'\\' {
+                    bytes.next();
+                }
+            },
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
 }
 
 fn count(predictions: &Predictions<'_>) -> String {

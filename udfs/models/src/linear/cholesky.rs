@@ -13,7 +13,7 @@ const FEW: usize = 8;
 /// [`PIVOT_MIN`] of its diagonal, which is that of the matrix scaled to a unit diagonal.
 ///
 /// Source: Golub and Van Loan, *Matrix Computations*, 4.1.
-pub(crate) fn solve(moments: &Moments, penalty: f64, coefficients: &mut [f64]) -> Option<()> {
+pub(crate) fn solve(moments: &Moments<'_>, penalty: f64, coefficients: &mut [f64]) -> Option<()> {
     let width = moments.width();
     match width {
         0..=FEW => solve_in(moments, penalty, coefficients, &mut [0.0; FEW * FEW]),
@@ -22,7 +22,7 @@ pub(crate) fn solve(moments: &Moments, penalty: f64, coefficients: &mut [f64]) -
 }
 
 /// As [`solve`]; `l` takes the factor, row-major, its diagonal the pivots.
-fn solve_in(moments: &Moments, penalty: f64, x: &mut [f64], l: &mut [f64]) -> Option<()> {
+fn solve_in(moments: &Moments<'_>, penalty: f64, x: &mut [f64], l: &mut [f64]) -> Option<()> {
     let width = moments.width();
     for j in 0..width {
         if moments.is_constant(j) {

@@ -4,7 +4,7 @@ use ndarray::{Array1, Array2};
 use sandbar_guest::Features;
 use serde::{Deserialize, Serialize};
 
-use super::moments::{Moments, Wanted};
+use super::moments::{Moments, Space, Wanted};
 use super::orthogonal::Factor;
 use super::params::{checked_moments, not_negative, through_means};
 use super::{LinearError, LinearModel};
@@ -57,7 +57,9 @@ impl ElasticNetParams {
     /// Those of [`super::LinearParams::fit_features`], and [`LinearError::Parameter`].
     pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<ElasticNetModel, LinearError> {
         self.check()?;
-        let moments = checked_moments(features, target, Wanted { centred: self.fit_intercept, target_square: true })?;
+        let mut space = Space::new();
+        let moments =
+            checked_moments(features, target, Wanted { centred: self.fit_intercept, target_square: true }, &mut space)?;
         let (coefficients, iterations, converged) = self.descend(features, target, &moments)?;
         Ok(ElasticNetModel { linear: through_means(&moments, coefficients)?, iterations, converged })
     }
@@ -80,7 +82,7 @@ impl ElasticNetParams {
         &self,
         features: Features<'_>,
         target: &[f64],
-        moments: &Moments,
+        moments: &Moments<'_>,
     ) -> Result<(Vec<f64>, u32, bool), LinearError> {
         let width = features.width();
         let target_scale = moments.products(width, width).max(0.0).sqrt();

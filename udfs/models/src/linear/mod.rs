@@ -5,8 +5,8 @@
 //! constant); offsets cost no digits; the same bits on every platform; one pass over the rows where features are well
 //! conditioned; no allocation but the coefficients for small groups. Non-goals: sample weights, standard errors.
 //!
-//! Well conditioned features (see [`cholesky`]) go by the normal equations of centred columns, others by orthogonal
-//! transformations of the rows.
+//! Features go by the normal equations of centred columns while each has at least 10⁻⁴ of its variation to itself, and by
+//! orthogonal transformations of the rows otherwise.
 
 mod cholesky;
 mod elastic_net;
@@ -27,5 +27,6 @@ pub use model::LinearModel;
 pub use params::LinearParams;
 pub use ridge::RidgeParams;
 
-pub(crate) use moments::Wanted;
-pub(crate) use params::{checked_moments, not_negative};
+pub(crate) use moments::{Moments, Space, Wanted, dot};
+pub(crate) use params::{checked_moments, not_negative, through};
+pub(crate) use traits::{fit_dataset, predict_records};

@@ -7,7 +7,7 @@ const BLOCK_ROWS: usize = 256;
 /// Partial sums carried side by side. Their order is fixed, so every platform gets the same bits.
 const LANES: usize = 8;
 /// Numbers that need no allocation: enough for small groups of few features.
-const FEW: usize = 256;
+const FEW: usize = 128;
 /// A column whose standard deviation is at most this many units of rounding of its mean is constant.
 const CONSTANT_ULPS: f64 = 4.0;
 
@@ -22,51 +22,51 @@ pub(crate) struct Wanted {
 
 /// Columns are the features, then the target. Their means are kept relative to the first row, so that an offset common to
 /// all rows costs no digits.
-pub(crate) struct Moments {
+pub(crate) struct Moments<'s> {
     rows: usize,
     columns: usize,
-    /// Behind one another: shifts, means relative to them, sums of products (row-major, upper triangle), work space.
-    store: Store,
+    /// Behind one another: shifts, means relative to them, sums of products (row-major, upper triangle).
+    numbers: &'s [f64],
 }
 
-/// Numbers, on the stack while they are few.
-struct Store {
+/// Where moments are computed: on the stack while they are few, and not moved.
+pub(crate) struct Space {
     few: [f64; FEW],
     many: Vec<f64>,
 }
 
-impl Store {
-    fn zeros(len: usize) -> Self {
-        Store { few: [0.0; FEW], many: if len > FEW { vec![0.0; len] } else { Vec::new() } }
+impl Space {
+    pub(crate) fn new() -> Self {
+        Space { few: [0.0; FEW], many: Vec::new() }
     }
 
-    #[inline]
-    fn get(&self) -> &[f64] {
-        if self.many.is_empty() { &self.few } else { &self.many }
-    }
-
-    #[inline]
-    fn get_mut(&mut self) -> &mut [f64] {
-        if self.many.is_empty() { &mut self.few } else { &mut self.many }
+    /// `len` zeros, once.
+    fn zeros(&mut self, len: usize) -> &mut [f64] {
+        match len <= FEW {
+            true => &mut self.few[..len],
+            false => {
+                self.many = vec![0.0; len];
+                &mut self.many
+            }
+        }
     }
 }
 
-impl Moments {
+impl<'s> Moments<'s> {
     /// Sums up all rows, of which there is at least one.
     ///
     /// Blocks of rows are centred at the mean of the block before (the first at its own), corrected for what that is off,
     /// and merged pairwise: Chan, Golub and LeVeque, *Algorithms for Computing the Sample Variance* (1983). The rounding
     /// error of a sum of squares stays a small multiple of the unit roundoff times that sum, whatever the order of rows.
-    pub(crate) fn new(features: Features<'_>, target: &[f64], wanted: Wanted) -> Self {
+    pub(crate) fn new(features: Features<'_>, target: &[f64], wanted: Wanted, space: &'s mut Space) -> Self {
         let (rows, columns) = (features.rows(), features.width() + 1);
         let column = |j: usize| if j + 1 < columns { features.column(j) } else { target };
         let block_rows = rows.min(BLOCK_ROWS);
-        let mut store = Store::zeros(columns * (4 + columns + block_rows));
-        let (shift, rest) = store.get_mut().split_at_mut(columns);
-        let (mean, rest) = rest.split_at_mut(columns);
-        let (scatter, rest) = rest.split_at_mut(columns * columns);
+        let (numbers, rest) = space.zeros(columns * (4 + columns + block_rows)).split_at_mut(columns * (2 + columns));
         let (centre, rest) = rest.split_at_mut(columns);
         let (block_mean, scratch) = rest.split_at_mut(columns);
+        let (shift, rest) = numbers.split_at_mut(columns);
+        let (mean, scatter) = rest.split_at_mut(columns);
         if wanted.centred {
             for j in 0..columns {
                 shift[j] = column(j)[0];
@@ -101,7 +101,7 @@ impl Moments {
                 }
             }
         }
-        Moments { rows, columns, store }
+        Moments { rows, columns, numbers }
     }
 
     /// Features.
@@ -111,19 +111,18 @@ impl Moments {
 
     /// The mean of column `j`, zero if not centred; the target's at `j = width`.
     pub(crate) fn mean(&self, j: usize) -> f64 {
-        let store = self.store.get();
-        store[j] + store[self.columns + j]
+        self.numbers[j] + self.numbers[self.columns + j]
     }
 
     /// The sum of products of columns `j ≤ k`.
     #[inline]
     pub(crate) fn products(&self, j: usize, k: usize) -> f64 {
-        self.store.get()[(2 + j) * self.columns + k]
+        self.numbers[(2 + j) * self.columns + k]
     }
 
     /// Whether all that was summed up is finite. When not, the data had a NaN, an infinity or too large a value.
     pub(crate) fn is_finite(&self) -> bool {
-        self.store.get()[..self.columns * (2 + self.columns)].iter().all(|v| v.is_finite())
+        self.numbers.iter().all(|v| v.is_finite())
     }
 
     /// Appends `values` of column `j` less its mean; zeros where it is a constant feature.

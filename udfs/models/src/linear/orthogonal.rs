@@ -24,7 +24,7 @@ impl Factor {
     ///
     /// Source: Demmel, Grigori, Hoemmen and Langou, *Communication-optimal parallel and sequential QR and LU
     /// factorizations* (2012), sequential TSQR.
-    pub(crate) fn new(features: Features<'_>, target: &[f64], moments: &Moments) -> Self {
+    pub(crate) fn new(features: Features<'_>, target: &[f64], moments: &Moments<'_>) -> Self {
         let width = features.width();
         let mut factor = Factor { width, rows: vec![0.0; width * (width + 1)], residual: 0.0 };
         let block_rows = BLOCK_ROWS.max(2 * width);

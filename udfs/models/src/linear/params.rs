@@ -1,7 +1,7 @@
 use sandbar_guest::Features;
 use serde::{Deserialize, Serialize};
 
-use super::moments::{Moments, Wanted};
+use super::moments::{Moments, Space, Wanted};
 use super::orthogonal::Factor;
 use super::{LinearError, LinearModel, cholesky};
 
@@ -25,7 +25,13 @@ impl LinearParams {
     /// # Errors
     /// [`LinearError::NoRows`], [`LinearError::Ragged`], [`LinearError::NotFinite`], [`LinearError::TooLarge`].
     pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<LinearModel, LinearError> {
-        let moments = checked_moments(features, target, Wanted { centred: self.fit_intercept, target_square: false })?;
+        let mut space = Space::new();
+        let moments = checked_moments(
+            features,
+            target,
+            Wanted { centred: self.fit_intercept, target_square: false },
+            &mut space,
+        )?;
         let mut coefficients = vec![0.0; features.width()];
         if cholesky::solve(&moments, 0.0, &mut coefficients).is_none() {
             coefficients = Factor::new(features, target, &moments).solve(target.len());
@@ -35,14 +41,19 @@ impl LinearParams {
 }
 
 /// Sums over checked data.
-pub(crate) fn checked_moments(features: Features<'_>, target: &[f64], wanted: Wanted) -> Result<Moments, LinearError> {
+pub(crate) fn checked_moments<'s>(
+    features: Features<'_>,
+    target: &[f64],
+    wanted: Wanted,
+    space: &'s mut Space,
+) -> Result<Moments<'s>, LinearError> {
     if features.rows() != target.len() {
         return Err(LinearError::Ragged { expected: features.rows(), found: target.len() });
     }
     if target.is_empty() {
         return Err(LinearError::NoRows);
     }
-    let moments = Moments::new(features, target, wanted);
+    let moments = Moments::new(features, target, wanted, space);
     if !moments.is_finite() {
         return Err(why_not_finite(features, target));
     }
@@ -56,10 +67,15 @@ pub(crate) fn not_negative(name: &'static str, value: f64) -> Result<(), LinearE
     }
 }
 
-/// The model of these coefficients that goes through the means.
-pub(crate) fn through_means(moments: &Moments, coefficients: Vec<f64>) -> Result<LinearModel, LinearError> {
+/// The model of these coefficients that goes through the means of features and target.
+pub(crate) fn through_means(moments: &Moments<'_>, coefficients: Vec<f64>) -> Result<LinearModel, LinearError> {
+    through(moments, moments.mean(moments.width()), coefficients)
+}
+
+/// The model of these coefficients that is `value` at the means of the features.
+pub(crate) fn through(moments: &Moments<'_>, value: f64, coefficients: Vec<f64>) -> Result<LinearModel, LinearError> {
     let at_means: f64 = coefficients.iter().enumerate().map(|(j, c)| c * moments.mean(j)).sum();
-    let intercept = moments.mean(moments.width()) - at_means;
+    let intercept = value - at_means;
     match intercept.is_finite() && coefficients.iter().all(|c| c.is_finite()) {
         true => Ok(LinearModel::new(intercept, coefficients)),
         false => Err(LinearError::TooLarge),

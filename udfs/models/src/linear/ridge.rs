@@ -1,7 +1,7 @@
 use sandbar_guest::Features;
 use serde::{Deserialize, Serialize};
 
-use super::moments::Wanted;
+use super::moments::{Space, Wanted};
 use super::orthogonal::Factor;
 use super::params::{checked_moments, not_negative, through_means};
 use super::{LinearError, LinearModel, LinearParams, cholesky};
@@ -35,7 +35,13 @@ impl RidgeParams {
         if self.alpha == 0.0 {
             return LinearParams { fit_intercept: self.fit_intercept }.fit_features(features, target);
         }
-        let moments = checked_moments(features, target, Wanted { centred: self.fit_intercept, target_square: false })?;
+        let mut space = Space::new();
+        let moments = checked_moments(
+            features,
+            target,
+            Wanted { centred: self.fit_intercept, target_square: false },
+            &mut space,
+        )?;
         let mut coefficients = vec![0.0; features.width()];
         if cholesky::solve(&moments, self.alpha, &mut coefficients).is_none() {
             let mut factor = Factor::new(features, target, &moments);

@@ -22,7 +22,7 @@ pub enum LogisticError {
     /// As for linear models.
     #[error(transparent)]
     Linear(#[from] LinearError),
-    /// From linfa's optimiser.
-    #[error("the optimiser gave up: {0}")]
-    Optimiser(#[from] linfa_logistic::error::Error),
+    /// From linfa's own data-set handling.
+    #[error(transparent)]
+    Linfa(#[from] linfa::Error),
 }

@@ -1,13 +1,9 @@
-use linfa::Dataset;
-use linfa::traits::Fit;
-use linfa_logistic::LogisticRegression;
-use ndarray::{Array1, Array2, ShapeBuilder};
 use sandbar_guest::Features;
 use serde::{Deserialize, Serialize};
 
-use super::model::probability;
+use super::newton::Objective;
 use super::{LogisticError, LogisticModel};
-use crate::linear::{LinearError, LinearModel, Wanted, checked_moments, not_negative};
+use crate::linear::{LinearError, Space, Wanted, checked_moments, not_negative, through};
 
 /// How to fit a [`LogisticModel`].
 ///
@@ -19,15 +15,15 @@ pub struct LogisticParams {
     pub alpha: f64,
     /// Whether to fit an intercept; without one the odds are even where all features are zero. True by default.
     pub fit_intercept: bool,
-    /// The most steps of the optimiser, at least 1; 100 by default.
-    pub max_iterations: u64,
-    /// It is done when the gradient's norm is below this; 0.0001 by default.
+    /// The most steps, at least 1; 100 by default. Few need more than ten.
+    pub max_iterations: u32,
+    /// It is done when a step lowers the objective by less than this share; 10⁻⁹ by default.
     pub tolerance: f64,
 }
 
 impl Default for LogisticParams {
     fn default() -> Self {
-        LogisticParams { alpha: 1.0, fit_intercept: true, max_iterations: 100, tolerance: 1e-4 }
+        LogisticParams { alpha: 1.0, fit_intercept: true, max_iterations: 100, tolerance: 1e-9 }
     }
 }
 
@@ -35,65 +31,43 @@ impl LogisticParams {
     /// Fits the model that minimises the objective; `target` is 0 or 1 in each row.
     ///
     /// # Errors
-    /// [`LogisticError::NotBinary`], [`LogisticError::OneClass`], [`LogisticError::Optimiser`], and as
-    /// [`LogisticError::Linear`] those of [`crate::linear::LinearParams::fit_features`] and [`LinearError::Parameter`].
+    /// [`LogisticError::NotBinary`], [`LogisticError::OneClass`], and as [`LogisticError::Linear`] those of
+    /// [`crate::linear::LinearParams::fit_features`] and [`LinearError::Parameter`].
     pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<LogisticModel, LogisticError> {
         self.check()?;
-        let moments = checked_moments(features, target, Wanted { centred: self.fit_intercept, target_square: false })?;
-        let outcomes = outcomes(target)?;
-        let (rows, width) = (features.rows(), features.width());
-        let mut records = Vec::with_capacity(rows * width);
-        (0..width).for_each(|j| moments.centre(j, features.column(j), &mut records));
-        let records = Array2::from_shape_vec((rows, width).f(), records).map_err(|e| LinearError::Linfa(e.into()))?;
-        let dataset = Dataset::new(records, outcomes);
-        let fitted = LogisticRegression::default()
-            .alpha(self.alpha)
-            .with_intercept(self.fit_intercept)
-            .max_iterations(self.max_iterations)
-            .gradient_tolerance(self.tolerance)
-            .fit(&dataset)?;
-        // linfa predicts the class of more rows.
-        let sign = if fitted.labels().pos.class { 1.0 } else { -1.0 };
-        let coefficients: Vec<f64> = fitted.params().iter().map(|w| sign * w).collect();
-        let at_means: f64 = coefficients.iter().enumerate().map(|(j, w)| w * moments.mean(j)).sum();
-        let log_odds = LinearModel::new(sign * fitted.intercept() - at_means, coefficients);
-        let gradient = self.gradient(&log_odds, features, target);
-        match log_odds.intercept().is_finite() && gradient.is_finite() {
-            true => Ok(LogisticModel { log_odds, gradient }),
-            false => Err(LinearError::TooLarge.into()),
+        let mut space = Space::new();
+        let wanted = Wanted { centred: self.fit_intercept, target_square: false };
+        let moments = checked_moments(features, target, wanted, &mut space)?;
+        let ones = count_ones(target)?;
+        let mut weights = vec![0.0; features.width()];
+        if self.fit_intercept {
+            weights.push((ones as f64 / (target.len() - ones) as f64).ln());
         }
+        let objective = Objective { features, target, moments: &moments, alpha: self.alpha };
+        let mut found = objective.minimise(weights, self.max_iterations, self.tolerance);
+        let at_means = if self.fit_intercept { found.weights.pop().unwrap_or(0.0) } else { 0.0 };
+        let log_odds = through(&moments, at_means, found.weights)?;
+        Ok(LogisticModel { log_odds, iterations: found.iterations, converged: found.converged })
     }
 
     fn check(&self) -> Result<(), LinearError> {
-        let wrong = |name, value, range| Err(LinearError::Parameter { name, value, range });
         not_negative("alpha", self.alpha)?;
-        if !self.tolerance.is_finite() || self.tolerance <= 0.0 {
-            return wrong("tolerance", self.tolerance.to_string(), "more than 0 and finite");
-        }
+        not_negative("tolerance", self.tolerance)?;
         match self.max_iterations {
-            0 => wrong("max_iterations", "0".to_owned(), "at least 1"),
+            0 => Err(LinearError::Parameter { name: "max_iterations", value: "0".to_owned(), range: "at least 1" }),
             _ => Ok(()),
         }
     }
-
-    /// See [`LogisticModel::gradient`].
-    fn gradient(&self, model: &LinearModel, features: Features<'_>, target: &[f64]) -> f64 {
-        let mut errors = vec![0.0; target.len()];
-        model.predict_into(features, &mut errors);
-        errors.iter_mut().zip(target).for_each(|(error, y)| *error = probability(*error) - y);
-        let along = |j: usize| features.column(j).iter().zip(&errors).map(|(x, error)| x * error).sum::<f64>();
-        let of_weights = model.coefficients().iter().enumerate().map(|(j, w)| along(j) + self.alpha * w);
-        let of_intercept = if self.fit_intercept { errors.iter().sum() } else { 0.0 };
-        of_weights.chain([of_intercept]).fold(0.0_f64, |most, g| most.max(g.abs())) / target.len() as f64
-    }
 }
 
-fn outcomes(target: &[f64]) -> Result<Array1<bool>, LogisticError> {
+/// How many targets are 1, which are some but not all.
+fn count_ones(target: &[f64]) -> Result<usize, LogisticError> {
     if let Some(row) = target.iter().position(|y| *y != 0.0 && *y != 1.0) {
         return Err(LogisticError::NotBinary { row, value: target[row] });
     }
-    match target.iter().all(|y| *y == target[0]) {
+    let ones = target.iter().filter(|y| **y == 1.0).count();
+    match ones == 0 || ones == target.len() {
         true => Err(LogisticError::OneClass { value: target[0], rows: target.len() }),
-        false => Ok(target.iter().map(|y| *y == 1.0).collect()),
+        false => Ok(ones),
     }
 }

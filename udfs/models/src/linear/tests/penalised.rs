@@ -111,6 +111,20 @@ fn nothing_nearby_is_lower() {
 }
 
 #[test]
+fn constant_and_dependent_features() {
+    let params = ElasticNetParams { alpha: 0.1, tolerance: 1e-12, max_iterations: 100_000, ..Default::default() };
+    let model = elastic_net(&params, &[&LINE.0, &[7.0; 4], &LINE.0, &[1e9; 4]], &LINE.1).linear;
+    let [a, constant, b, other] = model.coefficients().try_into().unwrap();
+    assert!(constant == 0.0 && other == 0.0 && (a - b).abs() < 1e-4 && (a + b - 1.9).abs() < 0.1, "{model:?}");
+    let wide: Vec<[f64; 2]> = (0..10).map(|j| [f64::from(j), f64::from(j * j)]).collect();
+    let slices: Vec<&[f64]> = wide.iter().map(|column| &column[..]).collect();
+    let model = elastic_net(&params, &slices, &[1.0, 2.0]).linear;
+    assert!(model.coefficients().iter().all(|w| w.is_finite()), "{model:?}");
+    let model = elastic_net(&params, &[&[3.0]], &[5.0]).linear;
+    assert_eq!((model.coefficients(), model.intercept()), (&[0.0][..], 5.0));
+}
+
+#[test]
 fn no_penalty_is_ordinary() {
     let (a, b) = ([0.0, 1.0, 5.0, 2.0, 9.0], [1.0, 3.0, -2.0, 0.5, 4.0]);
     let target = [1.0, 2.0, 0.0, 4.0, 1.0];

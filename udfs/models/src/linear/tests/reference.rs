@@ -73,12 +73,10 @@ fn reference(columns: &[&[f64]], target: &[f64]) -> Vec<f64> {
     for j in 0..width {
         let pivot = (j..width).max_by(|a, b| system[*a][j].0.abs().total_cmp(&system[*b][j].0.abs())).unwrap();
         system.swap(j, pivot);
-        for i in (0..width).filter(|i| *i != j) {
-            let factor = system[i][j] / system[j][j];
-            #[allow(clippy::needless_range_loop, reason = "two rows of one matrix are used at once")]
-            for k in j..=width {
-                system[i][k] = system[i][k] - factor * system[j][k];
-            }
+        let pivot = system[j].clone();
+        for (_, row) in system.iter_mut().enumerate().filter(|(i, _)| *i != j) {
+            let factor = row[j] / pivot[j];
+            row.iter_mut().zip(&pivot).for_each(|(value, pivot)| *value = *value - factor * *pivot);
         }
     }
     (0..width).map(|j| (system[j][width] / system[j][j]).0).collect()

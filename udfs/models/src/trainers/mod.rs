@@ -1,5 +1,8 @@
 //! What the host is offered: a trainer for each kind of model.
 
+#[cfg(test)]
+mod tests;
+
 use sandbar_guest::prelude::*;
 
 use crate::forest::{RandomForest, RandomForestParams};
@@ -130,14 +133,19 @@ impl Model for LogisticModel {
         struct Shown<'a> {
             coefficients: &'a [f64],
             intercept: f64,
-            gradient: f64,
+            iterations: u32,
+            converged: bool,
         }
-        let log_odds = self.log_odds();
-        Shown { coefficients: log_odds.coefficients(), intercept: log_odds.intercept(), gradient: self.gradient() }
+        Shown {
+            coefficients: self.log_odds.coefficients(),
+            intercept: self.log_odds.intercept(),
+            iterations: self.iterations,
+            converged: self.converged,
+        }
     }
 
     fn width(&self) -> Option<usize> {
-        Some(self.log_odds().coefficients().len())
+        Some(self.log_odds.coefficients().len())
     }
 }
 

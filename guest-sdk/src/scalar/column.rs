@@ -1,0 +1,252 @@
+//! Columns that a scalar function's results are gathered in.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, ListArray, RecordBatch, make_array};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, OffsetBuffer};
+use arrow_data::ArrayData;
+use arrow_schema::{Field, Schema};
+
+use super::argument::Argument;
+use crate::host;
+
+/// Results, and which of them are null. Its memory is kept from call to call.
+#[derive(Default)]
+pub struct Column<V> {
+    values: V,
+    /// A bit for each row, set where it has a value; empty while all have.
+    validity: Vec<u8>,
+    nulls: usize,
+    last: LastHeader,
+}
+
+/// The header last handed over, and what it was made for: the next batch mostly has the same.
+#[derive(Default)]
+struct LastHeader {
+    bytes: Vec<u8>,
+    /// Rows, nulls, bytes of each buffer.
+    of: Option<(usize, usize, [usize; 3])>,
+}
+
+/// The values of a column.
+pub trait Values: Default {
+    /// Forgets all values.
+    fn clear(&mut self);
+
+    /// Appends some value, for a row that is null.
+    fn push_null(&mut self);
+
+    /// Hands the values to the host.
+    ///
+    /// # Errors
+    /// When they can't be laid out.
+    fn emit(&self, out: Emission<'_>) -> Result<(), String>;
+}
+
+impl<V: Values> Column<V> {
+    /// Empties the column.
+    pub(super) fn clear(&mut self) {
+        self.values.clear();
+        self.validity.clear();
+        self.nulls = 0;
+    }
+
+    pub(super) fn values(&mut self) -> &mut V {
+        &mut self.values
+    }
+
+    /// Appends a null: row `row` of `rows`.
+    pub(super) fn push_null(&mut self, row: usize, rows: usize) {
+        if self.nulls == 0 {
+            self.validity.resize(rows.div_ceil(8), 0xff);
+        }
+        self.validity[row / 8] &= !(1 << (row % 8));
+        self.nulls += 1;
+        self.values.push_null();
+    }
+
+    /// Hands the column to the host, as the only one of `schema`.
+    pub(super) fn emit(&mut self, schema: &Schema, rows: usize) -> Result<(), String> {
+        let (nulls, validity) = (self.nulls, &self.validity);
+        self.values.emit(Emission { schema, rows, nulls, validity, last: &mut self.last })
+    }
+}
+
+/// A column on its way to the host.
+pub struct Emission<'a> {
+    schema: &'a Schema,
+    rows: usize,
+    nulls: usize,
+    /// Empty when there are no nulls.
+    validity: &'a [u8],
+    last: &'a mut LastHeader,
+}
+
+impl Emission<'_> {
+    /// A column without children, whose one or two buffers behind the validity these are.
+    fn flat(self, buffers: &[&[u8]]) -> Result<(), String> {
+        let (mut all, mut lengths) = ([&[][..]; 3], [0; 3]);
+        all[0] = self.validity;
+        all[1..=buffers.len()].copy_from_slice(buffers);
+        lengths.iter_mut().zip(all).for_each(|(length, buffer)| *length = buffer.len());
+        let of = Some((self.rows, self.nulls, lengths));
+        if self.last.of != of {
+            let lengths = &lengths[..=buffers.len()];
+            let header = sandbar_batch::single_column_header(self.schema, self.rows, self.nulls, lengths);
+            *self.last = LastHeader { bytes: header.map_err(|e| e.to_string())?, of };
+        }
+        let mut present = [&[][..]; 3];
+        let mut count = 0;
+        for buffer in all.iter().filter(|b| !b.is_empty()) {
+            present[count] = buffer;
+            count += 1;
+        }
+        host::emit(&self.last.bytes, &present[..count]);
+        Ok(())
+    }
+
+    fn array(self, array: ArrayRef) -> Result<(), String> {
+        let batch = RecordBatch::try_new(Arc::new(self.schema.clone()), vec![array]).map_err(|e| e.to_string())?;
+        emit_batch(&batch)
+    }
+
+    fn null_buffer(&self) -> Option<NullBuffer> {
+        let bits = || BooleanBuffer::new(Buffer::from(self.validity), 0, self.rows);
+        (self.nulls > 0).then(|| NullBuffer::new(bits()))
+    }
+}
+
+/// Hands a batch to the host.
+pub(crate) fn emit_batch(batch: &RecordBatch) -> Result<(), String> {
+    let out = sandbar_batch::encode(batch).map_err(|e| e.to_string())?;
+    let buffers: Vec<&[u8]> = out.buffers.iter().map(|(_, b)| b.as_slice()).collect();
+    host::emit(&out.header, &buffers);
+    Ok(())
+}
+
+impl<T: ArrowNativeType> Values for Vec<T> {
+    fn clear(&mut self) {
+        self.clear();
+    }
+
+    fn push_null(&mut self) {
+        self.push(T::default());
+    }
+
+    fn emit(&self, out: Emission<'_>) -> Result<(), String> {
+        out.flat(&[bytes(self)])
+    }
+}
+
+fn bytes<T: ArrowNativeType>(values: &[T]) -> &[u8] {
+    // SAFETY: native types have no padding.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// Booleans, a bit each.
+#[derive(Default)]
+pub struct Bits {
+    bits: Vec<u8>,
+    count: usize,
+}
+
+impl Bits {
+    pub(super) fn push(&mut self, value: bool) {
+        if self.count.is_multiple_of(8) {
+            self.bits.push(0);
+        }
+        self.bits[self.count / 8] |= u8::from(value) << (self.count % 8);
+        self.count += 1;
+    }
+}
+
+impl Values for Bits {
+    fn clear(&mut self) {
+        self.bits.clear();
+        self.count = 0;
+    }
+
+    fn push_null(&mut self) {
+        self.push(false);
+    }
+
+    fn emit(&self, out: Emission<'_>) -> Result<(), String> {
+        out.flat(&[&self.bits])
+    }
+}
+
+/// Values of differing lengths, one after another.
+pub struct Runs<T> {
+    /// Where each starts, and where the last ends.
+    ends: Vec<i32>,
+    items: Vec<T>,
+}
+
+impl<T> Default for Runs<T> {
+    fn default() -> Self {
+        Runs { ends: vec![0], items: Vec::new() }
+    }
+}
+
+impl<T: Copy> Runs<T> {
+    /// # Panics
+    /// When the column gets more than 2³¹ - 1 items.
+    pub(super) fn push(&mut self, items: &[T]) {
+        self.items.extend_from_slice(items);
+        self.ends.push(
+            i32::try_from(self.items.len()).expect("the texts or lists of one batch have less than 2³¹ bytes or items"),
+        );
+    }
+
+    fn clear(&mut self) {
+        self.ends.truncate(1);
+        self.items.clear();
+    }
+}
+
+/// Texts.
+pub type Texts = Runs<u8>;
+
+impl Values for Texts {
+    fn clear(&mut self) {
+        self.clear();
+    }
+
+    fn push_null(&mut self) {
+        self.push(&[]);
+    }
+
+    fn emit(&self, out: Emission<'_>) -> Result<(), String> {
+        out.flat(&[bytes(&self.ends), &self.items])
+    }
+}
+
+/// Lists.
+#[derive(Default)]
+pub struct Lists<T: Copy>(Runs<T>);
+
+impl<T: Copy> Lists<T> {
+    pub(super) fn push(&mut self, items: &[T]) {
+        self.0.push(items);
+    }
+}
+
+impl<T: Argument + ArrowNativeType> Values for Lists<T> {
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn push_null(&mut self) {
+        self.push(&[]);
+    }
+
+    fn emit(&self, out: Emission<'_>) -> Result<(), String> {
+        let Runs { ends, items } = &self.0;
+        let data = ArrayData::builder(T::data_type()).len(items.len()).add_buffer(Buffer::from_slice_ref(items));
+        let items = make_array(data.build().map_err(|e| e.to_string())?);
+        let ends = OffsetBuffer::new(ends.clone().into());
+        let field = Arc::new(Field::new_list_field(T::data_type(), true));
+        let lists = ListArray::try_new(field, ends, items, out.null_buffer()).map_err(|e| e.to_string())?;
+        out.array(Arc::new(lists))
+    }
+}

@@ -1,0 +1,192 @@
+//! Memory for the inputs of calls, used again and again.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{Mode, OFlags, open};
+
+use crate::Scratch;
+
+/// The least that is made, in bytes: one page would be made anew for each larger input.
+const SEGMENT_BYTES_MIN: usize = 64 << 10;
+/// Memory that waits for its next use, at most, in bytes.
+const FREE_BYTES_MAX: usize = 128 << 20;
+/// A segment this many times larger than what it is to hold is left for a larger input.
+const OVERSIZE_MAX: usize = 8;
+
+/// Memory files that are lent to one call at a time. A new file costs the kernel
+/// a cleared page for each 4 KiB, more than the copy into it; these keep theirs.
+#[derive(Debug, Clone, Default)]
+pub struct Segments(Arc<Mutex<Free>>);
+
+#[derive(Debug, Default)]
+struct Free {
+    segments: Vec<Segment>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Segment {
+    memory: Scratch,
+    /// The same file, which can't be written through this.
+    reader: OwnedFd,
+}
+
+/// Bytes and where they go.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// Offset in the whole.
+    pub at: usize,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+/// Bytes that stay as they are until this is dropped; then their memory is used
+/// for others. Its file can be read and mapped, not written.
+#[derive(Debug)]
+pub struct Lent {
+    segment: Option<Segment>,
+    bytes: usize,
+    home: Segments,
+}
+
+impl Segments {
+    /// Lends `bytes` bytes that hold `parts`, whose offsets ascend and do not
+    /// overlap. What no part covers is zero.
+    ///
+    /// # Errors
+    /// When parts overlap or end behind `bytes`, or there is no memory.
+    pub fn lend(&self, bytes: usize, parts: &[Part<'_>]) -> io::Result<Lent> {
+        let segment = match self.take(bytes) {
+            Some(segment) => segment,
+            None => Segment::new(bytes.max(SEGMENT_BYTES_MIN).next_power_of_two())?,
+        };
+        let lent = Lent { segment: Some(segment), bytes, home: self.clone() };
+        let memory = &lent.segment().memory;
+        let mut end = 0;
+        for part in parts {
+            let fits = part.at >= end && part.at.checked_add(part.bytes.len()).is_some_and(|end| end <= bytes);
+            if !fits {
+                let message = format!("{} bytes at {} behind {end}, of {bytes}", part.bytes.len(), part.at);
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            }
+            memory.clear(end, part.at - end);
+            memory.write(part.at, part.bytes);
+            end = part.at + part.bytes.len();
+        }
+        memory.clear(end, bytes - end);
+        Ok(lent)
+    }
+
+    /// The smallest free segment that is large enough, unless it is much too large.
+    fn take(&self, bytes: usize) -> Option<Segment> {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = bytes.max(SEGMENT_BYTES_MIN).saturating_mul(OVERSIZE_MAX);
+        let sizes = free.segments.iter().map(|s| s.memory.bytes()).enumerate();
+        let (at, size) = sizes.filter(|(_, size)| (bytes..=most).contains(size)).min_by_key(|(_, size)| *size)?;
+        free.bytes -= size;
+        Some(free.segments.swap_remove(at))
+    }
+
+    fn give_back(&self, segment: Segment) {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = free.bytes + segment.memory.bytes();
+        if bytes <= FREE_BYTES_MAX {
+            free.bytes = bytes;
+            free.segments.push(segment);
+        }
+    }
+}
+
+impl Segment {
+    fn new(bytes: usize) -> io::Result<Segment> {
+        let memory = Scratch::new(bytes)?;
+        let path = format!("/proc/self/fd/{}", memory.as_fd().as_raw_fd());
+        let reader = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Segment { memory, reader })
+    }
+}
+
+impl Lent {
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn segment(&self) -> &Segment {
+        self.segment.as_ref().expect("a segment is there until it is given back in `drop`")
+    }
+}
+
+impl AsFd for Lent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.segment().reader.as_fd()
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(segment) = self.segment.take() {
+            self.home.give_back(segment);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Mapping;
+
+    fn check(segments: &Segments, bytes: usize, parts: &[(usize, &[u8])], expect: &[u8]) {
+        let parts: Vec<_> = parts.iter().map(|(at, bytes)| Part { at: *at, bytes }).collect();
+        let lent = segments.lend(bytes, &parts).unwrap();
+        // SAFETY: `lent` outlives the mapping.
+        let mapping = unsafe { Mapping::lent(lent.as_fd(), bytes as u64) }.unwrap();
+        assert_eq!(&*mapping, expect);
+    }
+
+    #[test]
+    fn parts_are_where_they_were_put_and_nothing_else_is() {
+        let segments = Segments::default();
+        for _ in 0..2 {
+            check(&segments, 8, &[(0, b"abcdefgh")], b"abcdefgh");
+            check(&segments, 0, &[], b"");
+            check(&segments, 8, &[(1, b"a"), (4, b"bc")], b"\0a\0\0bc\0\0");
+            let mut far = vec![0; 100_000];
+            far[0] = b'x';
+            far[99_999] = b'y';
+            check(&segments, 100_000, &[(0, b"x"), (99_999, b"y")], &far);
+            check(&segments, 100_000, &[], &[0; 100_000]);
+        }
+    }
+
+    #[test]
+    fn memory_is_used_again_one_call_at_a_time() {
+        let segments = Segments::default();
+        let inode = |lent: &Lent| rustix::fs::fstat(lent).unwrap().st_ino;
+        let (a, b) = (segments.lend(10, &[]).unwrap(), segments.lend(10, &[]).unwrap());
+        assert_ne!(inode(&a), inode(&b));
+        let first = inode(&a);
+        drop(a);
+        assert_eq!(inode(&segments.lend(20, &[]).unwrap()), first);
+        // Much too large for a small one.
+        let large = inode(&segments.lend(64 << 20, &[]).unwrap());
+        assert_ne!(inode(&segments.lend(10, &[]).unwrap()), large);
+    }
+
+    #[test]
+    fn readers_do_not_write() {
+        let lent = Segments::default().lend(4, &[Part { at: 0, bytes: b"abcd" }]).unwrap();
+        assert!(rustix::io::pwrite(&lent, b"x", 0).is_err());
+        assert!(rustix::fs::ftruncate(&lent, 2).is_err());
+    }
+
+    #[test]
+    fn parts_out_of_bounds_are_refused() {
+        for (at, second) in [(2, 5), (0, 1)] {
+            let parts = [Part { at, bytes: b"ab" }, Part { at: second, bytes: b"c" }];
+            assert!(Segments::default().lend(4, &parts).is_err(), "{parts:?}");
+        }
+    }
+}

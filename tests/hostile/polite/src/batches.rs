@@ -1,0 +1,62 @@
+//! Batch and scalar functions that do not come back, or come back with too much.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use arrow_array::{Float64Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema};
+use sandbar_guest::prelude::*;
+
+/// Never returns.
+#[batch]
+pub fn batch_loops(batch: RecordBatch) -> RecordBatch {
+    while black_box(true) {
+        std::hint::spin_loop();
+    }
+    batch
+}
+
+/// Takes memory until there is none.
+#[batch]
+pub fn batch_takes_memory(batch: RecordBatch) -> RecordBatch {
+    let mut taken = Vec::new();
+    loop {
+        taken.push(vec![black_box(1u8); 1 << 20]);
+        if black_box(&taken).is_empty() {
+            return batch;
+        }
+    }
+}
+
+/// Panics.
+#[batch]
+pub fn batch_panics(batch: RecordBatch) -> RecordBatch {
+    panic!("{} columns are too many for me", batch.num_columns())
+}
+
+/// Gives 32 MiB back, whatever it gets.
+#[batch]
+pub fn batch_gives_too_much(_batch: RecordBatch) -> Result<RecordBatch, String> {
+    let schema = Arc::new(Schema::new(vec![Field::new("x", DataType::Float64, false)]));
+    let column = Arc::new(Float64Array::from(vec![1.0; 4 << 20]));
+    RecordBatch::try_new(schema, vec![column]).map_err(|e| e.to_string())
+}
+
+/// Refuses, with many words.
+#[batch]
+pub fn batch_refuses(_batch: RecordBatch) -> Result<RecordBatch, String> {
+    Err("no, ".repeat(1 << 20))
+}
+
+/// Panics at one value.
+#[scalar]
+pub fn scalar_panics(x: f64) -> f64 {
+    assert!(x < 3.0, "{x} is more than I can take");
+    x
+}
+
+/// Divides by zero.
+#[scalar]
+pub fn scalar_divides(x: f64) -> i64 {
+    1_000 / black_box(x as i64 - 3)
+}

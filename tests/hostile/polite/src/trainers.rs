@@ -1,0 +1,172 @@
+//! Trainers that do not come back, and models that are not what they seem.
+
+use std::hint::black_box;
+
+use sandbar_guest::prelude::*;
+
+/// Predicts zero.
+#[derive(Serialize, Deserialize)]
+pub struct Zero {}
+
+impl Model for Zero {
+    fn predict(&self, _features: Features<'_>, out: &mut [f64]) {
+        out.fill(0.0);
+    }
+}
+
+/// Never returns.
+#[trainer]
+pub fn fit_loops(_group: &Group<'_>) -> Result<Zero, String> {
+    while black_box(true) {
+        std::hint::spin_loop();
+    }
+    Ok(Zero {})
+}
+
+/// Takes memory until there is none.
+#[trainer]
+pub fn fit_takes_memory(_group: &Group<'_>) -> Result<Zero, String> {
+    let mut taken = Vec::new();
+    loop {
+        taken.push(vec![black_box(1u8); 1 << 20]);
+        if black_box(&taken).is_empty() {
+            return Ok(Zero {});
+        }
+    }
+}
+
+/// Asks for 1 GiB at once.
+#[trainer]
+pub fn fit_takes_a_gib(_group: &Group<'_>) -> Result<Zero, String> {
+    let taken = vec![black_box(1u8); 1 << 30];
+    black_box(&taken);
+    Ok(Zero {})
+}
+
+/// Recurses without end.
+#[trainer]
+pub fn fit_recurses(group: &Group<'_>) -> Result<Zero, String> {
+    if deeper(group.seed()) == 1 { Err("it came back".into()) } else { Ok(Zero {}) }
+}
+
+fn deeper(n: u64) -> u64 {
+    let kept = [black_box(n); 8];
+    black_box(deeper(black_box(n + 1)) + kept[(n % 8) as usize])
+}
+
+/// Panics, with many words.
+#[trainer]
+pub fn fit_panics(_group: &Group<'_>) -> Result<Zero, String> {
+    panic!("{}", "help! ".repeat(1 << 20))
+}
+
+/// Panics while it panics.
+#[trainer]
+pub fn fit_panics_twice(_group: &Group<'_>) -> Result<Zero, String> {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("and again");
+        }
+    }
+    let _bomb = Bomb;
+    panic!("once")
+}
+
+/// Writes to an address that it does not have.
+#[trainer]
+pub fn fit_writes_anywhere(_group: &Group<'_>) -> Result<Zero, String> {
+    let at = black_box(0xffff_fff0_usize) as *mut u64;
+    // SAFETY: there is no such memory; that it traps is what the test is about.
+    unsafe { at.write_volatile(1) };
+    Ok(Zero {})
+}
+
+/// Reads rows that are not its group's.
+#[trainer]
+pub fn fit_reads_beyond(group: &Group<'_>) -> Result<Zero, String> {
+    let features = group.features();
+    let column = features.column(0);
+    if column[black_box(features.rows() + 1)].is_nan() { Err("it read on".into()) } else { Ok(Zero {}) }
+}
+
+/// A model of 2 MiB.
+#[derive(Serialize, Deserialize)]
+pub struct Large {
+    bytes: Vec<u8>,
+}
+
+impl Model for Large {
+    fn predict(&self, _features: Features<'_>, out: &mut [f64]) {
+        out.fill(self.bytes.len() as f64);
+    }
+}
+
+/// Fits a model of 2 MiB.
+#[trainer]
+pub fn model_is_large(_group: &Group<'_>) -> Result<Large, String> {
+    Ok(Large { bytes: vec![1; 2 << 20] })
+}
+
+/// Does a thing when it is to predict.
+#[derive(Serialize, Deserialize)]
+pub enum Predicts {
+    /// No numbers.
+    Nan,
+    /// Nothing, ever.
+    Loops,
+    /// A panic.
+    Panics,
+}
+
+impl Model for Predicts {
+    fn predict(&self, _features: Features<'_>, out: &mut [f64]) {
+        match self {
+            Predicts::Nan => out.fill(f64::NAN),
+            Predicts::Loops => {
+                while black_box(true) {
+                    std::hint::spin_loop();
+                }
+            }
+            Predicts::Panics => panic!("I see nothing"),
+        }
+    }
+}
+
+/// Its model predicts no numbers.
+#[trainer]
+pub fn predicts_nan(_group: &Group<'_>) -> Result<Predicts, String> {
+    Ok(Predicts::Nan)
+}
+
+/// Its model never predicts.
+#[trainer]
+pub fn predict_loops(_group: &Group<'_>) -> Result<Predicts, String> {
+    Ok(Predicts::Loops)
+}
+
+/// Its model panics.
+#[trainer]
+pub fn predict_panics(_group: &Group<'_>) -> Result<Predicts, String> {
+    Ok(Predicts::Panics)
+}
+
+/// A model whose parameters are no JSON.
+#[derive(Serialize, Deserialize)]
+pub struct Unspeakable {}
+
+impl Model for Unspeakable {
+    fn predict(&self, _features: Features<'_>, out: &mut [f64]) {
+        out.fill(0.0);
+    }
+
+    fn params(&self) -> impl Serialize {
+        std::collections::BTreeMap::from([((1, 2), 3)])
+    }
+}
+
+/// Its model's parameters can't be shown.
+#[trainer]
+pub fn params_unspeakable(_group: &Group<'_>) -> Result<Unspeakable, String> {
+    Ok(Unspeakable {})
+}

@@ -1,0 +1,96 @@
+//! Guests that mean harm, written against the bare contract: what no user of
+//! the SDK can say by accident.
+//!
+//! Each function of this component is one attack, named after what it does.
+//! What must come of it stands in the table of `tests/process/hostile`.
+#![cfg(target_family = "wasm")]
+
+mod batches;
+mod bindings;
+mod requests;
+mod trainers;
+
+use std::cell::Cell;
+
+use bindings::guest::{Function, Guest, Kind};
+
+/// What an attack does, and in which call; in the others it behaves.
+#[derive(Clone, Copy)]
+enum Does {
+    /// A batch function.
+    Process(fn(&[u8])),
+    /// A scalar function.
+    Scalar(fn(&[u8])),
+    /// A trainer, while it fits.
+    Fit(fn()),
+    /// A trainer, while it predicts.
+    Predict(fn()),
+    /// A trainer, when it is chosen.
+    Open(fn() -> Result<(), String>),
+    /// A batch function whose description is not a schema.
+    Described(&'static [u8]),
+}
+
+type Attack = (&'static str, Does);
+
+fn attacks() -> impl Iterator<Item = Attack> {
+    batches::ATTACKS.iter().chain(requests::ATTACKS).chain(trainers::ATTACKS).copied()
+}
+
+thread_local! {
+    static OPENED: Cell<Option<Attack>> = const { Cell::new(None) };
+}
+
+struct Component;
+
+impl Guest for Component {
+    fn describe() -> Vec<Function> {
+        let describe = |(name, does): Attack| {
+            let (kind, arguments) = match does {
+                Does::Process(_) => (Kind::Batch, &[][..]),
+                Does::Scalar(_) => (Kind::Scalar, &batches::ONE_NUMBER[..]),
+                Does::Described(schema) => (Kind::Batch, schema),
+                Does::Fit(_) | Does::Predict(_) | Does::Open(_) => (Kind::Trainer, &[][..]),
+            };
+            Function { name: name.into(), kind, arguments: arguments.into(), returns: Vec::new(), about: String::new() }
+        };
+        attacks().map(describe).collect()
+    }
+
+    fn open(function: u32, _params: String, _seed: u64) -> Result<(), String> {
+        let attack = attacks().nth(function as usize).ok_or("there is no such attack")?;
+        OPENED.set(Some(attack));
+        match attack.1 {
+            Does::Open(open) => open(),
+            _ => Ok(()),
+        }
+    }
+
+    fn process(header: Vec<u8>) -> Result<(), String> {
+        match opened() {
+            Does::Process(attack) | Does::Scalar(attack) => attack(&header),
+            _ => return Err("this attack is no batch function".into()),
+        }
+        Ok(())
+    }
+
+    fn fit(_header: Vec<u8>) -> Result<(), String> {
+        match opened() {
+            Does::Fit(attack) => attack(),
+            _ => trainers::honest_fit(),
+        }
+        Ok(())
+    }
+
+    fn predict(_header: Vec<u8>) -> Result<(), String> {
+        match opened() {
+            Does::Predict(attack) => attack(),
+            _ => trainers::honest_predict(),
+        }
+        Ok(())
+    }
+}
+
+fn opened() -> Does {
+    OPENED.get().expect("a host opens a function first").1
+}

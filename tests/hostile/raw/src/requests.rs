@@ -1,0 +1,117 @@
+//! Requests for what is not there, or not theirs.
+
+use std::arch::wasm32;
+
+use crate::bindings::{data, groups, log};
+use crate::{Attack, Does};
+
+const PAGE: usize = 4096;
+
+pub const ATTACKS: &[Attack] = &[
+    ("read-beyond-input", Does::Process(|header| read(body_bytes(header), 64))),
+    ("read-before-zero", Does::Process(|_| read(u64::MAX - 7, 64))),
+    ("read-outside-memory", Does::Process(|_| data::read(0, outside()))),
+    ("map-beyond-input", Does::Process(|header| data::map_pages(body_bytes(header).next_multiple_of(PAGE as u64), pages(1)))),
+    ("map-more-than-input", Does::Process(|_| data::map_pages(0, pages(4096)))),
+    ("map-offset-not-aligned", Does::Process(|_| data::map_pages(8, pages(1)))),
+    ("map-region-not-aligned", Does::Process(|_| data::map_pages(0, &pages(2)[8..PAGE + 8]))),
+    ("map-half-a-page", Does::Process(|_| data::map_pages(0, &pages(1)[..100]))),
+    ("map-nothing", Does::Process(|_| data::map_pages(0, &[]))),
+    ("map-over-own-data", Does::Fit(|| data::map_pages(0, own_data()))),
+    ("map-over-own-stack", Does::Fit(|| data::map_pages(0, own_stack()))),
+    ("map-outside-memory", Does::Fit(|| data::map_pages(0, outside()))),
+    ("map-thousands-of-regions", Does::Fit(|| { pages(3000).chunks(PAGE).for_each(|page| data::map_pages(0, page)) })),
+    ("emit-outside-memory", Does::Process(|_| data::emit(outside(), &[outside()]))),
+    ("emit-while-fitting", Does::Fit(|| data::emit(&[], &[]))),
+    ("next-while-processing", Does::Process(|_| { let _ = groups::next(); })),
+    ("model-while-processing", Does::Process(|_| drop(groups::model()))),
+    ("settle-while-processing", Does::Process(|_| groups::failed("none"))),
+    ("log-outside-memory", Does::Process(|_| log::write(log::Level::Info, text(outside())))),
+    ("log-not-utf8", Does::Process(|_| log::write(log::Level::Info, text(&[0xff, 0xfe])))),
+    ("panic-and-go-on", Does::Process(|_| log::panic("this is no panic"))),
+    ("log-flood", Does::Fit(|| { flood(); crate::trainers::honest_fit() })),
+    ("scribble-over-input", Does::Fit(scribble)),
+    ("hide-secrets", Does::Fit(hide)),
+    ("seek-secrets", Does::Fit(seek)),
+];
+
+/// Length of the input's body, as its header says.
+fn body_bytes(header: &[u8]) -> u64 {
+    u64::from_le_bytes(header[24..32].try_into().expect("a header has 32 bytes"))
+}
+
+fn read(offset: u64, len: usize) {
+    data::read(offset, &vec![0; len]);
+}
+
+/// Fresh pages of this memory.
+fn pages(count: usize) -> &'static mut [u8] {
+    let bytes = count * PAGE;
+    let at = wasm32::memory_grow::<0>(bytes.div_ceil(64 << 10)) * (64 << 10);
+    // SAFETY: the memory has just grown by these bytes, and nobody else has them.
+    unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes) }
+}
+
+/// A page that this memory does not have.
+fn outside() -> &'static [u8] {
+    let end = wasm32::memory_size::<0>() * (64 << 10);
+    // SAFETY: it is never looked at here; that it is not there is the attack.
+    unsafe { std::slice::from_raw_parts(end as *const u8, PAGE) }
+}
+
+/// A page of what this component is initialised with.
+fn own_data() -> &'static [u8] {
+    static DATA: [u8; 3 * PAGE] = [7; 3 * PAGE];
+    let start = DATA.as_ptr().align_offset(PAGE);
+    &DATA[start..start + PAGE]
+}
+
+/// The page of the stack that is in use.
+fn own_stack() -> &'static [u8] {
+    let here = 0u8;
+    let page = (&raw const here as usize) & !(PAGE - 1);
+    // SAFETY: the stack is there; nobody looks at it through this.
+    unsafe { std::slice::from_raw_parts(page as *const u8, PAGE) }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    // SAFETY: it is never looked at here; that it is no text is the attack.
+    unsafe { std::str::from_utf8_unchecked(bytes) }
+}
+
+fn flood() {
+    let line = "x".repeat(1000);
+    for _ in 0..20_000 {
+        log::write(log::Level::Error, &line);
+    }
+    for _ in 0..200_000 {
+        log::write(log::Level::Debug, "");
+    }
+}
+
+/// Lays the input's first pages over memory and writes over them: other calls
+/// read the same input.
+fn scribble() {
+    let pages = pages(32);
+    data::map_pages(0, pages);
+    pages.fill(0xa5);
+    crate::trainers::honest_fit();
+}
+
+/// Leaves a secret, and the input, in fresh memory.
+fn hide() {
+    pages(2048).fill(0x5a);
+    data::map_pages(0, pages(1));
+    crate::trainers::honest_fit();
+}
+
+/// Looks for what others left in fresh memory.
+fn seek() {
+    let found = pages(4096).iter().filter(|byte| **byte != 0).count();
+    while let Some(group) = groups::next() {
+        match found {
+            0 => crate::trainers::settle(&group),
+            found => groups::failed(&format!("found {found} bytes of somebody's")),
+        }
+    }
+}

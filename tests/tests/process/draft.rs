@@ -1,0 +1,4 @@
+//! The host from outside.
+
+mod hostile;
+mod job;

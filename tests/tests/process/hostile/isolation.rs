@@ -1,0 +1,25 @@
+//! What a guest leaves behind or writes over, nobody else sees.
+
+use sandbar_tests::component;
+
+use super::Outcome::{self, Harmless};
+use super::{As, Range, beside_a_victim};
+
+#[rustfmt::skip]
+const ATTACKS: &[(&str, Outcome)] = &[
+    ("scribble-over-input", Harmless),
+    ("hide-secrets",        Harmless),
+    ("seek-secrets",        Harmless),
+];
+
+/// Enough for inputs of several hundred pages.
+const ROWS_EACH: u32 = 20_000;
+
+#[test]
+fn nobody_sees_what_others_left() {
+    beside_a_victim(|| {
+        let range = Range::new(4, ROWS_EACH);
+        let raw = component("tests/hostile/raw");
+        ATTACKS.iter().for_each(|(name, outcome)| range.attack(&raw, name, As::Model, *outcome));
+    });
+}

@@ -1,0 +1,211 @@
+//! Guests that mean harm, and those beside them, who must not notice.
+//!
+//! An attack is a component, a function of it, and what must come of it. Each
+//! runs in a job of its own with tight limits, beside a model that does no harm
+//! in the same job and a taxi job of somebody else at the same time.
+
+mod batches;
+mod components;
+mod isolation;
+mod polite;
+mod requests;
+mod trainers;
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use sandbar_tests::{Ended, Lab, Model, component, models};
+
+use crate::job::{self, taxi};
+
+/// What must come of an attack.
+#[derive(Debug, Clone, Copy)]
+pub enum Outcome {
+    /// The job fails: nothing is written, and standard error has `[code]` and these words.
+    Job(&'static str, &'static str),
+    /// Each group of the attacker's model fails, with this code and these words.
+    Groups(&'static str, &'static str),
+    /// Some groups of the attacker's model do, the others are fitted.
+    SomeGroups(&'static str, &'static str),
+    /// All is well.
+    Harmless,
+}
+
+use Outcome::{Groups, Harmless, Job, SomeGroups};
+
+/// How an attack is called.
+#[derive(Debug, Clone, Copy)]
+pub enum As {
+    /// As a transform of the job's rows.
+    Transform,
+    /// As a model besides the harmless one.
+    Model,
+}
+
+/// What a call of an attacker may use.
+const LIMITS: &str = "memory_bytes_max = 67108864, output_bytes_max = 4194304, model_bytes_max = 1048576, log_bytes_max = 4096";
+/// Time for attacks that end by themselves, on a machine that is busy; and for those that don't.
+const TIME_MS: u32 = 20_000;
+const SHORT_TIME_MS: u32 = 300;
+/// What a host may say of one attack, and of each group besides.
+const TALK_BYTES_MAX: usize = 64 << 10;
+const TALK_BYTES_A_GROUP: usize = 200;
+
+/// A place for attacks on a table of some rows.
+pub struct Range {
+    lab: Lab,
+    groups: u32,
+    /// What the neighbour's models are when nobody attacks.
+    undisturbed: Vec<Model>,
+    /// What came otherwise than it must.
+    wrong: RefCell<Vec<String>>,
+}
+
+impl Range {
+    /// A table of so many groups, each of so many rows, but for one that has a row more.
+    pub fn new(groups: u32, rows_each: u32) -> Range {
+        let lab = Lab::new();
+        let mut text = String::from("key,x,y\n");
+        for row in 0..=groups * rows_each {
+            let (key, x) = (row % groups, f64::from(row / groups));
+            text.push_str(&format!("{key},{x:.1},{:.1}\n", f64::from(key + 1) * x + f64::from(row % 7)));
+        }
+        lab.write("rows.csv", text);
+        lab.write("neighbour.toml", job_file("", &[]));
+        lab.host(&["submit", "neighbour.toml", "--output", "undisturbed.parquet"]).expect_code(0);
+        let undisturbed = models(&lab.path("undisturbed.parquet"));
+        assert_eq!(undisturbed.len(), groups as usize);
+        Range { lab, groups, undisturbed, wrong: RefCell::default() }
+    }
+
+    pub fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    /// Runs `component#name`, and notes what comes otherwise than it must.
+    pub fn attack(&self, component: &Path, name: &str, called: As, outcome: Outcome) {
+        let udf = format!("{{ udf = \"{}#{name}\" }}", component.display());
+        let job = match called {
+            As::Transform => job_file(&format!("transform = [{udf}]\n"), &[]),
+            As::Model => job_file("", &[udf]),
+        };
+        self.lab.write("attack.toml", job);
+        let attacker = component.file_stem().unwrap_or_default().to_string_lossy();
+        if let Err(what) = self.check(name, called, outcome) {
+            self.wrong.borrow_mut().push(format!("{attacker}#{name}: {what}"));
+        }
+    }
+
+    fn check(&self, name: &str, called: As, outcome: Outcome) -> Result<(), String> {
+        let output = self.lab.path("attack.parquet");
+        // What a former attack left must not be taken for this one's.
+        let _ = std::fs::remove_file(&output);
+        let time_ms = match outcome {
+            Job("time-out", _) | Groups("time-out", _) | SomeGroups("time-out", _) => SHORT_TIME_MS,
+            _ => TIME_MS,
+        };
+        let limits = format!("limits={{ time_ms_max = {time_ms}, {LIMITS} }}");
+        let ended = self.lab.host(&["submit", "attack.toml", "--json", "--output", "attack.parquet", "--set", &limits]);
+        let said = ended.stdout.len() + ended.stderr.len();
+        ensure(said < TALK_BYTES_MAX + TALK_BYTES_A_GROUP * self.groups as usize, || format!("it makes the host say {said} bytes"))?;
+        ensure(!ended.stderr.contains("thread '"), || format!("the host panics: {}", ended.stderr))?;
+        ensure(!ended.stderr.contains(['\x1b', '\x07', '\r']), || format!("it writes to the terminal: {:?}", ended.stderr))?;
+        let left = self.lab.names().into_iter().find(|n| n.starts_with("tmp/") || n.contains(".parquet."));
+        ensure(left.is_none(), || format!("it leaves {}", left.unwrap_or_default()))?;
+        match outcome {
+            Job(code, words) => {
+                ensure(ended.status.code() == Some(1), || format!("{}, {}", ended.status, ended.stderr))?;
+                let said = &ended.stderr;
+                ensure(said.contains(&format!("[{code}]")) && said.contains(words), || format!("instead of {words} [{code}]: {said}"))?;
+                ensure(!output.exists(), || "it failed, and something was written".into())
+            }
+            Groups(code, words) => self.check_groups(name, called, &ended, (self.groups, self.groups), code, words),
+            SomeGroups(code, words) => self.check_groups(name, called, &ended, (1, self.groups - 1), code, words),
+            Harmless => self.check_groups(name, called, &ended, (0, 0), "", ""),
+        }
+    }
+
+    /// Checks that at least and at most so many groups of the attacker failed, and none of its neighbour.
+    fn check_groups(&self, name: &str, called: As, ended: &Ended, failed: (u32, u32), code: &str, words: &str) -> Result<(), String> {
+        let expected = i32::from(failed.0 > 0);
+        ensure(ended.status.code() == Some(expected) && !ended.stdout.is_empty(), || format!("{}, {}{}", ended.status, ended.stdout, ended.stderr))?;
+        let json = ended.json();
+        let none = Vec::new();
+        let failures = json["failures"].as_array().unwrap_or(&none);
+        let count = failures.len() as u32;
+        ensure(failed.0 <= count && count <= failed.1 && json["failed"] == count, || format!("{failed:?} groups must fail: {json}"))?;
+        for failure in failures {
+            let message = failure["message"].as_str().unwrap_or_default();
+            let expected = failure["model"] == name && failure["code"] == code && message.contains(words);
+            ensure(expected, || format!("instead of {words} [{code}]: {failure}"))?;
+        }
+        let (mut neighbour, attacker): (Vec<_>, Vec<_>) =
+            models(&self.lab.path("attack.parquet")).into_iter().partition(|m| m.model == "linear");
+        // How it ranks depends on whom it is compared with.
+        neighbour.iter_mut().for_each(|m| m.rank = 1);
+        ensure(neighbour == self.undisturbed, || "its neighbour's models are not what they were".into())?;
+        let fitted = match called {
+            As::Transform => 0,
+            As::Model => self.groups - count,
+        };
+        ensure(attacker.len() == fitted as usize, || format!("{} models of its own instead of {fitted}", attacker.len()))
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        let wrong = self.wrong.take();
+        if !wrong.is_empty() && !std::thread::panicking() {
+            panic!("{} attacks came otherwise than they must:\n{}", wrong.len(), wrong.join("\n"));
+        }
+    }
+}
+
+fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+/// A job whose models are the harmless one and `others`.
+fn job_file(transform: &str, others: &[String]) -> String {
+    let linear = format!("{{ udf = \"{}#linear\" }}", component("udfs/models").display());
+    let models = std::iter::once(linear).chain(others.iter().cloned()).collect::<Vec<_>>().join(", ");
+    format!(
+        "{transform}[input]\npaths = [\"rows.csv\"]\n\
+         [train]\ngroup_by = [\"key\"]\nfeatures = [\"x\"]\ntarget = \"y\"\nmodels = [{models}]\n\
+         [output]\npath = \"models.parquet\"\n"
+    )
+}
+
+/// Runs `attacks` while somebody else's taxi job runs again and again; its
+/// models must be what they are on a quiet day.
+pub fn beside_a_victim(attacks: impl FnOnce()) {
+    static QUIET: OnceLock<Vec<Model>> = OnceLock::new();
+    let quiet = QUIET.get_or_init(|| taxi(&Lab::new(), &[]).1);
+    let over = AtomicBool::new(false);
+    /// Says that it is over, also when an attack's check panics.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+    std::thread::scope(|scope| {
+        let victim = scope.spawn(|| {
+            let lab = Lab::new();
+            loop {
+                let (json, models) = taxi(&lab, &[]);
+                assert_eq!(json["failed"], 0, "{json}");
+                job::same_models(&models, quiet);
+                if over.load(Relaxed) {
+                    return;
+                }
+            }
+        });
+        let ended = Over(&over);
+        attacks();
+        drop(ended);
+        victim.join().expect("the victim's models are what they were");
+    });
+}

@@ -1,0 +1,83 @@
+//! Trainers that break the rules of the contract.
+
+use sandbar_tests::component;
+
+use super::Outcome::{self, Groups, Harmless, SomeGroups};
+use super::{As, Range, beside_a_victim};
+
+#[rustfmt::skip]
+const ATTACKS: &[(&str, Outcome)] = &[
+    ("honest",                  Harmless),
+    ("settle-nothing",          Groups("bad-output", "returned before all groups were settled")),
+    ("settle-without-group",    Groups("bad-request", "no group is at hand")),
+    // What comes after a group is settled costs it nothing.
+    ("settle-twice",            Harmless),
+    ("next-without-settling",   Groups("bad-request", "before it settled the one at hand")),
+    ("next-after-the-end",      Harmless),
+    ("too-few-predictions",     Groups("bad-output", "it predicts 2 rows where 3 are due")),
+    ("too-many-predictions",    Groups("bad-output", "it predicts 4 rows where 3 are due")),
+    ("half-a-prediction",       Groups("bad-output", "a broken number of rows where 3 are due")),
+    ("nan-predictions",         Groups("bad-output", "NaN or infinity for 3 of 3 rows")),
+    ("infinite-predictions",    Groups("bad-output", "NaN or infinity for 3 of 3 rows")),
+    ("largest-predictions",     Harmless),
+    ("params-not-json",         Groups("bad-output", "not JSON")),
+    ("params-empty",            Groups("bad-output", "not JSON")),
+    ("params-huge",             Groups("bad-output", "the limit is 1048576")),
+    ("params-deep",             Groups("bad-output", "nest deeper than 64 levels")),
+    ("model-huge",              Groups("output-limit", "model_bytes_max")),
+    ("model-while-fitting",     Groups("bad-request", "no stored models")),
+    ("predicted-while-fitting", Groups("bad-request", "fits, it does not predict")),
+    ("long-excuse",             Groups("refused", "because because")),
+    ("excuse-with-escapes",     Groups("refused", "fine: all groups fitted")),
+    ("open-refuses",            Groups("refused", "not today")),
+    ("open-refuses-at-length",  Groups("refused", "not today")),
+    ("open-loops",              Groups("time-out", "300 ms")),
+    ("open-asks",               Groups("bad-request", "before it settled")),
+];
+
+#[test]
+fn trainers_that_break_the_rules() {
+    beside_a_victim(|| {
+        let range = Range::new(4, 10);
+        let raw = component("tests/hostile/raw");
+        ATTACKS.iter().for_each(|(name, outcome)| range.attack(&raw, name, As::Model, *outcome));
+    });
+}
+
+#[rustfmt::skip]
+const ATTACKS_AMONG_MANY: &[(&str, Outcome)] = &[
+    ("honest",               Harmless),
+    ("trap-in-some-groups",  SomeGroups("trap", "unreachable")),
+    ("trap-in-one-group",    SomeGroups("trap", "unreachable")),
+    ("loop-in-one-group",    SomeGroups("time-out", "300 ms")),
+    ("settle-one",           SomeGroups("bad-output", "returned before all groups were settled")),
+];
+
+/// Many groups share a call: one that fails costs nothing but itself.
+#[test]
+fn one_group_among_many() {
+    let range = Range::new(1_500, 10);
+    let raw = component("tests/hostile/raw");
+    ATTACKS_AMONG_MANY.iter().for_each(|(name, outcome)| range.attack(&raw, name, As::Model, *outcome));
+}
+
+/// Attacks of models that were trained without one: what `host predict` must say.
+#[rustfmt::skip]
+const PREDICTIONS: &[(&str, &str, &str)] = &[
+    ("predict-too-few",  "bad-output", "it predicts 0 rows where"),
+    ("predict-too-many", "bad-output", "rows where"),
+    ("predict-fits",     "bad-request", "predicts, it does not fit"),
+    ("predict-nothing",  "bad-output", "returned before all groups were settled"),
+    ("predict-traps",    "trap", "unreachable"),
+];
+
+#[test]
+fn models_that_attack_when_they_predict() {
+    let range = Range::new(4, 10);
+    let raw = component("tests/hostile/raw");
+    for (name, code, words) in PREDICTIONS {
+        range.attack(&raw, name, As::Model, Harmless);
+        let line = ["predict", "attack.parquet", "--input", "rows.csv", "--output", "p.parquet", "--model", name];
+        range.lab().host(&line).expect_code(1).expect_talk(&[&format!("[{code}]"), words]);
+    }
+}

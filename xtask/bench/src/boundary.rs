@@ -1,0 +1,72 @@
+//! The ways in and out of a sandbox, by size.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use crate::Failure;
+use crate::places;
+use crate::report::Report;
+use crate::sandbox::{Data, Loaded, SANDBOXES_MAX, as_bytes};
+use crate::timing::least;
+
+const SIZES: [(usize, &str); 3] = [(64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (64 << 20, "64 MiB")];
+const TIME: Duration = Duration::from_millis(400);
+/// The object that many sandboxes read.
+const SHARED_BYTES: usize = 64 << 20;
+
+pub fn run(report: Report) -> Result<(), Failure> {
+    let guest = Loaded::new(&places::guest("xtask/bench/guest")?)?;
+    for (bytes, size) in SIZES {
+        let words: Vec<u64> = (0..bytes as u64 / 8).collect();
+        let data = Data::new(as_bytes(&words))?;
+        let native = least(TIME, || _ = black_box(bench_guest::sum(black_box(&words))));
+        let mut copy = vec![0u64; words.len()];
+        let copied = least(TIME, || black_box(&mut copy).copy_from_slice(black_box(&words)));
+        for way in ["copy", "stream", "map"] {
+            let function = guest.function(way)?;
+            let fresh = || -> Result<(), Failure> {
+                let mut sandbox = guest.instantiate(&data)?;
+                sandbox.open(function, "{}", 0)?;
+                Ok(sandbox.process(&(bytes as u64).to_le_bytes())?)
+            };
+            fresh()?;
+            let time = least(TIME, || fresh().expect("it did before"));
+            report.compare(&format!("boundary/in/{way}/{size}/fresh"), time * 1e6, "µs", "the same sum, native", native * 1e6);
+            let mut sandbox = guest.instantiate(&data)?;
+            sandbox.open(function, "{}", 0)?;
+            let time = least(TIME, || sandbox.process(&(bytes as u64).to_le_bytes()).expect("it did before"));
+            report.compare(&format!("boundary/in/{way}/{size}/warm"), time * 1e6, "µs", "the same sum, native", native * 1e6);
+        }
+        let mut sandbox = guest.instantiate(&data)?;
+        sandbox.open(guest.function("out")?, "{}", 0)?;
+        let time = least(TIME, || sandbox.process(&(bytes as u64).to_le_bytes()).expect("it did before"));
+        report.compare(&format!("boundary/out/{size}/warm"), time * 1e6, "µs", "memcpy", copied * 1e6);
+    }
+    shared(report, &guest)
+}
+
+/// Real memory of many sandboxes that each read all of one object: what they have beside it.
+fn shared(report: Report, guest: &Loaded) -> Result<(), Failure> {
+    let words: Vec<u64> = (0..SHARED_BYTES as u64 / 8).collect();
+    let data = Data::new(as_bytes(&words))?;
+    for way in ["copy", "map"] {
+        let before = real_memory()?;
+        let mut alive = Vec::new();
+        for _ in 0..SANDBOXES_MAX {
+            let mut sandbox = guest.instantiate(&data)?;
+            sandbox.open(guest.function(way)?, "{}", 0)?;
+            sandbox.process(&(SHARED_BYTES as u64).to_le_bytes())?;
+            alive.push(sandbox);
+        }
+        let extra = real_memory()? - before;
+        report.value(&format!("boundary/{SANDBOXES_MAX} sandboxes over 64 MiB/{way}"), extra / 1024.0, "MiB");
+    }
+    Ok(())
+}
+
+/// This process's share of real memory (PSS), in KiB.
+fn real_memory() -> Result<f64, Failure> {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).ok_or("the kernel does not tell PSS")?;
+    Ok(line.trim().trim_end_matches("kB").trim().parse()?)
+}

@@ -1,0 +1,95 @@
+//! The jobs that are measured, and the data they are measured on.
+
+use std::path::{Path, PathBuf};
+
+use models::tree::Splitter;
+
+use crate::Failure;
+use crate::job::{Bench, Figure};
+use crate::native::Model;
+use crate::peers::Peers;
+use crate::places;
+use crate::report::{Report, say};
+
+/// Two months of taxi trips.
+pub fn training(report: Report, rows: u64, runs: usize, peers: Option<&Peers>) -> Result<(), Failure> {
+    let folder = places::data()?.join(format!("taxi-{rows}"));
+    if !folder.is_dir() {
+        say(&format!("making 2 x {rows} taxi trips in {}", folder.display()));
+        let made = folder.with_extension("new");
+        sandbar_data::taxi::write(&made, rows, 2, &|_, _| ())?;
+        std::fs::rename(made, &folder)?;
+    }
+    let bench = |name, models| Bench {
+        name,
+        input: vec![folder.clone()],
+        filter: Some("pickup_location_id IS NOT NULL"),
+        clean: true,
+        keys: vec!["pickup_location_id"],
+        per_file: true,
+        features: vec!["dropoff_location_id"],
+        target: "trip_duration",
+        models,
+    };
+    bench("training/linear", vec![Model::Linear]).run(report, Figure::Seconds, runs, peers)?;
+    let three = vec![Model::Linear, Model::Tree(Splitter::Best), Model::Tree(Splitter::Random)];
+    bench("training/three models", three).run(report, Figure::Seconds, runs, peers)
+}
+
+/// Many groups of ten rows.
+pub fn small_models(report: Report, groups: u64, runs: usize, peers: Option<&Peers>) -> Result<(), Failure> {
+    let file = places::data()?.join(format!("small-{groups}.parquet"));
+    if !file.is_file() {
+        say(&format!("making {groups} groups of 10 rows in {}", file.display()));
+        sandbar_data::small::write(&file, groups, 10, &|_| ())?;
+    }
+    let bench = Bench {
+        name: "small-models",
+        input: vec![file],
+        filter: None,
+        clean: false,
+        keys: vec!["key"],
+        per_file: false,
+        features: vec!["x1", "x2"],
+        target: "y",
+        models: vec![Model::Linear],
+    };
+    bench.run(report, Figure::ModelsPerSecond, runs, peers)
+}
+
+/// Forests on California housing.
+pub fn forest(report: Report, housing: Option<&Path>, runs: usize, peers: Option<&Peers>) -> Result<(), Failure> {
+    let bench = Bench {
+        name: "forest",
+        input: vec![housing_file(housing)?],
+        filter: Some("total_bedrooms IS NOT NULL"),
+        clean: false,
+        keys: Vec::new(),
+        per_file: false,
+        features: vec![
+            "longitude",
+            "latitude",
+            "housing_median_age",
+            "total_rooms",
+            "total_bedrooms",
+            "population",
+            "households",
+            "median_income",
+        ],
+        target: "median_house_value",
+        models: (8..=84).step_by(4).map(Model::Forest).collect(),
+    };
+    bench.run(report, Figure::Seconds, runs, peers)
+}
+
+fn housing_file(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    if let Some(given) = given {
+        return Ok(std::path::absolute(given)?);
+    }
+    let file = places::data()?.join("housing.csv");
+    if !file.is_file() {
+        say(&format!("making data of the shape of California housing in {}", file.display()));
+        sandbar_data::housing::write(&file)?;
+    }
+    Ok(file)
+}

@@ -1,0 +1,70 @@
+//! What users run today, on the same data: scikit-learn in one process, and Ray.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::Failure;
+use crate::job::Bench;
+use crate::places;
+use crate::report::say;
+
+const SCRIPT: &str = include_str!("../peers.py");
+const PACKAGES: [&str; 5] = ["numpy", "pandas", "pyarrow", "ray", "scikit-learn"];
+
+/// Python with the peers.
+pub struct Peers {
+    python: PathBuf,
+}
+
+/// A peer's figure.
+#[derive(Debug, Deserialize)]
+pub struct Peer {
+    /// What it is.
+    pub name: String,
+    /// Models it made, where it was given fewer than we were: it is too slow for all.
+    pub models: Option<f64>,
+    seconds: f64,
+}
+
+impl Peers {
+    /// Installs the peers into a virtual environment, once.
+    pub fn install() -> Result<Peers, Failure> {
+        let folder = places::data()?.join("peers");
+        let python = folder.join("bin/python");
+        if !folder.join("complete").is_file() {
+            say(&format!("installing {} into {}", PACKAGES.join(", "), folder.display()));
+            run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+            run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(PACKAGES))?;
+            std::fs::write(folder.join("complete"), "")?;
+        }
+        Ok(Peers { python })
+    }
+
+    /// Runs the peers of a job: each with its seconds.
+    pub fn run(&self, bench: &Bench) -> Result<Vec<(Peer, f64)>, Failure> {
+        let mut python = Command::new(&self.python);
+        python.args(["-c", SCRIPT]).arg(serde_json::to_string(&serde_json::json!({
+            "name": bench.name,
+            "input": bench.input,
+            "keys": bench.keys,
+            "features": bench.features,
+            "target": bench.target,
+            "clean": bench.clean,
+            "models": bench.models.iter().map(|m| m.label()).collect::<Vec<_>>(),
+        }))?);
+        let output = python.stderr(Stdio::inherit()).output()?;
+        if !output.status.success() {
+            return Err(format!("{}: the peers ended with {}", bench.name, output.status).into());
+        }
+        let lines = String::from_utf8(output.stdout)?;
+        let peers = lines.lines().filter(|line| line.starts_with('{')).map(serde_json::from_str::<Peer>);
+        peers.map(|peer| peer.map(|p| { let seconds = p.seconds; (p, seconds) }).map_err(Into::into)).collect()
+    }
+}
+
+fn run(command: &mut Command) -> Result<(), Failure> {
+    let status = command.stdout(Stdio::inherit()).status()?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}").into()) }
+}

@@ -1,0 +1,41 @@
+//! Where things are, and how guests come to be.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::Failure;
+use crate::report::say;
+
+/// The checkout that this program was built from.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_owned()
+}
+
+/// The folder of what cargo builds: this program is in its `release`.
+pub fn target() -> Result<PathBuf, Failure> {
+    let program = std::env::current_exe()?;
+    Ok(program.ancestors().nth(2).ok_or("this program is not in a target folder")?.to_owned())
+}
+
+/// The program `host`, built beside this one.
+pub fn host() -> Result<PathBuf, Failure> {
+    let host = std::env::current_exe()?.with_file_name("host");
+    if host.is_file() { Ok(host) } else { Err(format!("{} is missing: `cargo xtask bench` builds it", host.display()).into()) }
+}
+
+/// A folder for made data, kept between runs.
+pub fn data() -> Result<PathBuf, Failure> {
+    Ok(target()?.join("bench"))
+}
+
+/// Builds a guest's crate, and says where its component is.
+pub fn guest(folder: &str) -> Result<PathBuf, Failure> {
+    say(&format!("host build {folder}"));
+    let mut build = Command::new(host()?);
+    build.args(["build", folder]).current_dir(root()).env("CARGO_TARGET_DIR", target()?).stdin(Stdio::null());
+    let output = build.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(format!("{folder} does not build").into());
+    }
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+}

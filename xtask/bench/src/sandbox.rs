@@ -1,0 +1,93 @@
+//! A sandbox in this process, without a worker around it.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use sandbar_core::Limits;
+use sandbar_sandbox::{Engine, Input, Instance, Program, Refusal, Services, compile};
+use sandbar_store::{Lent, Mapping, Part, Segments};
+
+use crate::Failure;
+
+/// Sandboxes alive at once.
+pub const SANDBOXES_MAX: u32 = 50;
+
+/// A component, ready to be instantiated in this process.
+pub struct Loaded {
+    pub program: Program,
+    pub functions: Vec<String>,
+    pub limits: Limits,
+    _engine: Engine,
+}
+
+impl Loaded {
+    /// Compiles and loads a component.
+    pub fn new(component: &Path) -> Result<Loaded, Failure> {
+        let limits = Limits::default();
+        let engine = Engine::with_room(&limits, SANDBOXES_MAX)?;
+        let (code, shape) = compile(&std::fs::read(component)?)?;
+        // SAFETY: compiled just now, by this build.
+        let program = unsafe { engine.load(&code, shape.image_end) }?;
+        let mut instance = program.instantiate(Box::new(sandbar_sandbox::NoServices), &limits, 0)?;
+        let functions = instance.describe()?.into_iter().map(|f| f.name).collect();
+        drop(instance);
+        Ok(Loaded { program, functions, limits, _engine: engine })
+    }
+
+    /// The place of a function.
+    pub fn function(&self, name: &str) -> Result<u32, Failure> {
+        let at = self.functions.iter().position(|f| f == name);
+        Ok(at.ok_or_else(|| format!("the component has no function `{name}`"))? as u32)
+    }
+
+    /// A sandbox with `data` as its input.
+    pub fn instantiate(&self, data: &Arc<Data>) -> Result<Instance<'_>, Failure> {
+        let services = Taking { data: data.clone(), header: Vec::new(), out: Vec::new() };
+        Ok(self.program.instantiate(Box::new(services), &self.limits, 0)?)
+    }
+}
+
+/// The input of a call.
+pub struct Data {
+    mapping: Mapping,
+    lent: Lent,
+}
+
+impl Data {
+    /// Takes `bytes` in.
+    pub fn new(bytes: &[u8]) -> Result<Arc<Data>, Failure> {
+        let lent = Segments::default().lend(bytes.len(), &[Part { at: 0, bytes }])?;
+        // SAFETY: `lent` stays beside the mapping.
+        let mapping = unsafe { Mapping::lent(lent.as_fd(), bytes.len() as u64) }?;
+        Ok(Arc::new(Data { mapping, lent }))
+    }
+}
+
+/// The bytes of words.
+pub fn as_bytes<T: arrow_buffer::ArrowNativeType>(words: &[T]) -> &[u8] {
+    // SAFETY: native types have no padding.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
+}
+
+/// Gives its input, and copies what is emitted into memory that it keeps, as a worker does.
+pub struct Taking {
+    data: Arc<Data>,
+    header: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Services for Taking {
+    fn input(&self) -> Input<'_> {
+        Input { bytes: &self.data.mapping, file: Some(self.data.lent.as_fd()) }
+    }
+
+    fn emit(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
+        self.header.clear();
+        self.header.extend_from_slice(header);
+        self.out.clear();
+        buffers.iter().for_each(|buffer| self.out.extend_from_slice(buffer));
+        std::hint::black_box(&self.out);
+        Ok(())
+    }
+}

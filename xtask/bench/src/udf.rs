@@ -1,0 +1,44 @@
+//! A scalar function of two integers, over few rows and over many.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+
+use crate::Failure;
+use crate::places;
+use crate::report::Report;
+use crate::sandbox::{Data, Loaded};
+use crate::timing::least;
+
+const TIME: Duration = Duration::from_secs(1);
+
+pub fn run(report: Report) -> Result<(), Failure> {
+    let guest = Loaded::new(&places::guest("udfs/taxi")?)?;
+    for (rows, name) in [(1024, "1024 rows"), (1_000_000, "1M rows")] {
+        let (a, b): (Vec<i64>, Vec<i64>) = (0..rows).map(|row| (row, 3 * row)).unzip();
+        let column = |values: &[i64]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;
+        let batch = RecordBatch::try_from_iter([("a", column(&a)), ("b", column(&b))])?;
+        let encoded = sandbar_batch::encode(&batch)?;
+        let data = Data::new(&encoded.body())?;
+        let mut sandbox = guest.instantiate(&data)?;
+        sandbox.open(guest.function("add")?, "{}", 0)?;
+        sandbox.process(&encoded.header)?;
+        let warm = least(TIME, || sandbox.process(&encoded.header).expect("it did before"));
+        // The same function, and memory for its result that is kept as well.
+        let mut sums: Vec<i64> = Vec::new();
+        let native = least(TIME, || {
+            sums.clear();
+            sums.extend(black_box(&a).iter().zip(black_box(&b)).map(|(a, b)| taxi::add(*a, *b)));
+            black_box(&sums);
+        });
+        report.compare(&format!("udf/{name}/warm"), warm * 1e6, "µs", "native", native * 1e6);
+        // A new column for each batch, as engines make one.
+        let native = least(TIME, || {
+            black_box(black_box(&a).iter().zip(black_box(&b)).map(|(a, b)| taxi::add(*a, *b)).collect::<Int64Array>());
+        });
+        report.compare(&format!("udf/{name}/warm"), warm * 1e6, "µs", "native, into a new column", native * 1e6);
+    }
+    Ok(())
+}
