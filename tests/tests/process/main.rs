@@ -1,3 +1,4 @@
 //! The host from outside: what it is given, what it says, what it leaves.
 
+mod hostile;
 mod job;

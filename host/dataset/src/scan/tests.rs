@@ -104,7 +104,8 @@ fn read_with(source: &Source, options: ScanOptions) -> Result<RecordBatch, Datas
 fn read(source: &Source) -> Result<RecordBatch, DatasetError> {
     let rows = read_with(source, ScanOptions::default())?;
     for (batch_rows, morsel_bytes) in [(1, 1 << 20), (100, 1_000), (1_000, 77), (65_536, 4_096), (7, 1)] {
-        if rows.num_rows() > 2_000 && morsel_bytes < 1_000 {
+        // Planning a morsel takes milliseconds: not thousands of them.
+        if rows.num_rows() > 2_000 && morsel_bytes < 4_096 {
             continue;
         }
         let options = ScanOptions { batch_rows, morsel_bytes };

@@ -49,6 +49,7 @@ pub fn fit_recurses(group: &Group<'_>) -> Result<Zero, String> {
     if deeper(group.seed()) == 1 { Err("it came back".into()) } else { Ok(Zero {}) }
 }
 
+#[allow(unconditional_recursion, reason = "that is the attack")]
 fn deeper(n: u64) -> u64 {
     let kept = [black_box(n); 8];
     black_box(deeper(black_box(n + 1)) + kept[(n % 8) as usize])

@@ -1,4 +1,0 @@
-//! The host from outside.
-
-mod hostile;
-mod job;
