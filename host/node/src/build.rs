@@ -47,6 +47,11 @@ pub enum BuildError {
 struct Stamp {
     flags: u32,
     component: PathBuf,
+    /// When the component was written: whoever else writes one there makes this stale.
+    written: SystemTime,
+    /// When it was known to be up to date. Later than it was written, when a source changed and cargo
+    /// found that it makes no difference.
+    checked: SystemTime,
     /// Files it was made from.
     sources: Vec<PathBuf>,
 }
@@ -67,11 +72,13 @@ pub fn build_crate(folder: &Path, cache: &Path) -> Result<PathBuf, BuildError> {
     if let Some(component) = fresh(&stamp_path) {
         return Ok(component);
     }
+    let checked = SystemTime::now();
     let component = cargo(&folder)?;
+    let written = fs::metadata(&component).and_then(|m| m.modified()).map_err(at(&component))?;
     let mut sources = vec![folder.join("Cargo.toml")];
     sources.extend(dep_info(&component.with_extension("d")).map_err(at(&component))?);
     sources.extend(folder.ancestors().map(|a| a.join("Cargo.lock")).find(|lock| lock.is_file()));
-    let stamp = Stamp { flags: FLAGS_VERSION, component: component.clone(), sources };
+    let stamp = Stamp { flags: FLAGS_VERSION, component: component.clone(), written, checked, sources };
     let text = serde_json::to_vec(&stamp).map_err(io::Error::other).map_err(at(&stamp_path))?;
     fs::create_dir_all(stamp_path.parent().unwrap_or(cache))
         .and_then(|()| fs::write(&stamp_path, text))
@@ -88,9 +95,9 @@ fn stamp_path(folder: &Path, cache: &Path) -> PathBuf {
 
 fn fresh(stamp: &Path) -> Option<PathBuf> {
     let stamp: Stamp = serde_json::from_slice(&fs::read(stamp).ok()?).ok()?;
-    let made = modified(&stamp.component)?;
-    let unchanged =
-        stamp.flags == FLAGS_VERSION && stamp.sources.iter().all(|source| modified(source).is_some_and(|m| m <= made));
+    let unchanged = stamp.flags == FLAGS_VERSION
+        && modified(&stamp.component)? == stamp.written
+        && stamp.sources.iter().all(|source| modified(source).is_some_and(|m| m <= stamp.checked));
     unchanged.then_some(stamp.component)
 }
 

@@ -49,7 +49,7 @@ pub fn run(report: Report) -> Result<(), Failure> {
 fn shared(report: Report, guest: &Loaded) -> Result<(), Failure> {
     let words: Vec<u64> = (0..SHARED_BYTES as u64 / 8).collect();
     let data = Data::new(as_bytes(&words))?;
-    for way in ["copy", "map"] {
+    for way in ["map", "copy"] {
         let before = real_memory()?;
         let mut alive = Vec::new();
         for _ in 0..SANDBOXES_MAX {

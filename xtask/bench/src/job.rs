@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::native;
@@ -15,17 +15,18 @@ use crate::report::{Report, say};
 use crate::timing::median;
 
 /// A job of the benchmark, in every form in which it is run.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Bench {
     /// As it is called in the report.
-    pub name: &'static str,
+    pub name: String,
     pub input: Vec<PathBuf>,
-    pub filter: Option<&'static str>,
+    pub filter: Option<String>,
     /// Whether the rows go through `udfs/taxi#clean`.
     pub clean: bool,
-    pub keys: Vec<&'static str>,
+    pub keys: Vec<String>,
     pub per_file: bool,
-    pub features: Vec<&'static str>,
-    pub target: &'static str,
+    pub features: Vec<String>,
+    pub target: String,
     pub models: Vec<native::Model>,
 }
 
@@ -54,9 +55,7 @@ impl Bench {
         for run in 0..=runs {
             say(&format!("{}: run {run} of {runs}", self.name));
             let (took, summary) = self.submit()?;
-            let started = Instant::now();
-            let native_models = native::run(self)?;
-            let native_took = started.elapsed().as_secs_f64();
+            let (native_took, native_models) = self.natively()?;
             if native_models != summary.models || summary.failed > 0 {
                 let counts = format!("{} models, {} failed, {native_models} natively", summary.models, summary.failed);
                 return Err(format!("{}: {counts}", self.name).into());
@@ -74,13 +73,26 @@ impl Bench {
             Figure::ModelsPerSecond => ("/s", (|seconds, models| models / seconds) as fn(f64, f64) -> f64),
         };
         let value = given(took, summary.models as f64);
-        report.compare(self.name, value, unit, "the same code, native", given(native_took, summary.models as f64));
+        report.compare(&self.name, value, unit, "the same code, native", given(native_took, summary.models as f64));
         report.value(&format!("{}/peak memory", self.name), summary.peak_memory_bytes as f64 / f64::from(1 << 20), "MiB");
         report.value(&format!("{}/groups", self.name), summary.groups as f64, "");
         for (peer, seconds) in peers.map(|peers| peers.run(self)).transpose()?.into_iter().flatten() {
-            report.compare(self.name, value, unit, &peer.name, given(seconds, peer.models.unwrap_or(summary.models as f64)));
+            report.compare(&self.name, value, unit, &peer.name, given(seconds, peer.models.unwrap_or(summary.models as f64)));
         }
         Ok(())
+    }
+
+    /// Seconds of the same work in a process of its own that has no sandboxes, and how many models it made.
+    fn natively(&self) -> Result<(f64, u64), Failure> {
+        let mut native = Command::new(std::env::current_exe()?);
+        native.arg(native::ARGUMENT).arg(serde_json::to_string(self)?).stderr(Stdio::inherit());
+        let started = Instant::now();
+        let output = native.output()?;
+        let seconds = started.elapsed().as_secs_f64();
+        if !output.status.success() {
+            return Err(format!("{}: natively it ended with {}", self.name, output.status).into());
+        }
+        Ok((seconds, serde_json::from_slice(&output.stdout)?))
     }
 
     /// Seconds of `host submit`, from its start to its end.
@@ -102,11 +114,10 @@ impl Bench {
     fn toml(&self) -> Result<String, Failure> {
         let root = places::root();
         let quoted = |text: &str| format!("{text:?}");
-        let list = |texts: &[&str]| texts.iter().map(|t| quoted(t)).collect::<Vec<_>>().join(", ");
-        let paths: Vec<_> = self.input.iter().map(|p| p.to_string_lossy()).collect();
-        let paths: Vec<&str> = paths.iter().map(AsRef::as_ref).collect();
+        let list = |texts: &[String]| texts.iter().map(|t| quoted(t)).collect::<Vec<_>>().join(", ");
+        let paths: Vec<_> = self.input.iter().map(|p| p.to_string_lossy().into_owned()).collect();
         let mut toml = format!("name = \"bench\"\n[input]\npaths = [{}]\n", list(&paths));
-        if let Some(filter) = self.filter {
+        if let Some(filter) = &self.filter {
             writeln!(toml, "filter = {}", quoted(filter))?;
         }
         if self.clean {
@@ -119,7 +130,7 @@ impl Bench {
         };
         let models: Vec<String> = self.models.iter().map(udf).collect();
         writeln!(toml, "[train]\ngroup_by = [{}]\nper_file = {}", list(&self.keys), self.per_file)?;
-        writeln!(toml, "features = [{}]\ntarget = {}", list(&self.features), quoted(self.target))?;
+        writeln!(toml, "features = [{}]\ntarget = {}", list(&self.features), quoted(&self.target))?;
         writeln!(toml, "test = 0.25\nseed = 201\nmin_rows = 4\nmetric = \"mae\"\nmodels = [{}]", models.join(", "))?;
         writeln!(toml, "[output]\npath = {}", quoted(&places::data()?.join("models.parquet").to_string_lossy()))?;
         Ok(toml)

@@ -20,15 +20,15 @@ pub fn training(report: Report, rows: u64, runs: usize, peers: Option<&Peers>) -
         sandbar_data::taxi::write(&made, rows, 2, &|_, _| ())?;
         std::fs::rename(made, &folder)?;
     }
-    let bench = |name, models| Bench {
-        name,
+    let bench = |name: &str, models| Bench {
+        name: name.to_owned(),
         input: vec![folder.clone()],
-        filter: Some("pickup_location_id IS NOT NULL"),
+        filter: Some("pickup_location_id IS NOT NULL".to_owned()),
         clean: true,
-        keys: vec!["pickup_location_id"],
+        keys: names(&["pickup_location_id"]),
         per_file: true,
-        features: vec!["dropoff_location_id"],
-        target: "trip_duration",
+        features: names(&["dropoff_location_id"]),
+        target: "trip_duration".to_owned(),
         models,
     };
     bench("training/linear", vec![Model::Linear]).run(report, Figure::Seconds, runs, peers)?;
@@ -44,14 +44,14 @@ pub fn small_models(report: Report, groups: u64, runs: usize, peers: Option<&Pee
         sandbar_data::small::write(&file, groups, 10, &|_| ())?;
     }
     let bench = Bench {
-        name: "small-models",
+        name: "small-models".to_owned(),
         input: vec![file],
         filter: None,
         clean: false,
-        keys: vec!["key"],
+        keys: names(&["key"]),
         per_file: false,
-        features: vec!["x1", "x2"],
-        target: "y",
+        features: names(&["x1", "x2"]),
+        target: "y".to_owned(),
         models: vec![Model::Linear],
     };
     bench.run(report, Figure::ModelsPerSecond, runs, peers)
@@ -60,13 +60,13 @@ pub fn small_models(report: Report, groups: u64, runs: usize, peers: Option<&Pee
 /// Forests on California housing.
 pub fn forest(report: Report, housing: Option<&Path>, runs: usize, peers: Option<&Peers>) -> Result<(), Failure> {
     let bench = Bench {
-        name: "forest",
+        name: "forest".to_owned(),
         input: vec![housing_file(housing)?],
-        filter: Some("total_bedrooms IS NOT NULL"),
+        filter: Some("total_bedrooms IS NOT NULL".to_owned()),
         clean: false,
         keys: Vec::new(),
         per_file: false,
-        features: vec![
+        features: names(&[
             "longitude",
             "latitude",
             "housing_median_age",
@@ -75,8 +75,8 @@ pub fn forest(report: Report, housing: Option<&Path>, runs: usize, peers: Option
             "population",
             "households",
             "median_income",
-        ],
-        target: "median_house_value",
+        ]),
+        target: "median_house_value".to_owned(),
         models: (8..=84).step_by(4).map(Model::Forest).collect(),
     };
     bench.run(report, Figure::Seconds, runs, peers)
@@ -92,4 +92,8 @@ fn housing_file(given: Option<&Path>) -> Result<PathBuf, Failure> {
         sandbar_data::housing::write(&file)?;
     }
     Ok(file)
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
 }

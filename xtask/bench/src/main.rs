@@ -12,6 +12,7 @@ mod start;
 mod timing;
 mod udf;
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -21,6 +22,10 @@ use peers::Peers;
 use report::{Report, say};
 
 type Failure = Box<dyn std::error::Error>;
+
+/// As in the host, so that both have the same.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
@@ -76,14 +81,25 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match run(&arguments) {
+    let mut given = std::env::args().skip(1);
+    let done = if given.next().as_deref() == Some(native::ARGUMENT) {
+        run_natively(&given.next().unwrap_or_default())
+    } else {
+        run(&Arguments::parse())
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(&format!("error: {error}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Does a job natively, and prints how many models it made.
+fn run_natively(job: &str) -> Result<(), Failure> {
+    let models = native::run(&serde_json::from_str(job)?)?;
+    Ok(writeln!(std::io::stdout().lock(), "{models}")?)
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use arrow_array::{ArrayRef, BinaryArray, Float64Array, RecordBatch, StringArray, cast::AsArray as _, types::Float64Type};
@@ -14,13 +14,17 @@ use models::linear::LinearParams;
 use models::tree::{RegressionTreeParams, Splitter};
 use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit, UnitGroup};
 use sandbar_guest::Features;
+use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::job::Bench;
 use crate::places;
 
+/// What makes this program do a job natively: this, and the job as JSON.
+pub const ARGUMENT: &str = "__native";
+
 /// A model, as users name it in a job.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum Model {
     Linear,
     Tree(Splitter),
@@ -52,11 +56,10 @@ impl Model {
 
 /// Runs a job; the number of models.
 pub fn run(bench: &Bench) -> Result<u64, Failure> {
-    let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
     let grouping = Grouping {
-        keys: names(&bench.keys),
-        features: names(&bench.features),
-        target: bench.target.to_owned(),
+        keys: bench.keys.clone(),
+        features: bench.features.clone(),
+        target: bench.target.clone(),
         per_file: bench.per_file,
         test: 0.25,
         seed: 201,
@@ -64,11 +67,12 @@ pub fn run(bench: &Bench) -> Result<u64, Failure> {
         ..Grouping::default()
     };
     let raw = ["pickup_at", "dropoff_at", "pickup_location_id", "dropoff_location_id"];
-    let columns = if bench.clean { raw.to_vec() } else { [&bench.keys[..], &bench.features[..], &[bench.target]].concat() };
+    let used = bench.keys.iter().chain(&bench.features).chain([&bench.target]);
+    let columns = if bench.clean { raw.map(str::to_owned).to_vec() } else { used.cloned().collect() };
     let source = Source {
         paths: bench.input.iter().map(|p| p.to_string_lossy().into_owned()).collect(),
-        filter: bench.filter.map(str::to_owned),
-        columns: Some(names(&columns)),
+        filter: bench.filter.clone(),
+        columns: Some(columns),
     };
     let scan = block_on(Scan::open(source, ScanOptions::default()))?;
     let cleaned = |batch: RecordBatch| if bench.clean { taxi::clean(batch) } else { Ok(batch) };
@@ -116,25 +120,24 @@ struct Rows {
 
 fn train(partitions: &Partitions, models: &[Model]) -> Result<Rows, Failure> {
     let rows = Mutex::new(Rows::default());
-    // A unit and a model is a piece of work, so that one group and many models keep all threads busy.
-    let units: Vec<Mutex<Option<Arc<Vec<Unit>>>>> = (0..partitions.len()).map(|_| Mutex::default()).collect();
+    // A partition and a model is a piece of work, so that one group and many models keep all threads busy.
+    let cut: Vec<Mutex<Cut>> = (0..partitions.len()).map(|_| Mutex::default()).collect();
     in_threads(partitions.len() * models.len(), |index| {
         let (partition, model) = (index / models.len(), index % models.len());
-        let cut = {
-            let mut slot = units[partition].lock().unwrap_or_else(PoisonError::into_inner);
-            match slot.as_ref() {
-                Some(units) => units.clone(),
-                None => slot.insert(Arc::new(partitions.units(partition)?)).clone(),
+        let units = {
+            let mut cut = lock(&cut[partition]);
+            if cut.uses == 0 {
+                cut.units = Some(Arc::new(partitions.units(partition)?));
             }
+            cut.uses += 1;
+            // The last to come takes them, and they are freed when it is done.
+            if cut.uses == models.len() { cut.units.take() } else { cut.units.clone() }
         };
         let mut own = Rows::default();
-        for unit in cut.iter() {
+        for unit in units.iter().flat_map(|units| units.iter()) {
             fit_unit(unit, models[model], &mut own)?;
         }
-        if model + 1 == models.len() {
-            *units[partition].lock().unwrap_or_else(PoisonError::into_inner) = None;
-        }
-        let mut all = rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&rows);
         for (all, own) in all.scores.iter_mut().zip(own.scores) {
             all.extend(own);
         }
@@ -143,6 +146,17 @@ fn train(partitions: &Partitions, models: &[Model]) -> Result<Rows, Failure> {
         Ok(())
     })?;
     Ok(rows.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The units of a partition, while models are still to come for them.
+#[derive(Default)]
+struct Cut {
+    units: Option<Arc<Vec<Unit>>>,
+    uses: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn fit_unit(unit: &Unit, model: Model, rows: &mut Rows) -> Result<(), Failure> {
