@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use super::data::TrainingSet;
+use super::data::{SortedFeature, TrainingSet};
 use super::model::Node;
 use super::params::Limits;
 use super::split::{Candidates, Cut, Key, Sample};
@@ -19,12 +19,15 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Grower<'a> {
     set: &'a TrainingSet,
     limits: Limits,
-    /// Rows of this tree.
+    /// Rows of this tree. Where rows that no feature tells apart are taken together, their bundles take the place of
+    /// rows, here and below.
     rows: usize,
     /// By row.
     samples: Vec<Sample>,
-    /// By row.
+    /// By row; empty if these are bundles.
     targets: Vec<f64>,
+    /// By row; empty unless these are bundles.
+    bundles: Vec<Bundle>,
     /// For each feature its rows in order; children's rows are written into the buffer their parent does not use.
     keys: [Vec<Key>; 2],
     /// By row: whether the node being divided sends it left.
@@ -47,6 +50,16 @@ struct Pending {
     /// How many of the features are known to be constant.
     constants: usize,
     summary: Summary,
+}
+
+/// The targets of rows that no feature tells apart, with the weights of the rows.
+struct Bundle {
+    /// The weighted sum.
+    weighted: f64,
+    /// The weighted sum of squares around the mean.
+    squares: f64,
+    low: f64,
+    high: f64,
 }
 
 /// The targets of a node.
@@ -76,6 +89,7 @@ impl<'a> Grower<'a> {
             rows: 0,
             samples: Vec::new(),
             targets: Vec::new(),
+            bundles: Vec::new(),
             keys: [Vec::new(), Vec::new()],
             goes_left: Vec::new(),
             features: Vec::new(),
@@ -107,9 +121,31 @@ impl<'a> Grower<'a> {
 
     /// Lays out the rows of a new tree and its root.
     fn plant(&mut self, counts: &[u32]) {
-        let mut numbers = vec![NONE; counts.len()];
         self.samples.clear();
         self.targets.clear();
+        self.bundles.clear();
+        match self.set.features.as_slice() {
+            [only] if self.limits.counts_no_rows() && only.values.len() <= counts.len() / 2 => self.lay_bundles(only, counts),
+            _ => self.lay_rows(counts),
+        }
+        self.goes_left.resize(self.rows, false);
+        self.features.clear();
+        self.features.extend(0..self.set.features() as u32);
+        self.nodes.clear();
+        let summary = self.summarise(0..self.rows, 0);
+        self.pending.push(Pending {
+            start: 0,
+            end: self.rows,
+            depth: 0,
+            right_of: NONE,
+            buffer: 0,
+            constants: 0,
+            summary,
+        });
+    }
+
+    fn lay_rows(&mut self, counts: &[u32]) {
+        let mut numbers = vec![NONE; counts.len()];
         for (row, &count) in counts.iter().enumerate() {
             if count > 0 {
                 numbers[row] = self.targets.len() as u32;
@@ -131,20 +167,39 @@ impl<'a> Grower<'a> {
                 at += usize::from(number != NONE);
             }
         }
-        self.goes_left.resize(self.rows, false);
-        self.features.clear();
-        self.features.extend(0..self.set.features() as u32);
-        self.nodes.clear();
-        let summary = self.summarise(0..self.rows, 0);
-        self.pending.push(Pending {
-            start: 0,
-            end: self.rows,
-            depth: 0,
-            right_of: NONE,
-            buffer: 0,
-            constants: 0,
-            summary,
-        });
+    }
+
+    /// Takes the rows of each value of the only feature together: no split can divide them.
+    fn lay_bundles(&mut self, feature: &SortedFeature, counts: &[u32]) {
+        let rows = || {
+            let drawn = feature.order.iter().map(|&entry| (entry >> 32, entry as u32 as usize));
+            drawn.filter(|&(_, row)| counts[row] > 0).map(|(rank, row)| (rank as u32, f64::from(counts[row]), row))
+        };
+        let target = &self.set.target;
+        let ranks = &mut self.keys[0];
+        ranks.clear();
+        for (rank, weight, row) in rows() {
+            if ranks.last().is_none_or(|last| last.rank() != rank as usize) {
+                ranks.push(Key::new(rank, ranks.len() as u32));
+                self.samples.push(Sample::default());
+                self.bundles.push(Bundle { weighted: 0.0, squares: 0.0, low: f64::INFINITY, high: f64::NEG_INFINITY });
+            }
+            let last = ranks.len() - 1;
+            let bundle = &mut self.bundles[last];
+            self.samples[last].weight += weight;
+            bundle.weighted += weight * target[row];
+            bundle.low = bundle.low.min(target[row]);
+            bundle.high = bundle.high.max(target[row]);
+        }
+        let mut at = 0;
+        for (rank, weight, row) in rows() {
+            at += usize::from(ranks[at].rank() != rank as usize);
+            let mean = self.bundles[at].weighted / self.samples[at].weight;
+            self.bundles[at].squares += weight * (target[row] - mean) * (target[row] - mean);
+        }
+        self.rows = ranks.len();
+        ranks.push(Key::default());
+        self.keys[1].resize(self.rows + 1, Key::default());
     }
 
     /// The best split among the features drawn, its feature, and how many features are now known to be constant.
@@ -206,9 +261,13 @@ impl<'a> Grower<'a> {
             return;
         };
         let range = self.range(feature, node.start, node.end);
+        let Summary { weight, weighted, .. } = node.summary;
         for key in &self.keys[node.buffer][range] {
             let sample = &mut self.samples[key.row()];
-            sample.excess = sample.weight * (self.targets[key.row()] * node.summary.weight - node.summary.weighted);
+            sample.excess = match self.bundles.get(key.row()) {
+                None => sample.weight * (self.targets[key.row()] * weight - weighted),
+                Some(bundle) => bundle.weighted * weight - sample.weight * weighted,
+            };
         }
     }
 
@@ -259,12 +318,22 @@ impl<'a> Grower<'a> {
         let count = rows.len();
         let (mut weight, mut weighted) = (0.0, 0.0);
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        for row in rows.clone() {
-            let target = self.targets[row];
-            weight += self.samples[row].weight;
-            weighted += self.samples[row].weight * target;
-            low = if target < low { target } else { low };
-            high = if target > high { target } else { high };
+        if self.bundles.is_empty() {
+            for row in rows.clone() {
+                let target = self.targets[row];
+                weight += self.samples[row].weight;
+                weighted += self.samples[row].weight * target;
+                low = if target < low { target } else { low };
+                high = if target > high { target } else { high };
+            }
+        } else {
+            for row in rows.clone() {
+                let bundle = &self.bundles[row];
+                weight += self.samples[row].weight;
+                weighted += bundle.weighted;
+                low = low.min(bundle.low);
+                high = high.max(bundle.high);
+            }
         }
         let range = high - low;
         // Two targets that far apart alone contribute at least range² / 2 to the sum of squares.
@@ -279,6 +348,13 @@ impl<'a> Grower<'a> {
 
     /// The weighted sum of squares around `mean`.
     fn squares(&self, rows: impl Iterator<Item = usize>, mean: f64) -> f64 {
-        rows.map(|row| self.samples[row].weight * (self.targets[row] - mean) * (self.targets[row] - mean)).sum()
+        let around = |row: usize| {
+            let weight = self.samples[row].weight;
+            match self.bundles.get(row) {
+                None => weight * (self.targets[row] - mean) * (self.targets[row] - mean),
+                Some(bundle) => bundle.squares + weight * (bundle.weighted / weight - mean).powi(2),
+            }
+        };
+        rows.map(around).sum()
     }
 }

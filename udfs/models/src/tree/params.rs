@@ -93,3 +93,10 @@ pub(crate) struct Limits {
     pub(super) leaf_rows_min: usize,
     pub(super) features_max: u32,
 }
+
+impl Limits {
+    /// Whether the number of rows of a node, as opposed to their weight, never matters.
+    pub(super) fn counts_no_rows(&self) -> bool {
+        self.split_rows_min <= 2 && self.leaf_rows_min <= 1
+    }
+}
