@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 const TARGET: &str = "wasm32-wasip2";
 /// SIMD, and room for small guests without growing: a fresh sandbox then starts
 /// with the memory it needs.
-const RUSTFLAGS: [&str; 4] = ["-C", "target-feature=+simd128", "-C", "link-arg=--initial-memory=4194304"];
+const RUSTFLAGS: [&str; 4] = ["-C", "target-feature=+simd128", "-C", "link-arg=--initial-memory=2097152"];
 /// Raised when the flags change: components built before are stale.
-const FLAGS_VERSION: u32 = 1;
+const FLAGS_VERSION: u32 = 2;
 
 /// Why a crate can't be built.
 #[derive(Debug, thiserror::Error)]

@@ -4,12 +4,13 @@
 //! [`FRAME_BYTES_MAX`], in postcard. The node says [`ToWorker::Hello`] with the
 //! files of the shared memory (progress, then the output slots), the worker
 //! answers [`FromWorker::Ready`] once it is confined. From then on the node
-//! sends programs, bindings and calls; the worker answers each call, in order.
-//! Whichever sees the socket closed ends.
+//! sends programs, bindings and calls; the worker answers each message of calls,
+//! in order. Small calls travel many to a message: a message costs as much as a
+//! call that does little. Whichever sees the socket closed ends.
 //!
 //! Data does not travel in messages, unless it is small: inputs are memory files
 //! that the node lends to the call and writes no more until it has its answer,
-//! outputs are written into the call's slot.
+//! outputs are written into the message's slot.
 //!
 //! An input file is `body | header | groups | test targets`, each part starting
 //! at a page. A guest sees the body only.
@@ -26,6 +27,9 @@ pub(crate) const FRAME_BYTES_MAX: usize = 128 << 10;
 pub(crate) const FILES_MAX: usize = 64;
 /// Inputs and outputs up to this many bytes travel in the message.
 pub(crate) const INLINE_BYTES_MAX: usize = 2 << 10;
+/// Most calls in a message, and most bytes of their inputs.
+pub(crate) const CALLS_MAX: usize = 64;
+pub(crate) const CALLS_BYTES_MAX: usize = 64 << 10;
 /// Parts of an input file start at a multiple of this.
 pub(crate) const PART_ALIGNMENT: usize = 4096;
 
@@ -37,21 +41,23 @@ pub(crate) enum ToWorker {
     Program { program: u32, code_bytes: u64, image_end: u64 },
     /// Names a function with its parameters (a JSON object).
     Binding { binding: u32, program: u32, function: u32, params: String },
-    /// Files: one for each call whose payload is a file, in order.
-    Calls(Vec<Call>),
+    /// Calls to be run one after another, with a slot for their output. File: the payload of the only
+    /// call, if it is one.
+    Calls { slot: u32, calls: Vec<Call> },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromWorker {
     Ready,
-    Done(Vec<Done>),
+    /// What came of the first of the calls that a message asked for: of all of them, unless they hand
+    /// back more than a message and one slot hold. The others were not begun.
+    Done { slot: u32, done: Vec<Done> },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Call {
     pub id: u64,
     pub binding: u32,
-    pub slot: u32,
     pub seed: u64,
     pub limits: Limits,
     pub work: WireWork,
@@ -138,7 +144,7 @@ pub(crate) struct Done {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Output {
     Inline(Vec<u8>),
-    /// So many bytes from the start of the call's slot.
+    /// So many bytes from the start of the message's slot.
     Slot(u64),
 }
 

@@ -28,7 +28,7 @@ pub fn run(report: Report) -> Result<(), Failure> {
         sandbox.process(&[]).expect("it does nothing");
     });
     report.value("start/in this process", 1.0 / alone, "/s");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let one = runtime.block_on(calls_per_second(&component, function, 1))?;
     report.compare("start/1 worker", one, "/s", "in one process, without a worker", 1.0 / alone);
     let two = runtime.block_on(calls_per_second(&component, function, 2))?;

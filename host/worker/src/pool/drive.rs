@@ -16,7 +16,8 @@ use super::link::{Link, SLOTS};
 use super::{Completed, Item, LogLine, Memory, PoolOptions};
 use crate::process::BATCH_PREFIX_BYTES;
 use crate::protocol::{
-    Call, Done, FromWorker, INLINE_BYTES_MAX, Output, Payload, ToWorker, WirePayload, WireWork, Work,
+    CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, INLINE_BYTES_MAX, Output, Payload, ToWorker, WirePayload,
+    WireWork, Work,
 };
 
 /// How often deadlines are looked at.
@@ -28,26 +29,29 @@ const STARTS_MAX: u32 = 5;
 struct Sent {
     id: u64,
     slot: usize,
-    item: Item,
+    item: Box<Item>,
 }
 
 struct Driver {
     options: PoolOptions,
-    queue: async_channel::Receiver<Item>,
+    queue: async_channel::Receiver<Box<Item>>,
     /// Items that a dead worker had not begun, or is to run again.
-    again: VecDeque<Item>,
+    again: VecDeque<Box<Item>>,
+    /// Calls on their way, in the order in which they were sent; those of a message have its slot.
     sent: VecDeque<Sent>,
     next_id: u64,
+    /// Calls that go into a message.
+    calls_max: usize,
 }
 
 /// Runs until the pool is dropped.
 pub(super) async fn drive(
     index: usize,
     options: PoolOptions,
-    queue: async_channel::Receiver<Item>,
+    queue: async_channel::Receiver<Box<Item>>,
     memory: Arc<Memory>,
 ) {
-    let mut driver = Driver { options, queue, again: VecDeque::new(), sent: VecDeque::new(), next_id: 1 };
+    let mut driver = Driver { options, queue, again: VecDeque::new(), sent: VecDeque::new(), next_id: 1, calls_max: 1 };
     let mut failures = 0;
     loop {
         match Link::start(&driver.options).await {
@@ -106,16 +110,16 @@ impl Driver {
             tokio::select! {
                 biased;
                 message = link.receive() => match message? {
-                    FromWorker::Done(done) => {
-                        for done in done {
-                            self.settle(link, done)?;
-                        }
+                    FromWorker::Done { slot, done } => {
+                        self.settle(link, slot as usize, done)?;
                         watch = Watch::new();
                     }
                     FromWorker::Ready => return Err(io::Error::other("it is ready a second time").into()),
                 },
                 _ = tick.tick() => {
-                    let limit = self.sent.front().map_or(0, |s| s.item.request.limits.time_ms_max);
+                    let (id, ..) = link.progress();
+                    let at_hand = self.sent.iter().find(|s| s.id == id).or(self.sent.front());
+                    let limit = at_hand.map_or(0, |s| s.item.request.limits.time_ms_max);
                     if watch.is_over(link, Duration::from_millis(limit)) {
                         return Err(End::Deadline);
                     }
@@ -124,58 +128,79 @@ impl Driver {
         }
     }
 
-    /// How many calls may be on their way: many while many wait, one when they
-    /// are few, so that no worker sits on calls that another could run.
-    fn depth(&self) -> usize {
-        (self.queue.len() / (2 * self.options.workers.max(1))).clamp(1, SLOTS)
+    /// How many messages may be on their way, and how many calls may be in one:
+    /// many while many wait, one when they are few, so that no worker sits on
+    /// calls that another could run.
+    fn depth(&self) -> (usize, usize) {
+        let share = (self.queue.len() + self.again.len()) / (2 * self.options.workers.max(1));
+        (share.clamp(1, SLOTS), (share / SLOTS).clamp(1, self.calls_max))
     }
 
     async fn fill(&mut self, link: &mut Link) -> Result<(), End> {
-        let mut batch = Vec::new();
-        while self.sent.len() < self.depth() {
-            let Some(item) = self.again.pop_front().or_else(|| self.queue.try_recv().ok()) else { break };
-            if item.reply.is_closed() {
-                continue;
+        loop {
+            let (messages, most) = self.depth();
+            let slot = (0..messages).find(|slot| self.sent.iter().all(|s| s.slot != *slot));
+            let Some(slot) = slot else { return Ok(()) };
+            let first = self.sent.len();
+            let mut bytes = 0;
+            while self.sent.len() - first < most && bytes <= CALLS_BYTES_MAX {
+                let Some(item) = self.again.pop_front().or_else(|| self.queue.try_recv().ok()) else { break };
+                if item.reply.is_closed() {
+                    continue;
+                }
+                let inline = item.inline_bytes();
+                if inline.is_none() && self.sent.len() > first {
+                    // A message has one file at most, and nothing beside it.
+                    self.again.push_front(item);
+                    break;
+                }
+                link.send_binding(&item.request.binding).await?;
+                bytes += inline.unwrap_or(CALLS_BYTES_MAX + 1);
+                let id = self.next_id;
+                self.next_id += 1;
+                self.sent.push_back(Sent { id, slot, item });
             }
-            link.send_binding(&item.request.binding).await?;
-            let slot = (0..SLOTS).find(|slot| self.sent.iter().all(|s| s.slot != *slot)).unwrap_or(0);
-            let id = self.next_id;
-            self.next_id += 1;
-            batch.push(to_wire(id, slot, &item));
-            self.sent.push_back(Sent { id, slot, item });
+            let sent = || self.sent.range(first..);
+            if sent().len() == 0 {
+                return Ok(());
+            }
+            let file = sent().find_map(|s| match s.item.request.work.payload() {
+                Some(Payload::File { file, .. }) => Some(file.as_fd()),
+                _ => None,
+            });
+            let calls = sent().map(|s| to_wire(s.id, &s.item)).collect();
+            link.send(&ToWorker::Calls { slot: slot as u32, calls }, file.as_slice()).await?;
         }
-        if batch.is_empty() {
-            return Ok(());
-        }
-        let first = self.sent.len() - batch.len();
-        for (offset, call) in batch.into_iter().enumerate() {
-            let files: Vec<_> = match self.sent[first + offset].item.request.work.payload() {
-                Some(Payload::File { file, .. }) => vec![file.as_fd()],
-                _ => Vec::new(),
-            };
-            link.send(&ToWorker::Calls(vec![call]), &files).await?;
-        }
-        Ok(())
     }
 
-    fn settle(&mut self, link: &Link, done: Done) -> Result<(), End> {
-        let at = self
-            .sent
-            .iter()
-            .position(|s| s.id == done.id)
-            .ok_or_else(|| io::Error::other("it answers a call it was not sent"))?;
-        let Some(sent) = self.sent.remove(at) else { return Ok(()) };
-        let completed = done.result.and_then(|()| {
-            let data = fetch(link, sent.slot, &done.output)?;
-            let mut completed = unpack(&sent.item.request.work, &data, done.log_bytes)?;
-            completed.memory_bytes = done.memory_bytes;
-            completed.nanos = done.nanos;
-            completed.lost_groups = sent.item.lost_groups;
-            Ok(completed)
-        });
-        link.release(sent.slot);
-        // Whoever asked may have gone; then nobody wants the answer.
-        let _ = sent.item.reply.send(completed);
+    /// Takes the answers of a message, of which those not begun are to be sent again.
+    fn settle(&mut self, link: &Link, slot: usize, done: Vec<Done>) -> Result<(), End> {
+        let wrong = || io::Error::other("it answers other calls than it was sent");
+        let first = self.sent.iter().position(|s| s.slot == slot).ok_or_else(wrong)?;
+        let count = self.sent.range(first..).take_while(|s| s.slot == slot).count();
+        let asked = self.sent.range(first..first + count).map(|s| s.id);
+        if done.is_empty() || done.len() > count || !done.iter().map(|d| d.id).eq(asked.take(done.len())) {
+            return Err(wrong().into());
+        }
+        // Calls that hand back much come back one by one: then they are sent one by one.
+        self.calls_max = if done.len() < count { done.len() } else { (2 * self.calls_max).min(CALLS_MAX) };
+        let mut all: VecDeque<Sent> = self.sent.drain(first..first + count).collect();
+        for (sent, done) in all.drain(..done.len()).zip(done) {
+            let Item { request, reply, lost_groups, .. } = *sent.item;
+            let taken = if let Output::Slot(bytes) = done.output { bytes as usize } else { 0 };
+            let completed = done.result.and_then(|()| {
+                let data = fetch(link, slot, &done.output)?;
+                let mut completed = unpack(&request.work, &data, done.log_bytes)?;
+                completed.memory_bytes = done.memory_bytes;
+                completed.nanos = done.nanos;
+                completed.lost_groups = lost_groups;
+                Ok(completed)
+            });
+            link.release(slot, taken);
+            // Whoever asked may have gone; then nobody wants the answer.
+            let _ = reply.send(completed);
+        }
+        all.into_iter().rev().for_each(|sent| self.again.push_front(sent.item));
         Ok(())
     }
 
@@ -207,7 +232,7 @@ impl Driver {
 
 /// The item to run again, if it is: without the group that took the worker's
 /// life, or as it is while it has lives left.
-fn after_death(mut item: Item, group: Option<u32>, end: &End, how: &str) -> Option<Item> {
+fn after_death(mut item: Box<Item>, group: Option<u32>, end: &End, how: &str) -> Option<Box<Item>> {
     let limits = &item.request.limits;
     let fault = match end {
         End::Deadline => Fault::new(Code::TimeOut, format!("ran longer than {} ms (time_ms_max)", limits.time_ms_max)),
@@ -257,6 +282,17 @@ impl Watch {
     }
 }
 
+impl Item {
+    /// Bytes of its input, where that goes into the message.
+    fn inline_bytes(&self) -> Option<usize> {
+        match self.request.work.payload() {
+            None => Some(0),
+            Some(Payload::Inline { header, body }) => Some(header.len() + body.len()),
+            Some(Payload::File { .. }) => None,
+        }
+    }
+}
+
 impl Work {
     fn payload(&self) -> Option<&Payload> {
         match self {
@@ -266,7 +302,7 @@ impl Work {
     }
 }
 
-fn to_wire(id: u64, slot: usize, item: &Item) -> Call {
+fn to_wire(id: u64, item: &Item) -> Call {
     let payload = |payload: &Payload| match payload {
         Payload::Inline { header, body } => WirePayload::Inline { header: header.clone(), body: body.clone() },
         Payload::File { file, body_bytes, header_bytes } => {
@@ -284,7 +320,7 @@ fn to_wire(id: u64, slot: usize, item: &Item) -> Call {
             WireWork::Predict { payload: payload(p), groups: *groups, without: request.without.clone() }
         }
     };
-    Call { id, binding: request.binding.id as u32, slot: slot as u32, seed: request.seed, limits: request.limits, work }
+    Call { id, binding: request.binding.id as u32, seed: request.seed, limits: request.limits, work }
 }
 
 /// Copies a call's output out of shared memory, before anyone looks at it.

@@ -17,7 +17,7 @@ use crate::process::LOG_SPACE_BYTES;
 use crate::protocol::{FromWorker, ToWorker, progress};
 use crate::socket;
 
-/// Output slots of a worker: how many calls may be on their way to it.
+/// Output slots of a worker: how many messages with calls may be on their way to it.
 pub(super) const SLOTS: usize = 4;
 /// Pages of a slot behind this are given back after use.
 const SLOT_KEPT_BYTES: usize = 16 << 20;
@@ -65,7 +65,7 @@ impl Link {
         send(&link.socket, &hello, &files).await?;
         match link.receive().await? {
             FromWorker::Ready => Ok(link),
-            FromWorker::Done(_) => Err(io::Error::other("a worker answered before it was ready")),
+            FromWorker::Done { .. } => Err(io::Error::other("a worker answered before it was ready")),
         }
     }
 
@@ -119,10 +119,12 @@ impl Link {
         &self.slots[index]
     }
 
-    /// Gives the memory of a slot back that a large output took.
-    pub(super) fn release(&self, index: usize) {
-        // Failing to give memory back is not failing.
-        let _ = self.slots[index].forget(SLOT_KEPT_BYTES);
+    /// Gives the memory of a slot back that an output of `bytes` bytes took, if it was large.
+    pub(super) fn release(&self, index: usize, bytes: usize) {
+        if bytes > SLOT_KEPT_BYTES {
+            // Failing to give memory back is not failing.
+            let _ = self.slots[index].forget(SLOT_KEPT_BYTES);
+        }
     }
 
     /// The call at hand, its group if it has one, and a number that changes when either does.

@@ -103,7 +103,7 @@ pub struct Completed {
 /// Workers and the queue before them. Dropping it ends the workers.
 #[derive(Debug)]
 pub struct Pool {
-    queue: async_channel::Sender<Item>,
+    queue: async_channel::Sender<Box<Item>>,
     options: PoolOptions,
     memory: Arc<Memory>,
     segments: Segments,
@@ -178,11 +178,11 @@ impl Pool {
 
     /// Runs a call. Cancelled when dropped: a call that waits is not begun.
     pub async fn call(&self, request: Request) -> Result<Completed, Fault> {
-        let name = request.binding.name.clone();
+        let binding = request.binding.clone();
         let (reply, answer) = oneshot::channel();
-        let item = Item { request, reply, deaths: 0, lost_groups: Vec::new() };
+        let item = Box::new(Item { request, reply, deaths: 0, lost_groups: Vec::new() });
         let gone = || Fault::new(Code::Host, "the workers are gone");
         self.queue.send(item).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?.map_err(|fault| fault.of(&name))
+        answer.await.map_err(|_| gone())?.map_err(|fault| fault.of(&binding.name))
     }
 }

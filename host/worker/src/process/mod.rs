@@ -19,11 +19,14 @@ use sandbar_sandbox::{Engine, Program};
 use sandbar_store::{Mapping, Scratch};
 
 use crate::confine;
-use crate::protocol::{Call, Done, FromWorker, ToWorker, WirePayload, WireWork, progress};
+use crate::protocol::{Call, Done, FRAME_BYTES_MAX, FromWorker, Output, ToWorker, progress};
 use crate::socket;
 
 /// The argument with which this program is a worker; its socket is standard input.
 pub const WORKER_ARGUMENT: &str = "__worker";
+
+/// Answers of a message are together not much longer than this.
+const DONE_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 
 /// Runs a worker until its node closes the socket. Returns only errors of the set-up
 /// and of the socket; a hostile node is not defended against.
@@ -101,19 +104,25 @@ impl Worker<'_> {
                 self.bindings.insert(binding, Binding { program, function, params });
                 Ok(())
             }
-            ToWorker::Calls(calls) => {
-                let mut files = files.into_iter();
+            ToWorker::Calls { slot, calls } => {
+                let mut file = files.into_iter().next();
                 let mut done = Vec::with_capacity(calls.len());
+                let mut bytes = 0;
                 for call in calls {
-                    let file = if call.work.payload_is_file() { files.next() } else { None };
-                    done.push(self.run(call, file));
+                    let one = self.run(call, slot, file.take());
+                    bytes += one.inline_bytes();
+                    let slot_is_taken = matches!(one.output, Output::Slot(_));
+                    done.push(one);
+                    if slot_is_taken || bytes > DONE_BYTES_MAX {
+                        break;
+                    }
                 }
-                socket::send(socket, &socket::frame(&FromWorker::Done(done))?, &[])
+                socket::send(socket, &socket::frame(&FromWorker::Done { slot, done })?, &[])
             }
         }
     }
 
-    fn run(&self, call: Call, file: Option<OwnedFd>) -> Done {
+    fn run(&self, call: Call, slot: u32, file: Option<OwnedFd>) -> Done {
         let steps = self.shared.progress.atomic(progress::STEPS);
         self.shared.progress.atomic(progress::CALL).store(call.id, Relaxed);
         self.shared.progress.atomic(progress::GROUP).store(progress::NO_GROUP, Relaxed);
@@ -124,7 +133,7 @@ impl Worker<'_> {
             call::run(program, binding, &call, file, &self.shared.progress, &mut outcome)
         });
         let memory_bytes = outcome.memory_bytes();
-        let slot = self.shared.slots.get(call.slot as usize);
+        let slot = self.shared.slots.get(slot as usize);
         let (result, output, log_bytes) = outcome.deliver(result, slot);
         Done { id: call.id, result, output, log_bytes, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }
     }
@@ -139,17 +148,13 @@ impl Worker<'_> {
     }
 }
 
-impl WireWork {
-    pub(crate) fn payload(&self) -> Option<&WirePayload> {
-        match self {
-            WireWork::Describe => None,
-            WireWork::Process(payload) | WireWork::Fit { payload, .. } | WireWork::Predict { payload, .. } => {
-                Some(payload)
-            }
-        }
-    }
-
-    pub(crate) fn payload_is_file(&self) -> bool {
-        matches!(self.payload(), Some(WirePayload::File { .. }))
+impl Done {
+    /// About what it takes in a message.
+    fn inline_bytes(&self) -> usize {
+        let output = match &self.output {
+            Output::Inline(bytes) => bytes.len(),
+            Output::Slot(_) => 0,
+        };
+        64 + output + self.result.as_ref().err().map_or(0, |fault| fault.message.len())
     }
 }
