@@ -15,6 +15,6 @@ mod rows;
 mod places;
 
 pub use lab::{Ended, Lab, Running, children, is_alive};
-pub use output::{Model, models};
+pub use output::{Model, column_of_numbers, models};
 pub use places::{component, host, workspace};
 pub use rows::{TaxiTrip, least_squares, taxi_files, taxi_trips};

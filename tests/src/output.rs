@@ -72,3 +72,20 @@ fn rows(batch: &RecordBatch) -> Vec<Model> {
     };
     (0..batch.num_rows()).map(at).collect()
 }
+
+/// A column of a Parquet file, its numbers as f64.
+///
+/// # Panics
+/// When it is no such file, or has no such column.
+pub fn column_of_numbers(path: &Path, name: &str) -> Vec<Option<f64>> {
+    let file = File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).and_then(|b| b.build()).expect("it is Parquet");
+    let mut all = Vec::new();
+    for batch in reader {
+        let batch = batch.expect("it can be read");
+        let column = batch.column_by_name(name).unwrap_or_else(|| panic!("{} has no column {name}", path.display()));
+        let numbers = arrow_cast::cast(column, &arrow_schema::DataType::Float64).expect("it has numbers");
+        all.extend(numbers.as_primitive::<Float64Type>().iter());
+    }
+    all
+}

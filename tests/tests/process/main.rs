@@ -2,3 +2,6 @@
 
 mod hostile;
 mod job;
+mod lifecycle;
+mod real;
+mod usage;

@@ -1,0 +1,132 @@
+//! What users do besides: make a function, look at it, use its models, think better of it.
+
+use std::time::{Duration, Instant};
+
+use sandbar_tests::{Lab, children, component, is_alive, models, workspace};
+
+use crate::job::taxi;
+
+/// Waits until `holds`.
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_interrupt_leaves_nothing() {
+    let lab = Lab::new();
+    lab.write("rows.csv", "k,x,y\na,1,2\na,2,4\na,3,6\na,4,8\n");
+    let udf = component("tests/hostile/polite");
+    let job = format!(
+        "[input]\npaths = [\"rows.csv\"]\n[train]\ngroup_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\n\
+         models = [{{ udf = \"{}#fit_loops\" }}]\n[output]\npath = \"out.parquet\"\n",
+        udf.display()
+    );
+    lab.write("job.toml", job);
+    let before = lab.names();
+    let mut host = lab.start(&["submit", "job.toml", "--set", "limits.time_ms_max=60000"]);
+    let process = host.process();
+    until("there are workers, and the output is begun", || {
+        assert!(!host.has_ended());
+        children(process).len() >= 2 && lab.names().len() > before.len()
+    });
+    let workers = children(process);
+    host.interrupt();
+    host.wait().expect_code(130).expect_talk(&["interrupted"]);
+    until("its workers end with it", || !workers.iter().any(|worker| is_alive(*worker)));
+    assert_eq!(lab.names(), before);
+}
+
+#[test]
+fn a_new_crate_is_built_inspected_and_used() {
+    let lab = Lab::new();
+    // Its own folder of build products, as a user's has.
+    let target = lab.path("target");
+    let host = |arguments: &[&str]| {
+        let mut command = lab.command(arguments);
+        command.env("CARGO_TARGET_DIR", &target).env("CARGO_NET_OFFLINE", "true");
+        sandbar_tests::Running::new(command).wait()
+    };
+    host(&["new", "fares"]).expect_code(0);
+    host(&["new", "fares"]).expect_code(2).expect_talk(&["there already"]);
+    host(&["new", "1st"]).expect_code(2).expect_talk(&["1st"]);
+    assert!(lab.names().contains(&"fares/src/lib.rs".to_owned()), "{:?}", lab.names());
+}
+
+#[test]
+fn components_are_inspected() {
+    let lab = Lab::new();
+    let taxi = component("udfs/taxi");
+    let json = lab.host(&["inspect", taxi.to_str().unwrap(), "--json"]).expect_code(0).json();
+    let text = json.to_string();
+    for words in ["clean", "duration", "add", "scalar", "batch", "pickup_at"] {
+        assert!(text.contains(words), "{words} is not in {text}");
+    }
+    let table = lab.host(&["inspect", taxi.to_str().unwrap()]).expect_code(0);
+    assert!(table.stdout.contains("clean") && table.stdout.contains("sandbar:udf"), "{}", table.stdout);
+    lab.write("rows.csv", "a,b\n1,2\n");
+    lab.host(&["inspect", "rows.csv"]).expect_code(1).expect_talk(&["rows.csv", "not-a-component"]);
+    lab.host(&["inspect", "gone.wasm"]).expect_code(1).expect_talk(&["gone.wasm"]);
+}
+
+#[test]
+fn stored_models_predict_as_they_were_scored() {
+    let lab = Lab::new();
+    let (_, trained) = taxi(&lab, &["--set", "train.test=0"]);
+    let file = sandbar_tests::taxi_files()[0].display().to_string();
+    let arguments = ["predict", "models.parquet", "--input", &file, "--output", "p.parquet", "--model", "linear", "--json"];
+    let json = lab.host(&arguments).expect_code(0).json();
+    let of_file = || trained.iter().filter(|m| m.model == "linear" && m.key[0] == file);
+    let rows: u32 = of_file().map(|m| m.rows_train).sum();
+    let predicted = json["rows"].as_u64().unwrap() - json["without_model"].as_u64().unwrap();
+    assert_eq!((predicted, json["failed"].as_u64()), (u64::from(rows), Some(0)), "{json}");
+    // Line by line what coefficient and intercept say.
+    let predictions = sandbar_tests::column_of_numbers(&lab.path("p.parquet"), "prediction");
+    let zones = sandbar_tests::column_of_numbers(&lab.path("p.parquet"), "pickup_location_id");
+    let dropoffs = sandbar_tests::column_of_numbers(&lab.path("p.parquet"), "dropoff_location_id");
+    let mut checked = 0;
+    for ((prediction, zone), dropoff) in predictions.iter().zip(&zones).zip(&dropoffs) {
+        let Some(prediction) = prediction else { continue };
+        let zone = zone.map(|z| format!("{z}")).unwrap_or_default();
+        let model = of_file().find(|m| m.key[1] == zone).unwrap();
+        let (slope, intercept) = (model.params["coefficients"][0].as_f64().unwrap(), model.params["intercept"].as_f64().unwrap());
+        let expected = slope * dropoff.unwrap_or(-1.0) + intercept;
+        assert!((prediction - expected).abs() <= 1e-9 * expected.abs().max(1.0), "{prediction} instead of {expected}");
+        checked += 1;
+    }
+    assert_eq!(checked, rows);
+    for (arguments, code, words) in [
+        (&["predict", "gone.parquet", "--input", &file, "--output", "q.parquet"][..], 1, "gone.parquet"),
+        (&["predict", &file, "--input", &file, "--output", "q.parquet"], 1, "not"),
+        (&["predict", "models.parquet", "--input", &file, "--output", "q.parquet", "--model", "plane"], 1, "plane"),
+        (&["predict", "models.parquet", "--input", "gone.csv", "--output", "q.parquet"], 1, "gone.csv"),
+    ] {
+        lab.host(arguments).expect_code(code).expect_talk(&[words]);
+        assert!(!lab.path("q.parquet").exists());
+    }
+}
+
+#[test]
+fn the_same_models_whatever_the_number_of_workers() {
+    let lab = Lab::new();
+    let (_, one) = taxi(&lab, &["--workers", "1"]);
+    for workers in ["2", "4"] {
+        let (_, same) = taxi(&lab, &["--workers", workers]);
+        assert!(one == same, "{workers} workers give other models than one");
+    }
+    assert!(models(&lab.path("models.parquet")) == one);
+}
+
+#[test]
+fn help_has_examples() {
+    let lab = Lab::new();
+    for command in ["submit", "predict", "new", "build", "inspect"] {
+        let help = lab.host(&[command, "--help"]).expect_code(0).stdout;
+        assert!(help.contains("Examples:") && help.contains(&format!("host {command}")), "{help}");
+    }
+    assert!(workspace().join("examples/taxi.toml").is_file());
+}

@@ -1,0 +1,129 @@
+//! Bad input: each with the name of what is wrong and what to do, and nothing half-written.
+
+use sandbar_tests::{Lab, component};
+
+const ROWS: &str = "k,x,y\na,1,2\na,2,4\na,3,6\na,4,8\nb,1,1\nb,2,2\nb,3,3\nb,4,4\n";
+
+fn job(input: &str, train: &str) -> String {
+    format!(
+        "[input]\npaths = [{input:?}]\n[train]\n{train}\nmodels = [{{ udf = \"{}#linear\" }}]\n[output]\npath = \"out.parquet\"\n",
+        component("udfs/models").display()
+    )
+}
+
+const TRAIN: &str = "group_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"";
+
+/// Runs a job that must end with `code` and these words, and leave nothing but what was there.
+#[track_caller]
+fn check(lab: &Lab, arguments: &[&str], code: i32, words: &[&str]) {
+    let before = lab.names();
+    let ended = lab.host(&[&["submit"], arguments].concat()).expect_code(code).expect_talk(words);
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    assert_eq!(lab.names(), before, "{}", ended.line);
+}
+
+#[test]
+fn job_files() {
+    let lab = Lab::new();
+    lab.write("rows.csv", ROWS);
+    let good = job("rows.csv", TRAIN);
+    lab.write("good.toml", &good);
+    lab.write("broken.toml", "[input\npaths = 1");
+    lab.write("unknown.toml", good.replace("[input]", "[input]\ncolour = \"red\""));
+    lab.write("targetless.toml", good.replace("target", "# target"));
+    for (arguments, words) in [
+        (&["missing.toml"][..], &["missing.toml", "No such file"][..]),
+        (&["broken.toml"], &["broken.toml"]),
+        (&["unknown.toml"], &["unknown.toml", "colour"]),
+        (&["targetless.toml"], &["targetless.toml", "target"]),
+        (&["good.toml", "--set", "train.test"], &["train.test"]),
+        (&["good.toml", "--set", "train.test=2"], &["test"]),
+        (&["good.toml", "--set", "train.test=maybe"], &["train.test"]),
+        (&["good.toml", "--set", "train.metric=\"speed\""], &["speed"]),
+        (&["good.toml", "--set", "train.models=[]"], &["models"]),
+        (&["good.toml", "--workers", "0"], &["1 to"]),
+        (&["good.toml", "--wrong"], &["--wrong", "--help"]),
+        (&[], &["--help"]),
+    ] {
+        check(&lab, arguments, 2, words);
+    }
+}
+
+#[test]
+fn input_that_is_wrong() {
+    let lab = Lab::new();
+    lab.write("rows.csv", ROWS);
+    lab.write("text.csv", "k,x,y\na,1,2\na,2,4\nb,3,six\n");
+    lab.write("ragged.csv", "k,x,y\na,1,2\na,2\n");
+    lab.write("noise.parquet", "this is no Parquet file, however it is named");
+    lab.write("empty.parquet", "");
+    let whole = std::fs::read(&sandbar_tests::taxi_files()[0]).unwrap();
+    lab.write("cut.parquet", &whole[..whole.len() / 2]);
+    lab.write("folder/notes.txt", "nothing to read here");
+    lab.write("job.toml", job("rows.csv", TRAIN));
+    for (input, words) in [
+        ("missing.csv", &["missing.csv"][..]),
+        ("none/*.parquet", &["none/*.parquet"]),
+        ("folder", &["folder"]),
+        ("ragged.csv", &["ragged.csv", "line 3"]),
+        ("noise.parquet", &["noise.parquet"]),
+        ("empty.parquet", &["empty.parquet"]),
+        ("cut.parquet", &["cut.parquet"]),
+        ("ftp://example.org/a.csv", &["ftp"]),
+    ] {
+        check(&lab, &["job.toml", "--input", input], 1, words);
+    }
+    for (set, words) in [
+        ("train.features=[\"z\"]", &["`z`", "`x`"][..]),
+        ("train.target=\"Y\"", &["`Y`", "did you mean `y`"]),
+        ("train.features=[\"k\"]", &["k"]),
+        ("train.group_by=[\"q\"]", &["`q`"]),
+        ("input.filter=\"x >\"", &["x >"]),
+        ("input.filter=\"w = 1\"", &["w"]),
+    ] {
+        check(&lab, &["job.toml", "--set", set], 1, words);
+    }
+}
+
+#[test]
+fn groups_that_can_not_be_used() {
+    let lab = Lab::new();
+    lab.write("rows.csv", "k,x,y\na,1,2\na,2,4\na,3,6\nb,1,\nb,2,\nb,3,\nc,1,inf\nc,2,1\nc,3,1\nd,NaN,1\nd,2,2\nd,3,3\ne,1,1\n");
+    lab.write("job.toml", job("rows.csv", &format!("{TRAIN}\nmin_rows = 2")));
+    let ended = lab.host(&["submit", "job.toml", "--json"]).expect_code(1);
+    let json = ended.json();
+    for (field, value) in [("groups", 4), ("models", 1), ("failed", 3), ("skipped", 1), ("rows", 13)] {
+        assert_eq!(json[field], value, "{field} of {json}");
+    }
+    let failures: Vec<String> = json["failures"].as_array().unwrap().iter().map(|f| f["group"].to_string()).collect();
+    assert!(["b", "c", "d"].iter().all(|k| failures.iter().any(|f| f.contains(&format!("k={k}")))), "{failures:?}");
+    assert_eq!(sandbar_tests::models(&lab.path("out.parquet")).len(), 1);
+}
+
+#[test]
+fn groups_of_one_row() {
+    let lab = Lab::new();
+    lab.write("rows.csv", "k,x,y\na,1,2\nb,2,4\nc,3,6\n");
+    lab.write("job.toml", job("rows.csv", &format!("{TRAIN}\nmin_rows = 1")));
+    let json = lab.host(&["submit", "job.toml", "--json"]).expect_code(0).json();
+    assert_eq!((json["groups"].as_u64(), json["models"].as_u64()), (Some(3), Some(3)), "{json}");
+    for model in sandbar_tests::models(&lab.path("out.parquet")) {
+        assert_eq!((model.rows_train, model.rows_test, model.mae), (1, 0, None), "{model:?}");
+    }
+}
+
+#[test]
+fn components_that_are_not_there() {
+    let lab = Lab::new();
+    lab.write("rows.csv", ROWS);
+    lab.write("job.toml", job("rows.csv", TRAIN));
+    let models = component("udfs/models");
+    let set = |udf: &str| format!("train.models.0.udf={udf:?}");
+    for (udf, code, words) in [
+        ("gone.wasm#linear".to_owned(), 1, "gone.wasm"),
+        (format!("{}#plane", models.display()), 1, "plane"),
+        (models.display().to_string(), 2, "#"),
+    ] {
+        check(&lab, &["job.toml", "--set", &set(&udf)], code, &[words]);
+    }
+}

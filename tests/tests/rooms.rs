@@ -1,0 +1,73 @@
+//! Which room may know which: a change of this table is a change of the design.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use sandbar_tests::workspace;
+use serde_json::Value;
+
+/// Each room of the host, and the rooms it may use.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("sandbar-core", &[]),
+    ("sandbar-batch", &[]),
+    ("sandbar-store", &[]),
+    ("sandbar-sandbox", &["sandbar-core"]),
+    ("sandbar-worker", &["sandbar-batch", "sandbar-core", "sandbar-sandbox", "sandbar-store"]),
+    ("sandbar-dataset", &["sandbar-core"]),
+    ("sandbar-node", &["sandbar-batch", "sandbar-core", "sandbar-dataset", "sandbar-sandbox", "sandbar-store", "sandbar-worker"]),
+    ("sandbar-cli", &["sandbar-core", "sandbar-node"]),
+    // What guests are compiled with shares one room with the host: how a batch is laid out.
+    ("sandbar-guest", &["sandbar-batch", "sandbar-guest-macros"]),
+    ("sandbar-guest-macros", &[]),
+];
+
+/// Crates that one room alone may name.
+const ENGINES: &[(&str, &str)] = &[
+    ("wasmtime", "sandbar-sandbox"),
+    ("wasmtime-wasi", "sandbar-sandbox"),
+    ("datafusion", "sandbar-dataset"),
+    ("object_store", "sandbar-dataset"),
+    ("seccompiler", "sandbar-worker"),
+];
+
+#[test]
+fn rooms_know_only_those_below_them() {
+    let packages = packages();
+    for (room, allowed) in ROOMS {
+        let used = &packages.get(*room).unwrap_or_else(|| panic!("there is no room {room}"));
+        for other in used.iter().filter(|name| name.starts_with("sandbar-")) {
+            assert!(allowed.contains(&other.as_str()), "{room} must not use {other}");
+        }
+    }
+    for (engine, owner) in ENGINES {
+        for (package, used) in &packages {
+            assert!(package == owner || !used.iter().any(|name| name == engine), "{package} must not name {engine}: {owner} does");
+        }
+    }
+}
+
+#[test]
+fn every_room_of_the_host_is_in_the_table() {
+    let known: Vec<&str> = ROOMS.iter().map(|(room, _)| *room).collect();
+    for entry in std::fs::read_dir(workspace().join("host")).unwrap().flatten() {
+        if entry.path().join("Cargo.toml").is_file() {
+            let name = format!("sandbar-{}", entry.file_name().to_string_lossy());
+            assert!(known.contains(&name.as_str()), "{name} is not in the table of rooms");
+        }
+    }
+}
+
+/// What each package of the workspace depends on, when it is neither built nor tested.
+fn packages() -> BTreeMap<String, Vec<String>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let arguments = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
+    let output = Command::new(cargo).args(arguments).current_dir(workspace()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let normal = |package: &Value| -> Vec<String> {
+        let all = package["dependencies"].as_array().into_iter().flatten();
+        all.filter(|d| d["kind"].is_null()).map(|d| text(&d["name"])).collect()
+    };
+    metadata["packages"].as_array().unwrap().iter().map(|p| (text(&p["name"]), normal(p))).collect()
+}
