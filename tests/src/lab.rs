@@ -166,7 +166,9 @@ impl Running {
                 None => std::thread::sleep(LOOK_AGAIN),
             }
         };
-        let text = |pipe: &mut Option<JoinHandle<String>>| pipe.take().map_or_else(String::new, |t| t.join().unwrap_or_default());
+        let text = |pipe: &mut Option<JoinHandle<String>>| {
+            pipe.take().map_or_else(String::new, |t| t.join().unwrap_or_default())
+        };
         let (stdout, stderr) = (text(&mut self.stdout), text(&mut self.stderr));
         Ended { line: self.line.clone(), status, stdout, stderr, took: self.since.elapsed() }
     }
@@ -242,7 +244,8 @@ pub fn children(process: u32) -> Vec<u32> {
         // The name, in parentheses, may hold anything.
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
     };
-    let ids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+    let ids =
+        fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
     ids.filter(|id| parent(*id) == Some(process)).collect()
 }
 

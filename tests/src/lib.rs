@@ -11,8 +11,8 @@
 
 mod lab;
 mod output;
-mod rows;
 mod places;
+mod rows;
 
 pub use lab::{Ended, Lab, Running, children, is_alive};
 pub use output::{Model, column_of_numbers, models};

@@ -58,7 +58,10 @@ fn rows(batch: &RecordBatch) -> Vec<Model> {
     let (model, params) = (column("model").as_string::<i32>(), column("params").as_string::<i32>());
     let bytes = column("model_bytes").as_binary::<i32>();
     let at = |row: usize| Model {
-        key: batch.columns()[..keys].iter().map(|k| array_value_to_string(k, row).expect("a key has a text form")).collect(),
+        key: batch.columns()[..keys]
+            .iter()
+            .map(|k| array_value_to_string(k, row).expect("a key has a text form"))
+            .collect(),
         model: model.value(row).to_owned(),
         rank: rank.value(row),
         mae: mae.is_valid(row).then(|| mae.value(row)),

@@ -20,7 +20,11 @@ pub fn host() -> &'static Path {
     HOST.get_or_init(|| {
         let named = std::env::var_os("SANDBAR_HOST").map(PathBuf::from);
         let host = named.unwrap_or_else(|| profile_folder().join("host"));
-        assert!(host.is_file(), "{} is missing: run `cargo xtask test`, which builds the host and its guests first", host.display());
+        assert!(
+            host.is_file(),
+            "{} is missing: run `cargo xtask test`, which builds the host and its guests first",
+            host.display()
+        );
         host
     })
 }

@@ -48,8 +48,11 @@ pub fn taxi_trips(path: &Path) -> Vec<TaxiTrip> {
     let mut trips = Vec::new();
     for batch in reader {
         let batch = batch.expect("it can be read");
-        let zones = |name: &str| batch.column_by_name(name).expect("a column of zones").as_primitive::<Int32Type>().clone();
-        let times = |name: &str| batch.column_by_name(name).expect("a column of times").as_primitive::<TimestampMicrosecondType>().clone();
+        let zones =
+            |name: &str| batch.column_by_name(name).expect("a column of zones").as_primitive::<Int32Type>().clone();
+        let times = |name: &str| {
+            batch.column_by_name(name).expect("a column of times").as_primitive::<TimestampMicrosecondType>().clone()
+        };
         let (pickup, dropoff) = (zones("pickup_location_id"), zones("dropoff_location_id"));
         let (from, to) = (times("pickup_at"), times("dropoff_at"));
         trips.extend((0..batch.num_rows()).map(|row| TaxiTrip {

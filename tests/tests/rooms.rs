@@ -14,7 +14,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sandbar-sandbox", &["sandbar-core"]),
     ("sandbar-worker", &["sandbar-batch", "sandbar-core", "sandbar-sandbox", "sandbar-store"]),
     ("sandbar-dataset", &["sandbar-core"]),
-    ("sandbar-node", &["sandbar-batch", "sandbar-core", "sandbar-dataset", "sandbar-sandbox", "sandbar-store", "sandbar-worker"]),
+    (
+        "sandbar-node",
+        &["sandbar-batch", "sandbar-core", "sandbar-dataset", "sandbar-sandbox", "sandbar-store", "sandbar-worker"],
+    ),
     ("sandbar-cli", &["sandbar-core", "sandbar-node"]),
     // What guests are compiled with shares one room with the host: how a batch is laid out.
     ("sandbar-guest", &["sandbar-batch", "sandbar-guest-macros"]),
@@ -41,7 +44,10 @@ fn rooms_know_only_those_below_them() {
     }
     for (engine, owner) in ENGINES {
         for (package, used) in &packages {
-            assert!(package == owner || !used.iter().any(|name| name == engine), "{package} must not name {engine}: {owner} does");
+            assert!(
+                package == owner || !used.iter().any(|name| name == engine),
+                "{package} must not name {engine}: {owner} does"
+            );
         }
     }
 }

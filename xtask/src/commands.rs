@@ -92,7 +92,10 @@ pub fn data(workspace: &Workspace, arguments: &[OsString]) -> Result {
 pub fn bench(workspace: &Workspace, arguments: &[OsString]) -> Result {
     setup()?;
     run_quiet_stdout(workspace.build_host().args(["--package", "sandbar-bench"]), NO_BUILD)?;
-    run_own(Command::new(workspace.program("sandbar-bench")).args(arguments), "`cargo xtask bench --help` lists the benchmarks.")
+    run_own(
+        Command::new(workspace.program("sandbar-bench")).args(arguments),
+        "`cargo xtask bench --help` lists the benchmarks.",
+    )
 }
 
 /// cargo ignores `-p` beside `--workspace`. What follows a second `--` is for the tests themselves.

@@ -93,7 +93,9 @@ mod tests {
 
     #[test]
     fn cargo_is_not_told_of_this_package() {
-        for (variable, expected) in [("CARGO_PKG_NAME", true), ("OUT_DIR", true), ("CARGO_HOME", false), ("PATH", false)] {
+        for (variable, expected) in
+            [("CARGO_PKG_NAME", true), ("OUT_DIR", true), ("CARGO_HOME", false), ("PATH", false)]
+        {
             assert_eq!(is_of_one_package(variable), expected, "{variable}");
         }
     }

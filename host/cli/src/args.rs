@@ -68,6 +68,9 @@ pub(crate) struct Submit {
     /// Worker processes; by default one for each core.
     #[arg(long, value_name = "N", value_parser = workers)]
     pub workers: Option<usize>,
+    /// Memory for grouped rows, such as `2GiB`, before they go to disk; by default two fifths of what this process may use.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub memory: Option<u64>,
     /// Print one JSON object on standard output.
     #[arg(long)]
     pub json: bool,
@@ -135,5 +138,35 @@ fn workers(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if (1..=WORKERS_MAX).contains(&n) => Ok(n),
         _ => Err(format!("not a number from 1 to {WORKERS_MAX}")),
+    }
+}
+
+/// `512MiB`, `2GiB`, or a number of bytes.
+fn bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 4] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
+    let unit = UNITS.iter().find_map(|(name, bytes)| Some((text.strip_suffix(name)?, *bytes)));
+    let (number, unit) = unit.unwrap_or((text, 1));
+    let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|b| *b > 0);
+    bytes.ok_or_else(|| "not a size: a whole number of bytes, or of KiB, MiB, GiB or TiB".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn sizes() {
+        for (text, expected) in [
+            ("4096", Some(4096)),
+            ("2GiB", Some(2 << 30)),
+            ("512 MiB", Some(512 << 20)),
+            ("0", None),
+            ("2GB", None),
+            ("-1KiB", None),
+            ("99999999999TiB", None),
+            ("", None),
+        ] {
+            assert_eq!(bytes(text).ok(), expected, "{text}");
+        }
     }
 }

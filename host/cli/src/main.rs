@@ -107,14 +107,14 @@ impl From<NodeError> for CliError {
     }
 }
 
-fn start_node(workers: Option<usize>, limits: sandbar_node::Limits) -> Result<Node, CliError> {
+fn start_node(workers: Option<usize>, memory: Option<u64>, limits: sandbar_node::Limits) -> Result<Node, CliError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let options = NodeOptions {
         workers: workers.unwrap_or(cores),
         limits,
         cache: paths::cache_folder(),
         spill: std::env::temp_dir(),
-        memory_bytes_max: paths::memory_for_rows(),
+        memory_bytes_max: memory.unwrap_or_else(paths::memory_for_rows),
         program: std::env::current_exe()
             .map_err(|e| CliError::Failed(format!("where this program is can't be found out: {e}")))?,
     };
@@ -126,7 +126,7 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
         std::fs::read_to_string(&submit.job).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
     let job = Job::parse(&text, &submit.overrides())
         .map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
-    let node = start_node(submit.workers, job.limits)?;
+    let node = start_node(submit.workers, submit.memory, job.limits)?;
     let bar = progress::watch(node.progress().clone(), submit.quiet);
     let result = node.submit(&job).await;
     bar.finish();
@@ -136,7 +136,7 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
 }
 
 async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
-    let node = start_node(predict.workers, sandbar_node::Limits::default())?;
+    let node = start_node(predict.workers, None, sandbar_node::Limits::default())?;
     let bar = progress::watch(node.progress().clone(), predict.quiet);
     let json = predict.json;
     let result = node.predict(&predict.into()).await;
@@ -156,7 +156,7 @@ fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
 }
 
 async fn run_inspect(component: &std::path::Path, json: bool) -> Result<ExitCode, CliError> {
-    let node = start_node(Some(1), sandbar_node::Limits::default())?;
+    let node = start_node(Some(1), None, sandbar_node::Limits::default())?;
     let inspection = sandbar_node::inspect(&node, component).await?;
     output::inspection(&inspection, json)?;
     Ok(ExitCode::SUCCESS)

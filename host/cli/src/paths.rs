@@ -15,12 +15,9 @@ pub(crate) fn cache_folder() -> PathBuf {
     base.join("sandbar")
 }
 
-/// Bytes that grouped rows may take: `SANDBAR_MEMORY` in bytes, or a share of
-/// what this process may use (its cgroup's limit, or the machine's memory).
+/// Bytes that grouped rows may take: a share of what this process may use (its
+/// cgroup's limit, or the machine's memory).
 pub(crate) fn memory_for_rows() -> u64 {
-    if let Some(bytes) = std::env::var("SANDBAR_MEMORY").ok().and_then(|v| v.parse().ok()) {
-        return bytes;
-    }
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let cgroup = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse::<u64>().ok());
     let machine = read("/proc/meminfo").and_then(|text| {

@@ -203,7 +203,10 @@ fn keys_of_every_type() {
         ("u64", Arc::new(n.iter().map(|i| u64::MAX - u64::from(*i)).collect::<UInt64Array>())),
         ("bool", Arc::new(n.iter().map(|i| some(i).then_some(i % 2 == 0)).collect::<BooleanArray>())),
         ("date", Arc::new(n.iter().map(|i| some(i).then_some(*i as i32)).collect::<Date32Array>())),
-        ("time", Arc::new(TimestampMicrosecondArray::from_iter_values(n.iter().map(|i| i64::from(*i) * 1_000_000_007)))),
+        (
+            "time",
+            Arc::new(TimestampMicrosecondArray::from_iter_values(n.iter().map(|i| i64::from(*i) * 1_000_000_007))),
+        ),
         ("text", Arc::new(n.iter().map(|i| some(i).then(|| "x".repeat(*i as usize % 40))).collect::<StringArray>())),
         ("price", {
             let prices = n.iter().map(|i| some(i).then_some(i128::from(*i))).collect::<Decimal128Array>();

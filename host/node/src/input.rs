@@ -79,8 +79,12 @@ fn with_groups(
     let (file, places) = write(pool, encoded, &[table, extra])?;
     let payload =
         Payload::File { file, body_bytes: encoded.body_bytes as u64, header_bytes: encoded.header.len() as u64 };
-    let groups =
-        Groups { count: count as u32, table_at: places[0] as u64, extra_at: places[1] as u64, extra_bytes: extra.len() as u64 };
+    let groups = Groups {
+        count: count as u32,
+        table_at: places[0] as u64,
+        extra_at: places[1] as u64,
+        extra_bytes: extra.len() as u64,
+    };
     Ok((payload, groups))
 }
 

@@ -364,12 +364,7 @@ struct Sink {
 const PREVIEW_ROWS: usize = 60;
 
 impl Sink {
-    fn new(
-        output: &Path,
-        schema: Schema,
-        keys: usize,
-        metadata: Vec<(String, String)>,
-    ) -> Result<Sink, NodeError> {
+    fn new(output: &Path, schema: Schema, keys: usize, metadata: Vec<(String, String)>) -> Result<Sink, NodeError> {
         let writer = ParquetOutput::create(output, Arc::new(schema), metadata)?;
         Ok(Sink { writer, keys, kept: Some(Vec::new()), kept_rows: 0, preview: None, summary: Summary::default() })
     }

@@ -111,7 +111,8 @@ impl Engine {
         // SAFETY: passed on to the caller.
         let component = unsafe { Component::deserialize(&self.engine, code) };
         // The code is of this build; what is left to refuse it for is what it asks of the pool.
-        let component = component.map_err(|e| Fault::new(Code::Compile, format!("it asks for more than a sandbox has: {e:#}")))?;
+        let component =
+            component.map_err(|e| Fault::new(Code::Compile, format!("it asks for more than a sandbox has: {e:#}")))?;
         let pre = self.linker.instantiate_pre(&component).map_err(|e| Fault::new(Code::Import, format!("{e:#}")))?;
         let exports = Exports::find(&component)?;
         Ok(Program { pre, exports, image_end, slots: self.slots.clone() })

@@ -51,7 +51,10 @@ pub(crate) enum FromWorker {
     Ready,
     /// What came of the first of the calls that a message asked for: of all of them, unless they hand
     /// back more than a message and one slot hold. The others were not begun.
-    Done { slot: u32, done: Vec<Done> },
+    Done {
+        slot: u32,
+        done: Vec<Done>,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]

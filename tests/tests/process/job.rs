@@ -13,7 +13,8 @@ pub fn taxi(lab: &Lab, arguments: &[&str]) -> (serde_json::Value, Vec<Model>) {
     let clean = format!("transform.0.udf=\"{}#clean\"", component("udfs/taxi").display());
     let trainers = component("udfs/models");
     let models_of = ["linear", "tree", "tree"].iter().enumerate();
-    let sets: Vec<String> = models_of.map(|(i, f)| format!("train.models.{i}.udf=\"{}#{f}\"", trainers.display())).collect();
+    let sets: Vec<String> =
+        models_of.map(|(i, f)| format!("train.models.{i}.udf=\"{}#{f}\"", trainers.display())).collect();
     let mut line = vec!["submit", job.to_str().unwrap(), "--json", "--output", "models.parquet"];
     inputs.iter().for_each(|file| line.extend(["--input", file]));
     line.extend(["--set", &clean]);
@@ -53,7 +54,13 @@ fn every_group_has_every_model_best_first() {
     let expected: Vec<_> = groups().into_iter().filter(|(_, rows)| rows.len() >= 4).collect();
     let skipped = groups().len() - expected.len();
     let read: usize = groups().values().map(Vec::len).sum();
-    for (field, value) in [("rows", read), ("groups", expected.len()), ("models", 3 * expected.len()), ("failed", 0), ("skipped", skipped)] {
+    for (field, value) in [
+        ("rows", read),
+        ("groups", expected.len()),
+        ("models", 3 * expected.len()),
+        ("failed", 0),
+        ("skipped", skipped),
+    ] {
         assert_eq!(json[field], value, "{field} of {json}");
     }
     assert!(json["seconds"].as_f64().unwrap() > 0.0 && json["peak_memory_bytes"].as_u64().unwrap() > 1 << 20, "{json}");
@@ -87,7 +94,15 @@ fn linear_models_are_least_squares() {
         let got = (model.params["coefficients"][0].as_f64().unwrap(), model.params["intercept"].as_f64().unwrap());
         // What a relative error is relative to, where the value itself is nearly zero.
         let size = pairs.iter().map(|(_, y)| y.abs()).sum::<f64>() / pairs.len() as f64;
-        assert!(close(got.0, slope, size / 261.0) && close(got.1, intercept, size), "zone {zone}: {got:?} instead of {:?}", (slope, intercept));
-        assert_eq!((model.rank, model.mae, model.rows_train as usize, model.rows_test), (1, None, pairs.len(), 0), "without a score they rank as the job lists them");
+        assert!(
+            close(got.0, slope, size / 261.0) && close(got.1, intercept, size),
+            "zone {zone}: {got:?} instead of {:?}",
+            (slope, intercept)
+        );
+        assert_eq!(
+            (model.rank, model.mae, model.rows_train as usize, model.rows_test),
+            (1, None, pairs.len(), 0),
+            "without a score they rank as the job lists them"
+        );
     }
 }

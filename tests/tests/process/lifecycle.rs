@@ -78,7 +78,8 @@ fn stored_models_predict_as_they_were_scored() {
     let lab = Lab::new();
     let (_, trained) = taxi(&lab, &["--set", "train.test=0"]);
     let file = sandbar_tests::taxi_files()[0].display().to_string();
-    let arguments = ["predict", "models.parquet", "--input", &file, "--output", "p.parquet", "--model", "linear", "--json"];
+    let arguments =
+        ["predict", "models.parquet", "--input", &file, "--output", "p.parquet", "--model", "linear", "--json"];
     let json = lab.host(&arguments).expect_code(0).json();
     let of_file = || trained.iter().filter(|m| m.model == "linear" && m.key[0] == file);
     let rows: u32 = of_file().map(|m| m.rows_train).sum();
@@ -93,7 +94,8 @@ fn stored_models_predict_as_they_were_scored() {
         let Some(prediction) = prediction else { continue };
         let zone = zone.map(|z| format!("{z}")).unwrap_or_default();
         let model = of_file().find(|m| m.key[1] == zone).unwrap();
-        let (slope, intercept) = (model.params["coefficients"][0].as_f64().unwrap(), model.params["intercept"].as_f64().unwrap());
+        let (slope, intercept) =
+            (model.params["coefficients"][0].as_f64().unwrap(), model.params["intercept"].as_f64().unwrap());
         let expected = slope * dropoff.unwrap_or(-1.0) + intercept;
         assert!((prediction - expected).abs() <= 1e-9 * expected.abs().max(1.0), "{prediction} instead of {expected}");
         checked += 1;

@@ -88,7 +88,10 @@ fn input_that_is_wrong() {
 #[test]
 fn groups_that_can_not_be_used() {
     let lab = Lab::new();
-    lab.write("rows.csv", "k,x,y\na,1,2\na,2,4\na,3,6\nb,1,\nb,2,\nb,3,\nc,1,inf\nc,2,1\nc,3,1\nd,NaN,1\nd,2,2\nd,3,3\ne,1,1\n");
+    lab.write(
+        "rows.csv",
+        "k,x,y\na,1,2\na,2,4\na,3,6\nb,1,\nb,2,\nb,3,\nc,1,inf\nc,2,1\nc,3,1\nd,NaN,1\nd,2,2\nd,3,3\ne,1,1\n",
+    );
     lab.write("job.toml", job("rows.csv", &format!("{TRAIN}\nmin_rows = 2")));
     let ended = lab.host(&["submit", "job.toml", "--json"]).expect_code(1);
     let json = ended.json();

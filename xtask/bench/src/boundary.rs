@@ -31,11 +31,23 @@ pub fn run(report: Report) -> Result<(), Failure> {
             };
             fresh()?;
             let time = least(TIME, || fresh().expect("it did before"));
-            report.compare(&format!("boundary/in/{way}/{size}/fresh"), time * 1e6, "µs", "the same sum, native", native * 1e6);
+            report.compare(
+                &format!("boundary/in/{way}/{size}/fresh"),
+                time * 1e6,
+                "µs",
+                "the same sum, native",
+                native * 1e6,
+            );
             let mut sandbox = guest.instantiate(&data)?;
             sandbox.open(function, "{}", 0)?;
             let time = least(TIME, || sandbox.process(&(bytes as u64).to_le_bytes()).expect("it did before"));
-            report.compare(&format!("boundary/in/{way}/{size}/warm"), time * 1e6, "µs", "the same sum, native", native * 1e6);
+            report.compare(
+                &format!("boundary/in/{way}/{size}/warm"),
+                time * 1e6,
+                "µs",
+                "the same sum, native",
+                native * 1e6,
+            );
         }
         let mut sandbox = guest.instantiate(&data)?;
         sandbox.open(guest.function("out")?, "{}", 0)?;

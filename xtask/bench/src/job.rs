@@ -74,10 +74,20 @@ impl Bench {
         };
         let value = given(took, summary.models as f64);
         report.compare(&self.name, value, unit, "the same code, native", given(native_took, summary.models as f64));
-        report.value(&format!("{}/peak memory", self.name), summary.peak_memory_bytes as f64 / f64::from(1 << 20), "MiB");
+        report.value(
+            &format!("{}/peak memory", self.name),
+            summary.peak_memory_bytes as f64 / f64::from(1 << 20),
+            "MiB",
+        );
         report.value(&format!("{}/groups", self.name), summary.groups as f64, "");
         for (peer, seconds) in peers.map(|peers| peers.run(self)).transpose()?.into_iter().flatten() {
-            report.compare(&self.name, value, unit, &peer.name, given(seconds, peer.models.unwrap_or(summary.models as f64)));
+            report.compare(
+                &self.name,
+                value,
+                unit,
+                &peer.name,
+                given(seconds, peer.models.unwrap_or(summary.models as f64)),
+            );
         }
         Ok(())
     }

@@ -5,14 +5,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use arrow_array::{ArrayRef, BinaryArray, Float64Array, RecordBatch, StringArray, cast::AsArray as _, types::Float64Type};
+use arrow_array::{
+    ArrayRef, BinaryArray, Float64Array, RecordBatch, StringArray, cast::AsArray as _, types::Float64Type,
+};
 use arrow_schema::{Field, Schema};
 use futures::StreamExt as _;
 use futures::executor::block_on;
 use models::forest::RandomForestParams;
 use models::linear::LinearParams;
 use models::tree::{RegressionTreeParams, Splitter};
-use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit, UnitGroup};
+use sandbar_dataset::{
+    Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit, UnitGroup,
+};
 use sandbar_guest::Features;
 use serde::{Deserialize, Serialize};
 
@@ -160,7 +164,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn fit_unit(unit: &Unit, model: Model, rows: &mut Rows) -> Result<(), Failure> {
-    let columns: Vec<&[f64]> = unit.batch.columns().iter().map(|c| &c.as_primitive::<Float64Type>().values()[..]).collect();
+    let columns: Vec<&[f64]> =
+        unit.batch.columns().iter().map(|c| &c.as_primitive::<Float64Type>().values()[..]).collect();
     let (target, features) = columns.split_last().ok_or("a unit without a target")?;
     let mut first_test = 0;
     for group in &unit.groups {
@@ -207,7 +212,12 @@ fn fit(
 }
 
 /// Predicts, scores and serialises, as the guest SDK and the worker do.
-fn settle<M: sandbar_guest::Model>(model: &M, features: Features<'_>, tests: &[f64], rows: &mut Rows) -> Result<(), Failure> {
+fn settle<M: sandbar_guest::Model>(
+    model: &M,
+    features: Features<'_>,
+    tests: &[f64],
+    rows: &mut Rows,
+) -> Result<(), Failure> {
     let mut predictions = vec![0.0; tests.len()];
     model.predict(features, &mut predictions);
     let count = tests.len() as f64;

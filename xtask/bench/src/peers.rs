@@ -60,7 +60,15 @@ impl Peers {
         }
         let lines = String::from_utf8(output.stdout)?;
         let peers = lines.lines().filter(|line| line.starts_with('{')).map(serde_json::from_str::<Peer>);
-        peers.map(|peer| peer.map(|p| { let seconds = p.seconds; (p, seconds) }).map_err(Into::into)).collect()
+        peers
+            .map(|peer| {
+                peer.map(|p| {
+                    let seconds = p.seconds;
+                    (p, seconds)
+                })
+                .map_err(Into::into)
+            })
+            .collect()
     }
 }
 

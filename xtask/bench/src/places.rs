@@ -20,7 +20,11 @@ pub fn target() -> Result<PathBuf, Failure> {
 /// The program `host`, built beside this one.
 pub fn host() -> Result<PathBuf, Failure> {
     let host = std::env::current_exe()?.with_file_name("host");
-    if host.is_file() { Ok(host) } else { Err(format!("{} is missing: `cargo xtask bench` builds it", host.display()).into()) }
+    if host.is_file() {
+        Ok(host)
+    } else {
+        Err(format!("{} is missing: `cargo xtask bench` builds it", host.display()).into())
+    }
 }
 
 /// A folder for made data, kept between runs.

@@ -53,9 +53,10 @@ impl Report {
         let text = if self.json {
             serde_json::to_string(line).expect("numbers and texts are JSON")
         } else {
-            let compared = line.baseline.as_ref().zip(line.baseline_value).zip(line.ratio).map(|((name, value), ratio)| {
-                format!("{:>12} {:<5} {ratio:>8.2} x  {name}", short(value), line.unit)
-            });
+            let compared =
+                line.baseline.as_ref().zip(line.baseline_value).zip(line.ratio).map(|((name, value), ratio)| {
+                    format!("{:>12} {:<5} {ratio:>8.2} x  {name}", short(value), line.unit)
+                });
             format!("{:<40} {:>12} {:<5} {}", line.name, short(line.value), line.unit, compared.unwrap_or_default())
         };
         // Whoever reads may have had enough.

@@ -170,7 +170,10 @@ mod tests {
             // Freed one after another, what remains is whole.
             for gone in [1, 0, 3, 2] {
                 for (part, start) in parts.iter().zip(starts) {
-                    assert!(part.iter().flat_map(|p| p.iter()).enumerate().all(|(i, w)| *w == (start + i) as u64), "{len}");
+                    assert!(
+                        part.iter().flat_map(|p| p.iter()).enumerate().all(|(i, w)| *w == (start + i) as u64),
+                        "{len}"
+                    );
                 }
                 parts[gone] = None;
             }

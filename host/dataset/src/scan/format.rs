@@ -111,7 +111,8 @@ pub(super) async fn inspect(
         }
     }
     let engine = format.engine(state);
-    let schema = AssertUnwindSafe(engine.infer_schema(state, store, std::slice::from_ref(&file.meta))).catch_unwind().await;
+    let schema =
+        AssertUnwindSafe(engine.infer_schema(state, store, std::slice::from_ref(&file.meta))).catch_unwind().await;
     let schema = schema.map_err(|panic| fault(reason_of_panic(&*panic)))?.map_err(|e| fault(reason_of(&e)))?;
     // Metadata of the writer (pandas, Spark) says nothing about the rows, and would make equal schemas differ.
     let fields: Vec<_> = schema.fields().iter().map(|f| f.as_ref().clone().with_metadata(Default::default())).collect();

@@ -127,7 +127,11 @@ impl Origin {
         let line = self.lines_before(from).await.map(|before| before + within);
         let unknown = "an unknown line".to_owned();
         let right = line.map_or(unknown, |line| format!("line {line}"));
-        DatasetError::Read { file: self.file.clone(), line, reason: reason.replacen(&format!("line {written}"), &right, 1) }
+        DatasetError::Read {
+            file: self.file.clone(),
+            line,
+            reason: reason.replacen(&format!("line {written}"), &right, 1),
+        }
     }
 
     /// Lines that begin before the first line of a morsel beginning at `from`:

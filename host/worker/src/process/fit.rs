@@ -262,11 +262,13 @@ fn depth(json: &str) -> usize {
     while let Some(byte) = bytes.next() {
         match byte {
             // A string, to its end: brackets in it count for nothing.
-            b'"' => while let Some(b) = bytes.next().filter(|b| *b != b'"') {
-                if b == b'\\' {
-                    bytes.next();
+            b'"' => {
+                while let Some(b) = bytes.next().filter(|b| *b != b'"') {
+                    if b == b'\\' {
+                        bytes.next();
+                    }
                 }
-            },
+            }
             b'[' | b'{' => depth += 1,
             b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}

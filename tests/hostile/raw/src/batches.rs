@@ -66,7 +66,10 @@ pub const ATTACKS: &[Attack] = &[
     ("dictionary-key-negative", Does::Process(|_| dictionary(tag::INT32, -1))),
     ("dictionary-keys-are-text", Does::Process(|_| dictionary(tag::UTF8, 0))),
     ("dictionary-keys-are-floats", Does::Process(|_| dictionary(tag::FLOAT64, 0))),
-    ("struct-children-differ", Does::Process(|_| columns(&[tag::STRUCT, 1, 0, 0, 0, 1, tag::INT32], 2, &[(2, 0), (1, 0)], 3))),
+    (
+        "struct-children-differ",
+        Does::Process(|_| columns(&[tag::STRUCT, 1, 0, 0, 0, 1, tag::INT32], 2, &[(2, 0), (1, 0)], 3)),
+    ),
     ("map-of-numbers", Does::Process(|_| columns(&[tag::MAP, 0, 0, 0, 0, tag::INT32], 2, &[(2, 0), (2, 0)], 4))),
     ("map-of-nothing", Does::Process(|_| columns(&[tag::MAP, 0, 0, 0, 0, tag::STRUCT, 0, 0], 0, &[(0, 0), (0, 0)], 3))),
     ("map-of-triples", Does::Process(|_| map_of_triples())),
@@ -82,13 +85,29 @@ pub const ATTACKS: &[Attack] = &[
     ("columns-missing", Does::Process(|_| text(|_| {}))),
     ("columns-twice", Does::Process(|_| nulls(&["key", "key", "x", "y"], 0))),
     ("columns-that-change", Does::Process(columns_that_change)),
-    ("batches-that-differ", Does::Process(|_| { text(|_| {}); nulls(&["key"], 1) })),
-    ("endless-batches", Does::Process(|_| loop { text(|_| {}) })),
+    (
+        "batches-that-differ",
+        Does::Process(|_| {
+            text(|_| {});
+            nulls(&["key"], 1)
+        }),
+    ),
+    (
+        "endless-batches",
+        Does::Process(|_| {
+            loop {
+                text(|_| {})
+            }
+        }),
+    ),
     ("many-buffers", Does::Process(|_| data::emit(&[0; 32], &vec![&[][..]; 100_000]))),
     ("scalar-of-no-rows", Does::Scalar(|header| scalar(if rows(header) == 0 { 0 } else { rows(header) - 1 }))),
     ("scalar-of-more-rows", Does::Scalar(|header| scalar(rows(header) + 1))),
     ("scalar-of-two-columns", Does::Scalar(|header| nulls(&["a", "b"], rows(header)))),
-    ("scalar-of-another-type", Does::Scalar(|header| if rows(header) == 0 { scalar(0) } else { nulls(&["x"], rows(header)) })),
+    (
+        "scalar-of-another-type",
+        Does::Scalar(|header| if rows(header) == 0 { scalar(0) } else { nulls(&["x"], rows(header)) }),
+    ),
     ("description-is-no-schema", Does::Described(&[1, 0, 255, 255, 7])),
     ("description-is-deep", Does::Described(&DEEP)),
 ];

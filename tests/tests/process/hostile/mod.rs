@@ -45,7 +45,8 @@ pub enum As {
 }
 
 /// What a call of an attacker may use.
-const LIMITS: &str = "memory_bytes_max = 67108864, output_bytes_max = 4194304, model_bytes_max = 1048576, log_bytes_max = 4096";
+const LIMITS: &str =
+    "memory_bytes_max = 67108864, output_bytes_max = 4194304, model_bytes_max = 1048576, log_bytes_max = 4096";
 /// Time for attacks that end by themselves, on a machine that is busy; and for those that don't.
 const TIME_MS: u32 = 20_000;
 const SHORT_TIME_MS: u32 = 300;
@@ -109,16 +110,22 @@ impl Range {
         let limits = format!("limits={{ time_ms_max = {time_ms}, {LIMITS} }}");
         let ended = self.lab.host(&["submit", "attack.toml", "--json", "--output", "attack.parquet", "--set", &limits]);
         let said = ended.stdout.len() + ended.stderr.len();
-        ensure(said < TALK_BYTES_MAX + TALK_BYTES_A_GROUP * self.groups as usize, || format!("it makes the host say {said} bytes"))?;
+        ensure(said < TALK_BYTES_MAX + TALK_BYTES_A_GROUP * self.groups as usize, || {
+            format!("it makes the host say {said} bytes")
+        })?;
         ensure(!ended.stderr.contains("thread '"), || format!("the host panics: {}", ended.stderr))?;
-        ensure(!ended.stderr.contains(['\x1b', '\x07', '\r']), || format!("it writes to the terminal: {:?}", ended.stderr))?;
+        ensure(!ended.stderr.contains(['\x1b', '\x07', '\r']), || {
+            format!("it writes to the terminal: {:?}", ended.stderr)
+        })?;
         let left = self.lab.names().into_iter().find(|n| n.starts_with("tmp/") || n.contains(".parquet."));
         ensure(left.is_none(), || format!("it leaves {}", left.unwrap_or_default()))?;
         match outcome {
             Job(code, words) => {
                 ensure(ended.status.code() == Some(1), || format!("{}, {}", ended.status, ended.stderr))?;
                 let said = &ended.stderr;
-                ensure(said.contains(&format!("[{code}]")) && said.contains(words), || format!("instead of {words} [{code}]: {said}"))?;
+                ensure(said.contains(&format!("[{code}]")) && said.contains(words), || {
+                    format!("instead of {words} [{code}]: {said}")
+                })?;
                 ensure(!output.exists(), || "it failed, and something was written".into())
             }
             Groups(code, words) => self.check_groups(name, called, &ended, (self.groups, self.groups), code, words),
@@ -128,14 +135,26 @@ impl Range {
     }
 
     /// Checks that at least and at most so many groups of the attacker failed, and none of its neighbour.
-    fn check_groups(&self, name: &str, called: As, ended: &Ended, failed: (u32, u32), code: &str, words: &str) -> Result<(), String> {
+    fn check_groups(
+        &self,
+        name: &str,
+        called: As,
+        ended: &Ended,
+        failed: (u32, u32),
+        code: &str,
+        words: &str,
+    ) -> Result<(), String> {
         let expected = i32::from(failed.0 > 0);
-        ensure(ended.status.code() == Some(expected) && !ended.stdout.is_empty(), || format!("{}, {}{}", ended.status, ended.stdout, ended.stderr))?;
+        ensure(ended.status.code() == Some(expected) && !ended.stdout.is_empty(), || {
+            format!("{}, {}{}", ended.status, ended.stdout, ended.stderr)
+        })?;
         let json = ended.json();
         let none = Vec::new();
         let failures = json["failures"].as_array().unwrap_or(&none);
         let count = failures.len() as u32;
-        ensure(failed.0 <= count && count <= failed.1 && json["failed"] == count, || format!("{failed:?} groups must fail: {json}"))?;
+        ensure(failed.0 <= count && count <= failed.1 && json["failed"] == count, || {
+            format!("{failed:?} groups must fail: {json}")
+        })?;
         for failure in failures {
             let message = failure["message"].as_str().unwrap_or_default();
             let expected = failure["model"] == name && failure["code"] == code && message.contains(words);
@@ -150,7 +169,9 @@ impl Range {
             As::Transform => 0,
             As::Model => self.groups - count,
         };
-        ensure(attacker.len() == fitted as usize, || format!("{} models of its own instead of {fitted}", attacker.len()))
+        ensure(attacker.len() == fitted as usize, || {
+            format!("{} models of its own instead of {fitted}", attacker.len())
+        })
     }
 }
 

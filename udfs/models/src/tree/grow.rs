@@ -125,7 +125,9 @@ impl<'a> Grower<'a> {
         self.targets.clear();
         self.bundles.clear();
         match self.set.features.as_slice() {
-            [only] if self.limits.counts_no_rows() && only.values.len() <= counts.len() / 2 => self.lay_bundles(only, counts),
+            [only] if self.limits.counts_no_rows() && only.values.len() <= counts.len() / 2 => {
+                self.lay_bundles(only, counts)
+            }
             _ => self.lay_rows(counts),
         }
         self.goes_left.resize(self.rows, false);

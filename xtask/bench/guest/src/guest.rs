@@ -54,7 +54,9 @@ impl Guest for Component {
                 let chunks = (0..bytes).step_by(CHUNK_BYTES);
                 tell(chunks.fold(0, |all, at| {
                     let take = CHUNK_BYTES.min(bytes - at);
-                    all.wrapping_add(sum(&kept(CHUNK_BYTES, |region| data::read(at as u64, &region[..take]))[..take / 8]))
+                    all.wrapping_add(sum(
+                        &kept(CHUNK_BYTES, |region| data::read(at as u64, &region[..take]))[..take / 8]
+                    ))
                 }));
             }
             3 => tell(sum(kept(bytes, |region| data::map_pages(0, region)))),

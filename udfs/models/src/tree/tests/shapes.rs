@@ -1,7 +1,7 @@
 //! Small data sets and the trees that scikit-learn's rules make of them.
 
 use super::render;
-use crate::tree::{RegressionTreeParams, Splitter};
+use crate::tree::{Draws, RegressionTreeParams, Splitter};
 
 fn check(columns: &[&[f64]], target: &[f64], params: RegressionTreeParams, expected: &str) {
     let tree = params.fit_columns(columns, target).unwrap();
@@ -108,5 +108,37 @@ fn defaults_are_those_of_scikit_learn() {
     assert_eq!(read(r#"{"splitter": "random", "max_depth": 3}"#).unwrap(), random);
     for wrong in [r#"{"max_deph": 3}"#, r#"{"splitter": "worst"}"#, r#"{"max_depth": -1}"#] {
         assert!(read(wrong).is_err(), "{wrong}");
+    }
+}
+
+/// Rows that no feature tells apart are taken together where there is one feature. A second one that says nothing keeps
+/// them apart; the trees must be the same.
+#[test]
+fn rows_taken_together_make_the_same_tree() {
+    let mut draws = Draws::stream(7, 0);
+    for values in [1, 2, 3, 10, 40] {
+        let rows = 100;
+        let feature: Vec<f64> = (0..rows).map(|_| f64::from(draws.below(values))).collect();
+        let target: Vec<f64> = feature.iter().map(|x| (x * 7.0) % 11.0 + f64::from(draws.below(4))).collect();
+        let nothing = vec![1.0; rows as usize];
+        for splitter in [Splitter::Best, Splitter::Random] {
+            let params = RegressionTreeParams { splitter, seed: Some(3), ..defaults() };
+            let together = params.fit_columns(&[&feature], &target).unwrap();
+            assert!(together.leaves() <= values as usize, "{values}");
+            if splitter == Splitter::Best {
+                let apart = params.fit_columns(&[&feature, &nothing], &target).unwrap();
+                assert_eq!(render(&together), render(&apart), "{values} values");
+            }
+            // Fully grown: the mean of each value's targets.
+            for value in 0..values {
+                let of: Vec<f64> =
+                    (0..feature.len()).filter(|i| feature[*i] == f64::from(value)).map(|i| target[i]).collect();
+                if let Some(row) = feature.iter().position(|x| *x == f64::from(value)) {
+                    let predicted = together.predict_columns(&[&feature[row..=row]]).unwrap()[0];
+                    let mean = of.iter().sum::<f64>() / of.len() as f64;
+                    assert!((predicted - mean).abs() < 1e-12 * mean.abs().max(1.0), "{predicted} {mean}");
+                }
+            }
+        }
     }
 }
