@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use arrow_buffer::Buffer;
+use arrow_buffer::{Buffer, MutableBuffer};
 use sandbar_batch::ALIGNMENT;
 
 use crate::host;
@@ -90,7 +90,7 @@ impl Drop for Region {
 /// The whole body as one buffer, copied or mapped as its size wants.
 pub(crate) fn body(bytes: usize) -> Buffer {
     if bytes == 0 {
-        return Buffer::from_vec(Vec::<u64>::new());
+        return MutableBuffer::new(0).into();
     }
     let region = if bytes >= MAP_FROM_BYTES {
         Region::map(bytes)

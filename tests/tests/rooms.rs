@@ -1,6 +1,6 @@
 //! Which room may know which: a change of this table is a change of the design.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use sandbar_tests::workspace;
@@ -63,13 +63,31 @@ fn every_room_of_the_host_is_in_the_table() {
     }
 }
 
-/// What each package of the workspace depends on, when it is neither built nor tested.
-fn packages() -> BTreeMap<String, Vec<String>> {
+/// Otherwise `cargo xtask demo` and `cargo xtask test` would each compile the engines, which takes a quarter of an hour.
+/// What is missing is to be turned on in `host/cli/Cargo.toml`.
+#[test]
+fn the_host_alone_shares_the_build_of_the_workspace() {
+    let features = |arguments: &[&str]| -> BTreeSet<String> {
+        let line = [&["tree", "--offline", "--prefix", "none", "--format", "{p} {f}"], arguments].concat();
+        cargo(&line).lines().map(|line| line.trim_end_matches(" (*)").trim_end().to_owned()).collect()
+    };
+    let all = features(&["--workspace", "--edges", "normal,build,dev"]);
+    let host = features(&["--package", "sandbar-cli", "--edges", "normal,build"]);
+    let other: Vec<_> = host.difference(&all).collect();
+    assert!(host.len() > 100 && other.is_empty(), "built otherwise for the host alone: {other:#?}");
+}
+
+fn cargo(arguments: &[&str]) -> String {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let arguments = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
     let output = Command::new(cargo).args(arguments).current_dir(workspace()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What each package of the workspace depends on, when it is neither built nor tested.
+fn packages() -> BTreeMap<String, Vec<String>> {
+    let text = cargo(&["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_str(&text).unwrap();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let normal = |package: &Value| -> Vec<String> {
         let all = package["dependencies"].as_array().into_iter().flatten();

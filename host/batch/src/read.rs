@@ -151,7 +151,7 @@ impl Walk<'_> {
         }
         let (offset, len) = self.header.buffer(self.buffer);
         self.buffer += 1;
-        Ok(if len == 0 { Buffer::from_vec(Vec::<u64>::new()) } else { self.body.slice_with_length(offset, len) })
+        Ok(if len == 0 { MutableBuffer::new(0).into() } else { self.body.slice_with_length(offset, len) })
     }
 
     fn offsets(&mut self, len: usize, wide: bool) -> Result<Buffer, HeaderError> {

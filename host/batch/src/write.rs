@@ -87,7 +87,8 @@ impl Body {
     fn push(&mut self, data: &ArrayData) -> Result<(), HeaderError> {
         let shape = Shape::of(data.data_type());
         if data.offset() != 0 && !matches!(shape, Shape::Fixed(_)) {
-            let mut copy = MutableArrayData::new(vec![data], false, data.len());
+            // With room for nulls, whether there are any or not: it panics over a validity without nulls.
+            let mut copy = MutableArrayData::new(vec![data], true, data.len());
             copy.try_extend(0, 0, data.len()).map_err(|e| HeaderError(e.to_string()))?;
             return self.push(&copy.freeze());
         }

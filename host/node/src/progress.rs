@@ -1,6 +1,12 @@
 //! How far a job is, for whoever watches.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use sandbar_worker::LogLine;
+
+/// Lines of guests' logs that a job shows; the others are counted.
+const LOG_LINES_MAX: u64 = 1000;
 
 /// Counters of the job at hand.
 #[derive(Debug, Default)]
@@ -10,6 +16,8 @@ pub struct Progress {
     pub(crate) total: AtomicU64,
     pub(crate) rows: AtomicU64,
     pub(crate) models: AtomicU64,
+    log: Mutex<Vec<String>>,
+    logged: AtomicU64,
 }
 
 /// What a job is doing.
@@ -49,6 +57,26 @@ impl Progress {
     /// Models trained so far.
     pub fn models(&self) -> u64 {
         self.models.load(Relaxed)
+    }
+
+    /// What guests have logged since this was asked last: `function: level: line`. The first thousand
+    /// lines of a job.
+    pub fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Lines that [`Progress::take_log`] does not give, since they are too many.
+    pub fn unshown(&self) -> u64 {
+        self.logged.load(Relaxed).saturating_sub(LOG_LINES_MAX)
+    }
+
+    pub(crate) fn log(&self, function: &str, lines: &[LogLine]) {
+        for line in lines {
+            if self.logged.fetch_add(1, Relaxed) < LOG_LINES_MAX {
+                let text = format!("{function}: {}: {}", line.level, line.message);
+                self.log.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+            }
+        }
     }
 
     pub(crate) fn enter(&self, phase: Phase, parts: u64) {

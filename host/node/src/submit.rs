@@ -337,6 +337,7 @@ async fn fit(running: &Running, mut request: Request, groups: usize) -> Result<F
                 return Ok(fitted);
             }
         };
+        running.progress.log(&request.binding.name, &completed.log);
         let mut settled = fitted.add(&completed.batches)?;
         settled.extend(completed.lost_groups.iter().map(|(g, _)| *g));
         fitted.faults.extend(completed.lost_groups);

@@ -11,6 +11,7 @@ use sandbar_worker::{Pool, Request, Work};
 use crate::function::{Callable, Components, decode};
 use crate::input;
 use crate::job::{Columns, TransformSpec};
+use crate::progress::Progress;
 use crate::{Node, NodeError};
 
 /// A transform, ready to run.
@@ -22,6 +23,7 @@ pub(crate) struct Transform {
     types: Vec<DataType>,
     output: Option<String>,
     udf: String,
+    progress: Arc<Progress>,
 }
 
 /// The columns that some step needs: these, or all there are.
@@ -54,7 +56,7 @@ impl Transform {
         let columns = columns(spec, &arguments, scalar).map_err(|e| NodeError::Job(format!("`{}`: {e}", spec.udf)))?;
         let types = arguments.fields().iter().map(|f| f.data_type().clone()).collect();
         let output = scalar.then(|| spec.output.clone().unwrap_or_else(|| callable.function.name.clone()));
-        Ok(Transform { callable, columns, types, output, udf: spec.udf.clone() })
+        Ok(Transform { callable, columns, types, output, udf: spec.udf.clone(), progress: node.progress.clone() })
     }
 
     /// The columns needed before this step, from those needed behind it.
@@ -84,7 +86,9 @@ impl Transform {
         let work = Work::Process(input::of_batch(pool, &input).map_err(|f| f.of(&self.udf))?);
         let request =
             Request { binding: self.callable.binding.clone(), seed, limits: *limits, work, without: Vec::new() };
-        let out = pool.call(request).await?.batches;
+        let completed = pool.call(request).await?;
+        self.progress.log(&self.udf, &completed.log);
+        let out = completed.batches;
         let wrong = |what: String| Fault::new(Code::BadOutput, what).of(&self.udf);
         let Some(first) = out.first() else { return Err(wrong("it hands back no batch".into())) };
         let joined = match out.as_slice() {

@@ -106,3 +106,21 @@ fn linear_models_are_least_squares() {
         );
     }
 }
+
+#[test]
+fn the_example_of_houses_runs() {
+    let lab = Lab::new();
+    sandbar_data::housing::write(&lab.path("data/housing.csv")).unwrap();
+    let job = workspace().join("examples/housing.toml");
+    let trainers = component("udfs/models");
+    let sets: Vec<String> = ["ridge", "tree", "forest"]
+        .iter()
+        .enumerate()
+        .map(|(i, f)| format!("train.models.{i}.udf=\"{}#{f}\"", trainers.display()))
+        .collect();
+    let mut line = vec!["submit", job.to_str().unwrap(), "--json"];
+    sets.iter().for_each(|set| line.extend(["--set", set]));
+    let json = lab.host(&line).expect_code(0).json();
+    assert_eq!((json["groups"].as_u64(), json["models"].as_u64()), (Some(1), Some(3)), "{json}");
+    assert_eq!(models(&lab.path("out/housing.parquet"))[0].model, "forest");
+}

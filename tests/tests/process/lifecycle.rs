@@ -48,13 +48,47 @@ fn a_new_crate_is_built_inspected_and_used() {
     let target = lab.path("target");
     let host = |arguments: &[&str]| {
         let mut command = lab.command(arguments);
-        command.env("CARGO_TARGET_DIR", &target).env("CARGO_NET_OFFLINE", "true");
+        command.env("CARGO_TARGET_DIR", &target);
         sandbar_tests::Running::new(command).wait()
     };
-    host(&["new", "fares"]).expect_code(0);
+    host(&["new", "fares"]).expect_code(0).expect_talk(&["host build fares"]);
     host(&["new", "fares"]).expect_code(2).expect_talk(&["there already"]);
     host(&["new", "1st"]).expect_code(2).expect_talk(&["1st"]);
-    assert!(lab.names().contains(&"fares/src/lib.rs".to_owned()), "{:?}", lab.names());
+    // A line for the log, of control characters too.
+    let source = std::fs::read_to_string(lab.path("fares/src/lib.rs")).unwrap();
+    let logging = source.replace(
+        "let target = group.target();",
+        "let target = group.target(); sandbar_guest::log::info!(\"rows: {}\\x1b[2J\", target.len());",
+    );
+    assert_ne!(source, logging);
+    lab.write("fares/src/lib.rs", logging);
+    let component = host(&["build", "fares"]).expect_code(0).stdout;
+    assert!(component.trim().ends_with("fares.wasm"), "{component}");
+    let json = host(&["inspect", component.trim(), "--json"]).expect_code(0).json();
+    let names: Vec<&str> = json["functions"].as_array().unwrap().iter().map(|f| f["name"].as_str().unwrap()).collect();
+    assert_eq!(
+        {
+            let mut names = names;
+            names.sort_unstable();
+            names
+        },
+        ["add", "head", "mean"],
+        "{json}"
+    );
+    lab.write("rows.csv", "k,x,y\na,1,2\na,2,4\na,3,6\na,4,8\n");
+    lab.write(
+        "job.toml",
+        "[input]\npaths = [\"rows.csv\"]\n[train]\ngroup_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\ntest = 0\n\
+         models = [{ udf = \"fares#mean\" }]\n[output]\npath = \"out.parquet\"\n",
+    );
+    host(&["submit", "job.toml"]).expect_code(0).expect_talk(&["fares#mean: info: rows: 4\\u{1b}[2J"]);
+    assert_eq!(models(&lab.path("out.parquet"))[0].params["mean"], 5.0);
+    // A change of its source makes it stale.
+    lab.write("fares/src/lib.rs", source.replace("/ target.len() as f64", "/ target.len() as f64 + 1.0"));
+    host(&["submit", "job.toml"]).expect_code(0);
+    assert_eq!(models(&lab.path("out.parquet"))[0].params["mean"], 6.0);
+    lab.write("fares/src/lib.rs", "pub fn broken( {");
+    host(&["submit", "job.toml"]).expect_code(1).expect_talk(&["fares", "could not build"]);
 }
 
 #[test]
@@ -103,8 +137,8 @@ fn stored_models_predict_as_they_were_scored() {
     assert_eq!(checked, rows);
     for (arguments, code, words) in [
         (&["predict", "gone.parquet", "--input", &file, "--output", "q.parquet"][..], 1, "gone.parquet"),
-        (&["predict", &file, "--input", &file, "--output", "q.parquet"], 1, "not"),
-        (&["predict", "models.parquet", "--input", &file, "--output", "q.parquet", "--model", "plane"], 1, "plane"),
+        (&["predict", &file, "--input", &file, "--output", "q.parquet"], 2, "no output of `host submit`"),
+        (&["predict", "models.parquet", "--input", &file, "--output", "q.parquet", "--model", "plane"], 2, "plane"),
         (&["predict", "models.parquet", "--input", "gone.csv", "--output", "q.parquet"], 1, "gone.csv"),
     ] {
         lab.host(arguments).expect_code(code).expect_talk(&[words]);

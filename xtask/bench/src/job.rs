@@ -80,14 +80,9 @@ impl Bench {
             "MiB",
         );
         report.value(&format!("{}/groups", self.name), summary.groups as f64, "");
-        for (peer, seconds) in peers.map(|peers| peers.run(self)).transpose()?.into_iter().flatten() {
-            report.compare(
-                &self.name,
-                value,
-                unit,
-                &peer.name,
-                given(seconds, peer.models.unwrap_or(summary.models as f64)),
-            );
+        for peer in peers.map(|peers| peers.run(self)).transpose()?.into_iter().flatten() {
+            let models = peer.models.unwrap_or(summary.models as f64);
+            report.compare(&self.name, value, unit, &peer.name, given(peer.seconds, models));
         }
         Ok(())
     }

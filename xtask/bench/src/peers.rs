@@ -23,9 +23,10 @@ pub struct Peers {
 pub struct Peer {
     /// What it is.
     pub name: String,
+    /// How long it took.
+    pub seconds: f64,
     /// Models it made, where it was given fewer than we were: it is too slow for all.
     pub models: Option<f64>,
-    seconds: f64,
 }
 
 impl Peers {
@@ -42,8 +43,8 @@ impl Peers {
         Ok(Peers { python })
     }
 
-    /// Runs the peers of a job: each with its seconds.
-    pub fn run(&self, bench: &Bench) -> Result<Vec<(Peer, f64)>, Failure> {
+    /// Runs the peers of a job.
+    pub fn run(&self, bench: &Bench) -> Result<Vec<Peer>, Failure> {
         let mut python = Command::new(&self.python);
         python.args(["-c", SCRIPT]).arg(serde_json::to_string(&serde_json::json!({
             "name": bench.name,
@@ -59,16 +60,8 @@ impl Peers {
             return Err(format!("{}: the peers ended with {}", bench.name, output.status).into());
         }
         let lines = String::from_utf8(output.stdout)?;
-        let peers = lines.lines().filter(|line| line.starts_with('{')).map(serde_json::from_str::<Peer>);
-        peers
-            .map(|peer| {
-                peer.map(|p| {
-                    let seconds = p.seconds;
-                    (p, seconds)
-                })
-                .map_err(Into::into)
-            })
-            .collect()
+        let peers = lines.lines().filter(|line| line.starts_with('{')).map(serde_json::from_str);
+        Ok(peers.collect::<Result<_, _>>()?)
     }
 }
 

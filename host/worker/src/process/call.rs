@@ -43,8 +43,7 @@ fn describe(program: &Program, call: &Call, outcome: &mut Outcome) -> Result<(),
     if bytes.len() as u64 > call.limits.output_bytes_max {
         return Err(Fault::new(Code::OutputLimit, format!("its description takes {} bytes", bytes.len())));
     }
-    outcome.bytes(&bytes);
-    Ok(())
+    outcome.bytes(&bytes).map_err(Fault::from)
 }
 
 fn process(
@@ -55,7 +54,7 @@ fn process(
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
     let input = Arc::new(input);
-    let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(call.limits))));
+    let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(call.limits, None))));
     let services = ProcessServices { input: input.clone(), outcome: shared.clone() };
     let result = (|| {
         let mut instance = program.instantiate(Box::new(services), &call.limits, call.seed)?;
@@ -65,7 +64,7 @@ fn process(
         drop(instance.into_services());
         result
     })();
-    *outcome = std::mem::replace(&mut *lock(&shared), Outcome::new(call.limits));
+    *outcome = std::mem::replace(&mut *lock(&shared), Outcome::new(call.limits, None));
     result
 }
 

@@ -41,11 +41,12 @@ pub(super) fn run(
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
     let input = Arc::new(input);
-    let feed = Feed::new(&input, call, &job, progress.clone(), std::mem::replace(outcome, Outcome::new(call.limits)))?;
+    let feed =
+        Feed::new(&input, call, &job, progress.clone(), std::mem::replace(outcome, Outcome::new(call.limits, None)))?;
     let feed = Arc::new(Mutex::new(feed));
     let result = drive(program, binding, call, &input, job.predict, &feed);
     let mut feed = lock(&feed);
-    *outcome = std::mem::replace(&mut feed.outcome, Outcome::new(call.limits));
+    *outcome = std::mem::replace(&mut feed.outcome, Outcome::new(call.limits, None));
     result?;
     let batch = feed.results.finish();
     let encoded = sandbar_batch::encode(&batch).map_err(|e| Fault::new(Code::Host, e.to_string()))?;

@@ -55,7 +55,7 @@ pub fn run_worker() -> io::Result<()> {
 /// Memory shared with the node.
 struct Shared {
     progress: Arc<Scratch>,
-    slots: Vec<Scratch>,
+    slots: Vec<Arc<Scratch>>,
 }
 
 impl Shared {
@@ -65,7 +65,7 @@ impl Shared {
             Scratch::open(files.next().ok_or_else(|| io::Error::other("a file of shared memory is missing"))?, bytes)
         };
         let progress = Arc::new(next(progress::BYTES)?);
-        let slots = (0..slots).map(|_| next(slot_bytes as usize)).collect::<io::Result<_>>()?;
+        let slots = (0..slots).map(|_| next(slot_bytes as usize).map(Arc::new)).collect::<io::Result<_>>()?;
         Ok(Shared { progress, slots })
     }
 }
@@ -128,13 +128,13 @@ impl Worker<'_> {
         self.shared.progress.atomic(progress::GROUP).store(progress::NO_GROUP, Relaxed);
         steps.fetch_add(1, Relaxed);
         let start = Instant::now();
-        let mut outcome = outcome::Outcome::new(call.limits);
+        let slot = self.shared.slots.get(slot as usize).cloned();
+        let mut outcome = outcome::Outcome::new(call.limits, slot);
         let result = self.program(&call).and_then(|(program, binding)| {
             call::run(program, binding, &call, file, &self.shared.progress, &mut outcome)
         });
         let memory_bytes = outcome.memory_bytes();
-        let slot = self.shared.slots.get(slot as usize);
-        let (result, output, log_bytes) = outcome.deliver(result, slot);
+        let (result, output, log_bytes) = outcome.deliver(result);
         Done { id: call.id, result, output, log_bytes, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }
     }
 

@@ -1,8 +1,10 @@
-//! What a call hands back: batches, and its log, into the call's slot.
+//! What a call hands back: batches, and its log, into the slot of its message.
 //!
 //! Batches stand one behind another: length of the header (u64), length of the
 //! body (u64), 48 bytes of zero, the header padded to 64 bytes, the body. The
 //! log follows, in postcard.
+
+use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::{Level, Refusal};
@@ -17,10 +19,15 @@ const LOG_LINES_MAX: usize = 10_000;
 pub(crate) const LOG_SPACE_BYTES: u64 = 1 << 20;
 const MESSAGE_CHARS_MAX: usize = 4000;
 
-/// Collects what a call hands back, under its limits.
+/// Collects what a call hands back, under its limits: here while it is little,
+/// then in the slot.
 pub(super) struct Outcome {
     limits: Limits,
+    /// Empty once it is in the slot.
     data: Vec<u8>,
+    slot: Option<Arc<Scratch>>,
+    /// Bytes in the slot.
+    laid: usize,
     log: Vec<(u8, String)>,
     log_left: u64,
     log_dropped: u64,
@@ -28,10 +35,12 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: Limits, slot: Option<Arc<Scratch>>) -> Self {
         Outcome {
             limits,
             data: Vec::new(),
+            slot,
+            laid: 0,
             log: Vec::new(),
             log_left: limits.log_bytes_max,
             log_dropped: 0,
@@ -51,27 +60,41 @@ impl Outcome {
     /// header should say; who reads it checks that.
     pub(super) fn batch(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
         let body: u64 = buffers.iter().map(|b| b.len().next_multiple_of(ALIGNMENT) as u64).sum();
-        let total =
-            self.data.len() as u64 + (BATCH_PREFIX_BYTES + header.len().next_multiple_of(ALIGNMENT)) as u64 + body;
+        let more = (BATCH_PREFIX_BYTES + header.len().next_multiple_of(ALIGNMENT)) as u64 + body;
+        let total = (self.data.len() + self.laid) as u64 + more;
         if total > self.limits.output_bytes_max {
             let message =
                 format!("hands back {total} bytes, the limit is {} (output_bytes_max)", self.limits.output_bytes_max);
             return Err(Refusal { code: Code::OutputLimit, message });
         }
-        self.data.reserve((total as usize) - self.data.len());
-        self.data.extend_from_slice(&(header.len() as u64).to_le_bytes());
-        self.data.extend_from_slice(&body.to_le_bytes());
-        self.data.extend_from_slice(&[0; BATCH_PREFIX_BYTES - 16]);
-        for part in std::iter::once(&header).chain(buffers) {
-            self.data.extend_from_slice(part);
-            self.data.resize(self.data.len().next_multiple_of(ALIGNMENT), 0);
-        }
-        Ok(())
+        let mut prefix = [0; BATCH_PREFIX_BYTES];
+        prefix[..8].copy_from_slice(&(header.len() as u64).to_le_bytes());
+        prefix[8..16].copy_from_slice(&body.to_le_bytes());
+        [&prefix[..], header].iter().chain(buffers).try_for_each(|part| self.append(part, ALIGNMENT))
     }
 
     /// Appends bytes as they are.
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
-        self.data.extend_from_slice(bytes);
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        self.append(bytes, 1)
+    }
+
+    /// Appends bytes, and zeros up to a multiple of `alignment`.
+    fn append(&mut self, bytes: &[u8], alignment: usize) -> Result<(), Refusal> {
+        let padded = bytes.len().next_multiple_of(alignment);
+        if self.laid == 0 && self.data.len() + padded <= INLINE_BYTES_MAX {
+            self.data.extend_from_slice(bytes);
+            self.data.resize(self.data.len() + padded - bytes.len(), 0);
+            return Ok(());
+        }
+        let total = self.data.len() + self.laid + padded;
+        let slot = self.slot.as_ref().filter(|slot| total <= slot.bytes()).ok_or_else(|| over_slot(total))?;
+        slot.write(self.laid, &self.data);
+        self.laid += self.data.len();
+        self.data.clear();
+        slot.write(self.laid, bytes);
+        slot.clear(self.laid + bytes.len(), padded - bytes.len());
+        self.laid += padded;
+        Ok(())
     }
 
     pub(super) fn log(&mut self, level: Level, message: &str) {
@@ -90,35 +113,24 @@ impl Outcome {
         self.log.push((level, message.to_owned()));
     }
 
-    /// Puts data and log where the node finds them.
-    pub(super) fn deliver(
-        mut self,
-        result: Result<(), Fault>,
-        slot: Option<&Scratch>,
-    ) -> (Result<(), Fault>, Output, u64) {
+    /// Puts the log behind the data, and says where the node finds both.
+    pub(super) fn deliver(mut self, result: Result<(), Fault>) -> (Result<(), Fault>, Output, u64) {
         if self.log_dropped > 0 {
             self.log.push((2, format!("({} more lines are over the limit log_bytes_max)", self.log_dropped)));
         }
         let log = if self.log.is_empty() { Vec::new() } else { postcard::to_stdvec(&self.log).unwrap_or_default() };
         let result = result.map_err(shortened);
-        let total = self.data.len() + log.len();
-        if total <= INLINE_BYTES_MAX {
-            self.data.extend_from_slice(&log);
-            return (result, Output::Inline(self.data), log.len() as u64);
-        }
-        match slot.filter(|slot| total <= slot.bytes()) {
-            Some(slot) => {
-                slot.write(0, &self.data);
-                slot.write(self.data.len(), &log);
-                (result, Output::Slot(total as u64), log.len() as u64)
-            }
-            None => {
-                let message =
-                    format!("hands back {total} bytes, more than a slot holds; raise output_bytes_max of the job");
-                (result.and(Err(Fault::new(Code::OutputLimit, message))), Output::Inline(Vec::new()), 0)
-            }
+        match self.append(&log, 1) {
+            Ok(()) if self.laid == 0 => (result, Output::Inline(self.data), log.len() as u64),
+            Ok(()) => (result, Output::Slot(self.laid as u64), log.len() as u64),
+            Err(refusal) => (result.and(Err(refusal.into())), Output::Inline(Vec::new()), 0),
         }
     }
+}
+
+fn over_slot(bytes: usize) -> Refusal {
+    let message = format!("hands back {bytes} bytes, more than a slot holds; raise output_bytes_max of the job");
+    Refusal { code: Code::OutputLimit, message }
 }
 
 /// A guest chooses the words of its errors; it does not choose how many.
