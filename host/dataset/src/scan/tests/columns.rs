@@ -41,10 +41,10 @@ fn kinds_may_not_unless_nobody_asks() {
     let advice = "read them as separate datasets or write one of them anew";
     let expected = format!("column `k` is Int32 in {a} but Utf8 in {b}; {advice}");
     for source in [both.clone(), Source { columns: columns(&["k"]), ..both.clone() }] {
-        assert_eq!(read(&source).err().expect("an error").to_string(), expected);
+        assert_eq!(read(&source).expect_err("an error").to_string(), expected);
     }
     let filtered = Source { filter: Some("k = 3".to_owned()), columns: columns(&["z"]), ..both.clone() };
-    assert_eq!(read(&filtered).err().expect("an error").to_string(), expected);
+    assert_eq!(read(&filtered).expect_err("an error").to_string(), expected);
     assert_eq!(text(&read(&Source { columns: columns(&["z"]), ..both }).expect("rows")), ["1", "1"]);
 }
 
