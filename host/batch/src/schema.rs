@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, Fields, IntervalUnit, Schema, TimeUnit};
+use arrow_schema::{
+    DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType, Field, Fields, IntervalUnit, Schema, TimeUnit,
+};
 
 use crate::LayoutError;
 use crate::header::{HeaderError, NODES_MAX, SCHEMA_BYTES_MAX, bad};
@@ -209,6 +211,17 @@ impl<'a> Cursor<'a> {
         Ok(u16::from_le_bytes([b[0], b[1]]))
     }
 
+    /// Precision and scale.
+    fn decimal(&mut self, most: u8) -> Result<(u8, i8), HeaderError> {
+        let (precision, scale) = (self.byte()?, self.byte()? as i8);
+        if !(1..=most).contains(&precision) || scale.unsigned_abs() > precision {
+            return Err(HeaderError(format!(
+                "a decimal of {precision} digits, {scale} of them behind the point, of {most}"
+            )));
+        }
+        Ok((precision, scale))
+    }
+
     fn size(&mut self) -> Result<i32, HeaderError> {
         let b = self.take(4)?;
         match i32::from_le_bytes([b[0], b[1], b[2], b[3]]) {
@@ -261,8 +274,14 @@ impl<'a> Cursor<'a> {
                 DataType::Timestamp(unit, zoned.then(|| zone.into()))
             }
             DURATION => DataType::Duration(self.unit()?),
-            DECIMAL128 => DataType::Decimal128(self.byte()?, self.byte()? as i8),
-            DECIMAL256 => DataType::Decimal256(self.byte()?, self.byte()? as i8),
+            DECIMAL128 => {
+                let (precision, scale) = self.decimal(DECIMAL128_MAX_PRECISION)?;
+                DataType::Decimal128(precision, scale)
+            }
+            DECIMAL256 => {
+                let (precision, scale) = self.decimal(DECIMAL256_MAX_PRECISION)?;
+                DataType::Decimal256(precision, scale)
+            }
             FIXED_BINARY => DataType::FixedSizeBinary(self.size()?),
             LIST => DataType::List(self.field(depth + 1)?),
             LARGE_LIST => DataType::LargeList(self.field(depth + 1)?),

@@ -105,7 +105,8 @@ fn read(source: &Source) -> Result<RecordBatch, DatasetError> {
     let rows = read_with(source, ScanOptions::default())?;
     for (batch_rows, morsel_bytes) in [(1, 1 << 20), (100, 1_000), (1_000, 77), (65_536, 4_096), (7, 1)] {
         // Planning a morsel takes milliseconds: not thousands of them.
-        if rows.num_rows() > 2_000 && morsel_bytes < 4_096 {
+        let sizes = source.paths.iter().filter_map(|path| fs::metadata(path).ok()).map(|file| file.len());
+        if sizes.sum::<u64>() / morsel_bytes > 300 {
             continue;
         }
         let options = ScanOptions { batch_rows, morsel_bytes };

@@ -84,8 +84,7 @@ fn a_file_that_vanishes_is_named() {
     for path in paths {
         let scan = open(&source([path.clone()])).expect("a scan");
         fs::remove_file(&path).expect("a file");
-        let error =
-            block_on(async { scan.read(0)?.next().await.expect("an item") }).expect_err("an error").to_string();
+        let error = block_on(async { scan.read(0)?.next().await.expect("an item") }).expect_err("an error").to_string();
         assert!(error.starts_with(&format!("can't read {path}: ")), "{error}");
         assert!(error.contains("No such file"), "{error}");
     }
