@@ -115,21 +115,22 @@ fn has_cargo_deny(workspace: &Workspace) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// The job names its output folder itself; we only look it up.
+/// The job names its output itself; we only look it up.
 fn where_the_models_are(workspace: &Workspace) -> String {
     let job = fs::read_to_string(workspace.root.join(DEMO_JOB)).unwrap_or_default();
     match output_of(&job) {
-        Some(folder) => format!("the models are in {}", workspace.root.join(folder).display()),
+        Some(file) => format!("the models are in {}", workspace.root.join(file).display()),
         None => "the host printed above where the models are".to_owned(),
     }
 }
 
-/// The value of the job's `out…` key, a string.
+/// The job's `output.path`. The job file is ours: a whole parser of TOML would take longer to build than the rest of this.
 fn output_of(job: &str) -> Option<&str> {
-    job.lines().find_map(|line| {
+    let (_, output) = job.split_once("[output]")?;
+    output.lines().find_map(|line| {
         let (key, value) = line.split_once('=')?;
         let value = value.trim().strip_prefix('"')?;
-        key.trim().starts_with("out").then(|| value.split('"').next())?
+        (key.trim() == "path").then(|| value.split('"').next())?
     })
 }
 
@@ -146,11 +147,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_output_folder_is_read_from_the_job() {
+    fn the_output_is_read_from_the_job() {
         for (job, expected) in [
-            ("name = \"taxi\"\nout = \"out/taxi\" # models\n", Some("out/taxi")),
-            ("output=\"/elsewhere\"", Some("/elsewhere")),
-            ("inputs = [\"a\"]\nroute = \"x\"", None),
+            ("[input]\npath = \"in\"\n[output]\npath = \"out/models.parquet\" # models\n", Some("out/models.parquet")),
+            ("[output]\n\npath=\"/elsewhere\"", Some("/elsewhere")),
+            ("[input]\npath = \"in\"", None),
+            ("[output]\nroute = \"x\"", None),
         ] {
             assert_eq!(output_of(job), expected, "{job}");
         }
