@@ -25,6 +25,7 @@ pub fn run(report: Report) -> Result<(), Failure> {
         for way in ["copy", "stream", "map"] {
             let function = guest.function(way)?;
             let fresh = || -> Result<(), Failure> {
+                data.begin();
                 let mut sandbox = guest.instantiate(&data)?;
                 sandbox.open(function, "{}", 0)?;
                 Ok(sandbox.process(&(bytes as u64).to_le_bytes())?)
@@ -40,7 +41,10 @@ pub fn run(report: Report) -> Result<(), Failure> {
             );
             let mut sandbox = guest.instantiate(&data)?;
             sandbox.open(function, "{}", 0)?;
-            let time = least(TIME, || sandbox.process(&(bytes as u64).to_le_bytes()).expect("it did before"));
+            let time = least(TIME, || {
+                data.begin();
+                sandbox.process(&(bytes as u64).to_le_bytes()).expect("it did before");
+            });
             report.compare(
                 &format!("boundary/in/{way}/{size}/warm"),
                 time * 1e6,
@@ -51,7 +55,10 @@ pub fn run(report: Report) -> Result<(), Failure> {
         }
         let mut sandbox = guest.instantiate(&data)?;
         sandbox.open(guest.function("out")?, "{}", 0)?;
-        let time = least(TIME, || sandbox.process(&(bytes as u64).to_le_bytes()).expect("it did before"));
+        let time = least(TIME, || {
+            data.begin();
+            sandbox.process(&(bytes as u64).to_le_bytes()).expect("it did before");
+        });
         report.compare(&format!("boundary/out/{size}/warm"), time * 1e6, "µs", "memcpy", copied * 1e6);
     }
     shared(report, &guest)

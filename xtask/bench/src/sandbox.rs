@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use sandbar_core::Limits;
 use sandbar_sandbox::{Engine, Input, Instance, Program, Refusal, Services, compile};
@@ -48,10 +49,12 @@ impl Loaded {
     }
 }
 
-/// The input of a call.
+/// The input of calls.
 pub struct Data {
     mapping: Mapping,
     lent: Lent,
+    /// Whether a new call has begun, whose output takes the place of the last one's.
+    begun: AtomicBool,
 }
 
 impl Data {
@@ -60,7 +63,12 @@ impl Data {
         let lent = Segments::default().lend(bytes.len(), &[Part { at: 0, bytes }])?;
         // SAFETY: `lent` stays beside the mapping.
         let mapping = unsafe { Mapping::lent(lent.as_fd(), bytes.len() as u64) }?;
-        Ok(Arc::new(Data { mapping, lent }))
+        Ok(Arc::new(Data { mapping, lent, begun: AtomicBool::new(true) }))
+    }
+
+    /// Says that a call begins.
+    pub fn begin(&self) {
+        self.begun.store(true, Relaxed);
     }
 }
 
@@ -69,9 +77,6 @@ pub fn as_bytes<T: arrow_buffer::ArrowNativeType>(words: &[T]) -> &[u8] {
     // SAFETY: native types have no padding.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
-
-/// What is kept of what sandboxes emit, in bytes, before it is written over: more than caches near a core hold.
-const KEPT_BYTES: usize = 8 << 20;
 
 /// Gives its input, and copies what is emitted into memory that it keeps, as a worker does.
 struct Taking {
@@ -85,7 +90,7 @@ impl Services for Taking {
     }
 
     fn emit(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
-        if self.out.len() > KEPT_BYTES {
+        if self.data.begun.swap(false, Relaxed) {
             self.out.clear();
         }
         for part in [header].iter().chain(buffers) {
