@@ -136,10 +136,11 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
 }
 
 async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
-    let node = start_node(predict.workers, None, sandbar_node::Limits::default())?;
-    let bar = progress::watch(node.progress().clone(), predict.quiet);
-    let json = predict.json;
-    let result = node.predict(&predict.into()).await;
+    let (workers, quiet, json) = (predict.workers, predict.quiet, predict.json);
+    let spec = sandbar_node::PredictSpec::from(predict);
+    let node = start_node(workers, None, spec.limits()?)?;
+    let bar = progress::watch(node.progress().clone(), quiet);
+    let result = node.predict(&spec).await;
     bar.finish();
     let predicted = result?;
     output::predicted(&predicted, json)?;

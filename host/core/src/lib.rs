@@ -12,5 +12,5 @@ mod seed;
 pub use fault::{Blame, Code, Fault};
 pub use function::{Function, Kind};
 pub use ids::ComponentId;
-pub use limits::Limits;
+pub use limits::{LOG_BYTES_MAX, Limits};
 pub use seed::{Seed, split_test};

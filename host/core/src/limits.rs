@@ -41,3 +41,31 @@ impl Default for Limits {
         }
     }
 }
+
+impl Limits {
+    /// Whether each is one that can be kept.
+    ///
+    /// # Errors
+    /// Names the first that can't, and what it may be.
+    pub fn check(&self) -> Result<(), String> {
+        let bounds = [
+            ("memory_bytes_max", self.memory_bytes_max, 64 << 10, 4 << 30),
+            ("time_ms_max", self.time_ms_max, 1, u64::MAX),
+            ("output_bytes_max", self.output_bytes_max, 4 << 10, 64 << 30),
+            ("log_bytes_max", self.log_bytes_max, 0, LOG_BYTES_MAX),
+            ("instances_max", u64::from(self.instances_max), 1, 1000),
+            ("tables_max", u64::from(self.tables_max), 1, 1000),
+            ("table_elements_max", u64::from(self.table_elements_max), 1, 10_000_000),
+            ("model_bytes_max", self.model_bytes_max, 1, u64::MAX),
+            ("retries_max", u64::from(self.retries_max), 0, 100),
+        ];
+        match bounds.iter().find(|(_, value, least, most)| !(least..=most).contains(&value)) {
+            None => Ok(()),
+            Some((name, value, least, u64::MAX)) => Err(format!("`limits.{name}` is {value}, less than {least}")),
+            Some((name, value, least, most)) => Err(format!("`limits.{name}` is {value}, not from {least} to {most}")),
+        }
+    }
+}
+
+/// The most that [`Limits::log_bytes_max`] may be.
+pub const LOG_BYTES_MAX: u64 = 512 << 10;

@@ -18,8 +18,9 @@ pub(crate) struct Loaded {
 }
 
 /// Components of a job, each built, compiled and described once.
-#[derive(Default)]
 pub(crate) struct Components {
+    /// What each call of their functions may use.
+    limits: Limits,
     by_path: HashMap<PathBuf, Arc<Loaded>>,
 }
 
@@ -31,6 +32,10 @@ pub(crate) struct Callable {
 }
 
 impl Components {
+    pub(crate) fn new(limits: Limits) -> Components {
+        Components { limits, by_path: HashMap::new() }
+    }
+
     /// Resolves `udf`, which must be one of `kinds`.
     pub(crate) async fn resolve(
         &mut self,
@@ -48,7 +53,7 @@ impl Components {
         let index = find(&component.functions, name, kinds).map_err(|f| f.of(udf))?;
         let params =
             serde_json::to_string(params).map_err(|e| NodeError::Job(format!("the parameters of `{udf}`: {e}")))?;
-        let binding = Binding::new(component.compiled.clone(), index as u32, params, udf.to_owned())?;
+        let binding = Binding::new(component.compiled.clone(), index as u32, params, self.limits, udf.to_owned())?;
         Ok(Callable { binding, function: component.functions[index].clone(), component })
     }
 
@@ -103,9 +108,9 @@ impl Node {
     }
 
     async fn describe(&self, compiled: Arc<Compiled>, name: &str) -> Result<Vec<Function>, Fault> {
-        let binding = Binding::new(compiled, 0, "{}".into(), name.to_owned())?;
         let limits = Limits { time_ms_max: self.options.limits.time_ms_max.min(10_000), ..self.options.limits };
-        let request = Request { binding, seed: 0, limits, work: Work::Describe, without: Vec::new() };
+        let binding = Binding::new(compiled, 0, "{}".into(), limits, name.to_owned())?;
+        let request = Request { binding, seed: 0, work: Work::Describe, without: Vec::new() };
         Ok(self.pool.call(request).await?.functions)
     }
 }

@@ -156,7 +156,8 @@ impl Job {
         Ok(job)
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Whether it is one that can be run; says what is wrong with it.
+    pub(crate) fn check(&self) -> Result<(), String> {
         if self.input.paths.is_empty() {
             return Err("`input.paths` is empty: name a file, a folder, a glob or a URL".into());
         }
@@ -174,6 +175,7 @@ impl Job {
         if self.train.features.contains(&self.train.target) {
             return Err(format!("`{}` is both a feature and the target", self.train.target));
         }
+        self.limits.check()?;
         let names: Vec<&str> = self.train.models.iter().map(ModelSpec::label).collect();
         if let Some(twice) = names.iter().enumerate().find_map(|(i, n)| names[..i].contains(n).then_some(n)) {
             return Err(format!("two models are called `{twice}`: give one of them a `name`"));
@@ -237,6 +239,8 @@ fn place(mut at: &mut toml::Value, parents: &[&str], last: &str, value: toml::Va
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const JOB: &str = r#"
@@ -280,6 +284,27 @@ mod tests {
         check(&["train.features=[\"y\"]"], Err("both a feature and the target"));
         check(&["train.models=[{udf=\"a#f\"},{udf=\"b#f\"}]"], Err("two models are called `f`"));
         check(&["train.models=[]"], Err("train.models"));
+        check(&["limits.instances_max=4000000000"], Err("`limits.instances_max` is 4000000000, not from 1 to 1000"));
+        check(&["limits.time_ms_max=0"], Err("`limits.time_ms_max` is 0, less than 1"));
+        check(&["limits.memory_bytes_max=8589934592"], Err("not from 65536 to 4294967296"));
         check(&["input.paths=[]"], Err("input.paths"));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_text_is_a_job_or_an_error(
+            text in "[a-z.= \\[\\]{}\"0-9\n]{0,60}",
+            key in "(train|input|transform|limits|x)?(\\.(models|params|seed|[0-9]|paths|)){0,4}",
+            value in "[-0-9a-z\"\\[\\]{},. =]{0,12}",
+            cut in any::<u16>(),
+        ) {
+            let _ = Job::parse(&text, &[]);
+            let _ = Job::parse(&JOB[..usize::from(cut) % JOB.len()], &[]);
+            if let Ok(job) = Job::parse(JOB, &[format!("{key}={value}")]) {
+                prop_assert!(job.check().is_ok());
+            }
+        }
     }
 }

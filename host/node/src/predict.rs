@@ -68,14 +68,25 @@ pub struct Predicted {
     pub failure: Option<String>,
 }
 
+impl PredictSpec {
+    /// The limits of the job that made the models: a node that is to predict with them needs as much.
+    ///
+    /// # Errors
+    /// When the models can't be read, or are no output of a job.
+    pub fn limits(&self) -> Result<Limits, NodeError> {
+        Ok(models::remembered(self)?.job.limits)
+    }
+}
+
 impl Node {
     /// Predicts with stored models. The job's transforms are applied to the rows
     /// first; what they make is written, with one more column.
     pub async fn predict(&self, spec: &PredictSpec) -> Result<Predicted, NodeError> {
         let start = Instant::now();
         self.progress.enter(Phase::Preparing, 0);
-        let mut components = Components::default();
-        let models = Models::open(self, &mut components, spec).await?;
+        let remembered = models::remembered(spec)?;
+        let mut components = Components::new(remembered.job.limits);
+        let models = Models::open(self, &mut components, remembered, spec).await?;
         let mut transforms = Vec::new();
         for transform in &models.job.transform {
             transforms.push(Transform::new(self, &mut components, transform).await?);
@@ -83,7 +94,7 @@ impl Node {
         let columns = transforms.first().and_then(|first| first.needs(None));
         let scan =
             Scan::open(Source { paths: spec.input.clone(), filter: None, columns }, ScanOptions::default()).await?;
-        let run = Arc::new(Run { transforms, limits: models.job.limits, models, scan });
+        let run = Arc::new(Run { transforms, models, scan });
         let mut predicted = self.predict_all(&run, spec).await?;
         predicted.seconds = start.elapsed().as_secs_f64();
         predicted.peak_memory_bytes = own_peak_memory_bytes() + self.pool.peak_memory_bytes();
@@ -95,7 +106,7 @@ impl Node {
         let morsels = run.scan.morsels().len();
         self.progress.enter(Phase::Training, morsels as u64);
         let empty = RecordBatch::new_empty(run.scan.schema().clone());
-        let schema = run_all(&run.transforms, &self.pool, empty, 0, &run.limits).await?.schema();
+        let schema = run_all(&run.transforms, &self.pool, empty, 0).await?.schema();
         let schema = with_prediction(&schema);
         let mut output = ParquetOutput::create(&spec.output, schema.clone(), Vec::new())?;
         let mut predicted = Predicted::default();
@@ -130,7 +141,6 @@ struct Run {
     models: Models,
     transforms: Vec<Transform>,
     scan: Scan,
-    limits: Limits,
 }
 
 /// Rows of one model: its number, and the rows in their order.
@@ -146,7 +156,7 @@ impl Run {
         batch: RecordBatch,
         morsel: usize,
     ) -> Result<(RecordBatch, Predicted), NodeError> {
-        let batch = run_all(&self.transforms, &node.pool, batch, 0, &self.limits).await?;
+        let batch = run_all(&self.transforms, &node.pool, batch, 0).await?;
         let mut part = Predicted { rows: batch.num_rows() as u64, ..Predicted::default() };
         let file = &self.scan.files()[self.scan.morsels()[morsel].file];
         let features = self.features(&batch)?;
@@ -220,7 +230,6 @@ impl Run {
         let request = Request {
             binding,
             seed: self.models.job.train.seed,
-            limits: self.limits,
             work: Work::Predict(payload, groups),
             without: Vec::new(),
         };

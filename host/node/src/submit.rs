@@ -9,7 +9,7 @@ use std::time::Instant;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
-use sandbar_core::{Blame, Code, Fault, Kind, Limits, Seed};
+use sandbar_core::{Blame, Code, Fault, Kind, Seed};
 use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit};
 use sandbar_worker::{Binding, Pool, Request, Work};
 use serde::{Deserialize, Serialize};
@@ -88,7 +88,6 @@ struct Running {
     models: Vec<Arc<Binding>>,
     labels: Vec<String>,
     metric: Metric,
-    limits: Limits,
     seed: u64,
 }
 
@@ -97,7 +96,7 @@ impl Node {
     pub async fn submit(&self, job: &Job) -> Result<Summary, NodeError> {
         let start = Instant::now();
         self.progress.enter(Phase::Preparing, 0);
-        let mut components = Components::default();
+        let mut components = Components::new(job.limits);
         let (running, remembered) = self.prepare(job, &mut components).await?;
         let running = Arc::new(running);
         let scan = Arc::new(self.open(job, &running).await?);
@@ -139,7 +138,6 @@ impl Node {
             models,
             labels,
             metric: job.train.metric,
-            limits: job.limits,
             seed: job.train.seed,
         };
         Ok((running, Remembered { job: job.clone(), trainers }))
@@ -238,7 +236,7 @@ impl Node {
 impl Running {
     async fn transform(&self, batch: RecordBatch, morsel: u64, number: u64) -> Result<RecordBatch, Fault> {
         let seed = Seed::new(self.seed).with(&[morsel.to_le_bytes(), number.to_le_bytes()].concat()).value();
-        run_all(&self.transforms, &self.pool, batch, seed, &self.limits).await
+        run_all(&self.transforms, &self.pool, batch, seed).await
     }
 }
 
@@ -312,7 +310,7 @@ async fn train_unit(running: &Running, unit: Unit) -> Result<(Unit, Option<Recor
         let work = Work::Fit(payload.clone(), groups);
         fit(
             running,
-            Request { binding: binding.clone(), seed: running.seed, limits: running.limits, work, without: Vec::new() },
+            Request { binding: binding.clone(), seed: running.seed, work, without: Vec::new() },
             unit.groups.len(),
         )
     });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, Field, Schema};
-use sandbar_core::{Code, Fault, Kind, Limits, Seed};
+use sandbar_core::{Code, Fault, Kind, Seed};
 use sandbar_worker::{Pool, Request, Work};
 
 use crate::function::{Callable, Components, decode};
@@ -35,11 +35,10 @@ pub(crate) async fn run_all(
     pool: &Pool,
     mut batch: RecordBatch,
     seed: u64,
-    limits: &Limits,
 ) -> Result<RecordBatch, Fault> {
     for (step, transform) in transforms.iter().enumerate() {
         let seed = Seed::new(seed).with(&(step as u64).to_le_bytes()).value();
-        batch = transform.run(pool, batch, seed, limits).await?;
+        batch = transform.run(pool, batch, seed).await?;
     }
     Ok(batch)
 }
@@ -75,17 +74,10 @@ impl Transform {
     }
 
     /// Runs it over a batch, in a worker.
-    pub(crate) async fn run(
-        &self,
-        pool: &Pool,
-        batch: RecordBatch,
-        seed: u64,
-        limits: &Limits,
-    ) -> Result<RecordBatch, Fault> {
+    pub(crate) async fn run(&self, pool: &Pool, batch: RecordBatch, seed: u64) -> Result<RecordBatch, Fault> {
         let input = self.project(&batch).map_err(|f| f.of(&self.udf))?;
         let work = Work::Process(input::of_batch(pool, &input).map_err(|f| f.of(&self.udf))?);
-        let request =
-            Request { binding: self.callable.binding.clone(), seed, limits: *limits, work, without: Vec::new() };
+        let request = Request { binding: self.callable.binding.clone(), seed, work, without: Vec::new() };
         let completed = pool.call(request).await?;
         self.progress.log(&self.udf, &completed.log);
         let out = completed.batches;

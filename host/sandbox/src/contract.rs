@@ -127,6 +127,8 @@ fn data_end(data: &wasmparser::Data<'_>) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn check(text: &str, expect: Result<u64, (Code, &str)>) {
@@ -174,5 +176,31 @@ mod tests {
             (core module (memory 1) (data (i32.const 5000) "yz"))
             (instance $i) (export "sandbar:udf/guest@0.1.0" (instance $i)))"#;
         check(text, Ok(5002));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_damaged_component_is_refused_or_another(
+            damage in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..5),
+            cut in proptest::option::of(any::<u16>()),
+        ) {
+            let text = r#"(component
+                (import "wasi:io/streams@0.2.0" (instance))
+                (core module (memory 1) (data (i32.const 1024) "abcd"))
+                (component (core module (memory 1) (data (i32.const 9) "x")))
+                (instance $i) (export "sandbar:udf/guest@0.1.0" (instance $i)))"#;
+            let mut bytes = wat::parse_str(text).unwrap();
+            for (at, value) in damage {
+                let at = usize::from(at) % bytes.len();
+                bytes[at] = value;
+            }
+            bytes.truncate(cut.map_or(bytes.len(), usize::from));
+            if let Ok(shape) = check_binary(&bytes) {
+                prop_assert!(shape.exports.iter().any(|export| export == GUEST));
+                prop_assert_eq!(shape.bytes, bytes.len() as u64);
+            }
+        }
     }
 }

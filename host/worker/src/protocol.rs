@@ -28,7 +28,7 @@ pub(crate) const FILES_MAX: usize = 64;
 /// Inputs and outputs up to this many bytes travel in the message.
 pub(crate) const INLINE_BYTES_MAX: usize = 2 << 10;
 /// Most calls in a message, and most bytes of their inputs.
-pub(crate) const CALLS_MAX: usize = 64;
+pub(crate) const CALLS_MAX: usize = 128;
 pub(crate) const CALLS_BYTES_MAX: usize = 64 << 10;
 /// Parts of an input file start at a multiple of this.
 pub(crate) const PART_ALIGNMENT: usize = 4096;
@@ -39,18 +39,18 @@ pub(crate) enum ToWorker {
     Hello { limits: Limits, slots: u32, slot_bytes: u64 },
     /// File: compiled code of `code_bytes`.
     Program { program: u32, code_bytes: u64, image_end: u64 },
-    /// Names a function with its parameters (a JSON object).
-    Binding { binding: u32, program: u32, function: u32, params: String },
-    /// Calls to be run one after another, with a slot for their output. File: the payload of the only
-    /// call, if it is one.
-    Calls { slot: u32, calls: Vec<Call> },
+    /// Names a function with its parameters (a JSON object) and the limits of its calls.
+    Binding { binding: u32, program: u32, function: u32, params: String, limits: Limits },
+    /// Calls to be run one after another, with a slot for their output; their ids count from `first`.
+    /// File: the payload of the only call, if it is one.
+    Calls { slot: u32, first: u64, calls: Vec<Call> },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromWorker {
     Ready,
-    /// What came of the first of the calls that a message asked for: of all of them, unless they hand
-    /// back more than a message and one slot hold. The others were not begun.
+    /// What came of the first of the calls that the message with this slot asked for, in order: of all
+    /// of them, unless they hand back more than a message and one slot hold. The others were not begun.
     Done {
         slot: u32,
         done: Vec<Done>,
@@ -59,10 +59,8 @@ pub(crate) enum FromWorker {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Call {
-    pub id: u64,
     pub binding: u32,
     pub seed: u64,
-    pub limits: Limits,
     pub work: WireWork,
 }
 
@@ -76,8 +74,17 @@ pub(crate) enum WireWork {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum WirePayload {
-    Inline { header: Vec<u8>, body: Vec<u8> },
-    File { body_bytes: u64, header_bytes: u64, file_bytes: u64 },
+    Inline {
+        #[serde(with = "serde_bytes")]
+        header: Vec<u8>,
+        #[serde(with = "serde_bytes")]
+        body: Vec<u8>,
+    },
+    File {
+        body_bytes: u64,
+        header_bytes: u64,
+        file_bytes: u64,
+    },
 }
 
 /// Where the groups of a training or prediction call are in its input file.
@@ -134,7 +141,6 @@ pub enum Payload {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Done {
-    pub id: u64,
     pub result: Result<(), Fault>,
     pub output: Output,
     /// Length of the log behind the output's data, as postcard.
@@ -146,7 +152,7 @@ pub(crate) struct Done {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Output {
-    Inline(Vec<u8>),
+    Inline(#[serde(with = "serde_bytes")] Vec<u8>),
     /// So many bytes from the start of the message's slot.
     Slot(u64),
 }

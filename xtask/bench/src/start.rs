@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
 use sandbar_core::Limits;
 use sandbar_worker::{Binding, Compiler, Payload, Pool, PoolOptions, Request, Work};
+use tokio::sync::mpsc;
 
 use crate::Failure;
 use crate::places;
@@ -13,9 +13,11 @@ use crate::report::Report;
 use crate::sandbox::{Data, Loaded};
 use crate::timing::{least, median};
 
-const CALLS: usize = 200_000;
+const CALLS: u64 = 200_000;
 /// Calls that are asked for and not answered, as a queue of many small tasks has them.
-const IN_FLIGHT: usize = 4096;
+const IN_FLIGHT: u64 = 4096;
+/// Answers that are taken at once.
+const ANSWERS_MAX: usize = 256;
 const RUNS: usize = 5;
 
 pub fn run(report: Report) -> Result<(), Failure> {
@@ -40,12 +42,11 @@ async fn calls_per_second(component: &std::path::Path, function: u32, workers: u
     let (limits, program) = (Limits { output_bytes_max: 1 << 20, ..Limits::default() }, places::host()?);
     let compiler = Compiler::new(places::data()?.join("compiled"), program.clone());
     let compiled = Arc::new(compiler.compile(&std::fs::read(component)?).await?);
-    let binding = Binding::new(compiled, function, "{}".to_owned(), "bench-guest#nothing".to_owned())?;
+    let binding = Binding::new(compiled, function, "{}".to_owned(), limits, "bench-guest#nothing".to_owned())?;
     let pool = Pool::start(PoolOptions { workers, limits, program });
     let request = || Request {
         binding: binding.clone(),
         seed: 0,
-        limits,
         work: Work::Process(Payload::Inline { header: Vec::new(), body: Vec::new() }),
         without: Vec::new(),
     };
@@ -55,9 +56,17 @@ async fn calls_per_second(component: &std::path::Path, function: u32, workers: u
     let mut rates = Vec::new();
     for _ in 0..RUNS {
         let started = Instant::now();
-        let mut calls = futures::stream::iter(0..CALLS).map(|_| pool.call(request())).buffer_unordered(IN_FLIGHT);
-        while let Some(completed) = calls.next().await {
-            completed?;
+        let (to, mut answers) = mpsc::unbounded_channel();
+        (0..IN_FLIGHT).try_for_each(|token| pool.submit(request(), token, &to))?;
+        let mut several = Vec::new();
+        for token in IN_FLIGHT..IN_FLIGHT + CALLS {
+            if several.is_empty() {
+                answers.recv_many(&mut several, ANSWERS_MAX).await;
+            }
+            several.pop().ok_or("the workers are gone")?.result?;
+            if token < CALLS {
+                pool.submit(request(), token, &to)?;
+            }
         }
         rates.push(CALLS as f64 / started.elapsed().as_secs_f64());
     }

@@ -50,18 +50,25 @@ fn wrong(spec: &PredictSpec, what: impl std::fmt::Display) -> NodeError {
     NodeError::Job(format!("{}: {what}", spec.models.display()))
 }
 
+/// What the file with the models says of its job.
+pub(super) fn remembered(spec: &PredictSpec) -> Result<Remembered, NodeError> {
+    let metadata = read_metadata(&spec.models)?;
+    let text = metadata.iter().find(|(key, _)| key == METADATA_KEY).map(|(_, value)| value);
+    let text =
+        text.ok_or_else(|| wrong(spec, "it is no output of `host submit`: it does not say what its models are"))?;
+    let malformed = |e: &dyn std::fmt::Display| wrong(spec, format!("what it says of its models is malformed: {e}"));
+    let remembered: Remembered = serde_json::from_str(text).map_err(|e| malformed(&e))?;
+    remembered.job.check().map_err(|e| malformed(&e))?;
+    Ok(remembered)
+}
+
 impl Models {
     pub(super) async fn open(
         node: &Node,
         components: &mut Components,
+        remembered: Remembered,
         spec: &PredictSpec,
     ) -> Result<Models, NodeError> {
-        let metadata = read_metadata(&spec.models)?;
-        let text = metadata.iter().find(|(key, _)| key == METADATA_KEY).map(|(_, value)| value);
-        let text =
-            text.ok_or_else(|| wrong(spec, "it is no output of `host submit`: it does not say what its models are"))?;
-        let remembered: Remembered = serde_json::from_str(text)
-            .map_err(|e| wrong(spec, format!("what it says of its models is malformed: {e}")))?;
         let labels: Vec<String> = remembered.trainers.keys().cloned().collect();
         if let Some(label) = spec.model.as_ref().filter(|l| !labels.contains(l)) {
             return Err(wrong(spec, format!("it has no models `{label}`; its models are {}", labels.join(", "))));

@@ -8,16 +8,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow_buffer::{Buffer, MutableBuffer};
-use sandbar_batch::Header;
 use sandbar_core::{Code, Fault};
 
+use super::answer::unpack;
 use super::link::{Link, SLOTS};
-use super::{Completed, Item, LogLine, Memory, PoolOptions};
-use crate::process::BATCH_PREFIX_BYTES;
+use super::{Item, Memory, PoolOptions};
 use crate::protocol::{
-    CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, INLINE_BYTES_MAX, Output, Payload, ToWorker, WirePayload,
-    WireWork, Work,
+    CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output, Payload, ToWorker, WirePayload, WireWork, Work,
 };
 
 /// How often deadlines are looked at.
@@ -39,6 +36,8 @@ struct Driver {
     again: VecDeque<Box<Item>>,
     /// Calls on their way, in the order in which they were sent; those of a message have its slot.
     sent: VecDeque<Sent>,
+    /// The slots of messages on their way.
+    busy: [bool; SLOTS],
     next_id: u64,
     /// Calls that go into a message.
     calls_max: usize,
@@ -51,7 +50,15 @@ pub(super) async fn drive(
     queue: async_channel::Receiver<Box<Item>>,
     memory: Arc<Memory>,
 ) {
-    let mut driver = Driver { options, queue, again: VecDeque::new(), sent: VecDeque::new(), next_id: 1, calls_max: 1 };
+    let mut driver = Driver {
+        options,
+        queue,
+        again: VecDeque::new(),
+        sent: VecDeque::new(),
+        busy: [false; SLOTS],
+        next_id: 1,
+        calls_max: 1,
+    };
     let mut failures = 0;
     loop {
         match Link::start(&driver.options).await {
@@ -119,7 +126,7 @@ impl Driver {
                 _ = tick.tick() => {
                     let (id, ..) = link.progress();
                     let at_hand = self.sent.iter().find(|s| s.id == id).or(self.sent.front());
-                    let limit = at_hand.map_or(0, |s| s.item.request.limits.time_ms_max);
+                    let limit = at_hand.map_or(0, |s| s.item.request.binding.limits.time_ms_max);
                     if watch.is_over(link, Duration::from_millis(limit)) {
                         return Err(End::Deadline);
                     }
@@ -139,13 +146,12 @@ impl Driver {
     async fn fill(&mut self, link: &mut Link) -> Result<(), End> {
         loop {
             let (messages, most) = self.depth();
-            let slot = (0..messages).find(|slot| self.sent.iter().all(|s| s.slot != *slot));
-            let Some(slot) = slot else { return Ok(()) };
+            let Some(slot) = (0..messages).find(|slot| !self.busy[*slot]) else { return Ok(()) };
             let first = self.sent.len();
             let mut bytes = 0;
             while self.sent.len() - first < most && bytes <= CALLS_BYTES_MAX {
                 let Some(item) = self.again.pop_front().or_else(|| self.queue.try_recv().ok()) else { break };
-                if item.reply.is_closed() {
+                if item.is_unwanted() {
                     continue;
                 }
                 let inline = item.inline_bytes();
@@ -168,8 +174,10 @@ impl Driver {
                 Some(Payload::File { file, .. }) => Some(file.as_fd()),
                 _ => None,
             });
-            let calls = sent().map(|s| to_wire(s.id, &s.item)).collect();
-            link.send(&ToWorker::Calls { slot: slot as u32, calls }, file.as_slice()).await?;
+            let calls = sent().map(|s| to_wire(&s.item)).collect();
+            self.busy[slot] = true;
+            let message = ToWorker::Calls { slot: slot as u32, first: self.sent[first].id, calls };
+            link.send(&message, file.as_slice()).await?;
         }
     }
 
@@ -178,27 +186,24 @@ impl Driver {
         let wrong = || io::Error::other("it answers other calls than it was sent");
         let first = self.sent.iter().position(|s| s.slot == slot).ok_or_else(wrong)?;
         let count = self.sent.range(first..).take_while(|s| s.slot == slot).count();
-        let asked = self.sent.range(first..first + count).map(|s| s.id);
-        if done.is_empty() || done.len() > count || !done.iter().map(|d| d.id).eq(asked.take(done.len())) {
+        if done.is_empty() || done.len() > count {
             return Err(wrong().into());
         }
         // Calls that hand back much come back one by one: then they are sent one by one.
         self.calls_max = if done.len() < count { done.len() } else { (2 * self.calls_max).min(CALLS_MAX) };
+        self.busy[slot] = false;
         let mut all: VecDeque<Sent> = self.sent.drain(first..first + count).collect();
         for (sent, done) in all.drain(..done.len()).zip(done) {
-            let Item { request, reply, lost_groups, .. } = *sent.item;
+            let mut item = sent.item;
             let taken = if let Output::Slot(bytes) = done.output { bytes as usize } else { 0 };
             let completed = done.result.and_then(|()| {
-                let data = fetch(link, slot, &done.output)?;
-                let mut completed = unpack(&request.work, &data, done.log_bytes)?;
-                completed.memory_bytes = done.memory_bytes;
-                completed.nanos = done.nanos;
-                completed.lost_groups = lost_groups;
+                let mut completed = unpack(&item.request.work, link.slot(slot), &done.output, done.log_bytes)?;
+                (completed.memory_bytes, completed.nanos) = (done.memory_bytes, done.nanos);
+                completed.lost_groups = std::mem::take(&mut item.lost_groups);
                 Ok(completed)
             });
             link.release(slot, taken);
-            // Whoever asked may have gone; then nobody wants the answer.
-            let _ = reply.send(completed);
+            item.answer(completed);
         }
         all.into_iter().rev().for_each(|sent| self.again.push_front(sent.item));
         Ok(())
@@ -208,6 +213,7 @@ impl Driver {
     fn bury(&mut self, link: &mut Link, end: &End) {
         let (id, group, _) = link.progress();
         let how = link.kill();
+        self.busy = [false; SLOTS];
         for sent in self.sent.drain(..).rev() {
             if sent.id == id {
                 if let Some(item) = after_death(sent.item, group, end, &how) {
@@ -222,10 +228,10 @@ impl Driver {
     async fn refuse_all(&mut self, why: &str) {
         let fault = Fault::new(Code::Host, why);
         for item in self.again.drain(..) {
-            let _ = item.reply.send(Err(fault.clone()));
+            item.answer(Err(fault.clone()));
         }
         while let Ok(item) = self.queue.recv().await {
-            let _ = item.reply.send(Err(fault.clone()));
+            item.answer(Err(fault.clone()));
         }
     }
 }
@@ -233,7 +239,7 @@ impl Driver {
 /// The item to run again, if it is: without the group that took the worker's
 /// life, or as it is while it has lives left.
 fn after_death(mut item: Box<Item>, group: Option<u32>, end: &End, how: &str) -> Option<Box<Item>> {
-    let limits = &item.request.limits;
+    let limits = item.request.binding.limits;
     let fault = match end {
         End::Deadline => Fault::new(Code::TimeOut, format!("ran longer than {} ms (time_ms_max)", limits.time_ms_max)),
         End::Died(e) => {
@@ -255,7 +261,7 @@ fn after_death(mut item: Box<Item>, group: Option<u32>, end: &End, how: &str) ->
             Some(item)
         }
         _ => {
-            let _ = item.reply.send(Err(fault));
+            item.answer(Err(fault));
             None
         }
     }
@@ -302,7 +308,7 @@ impl Work {
     }
 }
 
-fn to_wire(id: u64, item: &Item) -> Call {
+fn to_wire(item: &Item) -> Call {
     let payload = |payload: &Payload| match payload {
         Payload::Inline { header, body } => WirePayload::Inline { header: header.clone(), body: body.clone() },
         Payload::File { file, body_bytes, header_bytes } => {
@@ -320,95 +326,5 @@ fn to_wire(id: u64, item: &Item) -> Call {
             WireWork::Predict { payload: payload(p), groups: *groups, without: request.without.clone() }
         }
     };
-    Call { id, binding: request.binding.id as u32, seed: request.seed, limits: request.limits, work }
-}
-
-/// Copies a call's output out of shared memory, before anyone looks at it.
-fn fetch(link: &Link, slot: usize, output: &Output) -> Result<Buffer, Fault> {
-    match output {
-        Output::Inline(bytes) if bytes.len() <= INLINE_BYTES_MAX => Ok(aligned(bytes)),
-        Output::Inline(bytes) => {
-            Err(Fault::new(Code::Host, format!("a worker sent {} bytes in a message", bytes.len())))
-        }
-        Output::Slot(bytes) => {
-            let slot = link.slot(slot);
-            let Some(bytes) = usize::try_from(*bytes).ok().filter(|b| *b <= slot.bytes()) else {
-                return Err(Fault::new(
-                    Code::Host,
-                    format!("a worker claims {bytes} bytes of output in a slot of {}", slot.bytes()),
-                ));
-            };
-            let mut copy = MutableBuffer::with_capacity(bytes);
-            // SAFETY: its capacity, of bytes that need not be initialised.
-            slot.read(0, unsafe { std::slice::from_raw_parts_mut(copy.as_mut_ptr().cast(), bytes) });
-            // SAFETY: as many as were just read.
-            unsafe { copy.set_len(bytes) };
-            Ok(copy.into())
-        }
-    }
-}
-
-fn aligned(bytes: &[u8]) -> Buffer {
-    let mut copy = MutableBuffer::with_capacity(bytes.len());
-    copy.extend_from_slice(bytes);
-    copy.into()
-}
-
-fn malformed(what: impl std::fmt::Display) -> Fault {
-    Fault::new(Code::BadOutput, format!("what it hands back is malformed: {what}"))
-}
-
-fn unpack(work: &Work, data: &Buffer, log_bytes: u64) -> Result<Completed, Fault> {
-    let data_bytes = usize::try_from(log_bytes)
-        .ok()
-        .and_then(|log| data.len().checked_sub(log))
-        .ok_or_else(|| malformed("its log is longer than all of it"))?;
-    let mut completed = Completed { log: log_lines(&data[data_bytes..])?, ..Completed::default() };
-    if matches!(work, Work::Describe) {
-        completed.functions = postcard::from_bytes(&data[..data_bytes]).map_err(malformed)?;
-    } else {
-        completed.batches = batches(data, data_bytes)?;
-    }
-    Ok(completed)
-}
-
-fn log_lines(bytes: &[u8]) -> Result<Vec<LogLine>, Fault> {
-    if bytes.is_empty() {
-        return Ok(Vec::new());
-    }
-    let lines: Vec<(u8, String)> = postcard::from_bytes(bytes).map_err(malformed)?;
-    let level = |level| ["debug", "info", "warn"].get(usize::from(level)).copied().unwrap_or("error");
-    Ok(lines.into_iter().map(|(l, message)| LogLine { level: level(l), message }).collect())
-}
-
-/// Reads batches as `process::outcome` lays them, trusting nothing.
-fn batches(data: &Buffer, end: usize) -> Result<Vec<arrow_array::RecordBatch>, Fault> {
-    let mut out = Vec::new();
-    let mut schema: Option<(Vec<u8>, arrow_schema::SchemaRef)> = None;
-    let mut at = 0usize;
-    while at < end {
-        let number = |at: usize| {
-            data.get(at..at + 8).map(|b| u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
-        };
-        let lengths = number(at)
-            .zip(number(at + 8))
-            .and_then(|(h, b)| Some((usize::try_from(h).ok()?, usize::try_from(b).ok()?)));
-        let (header_bytes, body_bytes) = lengths.ok_or_else(|| malformed("it ends in the middle of a batch"))?;
-        let body_at = (at + BATCH_PREFIX_BYTES).checked_add(header_bytes).and_then(|b| b.checked_next_multiple_of(64));
-        let next = body_at.and_then(|b| b.checked_add(body_bytes)).filter(|next| *next <= end);
-        let (Some(body_at), Some(next)) = (body_at, next) else {
-            return Err(malformed("it ends in the middle of a batch"));
-        };
-        let header =
-            Header::parse(&data[at + BATCH_PREFIX_BYTES..at + BATCH_PREFIX_BYTES + header_bytes]).map_err(malformed)?;
-        let known = match &schema {
-            Some((bytes, schema)) if bytes == header.schema_bytes() => schema.clone(),
-            _ => Arc::new(sandbar_batch::decode_schema(header.schema_bytes()).map_err(malformed)?),
-        };
-        schema = Some((header.schema_bytes().to_vec(), known.clone()));
-        let body = data.slice_with_length(body_at, body_bytes);
-        out.push(sandbar_batch::read(&header, known, &body).map_err(malformed)?);
-        at = next;
-    }
-    Ok(out)
+    Call { binding: request.binding.id as u32, seed: request.seed, work }
 }

@@ -31,6 +31,8 @@ pub(super) struct Link {
     buffer: Vec<u8>,
     programs: HashSet<u32>,
     bindings: HashSet<u64>,
+    /// The one asked for last: mostly it is the next as well.
+    last_binding: Option<u64>,
 }
 
 impl Link {
@@ -59,6 +61,7 @@ impl Link {
             buffer: Vec::new(),
             programs: HashSet::new(),
             bindings: HashSet::new(),
+            last_binding: None,
         };
         let hello = socket::frame(&ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes })?;
         let files: Vec<_> = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd)).collect();
@@ -80,6 +83,10 @@ impl Link {
 
     /// Sends the function of a binding, unless the worker has it.
     pub(super) async fn send_binding(&mut self, binding: &Binding) -> io::Result<()> {
+        if self.last_binding == Some(binding.id) {
+            return Ok(());
+        }
+        self.last_binding = Some(binding.id);
         if self.bindings.contains(&binding.id) {
             return Ok(());
         }
@@ -98,6 +105,7 @@ impl Link {
             program,
             function: binding.function,
             params: binding.params.clone(),
+            limits: binding.limits,
         };
         self.send(&message, &[]).await
     }

@@ -1,5 +1,6 @@
 //! The node's side: a pool of workers that takes calls from one queue.
 
+mod answer;
 mod drive;
 mod link;
 
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow_array::RecordBatch;
 use sandbar_core::{Code, Fault, Function, Limits};
 use sandbar_store::{Lent, Part, Segments};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::compiler::Compiled;
 use crate::protocol::Work;
@@ -37,6 +38,8 @@ pub struct Binding {
     pub function: u32,
     /// Its parameters, a JSON object.
     pub params: String,
+    /// What each call may use.
+    pub limits: Limits,
     /// `component#function`, for errors.
     pub name: String,
 }
@@ -47,7 +50,16 @@ static BINDINGS: AtomicU64 = AtomicU64::new(0);
 
 impl Binding {
     /// Binds a function of `program`.
-    pub fn new(program: Arc<Compiled>, function: u32, params: String, name: String) -> Result<Arc<Binding>, Fault> {
+    ///
+    /// # Errors
+    /// When the parameters are too long.
+    pub fn new(
+        program: Arc<Compiled>,
+        function: u32,
+        params: String,
+        limits: Limits,
+        name: String,
+    ) -> Result<Arc<Binding>, Fault> {
         if params.len() > PARAMS_BYTES_MAX {
             return Err(Fault::new(
                 Code::Columns,
@@ -55,7 +67,8 @@ impl Binding {
             )
             .of(&name));
         }
-        Ok(Arc::new(Binding { id: BINDINGS.fetch_add(1, Ordering::Relaxed), program, function, params, name }))
+        let id = BINDINGS.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Binding { id, program, function, params, limits, name }))
     }
 }
 
@@ -66,8 +79,6 @@ pub struct Request {
     pub binding: Arc<Binding>,
     /// The call's seed.
     pub seed: u64,
-    /// Its limits.
-    pub limits: Limits,
     /// What it does, and with what.
     pub work: Work,
     /// Groups of the work that are not to be run (they are settled already).
@@ -100,6 +111,19 @@ pub struct Completed {
     pub nanos: u64,
 }
 
+/// What came of a call that was [submitted](Pool::submit).
+#[derive(Debug)]
+pub struct Answer {
+    /// What it was submitted with.
+    pub token: u64,
+    /// What it handed back.
+    pub result: Result<Completed, Fault>,
+}
+
+fn gone() -> Fault {
+    Fault::new(Code::Host, "the workers are gone")
+}
+
 /// Workers and the queue before them. Dropping it ends the workers.
 #[derive(Debug)]
 pub struct Pool {
@@ -127,10 +151,36 @@ pub fn peak_memory_bytes(process: u32) -> u64 {
 #[derive(Debug)]
 struct Item {
     request: Request,
-    reply: oneshot::Sender<Result<Completed, Fault>>,
+    reply: Reply,
     /// Workers that died while they ran it.
     deaths: u32,
     lost_groups: Vec<(u32, Fault)>,
+}
+
+/// Who is told what came of a call.
+#[derive(Debug)]
+enum Reply {
+    One(oneshot::Sender<Result<Completed, Fault>>),
+    Many(mpsc::UnboundedSender<Answer>, u64),
+}
+
+impl Item {
+    /// Whether no one waits for it any more.
+    fn is_unwanted(&self) -> bool {
+        match &self.reply {
+            Reply::One(to) => to.is_closed(),
+            Reply::Many(to, _) => to.is_closed(),
+        }
+    }
+
+    fn answer(self, result: Result<Completed, Fault>) {
+        let result = result.map_err(|fault| fault.of(&self.request.binding.name));
+        // Whoever asked may have gone; then nobody wants the answer.
+        match self.reply {
+            Reply::One(to) => _ = to.send(result),
+            Reply::Many(to, token) => _ = to.send(Answer { token, result }),
+        }
+    }
 }
 
 impl Memory {
@@ -178,11 +228,22 @@ impl Pool {
 
     /// Runs a call. Cancelled when dropped: a call that waits is not begun.
     pub async fn call(&self, request: Request) -> Result<Completed, Fault> {
-        let binding = request.binding.clone();
         let (reply, answer) = oneshot::channel();
+        self.enqueue(request, Reply::One(reply))?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Has a call run whose answer goes to `answers` with `token`: for many calls, whose answers are
+    /// wanted as they come. Cancelled when the other end of `answers` is dropped.
+    ///
+    /// # Errors
+    /// When there are no workers any more.
+    pub fn submit(&self, request: Request, token: u64, answers: &mpsc::UnboundedSender<Answer>) -> Result<(), Fault> {
+        self.enqueue(request, Reply::Many(answers.clone(), token))
+    }
+
+    fn enqueue(&self, request: Request, reply: Reply) -> Result<(), Fault> {
         let item = Box::new(Item { request, reply, deaths: 0, lost_groups: Vec::new() });
-        let gone = || Fault::new(Code::Host, "the workers are gone");
-        self.queue.send(item).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?.map_err(|fault| fault.of(&binding.name))
+        self.queue.try_send(item).map_err(|_| gone())
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn run(
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
     match &call.work {
-        WireWork::Describe => describe(program, call, outcome),
+        WireWork::Describe => describe(program, binding, call, outcome),
         WireWork::Process(payload) => process(program, binding, call, CallInput::open(payload, file)?, outcome),
         WireWork::Fit { payload, groups, without } => {
             let input = CallInput::open(payload, file)?;
@@ -35,12 +35,12 @@ pub(super) fn run(
     }
 }
 
-fn describe(program: &Program, call: &Call, outcome: &mut Outcome) -> Result<(), Fault> {
-    let mut instance = program.instantiate(Box::new(NoServices), &call.limits, call.seed)?;
+fn describe(program: &Program, binding: &Binding, call: &Call, outcome: &mut Outcome) -> Result<(), Fault> {
+    let mut instance = program.instantiate(Box::new(NoServices), &binding.limits, call.seed)?;
     let functions = instance.describe()?;
     outcome.used_memory(instance.memory_bytes());
     let bytes = postcard::to_stdvec(&functions).map_err(|e| Fault::new(Code::BadOutput, e.to_string()))?;
-    if bytes.len() as u64 > call.limits.output_bytes_max {
+    if bytes.len() as u64 > binding.limits.output_bytes_max {
         return Err(Fault::new(Code::OutputLimit, format!("its description takes {} bytes", bytes.len())));
     }
     outcome.bytes(&bytes).map_err(Fault::from)
@@ -54,17 +54,17 @@ fn process(
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
     let input = Arc::new(input);
-    let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(call.limits, None))));
+    let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(binding.limits, None))));
     let services = ProcessServices { input: input.clone(), outcome: shared.clone() };
     let result = (|| {
-        let mut instance = program.instantiate(Box::new(services), &call.limits, call.seed)?;
+        let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
         let result =
             instance.open(binding.function, &binding.params, call.seed).and_then(|()| instance.process(input.header()));
         lock(&shared).used_memory(instance.memory_bytes());
         drop(instance.into_services());
         result
     })();
-    *outcome = std::mem::replace(&mut *lock(&shared), Outcome::new(call.limits, None));
+    *outcome = std::mem::replace(&mut *lock(&shared), Outcome::new(binding.limits, None));
     result
 }
 

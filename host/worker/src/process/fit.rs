@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use arrow_array::builder::{BinaryBuilder, Float64Builder, ListBuilder, StringBuilder, UInt32Builder};
 use arrow_array::{ArrayRef, RecordBatch};
-use sandbar_core::{Code, Fault};
+use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::{GroupAt, Input, Instance, Level, Predictions, Program, Refusal, Services};
 use sandbar_store::Scratch;
 
@@ -41,12 +41,17 @@ pub(super) fn run(
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
     let input = Arc::new(input);
-    let feed =
-        Feed::new(&input, call, &job, progress.clone(), std::mem::replace(outcome, Outcome::new(call.limits, None)))?;
+    let feed = Feed::new(
+        &input,
+        &binding.limits,
+        &job,
+        progress.clone(),
+        std::mem::replace(outcome, Outcome::new(binding.limits, None)),
+    )?;
     let feed = Arc::new(Mutex::new(feed));
     let result = drive(program, binding, call, &input, job.predict, &feed);
     let mut feed = lock(&feed);
-    *outcome = std::mem::replace(&mut feed.outcome, Outcome::new(call.limits, None));
+    *outcome = std::mem::replace(&mut feed.outcome, Outcome::new(binding.limits, None));
     result?;
     let batch = feed.results.finish();
     let encoded = sandbar_batch::encode(&batch).map_err(|e| Fault::new(Code::Host, e.to_string()))?;
@@ -65,7 +70,7 @@ fn drive(
     loop {
         let before = lock(feed).settled;
         let services = FeedServices { input: input.clone(), feed: feed.clone() };
-        let mut instance = program.instantiate(Box::new(services), &call.limits, call.seed)?;
+        let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
         instance.open(binding.function, &binding.params, call.seed)?;
         let result = if predict { instance.predict(input.header()) } else { instance.fit(input.header()) };
         finish(instance, feed);
@@ -117,7 +122,7 @@ enum Extra {
 impl Feed {
     fn new(
         input: &CallInput,
-        call: &Call,
+        limits: &Limits,
         job: &Job<'_>,
         progress: Arc<Scratch>,
         outcome: Outcome,
@@ -133,8 +138,8 @@ impl Feed {
             settled: 0,
             extra,
             held_bytes: 0,
-            output_bytes_max: call.limits.output_bytes_max,
-            model_bytes_max: call.limits.model_bytes_max,
+            output_bytes_max: limits.output_bytes_max,
+            model_bytes_max: limits.model_bytes_max,
             progress,
             groups,
             outcome,

@@ -5,6 +5,8 @@ mod fit;
 mod input;
 mod outcome;
 
+#[cfg(test)]
+pub(crate) use outcome::Outcome;
 pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES};
 
 use std::collections::HashMap;
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use sandbar_core::{Code, Fault};
+use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::{Engine, Program};
 use sandbar_store::{Mapping, Scratch};
 
@@ -81,6 +83,7 @@ struct Binding {
     program: u32,
     function: u32,
     params: String,
+    limits: Limits,
 }
 
 impl Worker<'_> {
@@ -100,16 +103,16 @@ impl Worker<'_> {
                 self.programs.insert(program, loaded);
                 Ok(())
             }
-            ToWorker::Binding { binding, program, function, params } => {
-                self.bindings.insert(binding, Binding { program, function, params });
+            ToWorker::Binding { binding, program, function, params, limits } => {
+                self.bindings.insert(binding, Binding { program, function, params, limits });
                 Ok(())
             }
-            ToWorker::Calls { slot, calls } => {
+            ToWorker::Calls { slot, first, calls } => {
                 let mut file = files.into_iter().next();
                 let mut done = Vec::with_capacity(calls.len());
                 let mut bytes = 0;
-                for call in calls {
-                    let one = self.run(call, slot, file.take());
+                for (call, id) in calls.into_iter().zip(first..) {
+                    let one = self.run(id, &call, slot, file.take());
                     bytes += one.inline_bytes();
                     let slot_is_taken = matches!(one.output, Output::Slot(_));
                     done.push(one);
@@ -122,20 +125,27 @@ impl Worker<'_> {
         }
     }
 
-    fn run(&self, call: Call, slot: u32, file: Option<OwnedFd>) -> Done {
+    fn run(&self, id: u64, call: &Call, slot: u32, file: Option<OwnedFd>) -> Done {
         let steps = self.shared.progress.atomic(progress::STEPS);
-        self.shared.progress.atomic(progress::CALL).store(call.id, Relaxed);
+        self.shared.progress.atomic(progress::CALL).store(id, Relaxed);
         self.shared.progress.atomic(progress::GROUP).store(progress::NO_GROUP, Relaxed);
         steps.fetch_add(1, Relaxed);
         let start = Instant::now();
-        let slot = self.shared.slots.get(slot as usize).cloned();
-        let mut outcome = outcome::Outcome::new(call.limits, slot);
-        let result = self.program(&call).and_then(|(program, binding)| {
-            call::run(program, binding, &call, file, &self.shared.progress, &mut outcome)
+        let done = self.program(call).and_then(|(program, binding)| {
+            let slot = self.shared.slots.get(slot as usize).cloned();
+            let mut outcome = outcome::Outcome::new(binding.limits, slot);
+            let result = call::run(program, binding, call, file, &self.shared.progress, &mut outcome);
+            let memory_bytes = outcome.memory_bytes();
+            let (result, output, log_bytes) = outcome.deliver(result);
+            Ok(Done { result, output, log_bytes, memory_bytes, nanos: start.elapsed().as_nanos() as u64 })
         });
-        let memory_bytes = outcome.memory_bytes();
-        let (result, output, log_bytes) = outcome.deliver(result);
-        Done { id: call.id, result, output, log_bytes, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }
+        done.unwrap_or_else(|fault| Done {
+            result: Err(fault),
+            output: Output::Inline(Vec::new()),
+            log_bytes: 0,
+            memory_bytes: 0,
+            nanos: 0,
+        })
     }
 
     fn program(&self, call: &Call) -> Result<(&Program, &Binding), Fault> {

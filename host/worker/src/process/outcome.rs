@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, Limits};
+use sandbar_core::{Code, Fault, LOG_BYTES_MAX, Limits};
 use sandbar_sandbox::{Level, Refusal};
 use sandbar_store::Scratch;
 
@@ -16,12 +16,12 @@ pub(crate) const BATCH_PREFIX_BYTES: usize = 64;
 const ALIGNMENT: usize = 64;
 const LOG_LINES_MAX: usize = 10_000;
 /// The log may take this much of a slot besides the output.
-pub(crate) const LOG_SPACE_BYTES: u64 = 1 << 20;
+pub(crate) const LOG_SPACE_BYTES: u64 = 2 * LOG_BYTES_MAX;
 const MESSAGE_CHARS_MAX: usize = 4000;
 
 /// Collects what a call hands back, under its limits: here while it is little,
 /// then in the slot.
-pub(super) struct Outcome {
+pub(crate) struct Outcome {
     limits: Limits,
     /// Empty once it is in the slot.
     data: Vec<u8>,
@@ -35,7 +35,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn new(limits: Limits, slot: Option<Arc<Scratch>>) -> Self {
+    pub(crate) fn new(limits: Limits, slot: Option<Arc<Scratch>>) -> Self {
         Outcome {
             limits,
             data: Vec::new(),
@@ -48,17 +48,17 @@ impl Outcome {
         }
     }
 
-    pub(super) fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory_bytes
     }
 
-    pub(super) fn used_memory(&mut self, bytes: u64) {
+    pub(crate) fn used_memory(&mut self, bytes: u64) {
         self.memory_bytes = self.memory_bytes.max(bytes);
     }
 
     /// Appends a batch. Its buffers go to ascending multiples of 64 bytes, as its
     /// header should say; who reads it checks that.
-    pub(super) fn batch(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
+    pub(crate) fn batch(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
         let body: u64 = buffers.iter().map(|b| b.len().next_multiple_of(ALIGNMENT) as u64).sum();
         let more = (BATCH_PREFIX_BYTES + header.len().next_multiple_of(ALIGNMENT)) as u64 + body;
         let total = (self.data.len() + self.laid) as u64 + more;
@@ -74,7 +74,7 @@ impl Outcome {
     }
 
     /// Appends bytes as they are.
-    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
         self.append(bytes, 1)
     }
 
@@ -97,7 +97,7 @@ impl Outcome {
         Ok(())
     }
 
-    pub(super) fn log(&mut self, level: Level, message: &str) {
+    pub(crate) fn log(&mut self, level: Level, message: &str) {
         let cost = message.len() as u64 + 16;
         if cost > self.log_left || self.log.len() == LOG_LINES_MAX {
             self.log_dropped += 1;
@@ -114,7 +114,7 @@ impl Outcome {
     }
 
     /// Puts the log behind the data, and says where the node finds both.
-    pub(super) fn deliver(mut self, result: Result<(), Fault>) -> (Result<(), Fault>, Output, u64) {
+    pub(crate) fn deliver(mut self, result: Result<(), Fault>) -> (Result<(), Fault>, Output, u64) {
         if self.log_dropped > 0 {
             self.log.push((2, format!("({} more lines are over the limit log_bytes_max)", self.log_dropped)));
         }

@@ -1,0 +1,215 @@
+//! What a worker says a call handed back, checked: the worker may have been taken over by its guest.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_buffer::{Buffer, MutableBuffer};
+use arrow_schema::SchemaRef;
+use sandbar_batch::Header;
+use sandbar_core::{Code, Fault};
+use sandbar_store::Scratch;
+
+use super::{Completed, LogLine};
+use crate::process::BATCH_PREFIX_BYTES;
+use crate::protocol::{INLINE_BYTES_MAX, Output, Work};
+
+/// What `work` handed back, of which `output` says where it is and `log_bytes` how much of its end is the log.
+///
+/// # Errors
+/// When it is malformed.
+pub(super) fn unpack(work: &Work, slot: &Scratch, output: &Output, log_bytes: u64) -> Result<Completed, Fault> {
+    if log_bytes == 0 && matches!(output, Output::Inline(bytes) if bytes.is_empty()) && !matches!(work, Work::Describe)
+    {
+        return Ok(Completed::default());
+    }
+    let data = &fetch(slot, output)?;
+    let data_bytes = usize::try_from(log_bytes)
+        .ok()
+        .and_then(|log| data.len().checked_sub(log))
+        .ok_or_else(|| malformed("its log is longer than all of it"))?;
+    let mut completed = Completed { log: log_lines(&data[data_bytes..])?, ..Completed::default() };
+    if matches!(work, Work::Describe) {
+        completed.functions = postcard::from_bytes(&data[..data_bytes]).map_err(malformed)?;
+    } else {
+        completed.batches = batches(data, data_bytes)?;
+    }
+    Ok(completed)
+}
+
+/// Copies a call's output out of shared memory, before anyone looks at it.
+fn fetch(slot: &Scratch, output: &Output) -> Result<Buffer, Fault> {
+    match output {
+        Output::Inline(bytes) if bytes.len() <= INLINE_BYTES_MAX => Ok(aligned(bytes)),
+        Output::Inline(bytes) => {
+            Err(Fault::new(Code::Host, format!("a worker sent {} bytes in a message", bytes.len())))
+        }
+        Output::Slot(bytes) => {
+            let Some(bytes) = usize::try_from(*bytes).ok().filter(|b| *b <= slot.bytes()) else {
+                return Err(Fault::new(
+                    Code::Host,
+                    format!("a worker claims {bytes} bytes of output in a slot of {}", slot.bytes()),
+                ));
+            };
+            let mut copy = MutableBuffer::with_capacity(bytes);
+            // SAFETY: its capacity, of bytes that need not be initialised.
+            slot.read(0, unsafe { std::slice::from_raw_parts_mut(copy.as_mut_ptr().cast(), bytes) });
+            // SAFETY: as many as were just read.
+            unsafe { copy.set_len(bytes) };
+            Ok(copy.into())
+        }
+    }
+}
+
+fn aligned(bytes: &[u8]) -> Buffer {
+    let mut copy = MutableBuffer::with_capacity(bytes.len());
+    copy.extend_from_slice(bytes);
+    copy.into()
+}
+
+fn malformed(what: impl std::fmt::Display) -> Fault {
+    Fault::new(Code::BadOutput, format!("what it hands back is malformed: {what}"))
+}
+
+fn log_lines(bytes: &[u8]) -> Result<Vec<LogLine>, Fault> {
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let lines: Vec<(u8, String)> = postcard::from_bytes(bytes).map_err(malformed)?;
+    let level = |level| ["debug", "info", "warn"].get(usize::from(level)).copied().unwrap_or("error");
+    Ok(lines.into_iter().map(|(l, message)| LogLine { level: level(l), message }).collect())
+}
+
+/// Reads batches as `process::outcome` lays them, trusting nothing.
+fn batches(data: &Buffer, end: usize) -> Result<Vec<RecordBatch>, Fault> {
+    let mut out = Vec::new();
+    let mut schema: Option<(Vec<u8>, SchemaRef)> = None;
+    let mut at = 0usize;
+    while at < end {
+        let number = |at: usize| {
+            data.get(at..at + 8).map(|b| u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
+        };
+        let lengths = number(at)
+            .zip(number(at + 8))
+            .and_then(|(h, b)| Some((usize::try_from(h).ok()?, usize::try_from(b).ok()?)));
+        let (header_bytes, body_bytes) = lengths.ok_or_else(|| malformed("it ends in the middle of a batch"))?;
+        let body_at = (at + BATCH_PREFIX_BYTES).checked_add(header_bytes).and_then(|b| b.checked_next_multiple_of(64));
+        let next = body_at.and_then(|b| b.checked_add(body_bytes)).filter(|next| *next <= end);
+        let (Some(body_at), Some(next)) = (body_at, next) else {
+            return Err(malformed("it ends in the middle of a batch"));
+        };
+        let header =
+            Header::parse(&data[at + BATCH_PREFIX_BYTES..at + BATCH_PREFIX_BYTES + header_bytes]).map_err(malformed)?;
+        let known = match &schema {
+            Some((bytes, schema)) if bytes == header.schema_bytes() => schema.clone(),
+            _ => Arc::new(sandbar_batch::decode_schema(header.schema_bytes()).map_err(malformed)?),
+        };
+        schema = Some((header.schema_bytes().to_vec(), known.clone()));
+        let body = data.slice_with_length(body_at, body_bytes);
+        out.push(sandbar_batch::read(&header, known, &body).map_err(malformed)?);
+        at = next;
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{ArrayRef, Float64Array, StringArray};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use sandbar_core::Limits;
+    use sandbar_sandbox::Level;
+
+    use super::*;
+    use crate::process::Outcome;
+    use crate::protocol::{FromWorker, Groups, Payload};
+
+    const SLOT_BYTES: usize = 64 << 10;
+
+    fn process() -> Work {
+        Work::Process(Payload::Inline { header: Vec::new(), body: Vec::new() })
+    }
+
+    fn fit() -> Work {
+        let groups = Groups { count: 0, table_at: 0, extra_at: 0, extra_bytes: 0 };
+        Work::Fit(Payload::Inline { header: Vec::new(), body: Vec::new() }, groups)
+    }
+
+    fn batch(rows: usize) -> RecordBatch {
+        let numbers = Float64Array::from_iter((0..rows).map(|row| (row % 3 > 0).then_some(row as f64)));
+        let texts = StringArray::from_iter_values((0..rows).map(|row| "abc".repeat(row % 4)));
+        RecordBatch::try_from_iter([("x", Arc::new(numbers) as ArrayRef), ("s", Arc::new(texts))]).unwrap()
+    }
+
+    /// What a worker delivers that was given batches of so many rows, and a line of log.
+    fn delivered(rows: &[usize], log: bool) -> (Arc<Scratch>, Output, u64) {
+        let slot = Arc::new(Scratch::new(SLOT_BYTES).unwrap());
+        let mut outcome = Outcome::new(Limits::default(), Some(slot.clone()));
+        for rows in rows {
+            let encoded = sandbar_batch::encode(&batch(*rows)).unwrap();
+            let buffers: Vec<&[u8]> = encoded.buffers.iter().map(|(_, bytes)| bytes.as_slice()).collect();
+            outcome.batch(&encoded.header, &buffers).unwrap();
+        }
+        if log {
+            outcome.log(Level::Warn, "careful");
+        }
+        let (result, output, log_bytes) = outcome.deliver(Ok(()));
+        result.unwrap();
+        (slot, output, log_bytes)
+    }
+
+    #[test]
+    fn what_a_call_hands_back_arrives() {
+        for (rows, log) in [(&[][..], false), (&[], true), (&[3], false), (&[0, 700, 1], true), (&[900, 900], false)] {
+            let (slot, output, log_bytes) = delivered(rows, log);
+            let completed = unpack(&process(), &slot, &output, log_bytes).unwrap();
+            assert_eq!(completed.batches, rows.iter().map(|rows| batch(*rows)).collect::<Vec<_>>(), "{rows:?}");
+            let line = LogLine { level: "warn", message: "careful".to_owned() };
+            assert_eq!(completed.log, if log { vec![line] } else { Vec::new() });
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn damage_is_found_or_harmless(
+            rows in vec(0usize..200, 0..4),
+            log in any::<bool>(),
+            damage in vec((any::<u16>(), any::<u8>()), 0..6),
+            claim in proptest::option::of(any::<u64>()),
+        ) {
+            let (slot, mut output, mut log_bytes) = delivered(&rows, log);
+            for (at, value) in damage {
+                // Most of it at the start, where lengths are.
+                let at = usize::from(if value % 2 == 0 { at } else { at % 256 });
+                match &mut output {
+                    Output::Inline(bytes) if bytes.is_empty() => {}
+                    Output::Inline(bytes) => {
+                        let at = at % bytes.len();
+                        bytes[at] = value;
+                    }
+                    Output::Slot(_) => slot.write(at % SLOT_BYTES, &[value]),
+                }
+            }
+            match (claim, &mut output) {
+                (Some(claim), Output::Slot(bytes)) if claim % 2 == 0 => *bytes = claim >> (claim % 64),
+                (Some(claim), _) => log_bytes = claim >> (claim % 64),
+                (None, _) => {}
+            }
+            for work in [process(), fit(), Work::Describe] {
+                if let Ok(completed) = unpack(&work, &slot, &output, log_bytes) {
+                    for column in completed.batches.iter().flat_map(RecordBatch::columns) {
+                        column.to_data().validate_full().unwrap();
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn bytes_are_a_message_or_an_error(bytes in vec(any::<u8>(), 0..300)) {
+            if let Ok(FromWorker::Done { done, .. }) = postcard::from_bytes(&bytes) {
+                prop_assert!(done.len() <= bytes.len());
+            }
+        }
+    }
+}
