@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The checkout that these tests were built from.
 pub fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the checkout")
+    Path::new(env!("SANDBAR_MANIFEST")).parent().expect("a file lies in a folder")
 }
 
 /// The host program: `SANDBAR_HOST`, or the one in the folder that cargo built

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 use crate::CliError;
 
-/// The guest SDK of the checkout this program was built from.
-const SDK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../guest-sdk");
+/// The `Cargo.toml` of the checkout this program was built from; `.cargo/config.toml` says why not by cargo's own words.
+const MANIFEST: &str = match option_env!("SANDBAR_MANIFEST") {
+    Some(manifest) => manifest,
+    None => concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"),
+};
 
 pub(crate) fn create(name: &str, sdk: Option<&Path>) -> Result<(), CliError> {
     let crate_name = Path::new(name).file_name().and_then(|n| n.to_str()).unwrap_or_default();
@@ -21,7 +24,7 @@ pub(crate) fn create(name: &str, sdk: Option<&Path>) -> Result<(), CliError> {
     if folder.exists() {
         return Err(CliError::Usage(format!("{} is there already", folder.display())));
     }
-    let sdk = sdk.map_or_else(|| PathBuf::from(SDK), Path::to_path_buf);
+    let sdk = sdk.map_or_else(|| Path::new(MANIFEST).with_file_name("guest-sdk"), Path::to_path_buf);
     let sdk = fs::canonicalize(&sdk).map_err(|e| {
         CliError::Usage(format!("the guest SDK is not in {}: {e}; say where with --sdk", sdk.display()))
     })?;

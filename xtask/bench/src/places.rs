@@ -8,7 +8,7 @@ use crate::report::say;
 
 /// The checkout that this program was built from.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_owned()
+    Path::new(env!("SANDBAR_MANIFEST")).parent().unwrap_or(Path::new(".")).to_owned()
 }
 
 /// The folder of what cargo builds: this program is in its `release`.

@@ -68,7 +68,7 @@ pub struct ScanOptions {
 
 impl Default for ScanOptions {
     fn default() -> Self {
-        ScanOptions { batch_rows: std::env::var("BR").ok().and_then(|v| v.parse().ok()).unwrap_or(65_536), morsel_bytes: std::env::var("MB").ok().and_then(|v| v.parse().ok()).unwrap_or(16 << 20) }
+        ScanOptions { batch_rows: 65_536, morsel_bytes: 16 << 20 }
     }
 }
 

@@ -131,13 +131,13 @@ impl Worker<'_> {
         self.shared.progress.atomic(progress::GROUP).store(progress::NO_GROUP, Relaxed);
         steps.fetch_add(1, Relaxed);
         let start = Instant::now();
-        let done = self.program(call).and_then(|(program, binding)| {
+        let done = self.program(call).map(|(program, binding)| {
             let slot = self.shared.slots.get(slot as usize).cloned();
             let mut outcome = outcome::Outcome::new(binding.limits, slot);
             let result = call::run(program, binding, call, file, &self.shared.progress, &mut outcome);
             let memory_bytes = outcome.memory_bytes();
             let (result, output, log_bytes) = outcome.deliver(result);
-            Ok(Done { result, output, log_bytes, memory_bytes, nanos: start.elapsed().as_nanos() as u64 })
+            Done { result, output, log_bytes, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }
         });
         done.unwrap_or_else(|fault| Done {
             result: Err(fault),

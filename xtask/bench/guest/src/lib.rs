@@ -10,7 +10,7 @@ mod guest;
 pub const FUNCTIONS: [&str; 5] = ["nothing", "copy", "stream", "map", "out"];
 
 /// Bytes of the chunk that `stream` reuses.
-pub const CHUNK_BYTES: usize = 128 << 10;
+pub const CHUNK_BYTES: usize = 512 << 10;
 
 /// What is computed of every input: cheap enough that the way in shows.
 pub fn sum(words: &[u64]) -> u64 {
