@@ -5,9 +5,7 @@ mod fit;
 mod input;
 mod outcome;
 
-#[cfg(test)]
-pub(crate) use outcome::Outcome;
-pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES};
+pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES, Outcome};
 
 use std::collections::HashMap;
 use std::io;
@@ -133,7 +131,7 @@ impl Worker<'_> {
         let start = Instant::now();
         let done = self.program(call).map(|(program, binding)| {
             let slot = self.shared.slots.get(slot as usize).cloned();
-            let mut outcome = outcome::Outcome::new(binding.limits, slot);
+            let mut outcome = Outcome::new(binding.limits, slot);
             let result = call::run(program, binding, call, file, &self.shared.progress, &mut outcome);
             let memory_bytes = outcome.memory_bytes();
             let (result, output, log_bytes) = outcome.deliver(result);
