@@ -47,6 +47,8 @@ impl Link {
         let child = Command::new(&options.program)
             .arg(WORKER_ARGUMENT)
             .env_clear()
+            // A worker's own heap is small: the first page of it would be one of 2 MiB, all cleared.
+            .env("MIMALLOC_ALLOW_THP", "0")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
