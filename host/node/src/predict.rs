@@ -236,7 +236,9 @@ impl Run {
         let before = part.failed;
         let all: u64 = call.groups.iter().map(|g| g.rows.len() as u64).sum();
         let mut settled = 0;
-        match node.pool.call(request).await {
+        let called = node.pool.call(request).await;
+        node.progress.log(&self.models.binding(call.trainer).name, &called.log);
+        match called.result {
             Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
             Err(fault) => {
                 part.failure.get_or_insert_with(|| fault.to_string());

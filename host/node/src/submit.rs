@@ -326,7 +326,9 @@ async fn train_unit(running: &Running, unit: Unit) -> Result<(Unit, Option<Recor
 async fn fit(running: &Running, mut request: Request, groups: usize) -> Result<Fitted, NodeError> {
     let mut fitted = Fitted::new(groups);
     loop {
-        let completed = match running.pool.call(request.clone()).await {
+        let called = running.pool.call(request.clone()).await;
+        running.progress.log(&request.binding.name, &called.log);
+        let completed = match called.result {
             Ok(completed) => completed,
             Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
             Err(fault) => {
@@ -335,7 +337,6 @@ async fn fit(running: &Running, mut request: Request, groups: usize) -> Result<F
                 return Ok(fitted);
             }
         };
-        running.progress.log(&request.binding.name, &completed.log);
         let mut settled = fitted.add(&completed.batches)?;
         settled.extend(completed.lost_groups.iter().map(|(g, _)| *g));
         fitted.faults.extend(completed.lost_groups);

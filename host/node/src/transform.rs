@@ -78,9 +78,9 @@ impl Transform {
         let input = self.project(&batch).map_err(|f| f.of(&self.udf))?;
         let work = Work::Process(input::of_batch(pool, &input).map_err(|f| f.of(&self.udf))?);
         let request = Request { binding: self.callable.binding.clone(), seed, work, without: Vec::new() };
-        let completed = pool.call(request).await?;
-        self.progress.log(&self.udf, &completed.log);
-        let out = completed.batches;
+        let called = pool.call(request).await;
+        self.progress.log(&self.udf, &called.log);
+        let out = called.result?.batches;
         let wrong = |what: String| Fault::new(Code::BadOutput, what).of(&self.udf);
         let Some(first) = out.first() else { return Err(wrong("it hands back no batch".into())) };
         let joined = match out.as_slice() {

@@ -22,6 +22,6 @@ mod protocol;
 mod socket;
 
 pub use compiler::{COMPILER_ARGUMENT, Compiled, Compiler, run_compiler};
-pub use pool::{Answer, Binding, Completed, LogLine, Pool, PoolOptions, Request, peak_memory_bytes};
+pub use pool::{Answer, Binding, Called, Completed, LogLine, Pool, PoolOptions, Request, peak_memory_bytes};
 pub use process::{WORKER_ARGUMENT, run_worker};
 pub use protocol::{Groups, Payload, Work};

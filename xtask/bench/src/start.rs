@@ -51,7 +51,7 @@ async fn calls_per_second(component: &std::path::Path, function: u32, workers: u
         without: Vec::new(),
     };
     for _ in 0..workers {
-        pool.call(request()).await?;
+        pool.call(request()).await.result?;
     }
     let mut rates = Vec::new();
     for _ in 0..RUNS {
@@ -63,7 +63,7 @@ async fn calls_per_second(component: &std::path::Path, function: u32, workers: u
             if several.is_empty() {
                 answers.recv_many(&mut several, ANSWERS_MAX).await;
             }
-            several.pop().ok_or("the workers are gone")?.result?;
+            several.pop().ok_or("the workers are gone")?.called.result?;
             if token < CALLS {
                 pool.submit(request(), token, &to)?;
             }

@@ -9,31 +9,48 @@ use sandbar_batch::Header;
 use sandbar_core::{Code, Fault};
 use sandbar_store::Scratch;
 
-use super::{Completed, LogLine};
+use super::{Called, Completed, LogLine};
 use crate::process::BATCH_PREFIX_BYTES;
 use crate::protocol::{INLINE_BYTES_MAX, Output, Work};
 
-/// What `work` handed back, of which `output` says where it is and `log_bytes` how much of its end is the log.
-///
-/// # Errors
-/// When it is malformed.
-pub(super) fn unpack(work: &Work, slot: &Scratch, output: &Output, log_bytes: u64) -> Result<Completed, Fault> {
-    if log_bytes == 0 && matches!(output, Output::Inline(bytes) if bytes.is_empty()) && !matches!(work, Work::Describe)
-    {
-        return Ok(Completed::default());
+/// What came of `work`, whose worker says that it ended with `result`: `output` says where what it handed back
+/// is, `log_bytes` how much of its end is the log.
+pub(super) fn unpack(
+    work: &Work,
+    slot: &Scratch,
+    output: &Output,
+    log_bytes: u64,
+    result: Result<(), Fault>,
+) -> Called {
+    let nothing = log_bytes == 0 && matches!(output, Output::Inline(bytes) if bytes.is_empty());
+    if nothing && !matches!(work, Work::Describe) {
+        return Called { log: Vec::new(), result: result.map(|()| Completed::default()) };
     }
-    let data = &fetch(slot, output)?;
-    let data_bytes = usize::try_from(log_bytes)
+    match opened(slot, output, log_bytes) {
+        Ok((data, end, log)) => Called { log, result: result.and_then(|()| completed(work, &data, end)) },
+        Err(malformed) => Called::from(result.err().unwrap_or(malformed)),
+    }
+}
+
+/// An output, where its data ends, and the log behind.
+fn opened(slot: &Scratch, output: &Output, log_bytes: u64) -> Result<(Buffer, usize, Vec<LogLine>), Fault> {
+    let data = fetch(slot, output)?;
+    let end = usize::try_from(log_bytes)
         .ok()
         .and_then(|log| data.len().checked_sub(log))
         .ok_or_else(|| malformed("its log is longer than all of it"))?;
-    let mut completed = Completed { log: log_lines(&data[data_bytes..])?, ..Completed::default() };
-    if matches!(work, Work::Describe) {
-        completed.functions = postcard::from_bytes(&data[..data_bytes]).map_err(malformed)?;
-    } else {
-        completed.batches = batches(data, data_bytes)?;
-    }
-    Ok(completed)
+    let log = log_lines(&data[end..])?;
+    Ok((data, end, log))
+}
+
+fn completed(work: &Work, data: &Buffer, end: usize) -> Result<Completed, Fault> {
+    Ok(match work {
+        Work::Describe => {
+            let functions = postcard::from_bytes(&data[..end]).map_err(malformed)?;
+            Completed { functions, ..Completed::default() }
+        }
+        _ => Completed { batches: batches(data, end)?, ..Completed::default() },
+    })
 }
 
 /// Copies a call's output out of shared memory, before anyone looks at it.
@@ -161,10 +178,17 @@ mod tests {
     fn what_a_call_hands_back_arrives() {
         for (rows, log) in [(&[][..], false), (&[], true), (&[3], false), (&[0, 700, 1], true), (&[900, 900], false)] {
             let (slot, output, log_bytes) = delivered(rows, log);
-            let completed = unpack(&process(), &slot, &output, log_bytes).unwrap();
-            assert_eq!(completed.batches, rows.iter().map(|rows| batch(*rows)).collect::<Vec<_>>(), "{rows:?}");
+            let failed = unpack(&process(), &slot, &output, log_bytes, Err(malformed("on purpose")));
+            assert!(failed.result.is_err());
+            let called = unpack(&process(), &slot, &output, log_bytes, Ok(()));
+            assert_eq!(failed.log, called.log);
+            assert_eq!(
+                called.result.unwrap().batches,
+                rows.iter().map(|rows| batch(*rows)).collect::<Vec<_>>(),
+                "{rows:?}"
+            );
             let line = LogLine { level: "warn", message: "careful".to_owned() };
-            assert_eq!(completed.log, if log { vec![line] } else { Vec::new() });
+            assert_eq!(called.log, if log { vec![line] } else { Vec::new() });
         }
     }
 
@@ -197,7 +221,7 @@ mod tests {
                 (None, _) => {}
             }
             for work in [process(), fit(), Work::Describe] {
-                if let Ok(completed) = unpack(&work, &slot, &output, log_bytes) {
+                if let Ok(completed) = unpack(&work, &slot, &output, log_bytes, Ok(())).result {
                     for column in completed.batches.iter().flat_map(RecordBatch::columns) {
                         column.to_data().validate_full().unwrap();
                     }

@@ -196,14 +196,13 @@ impl Driver {
         for (sent, done) in all.drain(..done.len()).zip(done) {
             let mut item = sent.item;
             let taken = if let Output::Slot(bytes) = done.output { bytes as usize } else { 0 };
-            let completed = done.result.and_then(|()| {
-                let mut completed = unpack(&item.request.work, link.slot(slot), &done.output, done.log_bytes)?;
+            let mut called = unpack(&item.request.work, link.slot(slot), &done.output, done.log_bytes, done.result);
+            if let Ok(completed) = &mut called.result {
                 (completed.memory_bytes, completed.nanos) = (done.memory_bytes, done.nanos);
                 completed.lost_groups = std::mem::take(&mut item.lost_groups);
-                Ok(completed)
-            });
+            }
             link.release(slot, taken);
-            item.answer(completed);
+            item.answer(called);
         }
         all.into_iter().rev().for_each(|sent| self.again.push_front(sent.item));
         Ok(())
@@ -228,10 +227,10 @@ impl Driver {
     async fn refuse_all(&mut self, why: &str) {
         let fault = Fault::new(Code::Host, why);
         for item in self.again.drain(..) {
-            item.answer(Err(fault.clone()));
+            item.answer(fault.clone().into());
         }
         while let Ok(item) = self.queue.recv().await {
-            item.answer(Err(fault.clone()));
+            item.answer(fault.clone().into());
         }
     }
 }
@@ -261,7 +260,7 @@ fn after_death(mut item: Box<Item>, group: Option<u32>, end: &End, how: &str) ->
             Some(item)
         }
         _ => {
-            item.answer(Err(fault));
+            item.answer(fault.into());
             None
         }
     }

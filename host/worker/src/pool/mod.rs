@@ -103,12 +103,19 @@ pub struct Completed {
     pub functions: Vec<Function>,
     /// Groups that took a worker's life, each with why.
     pub lost_groups: Vec<(u32, Fault)>,
-    /// What it logged.
-    pub log: Vec<LogLine>,
     /// Most linear memory it had, in bytes.
     pub memory_bytes: u64,
     /// How long it ran, in nanoseconds, in the worker.
     pub nanos: u64,
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub struct Called {
+    /// What it logged, unless it took its worker's life.
+    pub log: Vec<LogLine>,
+    /// What it handed back.
+    pub result: Result<Completed, Fault>,
 }
 
 /// What came of a call that was [submitted](Pool::submit).
@@ -116,12 +123,18 @@ pub struct Completed {
 pub struct Answer {
     /// What it was submitted with.
     pub token: u64,
-    /// What it handed back.
-    pub result: Result<Completed, Fault>,
+    /// What came of it.
+    pub called: Called,
 }
 
 fn gone() -> Fault {
     Fault::new(Code::Host, "the workers are gone")
+}
+
+impl From<Fault> for Called {
+    fn from(fault: Fault) -> Self {
+        Called { log: Vec::new(), result: Err(fault) }
+    }
 }
 
 /// Workers and the queue before them. Dropping it ends the workers.
@@ -160,7 +173,7 @@ struct Item {
 /// Who is told what came of a call.
 #[derive(Debug)]
 enum Reply {
-    One(oneshot::Sender<Result<Completed, Fault>>),
+    One(oneshot::Sender<Called>),
     Many(mpsc::UnboundedSender<Answer>, u64),
 }
 
@@ -173,12 +186,12 @@ impl Item {
         }
     }
 
-    fn answer(self, result: Result<Completed, Fault>) {
-        let result = result.map_err(|fault| fault.of(&self.request.binding.name));
+    fn answer(self, mut called: Called) {
+        called.result = called.result.map_err(|fault| fault.of(&self.request.binding.name));
         // Whoever asked may have gone; then nobody wants the answer.
         match self.reply {
-            Reply::One(to) => _ = to.send(result),
-            Reply::Many(to, token) => _ = to.send(Answer { token, result }),
+            Reply::One(to) => _ = to.send(called),
+            Reply::Many(to, token) => _ = to.send(Answer { token, called }),
         }
     }
 }
@@ -227,10 +240,12 @@ impl Pool {
     }
 
     /// Runs a call. Cancelled when dropped: a call that waits is not begun.
-    pub async fn call(&self, request: Request) -> Result<Completed, Fault> {
+    pub async fn call(&self, request: Request) -> Called {
         let (reply, answer) = oneshot::channel();
-        self.enqueue(request, Reply::One(reply))?;
-        answer.await.map_err(|_| gone())?
+        match self.enqueue(request, Reply::One(reply)) {
+            Ok(()) => answer.await.unwrap_or_else(|_| gone().into()),
+            Err(fault) => fault.into(),
+        }
     }
 
     /// Has a call run whose answer goes to `answers` with `token`: for many calls, whose answers are

@@ -48,6 +48,13 @@ pub fn batch_refuses(_batch: RecordBatch) -> Result<RecordBatch, String> {
     Err("no, ".repeat(1 << 20))
 }
 
+/// Says something, and refuses.
+#[batch]
+pub fn batch_complains(_batch: RecordBatch) -> Result<RecordBatch, String> {
+    sandbar_guest::log::warn!("I have seen better rows");
+    Err("not with me".to_owned())
+}
+
 /// Panics at one value.
 #[scalar]
 pub fn scalar_panics(x: f64) -> f64 {

@@ -12,6 +12,7 @@ const TRANSFORMS: &[(&str, Outcome)] = &[
     ("batch_panics",         Job("panic", "3 columns are too many for me")),
     ("batch_gives_too_much", Job("output-limit", "the limit is 4194304 (output_bytes_max)")),
     ("batch_refuses",        Job("refused", "no, no, ")),
+    ("batch_complains",      Job("refused", "batch_complains: warn: I have seen better rows")),
     ("scalar_panics",        Job("panic", "3 is more than I can take")),
     ("scalar_divides",       Job("panic", "divide by zero")),
 ];
