@@ -2,7 +2,7 @@ use sandbar_guest::prelude::*;
 
 #[batch]
 fn takes_a_number(a: i64) -> RecordBatch {
-    unimplemented!("{a}")
+    std::process::exit(a as i32)
 }
 
 #[batch]
