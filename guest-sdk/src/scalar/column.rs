@@ -92,7 +92,7 @@ impl Emission<'_> {
         let of = Some((self.rows, self.nulls, lengths));
         if self.last.of != of {
             let lengths = &lengths[..=buffers.len()];
-            let header = sandbar_batch::single_column_header(self.schema, self.rows, self.nulls, lengths);
+            let header = sandbar_batch::flat_header(self.schema, self.rows, &[(self.nulls, lengths)]);
             *self.last = LastHeader { bytes: header.map_err(|e| e.to_string())?, of };
         }
         let mut present = [&[][..]; 3];

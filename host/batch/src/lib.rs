@@ -34,7 +34,7 @@ mod write;
 pub use header::{ALIGNMENT, Header, HeaderError};
 pub use read::{read, read_trusted};
 pub use schema::{decode_schema, encode_schema};
-pub use write::{Encoded, encode, single_column_header};
+pub use write::{Encoded, encode, flat_header};
 
 /// Why bytes are not a batch, or a batch can't be laid out.
 #[derive(Debug, thiserror::Error)]

@@ -58,22 +58,18 @@ pub fn encode(batch: &RecordBatch) -> Result<Encoded, LayoutError> {
     })
 }
 
-/// The header of a batch of one column without children, whose buffers (the
-/// validity first, empty when there are no nulls) the caller lays at ascending
-/// multiples of [`ALIGNMENT`].
-pub fn single_column_header(
-    schema: &Schema,
-    rows: usize,
-    nulls: usize,
-    buffer_bytes: &[usize],
-) -> Result<Vec<u8>, LayoutError> {
-    let mut buffers = Vec::with_capacity(buffer_bytes.len());
+/// The header of a batch of columns without children: of each column, how many rows are null, and the bytes of
+/// its buffers (the validity first, empty when there are no nulls). The caller lays them at ascending multiples of
+/// [`ALIGNMENT`], those of one column behind those of the one before.
+pub fn flat_header(schema: &Schema, rows: usize, columns: &[(usize, &[usize])]) -> Result<Vec<u8>, LayoutError> {
+    let nodes: Vec<_> = columns.iter().map(|(nulls, _)| (rows as u64, *nulls as u64)).collect();
+    let mut buffers = Vec::with_capacity(columns.iter().map(|(_, lengths)| lengths.len()).sum());
     let mut end = 0;
-    for len in buffer_bytes {
+    for len in columns.iter().flat_map(|(_, lengths)| *lengths) {
         buffers.push((end as u64, *len as u64));
         end += len.next_multiple_of(ALIGNMENT);
     }
-    Ok(header::build(&encode_schema(schema)?, rows, &[(rows as u64, nulls as u64)], &buffers, end))
+    Ok(header::build(&encode_schema(schema)?, rows, &nodes, &buffers, end))
 }
 
 struct Body {

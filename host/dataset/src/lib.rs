@@ -19,7 +19,8 @@ mod scan;
 
 pub use error::DatasetError;
 pub use group::{
-    FailedGroup, Grouper, Grouping, MemoryBudget, MorselGrouper, Partitions, Unit, UnitGroup, describe_key, numbers,
+    FailedGroup, Grouper, Grouping, Heap, MemoryBudget, MorselGrouper, Partitions, Unit, UnitGroup, UnitMemory,
+    UnitShape, describe_key, numbers,
 };
 pub use output::{ParquetOutput, read_metadata};
 pub use scan::{BatchStream, Morsel, Scan, ScanOptions, Source};

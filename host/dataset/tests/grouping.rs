@@ -12,7 +12,7 @@ use arrow_array::{
     RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
 };
 use sandbar_core::{Code, Seed, split_test};
-use sandbar_dataset::{DatasetError, Grouper, Grouping, MemoryBudget, Unit, describe_key};
+use sandbar_dataset::{DatasetError, Grouper, Grouping, Heap, MemoryBudget, Unit, UnitMemory, UnitShape, describe_key};
 
 /// How rows are taken in.
 #[derive(Debug, Clone, Copy)]
@@ -66,14 +66,14 @@ fn group(files: &[RecordBatch], grouping: &Grouping, way: Way) -> Result<Vec<Vec
     assert_eq!(grouper.usage().1 > 0, way.budget_bytes < 1 << 20 && !morsels.is_empty(), "{way:?}");
     let partitions = grouper.finish()?;
     assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "a spill file has a name");
-    (0..partitions.len()).map(|p| partitions.units(p)).collect()
+    (0..partitions.len()).map(|p| partitions.units(p, |shape| Ok(Heap::new(shape)))).collect()
 }
 
 /// Everything about a unit, floats as bits.
 fn fingerprint(unit: &Unit) -> impl PartialEq + std::fmt::Debug + use<> {
-    let bits = |a: &ArrayRef| a.as_primitive::<Float64Type>().values().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-    let columns: Vec<_> = unit.batch.columns().iter().map(bits).collect();
-    let tests: Vec<_> = unit.test_targets.iter().map(|v| v.to_bits()).collect();
+    let bits = |numbers: &[f64]| numbers.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+    let columns: Vec<_> = (0..unit.shape.columns).map(|c| bits(unit.column(c))).collect();
+    let tests = bits(unit.test_targets());
     (unit.keys.clone(), unit.groups.clone(), columns, tests, unit.failed.clone(), unit.skipped)
 }
 
@@ -85,12 +85,12 @@ fn collect(partitions: &[Vec<Unit>]) -> BTreeMap<String, (Rows, Rows)> {
     for unit in partitions.iter().flatten() {
         assert_eq!(unit.keys.num_rows(), unit.groups.len());
         assert_eq!(
-            unit.batch.num_rows(),
+            unit.shape.rows,
             unit.groups.iter().map(|g| (g.train_rows + g.test_rows) as usize).sum::<usize>()
         );
-        let mut tests = unit.test_targets.iter();
+        let mut tests = unit.test_targets().iter();
         let row = |row: u32| -> Vec<f64> {
-            unit.batch.columns().iter().map(|c| c.as_primitive::<Float64Type>().value(row as usize)).collect()
+            (0..unit.shape.columns).map(|c| unit.column(c)[row as usize]).collect()
         };
         let mut expected_first = 0;
         for (index, group) in unit.groups.iter().enumerate() {
@@ -287,7 +287,40 @@ fn units_are_cut_at_groups_and_sorted() {
         let keys =
             partition.iter().flat_map(|u| u.keys.column(0).as_primitive::<arrow_array::types::Int32Type>().values());
         assert!(keys.clone().zip(keys.skip(1)).all(|(a, b)| a < b), "groups of a partition are sorted");
-        assert!(partition.iter().all(|u| u.batch.num_rows() * 3 * 8 <= unit_bytes));
+        assert!(partition.iter().all(|u| u.shape.rows * 3 * 8 <= unit_bytes));
+    }
+}
+
+/// Memory that something stood in before.
+struct Used(Vec<f64>, Vec<f64>);
+
+impl UnitMemory for Used {
+    fn room(&mut self) -> (&mut [f64], &mut [f64]) {
+        (&mut self.0, &mut self.1)
+    }
+}
+
+#[test]
+fn all_of_the_memory_is_written() {
+    let before = f64::from_bits(0x5ec3_e75e_c3e7_5ec3);
+    let n: ArrayRef = Arc::new(Int32Array::from_iter_values((0..10_000).map(|i| i % 777)));
+    let rows = batch(10_000, 11, vec![("k", n)]);
+    for (unit_bytes, min_rows) in [(1, 1), (5_000, 13), (1 << 20, 1)] {
+        let grouping = Grouping { unit_bytes, min_rows, ..grouping(&["k"]) };
+        let grouper = Grouper::new(grouping, &rows.schema(), Vec::new(), MemoryBudget::default()).expect("a grouper");
+        let mut morsel = grouper.morsel(0, 0).expect("a morsel");
+        morsel.push(&rows).and_then(|()| morsel.finish()).expect("rows");
+        let partitions = grouper.finish().expect("partitions");
+        let used = |shape: &UnitShape| -> Result<Used, DatasetError> {
+            Ok(Used(vec![before; shape.numbers()], vec![before; shape.test_rows]))
+        };
+        for unit in (0..partitions.len()).flat_map(|p| partitions.units(p, used).expect("units")) {
+            let Used(numbers, tests) = &unit.memory;
+            assert!(numbers.iter().chain(tests).all(|n| n.to_bits() != before.to_bits()));
+            for column in numbers.chunks_exact(unit.shape.stride().max(1)) {
+                assert!(column[unit.shape.rows..].iter().all(|n| n.to_bits() == 0), "zeros between columns");
+            }
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! Batches and units of groups as inputs of calls.
 
+use std::io;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use arrow_buffer::Buffer;
+use arrow_schema::Schema;
 use sandbar_batch::Encoded;
 use sandbar_core::{Code, Fault};
-use sandbar_dataset::Unit;
-use sandbar_store::{Lent, Part};
+use sandbar_dataset::{UnitGroup, UnitMemory, UnitShape};
+use sandbar_store::{Draft, Lent, Part};
 use sandbar_worker::{Groups, Payload, Pool};
 
 /// Inputs up to this size go inside the message.
@@ -26,22 +27,71 @@ pub(crate) fn of_batch(pool: &Pool, batch: &RecordBatch) -> Result<Payload, Faul
         let body = encoded.body();
         return Ok(Payload::Inline { header: encoded.header, body });
     }
-    let (file, _) = write(pool, &encoded, &[])?;
+    let (file, []) = write(pool, &encoded, [])?;
     Ok(Payload::File { file, body_bytes: encoded.body_bytes as u64, header_bytes: encoded.header.len() as u64 })
 }
 
-/// The groups of a unit as the input of trainers.
-pub(crate) fn of_unit(pool: &Pool, unit: &Unit) -> Result<(Payload, Groups), Fault> {
-    let encoded = encode(&unit.batch)?;
-    let mut table = Vec::with_capacity(unit.groups.len() * GROUP_BYTES);
-    for group in &unit.groups {
-        for number in [group.first_row, group.train_rows, group.test_rows, 0] {
-            table.extend_from_slice(&number.to_le_bytes());
-        }
-        table.extend_from_slice(&group.seed.to_le_bytes());
+/// The memory of a unit, which becomes the input of trainers.
+pub(crate) struct UnitInput {
+    draft: Draft,
+    shape: UnitShape,
+    header: Vec<u8>,
+    /// Where header, table of groups and test targets go.
+    places: [usize; 3],
+}
+
+impl UnitInput {
+    /// Memory for a unit of this shape, whose columns are those of `schema`.
+    pub(crate) fn reserve(pool: &Pool, schema: &Schema, shape: &UnitShape) -> Result<UnitInput, Fault> {
+        let column = [0, size_of::<f64>() * shape.rows];
+        let header = sandbar_batch::flat_header(schema, shape.rows, &vec![(0, &column[..]); shape.columns])
+            .map_err(|e| Fault::new(Code::Columns, e.to_string()))?;
+        let lengths = [header.len(), GROUP_BYTES * shape.groups, size_of::<f64>() * shape.test_rows];
+        let (places, end) = places(body_bytes(shape), lengths);
+        Ok(UnitInput { draft: pool.draft(end)?, shape: *shape, header, places })
     }
-    let targets = Buffer::from_slice_ref(&unit.test_targets);
-    with_groups(pool, &encoded, unit.groups.len(), &table, &targets)
+
+    /// The input, now that the numbers are in it.
+    pub(crate) fn lend(self, groups: &[UnitGroup]) -> Result<(Payload, Groups), Fault> {
+        let mut table = Vec::with_capacity(groups.len() * GROUP_BYTES);
+        for group in groups {
+            for number in [group.first_row, group.train_rows, group.test_rows, 0] {
+                table.extend_from_slice(&number.to_le_bytes());
+            }
+            table.extend_from_slice(&group.seed.to_le_bytes());
+        }
+        let [header_at, table_at, targets_at] = self.places;
+        let target_bytes = size_of::<f64>() * self.shape.test_rows;
+        let body_bytes = body_bytes(&self.shape);
+        let parts = [
+            Part::Written(0, body_bytes),
+            Part::Bytes(header_at, &self.header),
+            Part::Bytes(table_at, &table),
+            Part::Written(targets_at, target_bytes),
+        ];
+        let file = Arc::new(self.draft.lend(&parts).map_err(no_memory)?);
+        let payload =
+            Payload::File { file, body_bytes: body_bytes as u64, header_bytes: self.header.len() as u64 };
+        let groups = Groups {
+            count: groups.len() as u32,
+            table_at: table_at as u64,
+            extra_at: targets_at as u64,
+            extra_bytes: target_bytes as u64,
+        };
+        Ok((payload, groups))
+    }
+}
+
+impl UnitMemory for UnitInput {
+    fn room(&mut self) -> (&mut [f64], &mut [f64]) {
+        let (columns, rest) = self.draft.numbers().split_at_mut(self.shape.numbers());
+        let targets_at = self.places[2] / size_of::<f64>() - self.shape.numbers();
+        (columns, &mut rest[targets_at..][..self.shape.test_rows])
+    }
+}
+
+fn body_bytes(shape: &UnitShape) -> usize {
+    size_of::<f64>() * shape.numbers()
 }
 
 /// Rows of groups with the stored model of each.
@@ -76,28 +126,43 @@ fn with_groups(
     table: &[u8],
     extra: &[u8],
 ) -> Result<(Payload, Groups), Fault> {
-    let (file, places) = write(pool, encoded, &[table, extra])?;
+    let (file, [table_at, extra_at]) = write(pool, encoded, [table, extra])?;
     let payload =
         Payload::File { file, body_bytes: encoded.body_bytes as u64, header_bytes: encoded.header.len() as u64 };
     let groups = Groups {
         count: count as u32,
-        table_at: places[0] as u64,
-        extra_at: places[1] as u64,
+        table_at: table_at as u64,
+        extra_at: extra_at as u64,
         extra_bytes: extra.len() as u64,
     };
     Ok((payload, groups))
 }
 
 /// `body | header | others…`, each from a page on; says where the others are.
-fn write(pool: &Pool, encoded: &Encoded, others: &[&[u8]]) -> Result<(Arc<Lent>, Vec<usize>), Fault> {
-    let mut parts: Vec<Part<'_>> = encoded.buffers.iter().map(|(at, bytes)| Part { at: *at, bytes }).collect();
-    let mut end = encoded.body_bytes.next_multiple_of(PAGE);
-    let mut places = Vec::new();
-    for bytes in std::iter::once(&encoded.header.as_slice()).chain(others) {
-        places.push(end);
-        parts.push(Part { at: end, bytes });
-        end = (end + bytes.len()).next_multiple_of(PAGE);
-    }
-    places.remove(0);
-    Ok((pool.lend(end, &parts)?, places))
+fn write<const N: usize>(
+    pool: &Pool,
+    encoded: &Encoded,
+    others: [&[u8]; N],
+) -> Result<(Arc<Lent>, [usize; N]), Fault> {
+    let header_at = encoded.body_bytes.next_multiple_of(PAGE);
+    let (places, end) = places(header_at + encoded.header.len(), others.map(<[u8]>::len));
+    let body = encoded.buffers.iter().map(|(at, bytes)| Part::Bytes(*at, bytes));
+    let behind = places.iter().zip(others).map(|(at, bytes)| Part::Bytes(*at, bytes));
+    let parts: Vec<_> = body.chain([Part::Bytes(header_at, &encoded.header)]).chain(behind).collect();
+    let file = pool.draft(end)?.lend(&parts).map_err(no_memory)?;
+    Ok((Arc::new(file), places))
+}
+
+/// Where parts of these lengths start behind what ends at `end`, each at a page, and where the last of them ends.
+fn places<const N: usize>(mut end: usize, lengths: [usize; N]) -> ([usize; N], usize) {
+    let places = lengths.map(|length| {
+        let at = end.next_multiple_of(PAGE);
+        end = at + length;
+        at
+    });
+    (places, end)
+}
+
+fn no_memory(error: io::Error) -> Fault {
+    Fault::new(Code::Host, format!("memory for the input of a call: {error}"))
 }

@@ -135,7 +135,7 @@ pub(crate) fn output_schema(keys: &Schema) -> Schema {
 }
 
 /// The output's rows for a unit: for each group its fitted models, best first.
-pub(crate) fn rows(unit: &Unit, labels: &[String], fitted: &[Fitted], metric: Metric) -> Result<RecordBatch, Fault> {
+pub(crate) fn rows(unit: &Unit<()>, labels: &[String], fitted: &[Fitted], metric: Metric) -> Result<RecordBatch, Fault> {
     let mut order: Vec<(usize, usize, u32)> = Vec::with_capacity(unit.groups.len() * fitted.len());
     let mut ranked: Vec<(f64, usize)> = Vec::with_capacity(fitted.len());
     for group in 0..unit.groups.len() {
@@ -210,7 +210,7 @@ pub(crate) fn sorted(batches: &[RecordBatch], by: impl Iterator<Item = usize>) -
 
 /// The failures of a unit: groups that could not be used, and models of groups
 /// that failed.
-pub(crate) fn failures(unit: &Unit, labels: &[String], fitted: &[Fitted]) -> Vec<Failure> {
+pub(crate) fn failures(unit: &Unit<()>, labels: &[String], fitted: &[Fitted]) -> Vec<Failure> {
     let mut out: Vec<Failure> =
         unit.failed.iter().map(|f| Failure::new(f.group.clone(), None, f.code, f.reason.clone())).collect();
     for (label, model) in labels.iter().zip(fitted) {

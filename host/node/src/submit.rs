@@ -19,7 +19,8 @@ use crate::job::Metric;
 use crate::progress::{Phase, Progress};
 use crate::results::{self, Failure, Fitted, Table};
 use crate::transform::{Needed, Transform, run_all};
-use crate::{Job, Node, NodeError, input};
+use crate::input::UnitInput;
+use crate::{Job, Node, NodeError};
 
 /// Up to so many groups the output is sorted by file and key as a whole. More
 /// come in the order of the hash partitions, sorted within each.
@@ -286,7 +287,11 @@ struct Part {
 }
 
 async fn train_partition(running: Arc<Running>, partitions: Arc<Partitions>, p: usize) -> Result<Part, NodeError> {
-    let units: Vec<Unit> = tokio::task::spawn_blocking(move || partitions.units(p)).await??;
+    let pool = running.pool.clone();
+    let units = tokio::task::spawn_blocking(move || {
+        partitions.units(p, |shape| Ok::<_, NodeError>(UnitInput::reserve(&pool, partitions.schema(), shape)?))
+    });
+    let units = units.await??;
     let mut part = Part::default();
     let mut done =
         futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(2 * running.pool.workers());
@@ -300,12 +305,16 @@ async fn train_partition(running: Arc<Running>, partitions: Arc<Partitions>, p: 
     Ok(part)
 }
 
-async fn train_unit(running: &Running, unit: Unit) -> Result<(Unit, Option<RecordBatch>, Vec<Failure>), NodeError> {
+async fn train_unit(
+    running: &Running,
+    unit: Unit<UnitInput>,
+) -> Result<(Unit<()>, Option<RecordBatch>, Vec<Failure>), NodeError> {
+    let (unit, memory) = unit.split();
     if unit.groups.is_empty() {
         let failures = results::failures(&unit, &running.labels, &[]);
         return Ok((unit, None, failures));
     }
-    let (payload, groups) = input::of_unit(&running.pool, &unit)?;
+    let (payload, groups) = memory.lend(&unit.groups)?;
     let calls = running.models.iter().map(|binding| {
         let work = Work::Fit(payload.clone(), groups);
         fit(

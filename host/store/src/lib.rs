@@ -15,4 +15,4 @@ mod segments;
 
 pub use mapping::{Mapping, Scratch};
 pub use object::Object;
-pub use segments::{Lent, Part, Segments};
+pub use segments::{Draft, Lent, Part, Segments};

@@ -161,6 +161,19 @@ impl Scratch {
         unsafe { std::ptr::write_bytes(self.at.as_ptr().add(at), 0, bytes) }
     }
 
+    /// Its first `count` words.
+    ///
+    /// # Safety
+    /// No other process writes them while the slice lives.
+    ///
+    /// # Panics
+    /// When they are not in the memory.
+    pub unsafe fn numbers(&mut self, count: usize) -> &mut [f64] {
+        assert!(count.checked_mul(8).is_some_and(|bytes| bytes <= self.bytes), "{count} words of {} bytes", self.bytes);
+        // SAFETY: in bounds and aligned (mappings start at a page); any bytes are a number; the caller vouches for others.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr().cast(), count) }
+    }
+
     fn has(&self, at: usize, bytes: usize) -> bool {
         at.checked_add(bytes).is_some_and(|end| end <= self.bytes)
     }

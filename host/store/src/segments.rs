@@ -33,50 +33,48 @@ struct Segment {
     reader: OwnedFd,
 }
 
-/// Bytes and where they go.
+/// What stands in lent memory, from an offset on.
 #[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
-    /// Offset in the whole.
-    pub at: usize,
-    /// The bytes.
-    pub bytes: &'a [u8],
+pub enum Part<'a> {
+    /// At the offset, these bytes.
+    Bytes(usize, &'a [u8]),
+    /// At the offset, so many bytes that were [written](Draft::numbers) there before.
+    Written(usize, usize),
 }
 
 /// Bytes that stay as they are until this is dropped; then their memory is used
 /// for others. Its file can be read and mapped, not written.
 #[derive(Debug)]
-pub struct Lent {
+pub struct Lent(Draft);
+
+/// Memory that is written before it is lent.
+#[derive(Debug)]
+pub struct Draft {
     segment: Option<Segment>,
     bytes: usize,
     home: Segments,
 }
 
 impl Segments {
-    /// Lends `bytes` bytes that hold `parts`, whose offsets ascend and do not
-    /// overlap. What no part covers is zero.
+    /// Memory of `bytes` bytes to be written. It holds what was left in it: who lends
+    /// parts of it as written has written all of them.
     ///
     /// # Errors
-    /// When parts overlap or end behind `bytes`, or there is no memory.
-    pub fn lend(&self, bytes: usize, parts: &[Part<'_>]) -> io::Result<Lent> {
+    /// When there is no memory.
+    pub fn draft(&self, bytes: usize) -> io::Result<Draft> {
         let segment = match self.take(bytes) {
             Some(segment) => segment,
             None => Segment::new(bytes.max(SEGMENT_BYTES_MIN).next_power_of_two())?,
         };
-        let lent = Lent { segment: Some(segment), bytes, home: self.clone() };
-        let memory = &lent.segment().memory;
-        let mut end = 0;
-        for part in parts {
-            let fits = part.at >= end && part.at.checked_add(part.bytes.len()).is_some_and(|end| end <= bytes);
-            if !fits {
-                let message = format!("{} bytes at {} behind {end}, of {bytes}", part.bytes.len(), part.at);
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-            }
-            memory.clear(end, part.at - end);
-            memory.write(part.at, part.bytes);
-            end = part.at + part.bytes.len();
-        }
-        memory.clear(end, bytes - end);
-        Ok(lent)
+        Ok(Draft { segment: Some(segment), bytes, home: self.clone() })
+    }
+
+    /// Lends `bytes` bytes that hold `parts`, as [`Draft::lend`] does.
+    ///
+    /// # Errors
+    /// When parts overlap or end behind `bytes`, or there is no memory.
+    pub fn lend(&self, bytes: usize, parts: &[Part<'_>]) -> io::Result<Lent> {
+        self.draft(bytes)?.lend(parts)
     }
 
     /// The smallest free segment that is large enough, unless it is much too large.
@@ -108,24 +106,59 @@ impl Segment {
     }
 }
 
+impl Draft {
+    /// Its whole words, as numbers.
+    pub fn numbers(&mut self) -> &mut [f64] {
+        let words = self.bytes / size_of::<f64>();
+        let memory = &mut self.segment.as_mut().expect(THERE).memory;
+        // SAFETY: it has so many, any bytes are a number, and no other process can write them: only readers of the file
+        // are handed out.
+        unsafe { memory.numbers(words) }
+    }
+
+    /// Lends the memory, holding `parts`, whose offsets ascend and do not overlap. What no part covers is zero.
+    ///
+    /// # Errors
+    /// When parts overlap or end behind the memory.
+    pub fn lend(self, parts: &[Part<'_>]) -> io::Result<Lent> {
+        let memory = &self.segment.as_ref().expect(THERE).memory;
+        let mut end = 0;
+        for part in parts {
+            let (at, len) = match part {
+                Part::Bytes(at, bytes) => (*at, bytes.len()),
+                Part::Written(at, len) => (*at, *len),
+            };
+            if at < end || at.checked_add(len).is_none_or(|end| end > self.bytes) {
+                let message = format!("{len} bytes at {at} behind {end}, of {}", self.bytes);
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            }
+            memory.clear(end, at - end);
+            if let Part::Bytes(at, bytes) = part {
+                memory.write(*at, bytes);
+            }
+            end = at + len;
+        }
+        memory.clear(end, self.bytes - end);
+        Ok(Lent(self))
+    }
+}
+
+const THERE: &str = "a segment is there until it is given back in `drop`";
+
 impl Lent {
     /// Length in bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn segment(&self) -> &Segment {
-        self.segment.as_ref().expect("a segment is there until it is given back in `drop`")
+        self.0.bytes
     }
 }
 
 impl AsFd for Lent {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.segment().reader.as_fd()
+        self.0.segment.as_ref().expect(THERE).reader.as_fd()
     }
 }
 
-impl Drop for Lent {
+impl Drop for Draft {
     fn drop(&mut self) {
         if let Some(segment) = self.segment.take() {
             self.home.give_back(segment);
@@ -139,7 +172,7 @@ mod tests {
     use crate::Mapping;
 
     fn check(segments: &Segments, bytes: usize, parts: &[(usize, &[u8])], expect: &[u8]) {
-        let parts: Vec<_> = parts.iter().map(|(at, bytes)| Part { at: *at, bytes }).collect();
+        let parts: Vec<_> = parts.iter().map(|(at, bytes)| Part::Bytes(*at, bytes)).collect();
         let lent = segments.lend(bytes, &parts).unwrap();
         // SAFETY: `lent` outlives the mapping.
         let mapping = unsafe { Mapping::lent(lent.as_fd(), bytes as u64) }.unwrap();
@@ -162,6 +195,24 @@ mod tests {
     }
 
     #[test]
+    fn what_was_written_before_stays_and_nothing_else_does() {
+        let segments = Segments::default();
+        let mut before = segments.draft(64).unwrap();
+        before.numbers().fill(f64::from_bits(u64::MAX));
+        drop(before);
+        let mut draft = segments.draft(37).unwrap();
+        assert_eq!(draft.numbers().len(), 4);
+        draft.numbers()[1] = f64::from_bits(0x0101_0101_0101_0101);
+        let lent = draft.lend(&[Part::Bytes(2, b"a"), Part::Written(8, 8), Part::Bytes(20, b"b")]).unwrap();
+        // SAFETY: `lent` outlives the mapping.
+        let mapping = unsafe { Mapping::lent(lent.as_fd(), 37) }.unwrap();
+        let mut expect = [0; 37];
+        expect[8..16].fill(1);
+        (expect[2], expect[20]) = (b'a', b'b');
+        assert_eq!(*mapping, expect);
+    }
+
+    #[test]
     fn memory_is_used_again_one_call_at_a_time() {
         let segments = Segments::default();
         let inode = |lent: &Lent| rustix::fs::fstat(lent).unwrap().st_ino;
@@ -177,15 +228,20 @@ mod tests {
 
     #[test]
     fn readers_do_not_write() {
-        let lent = Segments::default().lend(4, &[Part { at: 0, bytes: b"abcd" }]).unwrap();
+        let lent = Segments::default().lend(4, &[Part::Bytes(0, b"abcd")]).unwrap();
         assert!(rustix::io::pwrite(&lent, b"x", 0).is_err());
         assert!(rustix::fs::ftruncate(&lent, 2).is_err());
     }
 
     #[test]
     fn parts_out_of_bounds_are_refused() {
-        for (at, second) in [(2, 5), (0, 1)] {
-            let parts = [Part { at, bytes: b"ab" }, Part { at: second, bytes: b"c" }];
+        for parts in [
+            [Part::Bytes(2, b"ab"), Part::Bytes(5, b"c")],
+            [Part::Bytes(0, b"ab"), Part::Bytes(1, b"c")],
+            [Part::Bytes(0, b"ab"), Part::Written(1, 1)],
+            [Part::Bytes(0, b"ab"), Part::Written(2, 3)],
+            [Part::Written(usize::MAX, 1), Part::Bytes(0, b"")],
+        ] {
             assert!(Segments::default().lend(4, &parts).is_err(), "{parts:?}");
         }
     }

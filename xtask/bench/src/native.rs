@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use arrow_array::{
-    ArrayRef, BinaryArray, Float64Array, RecordBatch, StringArray, cast::AsArray as _, types::Float64Type,
-};
+use arrow_array::{ArrayRef, BinaryArray, Float64Array, RecordBatch, StringArray};
 use arrow_schema::{Field, Schema};
 use futures::StreamExt as _;
 use futures::executor::block_on;
@@ -15,7 +13,7 @@ use models::forest::RandomForestParams;
 use models::linear::LinearParams;
 use models::tree::{RegressionTreeParams, Splitter};
 use sandbar_dataset::{
-    Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit, UnitGroup,
+    Grouper, Grouping, Heap, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit, UnitGroup,
 };
 use sandbar_guest::Features;
 use serde::{Deserialize, Serialize};
@@ -131,7 +129,7 @@ fn train(partitions: &Partitions, models: &[Model]) -> Result<Rows, Failure> {
         let units = {
             let mut cut = lock(&cut[partition]);
             if cut.uses == 0 {
-                cut.units = Some(Arc::new(partitions.units(partition)?));
+                cut.units = Some(Arc::new(partitions.units(partition, |shape| Ok::<_, Failure>(Heap::new(shape)))?));
             }
             cut.uses += 1;
             // The last to come takes them, and they are freed when it is done.
@@ -164,12 +162,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn fit_unit(unit: &Unit, model: Model, rows: &mut Rows) -> Result<(), Failure> {
-    let columns: Vec<&[f64]> =
-        unit.batch.columns().iter().map(|c| &c.as_primitive::<Float64Type>().values()[..]).collect();
+    let columns: Vec<&[f64]> = (0..unit.shape.columns).map(|column| unit.column(column)).collect();
     let (target, features) = columns.split_last().ok_or("a unit without a target")?;
     let mut first_test = 0;
     for group in &unit.groups {
-        let tests = &unit.test_targets[first_test..][..group.test_rows as usize];
+        let tests = &unit.test_targets()[first_test..][..group.test_rows as usize];
         first_test += tests.len();
         let of = |first: usize, count: usize| -> (Vec<&[f64]>, Vec<f64>) {
             let columns: Vec<&[f64]> = features.iter().map(|c| &c[first..first + count]).collect();

@@ -60,7 +60,7 @@ pub struct Data {
 impl Data {
     /// Takes `bytes` in.
     pub fn new(bytes: &[u8]) -> Result<Arc<Data>, Failure> {
-        let lent = Segments::default().lend(bytes.len(), &[Part { at: 0, bytes }])?;
+        let lent = Segments::default().lend(bytes.len(), &[Part::Bytes(0, bytes)])?;
         // SAFETY: `lent` stays beside the mapping.
         let mapping = unsafe { Mapping::lent(lent.as_fd(), bytes.len() as u64) }?;
         Ok(Arc::new(Data { mapping, lent, begun: AtomicBool::new(true) }))

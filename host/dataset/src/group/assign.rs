@@ -66,8 +66,7 @@ impl Groups {
 pub(super) fn assign(pieces: &[Piece], kind: &KeyKind, row_words: usize) -> Result<Groups, DatasetError> {
     let rows: usize = pieces.iter().map(|p| p.rows).sum();
     if rows > ROWS_MAX {
-        let what = "number of rows that hash to one partition".to_owned();
-        return Err(DatasetError::Bound { what, value: rows as u64, bound: ROWS_MAX as u64 });
+        return Err(too_many(rows));
     }
     let mut groups =
         Groups { ids: Vec::with_capacity(rows), rows: Vec::new(), files: Vec::new(), keys: GroupKeys::None };
@@ -81,6 +80,11 @@ pub(super) fn assign(pieces: &[Piece], kind: &KeyKind, row_words: usize) -> Resu
 
 /// Rows of a partition: numbers of rows are of 32 bits.
 const ROWS_MAX: usize = u32::MAX as usize - 1;
+
+pub(super) fn too_many(rows: usize) -> DatasetError {
+    let what = "number of rows that hash to one partition".to_owned();
+    DatasetError::Bound { what, value: rows as u64, bound: ROWS_MAX as u64 }
+}
 
 fn by_file(pieces: &[Piece], groups: &mut Groups) {
     for piece in pieces {

@@ -30,7 +30,7 @@ use columns::Columns;
 pub use columns::numbers;
 pub use keys::describe_key;
 pub use partition::Partitions;
-pub use unit::{FailedGroup, Unit, UnitGroup};
+pub use unit::{FailedGroup, Heap, Unit, UnitGroup, UnitMemory, UnitShape};
 
 use crate::DatasetError;
 

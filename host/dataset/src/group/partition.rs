@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_buffer::{Buffer, ScalarBuffer};
+use arrow_schema::SchemaRef;
 
 use super::Shared;
 use super::assign::{Piece, assign};
 use super::block::{Block, NULL_SLOT, Place, SLOTS};
-use super::unit::{Unit, units_of};
+use super::unit::{Unit, UnitMemory, UnitShape, units_of};
 use crate::DatasetError;
 
 /// What one block has for a partition, wherever it is.
@@ -60,13 +61,23 @@ impl Partitions {
         parts.iter().map(|p| u64::from(p.rows)).sum()
     }
 
-    /// The groups of a partition, in units. Consumes the partition: a second
-    /// call gives none. Several partitions may be asked for at once.
+    /// The columns of units: features, then the target.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.shared.columns.output
+    }
+
+    /// The groups of a partition, in units, each in memory that `reserve` gives
+    /// for it. Consumes the partition: a second call gives none. Several
+    /// partitions may be asked for at once.
     ///
     /// # Panics
     ///
-    /// If there is no such partition.
-    pub fn units(&self, partition: usize) -> Result<Vec<Unit>, DatasetError> {
+    /// If there is no such partition, or memory has less room than its unit takes.
+    pub fn units<M: UnitMemory, E: From<DatasetError>>(
+        &self,
+        partition: usize,
+        reserve: impl FnMut(&UnitShape) -> Result<M, E>,
+    ) -> Result<Vec<Unit<M>>, E> {
         let parts = std::mem::take(&mut *self.parts[partition].lock().unwrap_or_else(PoisonError::into_inner));
         if parts.is_empty() {
             return Ok(Vec::new());
@@ -75,7 +86,7 @@ impl Partitions {
         let columns = &self.shared.columns;
         let groups = assign(&pieces, &columns.kind, columns.row_words())?;
         let key_is_null = partition == NULL_SLOT;
-        units_of(groups, pieces, &self.shared, key_is_null)
+        units_of(groups, pieces, &self.shared, key_is_null, reserve)
     }
 
     /// Brings the parts of a partition to memory: those that were spilled to

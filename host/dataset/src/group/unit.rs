@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Float64Array, RecordBatch, RecordBatchOptions, StringArray};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
 use arrow_schema::Schema;
 use sandbar_core::{Code, Seed, split_test};
 
 use super::Shared;
-use super::assign::{GroupKeys, Groups, Piece};
+use super::assign::{GroupKeys, Groups, Piece, too_many};
 use super::columns::Unusable;
 use super::keys::{Canonical, KeyKind, converter, decode_words, describe_key, write_file};
 use crate::DatasetError;
@@ -42,20 +42,97 @@ pub struct FailedGroup {
 
 /// Some groups, ready for training.
 #[derive(Debug, Clone)]
-pub struct Unit {
+pub struct Unit<M = Heap> {
     /// A row for each group: `file` when groups are per file, then the keys.
     pub keys: RecordBatch,
     /// Where each group lies.
     pub groups: Vec<UnitGroup>,
-    /// Features, then the target, as `Float64` without nulls. In test rows the
-    /// target is NaN.
-    pub batch: RecordBatch,
-    /// What the target was in the test rows, group after group.
-    pub test_targets: Vec<f64>,
+    /// What is in the memory.
+    pub shape: UnitShape,
+    /// Features and target.
+    pub memory: M,
     /// Groups that are left out because their values can't be used.
     pub failed: Vec<FailedGroup>,
     /// How many groups are left out because they have too few rows.
     pub skipped: usize,
+}
+
+/// How much a unit has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnitShape {
+    /// Groups.
+    pub groups: usize,
+    /// Features, and the target.
+    pub columns: usize,
+    /// Rows of all groups.
+    pub rows: usize,
+    /// Those of them that are for testing.
+    pub test_rows: usize,
+}
+
+impl UnitShape {
+    /// Numbers from the start of a column to that of the next, which is a multiple of 64 bytes away.
+    pub fn stride(&self) -> usize {
+        self.rows.next_multiple_of(8)
+    }
+
+    /// Numbers of all columns.
+    pub fn numbers(&self) -> usize {
+        self.columns * self.stride()
+    }
+}
+
+/// Memory for the numbers of a unit, of whoever asks for the unit.
+pub trait UnitMemory {
+    /// Room for the columns, [`UnitShape::numbers`], and room for [`UnitShape::test_rows`] numbers, both of
+    /// which are written as a whole.
+    ///
+    /// Columns are features, then the target, each [`UnitShape::stride`] behind the one before and zero behind
+    /// its rows. In test rows the target is NaN: what it was goes to the other room, group after group.
+    fn room(&mut self) -> (&mut [f64], &mut [f64]);
+}
+
+/// Memory of this process.
+#[derive(Debug, Clone)]
+pub struct Heap {
+    numbers: Vec<f64>,
+    test_targets: Vec<f64>,
+}
+
+impl Heap {
+    /// As much as a unit takes.
+    pub fn new(shape: &UnitShape) -> Heap {
+        Heap { numbers: vec![0.0; shape.numbers()], test_targets: vec![0.0; shape.test_rows] }
+    }
+}
+
+impl UnitMemory for Heap {
+    fn room(&mut self) -> (&mut [f64], &mut [f64]) {
+        (&mut self.numbers, &mut self.test_targets)
+    }
+}
+
+impl<M> Unit<M> {
+    /// The unit without its memory, and the memory.
+    pub fn split(self) -> (Unit<()>, M) {
+        let Unit { keys, groups, shape, memory, failed, skipped } = self;
+        (Unit { keys, groups, shape, memory: (), failed, skipped }, memory)
+    }
+}
+
+impl Unit {
+    /// Column `index`: a feature, or the target at the end.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn column(&self, index: usize) -> &[f64] {
+        &self.memory.numbers[index * self.shape.stride()..][..self.shape.rows]
+    }
+
+    /// What the target was in the test rows, group after group.
+    pub fn test_targets(&self) -> &[f64] {
+        &self.memory.test_targets
+    }
 }
 
 /// Rows for testing of a group of `rows` rows.
@@ -69,13 +146,14 @@ fn test_rows(rows: u32, share: f64) -> u32 {
     wanted.clamp(1, rows - 1)
 }
 
-/// Puts the rows of a partition in place.
-pub(super) fn units_of(
+/// Puts the rows of a partition in place, in memory that `reserve` gives for each unit.
+pub(super) fn units_of<M: UnitMemory, E: From<DatasetError>>(
     groups: Groups,
     pieces: Vec<Piece>,
     shared: &Shared,
     key_is_null: bool,
-) -> Result<Vec<Unit>, DatasetError> {
+    reserve: impl FnMut(&UnitShape) -> Result<M, E>,
+) -> Result<Vec<Unit<M>>, E> {
     let order = groups.sorted();
     let unusable = count_unusable(&groups, &pieces, shared);
     let (mut kept, mut failed, mut skipped) = (Vec::with_capacity(order.len()), Vec::new(), 0);
@@ -88,11 +166,20 @@ pub(super) fn units_of(
             kept.push(id);
         }
     }
-    let failed = describe_failed(&failed, &groups, &unusable, shared, key_is_null)?;
+    let mut failed = describe_failed(&failed, &groups, &unusable, shared, key_is_null)?;
     let keys = key_batch(&kept, &groups, shared, key_is_null)?;
-    let placed = Placed::new(&kept, &groups, seeds(&keys, shared)?, shared.grouping.test);
-    let columns = scatter(groups, pieces, &placed, shared);
-    cut(keys, placed, columns, shared, failed, skipped)
+    let placed = Placed::new(&kept, &groups, seeds(&keys, shared)?, shared)?;
+    let mut memory = placed.units.iter().map(|unit| &unit.shape).map(reserve).collect::<Result<Vec<M>, E>>()?;
+    fill(groups.ids, pieces, &placed, &mut memory, shared);
+    let mut first = 0;
+    let unit = |(unit, memory): (Planned, M)| {
+        let count = unit.groups.len();
+        let keys = keys.slice(first, count);
+        first += count;
+        let (failed, skipped) = (std::mem::take(&mut failed), std::mem::take(&mut skipped));
+        Unit { keys, groups: unit.groups, shape: unit.shape, memory, failed, skipped }
+    };
+    Ok(placed.units.into_iter().zip(memory).map(unit).collect())
 }
 
 /// For each group with values that are no finite numbers, how many of each
@@ -186,163 +273,193 @@ fn seeds(keys: &RecordBatch, shared: &Shared) -> Result<Vec<Seed>, DatasetError>
     Ok((0..keys.num_rows()).map(seed_of).collect())
 }
 
+/// A unit whose rows have places, and no memory yet.
+struct Planned {
+    /// The place of its first row, a multiple of [`PAGE_ROWS`].
+    first: u32,
+    groups: Vec<UnitGroup>,
+    shape: UnitShape,
+}
+
+/// Units start at multiples of so many places: a place tells its unit by a short table.
+const PAGE_ROWS: u32 = 512;
+
 /// Where every row goes.
 struct Placed {
-    groups: Vec<UnitGroup>,
-    /// Rows of the groups that are kept.
-    rows: usize,
-    /// The place of each row, the rows of a group side by side in file order.
+    units: Vec<Planned>,
+    /// The place of each row, the rows of a group side by side in file order. Rows of groups that are left out
+    /// are all at one place behind the last unit.
     places: Vec<u32>,
     /// For each group by number, where in `places` its rows begin.
     starts: Vec<u32>,
 }
 
 impl Placed {
-    fn new(kept: &[u32], all: &Groups, seeds: Vec<Seed>, test: f64) -> Placed {
-        let total = all.ids.len();
+    fn new(kept: &[u32], all: &Groups, seeds: Vec<Seed>, shared: &Shared) -> Result<Placed, DatasetError> {
+        let columns = shared.columns.names.len();
+        let unit_rows = shared.grouping.unit_bytes / (8 * columns);
         let mut starts = vec![u32::MAX; all.rows.len()];
-        let mut places = Vec::with_capacity(total);
-        let mut groups = Vec::with_capacity(kept.len());
-        let mut first_row = 0;
+        let mut places = Vec::with_capacity(all.ids.len());
+        let shape = UnitShape { groups: 0, columns, rows: 0, test_rows: 0 };
+        let planned = |first| Planned { first, groups: Vec::new(), shape };
+        // Those that are left out are told of by the first unit, so there is one.
+        let mut units = vec![planned(0)];
         for (id, seed) in kept.iter().zip(seeds) {
             let rows = all.rows[*id as usize];
-            let test_rows = test_rows(rows, test);
-            let train_rows = rows - test_rows;
-            starts[*id as usize] = first_row;
+            let last = &units[units.len() - 1];
+            if last.shape.rows > 0 && last.shape.rows + rows as usize > unit_rows {
+                units.push(planned(last.end()?));
+            }
+            let at = units.len() - 1;
+            let unit = &mut units[at];
+            let test_rows = test_rows(rows, shared.grouping.test);
+            let (first_row, train_rows) = (unit.shape.rows as u32, rows - test_rows);
+            unit.groups.push(UnitGroup { first_row, train_rows, test_rows, seed: seed.value() });
+            unit.shape.groups += 1;
+            unit.shape.rows += rows as usize;
+            unit.shape.test_rows += test_rows as usize;
+            unit.end()?;
+            starts[*id as usize] = places.len() as u32;
+            let first = unit.first + first_row;
             if test_rows == 0 {
-                places.extend(first_row..first_row + rows);
+                places.extend(first..first + rows);
             } else {
-                let (mut train, mut test) = (first_row, first_row + train_rows);
+                let (mut train, mut test) = (first, first + train_rows);
                 split_test(seed, rows, test_rows, |_, is_test| {
                     places.push(if is_test { test } else { train });
                     test += u32::from(is_test);
                     train += u32::from(!is_test);
                 });
             }
-            groups.push(UnitGroup { first_row, train_rows, test_rows, seed: seed.value() });
-            first_row += rows;
         }
-        // Rows of groups that are left out go behind, where nobody looks.
-        let mut end = first_row;
+        let nowhere = units[units.len() - 1].end()?;
         for (start, rows) in starts.iter_mut().zip(&all.rows).filter(|(start, _)| **start == u32::MAX) {
-            *start = end;
-            end += rows;
+            *start = places.len() as u32;
+            places.resize(places.len() + *rows as usize, nowhere);
         }
-        places.extend(first_row..end);
-        Placed { groups, rows: first_row as usize, places, starts }
+        Ok(Placed { units, places, starts })
     }
 }
 
-/// Features and target of all rows, in their places.
-fn scatter(groups: Groups, pieces: Vec<Piece>, placed: &Placed, shared: &Shared) -> Vec<Vec<f64>> {
+impl Planned {
+    /// The first place behind it where another may start.
+    fn end(&self) -> Result<u32, DatasetError> {
+        let end = self.first as usize + self.shape.rows.next_multiple_of(PAGE_ROWS as usize);
+        u32::try_from(end).ok().filter(|end| end.checked_add(PAGE_ROWS).is_some()).ok_or_else(|| too_many(end))
+    }
+}
+
+/// The memory of units while rows are put in, by place.
+struct Shelves<'a> {
+    shelves: Vec<Shelf<'a>>,
+    /// The shelf of each page of places.
+    of_page: Vec<u32>,
+}
+
+struct Shelf<'a> {
+    numbers: &'a mut [f64],
+    first: usize,
+    stride: usize,
+}
+
+impl<'a> Shelves<'a> {
+    /// A shelf for each unit, and one for `nothing`: the rows that are left out.
+    fn new<M: UnitMemory>(units: &[Planned], memory: &'a mut [M], nothing: &'a mut [f64]) -> Shelves<'a> {
+        let mut shelves = Vec::with_capacity(units.len() + 1);
+        let mut of_page = Vec::new();
+        for (unit, memory) in units.iter().zip(memory) {
+            of_page.resize((unit.first / PAGE_ROWS) as usize, shelves.len().saturating_sub(1) as u32);
+            shelves.push(Shelf { numbers: memory.room().0, first: unit.first as usize, stride: unit.shape.stride() });
+        }
+        if let Some(last) = units.last() {
+            let end = last.first as usize + last.shape.rows.next_multiple_of(PAGE_ROWS as usize);
+            of_page.resize(end / PAGE_ROWS as usize, shelves.len() as u32 - 1);
+            of_page.push(shelves.len() as u32);
+            shelves.push(Shelf { numbers: nothing, first: end, stride: 1 });
+        }
+        Shelves { shelves, of_page }
+    }
+
+    /// Where the columns of a row are: the numbers of its unit, the first column's, and how far the next is.
+    #[inline]
+    fn at(&mut self, place: u32) -> (&mut [f64], usize, usize) {
+        let shelf = &mut self.shelves[self.of_page[(place / PAGE_ROWS) as usize] as usize];
+        (shelf.numbers, place as usize - shelf.first, shelf.stride)
+    }
+}
+
+/// Puts features and target of all rows in their places.
+fn fill<M: UnitMemory>(ids: Vec<u32>, pieces: Vec<Piece>, placed: &Placed, memory: &mut [M], shared: &Shared) {
     let (row_words, key_words) = (shared.columns.row_words(), shared.columns.key_words());
-    let mut to = groups.ids;
+    let mut to = ids;
     let mut next = placed.starts.clone();
     for id in &mut to {
         let next = &mut next[*id as usize];
         *id = placed.places[*next as usize];
         *next += 1;
     }
-    let mut columns: Vec<Vec<f64>> = (key_words..row_words).map(|_| vec![0.0; to.len()]).collect();
+    let mut nothing = vec![0.0; row_words - key_words];
+    let mut shelves = Shelves::new(&placed.units, memory, &mut nothing);
     let mut first = 0;
     for piece in pieces {
         let to = &to[first..first + piece.rows];
         first += piece.rows;
-        match columns.as_mut_slice() {
-            [a, b] => scatter_rows(&piece, to, row_words, key_words, [a, b]),
-            [a, b, c] => scatter_rows(&piece, to, row_words, key_words, [a, b, c]),
-            [a, b, c, d] => scatter_rows(&piece, to, row_words, key_words, [a, b, c, d]),
-            [a, b, c, d, e] => scatter_rows(&piece, to, row_words, key_words, [a, b, c, d, e]),
+        match row_words - key_words {
+            2 => fill_rows::<2>(&piece, to, row_words, key_words, &mut shelves),
+            3 => fill_rows::<3>(&piece, to, row_words, key_words, &mut shelves),
+            4 => fill_rows::<4>(&piece, to, row_words, key_words, &mut shelves),
+            5 => fill_rows::<5>(&piece, to, row_words, key_words, &mut shelves),
             columns => {
-                for (offset, column) in columns.iter_mut().enumerate() {
-                    let values = piece.words.iter().skip(key_words + offset).step_by(row_words);
-                    to.iter().zip(values).for_each(|(to, bits)| column[*to as usize] = f64::from_bits(*bits));
+                for column in 0..columns {
+                    let values = piece.words.iter().skip(key_words + column).step_by(row_words);
+                    for (to, bits) in to.iter().zip(values) {
+                        let (numbers, at, stride) = shelves.at(*to);
+                        numbers[at + column * stride] = f64::from_bits(*bits);
+                    }
                 }
             }
         }
     }
-    columns
+    for (unit, memory) in placed.units.iter().zip(memory) {
+        finish(unit, memory);
+    }
 }
 
 /// All columns in one pass over the rows: the common shapes, unrolled.
-fn scatter_rows<const N: usize>(
+fn fill_rows<const N: usize>(
     piece: &Piece,
     to: &[u32],
     row_words: usize,
     key_words: usize,
-    columns: [&mut Vec<f64>; N],
+    shelves: &mut Shelves<'_>,
 ) {
     for (row, to) in piece.words.chunks_exact(row_words).zip(to) {
         let values = &row[key_words..key_words + N];
+        let (numbers, at, stride) = shelves.at(*to);
         for i in 0..N {
-            columns[i][*to as usize] = f64::from_bits(values[i]);
+            numbers[at + i * stride] = f64::from_bits(values[i]);
         }
     }
 }
 
-/// Cuts the rows at group boundaries into units.
-fn cut(
-    keys: RecordBatch,
-    placed: Placed,
-    mut columns: Vec<Vec<f64>>,
-    shared: &Shared,
-    failed: Vec<FailedGroup>,
-    skipped: usize,
-) -> Result<Vec<Unit>, DatasetError> {
-    let mut test_targets = Vec::new();
-    if let Some(target) = columns.last_mut() {
-        for group in &placed.groups {
-            let first = (group.first_row + group.train_rows) as usize;
-            let tests = &mut target[first..first + group.test_rows as usize];
-            test_targets.extend_from_slice(tests);
-            tests.fill(f64::NAN);
-        }
+/// Hides the targets of the test rows, and writes the gaps between columns.
+fn finish(unit: &Planned, memory: &mut impl UnitMemory) {
+    let (numbers, test_targets) = memory.room();
+    let (rows, stride) = (unit.shape.rows, unit.shape.stride());
+    if stride == 0 {
+        return;
     }
-    let row_bytes = columns.len() * 8;
-    let arrays: Vec<ArrayRef> = columns
-        .into_iter()
-        .map(|mut column| {
-            column.truncate(placed.rows);
-            Arc::new(Float64Array::from(column)) as ArrayRef
-        })
-        .collect();
-    let batch = batch_of(&shared.columns.output, arrays, placed.rows)?;
-    let mut units = Vec::new();
-    let mut tests = test_targets.into_iter();
-    let mut first = 0;
-    while first < placed.groups.len() {
-        let (mut end, mut rows) = (first, 0);
-        while end < placed.groups.len() {
-            let group = &placed.groups[end];
-            let with = rows + (group.train_rows + group.test_rows) as usize;
-            if end > first && with * row_bytes > shared.grouping.unit_bytes {
-                break;
-            }
-            rows = with;
-            end += 1;
-        }
-        let at = placed.groups[first].first_row;
-        let moved = |g: &UnitGroup| UnitGroup { first_row: g.first_row - at, ..*g };
-        let groups: Vec<UnitGroup> = placed.groups[first..end].iter().map(moved).collect();
-        let count = groups.iter().map(|g| g.test_rows as usize).sum();
-        units.push(Unit {
-            keys: keys.slice(first, end - first),
-            groups,
-            batch: batch.slice(at as usize, rows),
-            test_targets: tests.by_ref().take(count).collect(),
-            failed: Vec::new(),
-            skipped: 0,
-        });
-        first = end;
+    let mut columns = numbers[..unit.shape.numbers()].chunks_exact_mut(stride);
+    let Some(target) = columns.next_back() else { return };
+    columns.for_each(|column| column[rows..].fill(0.0));
+    target[rows..].fill(0.0);
+    let mut hidden = 0;
+    for group in &unit.groups {
+        let tests = &mut target[(group.first_row + group.train_rows) as usize..][..group.test_rows as usize];
+        test_targets[hidden..hidden + tests.len()].copy_from_slice(tests);
+        tests.fill(f64::NAN);
+        hidden += tests.len();
     }
-    if units.is_empty() && (!failed.is_empty() || skipped > 0) {
-        let (groups, test_targets) = (Vec::new(), Vec::new());
-        units.push(Unit { keys, groups, batch, test_targets, failed: Vec::new(), skipped: 0 });
-    }
-    if let Some(unit) = units.first_mut() {
-        (unit.failed, unit.skipped) = (failed, skipped);
-    }
-    Ok(units)
 }
 
 #[cfg(test)]

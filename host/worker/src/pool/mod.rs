@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
 use sandbar_core::{Code, Fault, Function, Limits};
-use sandbar_store::{Lent, Part, Segments};
+use sandbar_store::{Draft, Segments};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::compiler::Compiled;
@@ -232,11 +232,11 @@ impl Pool {
         alive + self.memory.ended_bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Memory for the input of a call, holding `parts`. It is used again when
-    /// the call's request is no more.
-    pub fn lend(&self, bytes: usize, parts: &[Part<'_>]) -> Result<Arc<Lent>, Fault> {
-        let lent = self.segments.lend(bytes, parts);
-        lent.map(Arc::new).map_err(|e| Fault::new(Code::Host, format!("memory for the input of a call: {e}")))
+    /// Memory for the input of a call. It is used again when the call's request
+    /// is no more.
+    pub fn draft(&self, bytes: usize) -> Result<Draft, Fault> {
+        let draft = self.segments.draft(bytes);
+        draft.map_err(|e| Fault::new(Code::Host, format!("memory for the input of a call: {e}")))
     }
 
     /// Runs a call. Cancelled when dropped: a call that waits is not begun.
