@@ -1,5 +1,6 @@
 //! The main job: read, transform, group, train, score, rank, write.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -219,7 +220,10 @@ impl Node {
         self.progress.enter(Phase::Training, partitions.len() as u64);
         let mut sink = Sink::new(output, results::output_schema(&keys), keys.fields().len(), metadata)?;
         let concurrent = 4 * self.pool.workers();
-        let mut parts = futures::stream::iter(0..partitions.len())
+        // The largest first, so that none of them is left over when all others are done.
+        let mut order: Vec<usize> = (0..partitions.len()).collect();
+        order.sort_by_key(|p| Reverse(partitions.rows_of(*p)));
+        let mut parts = futures::stream::iter(order)
             .map(|p| {
                 let (running, partitions) = (running.clone(), partitions.clone());
                 async move { tokio::spawn(train_partition(running, partitions, p)).await? }
