@@ -1,17 +1,56 @@
 //! Memory files in this process's memory.
 
+use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::Object;
+
+/// Bytes of a huge page.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+const PAGE_BYTES: usize = 4096;
+
+/// Maps the first `bytes` bytes of a file, at least one, at the start of a huge
+/// page when there are as many: only there is a huge page of the file mapped as one.
+fn map(file: BorrowedFd<'_>, bytes: usize, protection: ProtFlags) -> io::Result<NonNull<u8>> {
+    let found = |at: *mut c_void| NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mapped at zero"));
+    if bytes < HUGE_PAGE_BYTES {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        return found(unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?);
+    }
+    let len = bytes.checked_next_multiple_of(PAGE_BYTES).and_then(|len| len.checked_add(HUGE_PAGE_BYTES));
+    let len = len.ok_or_else(|| io::Error::other("more bytes than there are addresses"))?;
+    let nothing = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: as above.
+    let reserved = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), nothing) }?;
+    let head = reserved.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
+    let at = reserved.wrapping_byte_add(head);
+    let tail = head + bytes.next_multiple_of(PAGE_BYTES);
+    // SAFETY: all of it is in what was just reserved, which nobody else knows of.
+    unsafe {
+        let mapped = mmap(at, bytes, protection, MapFlags::SHARED | MapFlags::FIXED, file, 0);
+        if let Err(e) = mapped {
+            munmap(reserved, len)?;
+            return Err(e.into());
+        }
+        if head > 0 {
+            munmap(reserved, head)?;
+        }
+        if tail < len {
+            munmap(reserved.wrapping_byte_add(tail), len - tail)?;
+        }
+    }
+    found(at)
+}
 
 /// A file whose bytes do not change, readable in place.
 #[derive(Debug)]
@@ -55,13 +94,7 @@ impl Mapping {
             return Err(wrong("the file is shorter than was said"));
         }
         let bytes = usize::try_from(bytes).map_err(|_| wrong("the file is longer than memory"))?;
-        let at = if bytes == 0 {
-            NonNull::dangling()
-        } else {
-            // SAFETY: a new mapping at an address of the kernel's choice.
-            let at = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) }?;
-            NonNull::new(at.cast()).ok_or_else(|| wrong("mapped at zero"))?
-        };
+        let at = if bytes == 0 { NonNull::dangling() } else { map(file, bytes, ProtFlags::READ)? };
         Ok(Mapping { at, bytes })
     }
 }
@@ -114,11 +147,7 @@ impl Scratch {
         if bytes == 0 || !sealed || (fstat(&file)?.st_size as u64) < bytes as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory is shorter than was said"));
         }
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe {
-            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
-        }?;
-        let at = NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        let at = map(file.as_fd(), bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Scratch { file, at, bytes })
     }
 
@@ -182,10 +211,31 @@ impl Scratch {
     ///
     /// # Panics
     /// When it is not in the memory.
-    pub fn atomic(&self, index: usize) -> &std::sync::atomic::AtomicU64 {
+    pub fn atomic(&self, index: usize) -> &AtomicU64 {
         assert!((index + 1) * 8 <= self.bytes);
         // SAFETY: in bounds and aligned (mappings start at a page); atomics may be shared.
-        unsafe { &*self.at.as_ptr().cast::<std::sync::atomic::AtomicU64>().add(index) }
+        unsafe { &*self.at.as_ptr().cast::<AtomicU64>().add(index) }
+    }
+
+    /// Has the kernel make huge pages of the bytes from `at` on, both multiples of
+    /// [`HUGE_PAGE_BYTES`]: one costs less than its first use in small ones, and
+    /// whoever maps it later has one page fault instead of many. Where it can't be
+    /// done, nothing has changed. No other process writes the memory meanwhile.
+    ///
+    /// # Panics
+    /// When the range is not in the memory.
+    pub(crate) fn gather(&mut self, at: usize, bytes: usize) {
+        assert!(self.has(at, bytes), "{bytes} bytes at {at} of {}", self.bytes);
+        for page in (at..at + bytes).step_by(HUGE_PAGE_BYTES) {
+            // The kernel gathers small pages that were written, so there must be one.
+            // SAFETY: in bounds, and nobody else has the memory: it was not shared yet, or its readers only read.
+            unsafe {
+                let first = self.at.as_ptr().add(page);
+                first.write_volatile(first.read_volatile());
+            }
+        }
+        // SAFETY: in bounds; the advice changes no content.
+        unsafe { libc::madvise(self.at.as_ptr().add(at).cast(), bytes, libc::MADV_COLLAPSE) };
     }
 
     /// Gives the pages from `at` on back: they read as zero again.

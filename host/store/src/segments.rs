@@ -7,9 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{Mode, OFlags, open};
 
 use crate::Scratch;
+use crate::mapping::HUGE_PAGE_BYTES;
 
 /// The least that is made, in bytes: one page would be made anew for each larger input.
 const SEGMENT_BYTES_MIN: usize = 64 << 10;
+/// From so many bytes on a huge page is made for them.
+const HUGE_FROM_BYTES: usize = 1 << 20;
 /// Memory that waits for its next use, at most, in bytes.
 const FREE_BYTES_MAX: usize = 128 << 20;
 /// A segment this many times larger than what it is to hold is left for a larger input.
@@ -31,6 +34,8 @@ struct Segment {
     memory: Scratch,
     /// The same file, which can't be written through this.
     reader: OwnedFd,
+    /// Bytes from the start on that are in huge pages, where there are any.
+    huge: usize,
 }
 
 /// What stands in lent memory, from an offset on.
@@ -62,10 +67,11 @@ impl Segments {
     /// # Errors
     /// When there is no memory.
     pub fn draft(&self, bytes: usize) -> io::Result<Draft> {
-        let segment = match self.take(bytes) {
+        let mut segment = match self.take(bytes) {
             Some(segment) => segment,
-            None => Segment::new(bytes.max(SEGMENT_BYTES_MIN).next_power_of_two())?,
+            None => Segment::new(bytes)?,
         };
+        segment.gather(bytes);
         Ok(Draft { segment: Some(segment), bytes, home: self.clone() })
     }
 
@@ -98,11 +104,23 @@ impl Segments {
 }
 
 impl Segment {
+    /// A segment for `bytes` bytes, or somewhat more.
     fn new(bytes: usize) -> io::Result<Segment> {
-        let memory = Scratch::new(bytes)?;
+        let least = if bytes < HUGE_FROM_BYTES { SEGMENT_BYTES_MIN } else { HUGE_PAGE_BYTES };
+        let memory = Scratch::new(bytes.max(least).next_power_of_two())?;
         let path = format!("/proc/self/fd/{}", memory.as_fd().as_raw_fd());
         let reader = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Segment { memory, reader })
+        Ok(Segment { memory, reader, huge: 0 })
+    }
+
+    /// Sees to it that the first `bytes` bytes are in huge pages, but for a small rest.
+    fn gather(&mut self, bytes: usize) {
+        let rest = bytes % HUGE_PAGE_BYTES;
+        let huge = bytes - rest + if rest < HUGE_FROM_BYTES { 0 } else { HUGE_PAGE_BYTES };
+        if huge > self.huge {
+            self.memory.gather(self.huge, huge - self.huge);
+            self.huge = huge;
+        }
     }
 }
 
