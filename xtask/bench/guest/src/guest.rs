@@ -18,6 +18,7 @@ wit_bindgen::generate!({
 export!(Component);
 
 const PAGE_BYTES: usize = 4096;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 thread_local! {
     static OPENED: Cell<u32> = const { Cell::new(0) };
@@ -82,7 +83,8 @@ fn tell(sum: u64) {
 fn kept(bytes: usize, fill: impl FnOnce(&[u8])) -> &'static [u64] {
     KEPT.with_borrow_mut(|kept| {
         let (at, _) = *kept.get_or_insert_with(|| {
-            let layout = Layout::from_size_align(bytes.next_multiple_of(PAGE_BYTES), PAGE_BYTES).expect("a size");
+            let align = if bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES };
+            let layout = Layout::from_size_align(bytes.next_multiple_of(PAGE_BYTES), align).expect("a size");
             // SAFETY: not empty.
             let at = unsafe { alloc(layout) };
             if at.is_null() {
