@@ -84,14 +84,9 @@ fn collect(partitions: &[Vec<Unit>]) -> BTreeMap<String, (Rows, Rows)> {
     let mut groups = BTreeMap::new();
     for unit in partitions.iter().flatten() {
         assert_eq!(unit.keys.num_rows(), unit.groups.len());
-        assert_eq!(
-            unit.shape.rows,
-            unit.groups.iter().map(|g| (g.train_rows + g.test_rows) as usize).sum::<usize>()
-        );
+        assert_eq!(unit.shape.rows, unit.groups.iter().map(|g| (g.train_rows + g.test_rows) as usize).sum::<usize>());
         let mut tests = unit.test_targets().iter();
-        let row = |row: u32| -> Vec<f64> {
-            (0..unit.shape.columns).map(|c| unit.column(c)[row as usize]).collect()
-        };
+        let row = |row: u32| -> Vec<f64> { (0..unit.shape.columns).map(|c| unit.column(c)[row as usize]).collect() };
         let mut expected_first = 0;
         for (index, group) in unit.groups.iter().enumerate() {
             assert_eq!(group.first_row, expected_first, "groups lie side by side");

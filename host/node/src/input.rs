@@ -70,8 +70,7 @@ impl UnitInput {
             Part::Written(targets_at, target_bytes),
         ];
         let file = Arc::new(self.draft.lend(&parts).map_err(no_memory)?);
-        let payload =
-            Payload::File { file, body_bytes: body_bytes as u64, header_bytes: self.header.len() as u64 };
+        let payload = Payload::File { file, body_bytes: body_bytes as u64, header_bytes: self.header.len() as u64 };
         let groups = Groups {
             count: groups.len() as u32,
             table_at: table_at as u64,
@@ -139,11 +138,7 @@ fn with_groups(
 }
 
 /// `body | header | others…`, each from a page on; says where the others are.
-fn write<const N: usize>(
-    pool: &Pool,
-    encoded: &Encoded,
-    others: [&[u8]; N],
-) -> Result<(Arc<Lent>, [usize; N]), Fault> {
+fn write<const N: usize>(pool: &Pool, encoded: &Encoded, others: [&[u8]; N]) -> Result<(Arc<Lent>, [usize; N]), Fault> {
     let header_at = encoded.body_bytes.next_multiple_of(PAGE);
     let (places, end) = places(header_at + encoded.header.len(), others.map(<[u8]>::len));
     let body = encoded.buffers.iter().map(|(at, bytes)| Part::Bytes(*at, bytes));

@@ -135,7 +135,12 @@ pub(crate) fn output_schema(keys: &Schema) -> Schema {
 }
 
 /// The output's rows for a unit: for each group its fitted models, best first.
-pub(crate) fn rows(unit: &Unit<()>, labels: &[String], fitted: &[Fitted], metric: Metric) -> Result<RecordBatch, Fault> {
+pub(crate) fn rows(
+    unit: &Unit<()>,
+    labels: &[String],
+    fitted: &[Fitted],
+    metric: Metric,
+) -> Result<RecordBatch, Fault> {
     let mut order: Vec<(usize, usize, u32)> = Vec::with_capacity(unit.groups.len() * fitted.len());
     let mut ranked: Vec<(f64, usize)> = Vec::with_capacity(fitted.len());
     for group in 0..unit.groups.len() {

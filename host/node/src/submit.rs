@@ -16,11 +16,11 @@ use sandbar_worker::{Binding, Pool, Request, Work};
 use serde::{Deserialize, Serialize};
 
 use crate::function::{Components, write_whole};
+use crate::input::UnitInput;
 use crate::job::Metric;
 use crate::progress::{Phase, Progress};
 use crate::results::{self, Failure, Fitted, Table};
 use crate::transform::{Needed, Transform, run_all};
-use crate::input::UnitInput;
 use crate::{Job, Node, NodeError};
 
 /// Up to so many groups the output is sorted by file and key as a whole. More

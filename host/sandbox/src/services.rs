@@ -79,6 +79,12 @@ impl Refusal {
     }
 }
 
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Refusal { code: fault.code, message: fault.message }
+    }
+}
+
 impl From<Refusal> for Fault {
     fn from(refusal: Refusal) -> Self {
         Fault::new(refusal.code, refusal.message)

@@ -140,32 +140,8 @@ fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[derive(Serialize, Deserialize)]
 struct Kept {
     image_end: u64,
-    #[serde(with = "serde_bytes_vec")]
+    #[serde(with = "serde_bytes")]
     code: Vec<u8>,
-}
-
-mod serde_bytes_vec {
-    use serde::{Deserializer, Serializer, de::Visitor};
-
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(bytes)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-        struct Bytes;
-        impl Visitor<'_> for Bytes {
-            type Value = Vec<u8>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("bytes")
-            }
-
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-                Ok(bytes.to_vec())
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
-    }
 }
 
 impl Kept {

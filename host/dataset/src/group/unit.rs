@@ -426,13 +426,7 @@ fn fill<M: UnitMemory>(ids: Vec<u32>, pieces: Vec<Piece>, placed: &Placed, memor
 }
 
 /// All columns in one pass over the rows: the common shapes, unrolled.
-fn fill_rows<const N: usize>(
-    piece: &Piece,
-    to: &[u32],
-    row_words: usize,
-    key_words: usize,
-    shelves: &mut Shelves<'_>,
-) {
+fn fill_rows<const N: usize>(piece: &Piece, to: &[u32], row_words: usize, key_words: usize, shelves: &mut Shelves<'_>) {
     for (row, to) in piece.words.chunks_exact(row_words).zip(to) {
         let values = &row[key_words..key_words + N];
         let (numbers, at, stride) = shelves.at(*to);

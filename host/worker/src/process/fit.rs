@@ -20,6 +20,9 @@ use crate::protocol::{Call, Groups, progress};
 const PARAMS_BYTES_MAX: usize = 1 << 20;
 /// Deepest nesting of a model's parameters; readers of JSON give up at about 128.
 const PARAMS_DEPTH_MAX: usize = 64;
+/// Of the test targets, and of the offsets of stored models.
+const TARGET_BYTES: usize = 8;
+const OFFSET_BYTES: usize = 8;
 /// What a row of the results takes besides its model.
 const ROW_BYTES: usize = 64;
 
@@ -101,6 +104,9 @@ struct Feed {
     /// The group that the guest has and has not settled.
     current: Option<usize>,
     settled: usize,
+    input: Arc<CallInput>,
+    /// Where they are in the input.
+    at: Groups,
     extra: Extra,
     /// Bytes of the results so far.
     held_bytes: u64,
@@ -111,17 +117,17 @@ struct Feed {
     outcome: Outcome,
 }
 
-/// What belongs to each group besides its rows.
+/// What belongs to each group besides its rows, in the call's input.
 enum Extra {
-    /// Test targets, and where each group's start.
-    Targets(Vec<f64>, Vec<usize>),
-    /// Offsets of the stored models behind them, and all the bytes.
-    Models(Vec<u64>, Vec<u8>),
+    /// Where each group's test targets start, in targets.
+    Targets(Vec<usize>),
+    /// Where each group's stored model starts, and the last one ends, in bytes.
+    Models(Vec<usize>),
 }
 
 impl Feed {
     fn new(
-        input: &CallInput,
+        input: &Arc<CallInput>,
         limits: &Limits,
         job: &Job<'_>,
         progress: Arc<Scratch>,
@@ -136,6 +142,8 @@ impl Feed {
             next: 0,
             current: None,
             settled: 0,
+            input: input.clone(),
+            at: *job.groups,
             extra,
             held_bytes: 0,
             output_bytes_max: limits.output_bytes_max,
@@ -220,10 +228,11 @@ impl Feed {
             let message = format!("the parameters of its model nest deeper than {PARAMS_DEPTH_MAX} levels");
             return Err(Refusal::bad_output(message));
         }
-        let Extra::Targets(targets, starts) = &self.extra else {
+        let Extra::Targets(starts) = &self.extra else {
             return Err(Refusal::bad_request("this call predicts, it does not fit"));
         };
-        let targets = &targets[starts[group]..starts[group] + due];
+        let (targets, _) = self.input.extra(&self.at)?.as_chunks::<TARGET_BYTES>();
+        let targets = targets[starts[group]..starts[group] + due].iter().map(|target| f64::from_le_bytes(*target));
         match Scores::of(targets, &predictions) {
             Ok(scores) => {
                 self.held_bytes += (params.len() + model.len() + ROW_BYTES) as u64;
@@ -290,29 +299,29 @@ fn count(predictions: &Predictions<'_>) -> String {
 
 impl Extra {
     fn targets(bytes: &[u8], groups: &[GroupAt]) -> Result<Extra, Fault> {
-        let (numbers, _) = bytes.as_chunks::<8>();
-        let targets: Vec<f64> = numbers.iter().map(|n| f64::from_le_bytes(*n)).collect();
         let mut starts = Vec::with_capacity(groups.len());
         let mut start = 0;
         for group in groups {
             starts.push(start);
             start += group.test_rows as usize;
         }
-        if start > targets.len() {
-            return Err(Fault::new(Code::Host, format!("{} test targets where {start} are due", targets.len())));
+        let there = bytes.len() / TARGET_BYTES;
+        if start > there {
+            return Err(Fault::new(Code::Host, format!("{there} test targets where {start} are due")));
         }
-        Ok(Extra::Targets(targets, starts))
+        Ok(Extra::Targets(starts))
     }
 
     fn models(bytes: &[u8], groups: usize) -> Result<Extra, Fault> {
         let wrong = || Fault::new(Code::Host, "the stored models of the call are malformed");
-        let (offsets, models) = bytes.split_at_checked(8 * (groups + 1)).ok_or_else(wrong)?;
-        let (offsets, _) = offsets.as_chunks::<8>();
+        let first = OFFSET_BYTES * (groups + 1);
+        let (offsets, models) = bytes.split_at_checked(first).ok_or_else(wrong)?;
+        let (offsets, _) = offsets.as_chunks::<OFFSET_BYTES>();
         let offsets: Vec<u64> = offsets.iter().map(|o| u64::from_le_bytes(*o)).collect();
         if !offsets.is_sorted() || offsets.last().is_none_or(|last| *last > models.len() as u64) {
             return Err(wrong());
         }
-        Ok(Extra::Models(offsets, models.to_vec()))
+        Ok(Extra::Models(offsets.into_iter().map(|offset| first + offset as usize).collect()))
     }
 }
 
@@ -327,13 +336,13 @@ struct Scores {
 
 impl Scores {
     /// Or the number of predictions that are no numbers.
-    fn of(targets: &[f64], predictions: &Predictions<'_>) -> Result<Scores, usize> {
-        if targets.is_empty() {
+    fn of(targets: impl ExactSizeIterator<Item = f64> + Clone, predictions: &Predictions<'_>) -> Result<Scores, usize> {
+        if targets.len() == 0 {
             return Ok(Scores { mae: None, mse: None, r2: None });
         }
         let rows = targets.len() as f64;
         let (mut absolute, mut squared, mut sum) = (0.0, 0.0, 0.0);
-        for (target, prediction) in targets.iter().zip(predictions.iter()) {
+        for (target, prediction) in targets.clone().zip(predictions.iter()) {
             let error = target - prediction;
             absolute += error.abs();
             squared += error * error;
@@ -346,7 +355,7 @@ impl Scores {
             }
         }
         let mean = sum / rows;
-        let spread: f64 = targets.iter().map(|t| (t - mean) * (t - mean)).sum();
+        let spread: f64 = targets.map(|t| (t - mean) * (t - mean)).sum();
         let r2 = match (spread == 0.0, squared == 0.0) {
             (false, _) => 1.0 - squared / spread,
             (true, perfect) => f64::from(u8::from(perfect)),
@@ -471,10 +480,10 @@ impl Services for FeedServices {
     fn model(&self) -> Result<Vec<u8>, Refusal> {
         let feed = lock(&self.feed);
         let group = feed.at_hand()?;
-        let Extra::Models(offsets, models) = &feed.extra else {
+        let Extra::Models(starts) = &feed.extra else {
             return Err(Refusal::bad_request("this call fits, it has no stored models"));
         };
-        Ok(models[offsets[group] as usize..offsets[group + 1] as usize].to_vec())
+        Ok(feed.input.extra(&feed.at)?[starts[group]..starts[group + 1]].to_vec())
     }
 
     fn fitted(&mut self, model: &[u8], params: &str, predictions: Predictions<'_>) -> Result<(), Refusal> {
