@@ -1,18 +1,32 @@
 //! No byte of an object, or of an earlier sandbox, is seen by a later one: over a hundred thousand uses of the slots.
 
-use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use sandbar_core::Limits;
 use sandbar_sandbox::{Engine, Input, Instance, Program, Services, compile};
 
-const REUSES: usize = 100_000;
 /// Sandboxes alive at once, so that slots are left and taken in changing order.
 const ALIVE: usize = 3;
-const OBJECT_BYTES: usize = 64 << 10;
 const CANARY: u64 = 0x0123_4567_89ab_cdef;
+const WASM_PAGE: usize = 64 << 10;
+const HUGE_PAGE: usize = 2 << 20;
+
+/// How often slots are used again, and with what.
+struct Case {
+    reuses: usize,
+    /// Where the object is laid in the guest's memory.
+    at: usize,
+    object: usize,
+    /// All of the guest's memory.
+    memory: usize,
+}
+
+const SMALL: Case = Case { reuses: 100_000, at: 128 << 10, object: 64 << 10, memory: 512 << 10 };
+/// Where a huge page starts, a huge page and a little more.
+const HUGE: Case = Case { reuses: 1_000, at: HUGE_PAGE, object: HUGE_PAGE + (64 << 10), memory: 3 * HUGE_PAGE };
 
 /// Looks for anything that it has not put there itself (its memory behind the static data, memory it grows by, its
 /// static data, its globals and its table), and traps if there is something. Then it leaves as much as it can: an object
@@ -20,12 +34,12 @@ const CANARY: u64 = 0x0123_4567_89ab_cdef;
 const GUEST: &str = r#"(component
     (import "sandbar:udf/data@0.1.0" (instance $data
         (export "map-pages" (func (param "offset" u64) (param "region" (list u8))))))
-    (core module $libc (memory (export "memory") 4 8))
+    (core module $libc (memory (export "memory") 2 128))
     (core instance $libc (instantiate $libc))
     (alias core export $libc "memory" (core memory $memory))
     (core func $map (canon lower (func $data "map-pages") (memory $memory)))
     (core module $main
-        (import "libc" "memory" (memory 4 8))
+        (import "libc" "memory" (memory 2 128))
         (import "data" "map-pages" (func $map (param i64 i32 i32)))
         (global $seen (mut i64) (i64.const 0))
         (table $table 8 funcref)
@@ -40,21 +54,21 @@ const GUEST: &str = r#"(component
             (if (i64.ne (global.get $seen) (i64.const 0)) (then unreachable))
             (if (i32.eqz (ref.is_null (table.get $table (i32.const 5)))) (then unreachable))
             (if (i64.ne (i64.load (i32.const 2048)) (i64.const 42)) (then unreachable))
-            (if (i32.ne (memory.grow (i32.const 4)) (i32.const 4)) (then unreachable))
+            (if (i32.ne (memory.grow (i32.const $GROWN)) (i32.const 2)) (then unreachable))
             (local.set $at (i32.const 8192))
             (loop $next
                 (if (i64.ne (i64.load (local.get $at)) (i64.const 0)) (then unreachable))
                 (local.set $at (i32.add (local.get $at) (i32.const 8)))
-                (br_if $next (i32.lt_u (local.get $at) (i32.const 524288))))
-            (call $map (i64.const 0) (i32.const 131072) (i32.const 65536))
-            (if (i64.ne (i64.load (i32.const 131072)) (i64.const 0x0123456789abcdef)) (then unreachable))
-            (if (i64.ne (i64.load (i32.const 196600)) (i64.const 0x0123456789abcdef)) (then unreachable))
+                (br_if $next (i32.lt_u (local.get $at) (i32.const $MEMORY))))
+            (call $map (i64.const 0) (i32.const $START) (i32.const $OBJECT))
+            (if (i64.ne (i64.load (i32.const $START)) (i64.const 0x0123456789abcdef)) (then unreachable))
+            (if (i64.ne (i64.load (i32.const $LAST)) (i64.const 0x0123456789abcdef)) (then unreachable))
             (global.set $seen (i64.const -1))
             (table.set $table (i32.const 5) (ref.func $something))
             (i64.store (i32.const 2048) (i64.const -1))
-            (i64.store (i32.const 135168) (i64.const -1))
-            (memory.fill (i32.const 8192) (i32.const 0xee) (i32.const 122880))
-            (memory.fill (i32.const 196608) (i32.const 0xdd) (i32.const 327680))
+            (i64.store (i32.const $INSIDE) (i64.const -1))
+            (memory.fill (i32.const 8192) (i32.const 0xee) (i32.const $BEFORE))
+            (memory.fill (i32.const $END) (i32.const 0xdd) (i32.const $BEHIND))
             i32.const 1024))
     (core instance $main (instantiate $main
         (with "libc" (instance $libc))
@@ -87,30 +101,57 @@ impl Services for Shared {
     }
 }
 
-fn object() -> Arc<Object> {
-    let bytes = CANARY.to_le_bytes().repeat(OBJECT_BYTES / 8);
+/// An object of so many bytes, in huge pages where the kernel makes them.
+fn object(bytes: usize) -> Arc<Object> {
     let file = memfd_create("canary", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    let mut writer = std::fs::File::from(file);
-    writer.write_all(&bytes).unwrap();
-    let file = OwnedFd::from(writer);
+    ftruncate(&file, bytes as u64).unwrap();
+    let (nothing, both) = (ProtFlags::empty(), ProtFlags::READ | ProtFlags::WRITE);
+    // SAFETY: a new mapping; the file is laid over a part of it that nobody else knows of, written as far as it goes, and
+    // all of it unmapped.
+    unsafe {
+        let room = mmap_anonymous(std::ptr::null_mut(), bytes + HUGE_PAGE, nothing, MapFlags::PRIVATE).unwrap();
+        let at = room.wrapping_byte_add(room.cast::<u8>().align_offset(HUGE_PAGE));
+        mmap(at, bytes, both, MapFlags::SHARED | MapFlags::FIXED, &file, 0).unwrap();
+        std::slice::from_raw_parts_mut(at.cast::<u64>(), bytes / 8).fill(CANARY);
+        libc::madvise(at, bytes / HUGE_PAGE * HUGE_PAGE, libc::MADV_COLLAPSE);
+        munmap(room, bytes + HUGE_PAGE).unwrap();
+    }
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL).unwrap();
-    Arc::new(Object { bytes, file })
+    Arc::new(Object { bytes: CANARY.to_le_bytes().repeat(bytes / 8), file })
+}
+
+impl Case {
+    fn guest(&self) -> Vec<u8> {
+        let Case { at, object, memory, .. } = *self;
+        let values = [
+            ("$GROWN", memory / WASM_PAGE - 2),
+            ("$MEMORY", memory),
+            ("$START", at),
+            ("$OBJECT", object),
+            ("$LAST", at + object - 8),
+            ("$INSIDE", at + 4096),
+            ("$BEFORE", at - 8192),
+            ("$END", at + object),
+            ("$BEHIND", memory - at - object),
+        ];
+        let text = values.iter().fold(GUEST.to_owned(), |text, (name, value)| text.replace(name, &value.to_string()));
+        wat::parse_str(text).unwrap()
+    }
 }
 
 fn sandbox<'p>(program: &'p Program, object: &Arc<Object>, limits: &Limits) -> Instance<'p> {
     program.instantiate(Box::new(Shared(object.clone())), limits, 0).unwrap()
 }
 
-#[test]
-fn nothing_is_seen_by_a_later_sandbox() {
+fn check(case: &Case) {
     let limits = Limits::default();
-    let (code, shape) = compile(&wat::parse_str(GUEST).unwrap()).unwrap();
+    let (code, shape) = compile(&case.guest()).unwrap();
     let engine = Engine::new(&limits).unwrap();
     // SAFETY: compiled just now, by this build.
     let program = unsafe { engine.load(&code, shape.image_end) }.unwrap();
-    let object = object();
+    let object = object(case.object);
     let mut alive: Vec<Instance<'_>> = Vec::new();
-    for reuse in 0..REUSES {
+    for reuse in 0..case.reuses {
         if alive.len() == ALIVE {
             drop(alive.swap_remove(reuse % ALIVE));
         }
@@ -120,18 +161,18 @@ fn nothing_is_seen_by_a_later_sandbox() {
         }
         alive.push(sandbox);
     }
-    assert!(object.bytes.chunks(8).all(|word| word == CANARY.to_le_bytes()));
+    // That the guest's eyes are open: a second call of the same sandbox sees what the first left.
+    let mut again = sandbox(&program, &object, &limits);
+    again.process(&[]).unwrap();
+    assert!(again.process(&[]).is_err());
 }
 
-/// That the guest's eyes are open: a second call of the same sandbox sees what the first left.
 #[test]
-fn the_same_sandbox_sees_what_it_left() {
-    let limits = Limits::default();
-    let (code, shape) = compile(&wat::parse_str(GUEST).unwrap()).unwrap();
-    let engine = Engine::new(&limits).unwrap();
-    // SAFETY: compiled just now, by this build.
-    let program = unsafe { engine.load(&code, shape.image_end) }.unwrap();
-    let mut sandbox = sandbox(&program, &object(), &limits);
-    sandbox.process(&[]).unwrap();
-    assert!(sandbox.process(&[]).is_err());
+fn nothing_is_seen_by_a_later_sandbox() {
+    check(&SMALL);
+}
+
+#[test]
+fn nothing_is_seen_where_huge_pages_were() {
+    check(&HUGE);
 }
