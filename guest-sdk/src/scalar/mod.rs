@@ -158,15 +158,17 @@ impl<F: Scalar> OpenedScalar<F> {
         let room = (0..header.buffer_count()).map(room).sum();
         for first_row in (0..header.rows()).step_by(chunk_rows) {
             let rows = chunk_rows.min(header.rows() - first_row);
-            self.region.reserve(if mapped.is_some() { 0 } else { room });
+            if mapped.is_none() {
+                self.region.reserve(room);
+            }
             self.places.clear();
             for i in 0..header.buffer_count() {
                 let (skip, take) = place(i, first_row, rows);
                 let at = header.buffer(i).0 + skip;
-                let from = match take {
-                    0 => 0,
-                    _ if mapped.is_some() => at,
-                    _ => self.region.append(at, take),
+                let from = match (take, &mapped) {
+                    (0, _) => 0,
+                    (_, Some(_)) => at,
+                    (_, None) => self.region.append(at, take),
                 };
                 self.places.push((from, from + take));
             }
