@@ -230,6 +230,27 @@ mod tests {
         assert_eq!(*mapping, expect);
     }
 
+    /// Whatever pages they lie in.
+    #[test]
+    fn large_inputs_are_what_was_put_in() {
+        let segments = Segments::default();
+        for bytes in [HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + HUGE_FROM_BYTES + 1, HUGE_FROM_BYTES, HUGE_PAGE_BYTES - 1]
+        {
+            let mut before = segments.draft(bytes).unwrap();
+            before.numbers().fill(1.0);
+            drop(before);
+            let edges = [0, HUGE_FROM_BYTES - 1, bytes - 1];
+            let parts: Vec<_> = edges.iter().map(|at| Part::Bytes(*at, b"x")).collect();
+            let parts = if bytes == HUGE_FROM_BYTES { &parts[..2] } else { &parts };
+            let lent = segments.lend(bytes, parts).unwrap();
+            // SAFETY: `lent` outlives the mapping.
+            let mapping = unsafe { Mapping::lent(lent.as_fd(), bytes as u64) }.unwrap();
+            let marked: Vec<_> = mapping.iter().enumerate().filter(|(_, b)| **b != 0).map(|(at, _)| at).collect();
+            assert_eq!(marked, edges[..parts.len()], "{bytes}");
+            assert!(bytes < HUGE_PAGE_BYTES || mapping.as_ptr().align_offset(HUGE_PAGE_BYTES) == 0);
+        }
+    }
+
     #[test]
     fn memory_is_used_again_one_call_at_a_time() {
         let segments = Segments::default();
