@@ -9,11 +9,16 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 const TARGET: &str = "wasm32-wasip2";
-/// SIMD, and room for small guests without growing: a fresh sandbox then starts
-/// with the memory it needs.
-const RUSTFLAGS: [&str; 4] = ["-C", "target-feature=+simd128", "-C", "link-arg=--initial-memory=2097152"];
-/// Raised when the flags change: components built before are stale.
-const FLAGS_VERSION: u32 = 2;
+/// How guests are built: with SIMD, and room for small ones without growing, so
+/// that a fresh sandbox starts with the memory it needs.
+const SETTINGS: [(&str, &str); 6] = [
+    ("CARGO_ENCODED_RUSTFLAGS", "-C\x1ftarget-feature=+simd128\x1f-C\x1flink-arg=--initial-memory=2097152"),
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3"),
+    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
+    ("CARGO_PROFILE_RELEASE_LTO", "fat"),
+    ("CARGO_PROFILE_RELEASE_PANIC", "abort"),
+    ("CARGO_PROFILE_RELEASE_STRIP", "symbols"),
+];
 
 /// Why a crate can't be built.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +50,8 @@ pub enum BuildError {
 /// What is known of a crate's last build.
 #[derive(Serialize, Deserialize)]
 struct Stamp {
-    flags: u32,
+    /// The [`SETTINGS`] it was built with.
+    settings: Vec<(String, String)>,
     component: PathBuf,
     /// When the component was written: whoever else writes one there makes this stale.
     written: SystemTime,
@@ -78,7 +84,8 @@ pub fn build_crate(folder: &Path, cache: &Path) -> Result<PathBuf, BuildError> {
     let mut sources = vec![folder.join("Cargo.toml")];
     sources.extend(dep_info(&component.with_extension("d")).map_err(at(&component))?);
     sources.extend(folder.ancestors().map(|a| a.join("Cargo.lock")).find(|lock| lock.is_file()));
-    let stamp = Stamp { flags: FLAGS_VERSION, component: component.clone(), written, checked, sources };
+    let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let stamp = Stamp { settings, component: component.clone(), written, checked, sources };
     let text = serde_json::to_vec(&stamp).map_err(io::Error::other).map_err(at(&stamp_path))?;
     fs::create_dir_all(stamp_path.parent().unwrap_or(cache))
         .and_then(|()| fs::write(&stamp_path, text))
@@ -95,7 +102,8 @@ fn stamp_path(folder: &Path, cache: &Path) -> PathBuf {
 
 fn fresh(stamp: &Path) -> Option<PathBuf> {
     let stamp: Stamp = serde_json::from_slice(&fs::read(stamp).ok()?).ok()?;
-    let unchanged = stamp.flags == FLAGS_VERSION
+    let settings = stamp.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let unchanged = settings.eq(SETTINGS)
         && modified(&stamp.component)? == stamp.written
         && stamp.sources.iter().all(|source| modified(source).is_some_and(|m| m <= stamp.checked));
     unchanged.then_some(stamp.component)
@@ -133,12 +141,7 @@ fn cargo(folder: &Path) -> Result<PathBuf, BuildError> {
     let mut child = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--release", "--lib", "--target", TARGET, "--message-format", "json-render-diagnostics"])
         .current_dir(folder)
-        .env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\x1f"))
-        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3")
-        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
-        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
-        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
-        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+        .envs(SETTINGS)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
