@@ -24,7 +24,8 @@ use crate::transform::{Needed, Transform, run_all};
 use crate::{Job, Node, NodeError};
 
 /// Up to so many groups the output is sorted by file and key as a whole. More
-/// come in the order of the hash partitions, sorted within each.
+/// come in the order of the hash partitions, those of more rows first, sorted
+/// within each.
 const SORTED_GROUPS_MAX: usize = 200_000;
 /// Failures that are kept with their words; the others are counted.
 const FAILURES_MAX: usize = 10_000;
@@ -222,7 +223,7 @@ impl Node {
         let concurrent = 4 * self.pool.workers();
         // The largest first, so that none of them is left over when all others are done.
         let mut order: Vec<usize> = (0..partitions.len()).collect();
-        order.sort_by_key(|p| Reverse(partitions.rows_of(*p)));
+        order.sort_by_cached_key(|p| Reverse(partitions.rows_of(*p)));
         let mut parts = futures::stream::iter(order)
             .map(|p| {
                 let (running, partitions) = (running.clone(), partitions.clone());

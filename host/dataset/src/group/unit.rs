@@ -287,11 +287,12 @@ const PAGE_ROWS: u32 = 512;
 /// Where every row goes.
 struct Placed {
     units: Vec<Planned>,
-    /// The place of each row, the rows of a group side by side in file order. Rows of groups that are left out
-    /// are all at one place behind the last unit.
+    /// The place of each row, the rows of a group side by side in file order.
     places: Vec<u32>,
     /// For each group by number, where in `places` its rows begin.
     starts: Vec<u32>,
+    /// The place of rows that are left out.
+    nowhere: u32,
 }
 
 impl Placed {
@@ -337,7 +338,7 @@ impl Placed {
             *start = places.len() as u32;
             places.resize(places.len() + *rows as usize, nowhere);
         }
-        Ok(Placed { units, places, starts })
+        Ok(Placed { units, places, starts, nowhere })
     }
 }
 
@@ -363,20 +364,17 @@ struct Shelf<'a> {
 }
 
 impl<'a> Shelves<'a> {
-    /// A shelf for each unit, and one for `nothing`: the rows that are left out.
-    fn new<M: UnitMemory>(units: &[Planned], memory: &'a mut [M], nothing: &'a mut [f64]) -> Shelves<'a> {
-        let mut shelves = Vec::with_capacity(units.len() + 1);
+    /// A shelf for each unit, and one for the rows that are left out.
+    fn new<M: UnitMemory>(placed: &Placed, memory: &'a mut [M], left_out: &'a mut [f64]) -> Shelves<'a> {
+        let mut shelves = Vec::with_capacity(placed.units.len() + 1);
         let mut of_page = Vec::new();
-        for (unit, memory) in units.iter().zip(memory) {
-            of_page.resize((unit.first / PAGE_ROWS) as usize, shelves.len().saturating_sub(1) as u32);
+        let ends = placed.units.iter().skip(1).map(|unit| unit.first).chain([placed.nowhere]);
+        for ((unit, end), memory) in placed.units.iter().zip(ends).zip(memory) {
+            of_page.resize((end / PAGE_ROWS) as usize, shelves.len() as u32);
             shelves.push(Shelf { numbers: memory.room().0, first: unit.first as usize, stride: unit.shape.stride() });
         }
-        if let Some(last) = units.last() {
-            let end = last.first as usize + last.shape.rows.next_multiple_of(PAGE_ROWS as usize);
-            of_page.resize(end / PAGE_ROWS as usize, shelves.len() as u32 - 1);
-            of_page.push(shelves.len() as u32);
-            shelves.push(Shelf { numbers: nothing, first: end, stride: 1 });
-        }
+        of_page.push(shelves.len() as u32);
+        shelves.push(Shelf { numbers: left_out, first: placed.nowhere as usize, stride: 1 });
         Shelves { shelves, of_page }
     }
 
@@ -398,8 +396,8 @@ fn fill<M: UnitMemory>(ids: Vec<u32>, pieces: Vec<Piece>, placed: &Placed, memor
         *id = placed.places[*next as usize];
         *next += 1;
     }
-    let mut nothing = vec![0.0; row_words - key_words];
-    let mut shelves = Shelves::new(&placed.units, memory, &mut nothing);
+    let mut left_out = vec![0.0; row_words - key_words];
+    let mut shelves = Shelves::new(placed, memory, &mut left_out);
     let mut first = 0;
     for piece in pieces {
         let to = &to[first..first + piece.rows];
