@@ -9,12 +9,7 @@ use sandbar_batch::Encoded;
 use sandbar_core::{Code, Fault};
 use sandbar_dataset::{UnitGroup, UnitMemory, UnitShape};
 use sandbar_store::{Draft, Lent, Part};
-use sandbar_worker::{Groups, Payload, Pool};
-
-/// Inputs up to this size go inside the message.
-const INLINE_BYTES_MAX: usize = 2 << 10;
-const PAGE: usize = 4096;
-const GROUP_BYTES: usize = 24;
+use sandbar_worker::{GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, Pool};
 
 fn encode(batch: &RecordBatch) -> Result<Encoded, Fault> {
     sandbar_batch::encode(batch).map_err(|e| Fault::new(Code::Columns, e.to_string()))
@@ -48,17 +43,14 @@ impl UnitInput {
             .map_err(|e| Fault::new(Code::Columns, e.to_string()))?;
         let lengths = [header.len(), GROUP_BYTES * shape.groups, size_of::<f64>() * shape.test_rows];
         let (places, end) = places(body_bytes(shape), lengths);
-        Ok(UnitInput { draft: pool.draft(end)?, shape: *shape, header, places })
+        Ok(UnitInput { draft: pool.draft(end).map_err(no_memory)?, shape: *shape, header, places })
     }
 
     /// The input, now that the numbers are in it.
     pub(crate) fn lend(self, groups: &[UnitGroup]) -> Result<(Payload, Groups), Fault> {
         let mut table = Vec::with_capacity(groups.len() * GROUP_BYTES);
         for group in groups {
-            for number in [group.first_row, group.train_rows, group.test_rows, 0] {
-                table.extend_from_slice(&number.to_le_bytes());
-            }
-            table.extend_from_slice(&group.seed.to_le_bytes());
+            Groups::append(&mut table, group.first_row, group.train_rows, group.test_rows, group.seed);
         }
         let [header_at, table_at, targets_at] = self.places;
         let target_bytes = size_of::<f64>() * self.shape.test_rows;
@@ -103,9 +95,7 @@ pub(crate) fn of_models(
     let encoded = encode(batch)?;
     let mut table = Vec::with_capacity(groups.len() * GROUP_BYTES);
     for (first_row, rows) in groups {
-        for number in [*first_row, 0, *rows, 0, 0, 0] {
-            table.extend_from_slice(&number.to_le_bytes());
-        }
+        Groups::append(&mut table, *first_row, 0, *rows, 0);
     }
     let mut extra = Vec::new();
     let mut offset = 0u64;
@@ -115,21 +105,11 @@ pub(crate) fn of_models(
         extra.extend_from_slice(&offset.to_le_bytes());
     }
     models.iter().for_each(|model| extra.extend_from_slice(model));
-    with_groups(pool, &encoded, groups.len(), &table, &extra)
-}
-
-fn with_groups(
-    pool: &Pool,
-    encoded: &Encoded,
-    count: usize,
-    table: &[u8],
-    extra: &[u8],
-) -> Result<(Payload, Groups), Fault> {
-    let (file, [table_at, extra_at]) = write(pool, encoded, [table, extra])?;
+    let (file, [table_at, extra_at]) = write(pool, &encoded, [&table, &extra])?;
     let payload =
         Payload::File { file, body_bytes: encoded.body_bytes as u64, header_bytes: encoded.header.len() as u64 };
     let groups = Groups {
-        count: count as u32,
+        count: groups.len() as u32,
         table_at: table_at as u64,
         extra_at: extra_at as u64,
         extra_bytes: extra.len() as u64,
@@ -137,21 +117,21 @@ fn with_groups(
     Ok((payload, groups))
 }
 
-/// `body | header | others…`, each from a page on; says where the others are.
+/// `body | header | others…`, each at a multiple of [`PART_ALIGNMENT`]; says where the others are.
 fn write<const N: usize>(pool: &Pool, encoded: &Encoded, others: [&[u8]; N]) -> Result<(Arc<Lent>, [usize; N]), Fault> {
-    let header_at = encoded.body_bytes.next_multiple_of(PAGE);
+    let header_at = encoded.body_bytes.next_multiple_of(PART_ALIGNMENT);
     let (places, end) = places(header_at + encoded.header.len(), others.map(<[u8]>::len));
     let body = encoded.buffers.iter().map(|(at, bytes)| Part::Bytes(*at, bytes));
     let behind = places.iter().zip(others).map(|(at, bytes)| Part::Bytes(*at, bytes));
     let parts: Vec<_> = body.chain([Part::Bytes(header_at, &encoded.header)]).chain(behind).collect();
-    let file = pool.draft(end)?.lend(&parts).map_err(no_memory)?;
+    let file = pool.draft(end).and_then(|draft| draft.lend(&parts)).map_err(no_memory)?;
     Ok((Arc::new(file), places))
 }
 
-/// Where parts of these lengths start behind what ends at `end`, each at a page, and where the last of them ends.
+/// Where parts of these lengths start behind what ends at `end`, each aligned, and where the last of them ends.
 fn places<const N: usize>(mut end: usize, lengths: [usize; N]) -> ([usize; N], usize) {
     let places = lengths.map(|length| {
-        let at = end.next_multiple_of(PAGE);
+        let at = end.next_multiple_of(PART_ALIGNMENT);
         end = at + length;
         at
     });

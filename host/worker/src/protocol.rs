@@ -26,12 +26,12 @@ pub(crate) const FRAME_BYTES_MAX: usize = 128 << 10;
 /// Most files that travel with a message.
 pub(crate) const FILES_MAX: usize = 64;
 /// Inputs and outputs up to this many bytes travel in the message.
-pub(crate) const INLINE_BYTES_MAX: usize = 2 << 10;
+pub const INLINE_BYTES_MAX: usize = 2 << 10;
 /// Most calls in a message, and most bytes of their inputs.
 pub(crate) const CALLS_MAX: usize = 128;
 pub(crate) const CALLS_BYTES_MAX: usize = 64 << 10;
 /// Parts of an input file start at a multiple of this.
-pub(crate) const PART_ALIGNMENT: usize = 4096;
+pub const PART_ALIGNMENT: usize = 4096;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToWorker {
@@ -103,7 +103,18 @@ pub struct Groups {
     pub extra_bytes: u64,
 }
 
-pub(crate) const GROUP_BYTES: usize = 24;
+/// Bytes of a group in the table.
+pub const GROUP_BYTES: usize = 24;
+
+impl Groups {
+    /// Appends a group to a table.
+    pub fn append(table: &mut Vec<u8>, first_row: u32, train_rows: u32, test_rows: u32, seed: u64) {
+        for number in [first_row, train_rows, test_rows, 0] {
+            table.extend_from_slice(&number.to_le_bytes());
+        }
+        table.extend_from_slice(&seed.to_le_bytes());
+    }
+}
 
 /// What a call does, and with what.
 #[derive(Debug, Clone)]

@@ -5,6 +5,7 @@ mod drive;
 mod link;
 
 use std::collections::HashMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -234,9 +235,11 @@ impl Pool {
 
     /// Memory for the input of a call. It is used again when the call's request
     /// is no more.
-    pub fn draft(&self, bytes: usize) -> Result<Draft, Fault> {
-        let draft = self.segments.draft(bytes);
-        draft.map_err(|e| Fault::new(Code::Host, format!("memory for the input of a call: {e}")))
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn draft(&self, bytes: usize) -> io::Result<Draft> {
+        self.segments.draft(bytes)
     }
 
     /// Runs a call. Cancelled when dropped: a call that waits is not begun.
