@@ -320,6 +320,25 @@ fn all_of_the_memory_is_written() {
 }
 
 #[test]
+fn neighbouring_partitions_are_one_up_to_a_unit() {
+    let n: ArrayRef = Arc::new(Int32Array::from_iter_values((0..10_000).map(|i| i % 777)));
+    let rows = batch(10_000, 11, vec![("k", n)]);
+    for unit_rows in [1, 100, 3_000, 20_000] {
+        let grouping = grouping(&["k"]);
+        let grouping = Grouping { unit_bytes: 8 * (grouping.features.len() + 1) * unit_rows, ..grouping };
+        let grouper = Grouper::new(grouping, &rows.schema(), Vec::new(), MemoryBudget::default()).expect("a grouper");
+        let mut morsel = grouper.morsel(0, 0).expect("a morsel");
+        morsel.push(&rows).and_then(|()| morsel.finish()).expect("rows");
+        let partitions = grouper.finish().expect("partitions");
+        let rows_of: Vec<u64> = (0..partitions.len()).map(|p| partitions.rows_of(p)).collect();
+        assert_eq!(rows_of.iter().sum::<u64>(), 10_000);
+        let unit_rows = unit_rows as u64;
+        assert!(rows_of.windows(2).all(|pair| pair[0] + pair[1] > unit_rows), "{unit_rows}: {rows_of:?}");
+        assert!(rows_of.iter().all(|rows| *rows <= unit_rows.max(100)), "{unit_rows}: {rows_of:?}");
+    }
+}
+
+#[test]
 fn skipped_groups_are_counted() {
     let n: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 2, 3, 3, 3]));
     let files = [batch(6, 5, vec![("k", n)])];

@@ -4,7 +4,8 @@
 //! so rows are not sorted and not inserted into one big table. Each block of
 //! rows is scattered to 512 partitions by the hash of its keys, one pass; then
 //! each partition, which fits a cache, finds its groups and puts every row in
-//! its final place, one more pass. A hundred groups and ten million cost about
+//! its final place, one more pass. Neighbouring partitions of few rows are taken
+//! together, up to a unit's worth. A hundred groups and ten million cost about
 //! the same. What does not fit the memory budget goes to disk between the
 //! passes, and no step depends on which thread or block a row came through:
 //! blocks are put in the order of their morsels again before groups are made.
@@ -176,6 +177,11 @@ impl Grouper {
 }
 
 impl Shared {
+    /// Rows of a unit, unless it is one larger group.
+    fn unit_rows(&self) -> usize {
+        self.grouping.unit_bytes / (size_of::<f64>() * self.columns.names.len())
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves the state as it was between two statements
         // that can't panic.

@@ -22,43 +22,59 @@ struct Part {
 /// All rows, by partition.
 pub struct Partitions {
     shared: Arc<Shared>,
-    /// Emptied as partitions are consumed, which frees their memory.
-    parts: Vec<Mutex<Vec<Part>>>,
+    partitions: Vec<Partition>,
+}
+
+/// Neighbouring slots that have no more rows than a unit takes, or a single one.
+struct Partition {
     rows: u64,
+    /// Whether its rows are those whose only key is null.
+    key_is_null: bool,
+    /// The parts of each slot. Emptied when it is consumed, which frees their memory.
+    slots: Mutex<Vec<Vec<Part>>>,
 }
 
 impl Partitions {
     pub(super) fn new(shared: Arc<Shared>, mut blocks: Vec<Block>) -> Self {
         let per_file = shared.grouping.per_file;
         blocks.sort_by_key(|b| (if per_file { b.file } else { 0 }, b.sequence, b.number));
-        let mut parts: Vec<Vec<Part>> = (0..SLOTS).map(|_| Vec::new()).collect();
-        let mut rows = 0;
+        let mut slots: Vec<Vec<Part>> = (0..SLOTS).map(|_| Vec::new()).collect();
         for block in blocks {
             let file = if per_file { block.file } else { 0 };
             for slice in block.slices {
-                rows += u64::from(slice.rows);
                 let part = Part { file, finite: block.finite, rows: slice.rows, place: slice.place };
-                parts[usize::from(slice.slot)].push(part);
+                slots[usize::from(slice.slot)].push(part);
             }
         }
-        Partitions { shared, parts: parts.into_iter().map(Mutex::new).collect(), rows }
+        let unit_rows = shared.unit_rows() as u64;
+        let mut partitions: Vec<Partition> = Vec::new();
+        for (slot, parts) in slots.into_iter().enumerate().filter(|(_, parts)| !parts.is_empty()) {
+            let rows = parts.iter().map(|p| u64::from(p.rows)).sum();
+            let key_is_null = slot == NULL_SLOT;
+            match partitions.last_mut().filter(|last| last.rows + rows <= unit_rows && !key_is_null) {
+                Some(last) => {
+                    last.rows += rows;
+                    last.slots.get_mut().unwrap_or_else(PoisonError::into_inner).push(parts);
+                }
+                None => partitions.push(Partition { rows, key_is_null, slots: Mutex::new(vec![parts]) }),
+            }
+        }
+        Partitions { shared, partitions }
     }
 
-    /// How many partitions there are, the same for every job.
-    #[allow(clippy::len_without_is_empty, reason = "there are always as many")]
+    /// How many partitions there are.
     pub fn len(&self) -> usize {
-        self.parts.len()
+        self.partitions.len()
     }
 
-    /// Rows of all partitions.
-    pub fn rows(&self) -> u64 {
-        self.rows
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.partitions.is_empty()
     }
 
-    /// Rows of a partition that was not consumed yet.
+    /// Rows of a partition, consumed or not.
     pub fn rows_of(&self, partition: usize) -> u64 {
-        let parts = self.parts[partition].lock().unwrap_or_else(PoisonError::into_inner);
-        parts.iter().map(|p| u64::from(p.rows)).sum()
+        self.partitions[partition].rows
     }
 
     /// The columns of units: features, then the target.
@@ -78,18 +94,23 @@ impl Partitions {
         partition: usize,
         reserve: impl FnMut(&UnitShape) -> Result<M, E>,
     ) -> Result<Vec<Unit<M>>, E> {
-        let parts = std::mem::take(&mut *self.parts[partition].lock().unwrap_or_else(PoisonError::into_inner));
-        if parts.is_empty() {
+        let partition = &self.partitions[partition];
+        let slots = std::mem::take(&mut *partition.slots.lock().unwrap_or_else(PoisonError::into_inner));
+        if slots.is_empty() {
             return Ok(Vec::new());
         }
-        let pieces = self.load(parts)?;
+        let mut pieces = Vec::new();
+        for parts in slots {
+            pieces.extend(self.load(parts)?);
+        }
+        // Within a file the slots stay one after another: what is worked on together stays small.
+        pieces.sort_by_key(|piece| piece.file);
         let columns = &self.shared.columns;
         let groups = assign(&pieces, &columns.kind, columns.row_words())?;
-        let key_is_null = partition == NULL_SLOT;
-        units_of(groups, pieces, &self.shared, key_is_null, reserve)
+        units_of(groups, pieces, &self.shared, partition.key_is_null, reserve)
     }
 
-    /// Brings the parts of a partition to memory: those that were spilled to
+    /// Brings the parts of a slot to memory: those that were spilled to
     /// one file lie there side by side and take one read.
     fn load(&self, parts: Vec<Part>) -> Result<Vec<Piece>, DatasetError> {
         let folder = &self.shared.budget.spill_dir;

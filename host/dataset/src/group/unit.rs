@@ -297,8 +297,7 @@ struct Placed {
 
 impl Placed {
     fn new(kept: &[u32], all: &Groups, seeds: Vec<Seed>, shared: &Shared) -> Result<Placed, DatasetError> {
-        let columns = shared.columns.names.len();
-        let unit_rows = shared.grouping.unit_bytes / (8 * columns);
+        let (columns, unit_rows) = (shared.columns.names.len(), shared.unit_rows());
         let mut starts = vec![u32::MAX; all.rows.len()];
         let mut places = Vec::with_capacity(all.ids.len());
         let shape = UnitShape { groups: 0, columns, rows: 0, test_rows: 0 };
