@@ -9,21 +9,22 @@ use sandbar_batch::Encoded;
 use sandbar_core::{Code, Fault};
 use sandbar_dataset::{UnitGroup, UnitMemory, UnitShape};
 use sandbar_store::{Draft, Lent, Part};
-use sandbar_worker::{GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, Pool};
+use sandbar_worker::{BatchAt, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, Pool};
 
 fn encode(batch: &RecordBatch) -> Result<Encoded, Fault> {
     sandbar_batch::encode(batch).map_err(|e| Fault::new(Code::Columns, e.to_string()))
 }
 
-/// A batch as the input of a scalar or batch function.
-pub(crate) fn of_batch(pool: &Pool, batch: &RecordBatch) -> Result<Payload, Fault> {
-    let encoded = encode(batch)?;
-    if encoded.header.len() + encoded.body_bytes <= INLINE_BYTES_MAX {
-        let body = encoded.body();
-        return Ok(Payload::Inline { header: encoded.header, body });
+/// Batches as the input of a scalar or batch function.
+pub(crate) fn of_batches(pool: &Pool, batches: &[RecordBatch]) -> Result<Payload, Fault> {
+    let encoded = batches.iter().map(encode).collect::<Result<Vec<_>, _>>()?;
+    if let [only] = encoded.as_slice()
+        && only.header.len() + only.body_bytes <= INLINE_BYTES_MAX
+    {
+        return Ok(Payload::Inline { header: only.header.clone(), body: only.body() });
     }
-    let (file, []) = write(pool, &encoded, [])?;
-    Ok(Payload::File { file, body_bytes: encoded.body_bytes as u64, header_bytes: encoded.header.len() as u64 })
+    let (file, batches, []) = write(pool, &encoded, [])?;
+    Ok(Payload::File { file, batches })
 }
 
 /// The memory of a unit, which becomes the input of trainers.
@@ -62,7 +63,8 @@ impl UnitInput {
             Part::Written(targets_at, target_bytes),
         ];
         let file = Arc::new(self.draft.lend(&parts).map_err(no_memory)?);
-        let payload = Payload::File { file, body_bytes: body_bytes as u64, header_bytes: self.header.len() as u64 };
+        let (body_bytes, header_bytes) = (body_bytes as u64, self.header.len() as u64);
+        let payload = Payload::File { file, batches: vec![BatchAt { body_at: 0, body_bytes, header_bytes }] };
         let groups = Groups {
             count: groups.len() as u32,
             table_at: table_at as u64,
@@ -105,9 +107,8 @@ pub(crate) fn of_models(
         extra.extend_from_slice(&offset.to_le_bytes());
     }
     models.iter().for_each(|model| extra.extend_from_slice(model));
-    let (file, [table_at, extra_at]) = write(pool, &encoded, [&table, &extra])?;
-    let payload =
-        Payload::File { file, body_bytes: encoded.body_bytes as u64, header_bytes: encoded.header.len() as u64 };
+    let (file, batches, [table_at, extra_at]) = write(pool, &[encoded], [&table, &extra])?;
+    let payload = Payload::File { file, batches };
     let groups = Groups {
         count: groups.len() as u32,
         table_at: table_at as u64,
@@ -117,15 +118,27 @@ pub(crate) fn of_models(
     Ok((payload, groups))
 }
 
-/// `body | header | others…`, each at a multiple of [`PART_ALIGNMENT`]; says where the others are.
-fn write<const N: usize>(pool: &Pool, encoded: &Encoded, others: [&[u8]; N]) -> Result<(Arc<Lent>, [usize; N]), Fault> {
-    let header_at = encoded.body_bytes.next_multiple_of(PART_ALIGNMENT);
-    let (places, end) = places(header_at + encoded.header.len(), others.map(<[u8]>::len));
-    let body = encoded.buffers.iter().map(|(at, bytes)| Part::Bytes(*at, bytes));
-    let behind = places.iter().zip(others).map(|(at, bytes)| Part::Bytes(*at, bytes));
-    let parts: Vec<_> = body.chain([Part::Bytes(header_at, &encoded.header)]).chain(behind).collect();
+/// `body | header` of each batch, `others…`, each at a multiple of [`PART_ALIGNMENT`]; says where they are.
+fn write<const N: usize>(
+    pool: &Pool,
+    encoded: &[Encoded],
+    others: [&[u8]; N],
+) -> Result<(Arc<Lent>, Vec<BatchAt>, [usize; N]), Fault> {
+    let mut batches = Vec::with_capacity(encoded.len());
+    let mut parts = Vec::new();
+    let mut end = 0;
+    for batch in encoded {
+        let ([body_at, header_at], behind) = places(end, [batch.body_bytes, batch.header.len()]);
+        parts.extend(batch.buffers.iter().map(|(at, bytes)| Part::Bytes(body_at + at, bytes)));
+        parts.push(Part::Bytes(header_at, &batch.header));
+        let (body_bytes, header_bytes) = (batch.body_bytes as u64, batch.header.len() as u64);
+        batches.push(BatchAt { body_at: body_at as u64, body_bytes, header_bytes });
+        end = behind;
+    }
+    let (places, end) = places(end, others.map(<[u8]>::len));
+    parts.extend(places.iter().zip(others).map(|(at, bytes)| Part::Bytes(*at, bytes)));
     let file = pool.draft(end).and_then(|draft| draft.lend(&parts)).map_err(no_memory)?;
-    Ok((Arc::new(file), places))
+    Ok((Arc::new(file), batches, places))
 }
 
 /// Where parts of these lengths start behind what ends at `end`, each aligned, and where the last of them ends.

@@ -24,7 +24,7 @@ use serde::Serialize;
 use crate::function::Components;
 use crate::progress::Phase;
 use crate::submit::own_peak_memory_bytes;
-use crate::transform::{Transform, run_all};
+use crate::transform::{CALL_BATCHES, Transform, run_all};
 use crate::{Node, NodeError, input};
 use models::Models;
 
@@ -105,16 +105,16 @@ impl Node {
     async fn predict_all(&self, run: &Arc<Run>, spec: &PredictSpec) -> Result<Predicted, NodeError> {
         let morsels = run.scan.morsels().len();
         self.progress.enter(Phase::Training, morsels as u64);
-        let empty = RecordBatch::new_empty(run.scan.schema().clone());
-        let schema = run_all(&run.transforms, &self.pool, empty, 0).await?.schema();
+        let empty = vec![RecordBatch::new_empty(run.scan.schema().clone())];
+        let schema = run_all(&run.transforms, &self.pool, empty, 0).await?[0].schema();
         let schema = with_prediction(&schema);
         let mut output = ParquetOutput::create(&spec.output, schema.clone(), Vec::new())?;
         let mut predicted = Predicted::default();
         for morsel in 0..morsels {
             let this: &Run = run;
-            let batches = run.scan.read(morsel)?;
+            let batches = run.scan.read(morsel)?.try_chunks(CALL_BATCHES);
             let mut done = batches
-                .map(|batch| async move { this.batch(self, batch?, morsel).await })
+                .map(|batches| async move { this.predict(self, batches.map_err(|e| e.1)?, morsel).await })
                 .buffered(2 * self.pool.workers());
             while let Some((batch, part)) = done.try_next().await? {
                 predicted.rows += part.rows;
@@ -150,13 +150,15 @@ struct Rows {
 }
 
 impl Run {
-    async fn batch(
+    async fn predict(
         &self,
         node: &Node,
-        batch: RecordBatch,
+        batches: Vec<RecordBatch>,
         morsel: usize,
     ) -> Result<(RecordBatch, Predicted), NodeError> {
-        let batch = run_all(&self.transforms, &node.pool, batch, 0).await?;
+        let batches = run_all(&self.transforms, &node.pool, batches, 0).await?;
+        let batch = arrow_select::concat::concat_batches(batches[0].schema_ref(), &batches)
+            .map_err(|e| Fault::new(Code::Host, e.to_string()))?;
         let mut part = Predicted { rows: batch.num_rows() as u64, ..Predicted::default() };
         let file = &self.scan.files()[self.scan.morsels()[morsel].file];
         let features = self.features(&batch)?;

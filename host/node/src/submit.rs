@@ -20,7 +20,7 @@ use crate::input::UnitInput;
 use crate::job::Metric;
 use crate::progress::{Phase, Progress};
 use crate::results::{self, Failure, Fitted, Table};
-use crate::transform::{Needed, Transform, run_all};
+use crate::transform::{CALL_BATCHES, Needed, Transform, run_all};
 use crate::{Job, Node, NodeError};
 
 /// Up to so many groups the output is sorted by file and key as a whole. More
@@ -182,7 +182,8 @@ impl Node {
         let morsels = scan.morsels().len();
         self.progress.enter(Phase::Reading, morsels as u64);
         // The schema behind the transforms is what they make of no rows.
-        let schema = running.transform(RecordBatch::new_empty(scan.schema().clone()), 0, 0).await?.schema();
+        let empty = vec![RecordBatch::new_empty(scan.schema().clone())];
+        let schema = running.transform(empty, 0, 0).await?[0].schema();
         let train = &job.train;
         let grouping = Grouping {
             keys: train.group_by.clone(),
@@ -240,9 +241,10 @@ impl Node {
 }
 
 impl Running {
-    async fn transform(&self, batch: RecordBatch, morsel: u64, number: u64) -> Result<RecordBatch, Fault> {
+    /// Some batches of a morsel; `number` says which.
+    async fn transform(&self, batches: Vec<RecordBatch>, morsel: u64, number: u64) -> Result<Vec<RecordBatch>, Fault> {
         let seed = Seed::new(self.seed).with(&[morsel.to_le_bytes(), number.to_le_bytes()].concat()).value();
-        run_all(&self.transforms, &self.pool, batch, seed).await
+        run_all(&self.transforms, &self.pool, batches, seed).await
     }
 }
 
@@ -255,26 +257,29 @@ async fn read_morsel(
 ) -> Result<(), NodeError> {
     let mut groups = grouper.morsel(morsel as u64, scan.morsels()[morsel].file)?;
     let this = &running;
-    // Two batches at a time: one is transformed while the next is decoded.
-    let mut batches = scan
+    // Two calls at a time: one transforms while batches for the next are decoded.
+    let mut transformed = scan
         .read(morsel)?
+        .try_chunks(CALL_BATCHES)
         .enumerate()
-        .map(|(number, batch)| async move {
-            let batch = batch?;
-            this.progress.rows.fetch_add(batch.num_rows() as u64, Relaxed);
-            Ok::<_, NodeError>(this.transform(batch, morsel as u64, number as u64).await?)
+        .map(|(number, batches)| async move {
+            let batches = batches.map_err(|e| e.1)?;
+            this.progress.rows.fetch_add(batches.iter().map(|b| b.num_rows() as u64).sum(), Relaxed);
+            Ok::<_, NodeError>(this.transform(batches, morsel as u64, number as u64).await?)
         })
         .buffered(2);
-    while let Some(batch) = batches.try_next().await? {
-        if batch.schema_ref().fields() != schema.fields() {
-            let message = format!(
-                "a transform gives other columns for some rows than for others: {} instead of {}",
-                batch.schema_ref(),
-                schema
-            );
-            return Err(Fault::new(Code::BadOutput, message).into());
+    while let Some(batches) = transformed.try_next().await? {
+        for batch in batches {
+            if batch.schema_ref().fields() != schema.fields() {
+                let message = format!(
+                    "a transform gives other columns for some rows than for others: {} instead of {}",
+                    batch.schema_ref(),
+                    schema
+                );
+                return Err(Fault::new(Code::BadOutput, message).into());
+            }
+            groups.push(&batch)?;
         }
-        groups.push(&batch)?;
     }
     groups.finish()?;
     running.progress.done.fetch_add(1, Relaxed);

@@ -14,6 +14,10 @@ use crate::job::{Columns, TransformSpec};
 use crate::progress::Progress;
 use crate::{Node, NodeError};
 
+/// Batches that a transform takes in one call, one after another: what a batch touches should fit the cache, and
+/// a call should be worth its sandbox.
+pub(crate) const CALL_BATCHES: usize = 4;
+
 /// A transform, ready to run.
 pub(crate) struct Transform {
     callable: Callable,
@@ -29,18 +33,18 @@ pub(crate) struct Transform {
 /// The columns that some step needs: these, or all there are.
 pub(crate) type Needed = Option<Vec<String>>;
 
-/// Runs transforms one after another over a batch; `seed` says which batch it is.
+/// Runs transforms one after another over some batches, each in one call; `seed` says which batches they are.
 pub(crate) async fn run_all(
     transforms: &[Transform],
     pool: &Pool,
-    mut batch: RecordBatch,
+    mut batches: Vec<RecordBatch>,
     seed: u64,
-) -> Result<RecordBatch, Fault> {
+) -> Result<Vec<RecordBatch>, Fault> {
     for (step, transform) in transforms.iter().enumerate() {
         let seed = Seed::new(seed).with(&(step as u64).to_le_bytes()).value();
-        batch = transform.run(pool, batch, seed).await?;
+        batches = transform.run(pool, batches, seed).await?;
     }
-    Ok(batch)
+    Ok(batches)
 }
 
 impl Transform {
@@ -73,31 +77,36 @@ impl Transform {
         }
     }
 
-    /// Runs it over a batch, in a worker.
-    pub(crate) async fn run(&self, pool: &Pool, batch: RecordBatch, seed: u64) -> Result<RecordBatch, Fault> {
-        let input = self.project(&batch).map_err(|f| f.of(&self.udf))?;
-        let work = Work::Process(input::of_batch(pool, &input).map_err(|f| f.of(&self.udf))?);
+    /// Runs it over batches, in a worker. Gives one batch at least.
+    pub(crate) async fn run(
+        &self,
+        pool: &Pool,
+        batches: Vec<RecordBatch>,
+        seed: u64,
+    ) -> Result<Vec<RecordBatch>, Fault> {
+        let of = |fault: Fault| fault.of(&self.udf);
+        let input = batches.iter().map(|batch| self.project(batch)).collect::<Result<Vec<_>, _>>().map_err(of)?;
+        let work = Work::Process(input::of_batches(pool, &input).map_err(of)?);
         let request = Request { binding: self.callable.binding.clone(), seed, work, without: Vec::new() };
         let called = pool.call(request).await;
         self.progress.log(&self.udf, &called.log);
         let out = called.result?.batches;
         let wrong = |what: String| Fault::new(Code::BadOutput, what).of(&self.udf);
         let Some(first) = out.first() else { return Err(wrong("it hands back no batch".into())) };
-        let joined = match out.as_slice() {
-            [only] => only.clone(),
-            several => arrow_select::concat::concat_batches(first.schema_ref(), several)
-                .map_err(|e| wrong(format!("its batches differ: {e}")))?,
-        };
-        let Some(name) = &self.output else { return Ok(joined) };
-        if joined.num_rows() != batch.num_rows() || joined.num_columns() != 1 {
+        if let Some(other) = out.iter().find(|b| b.schema_ref() != first.schema_ref()) {
+            return Err(wrong(format!("its batches differ: {} and {}", first.schema_ref(), other.schema_ref())));
+        }
+        let Some(name) = &self.output else { return Ok(out) };
+        let (rows, columns) = (rows_of(&out), first.num_columns());
+        if rows != rows_of(&batches) || columns != 1 {
             return Err(wrong(format!(
-                "it hands back {} columns of {} rows, a scalar function gives one of {}",
-                joined.num_columns(),
-                joined.num_rows(),
-                batch.num_rows()
+                "it hands back {columns} columns of {rows} rows, a scalar function gives one of {}",
+                rows_of(&batches)
             )));
         }
-        with_column(&batch, name, &joined).map_err(|e| wrong(e.to_string()))
+        let out = cut_like(out, &batches);
+        let with_own = |out: Vec<RecordBatch>| batches.iter().zip(out).map(|(b, o)| with_column(b, name, &o)).collect();
+        out.and_then(with_own).map_err(|e| wrong(e.to_string()))
     }
 
     fn project(&self, batch: &RecordBatch) -> Result<RecordBatch, Fault> {
@@ -164,6 +173,24 @@ fn columns(spec: &TransformSpec, arguments: &Schema, scalar: bool) -> Result<Opt
     }
 }
 
+fn rows_of(batches: &[RecordBatch]) -> usize {
+    batches.iter().map(RecordBatch::num_rows).sum()
+}
+
+/// The rows of `out`, as many in each batch as `like` has. There are as many of them.
+fn cut_like(out: Vec<RecordBatch>, like: &[RecordBatch]) -> Result<Vec<RecordBatch>, arrow_schema::ArrowError> {
+    if out.iter().map(RecordBatch::num_rows).eq(like.iter().map(RecordBatch::num_rows)) {
+        return Ok(out);
+    }
+    let joined = arrow_select::concat::concat_batches(out[0].schema_ref(), &out)?;
+    let mut end = 0;
+    let cut = like.iter().map(|batch| {
+        end += batch.num_rows();
+        joined.slice(end - batch.num_rows(), batch.num_rows())
+    });
+    Ok(cut.collect())
+}
+
 /// `batch` with one more column, or another of that name.
 fn with_column(batch: &RecordBatch, name: &str, column: &RecordBatch) -> Result<RecordBatch, arrow_schema::ArrowError> {
     let mut fields: Vec<_> = batch.schema_ref().fields().iter().cloned().collect();
@@ -181,4 +208,35 @@ fn with_column(batch: &RecordBatch, name: &str, column: &RecordBatch) -> Result<
         }
     }
     RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{ArrayRef, Int64Array};
+
+    use super::*;
+
+    fn batches(rows: &[usize]) -> Vec<RecordBatch> {
+        let mut next = 0..;
+        let batch = |rows: &usize| {
+            let column = Arc::new(Int64Array::from_iter_values(next.by_ref().take(*rows))) as ArrayRef;
+            RecordBatch::try_from_iter([("x", column)]).unwrap()
+        };
+        rows.iter().map(batch).collect()
+    }
+
+    #[test]
+    fn rows_are_cut_as_they_came() {
+        for (out, like) in [
+            (&[3, 2][..], &[3, 2][..]),
+            (&[5], &[3, 2]),
+            (&[1, 2, 1, 1], &[3, 2]),
+            (&[2, 3], &[3, 2]),
+            (&[0, 5], &[2, 0, 3]),
+            (&[0], &[0]),
+            (&[0], &[0, 0]),
+        ] {
+            assert_eq!(cut_like(batches(out), &batches(like)).unwrap(), batches(like), "{out:?} as {like:?}");
+        }
+    }
 }

@@ -68,7 +68,7 @@ fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Resu
             input.bytes.len()
         )));
     }
-    let Some(file) = input.file else {
+    let Some((file, start)) = input.file else {
         let from = &input.bytes[offset as usize..];
         let from = &from[..len.min(from.len())];
         // SAFETY: as in `read`.
@@ -87,7 +87,7 @@ fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Resu
     }
     // SAFETY: the region was just checked to lie in the guest's memory, behind its image; no reference
     // into it lives; inputs with a file are sealed and were checked to have the pages.
-    let laid = unsafe { state.overlays.lay(pages, file, offset) };
+    let laid = unsafe { state.overlays.lay(pages, file, start + offset) };
     laid.or_else(|message| refuse(Refusal { code: Code::Host, message }))
 }
 

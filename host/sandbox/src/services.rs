@@ -22,9 +22,9 @@ pub enum Level {
 pub struct Input<'a> {
     /// Its bytes.
     pub bytes: &'a [u8],
-    /// The same bytes as a sealed file, starting at its first page, where they
-    /// can be mapped.
-    pub file: Option<BorrowedFd<'a>>,
+    /// The same bytes in a sealed file, where they can be mapped, and where they
+    /// start in it: at a page.
+    pub file: Option<(BorrowedFd<'a>, u64)>,
 }
 
 /// A group as a guest is told of it.

@@ -24,4 +24,4 @@ mod socket;
 pub use compiler::{COMPILER_ARGUMENT, Compiled, Compiler, run_compiler};
 pub use pool::{Answer, Binding, Called, Completed, LogLine, Pool, PoolOptions, Request, peak_memory_bytes};
 pub use process::{WORKER_ARGUMENT, run_worker};
-pub use protocol::{GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, Work};
+pub use protocol::{BatchAt, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, Work};

@@ -13,7 +13,8 @@
 //! outputs are written into the message's slot.
 //!
 //! An input file is `body | header | groups | test targets`, each part starting
-//! at a page. A guest sees the body only.
+//! at a page, or for a scalar or batch function `body | header` of one batch
+//! after another. A guest sees a body only.
 
 use std::sync::Arc;
 
@@ -81,10 +82,20 @@ pub(crate) enum WirePayload {
         body: Vec<u8>,
     },
     File {
-        body_bytes: u64,
-        header_bytes: u64,
+        batches: Vec<BatchAt>,
         file_bytes: u64,
     },
+}
+
+/// Where a batch lies in an input file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchAt {
+    /// Where its body starts, a multiple of [`PART_ALIGNMENT`].
+    pub body_at: u64,
+    /// Length of the body.
+    pub body_bytes: u64,
+    /// Length of the header, in the part behind the body.
+    pub header_bytes: u64,
 }
 
 /// Where the groups of a training or prediction call are in its input file.
@@ -121,7 +132,7 @@ impl Groups {
 pub enum Work {
     /// Asks the component for its functions.
     Describe,
-    /// Runs a scalar or batch function.
+    /// Runs a scalar or batch function over each batch.
     Process(Payload),
     /// Fits groups, and scores them on their test rows.
     Fit(Payload, Groups),
@@ -139,14 +150,12 @@ pub enum Payload {
         /// The batch's body.
         body: Vec<u8>,
     },
-    /// Lent memory: body, header, and what the call needs besides.
+    /// Lent memory: batches, and what the call needs besides.
     File {
         /// The memory.
         file: Arc<Lent>,
-        /// Length of the body, at its start.
-        body_bytes: u64,
-        /// Length of the header, in the part behind the body.
-        header_bytes: u64,
+        /// Its batches: one, or for [`Work::Process`] any number, which one sandbox is given one after another.
+        batches: Vec<BatchAt>,
     },
 }
 
@@ -174,7 +183,7 @@ pub(crate) mod progress {
     pub const CALL: usize = 0;
     /// The group at hand, or [`NO_GROUP`].
     pub const GROUP: usize = 1;
-    /// Counts calls and groups begun.
+    /// Counts calls, batches and groups begun.
     pub const STEPS: usize = 2;
     pub const BYTES: usize = 4096;
     pub const NO_GROUP: u64 = u64::MAX;

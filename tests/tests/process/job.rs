@@ -107,6 +107,51 @@ fn linear_models_are_least_squares() {
     }
 }
 
+/// Rows of several batches and calls, and a job over them.
+fn with_rows(rows: u32, job: &str) -> Lab {
+    let lab = Lab::new();
+    let row = |i: u32| format!("{},{},{}\n", i % 1_000, i / 7, 3 * (i % 1_000 + i / 7) + 1);
+    lab.write("rows.csv", format!("x,z,y\n{}", (0..rows).map(row).collect::<String>()));
+    let trainers = component("udfs/models");
+    let models = format!("models = [{{ udf = \"{}#linear\" }}]", trainers.display());
+    lab.write(
+        "job.toml",
+        format!("[input]\npaths = [\"rows.csv\"]\n{job}\n{models}\n[output]\npath = \"out.parquet\"\n"),
+    );
+    lab
+}
+
+#[test]
+fn a_scalar_functions_results_stand_beside_their_rows() {
+    let udf = component("udfs/taxi");
+    let transform =
+        format!("[[transform]]\nudf = \"{}#add\"\ncolumns = [\"x\", \"z\"]\noutput = \"sum\"", udf.display());
+    let lab = with_rows(150_000, &format!("{transform}\n[train]\nfeatures = [\"sum\"]\ntarget = \"y\""));
+    lab.host(&["submit", "job.toml"]).expect_code(0);
+    let model = &models(&lab.path("out.parquet"))[0];
+    assert_eq!(model.rows_train + model.rows_test, 150_000);
+    let coefficient = model.params["coefficients"][0].as_f64().unwrap();
+    assert!((coefficient - 3.0).abs() < 1e-9 && model.mae.unwrap() < 1e-6, "{model:?}");
+}
+
+#[test]
+fn a_sandbox_sees_the_batches_of_its_call_and_no_others() {
+    let udf = component("tests/hostile/polite");
+    let transform = format!("[[transform]]\nudf = \"{}#batch_remembers\"", udf.display());
+    let train = "[train]\ngroup_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\ntest = 0";
+    let lab = with_rows(150_000, &format!("{transform}\n{train}"));
+    let rows_by_seen = |workers: &str| -> Vec<(String, u32)> {
+        lab.host(&["submit", "job.toml", "--workers", workers]).expect_code(0);
+        models(&lab.path("out.parquet")).into_iter().map(|m| (m.key.join(","), m.rows_train)).collect()
+    };
+    // Nine full batches and one of the rest, in calls of four.
+    let expected = [("1", 3 * 16_384), ("2", 2 * 16_384 + 2_544), ("3", 2 * 16_384), ("4", 2 * 16_384)];
+    for workers in ["1", "2", "4"] {
+        let got = rows_by_seen(workers);
+        assert_eq!(got, expected.map(|(seen, rows)| (seen.to_owned(), rows)), "{workers} workers");
+    }
+}
+
 #[test]
 fn the_example_of_houses_runs() {
     let lab = Lab::new();

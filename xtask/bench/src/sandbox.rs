@@ -86,7 +86,7 @@ struct Taking {
 
 impl Services for Taking {
     fn input(&self) -> Input<'_> {
-        Input { bytes: &self.data.mapping, file: Some(self.data.lent.as_fd()) }
+        Input { bytes: &self.data.mapping, file: Some((self.data.lent.as_fd(), 0)) }
     }
 
     fn emit(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {

@@ -68,7 +68,7 @@ pub struct ScanOptions {
 
 impl Default for ScanOptions {
     fn default() -> Self {
-        ScanOptions { batch_rows: 65_536, morsel_bytes: 16 << 20 }
+        ScanOptions { batch_rows: 16_384, morsel_bytes: 16 << 20 }
     }
 }
 

@@ -310,8 +310,8 @@ impl Work {
 fn to_wire(item: &Item) -> Call {
     let payload = |payload: &Payload| match payload {
         Payload::Inline { header, body } => WirePayload::Inline { header: header.clone(), body: body.clone() },
-        Payload::File { file, body_bytes, header_bytes } => {
-            WirePayload::File { body_bytes: *body_bytes, header_bytes: *header_bytes, file_bytes: file.bytes() as u64 }
+        Payload::File { file, batches } => {
+            WirePayload::File { batches: batches.clone(), file_bytes: file.bytes() as u64 }
         }
     };
     let request = &item.request;

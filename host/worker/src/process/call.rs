@@ -1,6 +1,8 @@
 //! One call: a fresh sandbox, the services it gets, and what becomes of it.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbar_core::{Code, Fault};
@@ -11,7 +13,7 @@ use super::Binding;
 use super::fit;
 use super::input::CallInput;
 use super::outcome::Outcome;
-use crate::protocol::{Call, WireWork};
+use crate::protocol::{Call, WireWork, progress};
 
 pub(super) fn run(
     program: &Program,
@@ -23,7 +25,9 @@ pub(super) fn run(
 ) -> Result<(), Fault> {
     match &call.work {
         WireWork::Describe => describe(program, binding, call, outcome),
-        WireWork::Process(payload) => process(program, binding, call, CallInput::open(payload, file)?, outcome),
+        WireWork::Process(payload) => {
+            process(program, binding, call, CallInput::open(payload, file)?, progress, outcome)
+        }
         WireWork::Fit { payload, groups, without } => {
             let input = CallInput::open(payload, file)?;
             fit::run(program, binding, call, input, fit::Job { groups, without, predict: false }, progress, outcome)
@@ -46,20 +50,27 @@ fn describe(program: &Program, binding: &Binding, call: &Call, outcome: &mut Out
     outcome.bytes(&bytes).map_err(Fault::from)
 }
 
+/// Runs a function over the batches of its input, one after another in one sandbox.
 fn process(
     program: &Program,
     binding: &Binding,
     call: &Call,
     input: CallInput,
+    progress: &Scratch,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
-    let input = Arc::new(input);
+    let input = Arc::new((input, AtomicUsize::new(0)));
     let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(binding.limits, None))));
     let services = ProcessServices { input: input.clone(), outcome: shared.clone() };
     let result = (|| {
         let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
-        let result =
-            instance.open(binding.function, &binding.params, call.seed).and_then(|()| instance.process(input.header()));
+        let (input, at_hand) = &*input;
+        let mut result = instance.open(binding.function, &binding.params, call.seed);
+        for batch in 0..input.batches() {
+            at_hand.store(batch, Relaxed);
+            progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
+            result = result.and_then(|()| instance.process(input.header(batch)));
+        }
         lock(&shared).used_memory(instance.memory_bytes());
         drop(instance.into_services());
         result
@@ -69,7 +80,8 @@ fn process(
 }
 
 struct ProcessServices {
-    input: Arc<CallInput>,
+    /// The input, and its batch at hand.
+    input: Arc<(CallInput, AtomicUsize)>,
     outcome: Arc<Mutex<Outcome>>,
 }
 
@@ -79,7 +91,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Services for ProcessServices {
     fn input(&self) -> Input<'_> {
-        self.input.body()
+        let (input, at_hand) = &*self.input;
+        input.body(at_hand.load(Relaxed))
     }
 
     fn emit(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {

@@ -1,19 +1,36 @@
 //! The input of a call, in this process's memory.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
 use sandbar_core::{Code, Fault};
 use sandbar_sandbox::{GroupAt, Input};
 use sandbar_store::Mapping;
 
-use crate::protocol::{GROUP_BYTES, Groups, PART_ALIGNMENT, WirePayload};
+use crate::protocol::{BatchAt, GROUP_BYTES, Groups, PART_ALIGNMENT, WirePayload};
 
-/// An input: its bytes, and its file where it has one.
+/// An input: its bytes, where its batches are, and its file where it has one.
 pub(super) struct CallInput {
     bytes: Bytes,
-    body_bytes: usize,
-    header: std::ops::Range<usize>,
+    batches: Vec<Batch>,
     file: Option<OwnedFd>,
+}
+
+struct Batch {
+    body: Range<usize>,
+    header: Range<usize>,
+}
+
+impl Batch {
+    /// Whose header lies at the next part behind its body, if all of it is in `bytes` bytes.
+    fn new(at: &BatchAt, bytes: usize) -> Option<Batch> {
+        let number = |number| usize::try_from(number).ok();
+        let body_at = number(at.body_at).filter(|at| at.is_multiple_of(PART_ALIGNMENT))?;
+        let body = body_at..body_at.checked_add(number(at.body_bytes)?)?;
+        let header_at = body.end.checked_next_multiple_of(PART_ALIGNMENT)?;
+        let header = header_at..header_at.checked_add(number(at.header_bytes)?)?;
+        (header.end <= bytes).then_some(Batch { body, header })
+    }
 }
 
 enum Bytes {
@@ -42,35 +59,35 @@ impl CallInput {
             WirePayload::Inline { header, body } => {
                 let mut bytes = body.clone();
                 bytes.extend_from_slice(header);
-                Ok(CallInput {
-                    body_bytes: body.len(),
-                    header: body.len()..bytes.len(),
-                    bytes: Bytes::Own(bytes),
-                    file: None,
-                })
+                let batch = Batch { body: 0..body.len(), header: body.len()..bytes.len() };
+                Ok(CallInput { batches: vec![batch], bytes: Bytes::Own(bytes), file: None })
             }
-            WirePayload::File { body_bytes, header_bytes, file_bytes } => {
+            WirePayload::File { batches, file_bytes } => {
                 let file = file.ok_or_else(|| wrong("its file is missing"))?;
                 // SAFETY: the node lends the file to this call, and writes it no more until the call is done.
                 let mapping = unsafe { Mapping::lent(file.as_fd(), *file_bytes) }.map_err(wrong)?;
-                let body_bytes = *body_bytes as usize;
-                let at = body_bytes.next_multiple_of(PART_ALIGNMENT);
-                let header = at..at.saturating_add(*header_bytes as usize);
-                if header.end > mapping.len() {
-                    return Err(wrong("its header is behind its end"));
-                }
-                Ok(CallInput { bytes: Bytes::Mapped(mapping), body_bytes, header, file: Some(file) })
+                let batches = batches.iter().map(|at| Batch::new(at, mapping.len())).collect::<Option<Vec<_>>>();
+                let batches =
+                    batches.filter(|all| !all.is_empty()).ok_or_else(|| wrong("a batch is behind its end"))?;
+                Ok(CallInput { bytes: Bytes::Mapped(mapping), batches, file: Some(file) })
             }
         }
     }
 
-    pub(super) fn header(&self) -> &[u8] {
-        &self.bytes[self.header.clone()]
+    /// How many batches there are: one or more.
+    pub(super) fn batches(&self) -> usize {
+        self.batches.len()
     }
 
-    /// What a guest may see of it.
-    pub(super) fn body(&self) -> Input<'_> {
-        Input { bytes: &self.bytes[..self.body_bytes], file: self.file.as_ref().map(AsFd::as_fd) }
+    pub(super) fn header(&self, batch: usize) -> &[u8] {
+        &self.bytes[self.batches[batch].header.clone()]
+    }
+
+    /// What a guest may see of a batch.
+    pub(super) fn body(&self, batch: usize) -> Input<'_> {
+        let body = &self.batches[batch].body;
+        let file = self.file.as_ref().map(|file| (file.as_fd(), body.start as u64));
+        Input { bytes: &self.bytes[body.clone()], file }
     }
 
     /// The table of groups, parsed.

@@ -2,8 +2,9 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-use arrow_array::{Float64Array, RecordBatch};
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
 use sandbar_guest::prelude::*;
 
@@ -53,6 +54,15 @@ pub fn batch_refuses(_batch: RecordBatch) -> Result<RecordBatch, String> {
 pub fn batch_complains(_batch: RecordBatch) -> Result<RecordBatch, String> {
     sandbar_guest::log::warn!("I have seen better rows");
     Err("not with me".to_owned())
+}
+
+/// Remembers how many batches it has seen, and gives that as `k` with each row.
+#[batch]
+pub fn batch_remembers(batch: RecordBatch) -> Result<RecordBatch, String> {
+    static SEEN: AtomicI64 = AtomicI64::new(0);
+    let seen = Arc::new(Int64Array::from_value(SEEN.fetch_add(1, Relaxed) + 1, batch.num_rows())) as ArrayRef;
+    let columns = ["x", "y"].map(|name| (name, batch.column_by_name(name).expect("it is there").clone()));
+    RecordBatch::try_from_iter([("k", seen)].into_iter().chain(columns)).map_err(|e| e.to_string())
 }
 
 /// Panics at one value.
