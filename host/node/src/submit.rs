@@ -14,6 +14,7 @@ use sandbar_core::{Blame, Code, Fault, Kind, Seed};
 use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit};
 use sandbar_worker::{Binding, Pool, Request, Work};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use crate::function::{Components, write_whole};
 use crate::input::UnitInput;
@@ -29,6 +30,8 @@ use crate::{Job, Node, NodeError};
 const SORTED_GROUPS_MAX: usize = 200_000;
 /// Failures that are kept with their words; the others are counted.
 const FAILURES_MAX: usize = 10_000;
+/// Partitions that may be trained, and wait to be written, while one before them is still trained.
+const PARTS_WAITING_MAX: usize = 64;
 /// Key of the output's metadata under which predictions find what they need.
 pub(crate) const METADATA_KEY: &str = "sandbar";
 
@@ -221,16 +224,16 @@ impl Node {
         let partitions = Arc::new(grouper.finish()?);
         self.progress.enter(Phase::Training, partitions.len() as u64);
         let mut sink = Sink::new(output, results::output_schema(&keys), keys.fields().len(), metadata)?;
-        let concurrent = 4 * self.pool.workers();
+        let in_memory = Arc::new(Semaphore::new(2 * self.pool.workers()));
         // The largest first, so that none of them is left over when all others are done.
         let mut order: Vec<usize> = (0..partitions.len()).collect();
         order.sort_by_cached_key(|p| Reverse(partitions.rows_of(*p)));
         let mut parts = futures::stream::iter(order)
             .map(|p| {
-                let (running, partitions) = (running.clone(), partitions.clone());
-                async move { tokio::spawn(train_partition(running, partitions, p)).await? }
+                let (running, partitions, in_memory) = (running.clone(), partitions.clone(), in_memory.clone());
+                async move { tokio::spawn(train_partition(running, partitions, p, in_memory)).await? }
             })
-            .buffered(concurrent);
+            .buffered(PARTS_WAITING_MAX);
         while let Some(part) = parts.try_next().await? {
             self.progress.done.fetch_add(1, Relaxed);
             sink.take(part)?;
@@ -296,7 +299,14 @@ struct Part {
     failures: Vec<Failure>,
 }
 
-async fn train_partition(running: Arc<Running>, partitions: Arc<Partitions>, p: usize) -> Result<Part, NodeError> {
+/// Trains a partition, whose units are in memory while it has one of `in_memory`.
+async fn train_partition(
+    running: Arc<Running>,
+    partitions: Arc<Partitions>,
+    p: usize,
+    in_memory: Arc<Semaphore>,
+) -> Result<Part, NodeError> {
+    let _in_memory = in_memory.acquire_owned().await;
     let pool = running.pool.clone();
     let units = tokio::task::spawn_blocking(move || {
         partitions.units(p, |shape| Ok::<_, NodeError>(UnitInput::reserve(&pool, partitions.schema(), shape)?))
