@@ -13,9 +13,10 @@ use crate::memory::Slots;
 use crate::services::Services;
 use crate::state::State;
 
-/// Memory of a slot that is zeroed in place rather than given back: what a
-/// small guest touches. Given-back pages fault in again, one by one.
-const KEEP_RESIDENT_BYTES: usize = 4 << 20;
+/// Memory of a slot that is zeroed in place rather than given back: what most
+/// guests touch. Given-back pages fault in again, one by one, which takes five
+/// times as long.
+const KEEP_RESIDENT_BYTES: usize = 16 << 20;
 const KEEP_TABLE_BYTES: usize = 64 << 10;
 /// Sandboxes alive at once in a worker.
 const SANDBOXES_MAX: u32 = 8;
