@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use super::TreeError;
 
 /// The most rows a tree is grown on: its nodes, fewer than twice as many, are indexed with 32 bits.
@@ -24,10 +26,18 @@ pub struct TrainingSet {
 pub(super) struct SortedFeature {
     /// The distinct values, ascending: a rank is an index into it.
     pub(super) values: Vec<f64>,
-    /// `rank << 32 | row`, ascending by rank, rows of one rank in their own order.
-    pub(super) order: Vec<u64>,
+    rows: Rows,
     /// Whether some neighbouring values are within [`SEPARATION_MIN`], so that ranks alone cannot tell values apart.
     pub(super) crowded: bool,
+}
+
+/// Where the rows of a feature stand in its order, one way or the other.
+#[derive(Debug, Clone)]
+enum Rows {
+    /// `rank << 32 | row`, ascending by rank, rows of one rank in their own order.
+    Order(Vec<u64>),
+    /// The rank of each row.
+    Ranks(Vec<u32>),
 }
 
 impl TrainingSet {
@@ -47,7 +57,11 @@ impl TrainingSet {
             return Err(TreeError::TargetTooLarge { row, value: target[row] });
         }
         let mut scratch = [Vec::new(), Vec::new()];
-        let features = columns.iter().map(|column| SortedFeature::new(column, &mut scratch)).collect();
+        let mut features: Vec<_> = columns.iter().map(|column| SortedFeature::new(column, &mut scratch)).collect();
+        if features.len() > 1 {
+            // Each tree asks for the order; it asks for the ranks of an only feature.
+            features.iter_mut().for_each(|feature| feature.rows = Rows::Order(feature.order().into_owned()));
+        }
         Ok(Self { features, target: target.to_vec() })
     }
 
@@ -64,6 +78,9 @@ impl TrainingSet {
 
 impl SortedFeature {
     fn new(column: &[f64], scratch: &mut [Vec<(u64, u32)>; 2]) -> Self {
+        if let Some((values, ranks)) = ranks_of_whole(column) {
+            return Self { values, rows: Rows::Ranks(ranks), crowded: false };
+        }
         sort(column, scratch);
         let mut values = Vec::new();
         let mut order = Vec::with_capacity(column.len());
@@ -76,7 +93,71 @@ impl SortedFeature {
             order.push((values.len() as u64 - 1) << 32 | u64::from(row));
         }
         let crowded = values.windows(2).any(|pair| !separated(pair[0], pair[1]));
-        Self { values, order, crowded }
+        Self { values, rows: Rows::Order(order), crowded }
+    }
+
+    /// `rank << 32 | row`, ascending by rank, rows of one rank in their own order.
+    pub(super) fn order(&self) -> Cow<'_, [u64]> {
+        let ranks = match &self.rows {
+            Rows::Order(order) => return order.into(),
+            Rows::Ranks(ranks) => ranks,
+        };
+        let mut places = vec![0u32; self.values.len()];
+        ranks.iter().for_each(|rank| places[*rank as usize] += 1);
+        starts(&mut places);
+        let mut order = vec![0; ranks.len()];
+        for (row, &rank) in (0..).zip(ranks) {
+            let place = &mut places[rank as usize];
+            order[*place as usize] = u64::from(rank) << 32 | row;
+            *place += 1;
+        }
+        order.into()
+    }
+
+    /// The rank of each row.
+    pub(super) fn ranks(&self) -> Cow<'_, [u32]> {
+        let order = match &self.rows {
+            Rows::Order(order) => order,
+            Rows::Ranks(ranks) => return ranks.into(),
+        };
+        let mut ranks = vec![0; order.len()];
+        order.iter().for_each(|entry| ranks[*entry as u32 as usize] = (entry >> 32) as u32);
+        ranks.into()
+    }
+}
+
+/// The distinct values and the rank of each row, where all are whole numbers no farther apart than there are rows: a
+/// look into a table for each, and no sort. Negative zero is no whole number here: its rows come before those of zero.
+fn ranks_of_whole(column: &[f64]) -> Option<(Vec<f64>, Vec<u32>)> {
+    let (mut low, mut high, mut whole) = (i32::MAX, i32::MIN, true);
+    for value in column {
+        let number = *value as i32;
+        low = low.min(number);
+        high = high.max(number);
+        whole &= f64::from(number).to_bits() == value.to_bits();
+    }
+    let span = usize::try_from(i64::from(high) - i64::from(low) + 1).ok()?;
+    if !whole || span > column.len() {
+        return None;
+    }
+    let mut ranks: Vec<u32> = column.iter().map(|value| (*value as i32).abs_diff(low)).collect();
+    let mut there = vec![false; span];
+    ranks.iter().for_each(|above| there[*above as usize] = true);
+    let mut values = Vec::new();
+    let mut rank_of = vec![0; span];
+    for (above, rank) in rank_of.iter_mut().enumerate().filter(|(above, _)| there[*above]) {
+        *rank = values.len() as u32;
+        values.push(f64::from(low) + above as f64);
+    }
+    ranks.iter_mut().for_each(|above| *above = rank_of[*above as usize]);
+    Some((values, ranks))
+}
+
+/// Makes counts where what was counted begins.
+fn starts(counts: &mut [u32]) {
+    let mut start = 0;
+    for count in counts {
+        start += std::mem::replace(count, start);
     }
 }
 
@@ -96,10 +177,7 @@ fn sort(column: &[f64], scratch: &mut [Vec<(u64, u32)>; 2]) {
         if counts.iter().any(|count| *count as usize == column.len()) {
             continue;
         }
-        let mut starts = 0;
-        for count in counts.iter_mut() {
-            starts += std::mem::replace(count, starts);
-        }
+        starts(counts);
         for &entry in sorted.iter() {
             let start = &mut counts[usize::from(entry.0.to_le_bytes()[place])];
             other[*start as usize] = entry;
@@ -141,4 +219,48 @@ fn to_ordered_bits(value: f64) -> u64 {
 
 fn from_ordered_bits(bits: u64) -> f64 {
     f64::from_bits(bits ^ (((!bits as i64 >> 63) as u64) | 1 << 63))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Draws;
+    use super::*;
+
+    /// Distinct values and order as a sort by comparison has them.
+    fn sorted(column: &[f64]) -> (Vec<u64>, Vec<u64>) {
+        let mut rows: Vec<(u64, u64)> = (0..).zip(column).map(|(row, v)| (to_ordered_bits(*v), row)).collect();
+        rows.sort_unstable();
+        let mut values: Vec<u64> = rows.iter().map(|(bits, _)| *bits).collect();
+        values.dedup();
+        let rank = |bits| values.binary_search(&bits).unwrap() as u64;
+        let order = rows.iter().map(|(bits, row)| rank(*bits) << 32 | row).collect();
+        (values, order)
+    }
+
+    #[test]
+    fn every_column_is_in_order() {
+        let mut draws = Draws::stream(11, 0);
+        let mut number = |below: u32, unit: f64, above: f64| (f64::from(draws.below(below)) - above) * unit;
+        for (below, unit, above, sorts) in [
+            (1, 1.0, 0.0, false),
+            (300, 1.0, 0.0, false),
+            (300, 1.0, 150.0, false),
+            (300, 1.0, -2_147_483_347.0, false),
+            (300, 1.0, 2_147_483_648.0, false),
+            (300, 1.0, -2_147_483_400.0, true),
+            (300, 0.25, 0.0, true),
+            (30, -1.0, 0.0, true),
+            (1_000_000, 1.0, 0.0, true),
+        ] {
+            let column: Vec<f64> = (0..1_000).map(|_| number(below, unit, above)).collect();
+            let feature = SortedFeature::new(&column, &mut [Vec::new(), Vec::new()]);
+            let what = format!("{below} {unit} {above}");
+            assert_eq!(matches!(feature.rows, Rows::Order(_)), sorts, "{what}");
+            let (values, order) = sorted(&column);
+            assert_eq!(feature.values.iter().map(|v| to_ordered_bits(*v)).collect::<Vec<_>>(), values, "{what}");
+            assert_eq!(*feature.order(), order, "{what}");
+            let ranks = feature.ranks();
+            assert!(order.iter().all(|entry| u64::from(ranks[*entry as u32 as usize]) == entry >> 32), "{what}");
+        }
+    }
 }

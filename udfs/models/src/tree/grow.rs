@@ -52,7 +52,16 @@ struct Pending {
     summary: Summary,
 }
 
+/// What a bundle is made from.
+#[derive(Clone, Copy)]
+struct Sums {
+    weight: f64,
+    mean: f64,
+    bundle: Bundle,
+}
+
 /// The targets of rows that no feature tells apart, with the weights of the rows.
+#[derive(Clone, Copy)]
 struct Bundle {
     /// The weighted sum.
     weighted: f64,
@@ -60,6 +69,10 @@ struct Bundle {
     squares: f64,
     low: f64,
     high: f64,
+}
+
+impl Bundle {
+    const EMPTY: Bundle = Bundle { weighted: 0.0, squares: 0.0, low: f64::INFINITY, high: f64::NEG_INFINITY };
 }
 
 /// The targets of a node.
@@ -162,7 +175,7 @@ impl<'a> Grower<'a> {
         }
         let mut at = 0;
         for feature in &self.set.features {
-            for &entry in &feature.order {
+            for &entry in &*feature.order() {
                 let number = numbers[entry as u32 as usize];
                 // Without a branch: what is written for a row left out is written over.
                 self.keys[0][at] = Key::new((entry >> 32) as u32, number);
@@ -173,34 +186,33 @@ impl<'a> Grower<'a> {
 
     /// Takes the rows of each value of the only feature together: no split can divide them.
     fn lay_bundles(&mut self, feature: &SortedFeature, counts: &[u32]) {
+        let ranks = feature.ranks();
         let rows = || {
-            let drawn = feature.order.iter().map(|&entry| (entry >> 32, entry as u32 as usize));
-            drawn.filter(|&(_, row)| counts[row] > 0).map(|(rank, row)| (rank as u32, f64::from(counts[row]), row))
+            let rows = counts.iter().zip(&self.set.target).zip(&*ranks).filter(|((count, _), _)| **count > 0);
+            rows.map(|((count, target), rank)| (f64::from(*count), *target, *rank as usize))
         };
-        let target = &self.set.target;
-        let ranks = &mut self.keys[0];
-        ranks.clear();
-        for (rank, weight, row) in rows() {
-            if ranks.last().is_none_or(|last| last.rank() != rank as usize) {
-                ranks.push(Key::new(rank, ranks.len() as u32));
-                self.samples.push(Sample::default());
-                self.bundles.push(Bundle { weighted: 0.0, squares: 0.0, low: f64::INFINITY, high: f64::NEG_INFINITY });
-            }
-            let last = ranks.len() - 1;
-            let bundle = &mut self.bundles[last];
-            self.samples[last].weight += weight;
-            bundle.weighted += weight * target[row];
-            bundle.low = bundle.low.min(target[row]);
-            bundle.high = bundle.high.max(target[row]);
+        let empty = Sums { weight: 0.0, mean: 0.0, bundle: Bundle::EMPTY };
+        let mut all = vec![empty; feature.values.len()];
+        for (weight, target, rank) in rows() {
+            let Sums { weight: sum, bundle, .. } = &mut all[rank];
+            *sum += weight;
+            bundle.weighted += weight * target;
+            bundle.low = if target < bundle.low { target } else { bundle.low };
+            bundle.high = if target > bundle.high { target } else { bundle.high };
         }
-        let mut at = 0;
-        for (rank, weight, row) in rows() {
-            at += usize::from(ranks[at].rank() != rank as usize);
-            let mean = self.bundles[at].weighted / self.samples[at].weight;
-            self.bundles[at].squares += weight * (target[row] - mean) * (target[row] - mean);
+        all.iter_mut().for_each(|sums| sums.mean = sums.bundle.weighted / sums.weight);
+        for (weight, target, rank) in rows() {
+            let Sums { mean, bundle, .. } = &mut all[rank];
+            bundle.squares += weight * (target - *mean) * (target - *mean);
         }
-        self.rows = ranks.len();
-        ranks.push(Key::default());
+        self.keys[0].clear();
+        for (rank, sums) in (0..).zip(all).filter(|(_, sums)| sums.weight > 0.0) {
+            self.keys[0].push(Key::new(rank, self.bundles.len() as u32));
+            self.samples.push(Sample { weight: sums.weight, excess: 0.0 });
+            self.bundles.push(sums.bundle);
+        }
+        self.rows = self.bundles.len();
+        self.keys[0].push(Key::default());
         self.keys[1].resize(self.rows + 1, Key::default());
     }
 
