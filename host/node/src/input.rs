@@ -8,7 +8,7 @@ use arrow_schema::Schema;
 use sandbar_batch::Encoded;
 use sandbar_core::{Code, Fault};
 use sandbar_dataset::{UnitGroup, UnitMemory, UnitShape};
-use sandbar_store::{Draft, Lent, Part};
+use sandbar_store::{Draft, Part};
 use sandbar_worker::{BatchAt, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, Pool};
 
 fn encode(batch: &RecordBatch) -> Result<Encoded, Fault> {
@@ -23,8 +23,8 @@ pub(crate) fn of_batches(pool: &Pool, batches: &[RecordBatch]) -> Result<Payload
     {
         return Ok(Payload::Inline { header: only.header.clone(), body: only.body() });
     }
-    let (file, batches, []) = write(pool, &encoded, [])?;
-    Ok(Payload::File { file, batches })
+    let (payload, []) = write(pool, &encoded, [])?;
+    Ok(payload)
 }
 
 /// The memory of a unit, which becomes the input of trainers.
@@ -107,8 +107,7 @@ pub(crate) fn of_models(
         extra.extend_from_slice(&offset.to_le_bytes());
     }
     models.iter().for_each(|model| extra.extend_from_slice(model));
-    let (file, batches, [table_at, extra_at]) = write(pool, &[encoded], [&table, &extra])?;
-    let payload = Payload::File { file, batches };
+    let (payload, [table_at, extra_at]) = write(pool, &[encoded], [&table, &extra])?;
     let groups = Groups {
         count: groups.len() as u32,
         table_at: table_at as u64,
@@ -118,12 +117,8 @@ pub(crate) fn of_models(
     Ok((payload, groups))
 }
 
-/// `body | header` of each batch, `others…`, each at a multiple of [`PART_ALIGNMENT`]; says where they are.
-fn write<const N: usize>(
-    pool: &Pool,
-    encoded: &[Encoded],
-    others: [&[u8]; N],
-) -> Result<(Arc<Lent>, Vec<BatchAt>, [usize; N]), Fault> {
+/// `body | header` of each batch, `others…`, each at a multiple of [`PART_ALIGNMENT`]; says where the others are.
+fn write<const N: usize>(pool: &Pool, encoded: &[Encoded], others: [&[u8]; N]) -> Result<(Payload, [usize; N]), Fault> {
     let mut batches = Vec::with_capacity(encoded.len());
     let mut parts = Vec::new();
     let mut end = 0;
@@ -137,8 +132,8 @@ fn write<const N: usize>(
     }
     let (places, end) = places(end, others.map(<[u8]>::len));
     parts.extend(places.iter().zip(others).map(|(at, bytes)| Part::Bytes(*at, bytes)));
-    let file = pool.draft(end).and_then(|draft| draft.lend(&parts)).map_err(no_memory)?;
-    Ok((Arc::new(file), batches, places))
+    let file = Arc::new(pool.draft(end).and_then(|draft| draft.lend(&parts)).map_err(no_memory)?);
+    Ok((Payload::File { file, batches }, places))
 }
 
 /// Where parts of these lengths start behind what ends at `end`, each aligned, and where the last of them ends.
