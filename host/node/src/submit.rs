@@ -30,7 +30,7 @@ use crate::{Job, Node, NodeError};
 const SORTED_GROUPS_MAX: usize = 200_000;
 /// Failures that are kept with their words; the others are counted.
 const FAILURES_MAX: usize = 10_000;
-/// Partitions that may be trained, and wait to be written, while one before them is still trained.
+/// Partitions that may have been trained, and wait to be written while one before them is still trained.
 const PARTS_WAITING_MAX: usize = 64;
 /// Key of the output's metadata under which predictions find what they need.
 pub(crate) const METADATA_KEY: &str = "sandbar";
@@ -224,7 +224,8 @@ impl Node {
         let partitions = Arc::new(grouper.finish()?);
         self.progress.enter(Phase::Training, partitions.len() as u64);
         let mut sink = Sink::new(output, results::output_schema(&keys), keys.fields().len(), metadata)?;
-        let in_memory = Arc::new(Semaphore::new(2 * self.pool.workers()));
+        let in_memory_max = 2 * self.pool.workers();
+        let in_memory = Arc::new(Semaphore::new(in_memory_max));
         // The largest first, so that none of them is left over when all others are done.
         let mut order: Vec<usize> = (0..partitions.len()).collect();
         order.sort_by_cached_key(|p| Reverse(partitions.rows_of(*p)));
@@ -233,7 +234,7 @@ impl Node {
                 let (running, partitions, in_memory) = (running.clone(), partitions.clone(), in_memory.clone());
                 async move { tokio::spawn(train_partition(running, partitions, p, in_memory)).await? }
             })
-            .buffered(PARTS_WAITING_MAX);
+            .buffered(in_memory_max + PARTS_WAITING_MAX);
         while let Some(part) = parts.try_next().await? {
             self.progress.done.fetch_add(1, Relaxed);
             sink.take(part)?;

@@ -69,7 +69,11 @@ fn process(
         for batch in 0..input.batches() {
             at_hand.store(batch, Relaxed);
             progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
+            let before = lock(&shared).batches();
             result = result.and_then(|()| instance.process(input.header(batch)));
+            if result.is_ok() && lock(&shared).batches() == before {
+                result = Err(Fault::new(Code::BadOutput, "it hands back no batch"));
+            }
         }
         lock(&shared).used_memory(instance.memory_bytes());
         drop(instance.into_services());

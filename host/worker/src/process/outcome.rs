@@ -28,6 +28,7 @@ pub(crate) struct Outcome {
     slot: Option<Arc<Scratch>>,
     /// Bytes in the slot.
     laid: usize,
+    batches: u64,
     log: Vec<(u8, String)>,
     log_left: u64,
     log_dropped: u64,
@@ -41,6 +42,7 @@ impl Outcome {
             data: Vec::new(),
             slot,
             laid: 0,
+            batches: 0,
             log: Vec::new(),
             log_left: limits.log_bytes_max,
             log_dropped: 0,
@@ -67,10 +69,16 @@ impl Outcome {
                 format!("hands back {total} bytes, the limit is {} (output_bytes_max)", self.limits.output_bytes_max);
             return Err(Refusal { code: Code::OutputLimit, message });
         }
+        self.batches += 1;
         let mut prefix = [0; BATCH_PREFIX_BYTES];
         prefix[..8].copy_from_slice(&(header.len() as u64).to_le_bytes());
         prefix[8..16].copy_from_slice(&body.to_le_bytes());
         [&prefix[..], header].iter().chain(buffers).try_for_each(|part| self.append(part, ALIGNMENT))
+    }
+
+    /// How many batches it has.
+    pub(crate) fn batches(&self) -> u64 {
+        self.batches
     }
 
     /// Appends bytes as they are.
