@@ -153,6 +153,17 @@ fn a_sandbox_sees_the_batches_of_its_call_and_no_others() {
 }
 
 #[test]
+fn a_batch_that_comes_to_nothing_is_told_of_whichever_it_is() {
+    let udf = component("tests/hostile/raw");
+    let transform = format!("[[transform]]\nudf = \"{}#nothing-next\"", udf.display());
+    let lab = |rows| with_rows(rows, &format!("{transform}\n[train]\nfeatures = [\"x\"]\ntarget = \"y\""));
+    // One batch, for which it hands no rows back, then two, for the second of which it hands nothing back.
+    let alone = lab(100).host(&["submit", "job.toml"]);
+    assert!(!alone.stderr.contains("it hands back no batch"), "{}", alone.stderr);
+    lab(20_000).host(&["submit", "job.toml"]).expect_code(1).expect_talk(&["it hands back no batch"]);
+}
+
+#[test]
 fn the_example_of_houses_runs() {
     let lab = Lab::new();
     sandbar_data::housing::write(&lab.path("data/housing.csv")).unwrap();

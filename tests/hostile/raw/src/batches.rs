@@ -1,5 +1,7 @@
 //! Batches that lie: each differs from an honest one in one place.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use crate::bindings::data;
 use crate::{Attack, Does};
 
@@ -24,6 +26,7 @@ pub const ONE_NUMBER: [u8; 7] = [1, 0, 1, 0, b'x', 1, tag::FLOAT64];
 
 pub const ATTACKS: &[Attack] = &[
     ("nothing", Does::Process(|_| {})),
+    ("nothing-next", Does::Process(|_| once())),
     ("bad-magic", Does::Process(|_| text(|b| b.magic = *b"SBB2"))),
     ("empty-header", Does::Process(|_| data::emit(&[], &[]))),
     ("cut-header", Does::Process(|_| text(|b| b.cut = 7))),
@@ -181,6 +184,16 @@ impl Batch {
         header.resize(header.len() + self.tail - self.cut, 0);
         let parts: Vec<&[u8]> = self.parts.iter().map(Vec::as_slice).collect();
         data::emit(&header, &parts);
+    }
+}
+
+/// Emits no rows of `x` and `y`, and nothing ever after.
+fn once() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.swap(true, Relaxed) {
+        let mut schema = vec![2, 0];
+        [b'x', b'y'].iter().for_each(|name| schema.extend([1, 0, *name, 1, tag::FLOAT64]));
+        Batch::new(schema, 0, &[(0, 0); 2], &[(0, 0); 4], Vec::new()).emit();
     }
 }
 
