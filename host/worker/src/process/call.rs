@@ -65,16 +65,16 @@ fn process(
     let result = (|| {
         let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
         let (input, at_hand) = &*input;
-        let mut result = instance.open(binding.function, &binding.params, call.seed);
-        for batch in 0..input.batches() {
-            at_hand.store(batch, Relaxed);
-            progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
-            let before = lock(&shared).batches();
-            result = result.and_then(|()| instance.process(input.header(batch)));
-            if result.is_ok() && lock(&shared).batches() == before {
-                result = Err(Fault::new(Code::BadOutput, "it hands back no batch"));
-            }
-        }
+        let result = instance.open(binding.function, &binding.params, call.seed).and_then(|()| {
+            (0..input.batches()).try_for_each(|batch| {
+                at_hand.store(batch, Relaxed);
+                progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
+                let before = lock(&shared).batches();
+                instance.process(input.header(batch))?;
+                let emitted = lock(&shared).batches() - before;
+                if emitted > 0 { Ok(()) } else { Err(Fault::new(Code::BadOutput, "it hands back no batch")) }
+            })
+        });
         lock(&shared).used_memory(instance.memory_bytes());
         drop(instance.into_services());
         result
