@@ -60,7 +60,7 @@ impl TrainingSet {
         let mut features: Vec<_> = columns.iter().map(|column| SortedFeature::new(column, &mut scratch)).collect();
         if features.len() > 1 {
             // Each tree asks for the order; it asks for the ranks of an only feature.
-            features.iter_mut().for_each(|feature| feature.rows = Rows::Order(feature.order().into_owned()));
+            features.iter_mut().for_each(SortedFeature::put_in_order);
         }
         Ok(Self { features, target: target.to_vec() })
     }
@@ -112,6 +112,17 @@ impl SortedFeature {
             *place += 1;
         }
         order.into()
+    }
+
+    /// Keeps the order, instead of the ranks where these are kept.
+    fn put_in_order(&mut self) {
+        let made = match self.order() {
+            Cow::Owned(order) => Some(order),
+            Cow::Borrowed(_) => None,
+        };
+        if let Some(order) = made {
+            self.rows = Rows::Order(order);
+        }
     }
 
     /// The rank of each row.
