@@ -15,16 +15,62 @@ fn encode(batch: &RecordBatch) -> Result<Encoded, Fault> {
     sandbar_batch::encode(batch).map_err(|e| Fault::new(Code::Columns, e.to_string()))
 }
 
-/// Batches as the input of a scalar or batch function.
-pub(crate) fn of_batches(pool: &Pool, batches: &[RecordBatch]) -> Result<Payload, Fault> {
-    let encoded = batches.iter().map(encode).collect::<Result<Vec<_>, _>>()?;
-    if let [only] = encoded.as_slice()
-        && only.header.len() + only.body_bytes <= INLINE_BYTES_MAX
-    {
-        return Ok(Payload::Inline { header: only.header.clone(), body: only.body() });
+/// The input of a scalar or batch function: batches, each laid in lent memory as it comes, while it is in a cache.
+pub(crate) struct BatchInput {
+    /// How many batches there will be, about.
+    expected: usize,
+    /// The first, while it is the only one and fits a message.
+    small: Option<Encoded>,
+    draft: Option<Draft>,
+    batches: Vec<BatchAt>,
+    end: usize,
+}
+
+impl BatchInput {
+    pub(crate) fn new(expected: usize) -> BatchInput {
+        BatchInput { expected, small: None, draft: None, batches: Vec::new(), end: 0 }
     }
-    let (payload, []) = write(pool, &encoded, [])?;
-    Ok(payload)
+
+    /// Lays the next batch.
+    pub(crate) fn push(&mut self, pool: &Pool, batch: &RecordBatch) -> Result<(), Fault> {
+        let encoded = encode(batch)?;
+        if let Some(first) = self.small.take() {
+            self.lay(pool, &first)?;
+        } else if self.batches.is_empty() && encoded.header.len() + encoded.body_bytes <= INLINE_BYTES_MAX {
+            self.small = Some(encoded);
+            return Ok(());
+        }
+        self.lay(pool, &encoded)
+    }
+
+    fn lay(&mut self, pool: &Pool, batch: &Encoded) -> Result<(), Fault> {
+        let ([body_at, header_at], end) = places(self.end, [batch.body_bytes, batch.header.len()]);
+        // Those that come are of about the same size.
+        let more = self.expected.saturating_sub(self.batches.len() + 1);
+        let wanted = end + more * (end - self.end) / 16 * 17;
+        let draft = match self.draft.take() {
+            None => pool.draft(wanted),
+            Some(draft) if end <= draft.bytes() => Ok(draft),
+            Some(draft) => draft.moved(wanted.max(2 * self.end)),
+        };
+        let draft = self.draft.insert(draft.map_err(no_memory)?);
+        let buffers = batch.buffers.iter().map(|(at, bytes)| Part::Bytes(body_at + at, bytes));
+        let mut parts = buffers.chain([Part::Bytes(header_at, &batch.header)]);
+        parts.try_for_each(|part| draft.put(&part)).map_err(no_memory)?;
+        let (body_bytes, header_bytes) = (batch.body_bytes as u64, batch.header.len() as u64);
+        self.batches.push(BatchAt { body_at: body_at as u64, body_bytes, header_bytes });
+        self.end = end;
+        Ok(())
+    }
+
+    /// The input, of one batch or more.
+    pub(crate) fn finish(self) -> Result<Payload, Fault> {
+        if let Some(only) = self.small {
+            return Ok(Payload::Inline { body: only.body(), header: only.header });
+        }
+        let draft = self.draft.ok_or_else(|| Fault::new(Code::Host, "a call of no batches"))?;
+        Ok(Payload::File { file: Arc::new(draft.lend()), batches: self.batches })
+    }
 }
 
 /// The memory of a unit, which becomes the input of trainers.
@@ -48,7 +94,7 @@ impl UnitInput {
     }
 
     /// The input, now that the numbers are in it.
-    pub(crate) fn lend(self, groups: &[UnitGroup]) -> Result<(Payload, Groups), Fault> {
+    pub(crate) fn lend(mut self, groups: &[UnitGroup]) -> Result<(Payload, Groups), Fault> {
         let mut table = Vec::with_capacity(groups.len() * GROUP_BYTES);
         for group in groups {
             Groups::append(&mut table, group.first_row, group.train_rows, group.test_rows, group.seed);
@@ -62,7 +108,8 @@ impl UnitInput {
             Part::Bytes(table_at, &table),
             Part::Written(targets_at, target_bytes),
         ];
-        let file = Arc::new(self.draft.lend(&parts).map_err(no_memory)?);
+        parts.iter().try_for_each(|part| self.draft.put(part)).map_err(no_memory)?;
+        let file = Arc::new(self.draft.lend());
         let (body_bytes, header_bytes) = (body_bytes as u64, self.header.len() as u64);
         let payload = Payload::File { file, batches: vec![BatchAt { body_at: 0, body_bytes, header_bytes }] };
         let groups = Groups {
@@ -107,7 +154,16 @@ pub(crate) fn of_models(
         extra.extend_from_slice(&offset.to_le_bytes());
     }
     models.iter().for_each(|model| extra.extend_from_slice(model));
-    let (payload, [table_at, extra_at]) = write(pool, &[encoded], [&table, &extra])?;
+    let lengths = [encoded.body_bytes, encoded.header.len(), table.len(), extra.len()];
+    let ([_, header_at, table_at, extra_at], end) = places(0, lengths);
+    let buffers = encoded.buffers.iter().map(|(at, bytes)| Part::Bytes(*at, bytes));
+    let others = [(header_at, &encoded.header), (table_at, &table), (extra_at, &extra)];
+    let mut parts = buffers.chain(others.map(|(at, bytes)| Part::Bytes(at, bytes)));
+    let mut draft = pool.draft(end).map_err(no_memory)?;
+    parts.try_for_each(|part| draft.put(&part)).map_err(no_memory)?;
+    let (body_bytes, header_bytes) = (encoded.body_bytes as u64, encoded.header.len() as u64);
+    let batches = vec![BatchAt { body_at: 0, body_bytes, header_bytes }];
+    let payload = Payload::File { file: Arc::new(draft.lend()), batches };
     let groups = Groups {
         count: groups.len() as u32,
         table_at: table_at as u64,
@@ -115,25 +171,6 @@ pub(crate) fn of_models(
         extra_bytes: extra.len() as u64,
     };
     Ok((payload, groups))
-}
-
-/// `body | header` of each batch, `others…`, each at a multiple of [`PART_ALIGNMENT`]; says where the others are.
-fn write<const N: usize>(pool: &Pool, encoded: &[Encoded], others: [&[u8]; N]) -> Result<(Payload, [usize; N]), Fault> {
-    let mut batches = Vec::with_capacity(encoded.len());
-    let mut parts = Vec::new();
-    let mut end = 0;
-    for batch in encoded {
-        let ([body_at, header_at], behind) = places(end, [batch.body_bytes, batch.header.len()]);
-        parts.extend(batch.buffers.iter().map(|(at, bytes)| Part::Bytes(body_at + at, bytes)));
-        parts.push(Part::Bytes(header_at, &batch.header));
-        let (body_bytes, header_bytes) = (batch.body_bytes as u64, batch.header.len() as u64);
-        batches.push(BatchAt { body_at: body_at as u64, body_bytes, header_bytes });
-        end = behind;
-    }
-    let (places, end) = places(end, others.map(<[u8]>::len));
-    parts.extend(places.iter().zip(others).map(|(at, bytes)| Part::Bytes(*at, bytes)));
-    let file = Arc::new(pool.draft(end).and_then(|draft| draft.lend(&parts)).map_err(no_memory)?);
-    Ok((Payload::File { file, batches }, places))
 }
 
 /// Where parts of these lengths start behind what ends at `end`, each aligned, and where the last of them ends.

@@ -24,7 +24,7 @@ use serde::Serialize;
 use crate::function::Components;
 use crate::progress::Phase;
 use crate::submit::own_peak_memory_bytes;
-use crate::transform::{CALL_BATCHES, Transform, run_all};
+use crate::transform::{Chunk, Steps, Transform};
 use crate::{Node, NodeError, input};
 use models::Models;
 
@@ -94,7 +94,7 @@ impl Node {
         let columns = transforms.first().and_then(|first| first.needs(None));
         let scan =
             Scan::open(Source { paths: spec.input.clone(), filter: None, columns }, ScanOptions::default()).await?;
-        let run = Arc::new(Run { transforms, models, scan });
+        let run = Arc::new(Run { steps: Arc::new(Steps { transforms, pool: self.pool.clone() }), models, scan });
         let mut predicted = self.predict_all(&run, spec).await?;
         predicted.seconds = start.elapsed().as_secs_f64();
         predicted.peak_memory_bytes = own_peak_memory_bytes() + self.pool.peak_memory_bytes();
@@ -105,16 +105,16 @@ impl Node {
     async fn predict_all(&self, run: &Arc<Run>, spec: &PredictSpec) -> Result<Predicted, NodeError> {
         let morsels = run.scan.morsels().len();
         self.progress.enter(Phase::Training, morsels as u64);
-        let empty = vec![RecordBatch::new_empty(run.scan.schema().clone())];
-        let schema = run_all(&run.transforms, &self.pool, empty, 0).await?[0].schema();
+        let mut empty = run.steps.chunk(1);
+        empty.push(RecordBatch::new_empty(run.scan.schema().clone()))?;
+        let schema = empty.run(0).await?[0].schema();
         let schema = with_prediction(&schema);
         let mut output = ParquetOutput::create(&spec.output, schema.clone(), Vec::new())?;
         let mut predicted = Predicted::default();
         for morsel in 0..morsels {
             let this: &Run = run;
-            let batches = run.scan.read(morsel)?.try_chunks(CALL_BATCHES);
-            let mut done = batches
-                .map(|batches| async move { this.predict(self, batches.map_err(|e| e.1)?, morsel).await })
+            let mut done = run.steps.clone().chunks(run.scan.read(morsel)?)
+                .map(|chunk| async move { this.predict(self, chunk?, morsel).await })
                 .buffered(2 * self.pool.workers());
             while let Some((batch, part)) = done.try_next().await? {
                 predicted.rows += part.rows;
@@ -139,7 +139,7 @@ fn with_prediction(schema: &Schema) -> Arc<Schema> {
 
 struct Run {
     models: Models,
-    transforms: Vec<Transform>,
+    steps: Arc<Steps>,
     scan: Scan,
 }
 
@@ -153,10 +153,10 @@ impl Run {
     async fn predict(
         &self,
         node: &Node,
-        batches: Vec<RecordBatch>,
+        chunk: Chunk,
         morsel: usize,
     ) -> Result<(RecordBatch, Predicted), NodeError> {
-        let batches = run_all(&self.transforms, &node.pool, batches, 0).await?;
+        let batches = chunk.run(0).await?;
         let batch = arrow_select::concat::concat_batches(batches[0].schema_ref(), &batches)
             .map_err(|e| Fault::new(Code::Host, e.to_string()))?;
         let mut part = Predicted { rows: batch.num_rows() as u64, ..Predicted::default() };

@@ -21,7 +21,7 @@ use crate::input::UnitInput;
 use crate::job::Metric;
 use crate::progress::{Phase, Progress};
 use crate::results::{self, Failure, Fitted, Table};
-use crate::transform::{CALL_BATCHES, Needed, Transform, run_all};
+use crate::transform::{Chunk, Needed, Steps, Transform};
 use crate::{Job, Node, NodeError};
 
 /// Up to so many groups the output is sorted by file and key as a whole. More
@@ -90,7 +90,7 @@ pub(crate) struct Trainer {
 struct Running {
     pool: Arc<Pool>,
     progress: Arc<Progress>,
-    transforms: Vec<Transform>,
+    steps: Arc<Steps>,
     models: Vec<Arc<Binding>>,
     labels: Vec<String>,
     metric: Metric,
@@ -140,7 +140,7 @@ impl Node {
         let running = Running {
             pool: self.pool.clone(),
             progress: self.progress.clone(),
-            transforms,
+            steps: Arc::new(Steps { transforms, pool: self.pool.clone() }),
             models,
             labels,
             metric: job.train.metric,
@@ -169,7 +169,7 @@ impl Node {
         let train = &job.train;
         let mut needed: Needed =
             Some(train.group_by.iter().chain(&train.features).chain([&train.target]).cloned().collect());
-        for transform in running.transforms.iter().rev() {
+        for transform in running.steps.transforms.iter().rev() {
             needed = transform.needs(needed);
         }
         let source = Source { paths: job.input.paths.clone(), filter: job.input.filter.clone(), columns: needed };
@@ -185,7 +185,8 @@ impl Node {
         let morsels = scan.morsels().len();
         self.progress.enter(Phase::Reading, morsels as u64);
         // The schema behind the transforms is what they make of no rows.
-        let empty = vec![RecordBatch::new_empty(scan.schema().clone())];
+        let mut empty = running.steps.chunk(1);
+        empty.push(RecordBatch::new_empty(scan.schema().clone()))?;
         let schema = running.transform(empty, 0, 0).await?[0].schema();
         let train = &job.train;
         let grouping = Grouping {
@@ -245,10 +246,10 @@ impl Node {
 }
 
 impl Running {
-    /// Some batches of a morsel; `number` says which.
-    async fn transform(&self, batches: Vec<RecordBatch>, morsel: u64, number: u64) -> Result<Vec<RecordBatch>, Fault> {
+    /// A chunk of a morsel; `number` says which.
+    async fn transform(&self, chunk: Chunk, morsel: u64, number: u64) -> Result<Vec<RecordBatch>, Fault> {
         let seed = Seed::new(self.seed).with(&[morsel.to_le_bytes(), number.to_le_bytes()].concat()).value();
-        run_all(&self.transforms, &self.pool, batches, seed).await
+        chunk.run(seed).await
     }
 }
 
@@ -262,14 +263,13 @@ async fn read_morsel(
     let mut groups = grouper.morsel(morsel as u64, scan.morsels()[morsel].file)?;
     let this = &running;
     // Two calls at a time: one transforms while batches for the next are decoded.
-    let mut transformed = scan
-        .read(morsel)?
-        .try_chunks(CALL_BATCHES)
+    let chunks = running.steps.clone().chunks(scan.read(morsel)?);
+    let mut transformed = chunks
         .enumerate()
-        .map(|(number, batches)| async move {
-            let batches = batches.map_err(|e| e.1)?;
-            this.progress.rows.fetch_add(batches.iter().map(|b| b.num_rows() as u64).sum(), Relaxed);
-            Ok::<_, NodeError>(this.transform(batches, morsel as u64, number as u64).await?)
+        .map(|(number, chunk)| async move {
+            let chunk = chunk?;
+            this.progress.rows.fetch_add(chunk.rows() as u64, Relaxed);
+            Ok::<_, NodeError>(this.transform(chunk, morsel as u64, number as u64).await?)
         })
         .buffered(2);
     while let Some(batches) = transformed.try_next().await? {

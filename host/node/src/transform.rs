@@ -5,18 +5,21 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, Field, Schema};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, Kind, Seed};
+use sandbar_dataset::BatchStream;
 use sandbar_worker::{Pool, Request, Work};
 
 use crate::function::{Callable, Components, decode};
-use crate::input;
+use crate::input::BatchInput;
 use crate::job::{Columns, TransformSpec};
 use crate::progress::Progress;
 use crate::{Node, NodeError};
 
 /// Batches that a transform takes in one call, one after another: what a batch touches should fit the cache, and
 /// a call should be worth its sandbox.
-pub(crate) const CALL_BATCHES: usize = 4;
+const CALL_BATCHES: usize = 4;
 
 /// A transform, ready to run.
 pub(crate) struct Transform {
@@ -33,18 +36,87 @@ pub(crate) struct Transform {
 /// The columns that some step needs: these, or all there are.
 pub(crate) type Needed = Option<Vec<String>>;
 
-/// Runs transforms one after another over some batches, each in one call; `seed` says which batches they are.
-pub(crate) async fn run_all(
-    transforms: &[Transform],
-    pool: &Pool,
-    mut batches: Vec<RecordBatch>,
-    seed: u64,
-) -> Result<Vec<RecordBatch>, Fault> {
-    for (step, transform) in transforms.iter().enumerate() {
-        let seed = Seed::new(seed).with(&(step as u64).to_le_bytes()).value();
-        batches = transform.run(pool, batches, seed).await?;
+/// All transforms of a job, in their order, and the workers that run them.
+pub(crate) struct Steps {
+    pub transforms: Vec<Transform>,
+    pub pool: Arc<Pool>,
+}
+
+impl Steps {
+    /// The batches of a morsel, so many to a chunk, as they are read.
+    pub(crate) fn chunks(self: Arc<Steps>, batches: BatchStream) -> BoxStream<'static, Result<Chunk, NodeError>> {
+        let chunks = futures::stream::try_unfold(batches, move |mut batches| {
+            let mut chunk = self.chunk(CALL_BATCHES);
+            async move {
+                while chunk.batches < CALL_BATCHES
+                    && let Some(batch) = batches.try_next().await?
+                {
+                    chunk.push(batch)?;
+                }
+                Ok((chunk.batches > 0).then_some((chunk, batches)))
+            }
+        });
+        chunks.boxed()
     }
-    Ok(batches)
+
+    /// A chunk for so many batches, about.
+    pub(crate) fn chunk(self: &Arc<Steps>, expected: usize) -> Chunk {
+        let first = if self.transforms.is_empty() { First::None(Vec::new()) } else { First::Call(self.call(0, expected)) };
+        Chunk { first, batches: 0, rows: 0 }
+    }
+
+    fn call(self: &Arc<Steps>, step: usize, expected: usize) -> Call {
+        Call { steps: self.clone(), step, input: BatchInput::new(expected), beside: Vec::new() }
+    }
+}
+
+/// Batches that go through all transforms together, in one call of each. The first transform's input is laid out while
+/// they come.
+pub(crate) struct Chunk {
+    first: First,
+    batches: usize,
+    rows: usize,
+}
+
+enum First {
+    Call(Call),
+    /// There is no transform.
+    None(Vec<RecordBatch>),
+}
+
+impl Chunk {
+    pub(crate) fn push(&mut self, batch: RecordBatch) -> Result<(), Fault> {
+        self.batches += 1;
+        self.rows += batch.num_rows();
+        match &mut self.first {
+            First::Call(call) => call.push(batch)?,
+            First::None(batches) => batches.push(batch),
+        }
+        Ok(())
+    }
+
+    /// The rows it has taken.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// What the transforms make of it; `seed` says which batches they are.
+    pub(crate) async fn run(self, seed: u64) -> Result<Vec<RecordBatch>, Fault> {
+        let mut call = match self.first {
+            First::Call(call) => call,
+            First::None(batches) => return Ok(batches),
+        };
+        let (steps, mut step) = (call.steps.clone(), 0);
+        loop {
+            let batches = call.run(Seed::new(seed).with(&(step as u64).to_le_bytes()).value()).await?;
+            step += 1;
+            if step == steps.transforms.len() {
+                return Ok(batches);
+            }
+            call = steps.call(step, batches.len());
+            batches.into_iter().try_for_each(|batch| call.push(batch))?;
+        }
+    }
 }
 
 impl Transform {
@@ -75,38 +147,6 @@ impl Transform {
                 Some(all)
             }
         }
-    }
-
-    /// Runs it over batches, in a worker. Gives one batch at least.
-    pub(crate) async fn run(
-        &self,
-        pool: &Pool,
-        batches: Vec<RecordBatch>,
-        seed: u64,
-    ) -> Result<Vec<RecordBatch>, Fault> {
-        let of = |fault: Fault| fault.of(&self.udf);
-        let input = batches.iter().map(|batch| self.project(batch)).collect::<Result<Vec<_>, _>>().map_err(of)?;
-        let work = Work::Process(input::of_batches(pool, &input).map_err(of)?);
-        let request = Request { binding: self.callable.binding.clone(), seed, work, without: Vec::new() };
-        let called = pool.call(request).await;
-        self.progress.log(&self.udf, &called.log);
-        let out = called.result?.batches;
-        let wrong = |what: String| Fault::new(Code::BadOutput, what).of(&self.udf);
-        let Some(first) = out.first() else { return Err(wrong("it hands back no batch".into())) };
-        if let Some(other) = out.iter().find(|b| b.schema_ref() != first.schema_ref()) {
-            return Err(wrong(format!("its batches differ: {} and {}", first.schema_ref(), other.schema_ref())));
-        }
-        let Some(name) = &self.output else { return Ok(out) };
-        let (rows, columns) = (rows_of(&out), first.num_columns());
-        if rows != rows_of(&batches) || columns != 1 {
-            return Err(wrong(format!(
-                "it hands back {columns} columns of {rows} rows, a scalar function gives one of {}",
-                rows_of(&batches)
-            )));
-        }
-        let out = cut_like(out, &batches);
-        let with_own = |out: Vec<RecordBatch>| batches.iter().zip(out).map(|(b, o)| with_column(b, name, &o)).collect();
-        out.and_then(with_own).map_err(|e| wrong(e.to_string()))
     }
 
     fn project(&self, batch: &RecordBatch) -> Result<RecordBatch, Fault> {
@@ -143,6 +183,54 @@ impl Transform {
         }
         RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)
             .map_err(|e| Fault::new(Code::Columns, e.to_string()))
+    }
+}
+
+/// A call of a transform.
+struct Call {
+    steps: Arc<Steps>,
+    step: usize,
+    input: BatchInput,
+    /// The batches beside whose rows a scalar function's output is put.
+    beside: Vec<RecordBatch>,
+}
+
+impl Call {
+    fn push(&mut self, batch: RecordBatch) -> Result<(), Fault> {
+        let transform = &self.steps.transforms[self.step];
+        let laid = transform.project(&batch).and_then(|input| self.input.push(&self.steps.pool, &input));
+        laid.map_err(|fault| fault.of(&transform.udf))?;
+        if transform.output.is_some() {
+            self.beside.push(batch);
+        }
+        Ok(())
+    }
+
+    /// Runs it in a worker. Gives one batch at least.
+    async fn run(self, seed: u64) -> Result<Vec<RecordBatch>, Fault> {
+        let Call { steps, step, input, beside } = self;
+        let (transform, pool) = (&steps.transforms[step], &steps.pool);
+        let work = Work::Process(input.finish().map_err(|fault| fault.of(&transform.udf))?);
+        let request = Request { binding: transform.callable.binding.clone(), seed, work, without: Vec::new() };
+        let called = pool.call(request).await;
+        transform.progress.log(&transform.udf, &called.log);
+        let out = called.result?.batches;
+        let wrong = |what: String| Fault::new(Code::BadOutput, what).of(&transform.udf);
+        let Some(first) = out.first() else { return Err(wrong("it hands back no batch".into())) };
+        if let Some(other) = out.iter().find(|b| b.schema_ref() != first.schema_ref()) {
+            return Err(wrong(format!("its batches differ: {} and {}", first.schema_ref(), other.schema_ref())));
+        }
+        let Some(name) = &transform.output else { return Ok(out) };
+        let (rows, columns) = (rows_of(&out), first.num_columns());
+        if rows != rows_of(&beside) || columns != 1 {
+            return Err(wrong(format!(
+                "it hands back {columns} columns of {rows} rows, a scalar function gives one of {}",
+                rows_of(&beside)
+            )));
+        }
+        let out = cut_like(out, &beside);
+        let with_own = |out: Vec<RecordBatch>| beside.iter().zip(out).map(|(b, o)| with_column(b, name, &o)).collect();
+        out.and_then(with_own).map_err(|e| wrong(e.to_string()))
     }
 }
 

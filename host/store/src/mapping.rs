@@ -17,7 +17,9 @@ use crate::Object;
 
 /// Bytes of a huge page.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
-const PAGE_BYTES: usize = 4096;
+/// From so many bytes on a huge page is made for them.
+pub(crate) const HUGE_FROM_BYTES: usize = 1 << 20;
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Maps the first `bytes` bytes of a file, at least one, at the start of a huge
 /// page when there are as many: only there is a huge page of the file mapped as one.
@@ -57,6 +59,8 @@ fn map(file: BorrowedFd<'_>, bytes: usize, protection: ProtFlags) -> io::Result<
 pub struct Mapping {
     at: NonNull<u8>,
     bytes: usize,
+    /// As many, or those of the last huge page as well.
+    mapped: usize,
 }
 
 // SAFETY: the mapped bytes never change.
@@ -90,12 +94,16 @@ impl Mapping {
         if !fcntl_get_seals(file)?.contains(seals) {
             return Err(wrong("the file is not sealed"));
         }
-        if (fstat(file)?.st_size as u64) < bytes {
+        let file_bytes = fstat(file)?.st_size as u64;
+        if file_bytes < bytes {
             return Err(wrong("the file is shorter than was said"));
         }
         let bytes = usize::try_from(bytes).map_err(|_| wrong("the file is longer than memory"))?;
-        let at = if bytes == 0 { NonNull::dangling() } else { map(file, bytes, ProtFlags::READ)? };
-        Ok(Mapping { at, bytes })
+        // Of a huge page all is mapped, or it would be mapped as small ones.
+        let whole = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES).filter(|all| *all as u64 <= file_bytes);
+        let mapped = whole.filter(|_| bytes % HUGE_PAGE_BYTES >= HUGE_FROM_BYTES).unwrap_or(bytes);
+        let at = if bytes == 0 { NonNull::dangling() } else { map(file, mapped, ProtFlags::READ)? };
+        Ok(Mapping { at, bytes, mapped })
     }
 }
 
@@ -111,9 +119,9 @@ impl Deref for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.bytes > 0 {
+        if self.mapped > 0 {
             // SAFETY: mapped in `with_seals`; slices of it can't outlive it.
-            let _ = unsafe { munmap(self.at.as_ptr().cast(), self.bytes) };
+            let _ = unsafe { munmap(self.at.as_ptr().cast(), self.mapped) };
         }
     }
 }

@@ -7,12 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{Mode, OFlags, open};
 
 use crate::Scratch;
-use crate::mapping::HUGE_PAGE_BYTES;
+use crate::mapping::{HUGE_FROM_BYTES, HUGE_PAGE_BYTES, PAGE_BYTES};
 
 /// The least that is made, in bytes: one page would be made anew for each larger input.
 const SEGMENT_BYTES_MIN: usize = 64 << 10;
-/// From so many bytes on a huge page is made for them.
-const HUGE_FROM_BYTES: usize = 1 << 20;
 /// Memory that waits for its next use, at most, in bytes.
 const FREE_BYTES_MAX: usize = 128 << 20;
 /// A segment this many times larger than what it is to hold is left for a larger input.
@@ -57,6 +55,8 @@ pub struct Lent(Draft);
 pub struct Draft {
     segment: Option<Segment>,
     bytes: usize,
+    /// Where the last part ends that was put there.
+    end: usize,
     home: Segments,
 }
 
@@ -72,15 +72,17 @@ impl Segments {
             None => Segment::new(bytes)?,
         };
         segment.gather(bytes);
-        Ok(Draft { segment: Some(segment), bytes, home: self.clone() })
+        Ok(Draft { segment: Some(segment), bytes, end: 0, home: self.clone() })
     }
 
-    /// Lends `bytes` bytes that hold `parts`, as [`Draft::lend`] does.
+    /// Lends memory that holds `parts`, of `bytes` bytes or less.
     ///
     /// # Errors
     /// When parts overlap or end behind `bytes`, or there is no memory.
     pub fn lend(&self, bytes: usize, parts: &[Part<'_>]) -> io::Result<Lent> {
-        self.draft(bytes)?.lend(parts)
+        let mut draft = self.draft(bytes)?;
+        parts.iter().try_for_each(|part| draft.put(part))?;
+        Ok(draft.lend())
     }
 
     /// The smallest free segment that is large enough, unless it is much too large.
@@ -127,37 +129,62 @@ impl Segment {
 impl Draft {
     /// Its whole words, as numbers.
     pub fn numbers(&mut self) -> &mut [f64] {
-        let words = self.bytes / size_of::<f64>();
-        let memory = &mut self.segment.as_mut().expect(THERE).memory;
-        // SAFETY: it has so many, any bytes are a number, and no other process can write them: only readers of the file
-        // are handed out.
-        unsafe { memory.numbers(words) }
+        self.words(self.bytes / size_of::<f64>())
     }
 
-    /// Lends the memory, holding `parts`, whose offsets ascend and do not overlap. What no part covers is zero.
+    fn words(&mut self, count: usize) -> &mut [f64] {
+        let memory = &mut self.segment.as_mut().expect(THERE).memory;
+        // SAFETY: any bytes are a number, and no other process can write them: only readers of the file are handed out.
+        unsafe { memory.numbers(count) }
+    }
+
+    /// Bytes there are for parts.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Puts a part behind those that are there already. What is between them is zero.
     ///
     /// # Errors
-    /// When parts overlap or end behind the memory.
-    pub fn lend(self, parts: &[Part<'_>]) -> io::Result<Lent> {
+    /// When it starts before the last one's end or ends behind the memory.
+    pub fn put(&mut self, part: &Part<'_>) -> io::Result<()> {
+        let (at, len) = match part {
+            Part::Bytes(at, bytes) => (*at, bytes.len()),
+            Part::Written(at, len) => (*at, *len),
+        };
+        let end = at.checked_add(len).filter(|end| at >= self.end && *end <= self.bytes);
+        let Some(end) = end else {
+            let message = format!("{len} bytes at {at} behind {}, of {}", self.end, self.bytes);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        };
         let memory = &self.segment.as_ref().expect(THERE).memory;
-        let mut end = 0;
-        for part in parts {
-            let (at, len) = match part {
-                Part::Bytes(at, bytes) => (*at, bytes.len()),
-                Part::Written(at, len) => (*at, *len),
-            };
-            if at < end || at.checked_add(len).is_none_or(|end| end > self.bytes) {
-                let message = format!("{len} bytes at {at} behind {end}, of {}", self.bytes);
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-            }
-            memory.clear(end, at - end);
-            if let Part::Bytes(at, bytes) = part {
-                memory.write(*at, bytes);
-            }
-            end = at + len;
+        memory.clear(self.end, at - self.end);
+        if let Part::Bytes(at, bytes) = part {
+            memory.write(*at, bytes);
         }
-        memory.clear(end, self.bytes - end);
-        Ok(Lent(self))
+        self.end = end;
+        Ok(())
+    }
+
+    /// The same parts in memory of `bytes` bytes, at least as many as they take.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn moved(mut self, bytes: usize) -> io::Result<Draft> {
+        let mut moved = self.home.draft(bytes.max(self.end))?;
+        let words = self.end.div_ceil(size_of::<f64>());
+        moved.words(words).copy_from_slice(self.words(words));
+        moved.end = self.end;
+        Ok(moved)
+    }
+
+    /// Lends the memory up to the end of its last part. What is behind that part on its page is zero.
+    pub fn lend(mut self) -> Lent {
+        let memory = &self.segment.as_ref().expect(THERE).memory;
+        let rest = self.end.next_multiple_of(PAGE_BYTES).min(memory.bytes()) - self.end;
+        memory.clear(self.end, rest);
+        self.bytes = self.end;
+        Lent(self)
     }
 }
 
@@ -192,9 +219,13 @@ mod tests {
     fn check(segments: &Segments, bytes: usize, parts: &[(usize, &[u8])], expect: &[u8]) {
         let parts: Vec<_> = parts.iter().map(|(at, bytes)| Part::Bytes(*at, bytes)).collect();
         let lent = segments.lend(bytes, &parts).unwrap();
+        assert_eq!(lent.bytes(), expect.len());
+        // To the end of the last page there are zeros.
+        let page_end = expect.len().next_multiple_of(PAGE_BYTES);
         // SAFETY: `lent` outlives the mapping.
-        let mapping = unsafe { Mapping::lent(lent.as_fd(), bytes as u64) }.unwrap();
-        assert_eq!(&*mapping, expect);
+        let mapping = unsafe { Mapping::lent(lent.as_fd(), page_end as u64) }.unwrap();
+        assert_eq!(&mapping[..expect.len()], expect);
+        assert!(mapping[expect.len()..].iter().all(|byte| *byte == 0));
     }
 
     #[test]
@@ -203,12 +234,13 @@ mod tests {
         for _ in 0..2 {
             check(&segments, 8, &[(0, b"abcdefgh")], b"abcdefgh");
             check(&segments, 0, &[], b"");
-            check(&segments, 8, &[(1, b"a"), (4, b"bc")], b"\0a\0\0bc\0\0");
+            check(&segments, 8, &[(1, b"a"), (4, b"bc")], b"\0a\0\0bc");
             let mut far = vec![0; 100_000];
             far[0] = b'x';
             far[99_999] = b'y';
             check(&segments, 100_000, &[(0, b"x"), (99_999, b"y")], &far);
-            check(&segments, 100_000, &[], &[0; 100_000]);
+            check(&segments, 100_000, &[(0, b"x")], b"x");
+            check(&segments, 100_000, &[(0, &[1; 5000])], &[1; 5000]);
         }
     }
 
@@ -221,12 +253,19 @@ mod tests {
         let mut draft = segments.draft(37).unwrap();
         assert_eq!(draft.numbers().len(), 4);
         draft.numbers()[1] = f64::from_bits(0x0101_0101_0101_0101);
-        let lent = draft.lend(&[Part::Bytes(2, b"a"), Part::Written(8, 8), Part::Bytes(20, b"b")]).unwrap();
+        draft.put(&Part::Bytes(2, b"a")).unwrap();
+        draft.put(&Part::Written(8, 8)).unwrap();
+        // Somewhere else nothing of it is different.
+        let mut draft = draft.moved(200_000).unwrap();
+        assert_eq!(draft.bytes(), 200_000);
+        draft.put(&Part::Bytes(20, b"b")).unwrap();
+        draft.put(&Part::Bytes(36, b"c")).unwrap();
+        let lent = draft.lend();
         // SAFETY: `lent` outlives the mapping.
         let mapping = unsafe { Mapping::lent(lent.as_fd(), 37) }.unwrap();
         let mut expect = [0; 37];
         expect[8..16].fill(1);
-        (expect[2], expect[20]) = (b'a', b'b');
+        (expect[2], expect[20], expect[36]) = (b'a', b'b', b'c');
         assert_eq!(*mapping, expect);
     }
 
