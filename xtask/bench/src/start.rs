@@ -1,5 +1,6 @@
 //! Fresh sandboxes: how many calls that do nothing run a second, each in its own.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,12 @@ use crate::report::Report;
 use crate::sandbox::{Data, Loaded};
 use crate::timing::{least, median};
 
-const CALLS: u64 = 200_000;
+const CALLS: u64 = 100_000;
 /// Calls that are asked for and not answered, as a queue of many small tasks has them.
 const IN_FLIGHT: u64 = 4096;
 /// Answers that are taken at once.
 const ANSWERS_MAX: usize = 256;
-const RUNS: usize = 5;
+const RUNS: usize = 9;
 
 pub fn run(report: Report) -> Result<(), Failure> {
     let component = places::guest("xtask/bench/guest")?;
@@ -31,33 +32,50 @@ pub fn run(report: Report) -> Result<(), Failure> {
     });
     report.value("start/in this process", 1.0 / alone, "/s");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let one = runtime.block_on(calls_per_second(&component, function, 1))?;
+    let [one, two] = runtime.block_on(async {
+        let pools = [Calls::new(&component, function, 1).await?, Calls::new(&component, function, 2).await?];
+        let mut rates = [Vec::new(), Vec::new()];
+        // In turn, so that both see the same machine.
+        for _ in 0..RUNS {
+            for (rates, calls) in rates.iter_mut().zip(&pools) {
+                rates.push(calls.per_second().await?);
+            }
+        }
+        Ok::<_, Failure>(rates.map(median))
+    })?;
     report.compare("start/1 worker", one, "/s", "in one process, without a worker", 1.0 / alone);
-    let two = runtime.block_on(calls_per_second(&component, function, 2))?;
     report.compare("start/2 workers", two, "/s", "1 worker", one);
     Ok(())
 }
 
-async fn calls_per_second(component: &std::path::Path, function: u32, workers: usize) -> Result<f64, Failure> {
-    let (limits, program) = (Limits { output_bytes_max: 1 << 20, ..Limits::default() }, places::host()?);
-    let compiler = Compiler::new(places::data()?.join("compiled"), program.clone());
-    let compiled = Arc::new(compiler.compile(&std::fs::read(component)?).await?);
-    let binding = Binding::new(compiled, function, "{}".to_owned(), limits, "bench-guest#nothing".to_owned())?;
-    let pool = Pool::start(PoolOptions { workers, limits, program });
-    let request = || Request {
-        binding: binding.clone(),
-        seed: 0,
-        work: Work::Process(Payload::Inline { header: Vec::new(), body: Vec::new() }),
-        without: Vec::new(),
-    };
-    for _ in 0..workers {
-        pool.call(request()).await.result?;
+/// Calls that do nothing, and workers for them.
+struct Calls {
+    pool: Pool,
+    binding: Arc<Binding>,
+}
+
+impl Calls {
+    async fn new(component: &Path, function: u32, workers: usize) -> Result<Calls, Failure> {
+        let (limits, program) = (Limits { output_bytes_max: 1 << 20, ..Limits::default() }, places::host()?);
+        let compiler = Compiler::new(places::data()?.join("compiled"), program.clone());
+        let compiled = Arc::new(compiler.compile(&std::fs::read(component)?).await?);
+        let binding = Binding::new(compiled, function, "{}".to_owned(), limits, "bench-guest#nothing".to_owned())?;
+        let calls = Calls { pool: Pool::start(PoolOptions { workers, limits, program }), binding };
+        for _ in 0..workers {
+            calls.pool.call(calls.request()).await.result?;
+        }
+        Ok(calls)
     }
-    let mut rates = Vec::new();
-    for _ in 0..RUNS {
+
+    fn request(&self) -> Request {
+        let work = Work::Process(Payload::Inline { header: Vec::new(), body: Vec::new() });
+        Request { binding: self.binding.clone(), seed: 0, work, without: Vec::new() }
+    }
+
+    async fn per_second(&self) -> Result<f64, Failure> {
         let started = Instant::now();
         let (to, mut answers) = mpsc::unbounded_channel();
-        (0..IN_FLIGHT).try_for_each(|token| pool.submit(request(), token, &to))?;
+        (0..IN_FLIGHT).try_for_each(|token| self.pool.submit(self.request(), token, &to))?;
         let mut several = Vec::new();
         for token in IN_FLIGHT..IN_FLIGHT + CALLS {
             if several.is_empty() {
@@ -65,10 +83,9 @@ async fn calls_per_second(component: &std::path::Path, function: u32, workers: u
             }
             several.pop().ok_or("the workers are gone")?.called.result?;
             if token < CALLS {
-                pool.submit(request(), token, &to)?;
+                self.pool.submit(self.request(), token, &to)?;
             }
         }
-        rates.push(CALLS as f64 / started.elapsed().as_secs_f64());
+        Ok(CALLS as f64 / started.elapsed().as_secs_f64())
     }
-    Ok(median(rates))
 }

@@ -19,6 +19,19 @@ pub fn least(time: Duration, mut f: impl FnMut()) -> f64 {
     least
 }
 
+/// As [`least`], of several that are compared: for `time` each, a little of one after the other again and again, so
+/// that all see the same machine.
+pub fn least_in_turn<const N: usize>(time: Duration, mut all: [&mut dyn FnMut(); N]) -> [f64; N] {
+    const ROUNDS: u32 = 20;
+    let mut seconds = [f64::INFINITY; N];
+    for _ in 0..ROUNDS {
+        for (seconds, f) in seconds.iter_mut().zip(&mut all) {
+            *seconds = seconds.min(least(time / ROUNDS, f));
+        }
+    }
+    seconds
+}
+
 /// The middle one.
 ///
 /// # Panics
