@@ -1,27 +1,26 @@
 //! The ways in and out of a sandbox, by size.
 
 use std::hint::black_box;
-use std::time::Duration;
 
 use crate::Failure;
 use crate::places;
 use crate::report::Report;
 use crate::sandbox::{Data, Loaded, SANDBOXES_MAX, as_bytes};
-use crate::timing::least;
+use crate::timing::{Effort, least};
 
 const SIZES: [(usize, &str); 3] = [(64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (64 << 20, "64 MiB")];
-const TIME: Duration = Duration::from_millis(400);
 /// The object that many sandboxes read.
 const SHARED_BYTES: usize = 64 << 20;
 
-pub fn run(report: Report) -> Result<(), Failure> {
+pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
+    let time = effort.time.mul_f64(0.4);
     let guest = Loaded::new(&places::guest("xtask/bench/guest")?)?;
     for (bytes, size) in SIZES {
         let words: Vec<u64> = (0..bytes as u64 / 8).collect();
         let data = Data::new(as_bytes(&words))?;
-        let native = least(TIME, || _ = black_box(bench_guest::sum(black_box(&words))));
+        let native = least(time, || _ = black_box(bench_guest::sum(black_box(&words))));
         let mut copy = vec![0u64; words.len()];
-        let copied = least(TIME, || black_box(&mut copy).copy_from_slice(black_box(&words)));
+        let copied = least(time, || black_box(&mut copy).copy_from_slice(black_box(&words)));
         for way in ["copy", "stream", "map"] {
             let function = guest.function(way)?;
             let fresh = || -> Result<(), Failure> {
@@ -31,23 +30,23 @@ pub fn run(report: Report) -> Result<(), Failure> {
                 Ok(sandbox.process(&(bytes as u64).to_le_bytes())?)
             };
             fresh()?;
-            let time = least(TIME, || fresh().expect("it did before"));
+            let took = least(time, || fresh().expect("it did before"));
             report.compare(
                 &format!("boundary/in/{way}/{size}/fresh"),
-                time * 1e6,
+                took * 1e6,
                 "µs",
                 "the same sum, native",
                 native * 1e6,
             );
             let mut sandbox = guest.instantiate(&data)?;
             sandbox.open(function, "{}", 0)?;
-            let time = least(TIME, || {
+            let took = least(time, || {
                 data.begin();
                 sandbox.process(&(bytes as u64).to_le_bytes()).expect("it did before");
             });
             report.compare(
                 &format!("boundary/in/{way}/{size}/warm"),
-                time * 1e6,
+                took * 1e6,
                 "µs",
                 "the same sum, native",
                 native * 1e6,
@@ -55,11 +54,11 @@ pub fn run(report: Report) -> Result<(), Failure> {
         }
         let mut sandbox = guest.instantiate(&data)?;
         sandbox.open(guest.function("out")?, "{}", 0)?;
-        let time = least(TIME, || {
+        let took = least(time, || {
             data.begin();
             sandbox.process(&(bytes as u64).to_le_bytes()).expect("it did before");
         });
-        report.compare(&format!("boundary/out/{size}/warm"), time * 1e6, "µs", "memcpy", copied * 1e6);
+        report.compare(&format!("boundary/out/{size}/warm"), took * 1e6, "µs", "memcpy", copied * 1e6);
     }
     shared(report, &guest)
 }

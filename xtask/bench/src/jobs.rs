@@ -10,9 +10,11 @@ use crate::native::Model;
 use crate::peers::Peers;
 use crate::places;
 use crate::report::{Report, say};
+use crate::timing::Effort;
 
 /// Two months of taxi trips.
-pub fn training(report: Report, rows: u64, runs: usize, peers: Option<&Peers>) -> Result<(), Failure> {
+pub fn training(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
+    let Effort { rows, runs, .. } = effort;
     let folder = places::data()?.join(format!("taxi-{rows}"));
     if !folder.is_dir() {
         say(&format!("making 2 x {rows} taxi trips in {}", folder.display()));
@@ -37,7 +39,8 @@ pub fn training(report: Report, rows: u64, runs: usize, peers: Option<&Peers>) -
 }
 
 /// Many groups of ten rows.
-pub fn small_models(report: Report, groups: u64, runs: usize, peers: Option<&Peers>) -> Result<(), Failure> {
+pub fn small_models(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
+    let Effort { groups, runs, .. } = effort;
     let file = places::data()?.join(format!("small-{groups}.parquet"));
     if !file.is_file() {
         say(&format!("making {groups} groups of 10 rows in {}", file.display()));
@@ -58,7 +61,7 @@ pub fn small_models(report: Report, groups: u64, runs: usize, peers: Option<&Pee
 }
 
 /// Forests on California housing.
-pub fn forest(report: Report, housing: Option<&Path>, runs: usize, peers: Option<&Peers>) -> Result<(), Failure> {
+pub fn forest(report: Report, effort: Effort, housing: Option<&Path>, peers: Option<&Peers>) -> Result<(), Failure> {
     let bench = Bench {
         name: "forest".to_owned(),
         input: vec![housing_file(housing)?],
@@ -77,9 +80,9 @@ pub fn forest(report: Report, housing: Option<&Path>, runs: usize, peers: Option
             "median_income",
         ]),
         target: "median_house_value".to_owned(),
-        models: (8..=84).step_by(4).map(Model::Forest).collect(),
+        models: (8..).step_by(4).take(effort.forests).map(Model::Forest).collect(),
     };
-    bench.run(report, Figure::Seconds, runs, peers)
+    bench.run(report, Figure::Seconds, effort.runs, peers)
 }
 
 fn housing_file(given: Option<&Path>) -> Result<PathBuf, Failure> {

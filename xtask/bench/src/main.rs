@@ -15,11 +15,13 @@ mod udf;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
 use peers::Peers;
 use report::{Report, say};
+use timing::Effort;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -75,9 +77,26 @@ struct Arguments {
     /// Groups of `small-models`.
     #[arg(long, default_value_t = 1_000_000)]
     groups: u64,
+    /// Little of each: shows that the benchmarks work, and not how fast anything is.
+    #[arg(long, conflicts_with_all = ["peers", "runs", "rows", "groups"])]
+    brief: bool,
     /// California housing as CSV, for `forest`; by default made data of that shape.
     #[arg(long, value_name = "CSV")]
     housing: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn effort(&self) -> Effort {
+        Effort {
+            time: Duration::from_secs(1),
+            rounds: 9,
+            calls: 100_000,
+            runs: usize::from(self.runs),
+            rows: self.rows,
+            groups: self.groups,
+            forests: 20,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -106,25 +125,25 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     std::fs::create_dir_all(places::data()?)?;
     let report = Report::new(arguments.json);
     let peers = arguments.peers.then(Peers::install).transpose()?;
-    let runs = usize::from(arguments.runs);
+    let effort = if arguments.brief { Effort::brief() } else { arguments.effort() };
     let wanted = |name| arguments.name == name || arguments.name == Name::All;
     if wanted(Name::Boundary) {
-        boundary::run(report)?;
+        boundary::run(report, effort)?;
     }
     if wanted(Name::Start) {
-        start::run(report)?;
+        start::run(report, effort)?;
     }
     if wanted(Name::Udf) {
-        udf::run(report)?;
+        udf::run(report, effort)?;
     }
     if wanted(Name::Training) {
-        jobs::training(report, arguments.rows, runs, peers.as_ref())?;
+        jobs::training(report, effort, peers.as_ref())?;
     }
     if wanted(Name::SmallModels) {
-        jobs::small_models(report, arguments.groups, runs, peers.as_ref())?;
+        jobs::small_models(report, effort, peers.as_ref())?;
     }
     if wanted(Name::Forest) {
-        jobs::forest(report, arguments.housing.as_deref(), runs, peers.as_ref())?;
+        jobs::forest(report, effort, arguments.housing.as_deref(), peers.as_ref())?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sandbar_core::Limits;
 use sandbar_worker::{Binding, Compiler, Payload, Pool, PoolOptions, Request, Work};
@@ -12,20 +12,18 @@ use crate::Failure;
 use crate::places;
 use crate::report::Report;
 use crate::sandbox::{Data, Loaded};
-use crate::timing::{least, median};
+use crate::timing::{Effort, least, median};
 
-const CALLS: u64 = 100_000;
 /// Calls that are asked for and not answered, as a queue of many small tasks has them.
 const IN_FLIGHT: u64 = 4096;
 /// Answers that are taken at once.
 const ANSWERS_MAX: usize = 256;
-const RUNS: usize = 9;
 
-pub fn run(report: Report) -> Result<(), Failure> {
+pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let component = places::guest("xtask/bench/guest")?;
     let guest = Loaded::new(&component)?;
     let (function, data) = (guest.function("nothing")?, Data::new(&[0])?);
-    let alone = least(Duration::from_secs(1), || {
+    let alone = least(effort.time, || {
         let mut sandbox = guest.instantiate(&data).expect("there is room");
         sandbox.open(function, "{}", 0).expect("it opens");
         sandbox.process(&[]).expect("it does nothing");
@@ -36,9 +34,9 @@ pub fn run(report: Report) -> Result<(), Failure> {
         let pools = [Calls::new(&component, function, 1).await?, Calls::new(&component, function, 2).await?];
         let mut rates = [Vec::new(), Vec::new()];
         // In turn, so that both see the same machine.
-        for _ in 0..RUNS {
+        for _ in 0..effort.rounds {
             for (rates, calls) in rates.iter_mut().zip(&pools) {
-                rates.push(calls.per_second().await?);
+                rates.push(calls.per_second(effort.calls).await?);
             }
         }
         Ok::<_, Failure>(rates.map(median))
@@ -72,20 +70,20 @@ impl Calls {
         Request { binding: self.binding.clone(), seed: 0, work, without: Vec::new() }
     }
 
-    async fn per_second(&self) -> Result<f64, Failure> {
+    async fn per_second(&self, calls: u64) -> Result<f64, Failure> {
         let started = Instant::now();
         let (to, mut answers) = mpsc::unbounded_channel();
         (0..IN_FLIGHT).try_for_each(|token| self.pool.submit(self.request(), token, &to))?;
         let mut several = Vec::new();
-        for token in IN_FLIGHT..IN_FLIGHT + CALLS {
+        for token in IN_FLIGHT..IN_FLIGHT + calls {
             if several.is_empty() {
                 answers.recv_many(&mut several, ANSWERS_MAX).await;
             }
             several.pop().ok_or("the workers are gone")?.called.result?;
-            if token < CALLS {
+            if token < calls {
                 self.pool.submit(self.request(), token, &to)?;
             }
         }
-        Ok(CALLS as f64 / started.elapsed().as_secs_f64())
+        Ok(calls as f64 / started.elapsed().as_secs_f64())
     }
 }

@@ -2,6 +2,32 @@
 
 use std::time::{Duration, Instant};
 
+/// How much is done.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// For each figure of what takes microseconds.
+    pub time: Duration,
+    /// Rounds of calls to workers, and the calls of each.
+    pub rounds: usize,
+    pub calls: u64,
+    /// Runs of a job, beside the one that warms the caches.
+    pub runs: usize,
+    /// Rows of each month of `training`.
+    pub rows: u64,
+    /// Groups of `small-models`.
+    pub groups: u64,
+    /// Forests, of 8, 12, … trees.
+    pub forests: usize,
+}
+
+impl Effort {
+    /// Enough to show that the benchmarks work, and not how fast anything is.
+    pub fn brief() -> Effort {
+        let time = Duration::from_millis(5);
+        Effort { time, rounds: 1, calls: 5_000, runs: 1, rows: 20_000, groups: 1_000, forests: 1 }
+    }
+}
+
 /// Calls `f` until `time` is over, a few hundred times at most in a row between looks at the clock, and gives the
 /// least seconds that a call took: what it takes when nothing else is in the way.
 pub fn least(time: Duration, mut f: impl FnMut()) -> f64 {

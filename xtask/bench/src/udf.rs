@@ -2,7 +2,6 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 
@@ -10,11 +9,9 @@ use crate::Failure;
 use crate::places;
 use crate::report::Report;
 use crate::sandbox::{Data, Loaded};
-use crate::timing::least_in_turn;
+use crate::timing::{Effort, least_in_turn};
 
-const TIME: Duration = Duration::from_secs(1);
-
-pub fn run(report: Report) -> Result<(), Failure> {
+pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let guest = Loaded::new(&places::guest("udfs/taxi")?)?;
     for (rows, name) in [(1024, "1024 rows"), (1_000_000, "1M rows")] {
         let (a, b): (Vec<i64>, Vec<i64>) = (0..rows).map(|row| (row, 3 * row)).unzip();
@@ -40,7 +37,7 @@ pub fn run(report: Report) -> Result<(), Failure> {
         let mut new = || {
             black_box(black_box(&a).iter().zip(black_box(&b)).map(|(a, b)| taxi::add(*a, *b)).collect::<Int64Array>());
         };
-        let [warm, kept, new] = least_in_turn(TIME, [&mut warm, &mut kept, &mut new]);
+        let [warm, kept, new] = least_in_turn(effort.time, [&mut warm, &mut kept, &mut new]);
         report.compare(&format!("udf/{name}/warm"), warm * 1e6, "µs", "native", kept * 1e6);
         report.compare(&format!("udf/{name}/warm"), warm * 1e6, "µs", "native, into a new column", new * 1e6);
     }

@@ -1,0 +1,42 @@
+//! Every benchmark does what it measures. How long that takes is no test's business.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What some figure is given of.
+const MEASURED: [&str; 14] = [
+    "boundary/50 sandboxes over 64 MiB/map",
+    "boundary/in/copy/64 KiB/fresh",
+    "boundary/in/map/64 MiB/warm",
+    "boundary/in/stream/1 MiB/warm",
+    "boundary/out/64 MiB/warm",
+    "forest",
+    "small-models",
+    "small-models/groups",
+    "start/1 worker",
+    "start/2 workers",
+    "start/in this process",
+    "training/linear",
+    "training/three models",
+    "udf/1M rows/warm",
+];
+
+#[test]
+fn each_benchmark_gives_its_figures() {
+    let bench = Command::new(env!("CARGO_BIN_EXE_sandbar-bench")).args(["all", "--brief", "--json"]).output();
+    let bench = bench.expect("it starts");
+    let said = String::from_utf8_lossy(&bench.stderr);
+    assert!(bench.status.success(), "{said}");
+    let figures = String::from_utf8(bench.stdout).expect("it prints text");
+    let mut names = BTreeSet::new();
+    for line in figures.lines() {
+        let figure: Value = serde_json::from_str(line).expect(line);
+        assert!(figure["value"].as_f64().is_some_and(f64::is_finite), "{line}");
+        assert!(figure["ratio"].is_null() || figure["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{line}");
+        names.insert(figure["name"].as_str().expect(line).to_owned());
+    }
+    let missing: Vec<_> = MEASURED.iter().filter(|name| !names.contains(**name)).collect();
+    assert!(missing.is_empty(), "{missing:?} of {names:?}");
+}
