@@ -113,7 +113,10 @@ impl Node {
         let mut predicted = Predicted::default();
         for morsel in 0..morsels {
             let this: &Run = run;
-            let mut done = run.steps.clone().chunks(run.scan.read(morsel)?)
+            let mut done = run
+                .steps
+                .clone()
+                .chunks(run.scan.read(morsel)?)
                 .map(|chunk| async move { this.predict(self, chunk?, morsel).await })
                 .buffered(2 * self.pool.workers());
             while let Some((batch, part)) = done.try_next().await? {
@@ -150,12 +153,7 @@ struct Rows {
 }
 
 impl Run {
-    async fn predict(
-        &self,
-        node: &Node,
-        chunk: Chunk,
-        morsel: usize,
-    ) -> Result<(RecordBatch, Predicted), NodeError> {
+    async fn predict(&self, node: &Node, chunk: Chunk, morsel: usize) -> Result<(RecordBatch, Predicted), NodeError> {
         let batches = chunk.run(0).await?;
         let batch = arrow_select::concat::concat_batches(batches[0].schema_ref(), &batches)
             .map_err(|e| Fault::new(Code::Host, e.to_string()))?;

@@ -61,7 +61,8 @@ impl Steps {
 
     /// A chunk for so many batches, about.
     pub(crate) fn chunk(self: &Arc<Steps>, expected: usize) -> Chunk {
-        let first = if self.transforms.is_empty() { First::None(Vec::new()) } else { First::Call(self.call(0, expected)) };
+        let first =
+            if self.transforms.is_empty() { First::None(Vec::new()) } else { First::Call(self.call(0, expected)) };
         Chunk { first, batches: 0, rows: 0 }
     }
 
