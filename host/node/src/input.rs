@@ -15,6 +15,9 @@ fn encode(batch: &RecordBatch) -> Result<Encoded, Fault> {
     sandbar_batch::encode(batch).map_err(|e| Fault::new(Code::Columns, e.to_string()))
 }
 
+/// Room for batches that are to come, at most, in bytes: there may be none.
+const AHEAD_BYTES_MAX: usize = 16 << 20;
+
 /// The input of a scalar or batch function: batches, each laid in lent memory as it comes, while it is in a cache.
 pub(crate) struct BatchInput {
     /// How many batches there will be, about.
@@ -47,7 +50,7 @@ impl BatchInput {
         let ([body_at, header_at], end) = places(self.end, [batch.body_bytes, batch.header.len()]);
         // Those that come are of about the same size.
         let more = self.expected.saturating_sub(self.batches.len() + 1);
-        let wanted = end + more * (end - self.end) / 16 * 17;
+        let wanted = end + (more * (end - self.end) / 16 * 17).min(AHEAD_BYTES_MAX);
         let draft = match self.draft.take() {
             None => pool.draft(wanted),
             Some(draft) if end <= draft.bytes() => Ok(draft),

@@ -153,6 +153,22 @@ fn a_sandbox_sees_the_batches_of_its_call_and_no_others() {
 }
 
 #[test]
+fn batches_of_a_call_may_be_of_any_size() {
+    let udf = component("tests/hostile/polite");
+    let transform = format!("[[transform]]\nudf = \"{}#batch_remembers\"", udf.display());
+    let lab = with_rows(1, &format!("{transform}\n[train]\nfeatures = [\"x\"]\ntarget = \"y\""));
+    // A batch of short texts, then some of up to 4 MB, then short ones again.
+    let text = |i: u32| "long".repeat(if (16_384..60_000).contains(&i) { i as usize / 1_000 } else { 0 });
+    let row = |i: u32| format!("{},{},{}\n", i % 1_000, text(i), 3 * (i % 1_000) + 1);
+    lab.write("rows.csv", format!("x,t,y\n{}", (0..80_000).map(row).collect::<String>()));
+    lab.host(&["submit", "job.toml"]).expect_code(0);
+    let model = &models(&lab.path("out.parquet"))[0];
+    assert_eq!(model.rows_train + model.rows_test, 80_000);
+    let coefficient = model.params["coefficients"][0].as_f64().unwrap();
+    assert!((coefficient - 3.0).abs() < 1e-9 && model.mae.unwrap() < 1e-6, "{model:?}");
+}
+
+#[test]
 fn a_batch_that_comes_to_nothing_is_told_of_whichever_it_is() {
     let udf = component("tests/hostile/raw");
     let transform = format!("[[transform]]\nudf = \"{}#nothing-next\"", udf.display());
