@@ -5,6 +5,7 @@ use linfa::{Dataset, DatasetView};
 use ndarray::{Array1, Array2, ShapeBuilder};
 
 use super::{random_data, render, slices};
+use crate::tree::model::{StepFunction, blocks};
 use crate::tree::{Draws, RegressionTree, RegressionTreeParams, Splitter, TrainingSet, TreeError};
 
 #[test]
@@ -130,4 +131,31 @@ fn depth_is_not_limited_by_the_stack() {
     let tree: RegressionTree = postcard::from_bytes(&bytes).unwrap();
     assert_eq!((tree.depth(), tree.leaves()), (splits, splits + 1));
     assert_eq!(tree.predict_columns(&[&[0.0, 2.0]]).unwrap(), [1.0, 1.0]);
+}
+
+/// A tree of one feature in pre-order: whatever thresholds there are, also such that no value comes to some leaf.
+fn any_tree(draws: &mut Draws) -> RegressionTree {
+    let (mut features, mut splits, mut open) = (Vec::new(), Vec::new(), 1);
+    while open > 0 {
+        let is_leaf = features.len() > 60 || draws.below(5) < 2;
+        features.push(u32::from(!is_leaf));
+        splits.push(if is_leaf { features.len() as f64 } else { f64::from(draws.below(9)) - 4.0 });
+        open = if is_leaf { open - 1 } else { open + 1 };
+    }
+    serde_json::from_value(serde_json::json!({ "width": 1, "features": features, "splits": splits })).unwrap()
+}
+
+#[test]
+fn of_one_feature_a_tree_is_a_step_function() {
+    let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN, -0.0, 0.0, f64::MIN_POSITIVE];
+    let near = (-20..=20).map(|i| f64::from(i) / 4.0);
+    let values: Vec<f64> = special.into_iter().chain(near).collect();
+    for seed in 0..2_000 {
+        let tree = any_tree(&mut Draws::stream(seed, 0));
+        let mut walked = vec![0.5; values.len()];
+        blocks(&mut walked, 1, |row, _| values[row], |block| tree.walk(block));
+        let mut stepped = vec![0.5; values.len()];
+        blocks(&mut stepped, 1, |row, _| values[row], |block| StepFunction::of(&tree).add_to(block));
+        assert_eq!(stepped, walked, "seed {seed}: {}", render(&tree));
+    }
 }
