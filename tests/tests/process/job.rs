@@ -121,17 +121,22 @@ fn with_rows(rows: u32, job: &str) -> Lab {
     lab
 }
 
+/// Runs the job of all rows in one group, whose target is three times the feature and one.
+fn finds_the_line(lab: &Lab, rows: u32) {
+    lab.host(&["submit", "job.toml"]).expect_code(0);
+    let model = &models(&lab.path("out.parquet"))[0];
+    assert_eq!(model.rows_train + model.rows_test, rows);
+    let coefficient = model.params["coefficients"][0].as_f64().unwrap();
+    assert!((coefficient - 3.0).abs() < 1e-9 && model.mae.unwrap() < 1e-6, "{model:?}");
+}
+
 #[test]
 fn a_scalar_functions_results_stand_beside_their_rows() {
     let udf = component("udfs/taxi");
     let transform =
         format!("[[transform]]\nudf = \"{}#add\"\ncolumns = [\"x\", \"z\"]\noutput = \"sum\"", udf.display());
     let lab = with_rows(150_000, &format!("{transform}\n[train]\nfeatures = [\"sum\"]\ntarget = \"y\""));
-    lab.host(&["submit", "job.toml"]).expect_code(0);
-    let model = &models(&lab.path("out.parquet"))[0];
-    assert_eq!(model.rows_train + model.rows_test, 150_000);
-    let coefficient = model.params["coefficients"][0].as_f64().unwrap();
-    assert!((coefficient - 3.0).abs() < 1e-9 && model.mae.unwrap() < 1e-6, "{model:?}");
+    finds_the_line(&lab, 150_000);
 }
 
 #[test]
@@ -161,11 +166,7 @@ fn batches_of_a_call_may_be_of_any_size() {
     let text = |i: u32| "long".repeat(if (16_384..60_000).contains(&i) { i as usize / 1_000 } else { 0 });
     let row = |i: u32| format!("{},{},{}\n", i % 1_000, text(i), 3 * (i % 1_000) + 1);
     lab.write("rows.csv", format!("x,t,y\n{}", (0..80_000).map(row).collect::<String>()));
-    lab.host(&["submit", "job.toml"]).expect_code(0);
-    let model = &models(&lab.path("out.parquet"))[0];
-    assert_eq!(model.rows_train + model.rows_test, 80_000);
-    let coefficient = model.params["coefficients"][0].as_f64().unwrap();
-    assert!((coefficient - 3.0).abs() < 1e-9 && model.mae.unwrap() < 1e-6, "{model:?}");
+    finds_the_line(&lab, 80_000);
 }
 
 #[test]
