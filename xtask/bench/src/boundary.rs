@@ -60,14 +60,15 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
         });
         report.compare(&format!("boundary/out/{size}/warm"), took * 1e6, "µs", "memcpy", copied * 1e6);
     }
-    shared(report, &guest)
+    let ways = if effort.many_copies { &["map", "copy"][..] } else { &["map"] };
+    shared(report, &guest, ways)
 }
 
 /// Real memory of many sandboxes that each read all of one object: what they have beside it.
-fn shared(report: Report, guest: &Loaded) -> Result<(), Failure> {
+fn shared(report: Report, guest: &Loaded, ways: &[&str]) -> Result<(), Failure> {
     let words: Vec<u64> = (0..SHARED_BYTES as u64 / 8).collect();
     let data = Data::new(as_bytes(&words))?;
-    for way in ["map", "copy"] {
+    for way in ways {
         let before = real_memory()?;
         let mut alive = Vec::new();
         for _ in 0..SANDBOXES_MAX {

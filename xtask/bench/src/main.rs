@@ -95,6 +95,7 @@ impl Arguments {
             rows: self.rows,
             groups: self.groups,
             forests: 20,
+            many_copies: true,
         }
     }
 }

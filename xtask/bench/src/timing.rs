@@ -18,13 +18,15 @@ pub struct Effort {
     pub groups: u64,
     /// Forests, of 8, 12, … trees.
     pub forests: usize,
+    /// Whether many sandboxes copy one large object each, which takes 3 GiB.
+    pub many_copies: bool,
 }
 
 impl Effort {
     /// Enough to show that the benchmarks work, and not how fast anything is.
     pub fn brief() -> Effort {
         let time = Duration::from_millis(5);
-        Effort { time, rounds: 1, calls: 5_000, runs: 1, rows: 20_000, groups: 1_000, forests: 1 }
+        Effort { time, rounds: 1, calls: 5_000, runs: 1, rows: 20_000, groups: 1_000, forests: 1, many_copies: false }
     }
 }
 
