@@ -115,7 +115,6 @@ impl Node {
             let this: &Run = run;
             let mut done = run
                 .steps
-                .clone()
                 .chunks(run.scan.read(morsel)?)
                 .map(|chunk| async move { this.predict(self, chunk?, morsel).await })
                 .buffered(2 * self.pool.workers());

@@ -263,7 +263,7 @@ async fn read_morsel(
     let mut groups = grouper.morsel(morsel as u64, scan.morsels()[morsel].file)?;
     let this = &running;
     // Two calls at a time: one transforms while batches for the next are decoded.
-    let chunks = running.steps.clone().chunks(scan.read(morsel)?);
+    let chunks = running.steps.chunks(scan.read(morsel)?);
     let mut transformed = chunks
         .enumerate()
         .map(|(number, chunk)| async move {

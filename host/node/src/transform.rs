@@ -44,9 +44,10 @@ pub(crate) struct Steps {
 
 impl Steps {
     /// The batches of a morsel, so many to a chunk, as they are read.
-    pub(crate) fn chunks(self: Arc<Steps>, batches: BatchStream) -> BoxStream<'static, Result<Chunk, NodeError>> {
+    pub(crate) fn chunks(self: &Arc<Steps>, batches: BatchStream) -> BoxStream<'static, Result<Chunk, NodeError>> {
+        let steps = self.clone();
         let chunks = futures::stream::try_unfold(batches, move |mut batches| {
-            let mut chunk = self.chunk(CALL_BATCHES);
+            let mut chunk = steps.chunk(CALL_BATCHES);
             async move {
                 while chunk.batches < CALL_BATCHES
                     && let Some(batch) = batches.try_next().await?
