@@ -79,6 +79,9 @@ impl Output {
         let kept = &bytes[..bytes.len().min(printed.left)];
         printed.left -= kept.len();
         printed.dropped += bytes.len() - kept.len();
+        if kept.is_empty() {
+            return;
+        }
         match printed.bytes.last_mut() {
             Some((last, text)) if *last == level => text.extend_from_slice(kept),
             _ => printed.bytes.push((level, kept.to_vec())),

@@ -25,6 +25,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_fstat,
     libc::SYS_ftruncate,
     libc::SYS_futex,
+    libc::SYS_getcpu,
     libc::SYS_getpid,
     libc::SYS_getrandom,
     libc::SYS_gettid,
@@ -54,6 +55,11 @@ const ALLOWED: &[libc::c_long] = &[
 /// `PAGEMAP_SCAN` of linux/fs.h: which pages of this process were written.
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 
+/// System calls of a worker with one value of one argument: the number of the argument, and the value.
+/// The allocator names memory that it maps.
+const ALLOWED_WITH: &[(libc::c_long, u8, u64)] =
+    &[(libc::SYS_ioctl, 1, PAGEMAP_SCAN), (libc::SYS_prctl, 0, libc::PR_SET_VMA as u64)];
+
 /// Ends with the node; writes no files and no core; opens few files.
 pub(crate) fn limit_resources() -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -65,14 +71,69 @@ pub(crate) fn limit_resources() -> io::Result<()> {
 
 /// From here on any other system call kills this process.
 pub(crate) fn seccomp() -> io::Result<()> {
-    let condition =
-        SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, PAGEMAP_SCAN).map_err(io::Error::other)?;
-    let scan_only = SeccompRule::new(vec![condition]).map_err(io::Error::other)?;
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
-    rules.insert(libc::SYS_ioctl, vec![scan_only]);
+    for (call, argument, value) in ALLOWED_WITH {
+        let condition = SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, *value);
+        let rule = SeccompRule::new(vec![condition.map_err(io::Error::other)?]).map_err(io::Error::other)?;
+        rules.insert(*call, vec![rule]);
+    }
     let arch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
     let filter =
         SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch).map_err(io::Error::other)?;
     let program: BpfProgram = filter.try_into().map_err(io::Error::other)?;
     seccompiler::apply_filter(&program).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Set in a process that confines itself: which of [`ACTIONS`] it then does.
+    const ACTION: &str = "SANDBAR_CONFINED_ACTION";
+
+    /// What a confined process may do (true), and what it is killed for.
+    #[rustfmt::skip]
+    const ACTIONS: &[(&str, bool, fn())] = &[
+        ("compute",           true,  || ()),
+        ("take memory",       true,  || drop(std::hint::black_box(vec![1u8; 64 << 20]))),
+        ("name memory",       true,  || syscall(libc::SYS_prctl, &[i64::from(libc::PR_SET_VMA), 0, 0, 0, 0])),
+        ("ask for its core",  true,  || syscall(libc::SYS_getcpu, &[0, 0, 0])),
+        ("open a file",       false, || drop(std::fs::read("/etc/passwd"))),
+        ("open a socket",     false, || drop(std::net::TcpListener::bind("127.0.0.1:0"))),
+        ("start a process",   false, || drop(Command::new("/bin/true").status())),
+        ("start a thread",    false, || drop(std::thread::Builder::new().spawn(|| ()))),
+        ("signal a process", false, || syscall(libc::SYS_kill, &[1, 0])),
+        ("trace a process",  false, || syscall(libc::SYS_ptrace, &[16, 1, 0, 0])),
+        ("outlive its parent", false, || syscall(libc::SYS_prctl, &[i64::from(libc::PR_SET_PDEATHSIG), 0, 0, 0, 0])),
+        ("type into a terminal", false, || syscall(libc::SYS_ioctl, &[0, libc::TIOCSTI as i64, 0])),
+    ];
+
+    fn syscall(number: libc::c_long, arguments: &[i64]) {
+        let argument = |at: usize| arguments.get(at).copied().unwrap_or_default();
+        // SAFETY: none of the calls above is given an address that the kernel would write to.
+        unsafe { libc::syscall(number, argument(0), argument(1), argument(2), argument(3), argument(4)) };
+    }
+
+    #[test]
+    fn a_confined_process_computes_and_no_more() {
+        if let Ok(name) = std::env::var(ACTION) {
+            let (_, _, act) = ACTIONS.iter().find(|(n, ..)| *n == name).expect("an action");
+            seccomp().expect("a filter");
+            act();
+            std::process::exit(0);
+        }
+        for (name, allowed, _) in ACTIONS {
+            let ended = Command::new(std::env::current_exe().expect("this test"))
+                .args(["--exact", "confine::tests::a_confined_process_computes_and_no_more"])
+                .env(ACTION, name)
+                .stdout(Stdio::null())
+                .status()
+                .expect("a process");
+            assert_eq!(ended.signal(), (!allowed).then_some(libc::SIGSYS), "{name}: {ended}");
+            assert!(!allowed || ended.success(), "{name}: {ended}");
+        }
+    }
 }
