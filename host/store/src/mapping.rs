@@ -21,13 +21,13 @@ pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub(crate) const HUGE_FROM_BYTES: usize = 1 << 20;
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Maps the first `bytes` bytes of a file, at least one, at the start of a huge
+/// Maps `bytes` bytes of a file, at least one, `from` a huge page of it on, at the start of a huge
 /// page when there are as many: only there is a huge page of the file mapped as one.
-fn map(file: BorrowedFd<'_>, bytes: usize, protection: ProtFlags) -> io::Result<NonNull<u8>> {
+fn map(file: BorrowedFd<'_>, from: usize, bytes: usize, protection: ProtFlags) -> io::Result<NonNull<u8>> {
     let found = |at: *mut c_void| NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mapped at zero"));
     if bytes < HUGE_PAGE_BYTES {
         // SAFETY: a new mapping at an address of the kernel's choice.
-        return found(unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?);
+        return found(unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, from as u64) }?);
     }
     let len = bytes.checked_next_multiple_of(PAGE_BYTES).and_then(|len| len.checked_add(HUGE_PAGE_BYTES));
     let len = len.ok_or_else(|| io::Error::other("more bytes than there are addresses"))?;
@@ -39,7 +39,7 @@ fn map(file: BorrowedFd<'_>, bytes: usize, protection: ProtFlags) -> io::Result<
     let tail = head + bytes.next_multiple_of(PAGE_BYTES);
     // SAFETY: all of it is in what was just reserved, which nobody else knows of.
     unsafe {
-        let mapped = mmap(at, bytes, protection, MapFlags::SHARED | MapFlags::FIXED, file, 0);
+        let mapped = mmap(at, bytes, protection, MapFlags::SHARED | MapFlags::FIXED, file, from as u64);
         if let Err(e) = mapped {
             munmap(reserved, len)?;
             return Err(e.into());
@@ -90,21 +90,29 @@ impl Mapping {
     }
 
     fn with_seals(file: BorrowedFd<'_>, bytes: u64, seals: SealFlags) -> io::Result<Mapping> {
-        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-        if !fcntl_get_seals(file)?.contains(seals) {
-            return Err(wrong("the file is not sealed"));
-        }
-        let file_bytes = fstat(file)?.st_size as u64;
-        if file_bytes < bytes {
-            return Err(wrong("the file is shorter than was said"));
-        }
+        let file_bytes = check_seals(file, bytes, seals)?;
         let bytes = usize::try_from(bytes).map_err(|_| wrong("the file is longer than memory"))?;
         // Of a huge page all is mapped, or it would be mapped as small ones.
-        let whole = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES).filter(|all| *all as u64 <= file_bytes);
-        let mapped = whole.filter(|_| bytes % HUGE_PAGE_BYTES >= HUGE_FROM_BYTES).unwrap_or(bytes);
-        let at = if bytes == 0 { NonNull::dangling() } else { map(file, mapped, ProtFlags::READ)? };
+        let mapped = Some(huge_bytes(bytes)).filter(|huge| *huge as u64 <= file_bytes).unwrap_or_default().max(bytes);
+        let at = if bytes == 0 { NonNull::dangling() } else { map(file, 0, mapped, ProtFlags::READ)? };
         Ok(Mapping { at, bytes, mapped })
     }
+}
+
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+/// Checks that a file has at least `bytes` bytes and these seals. Gives how many it has.
+pub(crate) fn check_seals(file: BorrowedFd<'_>, bytes: u64, seals: SealFlags) -> io::Result<u64> {
+    if !fcntl_get_seals(file)?.contains(seals) {
+        return Err(wrong("the file is not sealed"));
+    }
+    let file_bytes = fstat(file)?.st_size as u64;
+    if file_bytes < bytes {
+        return Err(wrong("the file is shorter than was said"));
+    }
+    Ok(file_bytes)
 }
 
 impl Deref for Mapping {
@@ -117,11 +125,90 @@ impl Deref for Mapping {
     }
 }
 
+impl AsRef<[u8]> for Mapping {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.mapped > 0 {
             // SAFETY: mapped in `with_seals`; slices of it can't outlive it.
             let _ = unsafe { munmap(self.at.as_ptr().cast(), self.mapped) };
+        }
+    }
+}
+
+/// A part of a new file, to be written.
+#[derive(Debug)]
+pub(crate) struct WritableMapping {
+    at: NonNull<u8>,
+    bytes: usize,
+}
+
+impl WritableMapping {
+    /// Maps `bytes` bytes, at least one, of a file that has them and that nobody else has, `from` a huge page of it on.
+    pub(crate) fn new(file: BorrowedFd<'_>, from: usize, bytes: usize) -> io::Result<WritableMapping> {
+        let huge = huge_bytes(bytes);
+        let bytes = bytes.max(huge);
+        let at = map(file, from, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        // SAFETY: just mapped.
+        unsafe { gather(at, huge) };
+        Ok(WritableMapping { at, bytes })
+    }
+
+    /// Its first `count` words.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub(crate) fn words(&mut self, count: usize) -> &mut [u64] {
+        assert!(count <= self.bytes / size_of::<u64>(), "{count} words of {} bytes", self.bytes);
+        // SAFETY: in bounds and aligned (mappings start at a page); nobody else has the memory.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr().cast(), count) }
+    }
+}
+
+impl Drop for WritableMapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`; slices of it can't outlive it.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// How many of `bytes` bytes from the start of a huge page on, or somewhat more, huge pages are made for: all but a
+/// small rest.
+pub(crate) fn huge_bytes(bytes: usize) -> usize {
+    let rest = bytes % HUGE_PAGE_BYTES;
+    bytes - rest + if rest < HUGE_FROM_BYTES { 0 } else { HUGE_PAGE_BYTES }
+}
+
+/// Has the kernel make huge pages of the bytes from `at` on.
+///
+/// # Safety
+/// They are whole huge pages, mapped to be written, of a file that nobody else writes meanwhile.
+unsafe fn gather(at: NonNull<u8>, bytes: usize) {
+    if bytes == 0 {
+        return;
+    }
+    for page in (0..bytes).step_by(HUGE_PAGE_BYTES) {
+        // The kernel gathers small pages that were written, so there must be one.
+        // SAFETY: in bounds, and written by nobody else.
+        unsafe {
+            let first = at.as_ptr().add(page);
+            first.write_volatile(first.read_volatile());
+        }
+    }
+    // A process may have turned them off for what is mapped without asking: a worker has.
+    // SAFETY: in bounds; the advice changes no content, and neither do huge pages that are allowed meanwhile.
+    unsafe {
+        let off = libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1;
+        if off {
+            libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0);
+        }
+        libc::madvise(at.as_ptr().cast(), bytes, libc::MADV_COLLAPSE);
+        if off {
+            libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
         }
     }
 }
@@ -155,7 +242,7 @@ impl Scratch {
         if bytes == 0 || !sealed || (fstat(&file)?.st_size as u64) < bytes as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory is shorter than was said"));
         }
-        let at = map(file.as_fd(), bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        let at = map(file.as_fd(), 0, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Scratch { file, at, bytes })
     }
 
@@ -234,16 +321,8 @@ impl Scratch {
     /// When the range is not in the memory.
     pub(crate) fn gather(&mut self, at: usize, bytes: usize) {
         assert!(self.has(at, bytes), "{bytes} bytes at {at} of {}", self.bytes);
-        for page in (at..at + bytes).step_by(HUGE_PAGE_BYTES) {
-            // The kernel gathers small pages that were written, so there must be one.
-            // SAFETY: in bounds, and nobody else has the memory: it was not shared yet, or its readers only read.
-            unsafe {
-                let first = self.at.as_ptr().add(page);
-                first.write_volatile(first.read_volatile());
-            }
-        }
-        // SAFETY: in bounds; the advice changes no content.
-        unsafe { libc::madvise(self.at.as_ptr().add(at).cast(), bytes, libc::MADV_COLLAPSE) };
+        // SAFETY: in bounds, and nobody else has the memory: it was not shared yet, or its readers only read.
+        unsafe { gather(self.at.add(at), bytes) };
     }
 
     /// Gives the pages from `at` on back: they read as zero again.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{Mode, OFlags, open};
 
 use crate::Scratch;
-use crate::mapping::{HUGE_FROM_BYTES, HUGE_PAGE_BYTES, PAGE_BYTES};
+use crate::mapping::{HUGE_FROM_BYTES, HUGE_PAGE_BYTES, PAGE_BYTES, huge_bytes};
 
 /// The least that is made, in bytes: one page would be made anew for each larger input.
 const SEGMENT_BYTES_MIN: usize = 64 << 10;
@@ -117,8 +117,7 @@ impl Segment {
 
     /// Sees to it that the first `bytes` bytes are in huge pages, but for a small rest.
     fn gather(&mut self, bytes: usize) {
-        let rest = bytes % HUGE_PAGE_BYTES;
-        let huge = bytes - rest + if rest < HUGE_FROM_BYTES { 0 } else { HUGE_PAGE_BYTES };
+        let huge = huge_bytes(bytes);
         if huge > self.huge {
             self.memory.gather(self.huge, huge - self.huge);
             self.huge = huge;
