@@ -2,8 +2,8 @@
 //! DataFusion.
 //!
 //! [`Scan`] finds files and reads them as an ordered list of morsels.
-//! [`Grouper`] takes their rows, in memory and on disk, and [`Partitions`]
-//! gives them back as [`Unit`]s: groups of rows, split into those to train on
+//! [`Grouper`] takes their rows, or blocks of them that a [`BlockWriter`] made
+//! elsewhere, in memory and on disk, and [`Partitions`] gives them back as [`Unit`]s: groups of rows, split into those to train on
 //! and those to test with. [`ParquetOutput`] writes what comes of it.
 //!
 //! Goals: what comes out depends on the files and the arguments alone, bit for
@@ -19,8 +19,8 @@ mod scan;
 
 pub use error::DatasetError;
 pub use group::{
-    FailedGroup, Grouper, Grouping, Heap, MemoryBudget, MorselGrouper, Partitions, Unit, UnitGroup, UnitMemory,
-    UnitShape, describe_key, numbers,
+    BlockWriter, FailedGroup, Grouper, Grouping, Heap, MemoryBudget, MorselGrouper, Partitions, Unit, UnitGroup,
+    UnitMemory, UnitShape, describe_key, numbers,
 };
 pub use output::{ParquetOutput, read_metadata};
 pub use scan::{BatchStream, Morsel, Scan, ScanOptions, Source};

@@ -11,8 +11,12 @@ use arrow_array::{
     Array as _, ArrayRef, BooleanArray, Date32Array, Decimal128Array, Float64Array, Int8Array, Int32Array, Int64Array,
     RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
 };
+use arrow_buffer::NullBuffer;
 use sandbar_core::{Code, Seed, split_test};
-use sandbar_dataset::{DatasetError, Grouper, Grouping, Heap, MemoryBudget, Unit, UnitMemory, UnitShape, describe_key};
+use sandbar_dataset::{
+    BlockWriter, DatasetError, Grouper, Grouping, Heap, MemoryBudget, Unit, UnitMemory, UnitShape, describe_key,
+};
+use sandbar_store::ObjectWriter;
 
 /// How rows are taken in.
 #[derive(Debug, Clone, Copy)]
@@ -21,15 +25,21 @@ struct Way {
     batch_rows: usize,
     morsel_rows: usize,
     budget_bytes: usize,
+    /// Whether rows come as blocks that were cut elsewhere, where they can.
+    elsewhere: bool,
 }
 
-const PLAIN: Way = Way { threads: 1, batch_rows: 65_536, morsel_rows: usize::MAX, budget_bytes: 1 << 30 };
+const PLAIN: Way =
+    Way { threads: 1, batch_rows: 65_536, morsel_rows: usize::MAX, budget_bytes: 1 << 30, elsewhere: false };
 
-const WAYS: [Way; 4] = [
-    Way { threads: 1, batch_rows: 1, morsel_rows: 997, budget_bytes: 1 << 30 },
-    Way { threads: 2, batch_rows: 1_000, morsel_rows: 5_000, budget_bytes: 1 << 30 },
-    Way { threads: 4, batch_rows: 77, morsel_rows: 1_013, budget_bytes: 1 << 16 },
-    Way { threads: 3, batch_rows: 8_192, morsel_rows: 20_011, budget_bytes: 0 },
+const WAYS: [Way; 7] = [
+    Way { threads: 1, batch_rows: 1, morsel_rows: 997, budget_bytes: 1 << 30, elsewhere: false },
+    Way { threads: 2, batch_rows: 1_000, morsel_rows: 5_000, budget_bytes: 1 << 30, elsewhere: false },
+    Way { threads: 4, batch_rows: 77, morsel_rows: 1_013, budget_bytes: 1 << 16, elsewhere: false },
+    Way { threads: 3, batch_rows: 8_192, morsel_rows: 20_011, budget_bytes: 0, elsewhere: false },
+    Way { threads: 1, batch_rows: 900, morsel_rows: 5_000, budget_bytes: 1 << 30, elsewhere: true },
+    Way { threads: 2, batch_rows: 1_000, morsel_rows: 100_000, budget_bytes: 1 << 30, elsewhere: true },
+    Way { threads: 3, batch_rows: 8_192, morsel_rows: 20_011, budget_bytes: 0, elsewhere: true },
 ];
 
 /// Takes in `files`, a batch each, and gives the units of each partition.
@@ -52,8 +62,19 @@ fn group(files: &[RecordBatch], grouping: &Grouping, way: Way) -> Result<Vec<Vec
             morsels.get(next).map(|m| (next, m))
         } {
             let mut into = grouper.morsel(sequence as u64, *file)?;
-            for at in (0..rows.num_rows()).step_by(way.batch_rows) {
-                into.push(&rows.slice(at, way.batch_rows.min(rows.num_rows() - at)))?;
+            let batches = (0..rows.num_rows()).step_by(way.batch_rows);
+            let batches = batches.map(|at| rows.slice(at, way.batch_rows.min(rows.num_rows() - at)));
+            if way.elsewhere && grouper.takes_blocks() {
+                // An object for three batches.
+                for batches in batches.collect::<Vec<_>>().chunks(3) {
+                    let mut object = ObjectWriter::new().expect("memory");
+                    let mut blocks = BlockWriter::new(grouping, &rows.schema(), *file as u32)?;
+                    batches.iter().try_for_each(|batch| blocks.push(batch, &mut object))?;
+                    blocks.finish(&mut object)?;
+                    into.push_blocks(&object.seal().expect("an object"))?;
+                }
+            } else {
+                batches.into_iter().try_for_each(|batch| into.push(&batch))?;
             }
             into.finish()?;
         }
@@ -271,6 +292,35 @@ fn shapes() {
     check("many features", &[wide], &Grouping { features, target: "c0".to_owned(), ..grouping(&["k"]) });
 }
 
+/// Blocks of narrow rows, and of wide ones for the sake of a number or of a key.
+#[test]
+fn rows_are_what_they_were_however_wide() {
+    let (rows, seed) = (30_000, 12);
+    let n = numbers(rows, 50, seed);
+    let whole =
+        |add: f64| -> ArrayRef { Arc::new(Float64Array::from_iter_values(n.iter().map(|i| f64::from(*i) + add))) };
+    let some = |wide: f64| -> ArrayRef {
+        let number = |(row, i): (usize, &u32)| if row % 10_000 > 7_000 { wide } else { f64::from(*i) };
+        Arc::new(Float64Array::from_iter_values(n.iter().enumerate().map(number)))
+    };
+    let key = |(row, i): (usize, &u32)| i64::from(*i) + if row / 3_000 == 4 { 1 << 40 } else { 0 };
+    let key: Vec<i64> = n.iter().enumerate().map(key).collect();
+    let near: ArrayRef = Arc::new(Int64Array::from_iter_values(n.iter().map(|i| i64::from(*i) - 7)));
+    let far: ArrayRef = Arc::new(Int64Array::from_iter_values(key.clone()));
+    // Under a null stands anything.
+    let nulls = NullBuffer::from_iter(key.iter().map(|k| k % 7 > 0));
+    let null: ArrayRef = Arc::new(Int64Array::new(key.into(), Some(nulls)));
+    for (what, key) in [("near", near), ("far", far), ("null", null)] {
+        for (a, b) in [(whole(0.0), whole(0.5)), (whole(0.0), some(0.1)), (some(1e300), whole(-0.0))] {
+            let columns = [("k", key.clone()), ("a", a), ("b", b), ("y", whole(1.0))];
+            let file = RecordBatch::try_from_iter(columns).expect("a batch");
+            let files = [file.clone(), file.slice(100, 20_000)];
+            check(what, &files, &grouping(&["k"]));
+            check(what, &files, &Grouping { per_file: true, ..grouping(&["k"]) });
+        }
+    }
+}
+
 #[test]
 fn units_are_cut_at_groups_and_sorted() {
     let n: ArrayRef = Arc::new(Int32Array::from_iter_values((0..100_000).map(|i| i % 5_000 - 100)));
@@ -396,8 +446,11 @@ fn a_million_groups() {
     let files = [batch(rows as usize, 8, vec![("k", key)])];
     let grouping = grouping(&["k"]);
     let plain = group(&files, &grouping, PLAIN).expect("groups");
-    let spilled =
-        group(&files, &grouping, Way { threads: 2, batch_rows: 65_536, morsel_rows: 300_000, budget_bytes: 1 << 19 });
+    let spilled = group(
+        &files,
+        &grouping,
+        Way { threads: 2, batch_rows: 65_536, morsel_rows: 300_000, budget_bytes: 1 << 19, elsewhere: false },
+    );
     let spilled = spilled.expect("groups");
     assert_eq!(plain.iter().flatten().map(|u| u.groups.len()).sum::<usize>(), 1_000_000);
     let same = plain.iter().flatten().zip(spilled.iter().flatten()).all(|(a, b)| fingerprint(a) == fingerprint(b));

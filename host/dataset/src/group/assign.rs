@@ -1,10 +1,11 @@
 //! Finding the groups of a partition: each row gets the number of its group,
 //! in order of first appearance.
 
-use arrow_buffer::{Buffer, ScalarBuffer};
+use arrow_buffer::Buffer;
 
 use super::hash::{hash_word, rest, salt};
 use super::keys::KeyKind;
+use super::rows::{Cell, Layout, cells};
 use crate::DatasetError;
 
 /// What one block has for a partition.
@@ -12,9 +13,11 @@ pub(super) struct Piece {
     pub(super) file: u32,
     /// Whether each feature and target of the block is a finite number.
     pub(super) finite: bool,
+    pub(super) layout: Layout,
     pub(super) rows: usize,
-    pub(super) words: ScalarBuffer<u64>,
-    pub(super) bytes: Buffer,
+    pub(super) cells: Buffer,
+    /// The keys' bytes, of keys of bytes.
+    pub(super) keys: Buffer,
 }
 
 /// The keys of groups, by number.
@@ -62,8 +65,14 @@ impl Groups {
     }
 }
 
-/// Finds the groups of a partition. Pieces of one file follow each other.
-pub(super) fn assign(pieces: &[Piece], kind: &KeyKind, row_words: usize) -> Result<Groups, DatasetError> {
+/// Finds the groups of a partition. Pieces of one file follow each other. Where the only key is null, there is a group
+/// for each file.
+pub(super) fn assign(
+    pieces: &[Piece],
+    kind: &KeyKind,
+    row_cells: usize,
+    key_is_null: bool,
+) -> Result<Groups, DatasetError> {
     let rows: usize = pieces.iter().map(|p| p.rows).sum();
     if rows > ROWS_MAX {
         return Err(too_many(rows));
@@ -71,9 +80,10 @@ pub(super) fn assign(pieces: &[Piece], kind: &KeyKind, row_words: usize) -> Resu
     let mut groups =
         Groups { ids: Vec::with_capacity(rows), rows: Vec::new(), files: Vec::new(), keys: GroupKeys::None };
     match kind {
+        _ if key_is_null => by_file(pieces, &mut groups),
         KeyKind::None => by_file(pieces, &mut groups),
-        KeyKind::Word(_) => by_word(pieces, row_words, &mut groups),
-        KeyKind::Bytes(_) => by_bytes(pieces, row_words, &mut groups),
+        KeyKind::Word(_) => by_word(pieces, row_cells, &mut groups),
+        KeyKind::Bytes(_) => by_bytes(pieces, row_cells, &mut groups),
     }
     Ok(groups)
 }
@@ -144,17 +154,38 @@ impl Table {
     }
 }
 
-fn by_word(pieces: &[Piece], row_words: usize, groups: &mut Groups) {
-    let mut table = Table::new();
-    let mut keys: Vec<u64> = Vec::new();
+fn by_word(pieces: &[Piece], row_cells: usize, groups: &mut Groups) {
+    let mut words = Words { table: Table::new(), keys: Vec::new(), groups };
     let mut file = None;
     for piece in pieces {
         if file.replace(piece.file) != Some(piece.file) {
-            table.clear();
+            words.table.clear();
         }
-        let salt = salt(piece.file);
-        for row in piece.words.chunks_exact(row_words) {
-            let key = row[0];
+        match piece.layout {
+            Layout::Wide => words.assign(piece.file, keys_of(&cells::<u64>(&piece.cells), row_cells, 0)),
+            Layout::Narrow { base } => words.assign(piece.file, keys_of(&cells::<u32>(&piece.cells), row_cells, base)),
+        }
+    }
+    groups.keys = GroupKeys::Words(words.keys);
+}
+
+/// The first word of each row.
+fn keys_of<C: Cell>(cells: &[C], row_cells: usize, base: u64) -> impl Iterator<Item = u64> {
+    cells.chunks_exact(row_cells).map(move |row| row[0].word(base))
+}
+
+/// Groups of keys of one word.
+struct Words<'a> {
+    table: Table,
+    keys: Vec<u64>,
+    groups: &'a mut Groups,
+}
+
+impl Words<'_> {
+    fn assign(&mut self, file: u32, words: impl Iterator<Item = u64>) {
+        let Words { table, keys, groups } = self;
+        let salt = salt(file);
+        for key in words {
             let mut at = table.slot(hash_word(key, salt));
             let id = loop {
                 let (found, id) = table.entries[at & table.mask];
@@ -162,7 +193,7 @@ fn by_word(pieces: &[Piece], row_words: usize, groups: &mut Groups) {
                     let id = keys.len() as u32;
                     keys.push(key);
                     groups.rows.push(0);
-                    groups.files.push(piece.file);
+                    groups.files.push(file);
                     table.insert(at & table.mask, (key, id), |key| hash_word(key, salt));
                     break id;
                 }
@@ -175,10 +206,9 @@ fn by_word(pieces: &[Piece], row_words: usize, groups: &mut Groups) {
             groups.ids.push(id);
         }
     }
-    groups.keys = GroupKeys::Words(keys);
 }
 
-fn by_bytes(pieces: &[Piece], row_words: usize, groups: &mut Groups) {
+fn by_bytes(pieces: &[Piece], row_cells: usize, groups: &mut Groups) {
     let mut table = Table::new();
     let mut bytes: Vec<u8> = Vec::new();
     let mut ends: Vec<usize> = Vec::new();
@@ -188,9 +218,9 @@ fn by_bytes(pieces: &[Piece], row_words: usize, groups: &mut Groups) {
             table.clear();
         }
         let mut key_at = 0;
-        for row in piece.words.chunks_exact(row_words) {
+        for row in cells::<u64>(&piece.cells).chunks_exact(row_cells) {
             let (hash, len) = (row[0], row[1] as usize);
-            let key = &piece.bytes[key_at..key_at + len];
+            let key = &piece.keys[key_at..key_at + len];
             key_at += len;
             let mut at = table.slot(hash);
             let id = loop {

@@ -23,8 +23,8 @@ const NULL_BITS: u64 = 0x7ff8_5361_6e64_6e75;
 /// Features of a grouping.
 const FEATURES_MAX: usize = 4096;
 
-/// What of a batch is used, and how a row lies in a block: the key's words,
-/// then the features, then the target.
+/// What of a batch is used, and how a row lies in a block: a cell for each word of
+/// the key, then the features, then the target.
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) kind: KeyKind,
@@ -80,8 +80,8 @@ impl Columns {
         })
     }
 
-    /// Words of a row that are its key.
-    pub(super) fn key_words(&self) -> usize {
+    /// Cells of a row that are its key.
+    pub(super) fn key_cells(&self) -> usize {
         match self.kind {
             KeyKind::None => 0,
             KeyKind::Word(_) => 1,
@@ -89,9 +89,9 @@ impl Columns {
         }
     }
 
-    /// Words of a row.
-    pub(super) fn row_words(&self) -> usize {
-        self.key_words() + self.values.len()
+    /// Cells of a row.
+    pub(super) fn row_cells(&self) -> usize {
+        self.key_cells() + self.values.len()
     }
 
     /// The key columns of a batch, in plain types.

@@ -6,17 +6,20 @@
 //! each partition, which fits a cache, finds its groups and puts every row in
 //! its final place, one more pass. Neighbouring partitions of few rows are taken
 //! together, up to a unit's worth. A hundred groups and ten million cost about
-//! the same. What does not fit the memory budget goes to disk between the
+//! the same. Blocks can be cut in other processes, where rows come to be. What does not fit the memory budget goes to disk between the
 //! passes, and no step depends on which thread or block a row came through:
 //! blocks are put in the order of their morsels again before groups are made.
 
 mod assign;
 mod block;
 mod columns;
+mod cut;
 mod hash;
 mod keys;
 mod partition;
 mod region;
+mod rows;
+mod sealed;
 mod spill;
 mod unit;
 
@@ -31,6 +34,7 @@ use columns::Columns;
 pub use columns::numbers;
 pub use keys::describe_key;
 pub use partition::Partitions;
+pub use sealed::BlockWriter;
 pub use unit::{FailedGroup, Heap, Unit, UnitGroup, UnitMemory, UnitShape};
 
 use crate::DatasetError;
@@ -44,6 +48,12 @@ const BLOCK_ROWS_MIN: usize = 1 << 10;
 
 /// Blocks that the memory budget is to hold.
 const BLOCKS_MIN: usize = 32;
+
+/// Rows of a block, where blocks may take so many bytes together.
+fn block_rows(columns: &Columns, bytes_max: usize) -> usize {
+    let bytes = BLOCK_BYTES.min(bytes_max / BLOCKS_MIN).saturating_sub(sealed::HEADER_WORDS * 8);
+    (bytes / (columns.row_cells() * 8)).max(BLOCK_ROWS_MIN)
+}
 
 /// How rows are grouped, and how groups are handed out.
 #[derive(Debug, Clone)]
@@ -109,7 +119,7 @@ pub struct Grouper {
 
 pub(crate) struct Shared {
     grouping: Grouping,
-    columns: Columns,
+    columns: Arc<Columns>,
     /// The names of the files, for [`Grouping::per_file`].
     files: Vec<String>,
     budget: MemoryBudget,
@@ -142,11 +152,15 @@ impl Grouper {
         files: Vec<String>,
         budget: MemoryBudget,
     ) -> Result<Grouper, DatasetError> {
-        let columns = Columns::new(&grouping, schema)?;
-        let row_bytes = columns.row_words() * 8;
-        let block_rows = (BLOCK_BYTES.min(budget.bytes_max / BLOCKS_MIN) / row_bytes).max(BLOCK_ROWS_MIN);
+        let columns = Arc::new(Columns::new(&grouping, schema)?);
+        let block_rows = block_rows(&columns, budget.bytes_max);
         let (state, freed) = (Mutex::default(), Condvar::new());
         Ok(Grouper { shared: Arc::new(Shared { grouping, columns, files, budget, block_rows, state, freed }) })
+    }
+
+    /// Whether rows can come as the blocks of a [`BlockWriter`]: when the key is one column of a number, or none.
+    pub fn takes_blocks(&self) -> bool {
+        sealed::travels(&self.shared.columns)
     }
 
     /// Begins a morsel: `sequence` says where its rows belong among those of

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow_buffer::{Buffer, ScalarBuffer};
+use arrow_buffer::Buffer;
 use arrow_schema::SchemaRef;
 
 use super::Shared;
 use super::assign::{Piece, assign};
 use super::block::{Block, NULL_SLOT, Place, SLOTS};
+use super::rows::Layout;
 use super::unit::{Unit, UnitMemory, UnitShape, units_of};
 use crate::DatasetError;
 
@@ -15,6 +16,7 @@ use crate::DatasetError;
 struct Part {
     file: u32,
     finite: bool,
+    layout: Layout,
     rows: u32,
     place: Place,
 }
@@ -42,7 +44,8 @@ impl Partitions {
         for block in blocks {
             let file = if per_file { block.file } else { 0 };
             for slice in block.slices {
-                let part = Part { file, finite: block.finite, rows: slice.rows, place: slice.place };
+                let Block { finite, layout, .. } = block;
+                let part = Part { file, finite, layout, rows: slice.rows, place: slice.place };
                 slots[usize::from(slice.slot)].push(part);
             }
         }
@@ -106,7 +109,7 @@ impl Partitions {
         // Within a file the slots stay one after another: what is worked on together stays small.
         pieces.sort_by_key(|piece| piece.file);
         let columns = &self.shared.columns;
-        let groups = assign(&pieces, &columns.kind, columns.row_words())?;
+        let groups = assign(&pieces, &columns.kind, columns.row_cells(), partition.key_is_null)?;
         units_of(groups, pieces, &self.shared, partition.key_is_null, reserve)
     }
 
@@ -116,8 +119,8 @@ impl Partitions {
         let folder = &self.shared.budget.spill_dir;
         let mut regions: Vec<(Arc<super::spill::SpillFile>, u64, u64, Buffer)> = Vec::new();
         for part in &parts {
-            let Place::Disk { file, at, words, bytes } = &part.place else { continue };
-            let end = at + (words * 8 + bytes) as u64;
+            let Place::Disk { file, at, rows, keys } = &part.place else { continue };
+            let end = at + (rows.next_multiple_of(8) + keys) as u64;
             match regions.iter_mut().find(|r| Arc::ptr_eq(&r.0, file)) {
                 Some(region) => (region.1, region.2) = (region.1.min(*at), region.2.max(end)),
                 None => regions.push((Arc::clone(file), *at, end, Buffer::from_vec(Vec::<u64>::new()))),
@@ -127,17 +130,19 @@ impl Partitions {
             *buffer = file.read(*from, (*end - *from) as usize, folder)?;
         }
         let piece = |part: Part| {
-            let (words, bytes) = match part.place {
-                Place::Memory { words, bytes } => (words, bytes),
-                Place::Disk { file, at, words, bytes } => {
+            let (cells, keys) = match part.place {
+                Place::Memory { rows, keys } => (rows, keys),
+                Place::Disk { file, at, rows, keys } => {
                     let region = regions.iter().find(|r| Arc::ptr_eq(&r.0, &file));
                     let (from, buffer) =
                         region.map(|r| (r.1, &r.3)).ok_or_else(|| DatasetError::internal("a lost spill file"))?;
                     let at = (at - from) as usize;
-                    (ScalarBuffer::new(buffer.clone(), at / 8, words), buffer.slice_with_length(at + words * 8, bytes))
+                    let keys = buffer.slice_with_length(at + rows.next_multiple_of(8), keys);
+                    (buffer.slice_with_length(at, rows), keys)
                 }
             };
-            Ok(Piece { file: part.file, finite: part.finite, rows: part.rows as usize, words, bytes })
+            let Part { file, finite, layout, rows, .. } = part;
+            Ok(Piece { file, finite, layout, rows: rows as usize, cells, keys })
         };
         parts.into_iter().map(piece).collect()
     }

@@ -9,7 +9,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use arrow_buffer::{Buffer, ScalarBuffer};
+use arrow_buffer::Buffer;
 
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
@@ -42,20 +42,20 @@ impl Words {
         }
     }
 
-    /// Makes the words immutable, in parts that begin at the words `starts`
+    /// Makes the words immutable, in parts that begin at the bytes `starts`
     /// (ascending, the first 0): the memory of a part is free when nobody
     /// holds a slice of it any more.
-    pub(super) fn freeze(self, starts: &[usize]) -> Vec<ScalarBuffer<u64>> {
+    pub(super) fn freeze(self, starts: &[usize]) -> Vec<Buffer> {
         let len = match &self {
-            Words::Heap(words) => words.len(),
-            Words::Mapped(region) => region.len,
+            Words::Heap(words) => words.len() * 8,
+            Words::Mapped(region) => region.len * 8,
         };
         let ends = starts.iter().skip(1).copied().chain([len]);
         let parts = starts.iter().copied().zip(ends);
         match self {
             Words::Heap(words) => {
-                let whole = ScalarBuffer::from(words);
-                parts.map(|(start, end)| whole.slice(start, end - start)).collect()
+                let whole = Buffer::from_vec(words);
+                parts.map(|(start, end)| whole.slice_with_length(start, end - start)).collect()
             }
             Words::Mapped(region) => {
                 let region = Arc::new(region);
@@ -120,7 +120,7 @@ impl Drop for Region {
     }
 }
 
-/// The words from `start` to `end` of a region: the only way to see them.
+/// The bytes from `start` to `end` of a region: the only way to see them.
 struct Part {
     region: Arc<Region>,
     start: usize,
@@ -128,25 +128,24 @@ struct Part {
 }
 
 impl Part {
-    fn freeze(self) -> ScalarBuffer<u64> {
+    fn freeze(self) -> Buffer {
         let len = self.end - self.start;
-        debug_assert!(self.start <= self.end && self.end <= self.region.len);
+        debug_assert!(self.start <= self.end && self.end <= self.region.len * 8);
         // SAFETY: `start` and `end` are within the region, as slices of ends of `Words::freeze` are.
-        let first = unsafe { self.region.start.add(self.start) };
-        // SAFETY: the mapping has these words, the buffer keeps it alive by holding `self`, and nobody changes them: the
+        let first = unsafe { self.region.start.byte_add(self.start) };
+        // SAFETY: the mapping has these bytes, the buffer keeps it alive by holding `self`, and nobody changes them: the
         // region is behind an `Arc` that only parts hold, and parts don't overlap.
-        let buffer = unsafe { Buffer::from_custom_allocation(first.cast(), len * 8, Arc::new(self)) };
-        ScalarBuffer::new(buffer, 0, len)
+        unsafe { Buffer::from_custom_allocation(first.cast(), len, Arc::new(self)) }
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
-        let first = (self.start * 8).next_multiple_of(PAGE);
-        let end = self.end * 8 / PAGE * PAGE;
+        let first = self.start.next_multiple_of(PAGE);
+        let end = self.end / PAGE * PAGE;
         if first < end && Arc::strong_count(&self.region) > 1 {
             let start = self.region.start.as_ptr().wrapping_byte_add(first).cast();
-            // SAFETY: these are whole pages of a live mapping. They hold words of this part alone, and the part is
+            // SAFETY: these are whole pages of a live mapping. They hold bytes of this part alone, and the part is
             // dropped after the last buffer that shows them: that they become zero is seen by nobody.
             unsafe { libc::madvise(start, end - first, libc::MADV_DONTNEED) };
         }
@@ -155,6 +154,8 @@ impl Drop for Part {
 
 #[cfg(test)]
 mod tests {
+    use arrow_buffer::ScalarBuffer;
+
     use super::*;
 
     #[test]
@@ -166,7 +167,8 @@ mod tests {
             assert!(words.as_mut_slice().iter().all(|w| *w == 0));
             words.as_mut_slice().iter_mut().enumerate().for_each(|(i, w)| *w = i as u64);
             let starts = [0, len / 3, len / 3, len / 3 * 2 + len % 3];
-            let mut parts: Vec<_> = words.freeze(&starts).into_iter().map(Some).collect();
+            let parts = words.freeze(&starts.map(|start| start * 8));
+            let mut parts: Vec<_> = parts.into_iter().map(|p| Some(ScalarBuffer::<u64>::from(p))).collect();
             // Freed one after another, what remains is whole.
             for gone in [1, 0, 3, 2] {
                 for (part, start) in parts.iter().zip(starts) {
@@ -190,10 +192,10 @@ mod tests {
         let mut words = Words::zeroed(len);
         words.as_mut_slice().fill(1);
         let full = resident();
-        let mut parts = words.freeze(&[0, len / 2]);
+        let mut parts = words.freeze(&[0, len / 2 * 8]);
         parts.pop();
         // Other tests run beside this one, and take far less.
         assert!(resident() + 48 * HUGE < full + 24 * HUGE, "{} of {full}", resident());
-        assert!(parts[0].iter().all(|w| *w == 1));
+        assert!(parts[0].typed_data::<u64>().iter().all(|w| *w == 1));
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow_buffer::{Buffer, MutableBuffer, ToByteSlice as _};
+use arrow_buffer::{Buffer, MutableBuffer};
 
 use super::block::{Block, Place, SLOTS};
 use crate::DatasetError;
@@ -58,15 +58,16 @@ fn write(blocks: &mut [Block], folder: &Path) -> io::Result<()> {
             let Some(slice) = block.slices.get_mut(*next).filter(|s| usize::from(s.slot) == slot) else { continue };
             *next += 1;
             let place = match &slice.place {
-                Place::Memory { words, bytes } => {
-                    out.write_all(words.to_byte_slice())?;
-                    out.write_all(bytes)?;
-                    Place::Disk { file: Arc::clone(&file), at, words: words.len(), bytes: bytes.len() }
+                Place::Memory { rows, keys } => {
+                    out.write_all(rows)?;
+                    out.write_all(&[0; 8][..rows.len().next_multiple_of(8) - rows.len()])?;
+                    out.write_all(keys)?;
+                    Place::Disk { file: Arc::clone(&file), at, rows: rows.len(), keys: keys.len() }
                 }
                 Place::Disk { .. } => continue,
             };
-            if let Place::Disk { words, bytes, .. } = &place {
-                at += (words * 8 + bytes) as u64;
+            if let Place::Disk { rows, keys, .. } = &place {
+                at += (rows.next_multiple_of(8) + keys) as u64;
             }
             slice.place = place;
         }

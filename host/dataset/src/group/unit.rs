@@ -12,6 +12,7 @@ use super::Shared;
 use super::assign::{GroupKeys, Groups, Piece, too_many};
 use super::columns::Unusable;
 use super::keys::{Canonical, KeyKind, converter, decode_words, describe_key, write_file};
+use super::rows::{Cell, Layout, cells};
 use crate::DatasetError;
 
 /// Where a group lies in its unit.
@@ -186,12 +187,13 @@ pub(super) fn units_of<M: UnitMemory, E: From<DatasetError>>(
 /// column.
 fn count_unusable(groups: &Groups, pieces: &[Piece], shared: &Shared) -> HashMap<u32, Vec<Unusable>> {
     let mut found: HashMap<u32, Vec<Unusable>> = HashMap::new();
-    let (row_words, key_words) = (shared.columns.row_words(), shared.columns.key_words());
+    let (row_cells, key_cells) = (shared.columns.row_cells(), shared.columns.key_cells());
     let mut first = 0;
     for piece in pieces {
-        if !piece.finite {
-            for (row, id) in piece.words.chunks_exact(row_words).zip(&groups.ids[first..]) {
-                let values = &row[key_words..];
+        // What is narrow is finite.
+        if !piece.finite && piece.layout == Layout::Wide {
+            for (row, id) in cells::<u64>(&piece.cells).chunks_exact(row_cells).zip(&groups.ids[first..]) {
+                let values = &row[key_cells..];
                 if values.iter().any(|bits| !f64::from_bits(*bits).is_finite()) {
                     let counts = found.entry(*id).or_insert_with(|| vec![Unusable::default(); values.len()]);
                     counts.iter_mut().zip(values).for_each(|(count, bits)| count.count(*bits));
@@ -235,8 +237,9 @@ fn key_batch(ids: &[u32], groups: &Groups, shared: &Shared, is_null: bool) -> Re
         columns.push(Arc::new(StringArray::from_iter_values(names)));
     }
     match (&shared.columns.kind, &groups.keys) {
+        (KeyKind::Word(data_type), _) if is_null => columns.push(decode_words(&vec![None; ids.len()], data_type)?),
         (KeyKind::Word(data_type), GroupKeys::Words(words)) => {
-            let words: Vec<_> = ids.iter().map(|id| (!is_null).then(|| words[*id as usize])).collect();
+            let words: Vec<_> = ids.iter().map(|id| Some(words[*id as usize])).collect();
             columns.push(decode_words(&words, data_type)?);
         }
         (KeyKind::Bytes(types), GroupKeys::Bytes { .. }) => {
@@ -387,7 +390,7 @@ impl<'a> Shelves<'a> {
 
 /// Puts features and target of all rows in their places.
 fn fill<M: UnitMemory>(ids: Vec<u32>, pieces: Vec<Piece>, placed: &Placed, memory: &mut [M], shared: &Shared) {
-    let (row_words, key_words) = (shared.columns.row_words(), shared.columns.key_words());
+    let (row_cells, key_cells) = (shared.columns.row_cells(), shared.columns.key_cells());
     let mut to = ids;
     let mut next = placed.starts.clone();
     for id in &mut to {
@@ -395,26 +398,15 @@ fn fill<M: UnitMemory>(ids: Vec<u32>, pieces: Vec<Piece>, placed: &Placed, memor
         *id = placed.places[*next as usize];
         *next += 1;
     }
-    let mut left_out = vec![0.0; row_words - key_words];
+    let mut left_out = vec![0.0; row_cells - key_cells];
     let mut shelves = Shelves::new(placed, memory, &mut left_out);
     let mut first = 0;
     for piece in pieces {
         let to = &to[first..first + piece.rows];
         first += piece.rows;
-        match row_words - key_words {
-            2 => fill_rows::<2>(&piece, to, row_words, key_words, &mut shelves),
-            3 => fill_rows::<3>(&piece, to, row_words, key_words, &mut shelves),
-            4 => fill_rows::<4>(&piece, to, row_words, key_words, &mut shelves),
-            5 => fill_rows::<5>(&piece, to, row_words, key_words, &mut shelves),
-            columns => {
-                for column in 0..columns {
-                    let values = piece.words.iter().skip(key_words + column).step_by(row_words);
-                    for (to, bits) in to.iter().zip(values) {
-                        let (numbers, at, stride) = shelves.at(*to);
-                        numbers[at + column * stride] = f64::from_bits(*bits);
-                    }
-                }
-            }
+        match piece.layout {
+            Layout::Wide => fill_piece(&cells::<u64>(&piece.cells), to, row_cells, key_cells, &mut shelves),
+            Layout::Narrow { .. } => fill_piece(&cells::<u32>(&piece.cells), to, row_cells, key_cells, &mut shelves),
         }
     }
     for (unit, memory) in placed.units.iter().zip(memory) {
@@ -422,13 +414,37 @@ fn fill<M: UnitMemory>(ids: Vec<u32>, pieces: Vec<Piece>, placed: &Placed, memor
     }
 }
 
+fn fill_piece<C: Cell>(cells: &[C], to: &[u32], row_cells: usize, key_cells: usize, shelves: &mut Shelves<'_>) {
+    match row_cells - key_cells {
+        2 => fill_rows::<2, C>(cells, to, row_cells, key_cells, shelves),
+        3 => fill_rows::<3, C>(cells, to, row_cells, key_cells, shelves),
+        4 => fill_rows::<4, C>(cells, to, row_cells, key_cells, shelves),
+        5 => fill_rows::<5, C>(cells, to, row_cells, key_cells, shelves),
+        columns => {
+            for column in 0..columns {
+                let values = cells.iter().skip(key_cells + column).step_by(row_cells);
+                for (to, value) in to.iter().zip(values) {
+                    let (numbers, at, stride) = shelves.at(*to);
+                    numbers[at + column * stride] = value.number();
+                }
+            }
+        }
+    }
+}
+
 /// All columns in one pass over the rows: the common shapes, unrolled.
-fn fill_rows<const N: usize>(piece: &Piece, to: &[u32], row_words: usize, key_words: usize, shelves: &mut Shelves<'_>) {
-    for (row, to) in piece.words.chunks_exact(row_words).zip(to) {
-        let values = &row[key_words..key_words + N];
+fn fill_rows<const N: usize, C: Cell>(
+    cells: &[C],
+    to: &[u32],
+    row_cells: usize,
+    key_cells: usize,
+    shelves: &mut Shelves<'_>,
+) {
+    for (row, to) in cells.chunks_exact(row_cells).zip(to) {
+        let values = &row[key_cells..key_cells + N];
         let (numbers, at, stride) = shelves.at(*to);
         for i in 0..N {
-            numbers[at + i * stride] = f64::from_bits(values[i]);
+            numbers[at + i * stride] = values[i].number();
         }
     }
 }
