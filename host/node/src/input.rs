@@ -34,6 +34,11 @@ impl BatchInput {
         BatchInput { expected, small: None, draft: None, batches: Vec::new(), end: 0 }
     }
 
+    /// Bytes that were laid in lent memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.end
+    }
+
     /// Lays the next batch.
     pub(crate) fn push(&mut self, pool: &Pool, batch: &RecordBatch) -> Result<(), Fault> {
         let encoded = encode(batch)?;

@@ -6,6 +6,7 @@
 //! here by anything but its public face, and no guest's code runs in this
 //! process.
 
+mod blocks;
 mod build;
 mod error;
 mod function;
@@ -32,7 +33,15 @@ use std::sync::Arc;
 
 use sandbar_worker::{Compiler, Pool, PoolOptions};
 
-pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler, run_worker};
+pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler};
+
+/// Runs a worker until its node closes the socket.
+///
+/// # Errors
+/// Of its set-up and its socket.
+pub fn run_worker() -> std::io::Result<()> {
+    sandbar_worker::run_worker(blocks::collector)
+}
 
 /// Where a node keeps things, and how many workers it has.
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@ use std::time::Instant;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
-use sandbar_core::{Blame, Code, Fault, Kind, Seed};
+use sandbar_core::{Blame, Kind, Seed};
 use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit};
 use sandbar_worker::{Binding, Pool, Request, Work};
 use serde::{Deserialize, Serialize};
@@ -21,8 +21,8 @@ use crate::input::UnitInput;
 use crate::job::Metric;
 use crate::progress::{Phase, Progress};
 use crate::results::{self, Failure, Fitted, Table};
-use crate::transform::{Chunk, Needed, Steps, Transform};
-use crate::{Job, Node, NodeError};
+use crate::transform::{Collected, Made, Needed, Steps, Transform};
+use crate::{Job, Node, NodeError, blocks};
 
 /// Up to so many groups the output is sorted by file and key as a whole. More
 /// come in the order of the hash partitions, those of more rows first, sorted
@@ -187,7 +187,7 @@ impl Node {
         // The schema behind the transforms is what they make of no rows.
         let mut empty = running.steps.chunk(1);
         empty.push(RecordBatch::new_empty(scan.schema().clone()))?;
-        let schema = running.transform(empty, 0, 0).await?[0].schema();
+        let schema = empty.run(running.seed_of(0, 0)).await?[0].schema();
         let train = &job.train;
         let grouping = Grouping {
             keys: train.group_by.clone(),
@@ -201,12 +201,20 @@ impl Node {
         };
         let bytes_max = usize::try_from(self.options.memory_bytes_max).unwrap_or(usize::MAX);
         let budget = MemoryBudget { bytes_max, spill_dir: self.options.spill.clone() };
-        let grouper = Grouper::new(grouping, &schema, scan.files().to_vec(), budget)?;
+        let grouper = Grouper::new(grouping.clone(), &schema, scan.files().to_vec(), budget)?;
+        let plan = blocks::plan(&grouper, &grouping, &schema);
+        let read = Arc::new(Reading {
+            running: running.clone(),
+            scan: scan.clone(),
+            grouper: grouper.clone(),
+            collecting: plan.and_then(|plan| running.steps.collecting(plan)),
+            schema: schema.clone(),
+        });
         let concurrent = self.pool.workers() + 1;
         futures::stream::iter(0..morsels)
             .map(|morsel| {
-                let (running, scan, grouper, schema) = (running.clone(), scan.clone(), grouper.clone(), schema.clone());
-                async move { tokio::spawn(read_morsel(running, scan, grouper, schema, morsel)).await? }
+                let read = read.clone();
+                async move { tokio::spawn(async move { read.morsel(morsel).await }).await? }
             })
             .buffer_unordered(concurrent)
             .try_collect::<()>()
@@ -245,49 +253,56 @@ impl Node {
     }
 }
 
-impl Running {
-    /// A chunk of a morsel; `number` says which.
-    async fn transform(&self, chunk: Chunk, morsel: u64, number: u64) -> Result<Vec<RecordBatch>, Fault> {
-        let seed = Seed::new(self.seed).with(&[morsel.to_le_bytes(), number.to_le_bytes()].concat()).value();
-        chunk.run(seed).await
-    }
-}
-
-async fn read_morsel(
+/// What reading a morsel takes.
+struct Reading {
     running: Arc<Running>,
     scan: Arc<Scan>,
     grouper: Grouper,
+    /// The last transform, where its worker cuts rows into blocks.
+    collecting: Option<Arc<Binding>>,
+    /// What the transforms make of rows.
     schema: SchemaRef,
-    morsel: usize,
-) -> Result<(), NodeError> {
-    let mut groups = grouper.morsel(morsel as u64, scan.morsels()[morsel].file)?;
-    let this = &running;
-    // Two calls at a time: one transforms while batches for the next are decoded.
-    let chunks = running.steps.chunks(scan.read(morsel)?);
-    let mut transformed = chunks
-        .enumerate()
-        .map(|(number, chunk)| async move {
-            let chunk = chunk?;
-            this.progress.rows.fetch_add(chunk.rows() as u64, Relaxed);
-            Ok::<_, NodeError>(this.transform(chunk, morsel as u64, number as u64).await?)
-        })
-        .buffered(2);
-    while let Some(batches) = transformed.try_next().await? {
-        for batch in batches {
-            if batch.schema_ref().fields() != schema.fields() {
-                let message = format!(
-                    "a transform gives other columns for some rows than for others: {} instead of {}",
-                    batch.schema_ref(),
-                    schema
-                );
-                return Err(Fault::new(Code::BadOutput, message).into());
+}
+
+impl Reading {
+    async fn morsel(&self, morsel: usize) -> Result<(), NodeError> {
+        let Reading { running, scan, .. } = self;
+        let file = scan.morsels()[morsel].file;
+        let mut groups = self.grouper.morsel(morsel as u64, file)?;
+        let collected = self.collecting.clone().map(|binding| Collected { binding, argument: file as u64 });
+        let collected = collected.as_ref();
+        // Two calls at a time: one transforms while batches for the next are decoded.
+        let chunks = running.steps.chunks(scan.read(morsel)?);
+        let mut made = chunks
+            .enumerate()
+            .map(|(number, chunk)| async move {
+                let chunk = chunk?;
+                running.progress.rows.fetch_add(chunk.rows() as u64, Relaxed);
+                Ok::<_, NodeError>(chunk.collect(running.seed_of(morsel as u64, number as u64), collected).await?)
+            })
+            .buffered(2);
+        while let Some(made) = made.try_next().await? {
+            match made {
+                Made::Object(object) => groups.push_blocks(&object)?,
+                Made::Batches(batches) => {
+                    for batch in batches {
+                        blocks::same_columns(&batch, &self.schema)?;
+                        groups.push(&batch)?;
+                    }
+                }
             }
-            groups.push(&batch)?;
         }
+        groups.finish()?;
+        running.progress.done.fetch_add(1, Relaxed);
+        Ok(())
     }
-    groups.finish()?;
-    running.progress.done.fetch_add(1, Relaxed);
-    Ok(())
+}
+
+impl Running {
+    /// The seed of a chunk of a morsel.
+    fn seed_of(&self, morsel: u64, chunk: u64) -> u64 {
+        Seed::new(self.seed).with(&[morsel.to_le_bytes(), chunk.to_le_bytes()].concat()).value()
+    }
 }
 
 /// The output of a part of the groups.

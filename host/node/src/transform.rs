@@ -9,7 +9,8 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, Kind, Seed};
 use sandbar_dataset::BatchStream;
-use sandbar_worker::{Pool, Request, Work};
+use sandbar_store::Object;
+use sandbar_worker::{Binding, Completed, Pool, Request, Work};
 
 use crate::function::{Callable, Components, decode};
 use crate::input::BatchInput;
@@ -18,8 +19,10 @@ use crate::progress::Progress;
 use crate::{Node, NodeError};
 
 /// Batches that a transform takes in one call, one after another: what a batch touches should fit the cache, and
-/// a call should be worth its sandbox.
-const CALL_BATCHES: usize = 4;
+/// a call should be worth its sandbox. What comes of so many narrow rows of three columns fills a huge page.
+const CALL_BATCHES: usize = 10;
+/// A call takes no more batches once its input has so many bytes.
+const CALL_BYTES: usize = 8 << 20;
 
 /// A transform, ready to run.
 pub(crate) struct Transform {
@@ -42,6 +45,20 @@ pub(crate) struct Steps {
     pub pool: Arc<Pool>,
 }
 
+/// What the transforms make of a chunk.
+pub(crate) enum Made {
+    Batches(Vec<RecordBatch>),
+    /// What a worker collected of the last one's batches.
+    Object(Object),
+}
+
+/// The last transform, with what its batches are collected by.
+pub(crate) struct Collected {
+    pub binding: Arc<Binding>,
+    /// The collector's argument.
+    pub argument: u64,
+}
+
 impl Steps {
     /// The batches of a morsel, so many to a chunk, as they are read.
     pub(crate) fn chunks(self: &Arc<Steps>, batches: BatchStream) -> BoxStream<'static, Result<Chunk, NodeError>> {
@@ -50,6 +67,7 @@ impl Steps {
             let mut chunk = steps.chunk(CALL_BATCHES);
             async move {
                 while chunk.batches < CALL_BATCHES
+                    && chunk.input_bytes() < CALL_BYTES
                     && let Some(batch) = batches.try_next().await?
                 {
                     chunk.push(batch)?;
@@ -60,14 +78,32 @@ impl Steps {
         chunks.boxed()
     }
 
+    /// Whether a worker can collect what comes of the last transform: the node adds nothing to it.
+    pub(crate) fn collecting(&self, plan: Vec<u8>) -> Option<Arc<Binding>> {
+        let last = self.transforms.last().filter(|last| last.output.is_none())?;
+        last.callable.binding.collecting(plan).ok()
+    }
+
+    async fn call(
+        &self,
+        transform: &Transform,
+        binding: Arc<Binding>,
+        seed: u64,
+        work: Work,
+    ) -> Result<Completed, Fault> {
+        let called = self.pool.call(Request { binding, seed, work, without: Vec::new() }).await;
+        transform.progress.log(&transform.udf, &called.log);
+        called.result
+    }
+
     /// A chunk for so many batches, about.
     pub(crate) fn chunk(self: &Arc<Steps>, expected: usize) -> Chunk {
         let first =
-            if self.transforms.is_empty() { First::None(Vec::new()) } else { First::Call(self.call(0, expected)) };
+            if self.transforms.is_empty() { First::None(Vec::new()) } else { First::Call(self.begin(0, expected)) };
         Chunk { first, batches: 0, rows: 0 }
     }
 
-    fn call(self: &Arc<Steps>, step: usize, expected: usize) -> Call {
+    fn begin(self: &Arc<Steps>, step: usize, expected: usize) -> Call {
         Call { steps: self.clone(), step, input: BatchInput::new(expected), beside: Vec::new() }
     }
 }
@@ -97,6 +133,14 @@ impl Chunk {
         Ok(())
     }
 
+    /// Bytes of its first transform's input.
+    fn input_bytes(&self) -> usize {
+        match &self.first {
+            First::Call(call) => call.input.bytes(),
+            First::None(_) => 0,
+        }
+    }
+
     /// The rows it has taken.
     pub(crate) fn rows(&self) -> usize {
         self.rows
@@ -104,18 +148,30 @@ impl Chunk {
 
     /// What the transforms make of it; `seed` says which batches they are.
     pub(crate) async fn run(self, seed: u64) -> Result<Vec<RecordBatch>, Fault> {
+        match self.collect(seed, None).await? {
+            Made::Batches(batches) => Ok(batches),
+            Made::Object(_) => Err(Fault::new(Code::Host, "batches were collected that nobody asked for")),
+        }
+    }
+
+    /// The same, collected where it is made if `collected` says by what.
+    pub(crate) async fn collect(self, seed: u64, collected: Option<&Collected>) -> Result<Made, Fault> {
         let mut call = match self.first {
             First::Call(call) => call,
-            First::None(batches) => return Ok(batches),
+            First::None(batches) => return Ok(Made::Batches(batches)),
         };
         let (steps, mut step) = (call.steps.clone(), 0);
         loop {
-            let batches = call.run(Seed::new(seed).with(&(step as u64).to_le_bytes()).value()).await?;
+            let seed = Seed::new(seed).with(&(step as u64).to_le_bytes()).value();
+            if let Some(collected) = collected.filter(|_| step + 1 == steps.transforms.len()) {
+                return Ok(Made::Object(call.collect(seed, collected).await?));
+            }
+            let batches = call.run(seed).await?;
             step += 1;
             if step == steps.transforms.len() {
-                return Ok(batches);
+                return Ok(Made::Batches(batches));
             }
-            call = steps.call(step, batches.len());
+            call = steps.begin(step, batches.len());
             batches.into_iter().try_for_each(|batch| call.push(batch))?;
         }
     }
@@ -208,15 +264,21 @@ impl Call {
         Ok(())
     }
 
+    /// Runs it in a worker, which collects what comes of it.
+    async fn collect(self, seed: u64, collected: &Collected) -> Result<Object, Fault> {
+        let transform = &self.steps.transforms[self.step];
+        let payload = self.input.finish().map_err(|fault| fault.of(&transform.udf))?;
+        let work = Work::Collect(payload, collected.argument);
+        let completed = self.steps.call(transform, collected.binding.clone(), seed, work).await?;
+        completed.object.ok_or_else(|| Fault::new(Code::Host, "a call without its object").of(&transform.udf))
+    }
+
     /// Runs it in a worker. Gives one batch at least.
     async fn run(self, seed: u64) -> Result<Vec<RecordBatch>, Fault> {
         let Call { steps, step, input, beside } = self;
-        let (transform, pool) = (&steps.transforms[step], &steps.pool);
+        let transform = &steps.transforms[step];
         let work = Work::Process(input.finish().map_err(|fault| fault.of(&transform.udf))?);
-        let request = Request { binding: transform.callable.binding.clone(), seed, work, without: Vec::new() };
-        let called = pool.call(request).await;
-        transform.progress.log(&transform.udf, &called.log);
-        let out = called.result?.batches;
+        let out = steps.call(transform, transform.callable.binding.clone(), seed, work).await?.batches;
         let wrong = |what: String| Fault::new(Code::BadOutput, what).of(&transform.udf);
         let Some(first) = out.first() else { return Err(wrong("it hands back no batch".into())) };
         if let Some(other) = out.iter().find(|b| b.schema_ref() != first.schema_ref()) {

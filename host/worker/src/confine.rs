@@ -55,10 +55,12 @@ const ALLOWED: &[libc::c_long] = &[
 /// `PAGEMAP_SCAN` of linux/fs.h: which pages of this process were written.
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 
-/// System calls of a worker with one value of one argument: the number of the argument, and the value.
-/// The allocator names memory that it maps.
-const ALLOWED_WITH: &[(libc::c_long, u8, u64)] =
-    &[(libc::SYS_ioctl, 1, PAGEMAP_SCAN), (libc::SYS_prctl, 0, libc::PR_SET_VMA as u64)];
+/// System calls of a worker with some values of one argument: the number of the argument, and the values.
+/// The allocator names memory that it maps; an object's memory is in huge pages, others' is not.
+const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] = &[
+    (libc::SYS_ioctl, 1, &[PAGEMAP_SCAN]),
+    (libc::SYS_prctl, 0, &[libc::PR_SET_VMA as u64, libc::PR_GET_THP_DISABLE as u64, libc::PR_SET_THP_DISABLE as u64]),
+];
 
 /// Ends with the node; writes no files and no core; opens few files.
 pub(crate) fn limit_resources() -> io::Result<()> {
@@ -72,10 +74,12 @@ pub(crate) fn limit_resources() -> io::Result<()> {
 /// From here on any other system call kills this process.
 pub(crate) fn seccomp() -> io::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
-    for (call, argument, value) in ALLOWED_WITH {
-        let condition = SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, *value);
-        let rule = SeccompRule::new(vec![condition.map_err(io::Error::other)?]).map_err(io::Error::other)?;
-        rules.insert(*call, vec![rule]);
+    for (call, argument, values) in ALLOWED_WITH {
+        let rule = |value: &u64| {
+            let equal = SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, *value)?;
+            SeccompRule::new(vec![equal])
+        };
+        rules.insert(*call, values.iter().map(rule).collect::<Result<_, _>>().map_err(io::Error::other)?);
     }
     let arch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
     let filter =

@@ -10,10 +10,12 @@
 //!
 //! Goals: the death of a worker is an event; nothing a worker says is trusted
 //! (lengths are checked, batches are validated, shared memory is copied before
-//! it is read). Non-goals: what calls are for.
+//! it is read, files are sealed). Non-goals: what calls are for, and what is
+//! [collected](Collect).
 //!
 //! The protocol is documented in [`protocol`].
 
+mod batches;
 mod compiler;
 mod confine;
 mod pool;
@@ -22,6 +24,8 @@ mod protocol;
 mod socket;
 
 pub use compiler::{COMPILER_ARGUMENT, Compiled, Compiler, run_compiler};
-pub use pool::{Answer, Binding, Called, Completed, LogLine, Pool, PoolOptions, Request, peak_memory_bytes};
-pub use process::{WORKER_ARGUMENT, run_worker};
+pub use pool::{
+    Answer, Binding, Called, Completed, LogLine, PLAN_BYTES_MAX, Pool, PoolOptions, Request, peak_memory_bytes,
+};
+pub use process::{Collect, Collectors, WORKER_ARGUMENT, run_worker};
 pub use protocol::{BatchAt, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, Work};

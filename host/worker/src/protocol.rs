@@ -10,7 +10,8 @@
 //!
 //! Data does not travel in messages, unless it is small: inputs are memory files
 //! that the node lends to the call and writes no more until it has its answer,
-//! outputs are written into the message's slot.
+//! outputs are written into the message's slot, or collected in the worker into a
+//! sealed object.
 //!
 //! An input file is `body | header | groups | test targets`, each part starting
 //! at a page, or for a scalar or batch function `body | header` of one batch
@@ -40,8 +41,17 @@ pub(crate) enum ToWorker {
     Hello { limits: Limits, slots: u32, slot_bytes: u64 },
     /// File: compiled code of `code_bytes`.
     Program { program: u32, code_bytes: u64, image_end: u64 },
-    /// Names a function with its parameters (a JSON object) and the limits of its calls.
-    Binding { binding: u32, program: u32, function: u32, params: String, limits: Limits },
+    /// Names a function with its parameters (a JSON object), the limits of its calls, and the plan of what collects
+    /// their batches.
+    Binding {
+        binding: u32,
+        program: u32,
+        function: u32,
+        params: String,
+        limits: Limits,
+        #[serde(with = "serde_bytes")]
+        plan: Vec<u8>,
+    },
     /// Calls to be run one after another, with a slot for their output; their ids count from `first`.
     /// File: the payload of the only call, if it is one.
     Calls { slot: u32, first: u64, calls: Vec<Call> },
@@ -52,6 +62,7 @@ pub(crate) enum FromWorker {
     Ready,
     /// What came of the first of the calls that the message with this slot asked for, in order: of all
     /// of them, unless they hand back more than a message and one slot hold. The others were not begun.
+    /// File: the object of the last of them, if it made one.
     Done {
         slot: u32,
         done: Vec<Done>,
@@ -69,6 +80,7 @@ pub(crate) struct Call {
 pub(crate) enum WireWork {
     Describe,
     Process(WirePayload),
+    Collect(WirePayload, u64),
     Fit { payload: WirePayload, groups: Groups, without: Vec<u32> },
     Predict { payload: WirePayload, groups: Groups, without: Vec<u32> },
 }
@@ -134,6 +146,9 @@ pub enum Work {
     Describe,
     /// Runs a scalar or batch function over each batch.
     Process(Payload),
+    /// Runs a batch function over each batch, and collects what it hands back by the binding's plan and this
+    /// argument into an object.
+    Collect(Payload, u64),
     /// Fits groups, and scores them on their test rows.
     Fit(Payload, Groups),
     /// Predicts groups with their stored models.
@@ -163,6 +178,8 @@ pub enum Payload {
 pub(crate) struct Done {
     pub result: Result<(), Fault>,
     pub output: Output,
+    /// Length of the object that it made of its batches.
+    pub object: Option<u64>,
     /// Length of the log behind the output's data, as postcard.
     pub log_bytes: u64,
     /// Most linear memory of its sandbox, in bytes.

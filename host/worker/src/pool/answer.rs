@@ -1,33 +1,49 @@
 //! What a worker says a call handed back, checked: the worker may have been taken over by its guest.
 
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::{Buffer, MutableBuffer};
-use arrow_schema::SchemaRef;
-use sandbar_batch::Header;
-use sandbar_core::{Code, Fault};
-use sandbar_store::Scratch;
+use sandbar_core::{Code, Fault, Limits};
+use sandbar_store::{Object, Scratch};
 
 use super::{Called, Completed, LogLine};
+use crate::batches::{BatchReader, malformed};
 use crate::process::BATCH_PREFIX_BYTES;
 use crate::protocol::{INLINE_BYTES_MAX, Output, Work};
 
-/// What came of `work`, whose worker says that it ended with `result`: `output` says where what it handed back
-/// is, `log_bytes` how much of its end is the log.
+/// Bytes of an object for each that a guest hands back, at most: a word for a bit, and another for its key.
+const OBJECT_BYTES_A_BYTE: u64 = 128;
+/// Bytes that any object may have.
+const OBJECT_BYTES_MIN: u64 = 1 << 20;
+
+/// What a worker says it handed back.
+pub(super) struct Delivered<'a> {
+    /// Where it is.
+    pub output: &'a Output,
+    /// The length of an object that was made of it, and its file.
+    pub object: Option<(u64, OwnedFd)>,
+    /// How much of the output's end is the log.
+    pub log_bytes: u64,
+}
+
+/// What came of `work`, whose worker says that it ended with `result`.
 pub(super) fn unpack(
     work: &Work,
+    limits: &Limits,
     slot: &Scratch,
-    output: &Output,
-    log_bytes: u64,
+    delivered: Delivered<'_>,
     result: Result<(), Fault>,
 ) -> Called {
+    let Delivered { output, object, log_bytes } = delivered;
     let nothing = log_bytes == 0 && matches!(output, Output::Inline(bytes) if bytes.is_empty());
-    if nothing && !matches!(work, Work::Describe) {
+    if nothing && !matches!(work, Work::Describe | Work::Collect(..)) {
         return Called { log: Vec::new(), result: result.map(|()| Completed::default()) };
     }
     match opened(slot, output, log_bytes) {
-        Ok((data, end, log)) => Called { log, result: result.and_then(|()| completed(work, &data, end)) },
+        Ok((data, end, log)) => {
+            Called { log, result: result.and_then(|()| completed(work, limits, &data, end, object)) }
+        }
         Err(malformed) => Called::from(result.err().unwrap_or(malformed)),
     }
 }
@@ -43,11 +59,25 @@ fn opened(slot: &Scratch, output: &Output, log_bytes: u64) -> Result<(Buffer, us
     Ok((data, end, log))
 }
 
-fn completed(work: &Work, data: &Buffer, end: usize) -> Result<Completed, Fault> {
+fn completed(
+    work: &Work,
+    limits: &Limits,
+    data: &Buffer,
+    end: usize,
+    object: Option<(u64, OwnedFd)>,
+) -> Result<Completed, Fault> {
     Ok(match work {
         Work::Describe => {
             let functions = postcard::from_bytes(&data[..end]).map_err(malformed)?;
             Completed { functions, ..Completed::default() }
+        }
+        Work::Collect(..) => {
+            let (bytes, file) = object.ok_or_else(|| malformed("it made no object of its batches"))?;
+            if bytes > limits.output_bytes_max.saturating_mul(OBJECT_BYTES_A_BYTE).saturating_add(OBJECT_BYTES_MIN) {
+                return Err(malformed(format!("an object of {bytes} bytes")));
+            }
+            let object = Object::open(file, bytes).map_err(malformed)?;
+            Completed { object: Some(object), ..Completed::default() }
         }
         _ => Completed { batches: batches(data, end)?, ..Completed::default() },
     })
@@ -83,10 +113,6 @@ fn aligned(bytes: &[u8]) -> Buffer {
     copy.into()
 }
 
-fn malformed(what: impl std::fmt::Display) -> Fault {
-    Fault::new(Code::BadOutput, format!("what it hands back is malformed: {what}"))
-}
-
 fn log_lines(bytes: &[u8]) -> Result<Vec<LogLine>, Fault> {
     if bytes.is_empty() {
         return Ok(Vec::new());
@@ -99,7 +125,7 @@ fn log_lines(bytes: &[u8]) -> Result<Vec<LogLine>, Fault> {
 /// Reads batches as `process::outcome` lays them, trusting nothing.
 fn batches(data: &Buffer, end: usize) -> Result<Vec<RecordBatch>, Fault> {
     let mut out = Vec::new();
-    let mut schema: Option<(Vec<u8>, SchemaRef)> = None;
+    let mut reader = BatchReader::default();
     let mut at = 0usize;
     while at < end {
         let number = |at: usize| {
@@ -114,15 +140,8 @@ fn batches(data: &Buffer, end: usize) -> Result<Vec<RecordBatch>, Fault> {
         let (Some(body_at), Some(next)) = (body_at, next) else {
             return Err(malformed("it ends in the middle of a batch"));
         };
-        let header =
-            Header::parse(&data[at + BATCH_PREFIX_BYTES..at + BATCH_PREFIX_BYTES + header_bytes]).map_err(malformed)?;
-        let known = match &schema {
-            Some((bytes, schema)) if bytes == header.schema_bytes() => schema.clone(),
-            _ => Arc::new(sandbar_batch::decode_schema(header.schema_bytes()).map_err(malformed)?),
-        };
-        schema = Some((header.schema_bytes().to_vec(), known.clone()));
-        let body = data.slice_with_length(body_at, body_bytes);
-        out.push(sandbar_batch::read(&header, known, &body).map_err(malformed)?);
+        let header = &data[at + BATCH_PREFIX_BYTES..at + BATCH_PREFIX_BYTES + header_bytes];
+        out.push(reader.read(header, &data.slice_with_length(body_at, body_bytes))?);
         at = next;
     }
     Ok(out)
@@ -130,11 +149,14 @@ fn batches(data: &Buffer, end: usize) -> Result<Vec<RecordBatch>, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+
     use arrow_array::{ArrayRef, Float64Array, StringArray};
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use sandbar_core::Limits;
     use sandbar_sandbox::Level;
+    use sandbar_store::ObjectWriter;
 
     use super::*;
     use crate::process::Outcome;
@@ -178,9 +200,13 @@ mod tests {
     fn what_a_call_hands_back_arrives() {
         for (rows, log) in [(&[][..], false), (&[], true), (&[3], false), (&[0, 700, 1], true), (&[900, 900], false)] {
             let (slot, output, log_bytes) = delivered(rows, log);
-            let failed = unpack(&process(), &slot, &output, log_bytes, Err(malformed("on purpose")));
+            let unpack = |result| {
+                let delivered = Delivered { output: &output, object: None, log_bytes };
+                unpack(&process(), &Limits::default(), &slot, delivered, result)
+            };
+            let failed = unpack(Err(malformed("on purpose")));
             assert!(failed.result.is_err());
-            let called = unpack(&process(), &slot, &output, log_bytes, Ok(()));
+            let called = unpack(Ok(()));
             assert_eq!(failed.log, called.log);
             assert_eq!(
                 called.result.unwrap().batches,
@@ -189,6 +215,37 @@ mod tests {
             );
             let line = LogLine { level: "warn", message: "careful".to_owned() };
             assert_eq!(called.log, if log { vec![line] } else { Vec::new() });
+        }
+    }
+
+    #[test]
+    fn objects_are_sealed_and_bounded() {
+        let work = Work::Collect(Payload::Inline { header: Vec::new(), body: Vec::new() }, 0);
+        let limits = Limits { output_bytes_max: 1, ..Limits::default() };
+        let file = |object: &dyn AsFd| object.as_fd().try_clone_to_owned().unwrap();
+        let (object, open) = (Object::new(&[1; 100]).unwrap(), Scratch::new(4096).unwrap());
+        let most = OBJECT_BYTES_MIN + OBJECT_BYTES_A_BYTE;
+        let large = {
+            let mut writer = ObjectWriter::new().unwrap();
+            writer.part(most as usize / 8 + 1, |_| ()).unwrap();
+            writer.seal().unwrap()
+        };
+        for (object, result, expected) in [
+            (Some((100, file(&object))), Ok(()), Ok(100)),
+            (Some((most, file(&large))), Ok(()), Ok(most)),
+            (Some((most + 1, file(&large))), Ok(()), Err("an object of ")),
+            (Some((101, file(&object))), Ok(()), Err("shorter than was said")),
+            (Some((100, file(&open))), Ok(()), Err("not sealed")),
+            (None, Ok(()), Err("it made no object")),
+            (Some((100, file(&object))), Err(malformed("on purpose")), Err("on purpose")),
+        ] {
+            let delivered = Delivered { output: &Output::Inline(Vec::new()), object, log_bytes: 0 };
+            let called = unpack(&work, &limits, &open, delivered, result);
+            match (called.result, expected) {
+                (Ok(completed), Ok(bytes)) => assert_eq!(completed.object.unwrap().bytes(), bytes),
+                (Err(fault), Err(words)) => assert!(fault.message.contains(words), "{fault}"),
+                (got, expected) => panic!("{got:?} instead of {expected:?}"),
+            }
         }
     }
 
@@ -221,7 +278,8 @@ mod tests {
                 (None, _) => {}
             }
             for work in [process(), fit(), Work::Describe] {
-                if let Ok(completed) = unpack(&work, &slot, &output, log_bytes, Ok(())).result {
+                let delivered = Delivered { output: &output, object: None, log_bytes };
+                if let Ok(completed) = unpack(&work, &Limits::default(), &slot, delivered, Ok(())).result {
                     for column in completed.batches.iter().flat_map(RecordBatch::columns) {
                         column.to_data().validate_full().unwrap();
                     }

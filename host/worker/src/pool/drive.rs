@@ -4,15 +4,15 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbar_core::{Code, Fault};
 
-use super::answer::unpack;
+use super::answer::{Delivered, unpack};
 use super::link::{Link, SLOTS};
-use super::{Item, Memory, PoolOptions};
+use super::{Item, Memory, PoolOptions, Request};
 use crate::protocol::{
     CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output, Payload, ToWorker, WirePayload, WireWork, Work,
 };
@@ -117,11 +117,11 @@ impl Driver {
             tokio::select! {
                 biased;
                 message = link.receive() => match message? {
-                    FromWorker::Done { slot, done } => {
-                        self.settle(link, slot as usize, done)?;
+                    (FromWorker::Done { slot, done }, file) => {
+                        self.settle(link, slot as usize, done, file)?;
                         watch = Watch::new();
                     }
-                    FromWorker::Ready => return Err(io::Error::other("it is ready a second time").into()),
+                    (FromWorker::Ready, _) => return Err(io::Error::other("it is ready a second time").into()),
                 },
                 _ = tick.tick() => {
                     let (id, ..) = link.progress();
@@ -182,7 +182,7 @@ impl Driver {
     }
 
     /// Takes the answers of a message, of which those not begun are to be sent again.
-    fn settle(&mut self, link: &Link, slot: usize, done: Vec<Done>) -> Result<(), End> {
+    fn settle(&mut self, link: &Link, slot: usize, done: Vec<Done>, mut file: Option<OwnedFd>) -> Result<(), End> {
         let wrong = || io::Error::other("it answers other calls than it was sent");
         let first = self.sent.iter().position(|s| s.slot == slot).ok_or_else(wrong)?;
         let count = self.sent.range(first..).take_while(|s| s.slot == slot).count();
@@ -196,7 +196,10 @@ impl Driver {
         for (sent, done) in all.drain(..done.len()).zip(done) {
             let mut item = sent.item;
             let taken = if let Output::Slot(bytes) = done.output { bytes as usize } else { 0 };
-            let mut called = unpack(&item.request.work, link.slot(slot), &done.output, done.log_bytes, done.result);
+            let object = done.object.zip(file.take_if(|_| done.object.is_some()));
+            let delivered = Delivered { output: &done.output, object, log_bytes: done.log_bytes };
+            let Request { work, binding, .. } = &item.request;
+            let mut called = unpack(work, &binding.limits, link.slot(slot), delivered, done.result);
             if let Ok(completed) = &mut called.result {
                 (completed.memory_bytes, completed.nanos) = (done.memory_bytes, done.nanos);
                 completed.lost_groups = std::mem::take(&mut item.lost_groups);
@@ -302,7 +305,9 @@ impl Work {
     fn payload(&self) -> Option<&Payload> {
         match self {
             Work::Describe => None,
-            Work::Process(payload) | Work::Fit(payload, _) | Work::Predict(payload, _) => Some(payload),
+            Work::Process(payload) | Work::Collect(payload, _) | Work::Fit(payload, _) | Work::Predict(payload, _) => {
+                Some(payload)
+            }
         }
     }
 }
@@ -318,6 +323,7 @@ fn to_wire(item: &Item) -> Call {
     let work = match &request.work {
         Work::Describe => WireWork::Describe,
         Work::Process(p) => WireWork::Process(payload(p)),
+        Work::Collect(p, argument) => WireWork::Collect(payload(p), *argument),
         Work::Fit(p, groups) => {
             WireWork::Fit { payload: payload(p), groups: *groups, without: request.without.clone() }
         }

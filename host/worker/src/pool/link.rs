@@ -68,7 +68,7 @@ impl Link {
         let hello = socket::frame(&ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes })?;
         let files: Vec<_> = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd)).collect();
         send(&link.socket, &hello, &files).await?;
-        match link.receive().await? {
+        match link.receive().await?.0 {
             FromWorker::Ready => Ok(link),
             FromWorker::Done { .. } => Err(io::Error::other("a worker answered before it was ready")),
         }
@@ -108,16 +108,17 @@ impl Link {
             function: binding.function,
             params: binding.params.clone(),
             limits: binding.limits,
+            plan: binding.plan.clone(),
         };
         self.send(&message, &[]).await
     }
 
-    /// The next message. An error when the worker is gone.
-    pub(super) async fn receive(&mut self) -> io::Result<FromWorker> {
+    /// The next message, and its file if it has one. An error when the worker is gone.
+    pub(super) async fn receive(&mut self) -> io::Result<(FromWorker, Option<OwnedFd>)> {
         loop {
             let mut ready = self.socket.readable().await?;
             match ready.try_io(|socket| socket::receive(socket, &mut self.buffer)) {
-                Ok(Ok(Some((message, _files)))) => return Ok(message),
+                Ok(Ok(Some((message, files)))) => return Ok((message, files.into_iter().next())),
                 Ok(Ok(None)) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(Err(e)) => return Err(e),
                 Err(_would_block) => {}

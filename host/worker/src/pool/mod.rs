@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
 use sandbar_core::{Code, Fault, Function, Limits};
-use sandbar_store::{Draft, Segments};
+use sandbar_store::{Draft, Object, Segments};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::compiler::Compiled;
@@ -43,11 +43,20 @@ pub struct Binding {
     pub limits: Limits,
     /// `component#function`, for errors.
     pub name: String,
+    /// What the workers' [`crate::Collectors`] make of batches, for [`Work::Collect`].
+    plan: Vec<u8>,
 }
+
+/// Longest plan of a binding.
+pub const PLAN_BYTES_MAX: usize = 32 << 10;
 
 /// Longest text of a binding's parameters.
 const PARAMS_BYTES_MAX: usize = 64 << 10;
 static BINDINGS: AtomicU64 = AtomicU64::new(0);
+
+fn new_id() -> u64 {
+    BINDINGS.fetch_add(1, Ordering::Relaxed)
+}
 
 impl Binding {
     /// Binds a function of `program`.
@@ -68,8 +77,20 @@ impl Binding {
             )
             .of(&name));
         }
-        let id = BINDINGS.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Binding { id, program, function, params, limits, name }))
+        Ok(Binding { id: new_id(), program, function, params, limits, name, plan: Vec::new() }.into())
+    }
+
+    /// The same, whose calls can [collect](Work::Collect) by `plan`.
+    ///
+    /// # Errors
+    /// When the plan is longer than [`PLAN_BYTES_MAX`].
+    pub fn collecting(&self, plan: Vec<u8>) -> Result<Arc<Binding>, Fault> {
+        if plan.len() > PLAN_BYTES_MAX {
+            return Err(Fault::new(Code::Host, format!("a plan of {} bytes", plan.len())));
+        }
+        let Binding { program, function, params, limits, name, .. } = self;
+        let (program, function, params) = (program.clone(), *function, params.clone());
+        Ok(Binding { id: new_id(), program, function, params, limits: *limits, name: name.clone(), plan }.into())
     }
 }
 
@@ -100,6 +121,8 @@ pub struct LogLine {
 pub struct Completed {
     /// The batches it handed back, checked.
     pub batches: Vec<RecordBatch>,
+    /// What its batches were collected into, for [`Work::Collect`].
+    pub object: Option<Object>,
     /// What it described, for [`Work::Describe`].
     pub functions: Vec<Function>,
     /// Groups that took a worker's life, each with why.

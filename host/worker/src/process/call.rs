@@ -10,6 +10,7 @@ use sandbar_sandbox::{Input, Level, NoServices, Program, Refusal, Services};
 use sandbar_store::Scratch;
 
 use super::Binding;
+use super::collect::{Collecting, Collectors};
 use super::fit;
 use super::input::CallInput;
 use super::outcome::Outcome;
@@ -20,6 +21,7 @@ pub(super) fn run(
     binding: &Binding,
     call: &Call,
     file: Option<OwnedFd>,
+    collectors: Collectors,
     progress: &Arc<Scratch>,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
@@ -27,6 +29,11 @@ pub(super) fn run(
         WireWork::Describe => describe(program, binding, call, outcome),
         WireWork::Process(payload) => {
             process(program, binding, call, CallInput::open(payload, file)?, progress, outcome)
+        }
+        WireWork::Collect(payload, argument) => {
+            outcome.collect(Collecting::new(collectors(&binding.plan, *argument)?)?);
+            process(program, binding, call, CallInput::open(payload, file)?, progress, outcome)?;
+            outcome.collected()
         }
         WireWork::Fit { payload, groups, without } => {
             let input = CallInput::open(payload, file)?;

@@ -1,10 +1,12 @@
 //! The worker's side: one thread that answers calls until its socket closes.
 
 mod call;
+mod collect;
 mod fit;
 mod input;
 mod outcome;
 
+pub use collect::{Collect, Collectors};
 pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES, Outcome};
 
 use std::collections::HashMap;
@@ -16,7 +18,7 @@ use std::time::Instant;
 
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::{Engine, Program};
-use sandbar_store::{Mapping, Scratch};
+use sandbar_store::{Mapping, Object, Scratch};
 
 use crate::confine;
 use crate::protocol::{Call, Done, FRAME_BYTES_MAX, FromWorker, Output, ToWorker, progress};
@@ -30,7 +32,7 @@ const DONE_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 
 /// Runs a worker until its node closes the socket. Returns only errors of the set-up
 /// and of the socket; a hostile node is not defended against.
-pub fn run_worker() -> io::Result<()> {
+pub fn run_worker(collectors: Collectors) -> io::Result<()> {
     confine::limit_resources()?;
     let stdin = io::stdin();
     let socket = stdin.as_fd();
@@ -45,7 +47,8 @@ pub fn run_worker() -> io::Result<()> {
     let engine = Engine::new(&limits).map_err(io::Error::other)?;
     confine::seccomp()?;
     socket::send(socket, &socket::frame(&FromWorker::Ready)?, &[])?;
-    let mut worker = Worker { engine: &engine, shared, programs: HashMap::new(), bindings: HashMap::new() };
+    let (programs, bindings) = (HashMap::new(), HashMap::new());
+    let mut worker = Worker { engine: &engine, collectors, shared, programs, bindings };
     while let Some((message, files)) = socket::receive(socket, &mut buffer)? {
         worker.handle(socket, message, files)?;
     }
@@ -72,6 +75,7 @@ impl Shared {
 
 struct Worker<'e> {
     engine: &'e Engine,
+    collectors: Collectors,
     shared: Shared,
     programs: HashMap<u32, Result<Program, Fault>>,
     bindings: HashMap<u32, Binding>,
@@ -82,6 +86,7 @@ struct Binding {
     function: u32,
     params: String,
     limits: Limits,
+    plan: Vec<u8>,
 }
 
 impl Worker<'_> {
@@ -101,29 +106,32 @@ impl Worker<'_> {
                 self.programs.insert(program, loaded);
                 Ok(())
             }
-            ToWorker::Binding { binding, program, function, params, limits } => {
-                self.bindings.insert(binding, Binding { program, function, params, limits });
+            ToWorker::Binding { binding, program, function, params, limits, plan } => {
+                self.bindings.insert(binding, Binding { program, function, params, limits, plan });
                 Ok(())
             }
             ToWorker::Calls { slot, first, calls } => {
                 let mut file = files.into_iter().next();
                 let mut done = Vec::with_capacity(calls.len());
                 let mut bytes = 0;
+                let mut object = None;
                 for (call, id) in calls.into_iter().zip(first..) {
-                    let one = self.run(id, &call, slot, file.take());
+                    let one;
+                    (one, object) = self.run(id, &call, slot, file.take());
                     bytes += one.inline_bytes();
                     let slot_is_taken = matches!(one.output, Output::Slot(_));
                     done.push(one);
-                    if slot_is_taken || bytes > DONE_BYTES_MAX {
+                    if slot_is_taken || object.is_some() || bytes > DONE_BYTES_MAX {
                         break;
                     }
                 }
-                socket::send(socket, &socket::frame(&FromWorker::Done { slot, done })?, &[])
+                let file = object.as_ref().map(AsFd::as_fd);
+                socket::send(socket, &socket::frame(&FromWorker::Done { slot, done })?, file.as_slice())
             }
         }
     }
 
-    fn run(&self, id: u64, call: &Call, slot: u32, file: Option<OwnedFd>) -> Done {
+    fn run(&self, id: u64, call: &Call, slot: u32, file: Option<OwnedFd>) -> (Done, Option<Object>) {
         let steps = self.shared.progress.atomic(progress::STEPS);
         self.shared.progress.atomic(progress::CALL).store(id, Relaxed);
         self.shared.progress.atomic(progress::GROUP).store(progress::NO_GROUP, Relaxed);
@@ -132,17 +140,17 @@ impl Worker<'_> {
         let done = self.program(call).map(|(program, binding)| {
             let slot = self.shared.slots.get(slot as usize).cloned();
             let mut outcome = Outcome::new(binding.limits, slot);
-            let result = call::run(program, binding, call, file, &self.shared.progress, &mut outcome);
-            let memory_bytes = outcome.memory_bytes();
+            let result = call::run(program, binding, call, file, self.collectors, &self.shared.progress, &mut outcome);
+            let (memory_bytes, object) = (outcome.memory_bytes(), outcome.object());
             let (result, output, log_bytes) = outcome.deliver(result);
-            Done { result, output, log_bytes, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }
+            let nanos = start.elapsed().as_nanos() as u64;
+            let done =
+                Done { result, output, object: object.as_ref().map(Object::bytes), log_bytes, memory_bytes, nanos };
+            (done, object)
         });
-        done.unwrap_or_else(|fault| Done {
-            result: Err(fault),
-            output: Output::Inline(Vec::new()),
-            log_bytes: 0,
-            memory_bytes: 0,
-            nanos: 0,
+        done.unwrap_or_else(|fault| {
+            let output = Output::Inline(Vec::new());
+            (Done { result: Err(fault), output, object: None, log_bytes: 0, memory_bytes: 0, nanos: 0 }, None)
         })
     }
 

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, LOG_BYTES_MAX, Limits};
 use sandbar_sandbox::{Level, Refusal};
-use sandbar_store::Scratch;
+use sandbar_store::{Object, Scratch};
 
+use super::collect::Collecting;
 use crate::protocol::{INLINE_BYTES_MAX, Output};
 
 pub(crate) const BATCH_PREFIX_BYTES: usize = 64;
-const ALIGNMENT: usize = 64;
+pub(super) const ALIGNMENT: usize = 64;
 const LOG_LINES_MAX: usize = 10_000;
 /// The log may take this much of a slot besides the output.
 pub(crate) const LOG_SPACE_BYTES: u64 = 2 * LOG_BYTES_MAX;
@@ -28,7 +29,12 @@ pub(crate) struct Outcome {
     slot: Option<Arc<Scratch>>,
     /// Bytes in the slot.
     laid: usize,
+    /// What takes the batches instead.
+    collecting: Option<Collecting>,
+    object: Option<Object>,
     batches: u64,
+    /// Bytes of the batches.
+    handed: u64,
     log: Vec<(u8, String)>,
     log_left: u64,
     log_dropped: u64,
@@ -42,12 +48,31 @@ impl Outcome {
             data: Vec::new(),
             slot,
             laid: 0,
+            collecting: None,
+            object: None,
             batches: 0,
+            handed: 0,
             log: Vec::new(),
             log_left: limits.log_bytes_max,
             log_dropped: 0,
             memory_bytes: 0,
         }
+    }
+
+    /// From here on batches are collected into an object.
+    pub(super) fn collect(&mut self, collecting: Collecting) {
+        self.collecting = Some(collecting);
+    }
+
+    /// There are no more batches to collect.
+    pub(super) fn collected(&mut self) -> Result<(), Fault> {
+        self.object = self.collecting.take().map(Collecting::finish).transpose()?;
+        Ok(())
+    }
+
+    /// The object that was made of its batches.
+    pub(super) fn object(&mut self) -> Option<Object> {
+        self.object.take()
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
@@ -63,13 +88,16 @@ impl Outcome {
     pub(crate) fn batch(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
         let body: u64 = buffers.iter().map(|b| b.len().next_multiple_of(ALIGNMENT) as u64).sum();
         let more = (BATCH_PREFIX_BYTES + header.len().next_multiple_of(ALIGNMENT)) as u64 + body;
-        let total = (self.data.len() + self.laid) as u64 + more;
+        let total = self.handed + more;
         if total > self.limits.output_bytes_max {
             let message =
                 format!("hands back {total} bytes, the limit is {} (output_bytes_max)", self.limits.output_bytes_max);
             return Err(Refusal { code: Code::OutputLimit, message });
         }
-        self.batches += 1;
+        (self.batches, self.handed) = (self.batches + 1, total);
+        if let Some(collecting) = &mut self.collecting {
+            return collecting.push(header, buffers);
+        }
         let mut prefix = [0; BATCH_PREFIX_BYTES];
         prefix[..8].copy_from_slice(&(header.len() as u64).to_le_bytes());
         prefix[8..16].copy_from_slice(&body.to_le_bytes());

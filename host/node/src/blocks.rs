@@ -1,0 +1,79 @@
+//! Blocks of rows, cut by the workers whose transforms the rows come from: what
+//! travels to the node is not looked at again before it is trained with.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{Schema, SchemaRef};
+use sandbar_core::{Code, Fault};
+use sandbar_dataset::{BlockWriter, Grouper, Grouping};
+use sandbar_store::ObjectWriter;
+use sandbar_worker::{Collect, PLAN_BYTES_MAX};
+use serde::{Deserialize, Serialize};
+
+/// What a worker has to know of a grouping.
+#[derive(Serialize, Deserialize)]
+struct Plan {
+    #[serde(with = "serde_bytes")]
+    schema: Vec<u8>,
+    keys: Vec<String>,
+    features: Vec<String>,
+    target: String,
+    per_file: bool,
+}
+
+/// What workers need to cut rows of `schema` into blocks for `grouper`, if they can.
+pub(crate) fn plan(grouper: &Grouper, grouping: &Grouping, schema: &Schema) -> Option<Vec<u8>> {
+    if !grouper.takes_blocks() {
+        return None;
+    }
+    let plan = Plan {
+        schema: sandbar_batch::encode_schema(schema).ok()?,
+        keys: grouping.keys.clone(),
+        features: grouping.features.clone(),
+        target: grouping.target.clone(),
+        per_file: grouping.per_file,
+    };
+    postcard::to_stdvec(&plan).ok().filter(|plan| plan.len() <= PLAN_BYTES_MAX)
+}
+
+/// In a worker: what cuts the batches of a call, which are rows of the `file`th file.
+pub(crate) fn collector(plan: &[u8], file: u64) -> Result<Box<dyn Collect>, Fault> {
+    let wrong = |what: String| Fault::new(Code::Host, format!("a plan of blocks: {what}"));
+    let plan: Plan = postcard::from_bytes(plan).map_err(|e| wrong(e.to_string()))?;
+    let schema = Arc::new(sandbar_batch::decode_schema(&plan.schema).map_err(|e| wrong(e.to_string()))?);
+    let Plan { keys, features, target, per_file, .. } = plan;
+    let grouping = Grouping { keys, features, target, per_file, ..Grouping::default() };
+    let file = u32::try_from(file).map_err(|e| wrong(e.to_string()))?;
+    let writer = BlockWriter::new(&grouping, &schema, file).map_err(|e| wrong(e.to_string()))?;
+    Ok(Box::new(Blocks { writer, schema }))
+}
+
+struct Blocks {
+    writer: BlockWriter,
+    schema: SchemaRef,
+}
+
+impl Collect for Blocks {
+    fn push(&mut self, batch: &RecordBatch, object: &mut ObjectWriter) -> Result<(), Fault> {
+        same_columns(batch, &self.schema)?;
+        self.writer.push(batch, object).map_err(Fault::from)
+    }
+
+    fn finish(self: Box<Self>, object: &mut ObjectWriter) -> Result<(), Fault> {
+        self.writer.finish(object).map_err(Fault::from)
+    }
+}
+
+/// Whether a batch that a transform made has the columns that it makes of no rows.
+pub(crate) fn same_columns(batch: &RecordBatch, schema: &Schema) -> Result<(), Fault> {
+    if batch.schema_ref().fields() == schema.fields() {
+        return Ok(());
+    }
+    let message = format!(
+        "a transform gives other columns for some rows than for others: {} instead of {}",
+        batch.schema_ref(),
+        schema
+    );
+    Err(Fault::new(Code::BadOutput, message))
+}
