@@ -16,7 +16,7 @@ use super::block::{NULL_SLOT, SLOTS};
 use super::columns::Columns;
 use super::hash::{hash_bytes, hash_word, partition};
 use super::keys::{KeyKind, converter, encode_words, normalised};
-use super::rows::{Cell, Layout, are_single, cells_mut};
+use super::rows::{Cell, Layout, cells_mut, singles};
 use crate::DatasetError;
 
 enum BatchKeys {
@@ -25,13 +25,26 @@ enum BatchKeys {
     Bytes(Rows),
 }
 
+/// The rows of a batch, in columns, until there are enough for a block.
 struct Pending {
     slots: Vec<u16>,
-    keys: BatchKeys,
-    /// Hashes of keys of bytes.
-    hashes: Vec<u64>,
-    values: Vec<ScalarBuffer<f64>>,
-    rows: usize,
+    columns: PendingColumns,
+}
+
+enum PendingColumns {
+    Wide {
+        keys: BatchKeys,
+        /// Hashes of keys of bytes.
+        hashes: Vec<u64>,
+        values: Vec<ScalarBuffer<f64>>,
+    },
+    /// As much narrower as they can be in a block: so many more lie in the cache.
+    Narrow {
+        base: u64,
+        /// None where there are no keys.
+        keys: Option<Vec<u32>>,
+        values: Vec<Vec<u32>>,
+    },
 }
 
 /// The least and the largest of some words.
@@ -55,8 +68,8 @@ pub(super) struct Cut {
     pending: Vec<Pending>,
     rows: usize,
     finite: bool,
-    /// Whether all its numbers and keys may be narrow, and what keys of one word there are.
-    may_be_narrow: bool,
+    /// Whether the rows of each batch are narrow, and what keys of one word there are.
+    narrow: bool,
     words: Range,
     counts: Vec<u32>,
     /// Bytes of the keys of each partition, of keys of bytes.
@@ -106,15 +119,17 @@ impl Cutter {
         let rows = batch.num_rows();
         let columns = self.columns.keys_of(batch)?;
         let pending = &mut self.pending;
+        let mut range = Some(Range::NONE);
         let (keys, slots, hashes) = match (&self.converter, columns.as_slice()) {
             (None, []) => (BatchKeys::None, vec![partition(hash_word(0, self.salt)); rows], Vec::new()),
             (None, [column, ..]) => {
                 let words = encode_words(column)?;
                 let slots = slots_of_words(&words, column.nulls(), self.salt);
-                pending.words = pending.words.and(Range::of(&words, column.nulls()));
+                range = Some(Range::of(&words, column.nulls()));
                 (BatchKeys::Words(words), slots, Vec::new())
             }
             (Some(converter), _) => {
+                range = None;
                 let columns: Vec<_> = columns.iter().map(normalised).collect();
                 let keys = converter.convert_columns(&columns).map_err(DatasetError::internal)?;
                 let hashes: Vec<u64> = keys.iter().map(|key| hash_bytes(key.as_ref(), self.salt)).collect();
@@ -127,9 +142,25 @@ impl Cutter {
         };
         slots.iter().for_each(|slot| pending.counts[usize::from(*slot)] += 1);
         pending.finite &= finite;
-        pending.may_be_narrow = pending.may_be_narrow && values.iter().all(|column| are_single(column));
         pending.rows += rows;
-        pending.pending.push(Pending { slots, keys, hashes, values, rows });
+        let single = range.filter(|range| finite && range.is_narrow()).and_then(|range| {
+            let values = values.iter().map(|column| singles(column)).collect::<Option<Vec<_>>>()?;
+            Some((range, values))
+        });
+        let columns = match single {
+            Some((range, values)) => {
+                pending.words = pending.words.and(range);
+                let base = range.least;
+                let narrow = |keys: &Vec<u64>| keys.iter().map(|key| u32::of_word(*key, base)).collect();
+                let keys = if let BatchKeys::Words(keys) = &keys { Some(narrow(keys)) } else { None };
+                PendingColumns::Narrow { base, keys, values }
+            }
+            None => {
+                pending.narrow = false;
+                PendingColumns::Wide { keys, hashes, values }
+            }
+        };
+        pending.pending.push(Pending { slots, columns });
         Ok(())
     }
 }
@@ -172,7 +203,7 @@ impl Cut {
             pending: Vec::new(),
             rows: 0,
             finite: true,
-            may_be_narrow: !matches!(columns.kind, KeyKind::Bytes(_)),
+            narrow: true,
             words: Range::NONE,
             counts: vec![0; SLOTS],
             key_bytes: vec![0; SLOTS],
@@ -197,8 +228,7 @@ impl Cut {
 
     /// How its rows will lie.
     pub(super) fn layout(&self) -> Layout {
-        let narrow = self.finite && self.may_be_narrow && self.words.is_narrow();
-        if narrow { Layout::Narrow { base: self.words.least } } else { Layout::Wide }
+        if self.narrow && self.words.is_narrow() { Layout::Narrow { base: self.words.least } } else { Layout::Wide }
     }
 
     /// Words of memory that its rows take.
@@ -256,58 +286,98 @@ struct Shelves<'a, C> {
 
 impl<C: Cell> Shelves<'_, C> {
     fn fill(&mut self, batch: &Pending) {
-        match (&batch.keys, batch.values.as_slice()) {
-            (BatchKeys::Words(keys), [a, b]) => self.fill_words(batch, keys, [a, b]),
-            (BatchKeys::Words(keys), [a, b, c]) => self.fill_words(batch, keys, [a, b, c]),
-            (BatchKeys::Words(keys), [a, b, c, d]) => self.fill_words(batch, keys, [a, b, c, d]),
-            (BatchKeys::Words(keys), [a, b, c, d, e]) => self.fill_words(batch, keys, [a, b, c, d, e]),
-            _ => self.fill_any(batch),
-        }
-    }
-
-    /// One word of key and `N` values: the common shapes, unrolled.
-    fn fill_words<const N: usize>(&mut self, batch: &Pending, keys: &[u64], values: [&ScalarBuffer<f64>; N]) {
-        let rows = batch.rows;
-        let values = values.map(|v| &v[..rows]);
-        for (row, (slot, key)) in batch.slots.iter().zip(keys).enumerate().take(rows) {
-            let cursor = &mut self.cursors[usize::from(*slot)];
-            let place = &mut self.cells[*cursor..*cursor + N + 1];
-            *cursor += N + 1;
-            place[0] = C::of_word(*key, self.base);
-            for i in 0..N {
-                place[i + 1] = C::of_number(values[i][row]);
+        let (slots, to) = (&batch.slots, self.base);
+        match &batch.columns {
+            PendingColumns::Narrow { base, keys, values } => {
+                let values: Vec<&[u32]> = values.iter().map(Vec::as_slice).collect();
+                let word = |key| C::of_narrow_word(key, *base, to);
+                self.fill_columns(slots, keys.as_deref(), &values, word, C::of_narrow_number);
             }
-        }
-    }
-
-    fn fill_any(&mut self, batch: &Pending) {
-        let (cells, base) = (&mut *self.cells, self.base);
-        let mut places = Vec::with_capacity(batch.rows);
-        for slot in &batch.slots {
-            let cursor = &mut self.cursors[usize::from(*slot)];
-            places.push(*cursor);
-            *cursor += self.row_cells;
-        }
-        match &batch.keys {
-            BatchKeys::None => {}
-            BatchKeys::Words(keys) => {
-                keys.iter().zip(&places).for_each(|(key, at)| cells[*at] = C::of_word(*key, base));
-            }
-            BatchKeys::Bytes(keys) => {
-                for (row, at) in places.iter().enumerate() {
-                    let key = keys.row(row);
-                    let key: &[u8] = key.as_ref();
-                    cells[*at] = C::of_word(batch.hashes[row], base);
-                    cells[*at + 1] = C::of_word(key.len() as u64, base);
-                    let byte = &mut self.byte_cursors[usize::from(batch.slots[row])];
-                    self.bytes[*byte..*byte + key.len()].copy_from_slice(key);
-                    *byte += key.len();
+            PendingColumns::Wide { keys, hashes, values } => {
+                let values: Vec<&[f64]> = values.iter().map(|column| &**column).collect();
+                let word = |word| C::of_word(word, to);
+                match keys {
+                    BatchKeys::Bytes(keys) => {
+                        let places = self.places(slots);
+                        self.fill_bytes(slots, keys, hashes, &places);
+                        self.fill_values(&values, &places, C::of_number);
+                    }
+                    BatchKeys::Words(keys) => self.fill_columns(slots, Some(keys), &values, word, C::of_number),
+                    BatchKeys::None => self.fill_columns(slots, None, &values, word, C::of_number),
                 }
             }
         }
-        for (column, values) in batch.values.iter().enumerate() {
-            let offset = self.key_cells + column;
-            values.iter().zip(&places).for_each(|(value, at)| cells[*at + offset] = C::of_number(*value));
+    }
+
+    /// Keys of one word or none, and values, with what makes cells of them.
+    fn fill_columns<K: Copy, V: Copy>(
+        &mut self,
+        slots: &[u16],
+        keys: Option<&[K]>,
+        values: &[&[V]],
+        word: impl Fn(K) -> C,
+        number: impl Fn(V) -> C,
+    ) {
+        match (keys, values) {
+            (Some(keys), [a, b]) => self.fill_rows(slots, keys, [a, b], word, number),
+            (Some(keys), [a, b, c]) => self.fill_rows(slots, keys, [a, b, c], word, number),
+            (Some(keys), [a, b, c, d]) => self.fill_rows(slots, keys, [a, b, c, d], word, number),
+            (Some(keys), [a, b, c, d, e]) => self.fill_rows(slots, keys, [a, b, c, d, e], word, number),
+            _ => {
+                let places = self.places(slots);
+                let keys = keys.unwrap_or_default().iter();
+                keys.zip(&places).for_each(|(key, at)| self.cells[*at] = word(*key));
+                self.fill_values(values, &places, number);
+            }
+        }
+    }
+
+    /// One key and `N` values: the common shapes, unrolled.
+    fn fill_rows<const N: usize, K: Copy, V: Copy>(
+        &mut self,
+        slots: &[u16],
+        keys: &[K],
+        values: [&[V]; N],
+        word: impl Fn(K) -> C,
+        number: impl Fn(V) -> C,
+    ) {
+        let values = values.map(|v| &v[..slots.len()]);
+        for (row, (slot, key)) in slots.iter().zip(keys).enumerate() {
+            let cursor = &mut self.cursors[usize::from(*slot)];
+            let place = &mut self.cells[*cursor..*cursor + N + 1];
+            *cursor += N + 1;
+            place[0] = word(*key);
+            for i in 0..N {
+                place[i + 1] = number(values[i][row]);
+            }
+        }
+    }
+
+    /// Where each row goes.
+    fn places(&mut self, slots: &[u16]) -> Vec<usize> {
+        let next = |slot: &u16| {
+            let cursor = &mut self.cursors[usize::from(*slot)];
+            *cursor += self.row_cells;
+            *cursor - self.row_cells
+        };
+        slots.iter().map(next).collect()
+    }
+
+    fn fill_values<V: Copy>(&mut self, values: &[&[V]], places: &[usize], number: impl Fn(V) -> C) {
+        for (values, column) in values.iter().zip(self.key_cells..) {
+            values.iter().zip(places).for_each(|(value, at)| self.cells[*at + column] = number(*value));
+        }
+    }
+
+    fn fill_bytes(&mut self, slots: &[u16], keys: &Rows, hashes: &[u64], places: &[usize]) {
+        for (row, at) in places.iter().enumerate() {
+            let key = keys.row(row);
+            let key: &[u8] = key.as_ref();
+            self.cells[*at] = C::of_word(hashes[row], self.base);
+            self.cells[*at + 1] = C::of_word(key.len() as u64, self.base);
+            let byte = &mut self.byte_cursors[usize::from(slots[row])];
+            self.bytes[*byte..*byte + key.len()].copy_from_slice(key);
+            *byte += key.len();
         }
     }
 }
