@@ -18,6 +18,11 @@ use args::{Arguments, Command, Submit};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+fn give_memory_back() {
+    // SAFETY: it may be called at any time, on any thread.
+    unsafe { libmimalloc_sys::mi_collect(true) }
+}
+
 fn main() -> ExitCode {
     // Before anything else: as a worker or compiler this program is not a command.
     match std::env::args().nth(1).as_deref() {
@@ -117,6 +122,7 @@ fn start_node(workers: Option<usize>, memory: Option<u64>, limits: sandbar_node:
         memory_bytes_max: memory.unwrap_or_else(paths::memory_for_rows),
         program: std::env::current_exe()
             .map_err(|e| CliError::Failed(format!("where this program is can't be found out: {e}")))?,
+        give_memory_back,
     };
     Ok(Node::start(options))
 }

@@ -58,6 +58,8 @@ pub struct NodeOptions {
     pub memory_bytes_max: u64,
     /// The program that is this host.
     pub program: PathBuf,
+    /// Gives memory back that this process's allocator keeps for later: what a job reads with, it does not train with.
+    pub give_memory_back: fn(),
 }
 
 /// A node: this process, its workers and its compiler.
