@@ -32,7 +32,7 @@ mod schema;
 mod write;
 
 pub use header::{ALIGNMENT, Header, HeaderError};
-pub use read::{read, read_trusted};
+pub use read::{read, read_parts, read_trusted};
 pub use schema::{decode_schema, encode_schema};
 pub use write::{Encoded, encode, flat_header};
 

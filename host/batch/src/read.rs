@@ -34,10 +34,28 @@ pub(crate) enum Shape {
 /// unless it is not aligned in memory.
 pub fn read(header: &Header<'_>, schema: SchemaRef, body: &Buffer) -> Result<RecordBatch, LayoutError> {
     header.fits(body.len())?;
-    let mut walk = Walk { header, body: aligned(body), node: 0, buffer: 0 };
+    checked(header, schema, Body::Whole(aligned(body)))
+}
+
+/// As [`read`], of a body whose parts lie apart: as they come one behind another, each at a multiple of
+/// [`ALIGNMENT`](crate::ALIGNMENT). A buffer is a part, or lies in one.
+pub fn read_parts(header: &Header<'_>, schema: SchemaRef, parts: &[Buffer]) -> Result<RecordBatch, LayoutError> {
+    let mut end = 0;
+    let place = |part: &Buffer| {
+        let at = end;
+        end += part.len().next_multiple_of(ALIGNMENT);
+        (at, part.clone())
+    };
+    let parts = parts.iter().filter(|part| !part.is_empty()).map(place).collect();
+    header.fits(end)?;
+    checked(header, schema, Body::Parts(parts))
+}
+
+fn checked(header: &Header<'_>, schema: SchemaRef, body: Body) -> Result<RecordBatch, LayoutError> {
+    let mut walk = Walk { header, body, node: 0, buffer: 0 };
     let columns = walk.columns(&schema, |data| {
-        // SAFETY: `build` checks everything, values included, before an array is made of it.
-        data.build().map_err(|e| e.to_string())
+        // `build` checks everything, values included, before an array is made of it.
+        data.align_buffers(true).build().map_err(|e| e.to_string())
     })?;
     walk.finish()?;
     assemble(schema, header.rows(), columns)
@@ -49,7 +67,7 @@ pub fn read(header: &Header<'_>, schema: SchemaRef, body: &Buffer) -> Result<Rec
 /// `header` and `body` must be what [`crate::encode`] wrote, unchanged since.
 pub unsafe fn read_trusted(header: &Header<'_>, schema: SchemaRef, body: &Buffer) -> Result<RecordBatch, LayoutError> {
     header.fits(body.len())?;
-    let mut walk = Walk { header, body: body.clone(), node: 0, buffer: 0 };
+    let mut walk = Walk { header, body: Body::Whole(body.clone()), node: 0, buffer: 0 };
     let columns = walk.columns(&schema, |data| {
         // SAFETY: the caller vouches for the bytes.
         Ok(unsafe { data.build_unchecked() })
@@ -71,9 +89,32 @@ fn aligned(body: &Buffer) -> Buffer {
     copy.into()
 }
 
+/// The bytes of a batch.
+enum Body {
+    Whole(Buffer),
+    /// None of them empty, each with the offset at which it starts.
+    Parts(Vec<(usize, Buffer)>),
+}
+
+impl Body {
+    /// Some of its bytes, all of which it has.
+    fn slice(&self, offset: usize, len: usize) -> Result<Buffer, HeaderError> {
+        match self {
+            Body::Whole(body) => Ok(body.slice_with_length(offset, len)),
+            Body::Parts(parts) => {
+                let before = parts.partition_point(|(at, _)| *at <= offset);
+                let part = before.checked_sub(1).map(|at| &parts[at]);
+                let part = part.filter(|(at, part)| offset - at + len <= part.len());
+                let (at, part) = part.ok_or_else(|| HeaderError("a buffer lies in no part of its body".to_owned()))?;
+                Ok(part.slice_with_length(offset - at, len))
+            }
+        }
+    }
+}
+
 struct Walk<'a> {
     header: &'a Header<'a>,
-    body: Buffer,
+    body: Body,
     node: usize,
     buffer: usize,
 }
@@ -151,7 +192,7 @@ impl Walk<'_> {
         }
         let (offset, len) = self.header.buffer(self.buffer);
         self.buffer += 1;
-        Ok(if len == 0 { MutableBuffer::new(0).into() } else { self.body.slice_with_length(offset, len) })
+        if len == 0 { Ok(MutableBuffer::new(0).into()) } else { self.body.slice(offset, len) }
     }
 
     fn offsets(&mut self, len: usize, wide: bool) -> Result<Buffer, HeaderError> {

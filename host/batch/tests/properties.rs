@@ -12,7 +12,7 @@ use arrow_array::{
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Fields, Schema};
 use proptest::prelude::*;
-use sandbar_batch::{Header, decode_schema, encode, read};
+use sandbar_batch::{Header, decode_schema, encode, read, read_parts};
 
 /// A stream of numbers (SplitMix64).
 struct Numbers(u64);
@@ -124,6 +124,34 @@ proptest! {
         // Floats by their bits: NaN is a value like another here.
         for (again, before) in again.columns().iter().zip(batch.columns()) {
             prop_assert!(again.to_data() == before.to_data(), "{:?} {:?}", again, before);
+        }
+    }
+
+    #[test]
+    fn parts_are_as_good_as_the_whole(seed in any::<u64>(), damage in proptest::collection::vec((any::<u16>(), any::<u8>()), 0..3)) {
+        let encoded = encode(&batch(seed)).unwrap();
+        let mut header = encoded.header.clone();
+        for (at, value) in damage {
+            let at = usize::from(at) % header.len();
+            header[at] = value;
+        }
+        // Not aligned: a guest's memory is not.
+        let part = |(_, bytes): &(usize, Buffer)| {
+            let mut apart = vec![0; 1];
+            apart.extend_from_slice(bytes);
+            Buffer::from_vec(apart).slice(1)
+        };
+        let parts: Vec<Buffer> = encoded.buffers.iter().map(part).collect();
+        let whole = reread(&header, &encoded.body());
+        let read = Header::parse(&header).map_err(|e| e.to_string()).and_then(|header| {
+            let schema = decode_schema(header.schema_bytes()).map_err(|e| e.to_string())?;
+            read_parts(&header, Arc::new(schema), &parts).map_err(|e| e.to_string())
+        });
+        match (whole, read) {
+            (Ok(whole), Ok(read)) => prop_assert_eq!(whole, read),
+            // A buffer that was moved may lie in the whole and in no part.
+            (_, Err(_)) => prop_assert_ne!(header, encoded.header),
+            (Err(e), Ok(_)) => prop_assert!(false, "{}", e),
         }
     }
 

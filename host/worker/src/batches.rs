@@ -17,6 +17,17 @@ pub(crate) struct BatchReader {
 
 impl BatchReader {
     pub(crate) fn read(&mut self, header: &[u8], body: &Buffer) -> Result<RecordBatch, Fault> {
+        let (header, schema) = self.parse(header)?;
+        sandbar_batch::read(&header, schema, body).map_err(malformed)
+    }
+
+    /// The same, of a body in parts.
+    pub(crate) fn read_parts(&mut self, header: &[u8], parts: &[Buffer]) -> Result<RecordBatch, Fault> {
+        let (header, schema) = self.parse(header)?;
+        sandbar_batch::read_parts(&header, schema, parts).map_err(malformed)
+    }
+
+    fn parse<'h>(&mut self, header: &'h [u8]) -> Result<(Header<'h>, SchemaRef), Fault> {
         let header = Header::parse(header).map_err(malformed)?;
         let known = self.schema.take().filter(|(bytes, _)| bytes == header.schema_bytes());
         let (bytes, schema) = match known {
@@ -27,7 +38,7 @@ impl BatchReader {
             }
         };
         self.schema = Some((bytes, schema.clone()));
-        sandbar_batch::read(&header, schema, body).map_err(malformed)
+        Ok((header, schema))
     }
 }
 

@@ -60,6 +60,8 @@ pub(super) struct Cutter {
     block_rows: usize,
     salt: u64,
     converter: Option<RowConverter>,
+    /// Whether nothing that shares a batch's buffers may be kept.
+    batches_are_lent: bool,
     pending: Cut,
 }
 
@@ -86,7 +88,12 @@ impl Cutter {
             _ => None,
         };
         let pending = Cut::new(&columns);
-        Ok(Cutter { columns, block_rows, salt, converter, pending })
+        Ok(Cutter { columns, block_rows, salt, converter, batches_are_lent: false, pending })
+    }
+
+    /// Of batches whose buffers are somebody else's as soon as they were taken.
+    pub(super) fn of_lent_batches(self) -> Self {
+        Cutter { batches_are_lent: true, ..self }
     }
 
     /// Takes the next rows, and gives away each block that is full.
@@ -157,6 +164,8 @@ impl Cutter {
             }
             None => {
                 pending.narrow = false;
+                let copy = |column: ScalarBuffer<f64>| ScalarBuffer::from(column.to_vec());
+                let values = if self.batches_are_lent { values.into_iter().map(copy).collect() } else { values };
                 PendingColumns::Wide { keys, hashes, values }
             }
         };

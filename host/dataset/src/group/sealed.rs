@@ -49,10 +49,11 @@ impl BlockWriter {
         }
         let salt = salt(if grouping.per_file { file } else { 0 });
         let block_rows = block_rows(&columns, usize::MAX);
-        Ok(BlockWriter { cutter: Cutter::new(columns, block_rows, salt)? })
+        Ok(BlockWriter { cutter: Cutter::new(columns, block_rows, salt)?.of_lent_batches() })
     }
 
-    /// Takes the next rows, and adds each block that is full to `object`.
+    /// Takes the next rows, and adds each block that is full to `object`. Keeps nothing that shares the batch's
+    /// buffers.
     pub fn push(&mut self, batch: &RecordBatch, object: &mut ObjectWriter) -> Result<(), DatasetError> {
         self.cutter.push(batch, |cut| write(cut, object))
     }

@@ -1,17 +1,20 @@
 //! Batches of a call that become an object here, instead of travelling to the node.
 
+use std::ptr::NonNull;
+use std::sync::Arc;
+
 use arrow_array::RecordBatch;
-use arrow_buffer::MutableBuffer;
+use arrow_buffer::Buffer;
 use sandbar_core::{Code, Fault};
 use sandbar_sandbox::Refusal;
 use sandbar_store::{Object, ObjectWriter};
 
-use super::outcome::ALIGNMENT;
 use crate::batches::BatchReader;
 
 /// Makes an object of the batches of a call. It runs in a worker, confined like its guests.
 pub trait Collect: Send {
-    /// Takes the next batch.
+    /// Takes the next batch. It lies in the memory of the guest, which goes on to change it: nothing that
+    /// shares its buffers may be kept, or this process ends.
     ///
     /// # Errors
     /// When it is none of those that were expected, or there is no memory.
@@ -40,17 +43,23 @@ impl Collecting {
         Ok(Collecting { collector, object, reader: BatchReader::default() })
     }
 
-    /// Takes a batch: its header, and its buffers, which lie at ascending multiples of 64 bytes.
+    /// Takes a batch of a guest, which waits: its header, and its buffers.
     pub(super) fn push(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
-        let bytes = buffers.iter().map(|b| b.len().next_multiple_of(ALIGNMENT)).sum();
-        // The guest goes on to change its memory: the batch is a copy, and still in the cache when it is taken apart.
-        let mut body = MutableBuffer::with_capacity(bytes);
-        for buffer in buffers {
-            body.extend_from_slice(buffer);
-            body.resize(body.len().next_multiple_of(ALIGNMENT), 0);
+        let lent = Arc::new(());
+        let part = |bytes: &&[u8]| {
+            // SAFETY: the bytes are there and stay as they are until this returns, and no buffer of them is left then:
+            // each holds `lent`, which is checked below.
+            unsafe { Buffer::from_custom_allocation(NonNull::from(*bytes).cast(), bytes.len(), lent.clone()) }
+        };
+        let parts: Vec<Buffer> = buffers.iter().map(part).collect();
+        let pushed =
+            self.reader.read_parts(header, &parts).and_then(|batch| self.collector.push(&batch, &mut self.object));
+        drop(parts);
+        if Arc::strong_count(&lent) > 1 {
+            // Whoever kept them would see them change.
+            std::process::abort();
         }
-        let batch = self.reader.read(header, &body.into())?;
-        Ok(self.collector.push(&batch, &mut self.object)?)
+        Ok(pushed?)
     }
 
     pub(super) fn finish(mut self) -> Result<Object, Fault> {

@@ -14,7 +14,7 @@ use super::collect::Collecting;
 use crate::protocol::{INLINE_BYTES_MAX, Output};
 
 pub(crate) const BATCH_PREFIX_BYTES: usize = 64;
-pub(super) const ALIGNMENT: usize = 64;
+const ALIGNMENT: usize = 64;
 const LOG_LINES_MAX: usize = 10_000;
 /// The log may take this much of a slot besides the output.
 pub(crate) const LOG_SPACE_BYTES: u64 = 2 * LOG_BYTES_MAX;
