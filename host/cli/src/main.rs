@@ -33,7 +33,14 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     match runtime {
-        Ok(runtime) => runtime.block_on(until_interrupted(arguments)),
+        Ok(runtime) => {
+            let ended = runtime.block_on(until_interrupted(arguments));
+            if ended.is_some() {
+                // What is left to do is to free memory and to end workers, which they do without their node.
+                runtime.shutdown_background();
+            }
+            ended.unwrap_or(ExitCode::from(130))
+        }
         Err(e) => {
             eprintln!("error: this process can't start its threads: {e}");
             ExitCode::FAILURE
@@ -51,14 +58,14 @@ fn ended(result: std::io::Result<()>) -> ExitCode {
     }
 }
 
-/// Runs the command. On an interrupt everything begun is dropped, which removes
-/// temporary files and ends workers.
-async fn until_interrupted(arguments: Arguments) -> ExitCode {
+/// Runs the command. On an interrupt, when it gives nothing, everything begun is
+/// dropped, which removes temporary files and ends workers.
+async fn until_interrupted(arguments: Arguments) -> Option<ExitCode> {
     tokio::select! {
-        code = run(arguments) => code,
+        code = run(arguments) => Some(code),
         _ = tokio::signal::ctrl_c() => {
             eprintln!("interrupted: nothing was written");
-            ExitCode::from(130)
+            None
         }
     }
 }
