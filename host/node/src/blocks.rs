@@ -60,7 +60,7 @@ impl Collect for Blocks {
         self.writer.push(batch, object).map_err(Fault::from)
     }
 
-    fn finish(self: Box<Self>, object: &mut ObjectWriter) -> Result<(), Fault> {
+    fn finish(&mut self, object: &mut ObjectWriter) -> Result<(), Fault> {
         self.writer.finish(object).map_err(Fault::from)
     }
 }

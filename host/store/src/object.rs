@@ -76,6 +76,11 @@ impl ObjectWriter {
         Ok(ObjectWriter { file: new_file()?, end: 0 })
     }
 
+    /// Where its last part ends, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.end
+    }
+
     /// Adds a part of `words` words, which are zero before `fill` writes them. It starts at the next multiple of
     /// [`OBJECT_PART_BYTES`].
     ///

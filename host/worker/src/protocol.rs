@@ -29,6 +29,10 @@ pub(crate) const FRAME_BYTES_MAX: usize = 128 << 10;
 pub(crate) const FILES_MAX: usize = 64;
 /// Inputs and outputs up to this many bytes travel in the message.
 pub const INLINE_BYTES_MAX: usize = 2 << 10;
+/// Objects may be this many times as long as what a guest may hand back, and so many bytes besides: a byte may
+/// become a number, and each object has a header.
+pub(crate) const OBJECT_BYTES_A_BYTE: u64 = 8;
+pub(crate) const OBJECT_BYTES_MIN: u64 = 1 << 20;
 /// Most calls in a message, and most bytes of their inputs.
 pub(crate) const CALLS_MAX: usize = 128;
 pub(crate) const CALLS_BYTES_MAX: usize = 64 << 10;
@@ -108,6 +112,11 @@ pub struct BatchAt {
     pub body_bytes: u64,
     /// Length of the header, in the part behind the body.
     pub header_bytes: u64,
+}
+
+/// Longest object that a call under these limits may make of its batches.
+pub(crate) fn object_bytes_max(limits: &Limits) -> u64 {
+    limits.output_bytes_max.saturating_mul(OBJECT_BYTES_A_BYTE).saturating_add(OBJECT_BYTES_MIN)
 }
 
 /// Where the groups of a training or prediction call are in its input file.

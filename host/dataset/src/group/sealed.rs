@@ -59,7 +59,7 @@ impl BlockWriter {
     }
 
     /// Adds the rows that are left to `object`.
-    pub fn finish(mut self, object: &mut ObjectWriter) -> Result<(), DatasetError> {
+    pub fn finish(&mut self, object: &mut ObjectWriter) -> Result<(), DatasetError> {
         self.cutter.rest().map_or(Ok(()), |cut| write(cut, object))
     }
 }

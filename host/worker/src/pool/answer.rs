@@ -10,12 +10,7 @@ use sandbar_store::{Object, Scratch};
 use super::{Called, Completed, LogLine};
 use crate::batches::{BatchReader, malformed};
 use crate::process::BATCH_PREFIX_BYTES;
-use crate::protocol::{INLINE_BYTES_MAX, Output, Work};
-
-/// Bytes of an object for each that a guest hands back, at most: a word for a bit, and another for its key.
-const OBJECT_BYTES_A_BYTE: u64 = 128;
-/// Bytes that any object may have.
-const OBJECT_BYTES_MIN: u64 = 1 << 20;
+use crate::protocol::{INLINE_BYTES_MAX, Output, Work, object_bytes_max};
 
 /// What a worker says it handed back.
 pub(super) struct Delivered<'a> {
@@ -73,7 +68,7 @@ fn completed(
         }
         Work::Collect(..) => {
             let (bytes, file) = object.ok_or_else(|| malformed("it made no object of its batches"))?;
-            if bytes > limits.output_bytes_max.saturating_mul(OBJECT_BYTES_A_BYTE).saturating_add(OBJECT_BYTES_MIN) {
+            if bytes > object_bytes_max(limits) {
                 return Err(malformed(format!("an object of {bytes} bytes")));
             }
             let object = Object::open(file, bytes).map_err(malformed)?;
@@ -224,7 +219,7 @@ mod tests {
         let limits = Limits { output_bytes_max: 1, ..Limits::default() };
         let file = |object: &dyn AsFd| object.as_fd().try_clone_to_owned().unwrap();
         let (object, open) = (Object::new(&[1; 100]).unwrap(), Scratch::new(4096).unwrap());
-        let most = OBJECT_BYTES_MIN + OBJECT_BYTES_A_BYTE;
+        let most = object_bytes_max(&limits);
         let large = {
             let mut writer = ObjectWriter::new().unwrap();
             writer.part(most as usize / 8 + 1, |_| ()).unwrap();

@@ -31,7 +31,7 @@ pub(super) fn run(
             process(program, binding, call, CallInput::open(payload, file)?, progress, outcome)
         }
         WireWork::Collect(payload, argument) => {
-            outcome.collect(Collecting::new(collectors(&binding.plan, *argument)?)?);
+            outcome.collect(Collecting::new(collectors(&binding.plan, *argument)?, &binding.limits)?);
             process(program, binding, call, CallInput::open(payload, file)?, progress, outcome)?;
             outcome.collected()
         }

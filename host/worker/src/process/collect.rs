@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
-use sandbar_core::{Code, Fault};
+use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::Refusal;
 use sandbar_store::{Object, ObjectWriter};
 
 use crate::batches::BatchReader;
+use crate::protocol::{OBJECT_BYTES_A_BYTE, object_bytes_max};
 
 /// Makes an object of the batches of a call. It runs in a worker, confined like its guests.
 pub trait Collect: Send {
@@ -24,7 +25,7 @@ pub trait Collect: Send {
     ///
     /// # Errors
     /// When there is no memory.
-    fn finish(self: Box<Self>, object: &mut ObjectWriter) -> Result<(), Fault>;
+    fn finish(&mut self, object: &mut ObjectWriter) -> Result<(), Fault>;
 }
 
 /// What collects the batches of a call of [`crate::Work::Collect`], from its binding's plan and its argument.
@@ -34,13 +35,14 @@ pub type Collectors = fn(plan: &[u8], argument: u64) -> Result<Box<dyn Collect>,
 pub(super) struct Collecting {
     collector: Box<dyn Collect>,
     object: ObjectWriter,
+    bytes_max: u64,
     reader: BatchReader,
 }
 
 impl Collecting {
-    pub(super) fn new(collector: Box<dyn Collect>) -> Result<Collecting, Fault> {
+    pub(super) fn new(collector: Box<dyn Collect>, limits: &Limits) -> Result<Collecting, Fault> {
         let object = ObjectWriter::new().map_err(no_memory)?;
-        Ok(Collecting { collector, object, reader: BatchReader::default() })
+        Ok(Collecting { collector, object, bytes_max: object_bytes_max(limits), reader: BatchReader::default() })
     }
 
     /// Takes a batch of a guest, which waits: its header, and its buffers.
@@ -59,11 +61,24 @@ impl Collecting {
             // Whoever kept them would see them change.
             std::process::abort();
         }
-        Ok(pushed?)
+        pushed.and_then(|()| self.check_bytes()).map_err(Refusal::from)
+    }
+
+    fn check_bytes(&self) -> Result<(), Fault> {
+        if self.object.bytes() as u64 <= self.bytes_max {
+            return Ok(());
+        }
+        let message = format!(
+            "hands back rows that take {} bytes, the limit is {} ({OBJECT_BYTES_A_BYTE} times output_bytes_max)",
+            self.object.bytes(),
+            self.bytes_max
+        );
+        Err(Fault::new(Code::OutputLimit, message))
     }
 
     pub(super) fn finish(mut self) -> Result<Object, Fault> {
         self.collector.finish(&mut self.object)?;
+        self.check_bytes()?;
         self.object.seal().map_err(no_memory)
     }
 }

@@ -11,6 +11,7 @@ const TRANSFORMS: &[(&str, Outcome)] = &[
     ("batch_takes_memory",   Job("memory-limit", "the limit is 67108864 (memory_bytes_max)")),
     ("batch_panics",         Job("panic", "3 columns are too many for me")),
     ("batch_gives_too_much", Job("output-limit", "the limit is 4194304 (output_bytes_max)")),
+    ("batch_gives_bits",     Job("output-limit", "the limit is 34603008 (8 times output_bytes_max)")),
     ("batch_refuses",        Job("refused", "no, no, ")),
     ("batch_complains",      Job("refused", "batch_complains: warn: I have seen better rows")),
     ("scalar_panics",        Job("panic", "3 is more than I can take")),
