@@ -85,6 +85,11 @@ impl Segments {
         Ok(draft.lend())
     }
 
+    /// Gives free memory back to the system: what comes next needs other sizes.
+    pub fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Free::default();
+    }
+
     /// The smallest free segment that is large enough, unless it is much too large.
     fn take(&self, bytes: usize) -> Option<Segment> {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -298,6 +303,8 @@ mod tests {
         let first = inode(&a);
         drop(a);
         assert_eq!(inode(&segments.lend(20, &[]).unwrap()), first);
+        segments.forget();
+        assert_ne!(inode(&segments.lend(20, &[]).unwrap()), first);
         // Much too large for a small one.
         let large = inode(&segments.lend(64 << 20, &[]).unwrap());
         assert_ne!(inode(&segments.lend(10, &[]).unwrap()), large);
