@@ -1,8 +1,8 @@
 //! Objects: immutable bytes in sealed memory files.
 //!
-//! An [`Object`] is written once, or in parts by an [`ObjectWriter`], sealed, and from then on mapped by whoever has
-//! its file: no copy is made for a reader, and no one can change or shrink it
-//! under one. [`Segments`] are memory for inputs: each is written by the node, lent
+//! An [`Object`] is written once, or in parts by an [`ObjectWriter`], sealed, and
+//! from then on mapped by whoever has its file: no copy is made for a reader, and no
+//! one can change or shrink it under one. [`Segments`] are memory for inputs: each is written by the node, lent
 //! to one call at a time, and used again when the call has ended. [`Scratch`] is
 //! shared memory that is written many times: what one process hands to another,
 //! which copies it before it looks.

@@ -21,8 +21,8 @@ pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub(crate) const HUGE_FROM_BYTES: usize = 1 << 20;
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Maps `bytes` bytes of a file, at least one, `from` a huge page of it on, at the start of a huge
-/// page when there are as many: only there is a huge page of the file mapped as one.
+/// Maps `bytes` bytes of a file, at least one, from the offset `from` on, a multiple of [`HUGE_PAGE_BYTES`]. At the
+/// start of a huge page when there are as many: only there is a huge page of the file mapped as one.
 fn map(file: BorrowedFd<'_>, from: usize, bytes: usize, protection: ProtFlags) -> io::Result<NonNull<u8>> {
     let found = |at: *mut c_void| NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mapped at zero"));
     if bytes < HUGE_PAGE_BYTES {
@@ -148,7 +148,8 @@ pub(crate) struct WritableMapping {
 }
 
 impl WritableMapping {
-    /// Maps `bytes` bytes, at least one, of a file that has them and that nobody else has, `from` a huge page of it on.
+    /// Maps `bytes` bytes, at least one, of a file that has them and that nobody else has, from the offset `from` on, a
+    /// multiple of [`HUGE_PAGE_BYTES`].
     pub(crate) fn new(file: BorrowedFd<'_>, from: usize, bytes: usize) -> io::Result<WritableMapping> {
         let huge = huge_bytes(bytes);
         let bytes = bytes.max(huge);
