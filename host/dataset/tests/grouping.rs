@@ -67,7 +67,7 @@ fn group(files: &[RecordBatch], grouping: &Grouping, way: Way) -> Result<Vec<Vec
             if way.elsewhere && grouper.takes_blocks() {
                 // An object for three batches.
                 for batches in batches.collect::<Vec<_>>().chunks(3) {
-                    let mut object = ObjectWriter::new().expect("memory");
+                    let mut object = ObjectWriter::new(usize::MAX).expect("memory");
                     let mut blocks = BlockWriter::new(grouping, &rows.schema(), *file as u32)?;
                     batches.iter().try_for_each(|batch| blocks.push(batch, &mut object))?;
                     blocks.finish(&mut object)?;

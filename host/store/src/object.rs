@@ -68,28 +68,35 @@ pub struct ObjectWriter {
     file: OwnedFd,
     /// Where the last part ends.
     end: usize,
+    bytes_max: usize,
+    /// Where a part would have ended that was refused for it.
+    over: Option<usize>,
 }
 
 impl ObjectWriter {
-    /// An object without parts.
-    pub fn new() -> io::Result<ObjectWriter> {
-        Ok(ObjectWriter { file: new_file()?, end: 0 })
+    /// An object without parts, which may have up to `bytes_max` bytes.
+    pub fn new(bytes_max: usize) -> io::Result<ObjectWriter> {
+        Ok(ObjectWriter { file: new_file()?, end: 0, bytes_max, over: None })
     }
 
-    /// Where its last part ends, in bytes.
-    pub fn bytes(&self) -> usize {
-        self.end
+    /// How many bytes it would have had, if it was to have more than it may.
+    pub fn over(&self) -> Option<usize> {
+        self.over
     }
 
     /// Adds a part of `words` words, which are zero before `fill` writes them. It starts at the next multiple of
     /// [`OBJECT_PART_BYTES`].
     ///
     /// # Errors
-    /// When there is no memory.
+    /// When there is no memory, or the object would have more bytes than it may: nothing is written then.
     pub fn part(&mut self, words: usize, fill: impl FnOnce(&mut [u64])) -> io::Result<()> {
         let at = self.end.next_multiple_of(OBJECT_PART_BYTES);
         let bytes = words.checked_mul(size_of::<u64>()).filter(|bytes| bytes.checked_add(at).is_some());
         let bytes = bytes.ok_or_else(|| io::Error::other("more words than there are addresses"))?;
+        if at + bytes > self.bytes_max {
+            self.over = Some(at + bytes);
+            return Err(io::Error::new(io::ErrorKind::StorageFull, format!("an object of {} bytes", at + bytes)));
+        }
         if bytes > 0 {
             // Where there are huge pages the last is there as a whole.
             ftruncate(&self.file, (at + bytes.max(huge_bytes(bytes))) as u64)?;
@@ -121,7 +128,7 @@ mod tests {
 
     #[test]
     fn an_object_does_not_change() {
-        let mut parts = ObjectWriter::new().unwrap();
+        let mut parts = ObjectWriter::new(usize::MAX).unwrap();
         parts.part(1, |words| words.fill(7)).unwrap();
         for object in [Object::new(b"abcd").unwrap(), parts.seal().unwrap()] {
             assert!(rustix::io::pwrite(&object, b"x", 0).is_err());
@@ -145,10 +152,20 @@ mod tests {
     }
 
     #[test]
+    fn an_object_stays_within_its_bound() {
+        let mut writer = ObjectWriter::new(OBJECT_PART_BYTES + 16).unwrap();
+        writer.part(2, |words| words.fill(1)).unwrap();
+        assert!(writer.part(3, |_| panic!("it is not to be written")).is_err());
+        assert_eq!(writer.over(), Some(OBJECT_PART_BYTES + 24));
+        writer.part(2, |words| words.fill(2)).unwrap();
+        assert_eq!(writer.seal().unwrap().bytes(), OBJECT_PART_BYTES as u64 + 16);
+    }
+
+    #[test]
     fn parts_are_zero_until_they_are_written_and_lie_where_it_says() {
         const PAGE: usize = OBJECT_PART_BYTES / 8;
         for sizes in [&[][..], &[0], &[1], &[PAGE, 3], &[PAGE / 2 - 1, PAGE / 2, PAGE + PAGE / 2 + 1, 2], &[0, 5]] {
-            let mut writer = ObjectWriter::new().unwrap();
+            let mut writer = ObjectWriter::new(usize::MAX).unwrap();
             let mut expected: Vec<u64> = Vec::new();
             for (words, mark) in sizes.iter().zip(1..) {
                 expected.resize(expected.len().next_multiple_of(PAGE), 0);

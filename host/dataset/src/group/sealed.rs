@@ -159,7 +159,7 @@ mod tests {
     fn object(rows: &[i64]) -> (Object, Columns) {
         let schema = batch(0).schema();
         let mut writer = BlockWriter::new(&grouping(), &schema, 0).expect("a writer");
-        let mut object = ObjectWriter::new().expect("memory");
+        let mut object = ObjectWriter::new(usize::MAX).expect("memory");
         rows.iter().for_each(|rows| writer.push(&batch(*rows), &mut object).expect("rows"));
         writer.finish(&mut object).expect("rows");
         (object.seal().expect("seals"), Columns::new(&grouping(), &schema).expect("columns"))

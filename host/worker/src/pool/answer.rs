@@ -221,7 +221,7 @@ mod tests {
         let (object, open) = (Object::new(&[1; 100]).unwrap(), Scratch::new(4096).unwrap());
         let most = object_bytes_max(&limits);
         let large = {
-            let mut writer = ObjectWriter::new().unwrap();
+            let mut writer = ObjectWriter::new(usize::MAX).unwrap();
             writer.part(most as usize / 8 + 1, |_| ()).unwrap();
             writer.seal().unwrap()
         };

@@ -35,14 +35,16 @@ pub type Collectors = fn(plan: &[u8], argument: u64) -> Result<Box<dyn Collect>,
 pub(super) struct Collecting {
     collector: Box<dyn Collect>,
     object: ObjectWriter,
+    /// What the object may have.
     bytes_max: u64,
     reader: BatchReader,
 }
 
 impl Collecting {
     pub(super) fn new(collector: Box<dyn Collect>, limits: &Limits) -> Result<Collecting, Fault> {
-        let object = ObjectWriter::new().map_err(no_memory)?;
-        Ok(Collecting { collector, object, bytes_max: object_bytes_max(limits), reader: BatchReader::default() })
+        let bytes_max = object_bytes_max(limits);
+        let object = ObjectWriter::new(usize::try_from(bytes_max).unwrap_or(usize::MAX)).map_err(no_memory)?;
+        Ok(Collecting { collector, object, bytes_max, reader: BatchReader::default() })
     }
 
     /// Takes a batch of a guest, which waits: its header, and its buffers.
@@ -61,24 +63,21 @@ impl Collecting {
             // Whoever kept them would see them change.
             std::process::abort();
         }
-        pushed.and_then(|()| self.check_bytes()).map_err(Refusal::from)
+        pushed.map_err(|fault| self.over(fault).into())
     }
 
-    fn check_bytes(&self) -> Result<(), Fault> {
-        if self.object.bytes() as u64 <= self.bytes_max {
-            return Ok(());
-        }
+    /// What the collector failed of: the object's bound, or something of its own.
+    fn over(&self, fault: Fault) -> Fault {
+        let Some(bytes) = self.object.over() else { return fault };
         let message = format!(
-            "hands back rows that take {} bytes, the limit is {} ({OBJECT_BYTES_A_BYTE} times output_bytes_max)",
-            self.object.bytes(),
+            "hands back rows that take {bytes} bytes, the limit is {} ({OBJECT_BYTES_A_BYTE} times output_bytes_max)",
             self.bytes_max
         );
-        Err(Fault::new(Code::OutputLimit, message))
+        Fault::new(Code::OutputLimit, message)
     }
 
     pub(super) fn finish(mut self) -> Result<Object, Fault> {
-        self.collector.finish(&mut self.object)?;
-        self.check_bytes()?;
+        self.collector.finish(&mut self.object).map_err(|fault| self.over(fault))?;
         self.object.seal().map_err(no_memory)
     }
 }

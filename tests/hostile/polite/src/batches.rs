@@ -43,7 +43,7 @@ pub fn batch_gives_too_much(_batch: RecordBatch) -> Result<RecordBatch, String> 
     RecordBatch::try_new(schema, vec![column]).map_err(|e| e.to_string())
 }
 
-/// Gives 3.1 million rows back for some: less than 4 MiB, which is 37 MB as numbers.
+/// Gives 3.1 million rows back for some, in one batch: less than 4 MiB, which is 37 MB as numbers.
 #[batch]
 pub fn batch_gives_bits(batch: RecordBatch) -> Result<RecordBatch, String> {
     let rows = if batch.num_rows() == 0 { 0 } else { 3_100_000 };
