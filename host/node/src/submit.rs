@@ -12,7 +12,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Blame, Kind, Seed};
 use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit};
-use sandbar_worker::{Binding, Pool, Request, Work};
+use sandbar_worker::{Binding, Request, Work};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
@@ -88,7 +88,6 @@ pub(crate) struct Trainer {
 
 /// What the parts of a running job share.
 struct Running {
-    pool: Arc<Pool>,
     progress: Arc<Progress>,
     steps: Arc<Steps>,
     models: Vec<Arc<Binding>>,
@@ -138,7 +137,6 @@ impl Node {
         }
         let labels = job.train.models.iter().map(|m| m.label().to_owned()).collect();
         let running = Running {
-            pool: self.pool.clone(),
             progress: self.progress.clone(),
             steps: Arc::new(Steps { transforms, pool: self.pool.clone() }),
             models,
@@ -325,14 +323,14 @@ async fn train_partition(
     in_memory: Arc<Semaphore>,
 ) -> Result<Part, NodeError> {
     let _in_memory = in_memory.acquire_owned().await;
-    let pool = running.pool.clone();
+    let pool = running.steps.pool.clone();
     let units = tokio::task::spawn_blocking(move || {
         partitions.units(p, |shape| Ok::<_, NodeError>(UnitInput::reserve(&pool, partitions.schema(), shape)?))
     });
     let units = units.await??;
     let mut part = Part::default();
     let mut done =
-        futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(2 * running.pool.workers());
+        futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(2 * running.steps.pool.workers());
     while let Some((unit, rows, failures)) = done.try_next().await? {
         part.groups += (unit.groups.len() + unit.failed.len()) as u64;
         part.skipped += unit.skipped as u64;
@@ -373,7 +371,7 @@ async fn train_unit(
 async fn fit(running: &Running, mut request: Request, groups: usize) -> Result<Fitted, NodeError> {
     let mut fitted = Fitted::new(groups);
     loop {
-        let called = running.pool.call(request.clone()).await;
+        let called = running.steps.pool.call(request.clone()).await;
         running.progress.log(&request.binding.name, &called.log);
         let completed = match called.result {
             Ok(completed) => completed,
