@@ -35,7 +35,8 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
         };
         // A new column for each batch, as engines make one.
         let mut new = || {
-            black_box(black_box(&a).iter().zip(black_box(&b)).map(|(a, b)| taxi::add(*a, *b)).collect::<Int64Array>());
+            let sums = black_box(&a).iter().zip(black_box(&b)).map(|(a, b)| taxi::add(*a, *b));
+            black_box(Int64Array::from_iter_values(sums));
         };
         let [warm, kept, new] = least_in_turn(effort.time, [&mut warm, &mut kept, &mut new]);
         report.compare(&format!("udf/{name}/warm"), warm * 1e6, "µs", "native", kept * 1e6);
