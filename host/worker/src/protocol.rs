@@ -34,7 +34,7 @@ pub const INLINE_BYTES_MAX: usize = 2 << 10;
 pub(crate) const OBJECT_BYTES_A_BYTE: u64 = 8;
 pub(crate) const OBJECT_BYTES_MIN: u64 = 1 << 20;
 /// Most calls in a message, and most bytes of their inputs.
-pub(crate) const CALLS_MAX: usize = 128;
+pub(crate) const CALLS_MAX: usize = 512;
 pub(crate) const CALLS_BYTES_MAX: usize = 64 << 10;
 /// Parts of an input file start at a multiple of this.
 pub const PART_ALIGNMENT: usize = 4096;

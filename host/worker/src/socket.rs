@@ -15,16 +15,19 @@ use crate::protocol::{FILES_MAX, FRAME_BYTES_MAX};
 
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(FILES_MAX));
 
-/// Serialises a message. Fails when it is over the bound of a frame.
-pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
-    let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
-    if bytes.len() > FRAME_BYTES_MAX {
-        return Err(io::Error::other(format!(
-            "a message of {} bytes is over the bound of {FRAME_BYTES_MAX}",
-            bytes.len()
-        )));
+/// Serialises a message into `buffer`, which is kept from message to message.
+///
+/// # Errors
+/// When it is over the bound of a frame.
+pub(crate) fn frame<'b>(message: &impl Serialize, buffer: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
+    buffer.resize(FRAME_BYTES_MAX, 0);
+    match postcard::to_slice(message, buffer) {
+        Ok(frame) => Ok(frame),
+        Err(postcard::Error::SerializeBufferFull) => {
+            Err(io::Error::other(format!("a message is over the bound of {FRAME_BYTES_MAX} bytes")))
+        }
+        Err(e) => Err(io::Error::other(e)),
     }
-    Ok(bytes)
 }
 
 pub(crate) fn send(socket: impl AsFd, frame: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {

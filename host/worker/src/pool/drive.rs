@@ -135,18 +135,18 @@ impl Driver {
         }
     }
 
-    /// How many messages may be on their way, and how many calls may be in one:
-    /// many while many wait, one when they are few, so that no worker sits on
-    /// calls that another could run.
-    fn depth(&self) -> (usize, usize) {
-        let share = (self.queue.len() + self.again.len()) / (2 * self.options.workers.max(1));
-        (share.clamp(1, SLOTS), (share / SLOTS).clamp(1, self.calls_max))
+    /// How many calls may be on their way: many while many wait, one when they are few, so that no worker sits on calls
+    /// that another could run. Half of them go into a message.
+    fn depth(&self) -> usize {
+        ((self.queue.len() + self.again.len()) / (2 * self.options.workers.max(1))).max(1)
     }
 
     async fn fill(&mut self, link: &mut Link) -> Result<(), End> {
         loop {
-            let (messages, most) = self.depth();
-            let Some(slot) = (0..messages).find(|slot| !self.busy[*slot]) else { return Ok(()) };
+            let depth = self.depth();
+            let most = depth.saturating_sub(self.sent.len()).min((depth / 2).clamp(1, self.calls_max));
+            let slot = self.busy.iter().position(|busy| !busy);
+            let Some(slot) = slot.filter(|_| most > 0) else { return Ok(()) };
             let first = self.sent.len();
             let mut bytes = 0;
             while self.sent.len() - first < most && bytes <= CALLS_BYTES_MAX {

@@ -28,7 +28,9 @@ pub(super) struct Link {
     socket: AsyncFd<OwnedFd>,
     progress: Scratch,
     slots: Vec<Scratch>,
-    buffer: Vec<u8>,
+    /// The last messages that were received and sent.
+    received: Vec<u8>,
+    frame: Vec<u8>,
     programs: HashSet<u32>,
     bindings: HashSet<u64>,
     /// The one asked for last: mostly it is the next as well.
@@ -60,14 +62,15 @@ impl Link {
             socket,
             progress,
             slots,
-            buffer: Vec::new(),
+            received: Vec::new(),
+            frame: Vec::new(),
             programs: HashSet::new(),
             bindings: HashSet::new(),
             last_binding: None,
         };
-        let hello = socket::frame(&ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes })?;
+        let hello = ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes };
         let files: Vec<_> = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd)).collect();
-        send(&link.socket, &hello, &files).await?;
+        send(&link.socket, socket::frame(&hello, &mut link.frame)?, &files).await?;
         match link.receive().await?.0 {
             FromWorker::Ready => Ok(link),
             FromWorker::Done { .. } => Err(io::Error::other("a worker answered before it was ready")),
@@ -79,8 +82,8 @@ impl Link {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    pub(super) async fn send(&self, message: &ToWorker, files: &[BorrowedFd<'_>]) -> io::Result<()> {
-        send(&self.socket, &socket::frame(message)?, files).await
+    pub(super) async fn send(&mut self, message: &ToWorker, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(&self.socket, socket::frame(message, &mut self.frame)?, files).await
     }
 
     /// Sends the function of a binding, unless the worker has it.
@@ -117,7 +120,7 @@ impl Link {
     pub(super) async fn receive(&mut self) -> io::Result<(FromWorker, Option<OwnedFd>)> {
         loop {
             let mut ready = self.socket.readable().await?;
-            match ready.try_io(|socket| socket::receive(socket, &mut self.buffer)) {
+            match ready.try_io(|socket| socket::receive(socket, &mut self.received)) {
                 Ok(Ok(Some((message, files)))) => return Ok((message, files.into_iter().next())),
                 Ok(Ok(None)) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(Err(e)) => return Err(e),

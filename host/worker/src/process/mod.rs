@@ -36,8 +36,8 @@ pub fn run_worker(collectors: Collectors) -> io::Result<()> {
     confine::limit_resources()?;
     let stdin = io::stdin();
     let socket = stdin.as_fd();
-    let mut buffer = Vec::new();
-    let Some((ToWorker::Hello { limits, slots, slot_bytes }, files)) = socket::receive(socket, &mut buffer)? else {
+    let (mut received, mut frame) = (Vec::new(), Vec::new());
+    let Some((ToWorker::Hello { limits, slots, slot_bytes }, files)) = socket::receive(socket, &mut received)? else {
         return Err(io::Error::other("the first message is not a hello"));
     };
     let shared = Shared::open(files, slots, slot_bytes)?;
@@ -46,10 +46,10 @@ pub fn run_worker(collectors: Collectors) -> io::Result<()> {
     let _entered = runtime.enter();
     let engine = Engine::new(&limits).map_err(io::Error::other)?;
     confine::seccomp()?;
-    socket::send(socket, &socket::frame(&FromWorker::Ready)?, &[])?;
+    socket::send(socket, socket::frame(&FromWorker::Ready, &mut frame)?, &[])?;
     let (programs, bindings) = (HashMap::new(), HashMap::new());
-    let mut worker = Worker { engine: &engine, collectors, shared, programs, bindings };
-    while let Some((message, files)) = socket::receive(socket, &mut buffer)? {
+    let mut worker = Worker { engine: &engine, collectors, shared, programs, bindings, frame };
+    while let Some((message, files)) = socket::receive(socket, &mut received)? {
         worker.handle(socket, message, files)?;
     }
     Ok(())
@@ -79,6 +79,8 @@ struct Worker<'e> {
     shared: Shared,
     programs: HashMap<u32, Result<Program, Fault>>,
     bindings: HashMap<u32, Binding>,
+    /// The last message that was sent.
+    frame: Vec<u8>,
 }
 
 struct Binding {
@@ -126,7 +128,8 @@ impl Worker<'_> {
                     }
                 }
                 let file = object.as_ref().map(AsFd::as_fd);
-                socket::send(socket, &socket::frame(&FromWorker::Done { slot, done })?, file.as_slice())
+                let done = FromWorker::Done { slot, done };
+                socket::send(socket, socket::frame(&done, &mut self.frame)?, file.as_slice())
             }
         }
     }
