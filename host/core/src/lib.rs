@@ -13,4 +13,4 @@ pub use fault::{Blame, Code, Fault};
 pub use function::{Function, Kind};
 pub use ids::ComponentId;
 pub use limits::{LOG_BYTES_MAX, Limits};
-pub use seed::{Seed, split_test};
+pub use seed::{Seed, Split};

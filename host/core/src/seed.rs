@@ -52,16 +52,34 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Calls `place(row, is_test)` for each row of a group in order; exactly
-/// `test` of `rows` rows are for testing, each set of them equally likely
-/// (selection sampling: Knuth, The Art of Computer Programming 3.4.2, algorithm S).
-#[inline]
-pub fn split_test(mut seed: Seed, rows: u32, test: u32, mut place: impl FnMut(u32, bool)) {
-    let mut wanted = test.min(rows);
-    for row in 0..rows {
-        let is_test = seed.below(rows - row) < wanted;
-        wanted -= u32::from(is_test);
-        place(row, is_test);
+/// Says of each row of a group, in order, whether it is for testing: of exactly
+/// so many, each set of them equally likely (selection sampling: Knuth, The Art
+/// of Computer Programming 3.4.2, algorithm S).
+#[derive(Debug, Clone, Copy)]
+pub struct Split {
+    seed: Seed,
+    /// Rows that are still to come, and how many of them are for testing.
+    rows: u32,
+    test: u32,
+}
+
+impl Split {
+    /// Of `rows` rows, `test` are for testing; all of them, if there are fewer.
+    pub fn new(seed: Seed, rows: u32, test: u32) -> Split {
+        Split { seed, rows, test: test.min(rows) }
+    }
+}
+
+impl Iterator for Split {
+    type Item = bool;
+
+    #[inline]
+    fn next(&mut self) -> Option<bool> {
+        let behind = self.rows.checked_sub(1)?;
+        let is_test = self.test > 0 && self.seed.below(self.rows) < self.test;
+        self.test -= u32::from(is_test);
+        self.rows = behind;
+        Some(is_test)
     }
 }
 
@@ -70,9 +88,9 @@ mod tests {
     use super::*;
 
     fn chosen(seed: u64, rows: u32, test: u32) -> Vec<u32> {
-        let mut out = Vec::new();
-        split_test(Seed::new(seed), rows, test, |row, is_test| out.extend(is_test.then_some(row)));
-        out
+        let split = Split::new(Seed::new(seed), rows, test);
+        assert_eq!(split.count(), rows as usize);
+        (0..).zip(split).filter_map(|(row, is_test)| is_test.then_some(row)).collect()
     }
 
     #[test]

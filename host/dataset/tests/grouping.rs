@@ -12,7 +12,7 @@ use arrow_array::{
     RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
 };
 use arrow_buffer::NullBuffer;
-use sandbar_core::{Code, Seed, split_test};
+use sandbar_core::{Code, Seed, Split};
 use sandbar_dataset::{
     BlockWriter, DatasetError, Grouper, Grouping, Heap, MemoryBudget, Unit, UnitMemory, UnitShape, describe_key,
 };
@@ -150,9 +150,9 @@ fn naive(files: &[RecordBatch], grouping: &Grouping, seeds: &BTreeMap<String, u6
         let wanted = if rows.len() < 2 || grouping.test == 0.0 { 0 } else { exact.clamp(1, rows.len() as u32 - 1) };
         let (mut train, mut test) = (Rows::new(), Rows::new());
         let seed = Seed::new(seeds.get(&name).copied().unwrap_or_default());
-        split_test(seed, rows.len() as u32, wanted, |row, is_test| {
-            if is_test { test.push(rows[row as usize].clone()) } else { train.push(rows[row as usize].clone()) }
-        });
+        for (row, is_test) in rows.iter().zip(Split::new(seed, rows.len() as u32, wanted)) {
+            if is_test { test.push(row.clone()) } else { train.push(row.clone()) }
+        }
         (name, (train, test))
     };
     groups.into_iter().filter(|(_, rows)| rows.len() >= grouping.min_rows as usize).map(split).collect()

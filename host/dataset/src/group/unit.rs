@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
 use arrow_schema::Schema;
-use sandbar_core::{Code, Seed, split_test};
+use sandbar_core::{Code, Seed, Split};
 
 use super::Shared;
 use super::assign::{GroupKeys, Groups, Piece, too_many};
@@ -171,7 +171,11 @@ pub(super) fn units_of<M: UnitMemory, E: From<DatasetError>>(
     let keys = key_batch(&kept, &groups, shared, key_is_null)?;
     let placed = Placed::new(&kept, &groups, seeds(&keys, shared)?, shared)?;
     let mut memory = placed.units.iter().map(|unit| &unit.shape).map(reserve).collect::<Result<Vec<M>, E>>()?;
-    fill(groups.ids, pieces, &placed, &mut memory, shared);
+    let Placed { units, cursors, nowhere } = placed;
+    let places = places(groups.ids, cursors, nowhere);
+    let mut left_out = vec![0.0; shared.columns.names.len()];
+    fill(&places, pieces, Shelves::new(&units, nowhere, &mut memory, &mut left_out), shared);
+    units.iter().zip(&mut memory).for_each(|(unit, memory)| finish(unit, memory));
     let mut first = 0;
     let unit = |(unit, memory): (Planned, M)| {
         let count = unit.groups.len();
@@ -180,7 +184,7 @@ pub(super) fn units_of<M: UnitMemory, E: From<DatasetError>>(
         let (failed, skipped) = (std::mem::take(&mut failed), std::mem::take(&mut skipped));
         Unit { keys, groups: unit.groups, shape: unit.shape, memory, failed, skipped }
     };
-    Ok(placed.units.into_iter().zip(memory).map(unit).collect())
+    Ok(units.into_iter().zip(memory).map(unit).collect())
 }
 
 /// For each group with values that are no finite numbers, how many of each
@@ -290,19 +294,43 @@ const PAGE_ROWS: u32 = 512;
 /// Where every row goes.
 struct Placed {
     units: Vec<Planned>,
-    /// The place of each row, the rows of a group side by side in file order.
-    places: Vec<u32>,
-    /// For each group by number, where in `places` its rows begin.
-    starts: Vec<u32>,
-    /// The place of rows that are left out.
+    /// For each group by number, where its rows go.
+    cursors: Vec<Cursor>,
+    /// The place of rows that are left out, behind all others.
     nowhere: u32,
+}
+
+/// Where the rows of a group go, one after another.
+#[derive(Clone, Copy)]
+struct Cursor {
+    split: Split,
+    /// The places of the next row to train on and of the next to test on: behind all others in a group that is left out.
+    next: [u32; 2],
+}
+
+impl Cursor {
+    /// The place of the next row.
+    #[inline]
+    fn place(&mut self, nowhere: u32) -> u32 {
+        let is_test = self.split.next() == Some(true);
+        let next = &mut self.next[usize::from(is_test)];
+        let place = nowhere.min(*next);
+        *next = place + 1;
+        place
+    }
+}
+
+/// The place of each row, from its group.
+fn places(mut ids: Vec<u32>, mut cursors: Vec<Cursor>, nowhere: u32) -> Vec<u32> {
+    ids.iter_mut().for_each(|id| *id = cursors[*id as usize].place(nowhere));
+    ids
 }
 
 impl Placed {
     fn new(kept: &[u32], all: &Groups, seeds: Vec<Seed>, shared: &Shared) -> Result<Placed, DatasetError> {
         let (columns, unit_rows) = (shared.columns.names.len(), shared.unit_rows());
-        let mut starts = vec![u32::MAX; all.rows.len()];
-        let mut places = Vec::with_capacity(all.ids.len());
+        let left_out = Cursor { split: Split::new(Seed::new(0), 0, 0), next: [u32::MAX; 2] };
+        let mut cursors = vec![left_out; all.rows.len()];
         let shape = UnitShape { groups: 0, columns, rows: 0, test_rows: 0 };
         let planned = |first| Planned { first, groups: Vec::new(), shape };
         // Those that are left out are told of by the first unit, so there is one.
@@ -322,25 +350,12 @@ impl Placed {
             unit.shape.rows += rows as usize;
             unit.shape.test_rows += test_rows as usize;
             unit.end()?;
-            starts[*id as usize] = places.len() as u32;
             let first = unit.first + first_row;
-            if test_rows == 0 {
-                places.extend(first..first + rows);
-            } else {
-                let (mut train, mut test) = (first, first + train_rows);
-                split_test(seed, rows, test_rows, |_, is_test| {
-                    places.push(if is_test { test } else { train });
-                    test += u32::from(is_test);
-                    train += u32::from(!is_test);
-                });
-            }
+            let split = Split::new(seed, rows, test_rows);
+            cursors[*id as usize] = Cursor { split, next: [first, first + train_rows] };
         }
         let nowhere = units[units.len() - 1].end()?;
-        for (start, rows) in starts.iter_mut().zip(&all.rows).filter(|(start, _)| **start == u32::MAX) {
-            *start = places.len() as u32;
-            places.resize(places.len() + *rows as usize, nowhere);
-        }
-        Ok(Placed { units, places, starts, nowhere })
+        Ok(Placed { units, cursors, nowhere })
     }
 }
 
@@ -367,16 +382,16 @@ struct Shelf<'a> {
 
 impl<'a> Shelves<'a> {
     /// A shelf for each unit, and one for the rows that are left out.
-    fn new<M: UnitMemory>(placed: &Placed, memory: &'a mut [M], left_out: &'a mut [f64]) -> Shelves<'a> {
-        let mut shelves = Vec::with_capacity(placed.units.len() + 1);
+    fn new<M: UnitMemory>(units: &[Planned], nowhere: u32, memory: &'a mut [M], left_out: &'a mut [f64]) -> Shelves<'a> {
+        let mut shelves = Vec::with_capacity(units.len() + 1);
         let mut of_page = Vec::new();
-        let ends = placed.units.iter().skip(1).map(|unit| unit.first).chain([placed.nowhere]);
-        for ((unit, end), memory) in placed.units.iter().zip(ends).zip(memory) {
+        let ends = units.iter().skip(1).map(|unit| unit.first).chain([nowhere]);
+        for ((unit, end), memory) in units.iter().zip(ends).zip(memory) {
             of_page.resize((end / PAGE_ROWS) as usize, shelves.len() as u32);
             shelves.push(Shelf { numbers: memory.room().0, first: unit.first as usize, stride: unit.shape.stride() });
         }
         of_page.push(shelves.len() as u32);
-        shelves.push(Shelf { numbers: left_out, first: placed.nowhere as usize, stride: 1 });
+        shelves.push(Shelf { numbers: left_out, first: nowhere as usize, stride: 1 });
         Shelves { shelves, of_page }
     }
 
@@ -389,28 +404,16 @@ impl<'a> Shelves<'a> {
 }
 
 /// Puts features and target of all rows in their places.
-fn fill<M: UnitMemory>(ids: Vec<u32>, pieces: Vec<Piece>, placed: &Placed, memory: &mut [M], shared: &Shared) {
+fn fill(places: &[u32], pieces: Vec<Piece>, mut shelves: Shelves<'_>, shared: &Shared) {
     let (row_cells, key_cells) = (shared.columns.row_cells(), shared.columns.key_cells());
-    let mut to = ids;
-    let mut next = placed.starts.clone();
-    for id in &mut to {
-        let next = &mut next[*id as usize];
-        *id = placed.places[*next as usize];
-        *next += 1;
-    }
-    let mut left_out = vec![0.0; row_cells - key_cells];
-    let mut shelves = Shelves::new(placed, memory, &mut left_out);
     let mut first = 0;
     for piece in pieces {
-        let to = &to[first..first + piece.rows];
+        let to = &places[first..first + piece.rows];
         first += piece.rows;
         match piece.layout {
             Layout::Wide => fill_piece(&cells::<u64>(&piece.cells), to, row_cells, key_cells, &mut shelves),
             Layout::Narrow { .. } => fill_piece(&cells::<u32>(&piece.cells), to, row_cells, key_cells, &mut shelves),
         }
-    }
-    for (unit, memory) in placed.units.iter().zip(memory) {
-        finish(unit, memory);
     }
 }
 
