@@ -10,11 +10,11 @@ use std::time::Instant;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
-use sandbar_core::{Blame, Kind, Seed};
+use sandbar_core::{Blame, Code, Fault, Kind, Seed};
 use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit};
 use sandbar_worker::{Binding, Request, Work};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::function::{Components, write_whole};
 use crate::input::UnitInput;
@@ -182,7 +182,26 @@ impl Node {
     ) -> Result<(Grouper, SchemaRef), NodeError> {
         let morsels = scan.morsels().len();
         self.progress.enter(Phase::Reading, morsels as u64);
-        // The schema behind the transforms is what they make of no rows.
+        // The first rows are decoded while workers start.
+        let (ready, wait) = watch::channel(None);
+        let all = futures::stream::iter(0..morsels)
+            .map(|morsel| {
+                let read = read_morsel(running.clone(), scan.clone(), morsel, wait.clone());
+                async move { tokio::spawn(read).await? }
+            })
+            .buffer_unordered(self.pool.workers() + 1)
+            .try_collect::<()>();
+        let begun = async {
+            let reading = Arc::new(self.reading(job, running, scan).await?);
+            ready.send_replace(Some(reading.clone()));
+            Ok(reading)
+        };
+        let (reading, ()) = tokio::try_join!(begun, all)?;
+        Ok((reading.grouper.clone(), key_schema(&job.train, &reading.schema)))
+    }
+
+    /// What reading takes: the schema behind the transforms, which is what they make of no rows.
+    async fn reading(&self, job: &Job, running: &Arc<Running>, scan: &Scan) -> Result<Reading, NodeError> {
         let mut empty = running.steps.chunk(1);
         empty.push(RecordBatch::new_empty(scan.schema().clone()))?;
         let schema = empty.run(running.seed_of(0, 0)).await?[0].schema();
@@ -201,23 +220,7 @@ impl Node {
         let budget = MemoryBudget { bytes_max, spill_dir: self.options.spill.clone() };
         let grouper = Grouper::new(grouping.clone(), &schema, scan.files().to_vec(), budget)?;
         let plan = blocks::plan(&grouper, &grouping, &schema);
-        let read = Arc::new(Reading {
-            running: running.clone(),
-            scan: scan.clone(),
-            grouper: grouper.clone(),
-            collecting: plan.and_then(|plan| running.steps.collecting(plan)),
-            schema: schema.clone(),
-        });
-        let concurrent = self.pool.workers() + 1;
-        futures::stream::iter(0..morsels)
-            .map(|morsel| {
-                let read = read.clone();
-                async move { tokio::spawn(async move { read.morsel(morsel).await }).await? }
-            })
-            .buffer_unordered(concurrent)
-            .try_collect::<()>()
-            .await?;
-        Ok((grouper, key_schema(train, &schema)))
+        Ok(Reading { grouper, collecting: plan.and_then(|plan| running.steps.collecting(plan)), schema })
     }
 
     async fn train(
@@ -253,10 +256,8 @@ impl Node {
     }
 }
 
-/// What reading a morsel takes.
+/// What reading takes that is known once the first worker has answered.
 struct Reading {
-    running: Arc<Running>,
-    scan: Arc<Scan>,
     grouper: Grouper,
     /// The last transform, where its worker cuts rows into blocks.
     collecting: Option<Arc<Binding>>,
@@ -264,38 +265,46 @@ struct Reading {
     schema: SchemaRef,
 }
 
-impl Reading {
-    async fn morsel(&self, morsel: usize) -> Result<(), NodeError> {
-        let Reading { running, scan, .. } = self;
-        let file = scan.morsels()[morsel].file;
-        let mut groups = self.grouper.morsel(morsel as u64, file)?;
-        let collected = self.collecting.clone().map(|binding| Collected { binding, argument: file as u64 });
-        let collected = collected.as_ref();
-        // Two calls at a time: one transforms while batches for the next are decoded.
-        let chunks = running.steps.chunks(scan.read(morsel)?);
-        let mut made = chunks
-            .enumerate()
-            .map(|(number, chunk)| async move {
-                let chunk = chunk?;
-                running.progress.rows.fetch_add(chunk.rows() as u64, Relaxed);
-                Ok::<_, NodeError>(chunk.collect(running.seed_of(morsel as u64, number as u64), collected).await?)
-            })
-            .buffered(2);
-        while let Some(made) = made.try_next().await? {
-            match made {
-                Made::Object(object) => groups.push_blocks(&object)?,
-                Made::Batches(batches) => {
-                    for batch in batches {
-                        blocks::same_columns(&batch, &self.schema)?;
-                        groups.push(&batch)?;
-                    }
+/// Reads a morsel; `reading` will be known.
+async fn read_morsel(
+    running: Arc<Running>,
+    scan: Arc<Scan>,
+    morsel: usize,
+    mut reading: watch::Receiver<Option<Arc<Reading>>>,
+) -> Result<(), NodeError> {
+    let running = &running;
+    let mut chunks = Box::pin(running.steps.chunks(scan.read(morsel)?).peekable());
+    chunks.as_mut().peek().await;
+    let reading = reading.wait_for(Option::is_some).await.ok().and_then(|reading| reading.clone());
+    // Without it the job has failed already, of something else.
+    let reading = reading.ok_or_else(|| Fault::new(Code::Host, "reading was stopped"))?;
+    let file = scan.morsels()[morsel].file;
+    let mut groups = reading.grouper.morsel(morsel as u64, file)?;
+    let collected = reading.collecting.clone().map(|binding| Collected { binding, argument: file as u64 });
+    let collected = collected.as_ref();
+    // Two calls at a time: one transforms while batches for the next are decoded.
+    let mut made = chunks
+        .enumerate()
+        .map(|(number, chunk)| async move {
+            let chunk = chunk?;
+            running.progress.rows.fetch_add(chunk.rows() as u64, Relaxed);
+            Ok::<_, NodeError>(chunk.collect(running.seed_of(morsel as u64, number as u64), collected).await?)
+        })
+        .buffered(2);
+    while let Some(made) = made.try_next().await? {
+        match made {
+            Made::Object(object) => groups.push_blocks(&object)?,
+            Made::Batches(batches) => {
+                for batch in batches {
+                    blocks::same_columns(&batch, &reading.schema)?;
+                    groups.push(&batch)?;
                 }
             }
         }
-        groups.finish()?;
-        running.progress.done.fetch_add(1, Relaxed);
-        Ok(())
     }
+    groups.finish()?;
+    running.progress.done.fetch_add(1, Relaxed);
+    Ok(())
 }
 
 impl Running {
