@@ -10,7 +10,7 @@ use serde_json::Value;
 const ROOMS: &[(&str, &[&str])] = &[
     ("sandbar-core", &[]),
     ("sandbar-batch", &[]),
-    ("sandbar-store", &[]),
+    ("sandbar-store", &["sandbar-core"]),
     ("sandbar-sandbox", &["sandbar-core"]),
     ("sandbar-worker", &["sandbar-batch", "sandbar-core", "sandbar-sandbox", "sandbar-store"]),
     ("sandbar-dataset", &["sandbar-core", "sandbar-store"]),

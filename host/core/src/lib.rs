@@ -1,14 +1,16 @@
-//! What every room shares: ids, limits, errors.
+//! What every room shares: ids, limits, errors, seeds, and copies between processes.
 //!
 //! Non-goal: anything with a heavy dependency. This room compiles to every
 //! target and names neither Arrow nor wasmtime.
 
+mod copy;
 mod fault;
 mod function;
 mod ids;
 mod limits;
 mod seed;
 
+pub use copy::{copy_for_others, copy_from_others};
 pub use fault::{Blame, Code, Fault};
 pub use function::{Function, Kind};
 pub use ids::ComponentId;

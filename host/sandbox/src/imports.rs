@@ -1,6 +1,6 @@
 //! The imports of the contract, from guest memory to [`Services`].
 
-use sandbar_core::Code;
+use sandbar_core::{Code, copy_from_others};
 use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, WasmList, WasmStr};
 use wasmtime::{Engine, Error, Result, StoreContextMut};
 
@@ -50,7 +50,7 @@ fn read(store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
     };
     // SAFETY: `to..to+len` was just checked to lie in guest memory, which nothing else refers to while
     // its guest waits for this call; `from` is host memory.
-    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, len) };
+    unsafe { copy_from_others(from.as_ptr(), to, len) };
     Ok(())
 }
 
@@ -72,7 +72,7 @@ fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Resu
         let from = &input.bytes[offset as usize..];
         let from = &from[..len.min(from.len())];
         // SAFETY: as in `read`.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        unsafe { copy_from_others(from.as_ptr(), to, from.len()) };
         return Ok(());
     };
     let address = state.slots.guest_address(to as usize);
