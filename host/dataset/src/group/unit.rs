@@ -382,7 +382,12 @@ struct Shelf<'a> {
 
 impl<'a> Shelves<'a> {
     /// A shelf for each unit, and one for the rows that are left out.
-    fn new<M: UnitMemory>(units: &[Planned], nowhere: u32, memory: &'a mut [M], left_out: &'a mut [f64]) -> Shelves<'a> {
+    fn new<M: UnitMemory>(
+        units: &[Planned],
+        nowhere: u32,
+        memory: &'a mut [M],
+        left_out: &'a mut [f64],
+    ) -> Shelves<'a> {
         let mut shelves = Vec::with_capacity(units.len() + 1);
         let mut of_page = Vec::new();
         let ends = units.iter().skip(1).map(|unit| unit.first).chain([nowhere]);
