@@ -24,12 +24,6 @@ fn give_memory_back() {
 }
 
 fn main() -> ExitCode {
-    // Before anything else: as a worker or compiler this program is not a command.
-    match std::env::args().nth(1).as_deref() {
-        Some(sandbar_node::WORKER_ARGUMENT) => return ended(sandbar_node::run_worker()),
-        Some(sandbar_node::COMPILER_ARGUMENT) => return ended(sandbar_node::run_compiler()),
-        _ => {}
-    }
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     match runtime {
@@ -43,16 +37,6 @@ fn main() -> ExitCode {
         }
         Err(e) => {
             eprintln!("error: this process can't start its threads: {e}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn ended(result: std::io::Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("host (worker): {e}");
             ExitCode::FAILURE
         }
     }
@@ -127,8 +111,7 @@ fn start_node(workers: Option<usize>, memory: Option<u64>, limits: sandbar_node:
         cache: paths::cache_folder(),
         spill: std::env::temp_dir(),
         memory_bytes_max: memory.unwrap_or_else(paths::memory_for_rows),
-        program: std::env::current_exe()
-            .map_err(|e| CliError::Failed(format!("where this program is can't be found out: {e}")))?,
+        worker: paths::worker().map_err(CliError::Failed)?,
         give_memory_back,
     };
     Ok(Node::start(options))

@@ -6,6 +6,18 @@ use std::path::PathBuf;
 const MEMORY_SHARE: f64 = 0.4;
 const MEMORY_FALLBACK_BYTES: u64 = 1 << 30;
 
+/// The program of workers and of the compiler: it is installed beside this one.
+pub(crate) fn worker() -> Result<PathBuf, String> {
+    let this =
+        std::env::current_exe().map_err(|e| format!("where this program is can't be found out: {e}"))?;
+    let worker = this.with_file_name("host-worker");
+    if worker.is_file() {
+        Ok(worker)
+    } else {
+        Err(format!("{} is missing: install `host-worker` beside `host`", worker.display()))
+    }
+}
+
 /// The user's folder for what can be made again.
 pub(crate) fn cache_folder() -> PathBuf {
     let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);

@@ -56,8 +56,8 @@ pub struct NodeOptions {
     pub spill: PathBuf,
     /// Memory for grouped rows before they spill, in bytes.
     pub memory_bytes_max: u64,
-    /// The program that is this host.
-    pub program: PathBuf,
+    /// The program `host-worker`: a worker, or the compiler.
+    pub worker: PathBuf,
     /// Gives memory back that this process's allocator keeps for later: what a job reads with, it does not train with.
     pub give_memory_back: fn(),
 }
@@ -76,9 +76,9 @@ impl Node {
         let pool = Pool::start(PoolOptions {
             workers: options.workers,
             limits: options.limits,
-            program: options.program.clone(),
+            program: options.worker.clone(),
         });
-        let compiler = Compiler::new(options.cache.join("compiled"), options.program.clone());
+        let compiler = Compiler::new(options.cache.join("compiled"), options.worker.clone());
         Node { pool: Arc::new(pool), compiler, options, progress: Arc::new(Progress::default()) }
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, Limits};
-use wasmtime::component::{Component, ComponentExportIndex, InstancePre, Linker, WasmList};
-use wasmtime::{Config, Enabled, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig, Store};
+use wasmtime::component::{Component, ComponentExportIndex, InstancePre, Linker};
+use wasmtime::{Config, Enabled, InstanceAllocationStrategy, Module, OptLevel, PoolingAllocationConfig, Store};
 
 use crate::contract::{GUEST, Shape, check_binary};
 use crate::imports;
@@ -120,37 +120,20 @@ impl Engine {
     }
 }
 
-/// Tells its host the list of one byte at address zero of its memory.
-const PROBE: &str = r#"(component
-    (import "tell" (func $tell (param "byte" (list u8))))
-    (core module $libc (memory (export "memory") 1))
-    (core instance $libc (instantiate $libc))
-    (core func $tell_core (canon lower (func $tell) (memory (core memory $libc "memory"))))
-    (core module $main
-        (import "host" "tell" (func $tell (param i32 i32)))
-        (func (export "run") (call $tell (i32.const 0) (i32.const 1))))
-    (core instance $main (instantiate $main (with "host" (instance (export "tell" (func $tell_core))))))
-    (func (export "run") (canon lift (core func $main "run"))))"#;
+/// `(module (memory (export "m") 1))`: nothing in it has to be compiled.
+const PROBE: &[u8] = b"\0asm\x01\0\0\0\x05\x03\x01\0\x01\x07\x05\x01\x01m\x02\0";
 
 /// Fills every slot of the pool with a probe, and notes where its memory is.
 fn probe_slots(engine: &wasmtime::Engine, sandboxes: u32) -> wasmtime::Result<Slots> {
-    let binary = wat::parse_str(PROBE).map_err(|e| wasmtime::format_err!("{e}"))?;
-    let component = Component::new(engine, binary)?;
-    let mut linker = Linker::<Vec<usize>>::new(engine);
-    linker.root().func_wrap(
-        "tell",
-        |mut store: wasmtime::StoreContextMut<'_, Vec<usize>>, (byte,): (WasmList<u8>,)| {
-            let base = byte.as_le_slice(&store).as_ptr() as usize;
-            store.data_mut().push(base);
-            Ok(())
-        },
-    )?;
-    let mut store = Store::new(engine, Vec::new());
-    for _ in 0..sandboxes {
-        let instance = linker.instantiate(&mut store, &component)?;
-        instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
-    }
-    Ok(Slots::new(std::mem::take(store.data_mut())))
+    let module = Module::new(engine, PROBE)?;
+    let mut store = Store::new(engine, ());
+    let bases = (0..sandboxes).map(|_| {
+        let probe = wasmtime::Instance::new(&mut store, &module, &[])?;
+        let memory = probe.get_memory(&mut store, "m");
+        let memory = memory.ok_or_else(|| wasmtime::format_err!("the probe exports no memory"))?;
+        Ok(memory.data_ptr(&store) as usize)
+    });
+    Ok(Slots::new(bases.collect::<wasmtime::Result<_>>()?))
 }
 
 /// A component ready to be instantiated.

@@ -95,8 +95,8 @@ impl Overlays {
 }
 
 /// Where the pool's slots for linear memories are in this process. wasmtime
-/// tells addresses of lists only, so a probe that passes the list at address
-/// zero is asked once for each slot.
+/// tells them of core modules only, not of components, so each slot is looked
+/// at once with a module in it.
 #[derive(Debug, Default)]
 pub(crate) struct Slots(Vec<usize>);
 

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::process::Command;
 
-/// The argument with which this program compiles standard input to standard output.
-pub const COMPILER_ARGUMENT: &str = "__compiler";
+/// The argument with which `host-worker` compiles standard input to standard output.
+pub const COMPILER_ARGUMENT: &str = "compiler";
 
 /// Largest component.
 const COMPONENT_BYTES_MAX: u64 = 256 << 20;
@@ -63,8 +63,8 @@ pub struct Compiler {
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
 
 impl Compiler {
-    /// A compiler that keeps code in the folder `cache`; `program` is this
-    /// program, which [`COMPILER_ARGUMENT`] makes compile.
+    /// A compiler that keeps code in the folder `cache`; `program` is `host-worker`,
+    /// which [`COMPILER_ARGUMENT`] makes compile.
     pub fn new(cache: PathBuf, program: PathBuf) -> Self {
         Compiler { cache, program }
     }

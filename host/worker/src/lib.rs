@@ -1,6 +1,6 @@
 //! Worker processes: where guests run.
 //!
-//! [`Pool`] starts workers (this program again, with [`WORKER_ARGUMENT`]) and
+//! [`Pool`] starts workers (the program `host-worker`, with [`WORKER_ARGUMENT`]) and
 //! hands them calls; [`run_worker`] is what such a process does. A worker is one
 //! thread, runs one call at a time in a fresh sandbox, and can do nothing but
 //! compute: no files, no network, no new processes ([`confine`]). A call over

@@ -104,7 +104,7 @@ impl Bench {
     fn submit(&self) -> Result<(f64, Summary), Failure> {
         let file = places::data()?.join("job.toml");
         std::fs::write(&file, self.toml()?)?;
-        let mut submit = Command::new(places::host()?);
+        let mut submit = Command::new(places::program("host")?);
         submit.arg("submit").arg(&file).args(["--json", "--quiet"]).current_dir(places::root());
         submit.env("CARGO_TARGET_DIR", places::target()?).stderr(Stdio::inherit());
         let started = Instant::now();

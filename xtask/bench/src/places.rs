@@ -17,13 +17,13 @@ pub fn target() -> Result<PathBuf, Failure> {
     Ok(program.ancestors().nth(2).ok_or("this program is not in a target folder")?.to_owned())
 }
 
-/// The program `host`, built beside this one.
-pub fn host() -> Result<PathBuf, Failure> {
-    let host = std::env::current_exe()?.with_file_name("host");
-    if host.is_file() {
-        Ok(host)
+/// The program `host` or `host-worker`, built beside this one.
+pub fn program(name: &str) -> Result<PathBuf, Failure> {
+    let program = std::env::current_exe()?.with_file_name(name);
+    if program.is_file() {
+        Ok(program)
     } else {
-        Err(format!("{} is missing: `cargo xtask bench` builds it", host.display()).into())
+        Err(format!("{} is missing: `cargo xtask bench` builds it", program.display()).into())
     }
 }
 
@@ -35,7 +35,7 @@ pub fn data() -> Result<PathBuf, Failure> {
 /// Builds a guest's crate, and says where its component is.
 pub fn guest(folder: &str) -> Result<PathBuf, Failure> {
     say(&format!("host build {folder}"));
-    let mut build = Command::new(host()?);
+    let mut build = Command::new(program("host")?);
     build.args(["build", folder]).current_dir(root()).env("CARGO_TARGET_DIR", target()?).stdin(Stdio::null());
     let output = build.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {

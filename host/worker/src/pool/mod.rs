@@ -25,7 +25,7 @@ pub struct PoolOptions {
     pub workers: usize,
     /// The most that a call may ask for.
     pub limits: Limits,
-    /// The program whose [`crate::WORKER_ARGUMENT`] makes it a worker.
+    /// The program `host-worker`, which [`crate::WORKER_ARGUMENT`] makes a worker.
     pub program: PathBuf,
 }
 

@@ -24,8 +24,8 @@ use crate::confine;
 use crate::protocol::{Call, Done, FRAME_BYTES_MAX, FromWorker, Output, ToWorker, progress};
 use crate::socket;
 
-/// The argument with which this program is a worker; its socket is standard input.
-pub const WORKER_ARGUMENT: &str = "__worker";
+/// The argument with which `host-worker` is a worker; its socket is standard input.
+pub const WORKER_ARGUMENT: &str = "worker";
 
 /// Answers of a message are together not much longer than this.
 const DONE_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;

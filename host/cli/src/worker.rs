@@ -1,0 +1,26 @@
+//! `host-worker`: what a node starts for each of its workers, and to compile components.
+//!
+//! A program of its own: it has none of what reads files and parses jobs, which keeps its start short and leaves a
+//! guest that breaks out of its sandbox less to use.
+
+use std::process::ExitCode;
+
+use sandbar_node::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler, run_worker};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let ended = match std::env::args().nth(1).as_deref() {
+        Some(WORKER_ARGUMENT) => run_worker(),
+        Some(COMPILER_ARGUMENT) => run_compiler(),
+        _ => Err(std::io::Error::other("this program is started by `host`")),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("host-worker: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
