@@ -5,7 +5,7 @@ use arrow_buffer::Buffer;
 
 use super::hash::{hash_word, rest, salt};
 use super::keys::KeyKind;
-use super::rows::{Cell, Layout, cells};
+use super::rows::{Cell, Layout, PackedRow, Packing, cells};
 use crate::DatasetError;
 
 /// What one block has for a partition.
@@ -164,6 +164,10 @@ fn by_word(pieces: &[Piece], row_cells: usize, groups: &mut Groups) {
         match piece.layout {
             Layout::Wide => words.assign(piece.file, keys_of(&cells::<u64>(&piece.cells), row_cells, 0)),
             Layout::Narrow { base } => words.assign(piece.file, keys_of(&cells::<u32>(&piece.cells), row_cells, base)),
+            Layout::Packed(packing) if packing.row_bytes() == size_of::<u32>() => {
+                words.assign(piece.file, packed_keys_of(&cells::<u32>(&piece.cells), packing));
+            }
+            Layout::Packed(packing) => words.assign(piece.file, packed_keys_of(&cells::<u64>(&piece.cells), packing)),
         }
     }
     groups.keys = GroupKeys::Words(words.keys);
@@ -172,6 +176,11 @@ fn by_word(pieces: &[Piece], row_cells: usize, groups: &mut Groups) {
 /// The first word of each row.
 fn keys_of<C: Cell>(cells: &[C], row_cells: usize, base: u64) -> impl Iterator<Item = u64> {
     cells.chunks_exact(row_cells).map(move |row| row[0].word(base))
+}
+
+fn packed_keys_of<R: PackedRow>(rows: &[R], packing: Packing) -> impl Iterator<Item = u64> {
+    let key = packing.fields()[0];
+    rows.iter().map(move |row| key.word(*row))
 }
 
 /// Groups of keys of one word.

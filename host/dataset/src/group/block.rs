@@ -119,7 +119,7 @@ impl MorselGrouper {
 /// A block in memory of this process.
 fn in_memory(cut: Cut, sequence: u64, number: u32, file: u32) -> Block {
     let (counts, finite, layout) = (cut.counts().to_vec(), cut.is_finite(), cut.layout());
-    let (row_bytes, key_bytes) = (cut.row_cells() * layout.cell_bytes(), cut.key_bytes().collect::<Vec<_>>());
+    let (row_bytes, key_bytes) = (layout.row_bytes(cut.row_cells()), cut.key_bytes().collect::<Vec<_>>());
     let (mut words, mut keys) = (Words::zeroed(cut.words()), vec![0; key_bytes.iter().sum()]);
     cut.fill(words.as_mut_slice(), &mut keys);
     // Each shelf is some neighbouring partitions.

@@ -16,7 +16,7 @@ use super::block::{NULL_SLOT, SLOTS};
 use super::columns::Columns;
 use super::hash::{hash_bytes, hash_word, partition};
 use super::keys::{KeyKind, converter, encode_words, normalised};
-use super::rows::{Cell, Layout, cells_mut, singles};
+use super::rows::{Cell, Field, Layout, PackedRow, Packing, cells_mut, singles, wholes};
 use crate::DatasetError;
 
 enum BatchKeys {
@@ -73,6 +73,8 @@ pub(super) struct Cut {
     /// Whether the rows of each batch are narrow, and what keys of one word there are.
     narrow: bool,
     words: Range,
+    /// For each column of values that has whole numbers only, the least and the largest.
+    wholes: Vec<Option<(i32, i32)>>,
     counts: Vec<u32>,
     /// Bytes of the keys of each partition, of keys of bytes.
     key_bytes: Vec<usize>,
@@ -157,6 +159,11 @@ impl Cutter {
         let columns = match single {
             Some((range, values)) => {
                 pending.words = pending.words.and(range);
+                for (of_block, column) in pending.wholes.iter_mut().zip(&values) {
+                    let (least, most) = of_block.unzip();
+                    let column = least.and(wholes(column));
+                    *of_block = least.zip(most).zip(column).map(|((a, b), (c, d))| (a.min(c), b.max(d)));
+                }
                 let base = range.least;
                 let narrow = |keys: &Vec<u64>| keys.iter().map(|key| u32::of_word(*key, base)).collect();
                 let keys = if let BatchKeys::Words(keys) = &keys { Some(narrow(keys)) } else { None };
@@ -214,6 +221,7 @@ impl Cut {
             finite: true,
             narrow: true,
             words: Range::NONE,
+            wholes: vec![Some((i32::MAX, i32::MIN)); columns.row_cells() - columns.key_cells()],
             counts: vec![0; SLOTS],
             key_bytes: vec![0; SLOTS],
             key_cells: columns.key_cells(),
@@ -237,12 +245,21 @@ impl Cut {
 
     /// How its rows will lie.
     pub(super) fn layout(&self) -> Layout {
-        if self.narrow && self.words.is_narrow() { Layout::Narrow { base: self.words.least } } else { Layout::Wide }
+        if !self.narrow || !self.words.is_narrow() {
+            return Layout::Wide;
+        }
+        let key = Field::of_range(self.words.least, self.words.most.max(self.words.least));
+        let value = |wholes: &Option<(i32, i32)>| match wholes {
+            Some((least, most)) => Field::of_range(i64::from(*least) as u64, i64::from(*most.max(least)) as u64),
+            None => Field::of_singles(),
+        };
+        let fields: Vec<_> = std::iter::repeat_n(key, self.key_cells).chain(self.wholes.iter().map(value)).collect();
+        Packing::new(&fields).map_or(Layout::Narrow { base: self.words.least }, Layout::Packed)
     }
 
     /// Words of memory that its rows take.
     pub(super) fn words(&self) -> usize {
-        (self.rows * self.row_cells * self.layout().cell_bytes()).div_ceil(size_of::<u64>())
+        (self.rows * self.layout().row_bytes(self.row_cells)).div_ceil(size_of::<u64>())
     }
 
     /// Bytes that the keys of each partition take, of keys of bytes.
@@ -255,6 +272,35 @@ impl Cut {
         match self.layout() {
             Layout::Wide => self.fill_cells::<u64>(0, cells_mut(words), bytes),
             Layout::Narrow { base } => self.fill_cells::<u32>(base, cells_mut(words), bytes),
+            Layout::Packed(packing) if packing.row_bytes() == size_of::<u32>() => {
+                self.fill_packed::<u32>(packing, cells_mut(words));
+            }
+            Layout::Packed(packing) => self.fill_packed::<u64>(packing, cells_mut(words)),
+        }
+    }
+
+    fn fill_packed<R: PackedRow>(self, packing: Packing, rows: &mut [R]) {
+        let mut next = 0;
+        let mut cursors = Vec::with_capacity(SLOTS);
+        for count in &self.counts {
+            cursors.push(next);
+            next += *count as usize;
+        }
+        let (of_key, of_values) = packing.fields().split_at(self.key_cells);
+        let mut packed: Vec<R> = Vec::new();
+        for Pending { slots, columns } in &self.pending {
+            let PendingColumns::Narrow { base, keys, values } = columns else {
+                unreachable!("rows are packed where all of them are narrow")
+            };
+            packed.clear();
+            packed.resize(slots.len(), R::default());
+            of_key.iter().zip(keys).for_each(|(field, keys)| field.put_words(keys, *base, &mut packed));
+            of_values.iter().zip(values).for_each(|(field, values)| field.put_numbers(values, &mut packed));
+            for (slot, row) in slots.iter().zip(&packed) {
+                let cursor = &mut cursors[usize::from(*slot)];
+                rows[*cursor] = *row;
+                *cursor += 1;
+            }
         }
     }
 

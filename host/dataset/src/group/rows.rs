@@ -2,7 +2,8 @@
 //! its key, and then one for each feature and the target.
 //!
 //! Most columns are whole numbers, or have few digits: then half the memory holds
-//! them, and half of it has to be written and read.
+//! them, and half of it has to be written and read. Rows of few whole numbers in
+//! narrow ranges, as ids, counts and seconds are, lie in a word each.
 
 use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 
@@ -13,19 +14,199 @@ pub(super) enum Layout {
     Wide,
     /// Four bytes: what words have over `base`, and numbers that are the same in single precision.
     Narrow { base: u64 },
+    /// All of a row's cells are one word.
+    Packed(Packing),
 }
 
 impl Layout {
-    pub(super) fn cell_bytes(self) -> usize {
+    /// Bytes of a row of so many cells.
+    pub(super) fn row_bytes(self, cells: usize) -> usize {
         match self {
-            Layout::Wide => size_of::<u64>(),
-            Layout::Narrow { .. } => size_of::<u32>(),
+            Layout::Wide => cells * size_of::<u64>(),
+            Layout::Narrow { .. } => cells * size_of::<u32>(),
+            Layout::Packed(packing) => packing.row_bytes,
         }
     }
 }
 
+/// Most cells of a row that are packed.
+pub(super) const FIELDS_MAX: usize = 6;
+
+/// How the cells of a row lie in a word: those of the key first, in the lowest bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Packing {
+    /// Four or eight.
+    row_bytes: usize,
+    cells: usize,
+    fields: [Field; FIELDS_MAX],
+}
+
+/// A cell in the word of its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Field {
+    /// What it holds is over this: a word, or a whole number of 32 bits in two's complement.
+    pub(super) base: u64,
+    /// Its bits, at most 32: of a number in single precision, all of them.
+    pub(super) bits: u32,
+    /// Whether it is a number in single precision.
+    pub(super) single: bool,
+    shift: u32,
+}
+
+impl Packing {
+    /// Of these fields, if a row then takes less than as narrow cells.
+    pub(super) fn new(fields: &[Field]) -> Option<Packing> {
+        let mut packing = Packing { row_bytes: 0, cells: fields.len(), fields: [Field::default(); FIELDS_MAX] };
+        let mut shift = 0;
+        for (to, field) in packing.fields.get_mut(..fields.len())?.iter_mut().zip(fields) {
+            if field.bits > u32::BITS || (field.single && field.bits < u32::BITS) {
+                return None;
+            }
+            *to = Field { shift, ..*field };
+            shift += field.bits;
+        }
+        packing.row_bytes = if shift <= u32::BITS { size_of::<u32>() } else { size_of::<u64>() };
+        (shift <= u64::BITS && packing.row_bytes < fields.len() * size_of::<u32>()).then_some(packing)
+    }
+
+    pub(super) fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// The fields of a row.
+    pub(super) fn fields(&self) -> &[Field] {
+        &self.fields[..self.cells]
+    }
+}
+
+impl Field {
+    /// Of words or whole numbers from `base` to `most`, which is not before it.
+    pub(super) fn of_range(base: u64, most: u64) -> Field {
+        let bits = u64::BITS - most.wrapping_sub(base).leading_zeros();
+        Field { base, bits, single: false, shift: 0 }
+    }
+
+    /// Of numbers in single precision.
+    pub(super) fn of_singles() -> Field {
+        Field { base: 0, bits: u32::BITS, single: true, shift: 0 }
+    }
+
+    /// Puts narrow cells of words over `from` into rows.
+    pub(super) fn put_words<R: PackedRow>(self, cells: &[u32], from: u64, rows: &mut [R]) {
+        let (mask, over) = (self.mask(), from.wrapping_sub(self.base) as u32);
+        // A null is any word.
+        self.put(cells, rows, |cell| cell.wrapping_add(over) & mask);
+    }
+
+    /// Puts narrow cells of numbers into rows.
+    pub(super) fn put_numbers<R: PackedRow>(self, cells: &[u32], rows: &mut [R]) {
+        if self.single {
+            self.put(cells, rows, |cell| cell);
+        } else {
+            let base = self.base as i32;
+            self.put(cells, rows, |cell| whole(cell).wrapping_sub(base) as u32);
+        }
+    }
+
+    #[inline]
+    fn put<R: PackedRow>(self, cells: &[u32], rows: &mut [R], bits: impl Fn(u32) -> u32) {
+        rows.iter_mut().zip(cells).for_each(|(row, cell)| *row = row.with(bits(*cell), self.shift));
+    }
+
+    #[inline]
+    fn mask(self) -> u32 {
+        (1_u64 << self.bits).wrapping_sub(1) as u32
+    }
+
+    /// The word of a row.
+    #[inline]
+    pub(super) fn word<R: PackedRow>(self, row: R) -> u64 {
+        self.base.wrapping_add(u64::from(row.bits(self.shift) & self.mask()))
+    }
+
+    /// The numbers of rows.
+    pub(super) fn numbers<R: PackedRow>(self, rows: &[R], to: &mut [f64]) {
+        let (mask, base) = (self.mask(), self.base as i32);
+        let both = to.iter_mut().zip(rows);
+        if self.single {
+            both.for_each(|(to, row)| *to = row.bits(self.shift).number());
+        } else {
+            both.for_each(|(to, row)| *to = f64::from(base.wrapping_add((row.bits(self.shift) & mask) as i32)));
+        }
+    }
+}
+
+/// A row in a word.
+pub(super) trait PackedRow: Word {
+    /// With these bits as well.
+    fn with(self, bits: u32, shift: u32) -> Self;
+    /// The bits from `shift` on, of which there are fewer than the word has.
+    fn bits(self, shift: u32) -> u32;
+}
+
+impl PackedRow for u32 {
+    #[inline]
+    fn with(self, bits: u32, shift: u32) -> u32 {
+        self | bits.wrapping_shl(shift)
+    }
+
+    #[inline]
+    fn bits(self, shift: u32) -> u32 {
+        self.wrapping_shr(shift)
+    }
+}
+
+impl PackedRow for u64 {
+    #[inline]
+    fn with(self, bits: u32, shift: u32) -> u64 {
+        self | u64::from(bits).wrapping_shl(shift)
+    }
+
+    #[inline]
+    fn bits(self, shift: u32) -> u32 {
+        self.wrapping_shr(shift) as u32
+    }
+}
+
+/// Numbers in single precision from this to its double are whole, and their bits consecutive: half of it added to a
+/// small number rounds it, which takes no conversion that looks for what is too large.
+const WHOLE: f32 = 8_388_608.0;
+/// What is added to numbers from `-WHOLE / 2` to less than `WHOLE / 2`, to be there.
+const MIDDLE: f32 = WHOLE * 1.5;
+
+/// The whole number of a narrow cell that is a small one.
+#[inline]
+fn whole(cell: u32) -> i32 {
+    (f32::from_bits(cell) + MIDDLE).to_bits().wrapping_sub(MIDDLE.to_bits()) as i32
+}
+
+/// The least and the largest of narrow cells, if all are small whole numbers, -0.0 excluded. Of none, the least is the
+/// larger.
+pub(super) fn wholes(cells: &[u32]) -> Option<(i32, i32)> {
+    let (mut least, mut most, mut lost) = (i32::MAX, i32::MIN, 0);
+    // As in `singles`.
+    for cell in cells {
+        let sum = f32::from_bits(*cell) + MIDDLE;
+        lost |= (sum - MIDDLE).to_bits() ^ cell;
+        least = least.min(sum.to_bits() as i32);
+        most = most.max(sum.to_bits() as i32);
+    }
+    if cells.is_empty() {
+        return Some((least, most));
+    }
+    let (first, end) = (WHOLE.to_bits() as i32, (WHOLE * 2.0).to_bits() as i32);
+    let middle = MIDDLE.to_bits() as i32;
+    (lost == 0 && least >= first && most < end).then(|| (least - middle, most - middle))
+}
+
+/// What blocks are made of: any bytes are one.
+pub(super) trait Word: ArrowNativeType {}
+
+impl Word for u32 {}
+impl Word for u64 {}
+
 /// A cell of a row.
-pub(super) trait Cell: ArrowNativeType {
+pub(super) trait Cell: Word {
     fn of_word(word: u64, base: u64) -> Self;
     fn of_number(number: f64) -> Self;
     /// From a narrow cell, of a word over `from`.
@@ -112,14 +293,14 @@ pub(super) fn singles(numbers: &[f64]) -> Option<Vec<u32>> {
     (lost == 0).then_some(cells)
 }
 
-/// The cells of memory that is zero or was written as cells.
-pub(super) fn cells_mut<C: Cell>(memory: &mut [u64]) -> &mut [C] {
+/// The cells, or rows in words, of memory that is zero or was written as such.
+pub(super) fn cells_mut<C: Word>(memory: &mut [u64]) -> &mut [C] {
     // SAFETY: cells are `u64` or `u32`: any bytes are one, and eight bytes are whole cells, aligned.
     unsafe { memory.align_to_mut().1 }
 }
 
-/// Rows as cells.
-pub(super) fn cells<C: Cell>(rows: &Buffer) -> ScalarBuffer<C> {
+/// Rows as cells, or as words.
+pub(super) fn cells<C: Word>(rows: &Buffer) -> ScalarBuffer<C> {
     ScalarBuffer::new(rows.clone(), 0, rows.len() / size_of::<C>())
 }
 

@@ -1,9 +1,10 @@
 //! Blocks as objects: cut where rows come to be, and taken in elsewhere.
 //!
 //! Each part of an object is a block: a magic number, whether each feature and
-//! target is a finite number (1) and cells are narrow (2), the cells of a row, the
-//! base of narrow words, the rows of each partition (all of them u64), and then
-//! the rows, those of a partition side by side.
+//! target is a finite number (1) and cells are narrow (2) or packed (4), the cells
+//! of a row, the base of narrow words, for each packed field its base and its bits
+//! (and 256 where it is a number in single precision), the rows of each partition
+//! (all of them u64), and then the rows, those of a partition side by side.
 //! Only keys of one word travel like this: there are no wrong ones.
 
 use std::io;
@@ -20,15 +21,17 @@ use super::columns::Columns;
 use super::cut::{Cut, Cutter};
 use super::hash::salt;
 use super::keys::KeyKind;
-use super::rows::Layout;
+use super::rows::{FIELDS_MAX, Field, Layout, Packing};
 use super::{Grouping, block_rows};
 use crate::DatasetError;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"SBBLOCK1");
+const MAGIC: u64 = u64::from_le_bytes(*b"SBBLOCK2");
 const FINITE: u64 = 1;
 const NARROW: u64 = 2;
+const PACKED: u64 = 4;
+const SINGLE: u64 = 256;
 /// Words before the rows.
-pub(super) const HEADER_WORDS: usize = 4 + SLOTS;
+pub(super) const HEADER_WORDS: usize = 4 + 2 * FIELDS_MAX + SLOTS;
 /// Objects of fewer bytes are copied: a mapping costs more.
 const MAPPED_MIN: usize = 256 << 10;
 /// Objects that are mapped at a time, about: a process may have some 65,000 mappings.
@@ -70,15 +73,21 @@ pub(super) fn travels(columns: &Columns) -> bool {
 }
 
 fn write(cut: Cut, object: &mut ObjectWriter) -> Result<(), DatasetError> {
-    let (narrow, base) = match cut.layout() {
-        Layout::Wide => (0, 0),
-        Layout::Narrow { base } => (NARROW, base),
+    let layout = cut.layout();
+    let (narrow, base, fields) = match &layout {
+        Layout::Wide => (0, 0, &[][..]),
+        Layout::Narrow { base } => (NARROW, *base, &[][..]),
+        Layout::Packed(packing) => (PACKED, 0, packing.fields()),
     };
     let flags = narrow | if cut.is_finite() { FINITE } else { 0 };
     let written = object.part(HEADER_WORDS + cut.words(), |words| {
         let (header, rows) = words.split_at_mut(HEADER_WORDS);
         header[..4].copy_from_slice(&[MAGIC, flags, cut.row_cells() as u64, base]);
-        header[4..].iter_mut().zip(cut.counts()).for_each(|(word, count)| *word = u64::from(*count));
+        let (packing, counts) = header[4..].split_at_mut(2 * FIELDS_MAX);
+        for (words, field) in packing.chunks_exact_mut(2).zip(fields) {
+            words.copy_from_slice(&[field.base, u64::from(field.bits) | if field.single { SINGLE } else { 0 }]);
+        }
+        counts.iter_mut().zip(cut.counts()).for_each(|(word, count)| *word = u64::from(*count));
         cut.fill(rows, &mut []);
     });
     written.map_err(|e: io::Error| DatasetError::internal(format!("memory for a block: {e}")))
@@ -111,18 +120,24 @@ pub(super) fn read(object: &Object, columns: &Columns, bytes_max: usize) -> Resu
 /// The block at a word, and the word where it ends.
 fn parse(all: &ScalarBuffer<u64>, at: usize, row_cells: usize) -> Option<(Block, usize)> {
     let header = all.get(at..at.checked_add(HEADER_WORDS)?)?;
-    let &[magic, flags, cells_of_row, base, ref counts @ ..] = header else { return None };
-    let layout = if flags & NARROW == 0 { Layout::Wide } else { Layout::Narrow { base } };
-    if magic != MAGIC || flags > (FINITE | NARROW) || cells_of_row != row_cells as u64 {
+    let &[magic, flags, cells_of_row, base, ref rest @ ..] = header else { return None };
+    if magic != MAGIC || cells_of_row != row_cells as u64 {
         return None;
     }
+    let (packing, counts) = rest.split_at(2 * FIELDS_MAX);
+    let layout = match flags & !FINITE {
+        0 => Layout::Wide,
+        NARROW => Layout::Narrow { base },
+        PACKED => Layout::Packed(packed(packing, row_cells)?),
+        _ => return None,
+    };
     let bytes = all.inner();
     let start = (at + HEADER_WORDS) * size_of::<u64>();
     let mut end = start;
     let mut slices = Vec::new();
     for (slot, rows) in counts.iter().enumerate().filter(|(_, rows)| **rows > 0) {
         let rows = u32::try_from(*rows).ok()?;
-        let len = (rows as usize).checked_mul(row_cells * layout.cell_bytes())?;
+        let len = (rows as usize).checked_mul(layout.row_bytes(row_cells))?;
         let next = end.checked_add(len).filter(|next| *next <= bytes.len())?;
         let place = Place::Memory { rows: bytes.slice_with_length(end, len), keys: Buffer::from_vec(Vec::<u8>::new()) };
         slices.push(Slice { slot: slot as u16, rows, place });
@@ -131,6 +146,15 @@ fn parse(all: &ScalarBuffer<u64>, at: usize, row_cells: usize) -> Option<(Block,
     let finite = flags & FINITE > 0;
     let block = Block { sequence: 0, number: 0, file: 0, finite, layout, slices, bytes: end - start };
     Some((block, end.div_ceil(size_of::<u64>())))
+}
+
+fn packed(words: &[u64], cells: usize) -> Option<Packing> {
+    let mut fields = [Field::default(); FIELDS_MAX];
+    for (field, words) in fields.iter_mut().zip(words.chunks_exact(2)) {
+        (field.base, field.single) = (words[0], words[1] & SINGLE > 0);
+        field.bits = u32::try_from(words[1] & !SINGLE).ok()?;
+    }
+    Packing::new(fields.get(..cells)?)
 }
 
 #[cfg(test)]

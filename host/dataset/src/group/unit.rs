@@ -12,7 +12,7 @@ use super::Shared;
 use super::assign::{GroupKeys, Groups, Piece, too_many};
 use super::columns::Unusable;
 use super::keys::{Canonical, KeyKind, converter, decode_words, describe_key, write_file};
-use super::rows::{Cell, Layout, cells};
+use super::rows::{Cell, Field, Layout, PackedRow, cells};
 use crate::DatasetError;
 
 /// Where a group lies in its unit.
@@ -418,6 +418,14 @@ fn fill(places: &[u32], pieces: Vec<Piece>, mut shelves: Shelves<'_>, shared: &S
         match piece.layout {
             Layout::Wide => fill_piece(&cells::<u64>(&piece.cells), to, row_cells, key_cells, &mut shelves),
             Layout::Narrow { .. } => fill_piece(&cells::<u32>(&piece.cells), to, row_cells, key_cells, &mut shelves),
+            Layout::Packed(packing) => {
+                let fields = &packing.fields()[key_cells..];
+                if packing.row_bytes() == size_of::<u32>() {
+                    fill_packed(&cells::<u32>(&piece.cells), to, fields, &mut shelves);
+                } else {
+                    fill_packed(&cells::<u64>(&piece.cells), to, fields, &mut shelves);
+                }
+            }
         }
     }
 }
@@ -453,6 +461,42 @@ fn fill_rows<const N: usize, C: Cell>(
         let (numbers, at, stride) = shelves.at(*to);
         for i in 0..N {
             numbers[at + i * stride] = values[i].number();
+        }
+    }
+}
+
+/// So many rows at a time are taken out of their words.
+const UNPACKED_ROWS: usize = 256;
+
+fn fill_packed<R: PackedRow>(rows: &[R], to: &[u32], fields: &[Field], shelves: &mut Shelves<'_>) {
+    match *fields {
+        [a, b] => fill_packed_rows(rows, to, [a, b], 0, shelves),
+        [a, b, c] => fill_packed_rows(rows, to, [a, b, c], 0, shelves),
+        [a, b, c, d] => fill_packed_rows(rows, to, [a, b, c, d], 0, shelves),
+        _ => {
+            for (column, field) in fields.iter().enumerate() {
+                fill_packed_rows(rows, to, [*field], column, shelves);
+            }
+        }
+    }
+}
+
+/// The columns from `first` on, in one pass over the rows.
+fn fill_packed_rows<const N: usize, R: PackedRow>(
+    rows: &[R],
+    to: &[u32],
+    fields: [Field; N],
+    first: usize,
+    shelves: &mut Shelves<'_>,
+) {
+    let mut values = [[0.0; UNPACKED_ROWS]; N];
+    for (rows, to) in rows.chunks(UNPACKED_ROWS).zip(to.chunks(UNPACKED_ROWS)) {
+        values.iter_mut().zip(fields).for_each(|(values, field)| field.numbers(rows, values));
+        for (row, to) in to.iter().enumerate() {
+            let (numbers, at, stride) = shelves.at(*to);
+            for i in 0..N {
+                numbers[at + (first + i) * stride] = values[i][row];
+            }
         }
     }
 }
