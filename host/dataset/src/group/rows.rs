@@ -180,23 +180,28 @@ fn whole(cell: u32) -> i32 {
     (f32::from_bits(cell) + MIDDLE).to_bits().wrapping_sub(MIDDLE.to_bits()) as i32
 }
 
-/// The least and the largest of narrow cells, if all are small whole numbers, -0.0 excluded. Of none, the least is the
+/// The least and the largest of narrow cells, of finite numbers, if all are small whole ones, -0.0 excluded. Of none, the least is the
 /// larger.
 pub(super) fn wholes(cells: &[u32]) -> Option<(i32, i32)> {
-    let (mut least, mut most, mut lost) = (i32::MAX, i32::MIN, 0);
-    // As in `singles`.
-    for cell in cells {
-        let sum = f32::from_bits(*cell) + MIDDLE;
-        lost |= (sum - MIDDLE).to_bits() ^ cell;
-        least = least.min(sum.to_bits() as i32);
-        most = most.max(sum.to_bits() as i32);
+    /// So many side by side, which vector instructions compare.
+    const LANES: usize = 8;
+    let (mut least, mut most, mut lost) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES], [0; LANES]);
+    let (chunks, rest) = cells.as_chunks::<LANES>();
+    let Some(first) = cells.first() else { return Some((i32::MAX, i32::MIN)) };
+    let mut last = [*first; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    for chunk in chunks.iter().chain([&last]) {
+        for i in 0..LANES {
+            let number = f32::from_bits(chunk[i]);
+            lost[i] |= ((number + MIDDLE) - MIDDLE).to_bits() ^ chunk[i];
+            least[i] = if number < least[i] { number } else { least[i] };
+            most[i] = if number > most[i] { number } else { most[i] };
+        }
     }
-    if cells.is_empty() {
-        return Some((least, most));
-    }
-    let (first, end) = (WHOLE.to_bits() as i32, (WHOLE * 2.0).to_bits() as i32);
-    let middle = MIDDLE.to_bits() as i32;
-    (lost == 0 && least >= first && most < end).then(|| (least - middle, most - middle))
+    let least = least.into_iter().fold(f32::INFINITY, f32::min);
+    let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    let small = -WHOLE / 2.0 <= least && most < WHOLE / 2.0;
+    (small && lost == [0; LANES]).then_some((least as i32, most as i32))
 }
 
 /// What blocks are made of: any bytes are one.
@@ -320,6 +325,99 @@ mod tests {
         }
         for number in [0.1, 16_777_217.0, f64::MAX, 1e-300, f64::from_bits(0x7ff8_5361_6e64_6e75)] {
             assert_eq!(singles(&[1.0, number]), None, "{number}");
+        }
+    }
+
+    #[test]
+    fn small_whole_numbers_are_known() {
+        let cells = |numbers: &[f64]| singles(numbers).expect("singles");
+        let many: Vec<f64> = (-20..300).map(f64::from).collect();
+        for (numbers, expected) in [
+            (&[][..], Some((i32::MAX, i32::MIN))),
+            (&[0.0], Some((0, 0))),
+            (&[5.0, -3.0, 4_194_303.0], Some((-3, 4_194_303))),
+            (&[-4_194_304.0], Some((-4_194_304, -4_194_304))),
+            (&many, Some((-20, 299))),
+            (&many[..27], Some((-20, 6))),
+            (&[-0.0], None),
+            (&[1.0, 0.5], None),
+            (&[4_194_304.0], None),
+            (&[-4_194_305.0], None),
+            (&[16_777_216.0], None),
+        ] {
+            assert_eq!(wholes(&cells(numbers)), expected, "{numbers:?}");
+        }
+    }
+
+    #[test]
+    fn packed_rows_come_back() {
+        // Keys and what they are over, and for each column of values its least and its largest, or none: any of them.
+        type Case<'a> = (&'a [u64], u64, &'a [Option<(i32, i32)>], usize);
+        let cases: [Case<'_>; 7] = [
+            (&[7, 8, 9], 7, &[Some((0, 1)), Some((-5, 500))], 4),
+            (&[u64::MAX - 1, u64::MAX], u64::MAX - 9, &[Some((3, 3)), Some((-4_194_304, 4_194_303))], 4),
+            (&[0, 1 << 20], 0, &[Some((0, 100)), Some((0, 86_400))], 8),
+            (&[0, 255], 0, &[None, Some((-1, 1))], 8),
+            (&[], 0, &[Some((0, 0)), Some((0, 9))], 4),
+            (&[], 0, &[None, Some((0, 9)), Some((0, 9))], 8),
+            (&[1, 2], 1, &[Some((0, 1)), Some((0, 2)), Some((0, 3)), Some((0, 4)), Some((-1, 0))], 4),
+        ];
+        for (keys, base, columns, bytes) in cases {
+            let word = |value: i32| i64::from(value) as u64;
+            let key = keys.iter().max().map(|most| Field::of_range(base, *most));
+            let of = |range: &Option<(i32, i32)>| {
+                range.map_or(Field::of_singles(), |(least, most)| Field::of_range(word(least), word(most)))
+            };
+            let fields: Vec<_> = key.into_iter().chain(columns.iter().map(of)).collect();
+            let packing = Packing::new(&fields).expect("a packing");
+            assert_eq!(packing.row_bytes(), bytes, "{columns:?}");
+            let values: Vec<Vec<f64>> = columns
+                .iter()
+                .map(|range| range.map_or(vec![0.25, -1e9], |(least, most)| vec![f64::from(least), f64::from(most)]))
+                .collect();
+            if bytes == 4 {
+                come_back::<u32>(packing, keys, base, &values);
+            } else {
+                come_back::<u64>(packing, keys, base, &values);
+            }
+        }
+    }
+
+    fn come_back<R: PackedRow + Default>(packing: Packing, keys: &[u64], base: u64, values: &[Vec<f64>]) {
+        let (of_key, of_values) = packing.fields().split_at(usize::from(!keys.is_empty()));
+        let mut rows = vec![R::default(); 2];
+        // Words over another base, as a batch has them.
+        let from = base.wrapping_sub(3);
+        let narrow: Vec<u32> = keys.iter().take(2).map(|key| u32::of_word(*key, from)).collect();
+        of_key.iter().for_each(|field| field.put_words(&narrow, from, &mut rows));
+        for (field, values) in of_values.iter().zip(values) {
+            field.put_numbers(&singles(values).expect("singles"), &mut rows);
+        }
+        for (row, key) in rows.iter().zip(keys) {
+            assert_eq!(of_key[0].word(*row), *key);
+        }
+        for (field, values) in of_values.iter().zip(values) {
+            let mut numbers = [0.0; 2];
+            field.numbers(&rows, &mut numbers);
+            assert_eq!(numbers[..], values[..]);
+        }
+    }
+
+    #[test]
+    fn what_takes_no_less_is_not_packed() {
+        let bits = |bits: u32| Field::of_range(0, (1_u64 << bits) - 1);
+        for (fields, packed) in [
+            (&[bits(32), bits(32)][..], false),
+            (&[bits(16), bits(16)], true),
+            (&[bits(32), bits(32), bits(0)], true),
+            (&[bits(32), bits(32), bits(1)], false),
+            (&[bits(33), bits(1), bits(1)], false),
+            (&[Field { bits: 31, ..Field::of_singles() }, bits(1)], false),
+            (&[bits(1); FIELDS_MAX], true),
+            (&[bits(1); FIELDS_MAX + 1], false),
+            (&[], false),
+        ] {
+            assert_eq!(Packing::new(fields).is_some(), packed, "{fields:?}");
         }
     }
 

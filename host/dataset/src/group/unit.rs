@@ -12,7 +12,7 @@ use super::Shared;
 use super::assign::{GroupKeys, Groups, Piece, too_many};
 use super::columns::Unusable;
 use super::keys::{Canonical, KeyKind, converter, decode_words, describe_key, write_file};
-use super::rows::{Cell, Field, Layout, PackedRow, cells};
+use super::rows::{Cell, FIELDS_MAX, Field, Layout, PackedRow, cells};
 use crate::DatasetError;
 
 /// Where a group lies in its unit.
@@ -411,6 +411,7 @@ impl<'a> Shelves<'a> {
 /// Puts features and target of all rows in their places.
 fn fill(places: &[u32], pieces: Vec<Piece>, mut shelves: Shelves<'_>, shared: &Shared) {
     let (row_cells, key_cells) = (shared.columns.row_cells(), shared.columns.key_cells());
+    let mut unpacked = vec![[0.0; UNPACKED_ROWS]; FIELDS_MAX];
     let mut first = 0;
     for piece in pieces {
         let to = &places[first..first + piece.rows];
@@ -421,9 +422,9 @@ fn fill(places: &[u32], pieces: Vec<Piece>, mut shelves: Shelves<'_>, shared: &S
             Layout::Packed(packing) => {
                 let fields = &packing.fields()[key_cells..];
                 if packing.row_bytes() == size_of::<u32>() {
-                    fill_packed(&cells::<u32>(&piece.cells), to, fields, &mut shelves);
+                    fill_packed(&cells::<u32>(&piece.cells), to, fields, &mut unpacked, &mut shelves);
                 } else {
-                    fill_packed(&cells::<u64>(&piece.cells), to, fields, &mut shelves);
+                    fill_packed(&cells::<u64>(&piece.cells), to, fields, &mut unpacked, &mut shelves);
                 }
             }
         }
@@ -468,35 +469,39 @@ fn fill_rows<const N: usize, C: Cell>(
 /// So many rows at a time are taken out of their words.
 const UNPACKED_ROWS: usize = 256;
 
-fn fill_packed<R: PackedRow>(rows: &[R], to: &[u32], fields: &[Field], shelves: &mut Shelves<'_>) {
-    match *fields {
-        [a, b] => fill_packed_rows(rows, to, [a, b], 0, shelves),
-        [a, b, c] => fill_packed_rows(rows, to, [a, b, c], 0, shelves),
-        [a, b, c, d] => fill_packed_rows(rows, to, [a, b, c, d], 0, shelves),
-        _ => {
-            for (column, field) in fields.iter().enumerate() {
-                fill_packed_rows(rows, to, [*field], column, shelves);
+/// `unpacked` has room for all fields.
+fn fill_packed<R: PackedRow>(
+    rows: &[R],
+    to: &[u32],
+    fields: &[Field],
+    unpacked: &mut [[f64; UNPACKED_ROWS]],
+    shelves: &mut Shelves<'_>,
+) {
+    for (rows, to) in rows.chunks(UNPACKED_ROWS).zip(to.chunks(UNPACKED_ROWS)) {
+        fields.iter().zip(&mut *unpacked).for_each(|(field, numbers)| field.numbers(rows, numbers));
+        match &unpacked[..fields.len()] {
+            [a, b] => fill_columns([a, b], to, 0, shelves),
+            [a, b, c] => fill_columns([a, b, c], to, 0, shelves),
+            [a, b, c, d] => fill_columns([a, b, c, d], to, 0, shelves),
+            columns => {
+                columns.iter().enumerate().for_each(|(first, column)| fill_columns([column], to, first, shelves));
             }
         }
     }
 }
 
 /// The columns from `first` on, in one pass over the rows.
-fn fill_packed_rows<const N: usize, R: PackedRow>(
-    rows: &[R],
+fn fill_columns<const N: usize>(
+    columns: [&[f64; UNPACKED_ROWS]; N],
     to: &[u32],
-    fields: [Field; N],
     first: usize,
     shelves: &mut Shelves<'_>,
 ) {
-    let mut values = [[0.0; UNPACKED_ROWS]; N];
-    for (rows, to) in rows.chunks(UNPACKED_ROWS).zip(to.chunks(UNPACKED_ROWS)) {
-        values.iter_mut().zip(fields).for_each(|(values, field)| field.numbers(rows, values));
-        for (row, to) in to.iter().enumerate() {
-            let (numbers, at, stride) = shelves.at(*to);
-            for i in 0..N {
-                numbers[at + (first + i) * stride] = values[i][row];
-            }
+    let columns = columns.map(|column| &column[..to.len()]);
+    for (row, to) in to.iter().enumerate() {
+        let (numbers, at, stride) = shelves.at(*to);
+        for i in 0..N {
+            numbers[at + (first + i) * stride] = columns[i][row];
         }
     }
 }
