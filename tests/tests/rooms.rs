@@ -13,7 +13,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sandbar-store", &["sandbar-core"]),
     ("sandbar-sandbox", &["sandbar-core"]),
     ("sandbar-worker", &["sandbar-batch", "sandbar-core", "sandbar-sandbox", "sandbar-store"]),
-    ("sandbar-dataset", &["sandbar-core", "sandbar-store"]),
+    ("sandbar-dataset", &["sandbar-core"]),
     (
         "sandbar-node",
         &["sandbar-batch", "sandbar-core", "sandbar-dataset", "sandbar-sandbox", "sandbar-store", "sandbar-worker"],

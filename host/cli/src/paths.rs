@@ -8,8 +8,7 @@ const MEMORY_FALLBACK_BYTES: u64 = 1 << 30;
 
 /// The program of workers and of the compiler: it is installed beside this one.
 pub(crate) fn worker() -> Result<PathBuf, String> {
-    let this =
-        std::env::current_exe().map_err(|e| format!("where this program is can't be found out: {e}"))?;
+    let this = std::env::current_exe().map_err(|e| format!("where this program is can't be found out: {e}"))?;
     let worker = this.with_file_name("host-worker");
     if worker.is_file() {
         Ok(worker)

@@ -19,8 +19,8 @@ mod scan;
 
 pub use error::DatasetError;
 pub use group::{
-    BlockWriter, FailedGroup, Grouper, Grouping, Heap, MemoryBudget, MorselGrouper, Partitions, Unit, UnitGroup,
-    UnitMemory, UnitShape, describe_key, numbers,
+    BlockWriter, FailedGroup, FullBlock, Grouper, Grouping, Heap, MemoryBudget, MorselGrouper, Partitions, Unit,
+    UnitGroup, UnitMemory, UnitShape, describe_key, numbers,
 };
 pub use output::{ParquetOutput, read_metadata};
 pub use scan::{BatchStream, Morsel, Scan, ScanOptions, Source};

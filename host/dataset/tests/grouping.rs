@@ -11,12 +11,12 @@ use arrow_array::{
     Array as _, ArrayRef, BooleanArray, Date32Array, Decimal128Array, Float64Array, Int8Array, Int32Array, Int64Array,
     RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
 };
-use arrow_buffer::NullBuffer;
+use arrow_buffer::{Buffer, NullBuffer};
 use sandbar_core::{Code, Seed, Split};
 use sandbar_dataset::{
-    BlockWriter, DatasetError, Grouper, Grouping, Heap, MemoryBudget, Unit, UnitMemory, UnitShape, describe_key,
+    BlockWriter, DatasetError, FullBlock, Grouper, Grouping, Heap, MemoryBudget, Unit, UnitMemory, UnitShape,
+    describe_key,
 };
-use sandbar_store::ObjectWriter;
 
 /// How rows are taken in.
 #[derive(Debug, Clone, Copy)]
@@ -65,13 +65,19 @@ fn group(files: &[RecordBatch], grouping: &Grouping, way: Way) -> Result<Vec<Vec
             let batches = (0..rows.num_rows()).step_by(way.batch_rows);
             let batches = batches.map(|at| rows.slice(at, way.batch_rows.min(rows.num_rows() - at)));
             if way.elsewhere && grouper.takes_blocks() {
-                // An object for three batches.
+                // Blocks of three batches.
                 for batches in batches.collect::<Vec<_>>().chunks(3) {
-                    let mut object = ObjectWriter::new(usize::MAX).expect("memory");
+                    let mut all: Vec<u64> = Vec::new();
+                    let mut append = |block: FullBlock| -> Result<(), DatasetError> {
+                        let at = all.len();
+                        all.resize(at + block.words(), 0);
+                        block.write(&mut all[at..]);
+                        Ok(())
+                    };
                     let mut blocks = BlockWriter::new(grouping, &rows.schema(), *file as u32)?;
-                    batches.iter().try_for_each(|batch| blocks.push(batch, &mut object))?;
-                    blocks.finish(&mut object)?;
-                    into.push_blocks(&object.seal().expect("an object"))?;
+                    batches.iter().try_for_each(|batch| blocks.push(batch, &mut append))?;
+                    blocks.rest().map_or(Ok(()), &mut append)?;
+                    into.push_blocks(Buffer::from_vec(all))?;
                 }
             } else {
                 batches.into_iter().try_for_each(|batch| into.push(&batch))?;
@@ -292,7 +298,8 @@ fn shapes() {
     check("many features", &[wide], &Grouping { features, target: "c0".to_owned(), ..grouping(&["k"]) });
 }
 
-/// Blocks of narrow rows, and of wide ones for the sake of a number or of a key.
+/// Blocks of rows in words of four and eight bytes, of narrow rows, and of wide ones for the sake of a number or of a
+/// key.
 #[test]
 fn rows_are_what_they_were_however_wide() {
     let (rows, seed) = (30_000, 12);
@@ -311,12 +318,24 @@ fn rows_are_what_they_were_however_wide() {
     let nulls = NullBuffer::from_iter(key.iter().map(|k| k % 7 > 0));
     let null: ArrayRef = Arc::new(Int64Array::new(key.into(), Some(nulls)));
     for (what, key) in [("near", near), ("far", far), ("null", null)] {
-        for (a, b) in [(whole(0.0), whole(0.5)), (whole(0.0), some(0.1)), (some(1e300), whole(-0.0))] {
-            let columns = [("k", key.clone()), ("a", a), ("b", b), ("y", whole(1.0))];
+        for (a, b) in [
+            (whole(0.0), whole(-3.0)),
+            (whole(0.0), some(4_000_000.0)),
+            (whole(0.0), whole(0.5)),
+            (whole(0.5), whole(16_000_000.0)),
+            (whole(0.0), some(0.1)),
+            (some(1e300), whole(-0.0)),
+        ] {
+            let columns =
+                [("k", key.clone()), ("a", a), ("b", b), ("y", whole(1.0)), ("c", whole(9.0)), ("d", whole(0.0))];
             let file = RecordBatch::try_from_iter(columns).expect("a batch");
             let files = [file.clone(), file.slice(100, 20_000)];
-            check(what, &files, &grouping(&["k"]));
-            check(what, &files, &Grouping { per_file: true, ..grouping(&["k"]) });
+            for features in [&["a"][..], &["a", "b"], &["a", "b", "c", "d"], &["a", "b", "c", "d", "y"]] {
+                let features = features.iter().map(|name| (*name).to_owned()).collect();
+                let grouping = Grouping { features, ..grouping(&["k"]) };
+                check(what, &files, &grouping);
+                check(what, &files, &Grouping { per_file: true, ..grouping });
+            }
         }
     }
 }

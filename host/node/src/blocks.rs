@@ -6,9 +6,8 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
 use sandbar_core::{Code, Fault};
-use sandbar_dataset::{BlockWriter, Grouper, Grouping};
-use sandbar_store::ObjectWriter;
-use sandbar_worker::{Collect, PLAN_BYTES_MAX};
+use sandbar_dataset::{BlockWriter, FullBlock, Grouper, Grouping};
+use sandbar_worker::{Collect, Collection, PLAN_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
 /// What a worker has to know of a grouping.
@@ -55,14 +54,18 @@ struct Blocks {
 }
 
 impl Collect for Blocks {
-    fn push(&mut self, batch: &RecordBatch, object: &mut ObjectWriter) -> Result<(), Fault> {
+    fn push(&mut self, batch: &RecordBatch, to: &mut Collection) -> Result<(), Fault> {
         same_columns(batch, &self.schema)?;
-        self.writer.push(batch, object).map_err(Fault::from)
+        self.writer.push(batch, |block| append(block, to))
     }
 
-    fn finish(&mut self, object: &mut ObjectWriter) -> Result<(), Fault> {
-        self.writer.finish(object).map_err(Fault::from)
+    fn finish(&mut self, to: &mut Collection) -> Result<(), Fault> {
+        self.writer.rest().map_or(Ok(()), |block| append(block, to))
     }
+}
+
+fn append(block: FullBlock, to: &mut Collection) -> Result<(), Fault> {
+    to.append(block.words(), |words| block.write(words))
 }
 
 /// Whether a batch that a transform made has the columns that it makes of no rows.

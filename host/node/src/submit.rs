@@ -293,7 +293,7 @@ async fn read_morsel(
         .buffered(2);
     while let Some(made) = made.try_next().await? {
         match made {
-            Made::Object(object) => groups.push_blocks(&object)?,
+            Made::Blocks(blocks) => groups.push_blocks(blocks)?,
             Made::Batches(batches) => {
                 for batch in batches {
                     blocks::same_columns(&batch, &reading.schema)?;

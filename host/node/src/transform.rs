@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, Field, Schema};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, Kind, Seed};
 use sandbar_dataset::BatchStream;
-use sandbar_store::Object;
 use sandbar_worker::{Binding, Completed, Pool, Request, Work};
 
 use crate::function::{Callable, Components, decode};
@@ -49,7 +49,7 @@ pub(crate) struct Steps {
 pub(crate) enum Made {
     Batches(Vec<RecordBatch>),
     /// What a worker collected of the last one's batches.
-    Object(Object),
+    Blocks(Buffer),
 }
 
 /// The last transform, with what its batches are collected by.
@@ -150,7 +150,7 @@ impl Chunk {
     pub(crate) async fn run(self, seed: u64) -> Result<Vec<RecordBatch>, Fault> {
         match self.collect(seed, None).await? {
             Made::Batches(batches) => Ok(batches),
-            Made::Object(_) => Err(Fault::new(Code::Host, "batches were collected that nobody asked for")),
+            Made::Blocks(_) => Err(Fault::new(Code::Host, "batches were collected that nobody asked for")),
         }
     }
 
@@ -164,7 +164,7 @@ impl Chunk {
         loop {
             let seed = Seed::new(seed).with(&(step as u64).to_le_bytes()).value();
             if let Some(collected) = collected.filter(|_| step + 1 == steps.transforms.len()) {
-                return Ok(Made::Object(call.collect(seed, collected).await?));
+                return Ok(Made::Blocks(call.collect(seed, collected).await?));
             }
             let batches = call.run(seed).await?;
             step += 1;
@@ -265,12 +265,11 @@ impl Call {
     }
 
     /// Runs it in a worker, which collects what comes of it.
-    async fn collect(self, seed: u64, collected: &Collected) -> Result<Object, Fault> {
+    async fn collect(self, seed: u64, collected: &Collected) -> Result<Buffer, Fault> {
         let transform = &self.steps.transforms[self.step];
         let payload = self.input.finish().map_err(|fault| fault.of(&transform.udf))?;
         let work = Work::Collect(payload, collected.argument);
-        let completed = self.steps.call(transform, collected.binding.clone(), seed, work).await?;
-        completed.object.ok_or_else(|| Fault::new(Code::Host, "a call without its object").of(&transform.udf))
+        Ok(self.steps.call(transform, collected.binding.clone(), seed, work).await?.collected)
     }
 
     /// Runs it in a worker. Gives one batch at least.

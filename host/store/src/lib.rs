@@ -1,6 +1,6 @@
 //! Objects: immutable bytes in sealed memory files.
 //!
-//! An [`Object`] is written once, or in parts by an [`ObjectWriter`], sealed, and
+//! An [`Object`] is written once, sealed, and
 //! from then on mapped by whoever has its file: no copy is made for a reader, and no
 //! one can change or shrink it under one. [`Segments`] are memory for inputs: each is written by the node, lent
 //! to one call at a time, and used again when the call has ended. [`Scratch`] is
@@ -14,5 +14,5 @@ mod object;
 mod segments;
 
 pub use mapping::{Mapping, Scratch};
-pub use object::{OBJECT_PART_BYTES, Object, ObjectWriter};
+pub use object::Object;
 pub use segments::{Draft, Lent, Part, Segments};

@@ -14,8 +14,6 @@ use rustix::fs::{
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use sandbar_core::{copy_for_others, copy_from_others};
 
-use crate::Object;
-
 /// Bytes of a huge page.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// From so many bytes on a huge page is made for them.
@@ -70,11 +68,6 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps an object.
-    pub fn of(object: &Object) -> io::Result<Mapping> {
-        Mapping::sealed(object.as_fd(), object.bytes())
-    }
-
     /// Maps the first `bytes` of a file that someone else sealed, after checking
     /// that it is sealed and that long.
     pub fn sealed(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Mapping> {
@@ -141,47 +134,6 @@ impl Drop for Mapping {
     }
 }
 
-/// A part of a new file, to be written.
-#[derive(Debug)]
-pub(crate) struct WritableMapping {
-    at: NonNull<u8>,
-    bytes: usize,
-}
-
-impl WritableMapping {
-    /// Maps `bytes` bytes, at least one, of a file that has them and that nobody else has, from the offset `from` on, a
-    /// multiple of [`HUGE_PAGE_BYTES`].
-    pub(crate) fn new(file: BorrowedFd<'_>, from: usize, bytes: usize) -> io::Result<WritableMapping> {
-        let huge = huge_bytes(bytes);
-        let bytes = bytes.max(huge);
-        let at = map(file, from, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
-        // SAFETY: just mapped.
-        unsafe {
-            gather(at, huge);
-            // The small pages of the rest at once, instead of a fault for each. Without them it is slower, not wrong.
-            libc::madvise(at.as_ptr().add(huge).cast(), bytes - huge, libc::MADV_POPULATE_WRITE);
-        }
-        Ok(WritableMapping { at, bytes })
-    }
-
-    /// Its first `count` words.
-    ///
-    /// # Panics
-    /// When there are not as many.
-    pub(crate) fn words(&mut self, count: usize) -> &mut [u64] {
-        assert!(count <= self.bytes / size_of::<u64>(), "{count} words of {} bytes", self.bytes);
-        // SAFETY: in bounds and aligned (mappings start at a page); nobody else has the memory.
-        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr().cast(), count) }
-    }
-}
-
-impl Drop for WritableMapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new`; slices of it can't outlive it.
-        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.bytes) };
-    }
-}
-
 /// How many of `bytes` bytes from the start of a huge page on, or somewhat more, huge pages are made for: all but a
 /// small rest.
 pub(crate) fn huge_bytes(bytes: usize) -> usize {
@@ -205,18 +157,8 @@ unsafe fn gather(at: NonNull<u8>, bytes: usize) {
             first.write_volatile(first.read_volatile());
         }
     }
-    // A process may have turned them off for what is mapped without asking: a worker has.
-    // SAFETY: in bounds; the advice changes no content, and neither do huge pages that are allowed meanwhile.
-    unsafe {
-        let off = libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1;
-        if off {
-            libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0);
-        }
-        libc::madvise(at.as_ptr().cast(), bytes, libc::MADV_COLLAPSE);
-        if off {
-            libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
-        }
-    }
+    // SAFETY: in bounds; the advice changes no content.
+    unsafe { libc::madvise(at.as_ptr().cast(), bytes, libc::MADV_COLLAPSE) };
 }
 
 /// Shared memory that one process writes and another copies from. Its pages

@@ -56,11 +56,9 @@ const ALLOWED: &[libc::c_long] = &[
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 
 /// System calls of a worker with some values of one argument: the number of the argument, and the values.
-/// The allocator names memory that it maps; an object's memory is in huge pages, others' is not.
-const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] = &[
-    (libc::SYS_ioctl, 1, &[PAGEMAP_SCAN]),
-    (libc::SYS_prctl, 0, &[libc::PR_SET_VMA as u64, libc::PR_GET_THP_DISABLE as u64, libc::PR_SET_THP_DISABLE as u64]),
-];
+/// The allocator names memory that it maps.
+const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] =
+    &[(libc::SYS_ioctl, 1, &[PAGEMAP_SCAN]), (libc::SYS_prctl, 0, &[libc::PR_SET_VMA as u64])];
 
 /// Ends with the node; writes no files and no core; opens few files.
 pub(crate) fn limit_resources() -> io::Result<()> {

@@ -10,8 +10,8 @@
 //!
 //! Data does not travel in messages, unless it is small: inputs are memory files
 //! that the node lends to the call and writes no more until it has its answer,
-//! outputs are written into the message's slot, or collected in the worker into a
-//! sealed object.
+//! outputs are written into the message's slot, as they are or as what the worker
+//! collects of them.
 //!
 //! An input file is `body | header | groups | test targets`, each part starting
 //! at a page, or for a scalar or batch function `body | header` of one batch
@@ -29,10 +29,10 @@ pub(crate) const FRAME_BYTES_MAX: usize = 128 << 10;
 pub(crate) const FILES_MAX: usize = 64;
 /// Inputs and outputs up to this many bytes travel in the message.
 pub const INLINE_BYTES_MAX: usize = 2 << 10;
-/// Objects may be this many times as long as what a guest may hand back, and so many bytes besides: a byte may
-/// become a number, and each object has a header.
-pub(crate) const OBJECT_BYTES_A_BYTE: u64 = 8;
-pub(crate) const OBJECT_BYTES_MIN: u64 = 1 << 20;
+/// What is collected may take this many times what a guest may hand back, and so many bytes besides: a byte may
+/// become a number, and there are headers.
+pub(crate) const COLLECTED_BYTES_A_BYTE: u64 = 8;
+pub(crate) const COLLECTED_BYTES_MIN: u64 = 1 << 20;
 /// Most calls in a message, and most bytes of their inputs.
 pub(crate) const CALLS_MAX: usize = 512;
 pub(crate) const CALLS_BYTES_MAX: usize = 64 << 10;
@@ -66,7 +66,6 @@ pub(crate) enum FromWorker {
     Ready,
     /// What came of the first of the calls that the message with this slot asked for, in order: of all
     /// of them, unless they hand back more than a message and one slot hold. The others were not begun.
-    /// File: the object of the last of them, if it made one.
     Done {
         slot: u32,
         done: Vec<Done>,
@@ -114,9 +113,9 @@ pub struct BatchAt {
     pub header_bytes: u64,
 }
 
-/// Longest object that a call under these limits may make of its batches.
-pub(crate) fn object_bytes_max(limits: &Limits) -> u64 {
-    limits.output_bytes_max.saturating_mul(OBJECT_BYTES_A_BYTE).saturating_add(OBJECT_BYTES_MIN)
+/// The most that a call under these limits may make of its batches.
+pub(crate) fn collected_bytes_max(limits: &Limits) -> u64 {
+    limits.output_bytes_max.saturating_mul(COLLECTED_BYTES_A_BYTE).saturating_add(COLLECTED_BYTES_MIN)
 }
 
 /// Where the groups of a training or prediction call are in its input file.
@@ -156,7 +155,7 @@ pub enum Work {
     /// Runs a scalar or batch function over each batch.
     Process(Payload),
     /// Runs a batch function over each batch, and collects what it hands back by the binding's plan and this
-    /// argument into an object.
+    /// argument.
     Collect(Payload, u64),
     /// Fits groups, and scores them on their test rows.
     Fit(Payload, Groups),
@@ -187,8 +186,6 @@ pub enum Payload {
 pub(crate) struct Done {
     pub result: Result<(), Fault>,
     pub output: Output,
-    /// Length of the object that it made of its batches.
-    pub object: Option<u64>,
     /// Length of the log behind the output's data, as postcard.
     pub log_bytes: u64,
     /// Most linear memory of its sandbox, in bytes.

@@ -54,7 +54,8 @@ struct Calls {
 
 impl Calls {
     async fn new(component: &Path, function: u32, workers: usize) -> Result<Calls, Failure> {
-        let (limits, program) = (Limits { output_bytes_max: 1 << 20, ..Limits::default() }, places::program("host-worker")?);
+        let (limits, program) =
+            (Limits { output_bytes_max: 1 << 20, ..Limits::default() }, places::program("host-worker")?);
         let compiler = Compiler::new(places::data()?.join("compiled"), program.clone());
         let compiled = Arc::new(compiler.compile(&std::fs::read(component)?).await?);
         let binding = Binding::new(compiled, function, "{}".to_owned(), limits, "bench-guest#nothing".to_owned())?;

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
-use sandbar_store::Object;
 
 use super::Shared;
 use super::cut::{Cut, Cutter};
 use super::hash::{PARTITIONS, salt};
 use super::region::Words;
 use super::rows::Layout;
-use super::sealed;
+use super::wire;
 use crate::DatasetError;
 
 /// Partitions of a block: those that keys are hashed to, and one for a null
@@ -92,9 +91,9 @@ impl MorselGrouper {
 
     /// Takes the next rows of the morsel as [`crate::BlockWriter`] made blocks of them, for the same grouping and
     /// file. As `push` otherwise.
-    pub fn push_blocks(&mut self, object: &Object) -> Result<(), DatasetError> {
+    pub fn push_blocks(&mut self, blocks: Buffer) -> Result<(), DatasetError> {
         self.rest()?;
-        for mut block in sealed::read(object, &self.shared.columns, self.shared.budget.bytes_max)? {
+        for mut block in wire::read(blocks, &self.shared.columns)? {
             (block.sequence, block.number, block.file) = (self.sequence, self.number, self.file);
             self.shared.add(block)?;
             self.number += 1;

@@ -99,11 +99,11 @@ impl Cutter {
     }
 
     /// Takes the next rows, and gives away each block that is full.
-    pub(super) fn push(
+    pub(super) fn push<E: From<DatasetError>>(
         &mut self,
         batch: &RecordBatch,
-        mut full: impl FnMut(Cut) -> Result<(), DatasetError>,
-    ) -> Result<(), DatasetError> {
+        mut full: impl FnMut(Cut) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.columns.check(batch)?;
         let mut at = 0;
         while at < batch.num_rows() {
@@ -267,7 +267,7 @@ impl Cut {
         self.key_bytes.iter().map(|bytes| padded(*bytes))
     }
 
-    /// Puts the rows in place, the partitions in their order. The memory is zero.
+    /// Puts the rows in place, the partitions in their order: writes all of the memory that they take.
     pub(super) fn fill(self, words: &mut [u64], bytes: &mut [u8]) {
         match self.layout() {
             Layout::Wide => self.fill_cells::<u64>(0, cells_mut(words), bytes),

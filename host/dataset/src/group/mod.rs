@@ -19,9 +19,9 @@ mod keys;
 mod partition;
 mod region;
 mod rows;
-mod sealed;
 mod spill;
 mod unit;
+mod wire;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,8 +34,8 @@ use columns::Columns;
 pub use columns::numbers;
 pub use keys::describe_key;
 pub use partition::Partitions;
-pub use sealed::BlockWriter;
 pub use unit::{FailedGroup, Heap, Unit, UnitGroup, UnitMemory, UnitShape};
+pub use wire::{BlockWriter, FullBlock};
 
 use crate::DatasetError;
 
@@ -51,7 +51,7 @@ const BLOCKS_MIN: usize = 32;
 
 /// Rows of a block, where blocks may take so many bytes together.
 fn block_rows(columns: &Columns, bytes_max: usize) -> usize {
-    let bytes = BLOCK_BYTES.min(bytes_max / BLOCKS_MIN).saturating_sub(sealed::HEADER_WORDS * 8);
+    let bytes = BLOCK_BYTES.min(bytes_max / BLOCKS_MIN).saturating_sub(wire::HEADER_WORDS * 8);
     (bytes / (columns.row_cells() * 8)).max(BLOCK_ROWS_MIN)
 }
 
@@ -160,7 +160,7 @@ impl Grouper {
 
     /// Whether rows can come as the blocks of a [`BlockWriter`]: when the key is one column of a number, or none.
     pub fn takes_blocks(&self) -> bool {
-        sealed::travels(&self.shared.columns)
+        wire::travels(&self.shared.columns)
     }
 
     /// Begins a morsel: `sequence` says where its rows belong among those of

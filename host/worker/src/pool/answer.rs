@@ -1,23 +1,19 @@
 //! What a worker says a call handed back, checked: the worker may have been taken over by its guest.
 
-use std::os::fd::OwnedFd;
-
 use arrow_array::RecordBatch;
 use arrow_buffer::{Buffer, MutableBuffer};
 use sandbar_core::{Code, Fault, Limits};
-use sandbar_store::{Object, Scratch};
+use sandbar_store::Scratch;
 
 use super::{Called, Completed, LogLine};
 use crate::batches::{BatchReader, malformed};
-use crate::process::BATCH_PREFIX_BYTES;
-use crate::protocol::{INLINE_BYTES_MAX, Output, Work, object_bytes_max};
+use crate::process::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES};
+use crate::protocol::{INLINE_BYTES_MAX, Output, Work, collected_bytes_max};
 
 /// What a worker says it handed back.
 pub(super) struct Delivered<'a> {
     /// Where it is.
     pub output: &'a Output,
-    /// The length of an object that was made of it, and its file.
-    pub object: Option<(u64, OwnedFd)>,
     /// How much of the output's end is the log.
     pub log_bytes: u64,
 }
@@ -30,22 +26,24 @@ pub(super) fn unpack(
     delivered: Delivered<'_>,
     result: Result<(), Fault>,
 ) -> Called {
-    let Delivered { output, object, log_bytes } = delivered;
+    let Delivered { output, log_bytes } = delivered;
     let nothing = log_bytes == 0 && matches!(output, Output::Inline(bytes) if bytes.is_empty());
-    if nothing && !matches!(work, Work::Describe | Work::Collect(..)) {
+    if nothing && !matches!(work, Work::Describe) {
         return Called { log: Vec::new(), result: result.map(|()| Completed::default()) };
     }
-    match opened(slot, output, log_bytes) {
-        Ok((data, end, log)) => {
-            Called { log, result: result.and_then(|()| completed(work, limits, &data, end, object)) }
-        }
+    let most = match work {
+        Work::Collect(..) => collected_bytes_max(limits),
+        _ => limits.output_bytes_max,
+    };
+    match opened(slot, output, most.saturating_add(LOG_SPACE_BYTES), log_bytes) {
+        Ok((data, end, log)) => Called { log, result: result.and_then(|()| completed(work, &data, end)) },
         Err(malformed) => Called::from(result.err().unwrap_or(malformed)),
     }
 }
 
 /// An output, where its data ends, and the log behind.
-fn opened(slot: &Scratch, output: &Output, log_bytes: u64) -> Result<(Buffer, usize, Vec<LogLine>), Fault> {
-    let data = fetch(slot, output)?;
+fn opened(slot: &Scratch, output: &Output, most: u64, log_bytes: u64) -> Result<(Buffer, usize, Vec<LogLine>), Fault> {
+    let data = fetch(slot, output, most)?;
     let end = usize::try_from(log_bytes)
         .ok()
         .and_then(|log| data.len().checked_sub(log))
@@ -54,43 +52,28 @@ fn opened(slot: &Scratch, output: &Output, log_bytes: u64) -> Result<(Buffer, us
     Ok((data, end, log))
 }
 
-fn completed(
-    work: &Work,
-    limits: &Limits,
-    data: &Buffer,
-    end: usize,
-    object: Option<(u64, OwnedFd)>,
-) -> Result<Completed, Fault> {
+fn completed(work: &Work, data: &Buffer, end: usize) -> Result<Completed, Fault> {
     Ok(match work {
         Work::Describe => {
             let functions = postcard::from_bytes(&data[..end]).map_err(malformed)?;
             Completed { functions, ..Completed::default() }
         }
-        Work::Collect(..) => {
-            let (bytes, file) = object.ok_or_else(|| malformed("it made no object of its batches"))?;
-            if bytes > object_bytes_max(limits) {
-                return Err(malformed(format!("an object of {bytes} bytes")));
-            }
-            let object = Object::open(file, bytes).map_err(malformed)?;
-            Completed { object: Some(object), ..Completed::default() }
-        }
+        Work::Collect(..) => Completed { collected: data.slice_with_length(0, end), ..Completed::default() },
         _ => Completed { batches: batches(data, end)?, ..Completed::default() },
     })
 }
 
-/// Copies a call's output out of shared memory, before anyone looks at it.
-fn fetch(slot: &Scratch, output: &Output) -> Result<Buffer, Fault> {
+/// Copies a call's output, of `most` bytes at most, out of shared memory, before anyone looks at it.
+fn fetch(slot: &Scratch, output: &Output, most: u64) -> Result<Buffer, Fault> {
     match output {
         Output::Inline(bytes) if bytes.len() <= INLINE_BYTES_MAX => Ok(aligned(bytes)),
         Output::Inline(bytes) => {
             Err(Fault::new(Code::Host, format!("a worker sent {} bytes in a message", bytes.len())))
         }
         Output::Slot(bytes) => {
-            let Some(bytes) = usize::try_from(*bytes).ok().filter(|b| *b <= slot.bytes()) else {
-                return Err(Fault::new(
-                    Code::Host,
-                    format!("a worker claims {bytes} bytes of output in a slot of {}", slot.bytes()),
-                ));
+            let most = usize::try_from(most).unwrap_or(usize::MAX).min(slot.bytes());
+            let Some(bytes) = usize::try_from(*bytes).ok().filter(|bytes| *bytes <= most) else {
+                return Err(Fault::new(Code::Host, format!("a worker claims {bytes} bytes of output of {most}")));
             };
             let mut copy = MutableBuffer::with_capacity(bytes);
             // SAFETY: its capacity, of bytes that need not be initialised.
@@ -144,14 +127,12 @@ fn batches(data: &Buffer, end: usize) -> Result<Vec<RecordBatch>, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
     use std::sync::Arc;
 
     use arrow_array::{ArrayRef, Float64Array, StringArray};
     use proptest::collection::vec;
     use proptest::prelude::*;
     use sandbar_sandbox::Level;
-    use sandbar_store::ObjectWriter;
 
     use super::*;
     use crate::process::Outcome;
@@ -196,7 +177,7 @@ mod tests {
         for (rows, log) in [(&[][..], false), (&[], true), (&[3], false), (&[0, 700, 1], true), (&[900, 900], false)] {
             let (slot, output, log_bytes) = delivered(rows, log);
             let unpack = |result| {
-                let delivered = Delivered { output: &output, object: None, log_bytes };
+                let delivered = Delivered { output: &output, log_bytes };
                 unpack(&process(), &Limits::default(), &slot, delivered, result)
             };
             let failed = unpack(Err(malformed("on purpose")));
@@ -214,31 +195,23 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_sealed_and_bounded() {
-        let work = Work::Collect(Payload::Inline { header: Vec::new(), body: Vec::new() }, 0);
-        let limits = Limits { output_bytes_max: 1, ..Limits::default() };
-        let file = |object: &dyn AsFd| object.as_fd().try_clone_to_owned().unwrap();
-        let (object, open) = (Object::new(&[1; 100]).unwrap(), Scratch::new(4096).unwrap());
-        let most = object_bytes_max(&limits);
-        let large = {
-            let mut writer = ObjectWriter::new(usize::MAX).unwrap();
-            writer.part(most as usize / 8 + 1, |_| ()).unwrap();
-            writer.seal().unwrap()
-        };
-        for (object, result, expected) in [
-            (Some((100, file(&object))), Ok(()), Ok(100)),
-            (Some((most, file(&large))), Ok(()), Ok(most)),
-            (Some((most + 1, file(&large))), Ok(()), Err("an object of ")),
-            (Some((101, file(&object))), Ok(()), Err("shorter than was said")),
-            (Some((100, file(&open))), Ok(()), Err("not sealed")),
-            (None, Ok(()), Err("it made no object")),
-            (Some((100, file(&object))), Err(malformed("on purpose")), Err("on purpose")),
+    fn what_is_collected_is_bounded() {
+        let payload = || Payload::Inline { header: Vec::new(), body: Vec::new() };
+        let limits = Limits { output_bytes_max: 1000, ..Limits::default() };
+        let (collected, other) = (collected_bytes_max(&limits) + LOG_SPACE_BYTES, 1000 + LOG_SPACE_BYTES);
+        let slot = Scratch::new(collected as usize + 10).unwrap();
+        slot.write(0, b"something");
+        for (work, bytes, log_bytes, expected) in [
+            (Work::Collect(payload(), 0), 9, 0, Ok(&b"something"[..])),
+            (Work::Collect(payload(), 0), 0, 0, Ok(b"")),
+            (Work::Collect(payload(), 0), collected + 1, 0, Err(format!("claims {} bytes", collected + 1))),
+            (Work::Collect(payload(), 0), 9, 10, Err("its log is longer".to_owned())),
+            (Work::Process(payload()), other + 1, 0, Err(format!("claims {} bytes", other + 1))),
         ] {
-            let delivered = Delivered { output: &Output::Inline(Vec::new()), object, log_bytes: 0 };
-            let called = unpack(&work, &limits, &open, delivered, result);
-            match (called.result, expected) {
-                (Ok(completed), Ok(bytes)) => assert_eq!(completed.object.unwrap().bytes(), bytes),
-                (Err(fault), Err(words)) => assert!(fault.message.contains(words), "{fault}"),
+            let delivered = Delivered { output: &Output::Slot(bytes), log_bytes };
+            match (unpack(&work, &limits, &slot, delivered, Ok(())).result, expected) {
+                (Ok(completed), Ok(bytes)) => assert_eq!(completed.collected.as_slice(), bytes),
+                (Err(fault), Err(words)) => assert!(fault.message.contains(&words), "{fault}"),
                 (got, expected) => panic!("{got:?} instead of {expected:?}"),
             }
         }
@@ -272,8 +245,8 @@ mod tests {
                 (Some(claim), _) => log_bytes = claim >> (claim % 64),
                 (None, _) => {}
             }
-            for work in [process(), fit(), Work::Describe] {
-                let delivered = Delivered { output: &output, object: None, log_bytes };
+            for work in [process(), fit(), Work::Describe, Work::Collect(Payload::Inline { header: Vec::new(), body: Vec::new() }, 0)] {
+                let delivered = Delivered { output: &output, log_bytes };
                 if let Ok(completed) = unpack(&work, &Limits::default(), &slot, delivered, Ok(())).result {
                     for column in completed.batches.iter().flat_map(RecordBatch::columns) {
                         column.to_data().validate_full().unwrap();

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -117,11 +117,11 @@ impl Driver {
             tokio::select! {
                 biased;
                 message = link.receive() => match message? {
-                    (FromWorker::Done { slot, done }, file) => {
-                        self.settle(link, slot as usize, done, file)?;
+                    FromWorker::Done { slot, done } => {
+                        self.settle(link, slot as usize, done)?;
                         watch = Watch::new();
                     }
-                    (FromWorker::Ready, _) => return Err(io::Error::other("it is ready a second time").into()),
+                    FromWorker::Ready => return Err(io::Error::other("it is ready a second time").into()),
                 },
                 _ = tick.tick() => {
                     let (id, ..) = link.progress();
@@ -182,7 +182,7 @@ impl Driver {
     }
 
     /// Takes the answers of a message, of which those not begun are to be sent again.
-    fn settle(&mut self, link: &Link, slot: usize, done: Vec<Done>, mut file: Option<OwnedFd>) -> Result<(), End> {
+    fn settle(&mut self, link: &Link, slot: usize, done: Vec<Done>) -> Result<(), End> {
         let wrong = || io::Error::other("it answers other calls than it was sent");
         let first = self.sent.iter().position(|s| s.slot == slot).ok_or_else(wrong)?;
         let count = self.sent.range(first..).take_while(|s| s.slot == slot).count();
@@ -196,8 +196,7 @@ impl Driver {
         for (sent, done) in all.drain(..done.len()).zip(done) {
             let mut item = sent.item;
             let taken = if let Output::Slot(bytes) = done.output { bytes as usize } else { 0 };
-            let object = done.object.zip(file.take_if(|_| done.object.is_some()));
-            let delivered = Delivered { output: &done.output, object, log_bytes: done.log_bytes };
+            let delivered = Delivered { output: &done.output, log_bytes: done.log_bytes };
             let Request { work, binding, .. } = &item.request;
             let mut called = unpack(work, &binding.limits, link.slot(slot), delivered, done.result);
             if let Ok(completed) = &mut called.result {

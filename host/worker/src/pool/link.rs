@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 use super::{Binding, PoolOptions};
 use crate::WORKER_ARGUMENT;
 use crate::process::LOG_SPACE_BYTES;
-use crate::protocol::{FromWorker, ToWorker, progress};
+use crate::protocol::{FromWorker, ToWorker, collected_bytes_max, progress};
 use crate::socket;
 
 /// Output slots of a worker: how many messages with calls may be on their way to it.
@@ -44,7 +44,7 @@ impl Link {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let progress = Scratch::new(progress::BYTES)?;
-        let slot_bytes = options.limits.output_bytes_max + LOG_SPACE_BYTES;
+        let slot_bytes = collected_bytes_max(&options.limits).saturating_add(LOG_SPACE_BYTES);
         let slots = (0..SLOTS).map(|_| Scratch::new(slot_bytes as usize)).collect::<io::Result<Vec<_>>>()?;
         let child = Command::new(&options.program)
             .arg(WORKER_ARGUMENT)
@@ -71,7 +71,7 @@ impl Link {
         let hello = ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes };
         let files: Vec<_> = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd)).collect();
         send(&link.socket, socket::frame(&hello, &mut link.frame)?, &files).await?;
-        match link.receive().await?.0 {
+        match link.receive().await? {
             FromWorker::Ready => Ok(link),
             FromWorker::Done { .. } => Err(io::Error::other("a worker answered before it was ready")),
         }
@@ -116,12 +116,12 @@ impl Link {
         self.send(&message, &[]).await
     }
 
-    /// The next message, and its file if it has one. An error when the worker is gone.
-    pub(super) async fn receive(&mut self) -> io::Result<(FromWorker, Option<OwnedFd>)> {
+    /// The next message. An error when the worker is gone.
+    pub(super) async fn receive(&mut self) -> io::Result<FromWorker> {
         loop {
             let mut ready = self.socket.readable().await?;
             match ready.try_io(|socket| socket::receive(socket, &mut self.received)) {
-                Ok(Ok(Some((message, files)))) => return Ok((message, files.into_iter().next())),
+                Ok(Ok(Some((message, _)))) => return Ok(message),
                 Ok(Ok(None)) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(Err(e)) => return Err(e),
                 Err(_would_block) => {}

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
 use sandbar_core::{Code, Fault, Function, Limits};
-use sandbar_store::{Draft, Object, Segments};
+use sandbar_store::{Draft, Segments};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::compiler::Compiled;
@@ -121,8 +122,8 @@ pub struct LogLine {
 pub struct Completed {
     /// The batches it handed back, checked.
     pub batches: Vec<RecordBatch>,
-    /// What its batches were collected into, for [`Work::Collect`].
-    pub object: Option<Object>,
+    /// What its batches were collected into, for [`Work::Collect`]: what a worker says, which may be anything.
+    pub collected: Buffer,
     /// What it described, for [`Work::Describe`].
     pub functions: Vec<Function>,
     /// Groups that took a worker's life, each with why.

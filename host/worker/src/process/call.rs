@@ -10,7 +10,7 @@ use sandbar_sandbox::{Input, Level, NoServices, Program, Refusal, Services};
 use sandbar_store::Scratch;
 
 use super::Binding;
-use super::collect::{Collecting, Collectors};
+use super::collect::Collectors;
 use super::fit;
 use super::input::CallInput;
 use super::outcome::Outcome;
@@ -31,7 +31,7 @@ pub(super) fn run(
             process(program, binding, call, CallInput::open(payload, file)?, progress, outcome)
         }
         WireWork::Collect(payload, argument) => {
-            outcome.collect(Collecting::new(collectors(&binding.plan, *argument)?, &binding.limits)?);
+            outcome.collect(collectors(&binding.plan, *argument)?)?;
             process(program, binding, call, CallInput::open(payload, file)?, progress, outcome)?;
             outcome.collected()
         }

@@ -1,50 +1,79 @@
-//! Batches of a call that become an object here, instead of travelling to the node.
+//! Batches of a call that become something else here, instead of travelling to the node as they are.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use arrow_buffer::Buffer;
+use arrow_buffer::{Buffer, ToByteSlice as _};
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::Refusal;
-use sandbar_store::{Object, ObjectWriter};
+use sandbar_store::Scratch;
 
 use crate::batches::BatchReader;
-use crate::protocol::{OBJECT_BYTES_A_BYTE, object_bytes_max};
+use crate::protocol::{COLLECTED_BYTES_A_BYTE, collected_bytes_max};
 
-/// Makes an object of the batches of a call. It runs in a worker, confined like its guests.
+/// Makes something of the batches of a call. It runs in a worker, confined like its guests.
 pub trait Collect: Send {
     /// Takes the next batch. It lies in the memory of the guest, which goes on to change it: nothing that
     /// shares its buffers may be kept, or this process ends.
     ///
     /// # Errors
-    /// When it is none of those that were expected, or there is no memory.
-    fn push(&mut self, batch: &RecordBatch, object: &mut ObjectWriter) -> Result<(), Fault>;
+    /// When it is none of those that were expected, and those of `to`.
+    fn push(&mut self, batch: &RecordBatch, to: &mut Collection) -> Result<(), Fault>;
 
     /// There are no more.
     ///
     /// # Errors
-    /// When there is no memory.
-    fn finish(&mut self, object: &mut ObjectWriter) -> Result<(), Fault>;
+    /// Those of `to`.
+    fn finish(&mut self, to: &mut Collection) -> Result<(), Fault>;
 }
 
 /// What collects the batches of a call of [`crate::Work::Collect`], from its binding's plan and its argument.
 pub type Collectors = fn(plan: &[u8], argument: u64) -> Result<Box<dyn Collect>, Fault>;
 
+/// What a call collects, in the slot of its message.
+pub struct Collection {
+    slot: Arc<Scratch>,
+    /// Bytes that it has.
+    bytes: usize,
+    bytes_max: u64,
+}
+
+impl Collection {
+    /// Appends `words` words, which are zero until `fill` writes them.
+    ///
+    /// # Errors
+    /// When there would be more than a call may collect: nothing is written then.
+    pub fn append(&mut self, words: usize, fill: impl FnOnce(&mut [u64])) -> Result<(), Fault> {
+        let end = words.checked_mul(size_of::<u64>()).and_then(|bytes| self.bytes.checked_add(bytes));
+        let end = end.unwrap_or(usize::MAX);
+        if end as u64 > self.bytes_max || end > self.slot.bytes() {
+            let message = format!(
+                "hands back rows that take {end} bytes, the limit is {} ({COLLECTED_BYTES_A_BYTE} times output_bytes_max)",
+                self.bytes_max
+            );
+            return Err(Fault::new(Code::OutputLimit, message));
+        }
+        // Not in place: the slot's last content is in the cache of the core that has read it.
+        let mut all = vec![0_u64; words];
+        fill(&mut all);
+        self.slot.write(self.bytes, all.to_byte_slice());
+        self.bytes = end;
+        Ok(())
+    }
+}
+
 /// A collector at work.
 pub(super) struct Collecting {
     collector: Box<dyn Collect>,
-    object: ObjectWriter,
-    /// What the object may have.
-    bytes_max: u64,
+    collection: Collection,
     reader: BatchReader,
 }
 
 impl Collecting {
-    pub(super) fn new(collector: Box<dyn Collect>, limits: &Limits) -> Result<Collecting, Fault> {
-        let bytes_max = object_bytes_max(limits);
-        let object = ObjectWriter::new(usize::try_from(bytes_max).unwrap_or(usize::MAX)).map_err(no_memory)?;
-        Ok(Collecting { collector, object, bytes_max, reader: BatchReader::default() })
+    pub(super) fn new(collector: Box<dyn Collect>, limits: &Limits, slot: Arc<Scratch>) -> Collecting {
+        let collection = Collection { slot, bytes: 0, bytes_max: collected_bytes_max(limits) };
+        Collecting { collector, collection, reader: BatchReader::default() }
     }
 
     /// Takes a batch of a guest, which waits: its header, and its buffers.
@@ -57,31 +86,18 @@ impl Collecting {
         };
         let parts: Vec<Buffer> = buffers.iter().map(part).collect();
         let pushed =
-            self.reader.read_parts(header, &parts).and_then(|batch| self.collector.push(&batch, &mut self.object));
+            self.reader.read_parts(header, &parts).and_then(|batch| self.collector.push(&batch, &mut self.collection));
         drop(parts);
         if Arc::strong_count(&lent) > 1 {
             // Whoever kept them would see them change.
             std::process::abort();
         }
-        pushed.map_err(|fault| self.over(fault).into())
+        pushed.map_err(Refusal::from)
     }
 
-    /// What the collector failed of: the object's bound, or something of its own.
-    fn over(&self, fault: Fault) -> Fault {
-        let Some(bytes) = self.object.over() else { return fault };
-        let message = format!(
-            "hands back rows that take {bytes} bytes, the limit is {} ({OBJECT_BYTES_A_BYTE} times output_bytes_max)",
-            self.bytes_max
-        );
-        Fault::new(Code::OutputLimit, message)
+    /// Ends it. Gives the bytes that it has, from the start of the slot on.
+    pub(super) fn finish(mut self) -> Result<usize, Fault> {
+        self.collector.finish(&mut self.collection)?;
+        Ok(self.collection.bytes)
     }
-
-    pub(super) fn finish(mut self) -> Result<Object, Fault> {
-        self.collector.finish(&mut self.object).map_err(|fault| self.over(fault))?;
-        self.object.seal().map_err(no_memory)
-    }
-}
-
-fn no_memory(error: std::io::Error) -> Fault {
-    Fault::new(Code::Host, format!("memory for an object: {error}"))
 }

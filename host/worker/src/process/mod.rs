@@ -6,7 +6,7 @@ mod fit;
 mod input;
 mod outcome;
 
-pub use collect::{Collect, Collectors};
+pub use collect::{Collect, Collection, Collectors};
 pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES, Outcome};
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::{Engine, Program};
-use sandbar_store::{Mapping, Object, Scratch};
+use sandbar_store::{Mapping, Scratch};
 
 use crate::confine;
 use crate::protocol::{Call, Done, FRAME_BYTES_MAX, FromWorker, Output, ToWorker, progress};
@@ -116,25 +116,22 @@ impl Worker<'_> {
                 let mut file = files.into_iter().next();
                 let mut done = Vec::with_capacity(calls.len());
                 let mut bytes = 0;
-                let mut object = None;
                 for (call, id) in calls.into_iter().zip(first..) {
-                    let one;
-                    (one, object) = self.run(id, &call, slot, file.take());
+                    let one = self.run(id, &call, slot, file.take());
                     bytes += one.inline_bytes();
                     let slot_is_taken = matches!(one.output, Output::Slot(_));
                     done.push(one);
-                    if slot_is_taken || object.is_some() || bytes > DONE_BYTES_MAX {
+                    if slot_is_taken || bytes > DONE_BYTES_MAX {
                         break;
                     }
                 }
-                let file = object.as_ref().map(AsFd::as_fd);
                 let done = FromWorker::Done { slot, done };
-                socket::send(socket, socket::frame(&done, &mut self.frame)?, file.as_slice())
+                socket::send(socket, socket::frame(&done, &mut self.frame)?, &[])
             }
         }
     }
 
-    fn run(&self, id: u64, call: &Call, slot: u32, file: Option<OwnedFd>) -> (Done, Option<Object>) {
+    fn run(&self, id: u64, call: &Call, slot: u32, file: Option<OwnedFd>) -> Done {
         let steps = self.shared.progress.atomic(progress::STEPS);
         self.shared.progress.atomic(progress::CALL).store(id, Relaxed);
         self.shared.progress.atomic(progress::GROUP).store(progress::NO_GROUP, Relaxed);
@@ -144,16 +141,13 @@ impl Worker<'_> {
             let slot = self.shared.slots.get(slot as usize).cloned();
             let mut outcome = Outcome::new(binding.limits, slot);
             let result = call::run(program, binding, call, file, self.collectors, &self.shared.progress, &mut outcome);
-            let (memory_bytes, object) = (outcome.memory_bytes(), outcome.object());
+            let memory_bytes = outcome.memory_bytes();
             let (result, output, log_bytes) = outcome.deliver(result);
-            let nanos = start.elapsed().as_nanos() as u64;
-            let done =
-                Done { result, output, object: object.as_ref().map(Object::bytes), log_bytes, memory_bytes, nanos };
-            (done, object)
+            Done { result, output, log_bytes, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }
         });
         done.unwrap_or_else(|fault| {
             let output = Output::Inline(Vec::new());
-            (Done { result: Err(fault), output, object: None, log_bytes: 0, memory_bytes: 0, nanos: 0 }, None)
+            Done { result: Err(fault), output, log_bytes: 0, memory_bytes: 0, nanos: 0 }
         })
     }
 

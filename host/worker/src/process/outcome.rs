@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, LOG_BYTES_MAX, Limits};
 use sandbar_sandbox::{Level, Refusal};
-use sandbar_store::{Object, Scratch};
+use sandbar_store::Scratch;
 
-use super::collect::Collecting;
+use super::collect::{Collect, Collecting};
 use crate::protocol::{INLINE_BYTES_MAX, Output};
 
 pub(crate) const BATCH_PREFIX_BYTES: usize = 64;
@@ -20,7 +20,7 @@ const LOG_LINES_MAX: usize = 10_000;
 pub(crate) const LOG_SPACE_BYTES: u64 = 2 * LOG_BYTES_MAX;
 const MESSAGE_CHARS_MAX: usize = 4000;
 
-/// Collects what a call hands back, under its limits: here while it is little,
+/// Keeps what a call hands back, under its limits: here while it is little,
 /// then in the slot.
 pub(crate) struct Outcome {
     limits: Limits,
@@ -31,7 +31,8 @@ pub(crate) struct Outcome {
     laid: usize,
     /// What takes the batches instead.
     collecting: Option<Collecting>,
-    object: Option<Object>,
+    /// Whether what is in the slot was collected.
+    collected: bool,
     batches: u64,
     /// Bytes of the batches.
     handed: u64,
@@ -49,7 +50,7 @@ impl Outcome {
             slot,
             laid: 0,
             collecting: None,
-            object: None,
+            collected: false,
             batches: 0,
             handed: 0,
             log: Vec::new(),
@@ -59,20 +60,20 @@ impl Outcome {
         }
     }
 
-    /// From here on batches are collected into an object.
-    pub(super) fn collect(&mut self, collecting: Collecting) {
-        self.collecting = Some(collecting);
+    /// From here on batches are collected by `collector`.
+    pub(super) fn collect(&mut self, collector: Box<dyn Collect>) -> Result<(), Fault> {
+        let slot = self.slot.clone().ok_or_else(|| Fault::new(Code::Host, "a call without a slot"))?;
+        self.collecting = Some(Collecting::new(collector, &self.limits, slot));
+        Ok(())
     }
 
     /// There are no more batches to collect.
     pub(super) fn collected(&mut self) -> Result<(), Fault> {
-        self.object = self.collecting.take().map(Collecting::finish).transpose()?;
+        if let Some(collecting) = self.collecting.take() {
+            self.laid = collecting.finish()?;
+            self.collected = true;
+        }
         Ok(())
-    }
-
-    /// The object that was made of its batches.
-    pub(super) fn object(&mut self) -> Option<Object> {
-        self.object.take()
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
@@ -123,7 +124,9 @@ impl Outcome {
             return Ok(());
         }
         let total = self.data.len() + self.laid + padded;
-        let slot = self.slot.as_ref().filter(|slot| total <= slot.bytes()).ok_or_else(|| over_slot(total))?;
+        let room = if self.collected { u64::MAX } else { self.limits.output_bytes_max + LOG_SPACE_BYTES };
+        let slot = self.slot.as_ref().filter(|slot| total <= slot.bytes() && total as u64 <= room);
+        let slot = slot.ok_or_else(|| over_slot(total))?;
         slot.write(self.laid, &self.data);
         self.laid += self.data.len();
         self.data.clear();

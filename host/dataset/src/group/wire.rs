@@ -1,20 +1,17 @@
-//! Blocks as objects: cut where rows come to be, and taken in elsewhere.
+//! Blocks as bytes: cut where rows come to be, and taken in elsewhere.
 //!
-//! Each part of an object is a block: a magic number, whether each feature and
+//! Blocks follow one another: a magic number, whether each feature and
 //! target is a finite number (1) and cells are narrow (2) or packed (4), the cells
 //! of a row, the base of narrow words, for each packed field its base and its bits
 //! (and 256 where it is a number in single precision), the rows of each partition
 //! (all of them u64), and then the rows, those of a partition side by side.
 //! Only keys of one word travel like this: there are no wrong ones.
 
-use std::io;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::{Buffer, ScalarBuffer};
 use arrow_schema::SchemaRef;
-use bytes::Bytes;
-use sandbar_store::{Mapping, OBJECT_PART_BYTES, Object, ObjectWriter};
 
 use super::block::{Block, Place, SLOTS, Slice};
 use super::columns::Columns;
@@ -32,10 +29,6 @@ const PACKED: u64 = 4;
 const SINGLE: u64 = 256;
 /// Words before the rows.
 pub(super) const HEADER_WORDS: usize = 4 + 2 * FIELDS_MAX + SLOTS;
-/// Objects of fewer bytes are copied: a mapping costs more.
-const MAPPED_MIN: usize = 256 << 10;
-/// Objects that are mapped at a time, about: a process may have some 65,000 mappings.
-const MAPPED_MAX: usize = 32 << 10;
 
 /// Cuts the rows of a morsel, or of a part of one, into blocks for [`crate::MorselGrouper::push_blocks`].
 pub struct BlockWriter {
@@ -55,32 +48,46 @@ impl BlockWriter {
         Ok(BlockWriter { cutter: Cutter::new(columns, block_rows, salt)?.of_lent_batches() })
     }
 
-    /// Takes the next rows, and adds each block that is full to `object`. Keeps nothing that shares the batch's
-    /// buffers.
-    pub fn push(&mut self, batch: &RecordBatch, object: &mut ObjectWriter) -> Result<(), DatasetError> {
-        self.cutter.push(batch, |cut| write(cut, object))
+    /// Takes the next rows, and gives away each block that is full. Keeps nothing that shares the batch's buffers.
+    ///
+    /// # Errors
+    /// When the columns are not those of the schema, and those of `full`.
+    pub fn push<E: From<DatasetError>>(
+        &mut self,
+        batch: &RecordBatch,
+        mut full: impl FnMut(FullBlock) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.cutter.push(batch, |cut| full(FullBlock(cut)))
     }
 
-    /// Adds the rows that are left to `object`.
-    pub fn finish(&mut self, object: &mut ObjectWriter) -> Result<(), DatasetError> {
-        self.cutter.rest().map_or(Ok(()), |cut| write(cut, object))
+    /// The rows that are no full block.
+    pub fn rest(&mut self) -> Option<FullBlock> {
+        self.cutter.rest().map(FullBlock)
     }
 }
 
-/// Whether blocks of these columns can be made elsewhere.
-pub(super) fn travels(columns: &Columns) -> bool {
-    !matches!(columns.kind, KeyKind::Bytes(_))
-}
+/// A block to be written where it is to be.
+pub struct FullBlock(Cut);
 
-fn write(cut: Cut, object: &mut ObjectWriter) -> Result<(), DatasetError> {
-    let layout = cut.layout();
-    let (narrow, base, fields) = match &layout {
-        Layout::Wide => (0, 0, &[][..]),
-        Layout::Narrow { base } => (NARROW, *base, &[][..]),
-        Layout::Packed(packing) => (PACKED, 0, packing.fields()),
-    };
-    let flags = narrow | if cut.is_finite() { FINITE } else { 0 };
-    let written = object.part(HEADER_WORDS + cut.words(), |words| {
+impl FullBlock {
+    /// The words that it takes.
+    pub fn words(&self) -> usize {
+        HEADER_WORDS + self.0.words()
+    }
+
+    /// Writes the block over [`FullBlock::words`] words that are zero.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn write(self, words: &mut [u64]) {
+        let FullBlock(cut) = self;
+        let layout = cut.layout();
+        let (narrow, base, fields) = match &layout {
+            Layout::Wide => (0, 0, &[][..]),
+            Layout::Narrow { base } => (NARROW, *base, &[][..]),
+            Layout::Packed(packing) => (PACKED, 0, packing.fields()),
+        };
+        let flags = narrow | if cut.is_finite() { FINITE } else { 0 };
         let (header, rows) = words.split_at_mut(HEADER_WORDS);
         header[..4].copy_from_slice(&[MAGIC, flags, cut.row_cells() as u64, base]);
         let (packing, counts) = header[4..].split_at_mut(2 * FIELDS_MAX);
@@ -89,30 +96,28 @@ fn write(cut: Cut, object: &mut ObjectWriter) -> Result<(), DatasetError> {
         }
         counts.iter_mut().zip(cut.counts()).for_each(|(word, count)| *word = u64::from(*count));
         cut.fill(rows, &mut []);
-    });
-    written.map_err(|e: io::Error| DatasetError::internal(format!("memory for a block: {e}")))
+    }
 }
 
-/// The blocks of an object, which may be anything. All blocks together may have `bytes_max` bytes.
-pub(super) fn read(object: &Object, columns: &Columns, bytes_max: usize) -> Result<Vec<Block>, DatasetError> {
+/// Whether blocks of these columns can be made elsewhere.
+pub(super) fn travels(columns: &Columns) -> bool {
+    !matches!(columns.kind, KeyKind::Bytes(_))
+}
+
+/// The blocks of bytes, which may be any.
+pub(super) fn read(bytes: Buffer, columns: &Columns) -> Result<Vec<Block>, DatasetError> {
     let malformed = || DatasetError::Columns("blocks of rows are malformed".to_owned());
-    if !travels(columns) {
+    if !travels(columns) || bytes.as_ptr().align_offset(align_of::<u64>()) > 0 {
         return Err(malformed());
     }
-    let mapping = Mapping::of(object).map_err(DatasetError::internal)?;
-    let words = mapping.len() / size_of::<u64>();
-    let bytes = if mapping.len() < MAPPED_MIN.max(bytes_max / MAPPED_MAX) {
-        Buffer::from(&mapping[..])
-    } else {
-        Buffer::from(Bytes::from_owner(mapping))
-    };
+    let words = bytes.len() / size_of::<u64>();
     let all: ScalarBuffer<u64> = ScalarBuffer::new(bytes, 0, words);
     let mut blocks = Vec::new();
     let mut at = 0;
     while at < all.len() {
         let (block, end) = parse(&all, at, columns.row_cells()).ok_or_else(malformed)?;
         blocks.push(block);
-        at = end.next_multiple_of(OBJECT_PART_BYTES / size_of::<u64>());
+        at = end;
     }
     Ok(blocks)
 }
@@ -180,13 +185,19 @@ mod tests {
         RecordBatch::try_from_iter([("k", key), ("x", number.clone()), ("y", number)]).expect("a batch")
     }
 
-    fn object(rows: &[i64]) -> (Object, Columns) {
+    fn written(rows: &[i64]) -> (Vec<u64>, Columns) {
         let schema = batch(0).schema();
         let mut writer = BlockWriter::new(&grouping(), &schema, 0).expect("a writer");
-        let mut object = ObjectWriter::new(usize::MAX).expect("memory");
-        rows.iter().for_each(|rows| writer.push(&batch(*rows), &mut object).expect("rows"));
-        writer.finish(&mut object).expect("rows");
-        (object.seal().expect("seals"), Columns::new(&grouping(), &schema).expect("columns"))
+        let mut all = Vec::new();
+        let mut append = |block: FullBlock| -> Result<(), DatasetError> {
+            let at = all.len();
+            all.resize(at + block.words(), 0);
+            block.write(&mut all[at..]);
+            Ok(())
+        };
+        rows.iter().for_each(|rows| writer.push(&batch(*rows), &mut append).expect("rows"));
+        writer.rest().map_or(Ok(()), &mut append).expect("rows");
+        (all, Columns::new(&grouping(), &schema).expect("columns"))
     }
 
     fn rows_of(blocks: &[Block]) -> u64 {
@@ -195,30 +206,23 @@ mod tests {
 
     #[test]
     fn blocks_come_back() {
-        // None, some that are copied, some that are mapped, and several blocks.
-        for (rows, blocks) in [(&[][..], 0), (&[0], 0), (&[10, 20], 1), (&[60_000, 70_000], 1), (&[200_000; 3], 4)] {
-            let (object, columns) = object(rows);
-            for bytes_max in [0, usize::MAX] {
-                let read = read(&object, &columns, bytes_max).expect("blocks");
-                assert_eq!((read.len(), rows_of(&read)), (blocks, rows.iter().sum::<i64>() as u64), "{rows:?}");
-                assert!(read.iter().all(|block| block.finite && block.bytes > 0));
-            }
+        // None, some in one block, and several blocks.
+        for (rows, blocks) in [(&[][..], 0), (&[0], 0), (&[10, 20], 1), (&[60_000, 70_001], 1), (&[200_000; 3], 4)] {
+            let (words, columns) = written(rows);
+            let read = read(Buffer::from_vec(words), &columns).expect("blocks");
+            assert_eq!((read.len(), rows_of(&read)), (blocks, rows.iter().sum::<i64>() as u64), "{rows:?}");
+            assert!(read.iter().all(|block| block.finite && block.bytes > 0));
         }
     }
 
     /// A worker that was taken over can write anything.
     #[test]
     fn damage_is_found_or_harmless() {
-        let (object, columns) = object(&[1_000, 300_000]);
-        let good: Vec<u64> = {
-            let mapping = Mapping::of(&object).expect("a mapping");
-            let (words, _) = mapping.as_chunks::<8>();
-            words.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect()
-        };
+        let (good, columns) = written(&[1_000, 300_000]);
         let second = good.iter().rposition(|word| *word == MAGIC).expect("two blocks");
         assert!(second > 0);
-        let values = [0, 1, 4, 1 << 20, u64::from(u32::MAX), u64::MAX / 24 + 1, u64::MAX];
-        let places = (0..9).chain([HEADER_WORDS - 1, HEADER_WORDS, good.len() - 1]);
+        let values = [0, 1, 2, 4, 7, 64, 256 + 32, 1 << 20, u64::from(u32::MAX), u64::MAX / 24 + 1, u64::MAX];
+        let places = (0..20).chain([HEADER_WORDS - 1, HEADER_WORDS, good.len() - 1]);
         let damaged = places.flat_map(|place| [place, second + place]).filter(|place| *place < good.len());
         for (place, value) in damaged.flat_map(|place| values.map(|value| (place, value))) {
             let mut words = good.clone();
@@ -228,15 +232,16 @@ mod tests {
         for bytes in [1, 7, 8, 24, HEADER_WORDS * 8 - 1, HEADER_WORDS * 8, good.len() * 8 - 1, second * 8 + 5] {
             check(&good, bytes, &columns);
         }
+        assert!(read(Buffer::from_vec(good).slice(4), &columns).is_err());
     }
 
     fn check(words: &[u64], bytes: usize, columns: &Columns) {
-        let all: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let object = Object::new(&all[..bytes]).expect("an object");
-        let Ok(blocks) = read(&object, columns, 0) else { return };
+        let bytes = Buffer::from_vec(words.to_vec()).slice_with_length(0, bytes);
+        let Ok(blocks) = read(bytes, columns) else { return };
         for slice in blocks.iter().flat_map(|block| &block.slices) {
             let Place::Memory { rows, .. } = &slice.place else { panic!("a block in memory") };
-            assert!([4, 8].map(|cell| slice.rows as usize * columns.row_cells() * cell).contains(&rows.len()));
+            let cells = columns.row_cells();
+            assert!([4, 8, 4 * cells, 8 * cells].map(|row| slice.rows as usize * row).contains(&rows.len()));
         }
     }
 }
