@@ -326,15 +326,22 @@ fn rows_are_what_they_were_however_wide() {
             (whole(0.0), some(0.1)),
             (some(1e300), whole(-0.0)),
         ] {
-            let columns =
-                [("k", key.clone()), ("a", a), ("b", b), ("y", whole(1.0)), ("c", whole(9.0)), ("d", whole(0.0))];
+            let columns = [
+                ("k", key.clone()),
+                ("a", a),
+                ("b", b),
+                ("y", whole(1.0)),
+                ("c", whole(9.0)),
+                ("d", whole(0.0)),
+                ("e", whole(2.0)),
+            ];
             let file = RecordBatch::try_from_iter(columns).expect("a batch");
             let files = [file.clone(), file.slice(100, 20_000)];
-            for features in [&["a"][..], &["a", "b"], &["a", "b", "c", "d"], &["a", "b", "c", "d", "y"]] {
+            // Key and values together are up to the most that is packed, and one more.
+            for features in [&["a", "b"][..], &["a"], &["a", "b", "c", "d"], &["a", "b", "c", "d", "e"]] {
+                let per_file = features.len() == 2;
                 let features = features.iter().map(|name| (*name).to_owned()).collect();
-                let grouping = Grouping { features, ..grouping(&["k"]) };
-                check(what, &files, &grouping);
-                check(what, &files, &Grouping { per_file: true, ..grouping });
+                check(what, &files, &Grouping { features, per_file, ..grouping(&["k"]) });
             }
         }
     }
