@@ -269,7 +269,8 @@ impl Call {
         let transform = &self.steps.transforms[self.step];
         let payload = self.input.finish().map_err(|fault| fault.of(&transform.udf))?;
         let work = Work::Collect(payload, collected.argument);
-        Ok(self.steps.call(transform, collected.binding.clone(), seed, work).await?.collected)
+        let completed = self.steps.call(transform, collected.binding.clone(), seed, work).await?;
+        completed.collected.ok_or_else(|| Fault::new(Code::Host, "nothing was collected").of(&transform.udf))
     }
 
     /// Runs it in a worker. Gives one batch at least.

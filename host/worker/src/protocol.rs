@@ -184,7 +184,7 @@ pub enum Payload {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Done {
-    pub result: Result<(), Fault>,
+    pub result: Result<(), Box<Fault>>,
     pub output: Output,
     /// Length of the log behind the output's data, as postcard.
     pub log_bytes: u64,

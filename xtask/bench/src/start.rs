@@ -16,8 +16,6 @@ use crate::timing::{Effort, least, median};
 
 /// Calls that are asked for and not answered, as a queue of many small tasks has them.
 const IN_FLIGHT: u64 = 4096;
-/// Answers that are taken at once.
-const ANSWERS_MAX: usize = 256;
 
 pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let component = places::guest("xtask/bench/guest")?;
@@ -78,7 +76,7 @@ impl Calls {
         let mut several = Vec::new();
         for token in IN_FLIGHT..IN_FLIGHT + calls {
             if several.is_empty() {
-                answers.recv_many(&mut several, ANSWERS_MAX).await;
+                several = answers.recv().await.unwrap_or_default();
             }
             several.pop().ok_or("the workers are gone")?.called.result?;
             if token < calls {

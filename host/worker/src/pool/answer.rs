@@ -28,7 +28,7 @@ pub(super) fn unpack(
 ) -> Called {
     let Delivered { output, log_bytes } = delivered;
     let nothing = log_bytes == 0 && matches!(output, Output::Inline(bytes) if bytes.is_empty());
-    if nothing && !matches!(work, Work::Describe) {
+    if nothing && !matches!(work, Work::Describe | Work::Collect(..)) {
         return Called { log: Vec::new(), result: result.map(|()| Completed::default()) };
     }
     let most = match work {
@@ -58,7 +58,7 @@ fn completed(work: &Work, data: &Buffer, end: usize) -> Result<Completed, Fault>
             let functions = postcard::from_bytes(&data[..end]).map_err(malformed)?;
             Completed { functions, ..Completed::default() }
         }
-        Work::Collect(..) => Completed { collected: data.slice_with_length(0, end), ..Completed::default() },
+        Work::Collect(..) => Completed { collected: Some(data.slice_with_length(0, end)), ..Completed::default() },
         _ => Completed { batches: batches(data, end)?, ..Completed::default() },
     })
 }
@@ -210,7 +210,7 @@ mod tests {
         ] {
             let delivered = Delivered { output: &Output::Slot(bytes), log_bytes };
             match (unpack(&work, &limits, &slot, delivered, Ok(())).result, expected) {
-                (Ok(completed), Ok(bytes)) => assert_eq!(completed.collected.as_slice(), bytes),
+                (Ok(completed), Ok(bytes)) => assert_eq!(completed.collected.unwrap().as_slice(), bytes),
                 (Err(fault), Err(words)) => assert!(fault.message.contains(&words), "{fault}"),
                 (got, expected) => panic!("{got:?} instead of {expected:?}"),
             }

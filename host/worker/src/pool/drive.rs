@@ -12,7 +12,8 @@ use sandbar_core::{Code, Fault};
 
 use super::answer::{Delivered, unpack};
 use super::link::{Link, SLOTS};
-use super::{Item, Memory, PoolOptions, Request};
+use super::queue::Seat;
+use super::{Answers, Item, Memory, PoolOptions, Request};
 use crate::protocol::{
     CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output, Payload, ToWorker, WirePayload, WireWork, Work,
 };
@@ -31,7 +32,7 @@ struct Sent {
 
 struct Driver {
     options: PoolOptions,
-    queue: async_channel::Receiver<Box<Item>>,
+    queue: Seat,
     /// Items that a dead worker had not begun, or is to run again.
     again: VecDeque<Box<Item>>,
     /// Calls on their way, in the order in which they were sent; those of a message have its slot.
@@ -44,12 +45,7 @@ struct Driver {
 }
 
 /// Runs until the pool is dropped.
-pub(super) async fn drive(
-    index: usize,
-    options: PoolOptions,
-    queue: async_channel::Receiver<Box<Item>>,
-    memory: Arc<Memory>,
-) {
+pub(super) async fn drive(index: usize, options: PoolOptions, queue: Seat, memory: Arc<Memory>) {
     let mut driver = Driver {
         options,
         queue,
@@ -107,9 +103,9 @@ impl Driver {
         loop {
             self.fill(link).await?;
             if self.sent.is_empty() {
-                match self.queue.recv().await {
-                    Ok(item) => self.again.push_back(item),
-                    Err(_) => return Ok(()),
+                match self.queue.next().await {
+                    Some(item) => self.again.push_back(item),
+                    None => return Ok(()),
                 }
                 watch = Watch::new();
                 continue;
@@ -148,23 +144,9 @@ impl Driver {
             let slot = self.busy.iter().position(|busy| !busy);
             let Some(slot) = slot.filter(|_| most > 0) else { return Ok(()) };
             let first = self.sent.len();
-            let mut bytes = 0;
-            while self.sent.len() - first < most && bytes <= CALLS_BYTES_MAX {
-                let Some(item) = self.again.pop_front().or_else(|| self.queue.try_recv().ok()) else { break };
-                if item.is_unwanted() {
-                    continue;
-                }
-                let inline = item.inline_bytes();
-                if inline.is_none() && self.sent.len() > first {
-                    // A message has one file at most, and nothing beside it.
-                    self.again.push_front(item);
-                    break;
-                }
-                link.send_binding(&item.request.binding).await?;
-                bytes += inline.unwrap_or(CALLS_BYTES_MAX + 1);
-                let id = self.next_id;
-                self.next_id += 1;
-                self.sent.push_back(Sent { id, slot, item });
+            self.pick(most, slot);
+            for sent in self.sent.range(first..) {
+                link.send_binding(&sent.item.request.binding).await?;
             }
             let sent = || self.sent.range(first..);
             if sent().len() == 0 {
@@ -181,6 +163,34 @@ impl Driver {
         }
     }
 
+    /// Takes calls for a message: up to `most`, whose inputs are short, or one with a file and nothing beside it.
+    fn pick(&mut self, most: usize, slot: usize) {
+        let Driver { queue, again, sent, next_id, .. } = self;
+        let mut bytes = 0;
+        let mut fits = |item: &Item| {
+            let inline = item.inline_bytes();
+            let fits = bytes == 0 || (inline.is_some() && bytes <= CALLS_BYTES_MAX);
+            // At least one, so that the first is known by it.
+            bytes += if fits { inline.unwrap_or(CALLS_BYTES_MAX + 1).max(1) } else { 0 };
+            fits
+        };
+        let mut send = |item| {
+            sent.push_back(Sent { id: *next_id, slot, item });
+            *next_id += 1;
+        };
+        let mut picked = 0;
+        while picked < most {
+            let Some(item) = again.pop_front_if(|item| item.is_unwanted() || fits(item)) else { break };
+            if !item.is_unwanted() {
+                send(item);
+                picked += 1;
+            }
+        }
+        if again.is_empty() {
+            queue.take(most - picked, fits, send);
+        }
+    }
+
     /// Takes the answers of a message, of which those not begun are to be sent again.
     fn settle(&mut self, link: &Link, slot: usize, done: Vec<Done>) -> Result<(), End> {
         let wrong = || io::Error::other("it answers other calls than it was sent");
@@ -192,19 +202,21 @@ impl Driver {
         // Calls that hand back much come back one by one: then they are sent one by one.
         self.calls_max = if done.len() < count { done.len() } else { (2 * self.calls_max).min(CALLS_MAX) };
         self.busy[slot] = false;
+        let mut answers = Answers::default();
         let mut all: VecDeque<Sent> = self.sent.drain(first..first + count).collect();
         for (sent, done) in all.drain(..done.len()).zip(done) {
             let mut item = sent.item;
             let taken = if let Output::Slot(bytes) = done.output { bytes as usize } else { 0 };
             let delivered = Delivered { output: &done.output, log_bytes: done.log_bytes };
             let Request { work, binding, .. } = &item.request;
-            let mut called = unpack(work, &binding.limits, link.slot(slot), delivered, done.result);
+            let mut called =
+                unpack(work, &binding.limits, link.slot(slot), delivered, done.result.map_err(|fault| *fault));
             if let Ok(completed) = &mut called.result {
                 (completed.memory_bytes, completed.nanos) = (done.memory_bytes, done.nanos);
                 completed.lost_groups = std::mem::take(&mut item.lost_groups);
             }
             link.release(slot, taken);
-            item.answer(called);
+            answers.add(*item, called);
         }
         all.into_iter().rev().for_each(|sent| self.again.push_front(sent.item));
         Ok(())
@@ -231,7 +243,7 @@ impl Driver {
         for item in self.again.drain(..) {
             item.answer(fault.clone().into());
         }
-        while let Ok(item) = self.queue.recv().await {
+        while let Some(item) = self.queue.next().await {
             item.answer(fault.clone().into());
         }
     }

@@ -3,6 +3,7 @@
 mod answer;
 mod drive;
 mod link;
+mod queue;
 
 use std::collections::HashMap;
 use std::io;
@@ -16,6 +17,7 @@ use sandbar_core::{Code, Fault, Function, Limits};
 use sandbar_store::{Draft, Segments};
 use tokio::sync::{mpsc, oneshot};
 
+use self::queue::Queue;
 use crate::compiler::Compiled;
 use crate::protocol::Work;
 
@@ -123,7 +125,7 @@ pub struct Completed {
     /// The batches it handed back, checked.
     pub batches: Vec<RecordBatch>,
     /// What its batches were collected into, for [`Work::Collect`]: what a worker says, which may be anything.
-    pub collected: Buffer,
+    pub collected: Option<Buffer>,
     /// What it described, for [`Work::Describe`].
     pub functions: Vec<Function>,
     /// Groups that took a worker's life, each with why.
@@ -165,7 +167,7 @@ impl From<Fault> for Called {
 /// Workers and the queue before them. Dropping it ends the workers.
 #[derive(Debug)]
 pub struct Pool {
-    queue: async_channel::Sender<Box<Item>>,
+    queue: Arc<Queue>,
     options: PoolOptions,
     memory: Arc<Memory>,
     segments: Segments,
@@ -199,7 +201,7 @@ struct Item {
 #[derive(Debug)]
 enum Reply {
     One(oneshot::Sender<Called>),
-    Many(mpsc::UnboundedSender<Answer>, u64),
+    Many(mpsc::UnboundedSender<Vec<Answer>>, u64),
 }
 
 impl Item {
@@ -211,13 +213,47 @@ impl Item {
         }
     }
 
-    fn answer(self, mut called: Called) {
-        called.result = called.result.map_err(|fault| fault.of(&self.request.binding.name));
-        // Whoever asked may have gone; then nobody wants the answer.
-        match self.reply {
+    fn answer(self, called: Called) {
+        let mut answers = Answers::default();
+        answers.add(self, called);
+    }
+}
+
+/// Answers on their way: those for one that follow each other are sent together, when this is dropped at the latest.
+#[derive(Default)]
+struct Answers {
+    to: Option<mpsc::UnboundedSender<Vec<Answer>>>,
+    several: Vec<Answer>,
+}
+
+impl Answers {
+    fn add(&mut self, item: Item, mut called: Called) {
+        let Item { request, reply, .. } = item;
+        called.result = called.result.map_err(|fault| fault.of(&request.binding.name));
+        match reply {
+            // Whoever asked may have gone; then nobody wants the answer.
             Reply::One(to) => _ = to.send(called),
-            Reply::Many(to, token) => _ = to.send(Answer { token, called }),
+            Reply::Many(to, token) => {
+                if !self.to.as_ref().is_some_and(|last| last.same_channel(&to)) {
+                    self.send();
+                    self.to = Some(to);
+                }
+                self.several.push(Answer { token, called });
+            }
         }
+    }
+
+    fn send(&mut self) {
+        if let Some(to) = self.to.take() {
+            // As above.
+            let _ = to.send(std::mem::take(&mut self.several));
+        }
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.send();
     }
 }
 
@@ -233,13 +269,19 @@ impl Memory {
     }
 }
 
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
 impl Pool {
     /// Starts the workers. They set themselves up while this returns.
     pub fn start(options: PoolOptions) -> Pool {
-        let (queue, items) = async_channel::unbounded();
+        let queue = Arc::new(Queue::default());
         let memory = Arc::new(Memory::default());
         for index in 0..options.workers.max(1) {
-            tokio::spawn(drive::drive(index, options.clone(), items.clone(), memory.clone()));
+            tokio::spawn(drive::drive(index, options.clone(), queue.seat(), memory.clone()));
         }
         Pool { queue, options, memory, segments: Segments::default() }
     }
@@ -281,16 +323,21 @@ impl Pool {
     }
 
     /// Has a call run whose answer goes to `answers` with `token`: for many calls, whose answers are
-    /// wanted as they come. Cancelled when the other end of `answers` is dropped.
+    /// wanted as they come, several at a time. Cancelled when the other end of `answers` is dropped.
     ///
     /// # Errors
     /// When there are no workers any more.
-    pub fn submit(&self, request: Request, token: u64, answers: &mpsc::UnboundedSender<Answer>) -> Result<(), Fault> {
+    pub fn submit(
+        &self,
+        request: Request,
+        token: u64,
+        answers: &mpsc::UnboundedSender<Vec<Answer>>,
+    ) -> Result<(), Fault> {
         self.enqueue(request, Reply::Many(answers.clone(), token))
     }
 
     fn enqueue(&self, request: Request, reply: Reply) -> Result<(), Fault> {
         let item = Box::new(Item { request, reply, deaths: 0, lost_groups: Vec::new() });
-        self.queue.try_send(item).map_err(|_| gone())
+        self.queue.push(item).map_err(|queue::Gone| gone())
     }
 }

@@ -143,11 +143,17 @@ impl Worker<'_> {
             let result = call::run(program, binding, call, file, self.collectors, &self.shared.progress, &mut outcome);
             let memory_bytes = outcome.memory_bytes();
             let (result, output, log_bytes) = outcome.deliver(result);
-            Done { result, output, log_bytes, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }
+            Done {
+                result: result.map_err(Box::new),
+                output,
+                log_bytes,
+                memory_bytes,
+                nanos: start.elapsed().as_nanos() as u64,
+            }
         });
         done.unwrap_or_else(|fault| {
             let output = Output::Inline(Vec::new());
-            Done { result: Err(fault), output, log_bytes: 0, memory_bytes: 0, nanos: 0 }
+            Done { result: Err(Box::new(fault)), output, log_bytes: 0, memory_bytes: 0, nanos: 0 }
         })
     }
 

@@ -1,0 +1,124 @@
+//! The queue before the workers: whoever asks puts calls in, and each worker's driver takes as many as it wants.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::Item;
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+/// No driver is left.
+#[derive(Debug)]
+pub(super) struct Gone;
+
+/// What a driver has a queue by.
+pub(super) struct Seat(Arc<Queue>);
+
+impl Deref for Seat {
+    type Target = Queue;
+
+    fn deref(&self) -> &Queue {
+        &self.0
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut state = self.lock();
+        state.drivers -= 1;
+        // Nobody will take them: whoever waits for them is told by their end.
+        let left = if state.drivers == 0 { std::mem::take(&mut state.items) } else { VecDeque::new() };
+        drop(state);
+        drop(left);
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    items: VecDeque<Box<Item>>,
+    /// Drivers that wait for items and were not woken yet.
+    asleep: usize,
+    /// All drivers.
+    drivers: usize,
+    closed: bool,
+}
+
+impl Queue {
+    /// A place for a driver.
+    pub(super) fn seat(self: &Arc<Queue>) -> Seat {
+        self.lock().drivers += 1;
+        Seat(self.clone())
+    }
+
+    /// Puts an item behind the others, unless no driver is left.
+    pub(super) fn push(&self, item: Box<Item>) -> Result<(), Gone> {
+        let mut state = self.lock();
+        if state.drivers == 0 {
+            return Err(Gone);
+        }
+        state.items.push_back(item);
+        if state.asleep > 0 {
+            state.asleep -= 1;
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Gives the first `most` items to `to`, up to one that `fits` refuses. Those that nobody waits for are dropped.
+    pub(super) fn take(&self, most: usize, mut fits: impl FnMut(&Item) -> bool, mut to: impl FnMut(Box<Item>)) {
+        let mut state = self.lock();
+        let mut taken = 0;
+        while taken < most {
+            let Some(item) = state.items.pop_front_if(|item| item.is_unwanted() || fits(item)) else { break };
+            if !item.is_unwanted() {
+                taken += 1;
+                to(item);
+            }
+        }
+    }
+
+    /// The first item, when there is one; none when there will be no more.
+    pub(super) async fn next(&self) -> Option<Box<Item>> {
+        loop {
+            let mut woken = std::pin::pin!(self.wake.notified());
+            {
+                let mut state = self.lock();
+                if let Some(item) = state.items.pop_front() {
+                    return Some(item);
+                }
+                if state.closed {
+                    return None;
+                }
+                // Whoever puts something in from here on wakes this one.
+                woken.as_mut().enable();
+                state.asleep += 1;
+            }
+            woken.await;
+        }
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.lock().items.len()
+    }
+
+    /// There will be no more items.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.asleep = 0;
+        drop(state);
+        self.wake.notify_waiters();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
