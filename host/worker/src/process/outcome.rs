@@ -124,7 +124,7 @@ impl Outcome {
             return Ok(());
         }
         let total = self.data.len() + self.laid + padded;
-        let room = if self.collected { u64::MAX } else { self.limits.output_bytes_max + LOG_SPACE_BYTES };
+        let room = if self.collected { u64::MAX } else { self.limits.output_bytes_max.saturating_add(LOG_SPACE_BYTES) };
         let slot = self.slot.as_ref().filter(|slot| total <= slot.bytes() && total as u64 <= room);
         let slot = slot.ok_or_else(|| over_slot(total))?;
         slot.write(self.laid, &self.data);
