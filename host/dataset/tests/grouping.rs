@@ -347,6 +347,41 @@ fn rows_are_what_they_were_however_wide() {
     }
 }
 
+/// A worker that was taken over can write anything: its job fails or gets wrong rows, and the node goes on.
+#[test]
+fn damaged_blocks_are_refused_or_grouped() {
+    let number = |add: f64| -> ArrayRef {
+        Arc::new(Float64Array::from_iter_values((0..3_000).map(|i| f64::from(i % 50) + add)))
+    };
+    let key: ArrayRef = Arc::new(Int64Array::from_iter_values((0..3_000).map(|i| i % 40)));
+    // Packed in four bytes and in eight, narrow, and wide.
+    for (a, b) in [(0.0, 1.0), (0.0, 0.5), (0.5, 0.25), (0.1, 0.0)] {
+        let columns = [("k", key.clone()), ("a", number(a)), ("b", number(b)), ("y", number(b))];
+        let rows = RecordBatch::try_from_iter(columns).expect("a batch");
+        let mut writer = BlockWriter::new(&grouping(&["k"]), &rows.schema(), 0).expect("a writer");
+        writer.push(&rows, |_| -> Result<(), DatasetError> { panic!("3,000 rows are no full block") }).expect("rows");
+        let block = writer.rest().expect("a block");
+        let mut good = vec![0; block.words()];
+        block.write(&mut good);
+        let values = [0, 1, 2, 4, 5, 6, 32, 33, 256, 256 + 32, 1 << 40, u64::MAX];
+        let places = (0..18).chain([good.len() / 2, good.len() - 1]);
+        for (place, value) in places.flat_map(|place| values.map(|value| (place, value))) {
+            let mut words = good.clone();
+            words[place] = value;
+            let grouper = Grouper::new(grouping(&["k"]), &rows.schema(), vec!["f".to_owned()], MemoryBudget::default())
+                .expect("a grouper");
+            let mut morsel = grouper.morsel(0, 0).expect("a morsel");
+            let taken = morsel.push_blocks(Buffer::from_vec(words));
+            morsel.finish().expect("no rows are left");
+            let partitions = grouper.finish().expect("partitions");
+            for partition in 0..partitions.len() {
+                let units = partitions.units(partition, |shape| Ok::<_, DatasetError>(Heap::new(shape)));
+                assert!(taken.is_ok() && units.is_ok(), "{place} {value}");
+            }
+        }
+    }
+}
+
 #[test]
 fn units_are_cut_at_groups_and_sorted() {
     let n: ArrayRef = Arc::new(Int32Array::from_iter_values((0..100_000).map(|i| i % 5_000 - 100)));

@@ -6,9 +6,10 @@
 //! each partition, which fits a cache, finds its groups and puts every row in
 //! its final place, one more pass. Neighbouring partitions of few rows are taken
 //! together, up to a unit's worth. A hundred groups and ten million cost about
-//! the same. Blocks can be cut in other processes, where rows come to be. What does not fit the memory budget goes to disk between the
-//! passes, and no step depends on which thread or block a row came through:
-//! blocks are put in the order of their morsels again before groups are made.
+//! the same. Blocks can be cut in other processes, where rows come to be. What does
+//! not fit the memory budget goes to disk between the passes, and no step depends
+//! on which thread or block a row came through: blocks are put in the order of
+//! their morsels again before groups are made.
 
 mod assign;
 mod block;

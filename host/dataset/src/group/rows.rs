@@ -168,8 +168,9 @@ impl PackedRow for u64 {
     }
 }
 
-/// Numbers in single precision from this to its double are whole, and their bits consecutive: half of it added to a
-/// small number rounds it, which takes no conversion that looks for what is too large.
+/// In single precision all numbers from this to its double are whole, and their bits are consecutive. A small number
+/// that is added to their middle is rounded to one of them: that needs no conversion, and none that looks for numbers
+/// that are too large.
 const WHOLE: f32 = 8_388_608.0;
 /// What is added to numbers from `-WHOLE / 2` to less than `WHOLE / 2`, to be there.
 const MIDDLE: f32 = WHOLE * 1.5;
@@ -180,8 +181,8 @@ fn whole(cell: u32) -> i32 {
     (f32::from_bits(cell) + MIDDLE).to_bits().wrapping_sub(MIDDLE.to_bits()) as i32
 }
 
-/// The least and the largest of narrow cells, of finite numbers, if all are small whole ones, -0.0 excluded. Of none, the least is the
-/// larger.
+/// The least and the largest of narrow cells of finite numbers, if all are whole and from `-WHOLE / 2` to less than
+/// `WHOLE / 2`, and none is -0.0. Of no cells the least is the larger.
 pub(super) fn wholes(cells: &[u32]) -> Option<(i32, i32)> {
     /// So many side by side, which vector instructions compare.
     const LANES: usize = 8;
