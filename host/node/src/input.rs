@@ -74,10 +74,10 @@ impl BatchInput {
     /// The input, of one batch or more.
     pub(crate) fn finish(self) -> Result<Payload, Fault> {
         if let Some(only) = self.small {
-            return Ok(Payload::Inline { body: only.body(), header: only.header });
+            return Ok(Payload::Inline { body: only.body().into(), header: only.header.into() });
         }
         let draft = self.draft.ok_or_else(|| Fault::new(Code::Host, "a call of no batches"))?;
-        Ok(Payload::File { file: Arc::new(draft.lend()), batches: self.batches })
+        Ok(Payload::File { file: Arc::new(draft.lend()), batches: self.batches.into() })
     }
 }
 
@@ -119,7 +119,7 @@ impl UnitInput {
         parts.iter().try_for_each(|part| self.draft.put(part)).map_err(no_memory)?;
         let file = Arc::new(self.draft.lend());
         let (body_bytes, header_bytes) = (body_bytes as u64, self.header.len() as u64);
-        let payload = Payload::File { file, batches: vec![BatchAt { body_at: 0, body_bytes, header_bytes }] };
+        let payload = Payload::File { file, batches: [BatchAt { body_at: 0, body_bytes, header_bytes }].into() };
         let groups = Groups {
             count: groups.len() as u32,
             table_at: table_at as u64,
@@ -170,7 +170,7 @@ pub(crate) fn of_models(
     let mut draft = pool.draft(end).map_err(no_memory)?;
     parts.try_for_each(|part| draft.put(&part)).map_err(no_memory)?;
     let (body_bytes, header_bytes) = (encoded.body_bytes as u64, encoded.header.len() as u64);
-    let batches = vec![BatchAt { body_at: 0, body_bytes, header_bytes }];
+    let batches = [BatchAt { body_at: 0, body_bytes, header_bytes }].into();
     let payload = Payload::File { file: Arc::new(draft.lend()), batches };
     let groups = Groups {
         count: groups.len() as u32,

@@ -229,7 +229,7 @@ impl Run {
         let request = Request {
             binding,
             seed: self.models.job.train.seed,
-            work: Work::Predict(payload, groups),
+            work: Work::Predict(payload, groups.into()),
             without: Vec::new(),
         };
         let before = part.failed;
@@ -246,8 +246,8 @@ impl Run {
                 if let Some((_, fault)) = completed.lost_groups.first() {
                     part.failure.get_or_insert_with(|| fault.to_string());
                 }
-                for batch in &completed.batches {
-                    settled += scatter(batch, call, values, part)?;
+                for batch in completed.product.into_batches()? {
+                    settled += scatter(&batch, call, values, part)?;
                 }
             }
         }

@@ -361,7 +361,7 @@ async fn train_unit(
     }
     let (payload, groups) = memory.lend(&unit.groups)?;
     let calls = running.models.iter().map(|binding| {
-        let work = Work::Fit(payload.clone(), groups);
+        let work = Work::Fit(payload.clone(), groups.into());
         fit(
             running,
             Request { binding: binding.clone(), seed: running.seed, work, without: Vec::new() },
@@ -391,7 +391,7 @@ async fn fit(running: &Running, mut request: Request, groups: usize) -> Result<F
                 return Ok(fitted);
             }
         };
-        let mut settled = fitted.add(&completed.batches)?;
+        let mut settled = fitted.add(&completed.product.into_batches()?)?;
         settled.extend(completed.lost_groups.iter().map(|(g, _)| *g));
         fitted.faults.extend(completed.lost_groups);
         let before = request.without.len();

@@ -270,7 +270,7 @@ impl Call {
         let payload = self.input.finish().map_err(|fault| fault.of(&transform.udf))?;
         let work = Work::Collect(payload, collected.argument);
         let completed = self.steps.call(transform, collected.binding.clone(), seed, work).await?;
-        completed.collected.ok_or_else(|| Fault::new(Code::Host, "nothing was collected").of(&transform.udf))
+        completed.product.into_collected().map_err(|fault| fault.of(&transform.udf))
     }
 
     /// Runs it in a worker. Gives one batch at least.
@@ -278,7 +278,8 @@ impl Call {
         let Call { steps, step, input, beside } = self;
         let transform = &steps.transforms[step];
         let work = Work::Process(input.finish().map_err(|fault| fault.of(&transform.udf))?);
-        let out = steps.call(transform, transform.callable.binding.clone(), seed, work).await?.batches;
+        let out = steps.call(transform, transform.callable.binding.clone(), seed, work).await?.product;
+        let out = out.into_batches().map_err(|fault| fault.of(&transform.udf))?;
         let wrong = |what: String| Fault::new(Code::BadOutput, what).of(&transform.udf);
         let Some(first) = out.first() else { return Err(wrong("it hands back no batch".into())) };
         if let Some(other) = out.iter().find(|b| b.schema_ref() != first.schema_ref()) {

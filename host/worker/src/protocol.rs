@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use sandbar_core::{Fault, Limits};
 use sandbar_store::Lent;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Largest message; below the default bound of a Unix datagram.
 pub(crate) const FRAME_BYTES_MAX: usize = 128 << 10;
@@ -39,8 +39,9 @@ pub(crate) const CALLS_BYTES_MAX: usize = 64 << 10;
 /// Parts of an input file start at a multiple of this.
 pub const PART_ALIGNMENT: usize = 4096;
 
+/// What the node says. It sends calls as they wait, and the worker gets them as [`Call`]s.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum ToWorker {
+pub(crate) enum ToWorker<C = Vec<Call>> {
     /// Files: progress, then `slots` output slots of `slot_bytes` each.
     Hello { limits: Limits, slots: u32, slot_bytes: u64 },
     /// File: compiled code of `code_bytes`.
@@ -58,7 +59,7 @@ pub(crate) enum ToWorker {
     },
     /// Calls to be run one after another, with a slot for their output; their ids count from `first`.
     /// File: the payload of the only call, if it is one.
-    Calls { slot: u32, first: u64, calls: Vec<Call> },
+    Calls { slot: u32, first: u64, calls: C },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -72,34 +73,14 @@ pub(crate) enum FromWorker {
     },
 }
 
+/// A call as the worker has it; the node sends what lies in its queue.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Call {
+pub(crate) struct Call<W = Work<u64>, G = Vec<u32>> {
     pub binding: u32,
     pub seed: u64,
-    pub work: WireWork,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum WireWork {
-    Describe,
-    Process(WirePayload),
-    Collect(WirePayload, u64),
-    Fit { payload: WirePayload, groups: Groups, without: Vec<u32> },
-    Predict { payload: WirePayload, groups: Groups, without: Vec<u32> },
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum WirePayload {
-    Inline {
-        #[serde(with = "serde_bytes")]
-        header: Vec<u8>,
-        #[serde(with = "serde_bytes")]
-        body: Vec<u8>,
-    },
-    File {
-        batches: Vec<BatchAt>,
-        file_bytes: u64,
-    },
+    pub work: W,
+    /// Groups of the work that are not to be run.
+    pub without: G,
 }
 
 /// Where a batch lies in an input file.
@@ -147,39 +128,67 @@ impl Groups {
     }
 }
 
-/// What a call does, and with what.
-#[derive(Debug, Clone)]
-pub enum Work {
+/// What a call does, and with what. To a worker the file of an input is its length: the file itself travels beside
+/// the message.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(bound(serialize = "F: InputFile", deserialize = "F: Deserialize<'de>"))]
+pub enum Work<F = Arc<Lent>> {
     /// Asks the component for its functions.
     Describe,
     /// Runs a scalar or batch function over each batch.
-    Process(Payload),
+    Process(Payload<F>),
     /// Runs a batch function over each batch, and collects what it hands back by the binding's plan and this
     /// argument.
-    Collect(Payload, u64),
+    Collect(Payload<F>, u64),
     /// Fits groups, and scores them on their test rows.
-    Fit(Payload, Groups),
+    Fit(Payload<F>, Box<Groups>),
     /// Predicts groups with their stored models.
-    Predict(Payload, Groups),
+    Predict(Payload<F>, Box<Groups>),
 }
 
 /// The input of a call.
-#[derive(Debug, Clone)]
-pub enum Payload {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(bound(serialize = "F: InputFile", deserialize = "F: Deserialize<'de>"))]
+pub enum Payload<F = Arc<Lent>> {
     /// A small one.
     Inline {
         /// The batch's header.
-        header: Vec<u8>,
+        #[serde(with = "serde_bytes")]
+        header: Box<[u8]>,
         /// The batch's body.
-        body: Vec<u8>,
+        #[serde(with = "serde_bytes")]
+        body: Box<[u8]>,
     },
     /// Lent memory: batches, and what the call needs besides.
     File {
         /// The memory.
-        file: Arc<Lent>,
+        #[serde(serialize_with = "serialize_bytes")]
+        file: F,
         /// Its batches: one, or for [`Work::Process`] any number, which one sandbox is given one after another.
-        batches: Vec<BatchAt>,
+        batches: Box<[BatchAt]>,
     },
+}
+
+/// What the file of an input is known by.
+pub trait InputFile {
+    /// Its length.
+    fn bytes(&self) -> u64;
+}
+
+impl InputFile for Arc<Lent> {
+    fn bytes(&self) -> u64 {
+        Lent::bytes(self) as u64
+    }
+}
+
+impl InputFile for u64 {
+    fn bytes(&self) -> u64 {
+        *self
+    }
+}
+
+fn serialize_bytes<S: Serializer>(file: &impl InputFile, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(file.bytes())
 }
 
 #[derive(Debug, Serialize, Deserialize)]

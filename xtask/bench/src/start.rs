@@ -65,7 +65,7 @@ impl Calls {
     }
 
     fn request(&self) -> Request {
-        let work = Work::Process(Payload::Inline { header: Vec::new(), body: Vec::new() });
+        let work = Work::Process(Payload::Inline { header: [].into(), body: [].into() });
         Request { binding: self.binding.clone(), seed: 0, work, without: Vec::new() }
     }
 

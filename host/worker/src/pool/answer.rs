@@ -5,7 +5,7 @@ use arrow_buffer::{Buffer, MutableBuffer};
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_store::Scratch;
 
-use super::{Called, Completed, LogLine};
+use super::{Called, Completed, LogLine, Product};
 use crate::batches::{BatchReader, malformed};
 use crate::process::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES};
 use crate::protocol::{INLINE_BYTES_MAX, Output, Work, collected_bytes_max};
@@ -53,14 +53,12 @@ fn opened(slot: &Scratch, output: &Output, most: u64, log_bytes: u64) -> Result<
 }
 
 fn completed(work: &Work, data: &Buffer, end: usize) -> Result<Completed, Fault> {
-    Ok(match work {
-        Work::Describe => {
-            let functions = postcard::from_bytes(&data[..end]).map_err(malformed)?;
-            Completed { functions, ..Completed::default() }
-        }
-        Work::Collect(..) => Completed { collected: Some(data.slice_with_length(0, end)), ..Completed::default() },
-        _ => Completed { batches: batches(data, end)?, ..Completed::default() },
-    })
+    let product = match work {
+        Work::Describe => Product::Functions(postcard::from_bytes(&data[..end]).map_err(malformed)?),
+        Work::Collect(..) => Product::Collected(data.slice_with_length(0, end)),
+        _ => Product::Batches(batches(data, end)?),
+    };
+    Ok(Completed { product, ..Completed::default() })
 }
 
 /// Copies a call's output, of `most` bytes at most, out of shared memory, before anyone looks at it.
@@ -141,12 +139,12 @@ mod tests {
     const SLOT_BYTES: usize = 64 << 10;
 
     fn process() -> Work {
-        Work::Process(Payload::Inline { header: Vec::new(), body: Vec::new() })
+        Work::Process(Payload::Inline { header: [].into(), body: [].into() })
     }
 
     fn fit() -> Work {
         let groups = Groups { count: 0, table_at: 0, extra_at: 0, extra_bytes: 0 };
-        Work::Fit(Payload::Inline { header: Vec::new(), body: Vec::new() }, groups)
+        Work::Fit(Payload::Inline { header: [].into(), body: [].into() }, groups.into())
     }
 
     fn batch(rows: usize) -> RecordBatch {
@@ -185,7 +183,7 @@ mod tests {
             let called = unpack(Ok(()));
             assert_eq!(failed.log, called.log);
             assert_eq!(
-                called.result.unwrap().batches,
+                called.result.unwrap().product.into_batches().unwrap(),
                 rows.iter().map(|rows| batch(*rows)).collect::<Vec<_>>(),
                 "{rows:?}"
             );
@@ -196,7 +194,7 @@ mod tests {
 
     #[test]
     fn what_is_collected_is_bounded() {
-        let payload = || Payload::Inline { header: Vec::new(), body: Vec::new() };
+        let payload = || Payload::Inline { header: [].into(), body: [].into() };
         let limits = Limits { output_bytes_max: 1000, ..Limits::default() };
         let (collected, other) = (collected_bytes_max(&limits) + LOG_SPACE_BYTES, 1000 + LOG_SPACE_BYTES);
         let slot = Scratch::new(collected as usize + 10).unwrap();
@@ -210,7 +208,7 @@ mod tests {
         ] {
             let delivered = Delivered { output: &Output::Slot(bytes), log_bytes };
             match (unpack(&work, &limits, &slot, delivered, Ok(())).result, expected) {
-                (Ok(completed), Ok(bytes)) => assert_eq!(completed.collected.unwrap().as_slice(), bytes),
+                (Ok(completed), Ok(bytes)) => assert_eq!(completed.product.into_collected().unwrap().as_slice(), bytes),
                 (Err(fault), Err(words)) => assert!(fault.message.contains(&words), "{fault}"),
                 (got, expected) => panic!("{got:?} instead of {expected:?}"),
             }
@@ -245,10 +243,10 @@ mod tests {
                 (Some(claim), _) => log_bytes = claim >> (claim % 64),
                 (None, _) => {}
             }
-            for work in [process(), fit(), Work::Describe, Work::Collect(Payload::Inline { header: Vec::new(), body: Vec::new() }, 0)] {
+            for work in [process(), fit(), Work::Describe, Work::Collect(Payload::Inline { header: [].into(), body: [].into() }, 0)] {
                 let delivered = Delivered { output: &output, log_bytes };
                 if let Ok(completed) = unpack(&work, &Limits::default(), &slot, delivered, Ok(())).result {
-                    for column in completed.batches.iter().flat_map(RecordBatch::columns) {
+                    for column in completed.product.into_batches().iter().flatten().flat_map(RecordBatch::columns) {
                         column.to_data().validate_full().unwrap();
                     }
                 }

@@ -2,21 +2,20 @@
 //! while the queue is long, watches their deadlines, and replaces the process
 //! when it dies.
 
-use std::collections::VecDeque;
+use std::collections::{VecDeque, vec_deque};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbar_core::{Code, Fault};
+use serde::{Serialize, Serializer};
 
 use super::answer::{Delivered, unpack};
 use super::link::{Link, SLOTS};
 use super::queue::Seat;
 use super::{Answers, Item, Memory, PoolOptions, Request};
-use crate::protocol::{
-    CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output, Payload, ToWorker, WirePayload, WireWork, Work,
-};
+use crate::protocol::{CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output, Payload, ToWorker, Work};
 
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(5);
@@ -27,14 +26,26 @@ const STARTS_MAX: u32 = 5;
 struct Sent {
     id: u64,
     slot: usize,
-    item: Box<Item>,
+    item: Item,
+}
+
+/// Calls of a message, as they lie here.
+struct Calls<'a>(vec_deque::Iter<'a, Sent>);
+
+impl Serialize for Calls<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.clone().map(|sent| {
+            let Request { binding, seed, work, without } = &sent.item.request;
+            Call { binding: binding.id as u32, seed: *seed, work, without: without.as_slice() }
+        }))
+    }
 }
 
 struct Driver {
     options: PoolOptions,
     queue: Seat,
     /// Items that a dead worker had not begun, or is to run again.
-    again: VecDeque<Box<Item>>,
+    again: VecDeque<Item>,
     /// Calls on their way, in the order in which they were sent; those of a message have its slot.
     sent: VecDeque<Sent>,
     /// The slots of messages on their way.
@@ -156,9 +167,8 @@ impl Driver {
                 Some(Payload::File { file, .. }) => Some(file.as_fd()),
                 _ => None,
             });
-            let calls = sent().map(|s| to_wire(&s.item)).collect();
             self.busy[slot] = true;
-            let message = ToWorker::Calls { slot: slot as u32, first: self.sent[first].id, calls };
+            let message = ToWorker::Calls { slot: slot as u32, first: self.sent[first].id, calls: Calls(sent()) };
             link.send(&message, file.as_slice()).await?;
         }
     }
@@ -202,9 +212,9 @@ impl Driver {
         // Calls that hand back much come back one by one: then they are sent one by one.
         self.calls_max = if done.len() < count { done.len() } else { (2 * self.calls_max).min(CALLS_MAX) };
         self.busy[slot] = false;
-        let mut answers = Answers::default();
-        let mut all: VecDeque<Sent> = self.sent.drain(first..first + count).collect();
-        for (sent, done) in all.drain(..done.len()).zip(done) {
+        let mut answers = Answers::with_capacity(done.len());
+        let mut all = self.sent.drain(first..first + count);
+        for (done, sent) in done.into_iter().zip(all.by_ref()) {
             let mut item = sent.item;
             let taken = if let Output::Slot(bytes) = done.output { bytes as usize } else { 0 };
             let delivered = Delivered { output: &done.output, log_bytes: done.log_bytes };
@@ -213,12 +223,12 @@ impl Driver {
                 unpack(work, &binding.limits, link.slot(slot), delivered, done.result.map_err(|fault| *fault));
             if let Ok(completed) = &mut called.result {
                 (completed.memory_bytes, completed.nanos) = (done.memory_bytes, done.nanos);
-                completed.lost_groups = std::mem::take(&mut item.lost_groups);
+                completed.lost_groups = item.losses.take().map_or_else(Vec::new, |losses| losses.groups);
             }
             link.release(slot, taken);
-            answers.add(*item, called);
+            answers.add(item, called);
         }
-        all.into_iter().rev().for_each(|sent| self.again.push_front(sent.item));
+        all.rev().for_each(|sent| self.again.push_front(sent.item));
         Ok(())
     }
 
@@ -251,26 +261,25 @@ impl Driver {
 
 /// The item to run again, if it is: without the group that took the worker's
 /// life, or as it is while it has lives left.
-fn after_death(mut item: Box<Item>, group: Option<u32>, end: &End, how: &str) -> Option<Box<Item>> {
+fn after_death(mut item: Item, group: Option<u32>, end: &End, how: &str) -> Option<Item> {
     let limits = item.request.binding.limits;
+    let losses = item.losses.get_or_insert_default();
     let fault = match end {
         End::Deadline => Fault::new(Code::TimeOut, format!("ran longer than {} ms (time_ms_max)", limits.time_ms_max)),
         End::Died(e) => {
-            item.deaths += 1;
-            if item.deaths <= limits.retries_max {
+            losses.deaths += 1;
+            let deaths = losses.deaths;
+            if deaths <= limits.retries_max {
                 return Some(item);
             }
-            Fault::new(
-                Code::WorkerLost,
-                format!("{} workers died while they ran it; the last: {how} ({e})", item.deaths),
-            )
+            Fault::new(Code::WorkerLost, format!("{deaths} workers died while they ran it; the last: {how} ({e})"))
         }
     };
     match group {
         Some(group) if !item.request.without.contains(&group) => {
-            item.deaths = 0;
             item.request.without.push(group);
-            item.lost_groups.push((group, fault));
+            losses.deaths = 0;
+            losses.groups.push((group, fault));
             Some(item)
         }
         _ => {
@@ -321,26 +330,4 @@ impl Work {
             }
         }
     }
-}
-
-fn to_wire(item: &Item) -> Call {
-    let payload = |payload: &Payload| match payload {
-        Payload::Inline { header, body } => WirePayload::Inline { header: header.clone(), body: body.clone() },
-        Payload::File { file, batches } => {
-            WirePayload::File { batches: batches.clone(), file_bytes: file.bytes() as u64 }
-        }
-    };
-    let request = &item.request;
-    let work = match &request.work {
-        Work::Describe => WireWork::Describe,
-        Work::Process(p) => WireWork::Process(payload(p)),
-        Work::Collect(p, argument) => WireWork::Collect(payload(p), *argument),
-        Work::Fit(p, groups) => {
-            WireWork::Fit { payload: payload(p), groups: *groups, without: request.without.clone() }
-        }
-        Work::Predict(p, groups) => {
-            WireWork::Predict { payload: payload(p), groups: *groups, without: request.without.clone() }
-        }
-    };
-    Call { binding: request.binding.id as u32, seed: request.seed, work }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandbar_store::Scratch;
+use serde::Serialize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -68,7 +69,7 @@ impl Link {
             bindings: HashSet::new(),
             last_binding: None,
         };
-        let hello = ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes };
+        let hello: ToWorker = ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes };
         let files: Vec<_> = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd)).collect();
         send(&link.socket, socket::frame(&hello, &mut link.frame)?, &files).await?;
         match link.receive().await? {
@@ -82,7 +83,11 @@ impl Link {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    pub(super) async fn send(&mut self, message: &ToWorker, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(super) async fn send<C: Serialize>(
+        &mut self,
+        message: &ToWorker<C>,
+        files: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         send(&self.socket, socket::frame(message, &mut self.frame)?, files).await
     }
 
@@ -98,14 +103,12 @@ impl Link {
         let program = binding.program.number();
         if self.programs.insert(program) {
             let code = binding.program.code();
-            self.send(
-                &ToWorker::Program { program, code_bytes: code.bytes(), image_end: binding.program.image_end() },
-                &[code.as_fd()],
-            )
-            .await?;
+            let (code_bytes, image_end) = (code.bytes(), binding.program.image_end());
+            let message: ToWorker = ToWorker::Program { program, code_bytes, image_end };
+            self.send(&message, &[code.as_fd()]).await?;
         }
         self.bindings.insert(binding.id);
-        let message = ToWorker::Binding {
+        let message: ToWorker = ToWorker::Binding {
             binding: binding.id as u32,
             program,
             function: binding.function,

@@ -119,15 +119,63 @@ pub struct LogLine {
     pub message: String,
 }
 
+/// What a call handed back.
+#[derive(Debug)]
+pub enum Product {
+    /// Batches, checked.
+    Batches(Vec<RecordBatch>),
+    /// What its batches were collected into, for [`Work::Collect`]: what a worker says, which may be anything.
+    Collected(Buffer),
+    /// What it described, for [`Work::Describe`].
+    Functions(Vec<Function>),
+}
+
+impl Default for Product {
+    fn default() -> Self {
+        Product::Batches(Vec::new())
+    }
+}
+
+impl Product {
+    fn other(&self) -> Fault {
+        let what = match self {
+            Product::Batches(_) => "batches",
+            Product::Collected(_) => "what was collected",
+            Product::Functions(_) => "functions",
+        };
+        Fault::new(Code::Host, format!("it hands back {what}, which it was not called for"))
+    }
+
+    /// The batches.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn into_batches(self) -> Result<Vec<RecordBatch>, Fault> {
+        if let Product::Batches(batches) = self { Ok(batches) } else { Err(self.other()) }
+    }
+
+    /// What was collected.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn into_collected(self) -> Result<Buffer, Fault> {
+        if let Product::Collected(collected) = self { Ok(collected) } else { Err(self.other()) }
+    }
+
+    /// The functions.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn into_functions(self) -> Result<Vec<Function>, Fault> {
+        if let Product::Functions(functions) = self { Ok(functions) } else { Err(self.other()) }
+    }
+}
+
 /// What came of a call that was not refused as a whole.
 #[derive(Debug, Default)]
 pub struct Completed {
-    /// The batches it handed back, checked.
-    pub batches: Vec<RecordBatch>,
-    /// What its batches were collected into, for [`Work::Collect`]: what a worker says, which may be anything.
-    pub collected: Option<Buffer>,
-    /// What it described, for [`Work::Describe`].
-    pub functions: Vec<Function>,
+    /// What it handed back.
+    pub product: Product,
     /// Groups that took a worker's life, each with why.
     pub lost_groups: Vec<(u32, Fault)>,
     /// Most linear memory it had, in bytes.
@@ -192,9 +240,16 @@ pub fn peak_memory_bytes(process: u32) -> u64 {
 struct Item {
     request: Request,
     reply: Reply,
+    /// Most have none: a queue is the faster the smaller its items are.
+    losses: Option<Box<Losses>>,
+}
+
+/// What an item has cost.
+#[derive(Debug, Default)]
+struct Losses {
     /// Workers that died while they ran it.
     deaths: u32,
-    lost_groups: Vec<(u32, Fault)>,
+    groups: Vec<(u32, Fault)>,
 }
 
 /// Who is told what came of a call.
@@ -214,23 +269,26 @@ impl Item {
     }
 
     fn answer(self, called: Called) {
-        let mut answers = Answers::default();
-        answers.add(self, called);
+        Answers::with_capacity(1).add(self, called);
     }
 }
 
 /// Answers on their way: those for one that follow each other are sent together, when this is dropped at the latest.
-#[derive(Default)]
 struct Answers {
     to: Option<mpsc::UnboundedSender<Vec<Answer>>>,
     several: Vec<Answer>,
 }
 
 impl Answers {
+    fn with_capacity(answers: usize) -> Answers {
+        Answers { to: None, several: Vec::with_capacity(answers) }
+    }
+
     fn add(&mut self, item: Item, mut called: Called) {
-        let Item { request, reply, .. } = item;
-        called.result = called.result.map_err(|fault| fault.of(&request.binding.name));
-        match reply {
+        if let Err(fault) = &mut called.result {
+            fault.function.get_or_insert_with(|| item.request.binding.name.clone());
+        }
+        match item.reply {
             // Whoever asked may have gone; then nobody wants the answer.
             Reply::One(to) => _ = to.send(called),
             Reply::Many(to, token) => {
@@ -337,7 +395,6 @@ impl Pool {
     }
 
     fn enqueue(&self, request: Request, reply: Reply) -> Result<(), Fault> {
-        let item = Box::new(Item { request, reply, deaths: 0, lost_groups: Vec::new() });
-        self.queue.push(item).map_err(|queue::Gone| gone())
+        self.queue.push(Item { request, reply, losses: None }).map_err(|queue::Gone| gone())
     }
 }

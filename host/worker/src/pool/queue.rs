@@ -42,7 +42,7 @@ impl Drop for Seat {
 
 #[derive(Debug, Default)]
 struct State {
-    items: VecDeque<Box<Item>>,
+    items: VecDeque<Item>,
     /// Drivers that wait for items and were not woken yet.
     asleep: usize,
     /// All drivers.
@@ -58,7 +58,7 @@ impl Queue {
     }
 
     /// Puts an item behind the others, unless no driver is left.
-    pub(super) fn push(&self, item: Box<Item>) -> Result<(), Gone> {
+    pub(super) fn push(&self, item: Item) -> Result<(), Gone> {
         let mut state = self.lock();
         if state.drivers == 0 {
             return Err(Gone);
@@ -72,7 +72,7 @@ impl Queue {
     }
 
     /// Gives the first `most` items to `to`, up to one that `fits` refuses. Those that nobody waits for are dropped.
-    pub(super) fn take(&self, most: usize, mut fits: impl FnMut(&Item) -> bool, mut to: impl FnMut(Box<Item>)) {
+    pub(super) fn take(&self, most: usize, mut fits: impl FnMut(&Item) -> bool, mut to: impl FnMut(Item)) {
         let mut state = self.lock();
         let mut taken = 0;
         while taken < most {
@@ -85,7 +85,7 @@ impl Queue {
     }
 
     /// The first item, when there is one; none when there will be no more.
-    pub(super) async fn next(&self) -> Option<Box<Item>> {
+    pub(super) async fn next(&self) -> Option<Item> {
         loop {
             let mut woken = std::pin::pin!(self.wake.notified());
             {

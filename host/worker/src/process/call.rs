@@ -14,7 +14,7 @@ use super::collect::Collectors;
 use super::fit;
 use super::input::CallInput;
 use super::outcome::Outcome;
-use crate::protocol::{Call, WireWork, progress};
+use crate::protocol::{Call, Work, progress};
 
 pub(super) fn run(
     program: &Program,
@@ -25,23 +25,22 @@ pub(super) fn run(
     progress: &Arc<Scratch>,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
+    let job = |groups, predict| fit::Job { groups, without: &call.without, predict };
     match &call.work {
-        WireWork::Describe => describe(program, binding, call, outcome),
-        WireWork::Process(payload) => {
-            process(program, binding, call, CallInput::open(payload, file)?, progress, outcome)
-        }
-        WireWork::Collect(payload, argument) => {
+        Work::Describe => describe(program, binding, call, outcome),
+        Work::Process(payload) => process(program, binding, call, CallInput::open(payload, file)?, progress, outcome),
+        Work::Collect(payload, argument) => {
             outcome.collect(collectors(&binding.plan, *argument)?)?;
             process(program, binding, call, CallInput::open(payload, file)?, progress, outcome)?;
             outcome.collected()
         }
-        WireWork::Fit { payload, groups, without } => {
+        Work::Fit(payload, groups) => {
             let input = CallInput::open(payload, file)?;
-            fit::run(program, binding, call, input, fit::Job { groups, without, predict: false }, progress, outcome)
+            fit::run(program, binding, call, input, job(groups, false), progress, outcome)
         }
-        WireWork::Predict { payload, groups, without } => {
+        Work::Predict(payload, groups) => {
             let input = CallInput::open(payload, file)?;
-            fit::run(program, binding, call, input, fit::Job { groups, without, predict: true }, progress, outcome)
+            fit::run(program, binding, call, input, job(groups, true), progress, outcome)
         }
     }
 }

@@ -7,7 +7,7 @@ use sandbar_core::{Code, Fault};
 use sandbar_sandbox::{GroupAt, Input};
 use sandbar_store::Mapping;
 
-use crate::protocol::{BatchAt, GROUP_BYTES, Groups, PART_ALIGNMENT, WirePayload};
+use crate::protocol::{BatchAt, GROUP_BYTES, Groups, PART_ALIGNMENT, Payload};
 
 /// An input: its bytes, where its batches are, and its file where it has one.
 pub(super) struct CallInput {
@@ -54,15 +54,15 @@ fn wrong(what: impl std::fmt::Display) -> Fault {
 }
 
 impl CallInput {
-    pub(super) fn open(payload: &WirePayload, file: Option<OwnedFd>) -> Result<CallInput, Fault> {
+    pub(super) fn open(payload: &Payload<u64>, file: Option<OwnedFd>) -> Result<CallInput, Fault> {
         match payload {
-            WirePayload::Inline { header, body } => {
-                let mut bytes = body.clone();
+            Payload::Inline { header, body } => {
+                let mut bytes = body.to_vec();
                 bytes.extend_from_slice(header);
                 let batch = Batch { body: 0..body.len(), header: body.len()..bytes.len() };
                 Ok(CallInput { batches: vec![batch], bytes: Bytes::Own(bytes), file: None })
             }
-            WirePayload::File { batches, file_bytes } => {
+            Payload::File { file: file_bytes, batches } => {
                 let file = file.ok_or_else(|| wrong("its file is missing"))?;
                 // SAFETY: the node lends the file to this call, and writes it no more until the call is done.
                 let mapping = unsafe { Mapping::lent(file.as_fd(), *file_bytes) }.map_err(wrong)?;

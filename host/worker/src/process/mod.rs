@@ -37,7 +37,8 @@ pub fn run_worker(collectors: Collectors) -> io::Result<()> {
     let stdin = io::stdin();
     let socket = stdin.as_fd();
     let (mut received, mut frame) = (Vec::new(), Vec::new());
-    let Some((ToWorker::Hello { limits, slots, slot_bytes }, files)) = socket::receive(socket, &mut received)? else {
+    let hello: Option<(ToWorker, _)> = socket::receive(socket, &mut received)?;
+    let Some((ToWorker::Hello { limits, slots, slot_bytes }, files)) = hello else {
         return Err(io::Error::other("the first message is not a hello"));
     };
     let shared = Shared::open(files, slots, slot_bytes)?;
