@@ -214,6 +214,7 @@ impl Driver {
         self.busy[slot] = false;
         let mut answers = Answers::with_capacity(done.len());
         let mut all = self.sent.drain(first..first + count);
+        // In this order no call is drawn for which there is no answer.
         for (done, sent) in done.into_iter().zip(all.by_ref()) {
             let mut item = sent.item;
             let taken = if let Output::Slot(bytes) = done.output { bytes as usize } else { 0 };
