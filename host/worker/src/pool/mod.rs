@@ -285,8 +285,8 @@ impl Answers {
     }
 
     fn add(&mut self, item: Item, mut called: Called) {
-        if let Err(fault) = &mut called.result {
-            fault.function.get_or_insert_with(|| item.request.binding.name.clone());
+        if called.result.is_err() {
+            called.result = called.result.map_err(|fault| fault.of(&item.request.binding.name));
         }
         match item.reply {
             // Whoever asked may have gone; then nobody wants the answer.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use arrow_array::builder::{BinaryBuilder, Float64Builder, ListBuilder, StringBuilder, UInt32Builder};
 use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::ArrowError;
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::{GroupAt, Input, Instance, Level, Predictions, Program, Refusal, Services};
 use sandbar_store::Scratch;
@@ -56,7 +57,7 @@ pub(super) fn run(
     let mut feed = lock(&feed);
     *outcome = std::mem::replace(&mut feed.outcome, Outcome::new(binding.limits, None));
     result?;
-    let batch = feed.results.finish();
+    let batch = feed.results.finish().map_err(|e| Fault::new(Code::Host, e.to_string()))?;
     let encoded = sandbar_batch::encode(&batch).map_err(|e| Fault::new(Code::Host, e.to_string()))?;
     let buffers: Vec<&[u8]> = encoded.buffers.iter().map(|(_, b)| b.as_slice()).collect();
     outcome.batch(&encoded.header, &buffers).map_err(Fault::from)
@@ -425,7 +426,7 @@ impl Results {
         }
     }
 
-    fn finish(&mut self) -> RecordBatch {
+    fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
         let mut columns: Vec<(&str, ArrayRef, bool)> = vec![
             ("group", Arc::new(self.group.finish()), false),
             ("code", Arc::new(self.code.finish()), true),
@@ -441,7 +442,7 @@ impl Results {
         if let Some(predictions) = &mut self.predictions {
             columns.push(("predictions", Arc::new(predictions.finish()), true));
         }
-        RecordBatch::try_from_iter_with_nullable(columns).expect("columns of equal length")
+        RecordBatch::try_from_iter_with_nullable(columns)
     }
 }
 
