@@ -26,7 +26,7 @@ fn give_memory_back() {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // What blocks reads files from memory, or puts rows in place: more threads than cores would each keep memory of
-    // their own for it, and wait for a core.
+    // their own for it, and wait for a core. None of it waits for another's end, as there may be no thread for that.
     let blocking = std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
     let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(blocking).enable_all().build();
     match runtime {
