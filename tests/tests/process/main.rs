@@ -3,5 +3,6 @@
 mod hostile;
 mod job;
 mod lifecycle;
+mod pool;
 mod real;
 mod usage;

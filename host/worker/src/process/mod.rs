@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::{Engine, Program};
@@ -29,6 +29,8 @@ pub const WORKER_ARGUMENT: &str = "worker";
 
 /// Answers of a message are together not much longer than this.
 const DONE_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
+/// Calls of a message that were not begun after this go back, for nobody to wait long for the answers of the others.
+const TURN: Duration = Duration::from_millis(10);
 
 /// Runs a worker until its node closes the socket. Returns only errors of the set-up
 /// and of the socket; a hostile node is not defended against.
@@ -114,6 +116,7 @@ impl Worker<'_> {
                 Ok(())
             }
             ToWorker::Calls { slot, first, calls } => {
+                let begun = Instant::now();
                 let mut file = files.into_iter().next();
                 let mut done = Vec::with_capacity(calls.len());
                 let mut bytes = 0;
@@ -122,7 +125,7 @@ impl Worker<'_> {
                     bytes += one.inline_bytes();
                     let slot_is_taken = matches!(one.output, Output::Slot(_));
                     done.push(one);
-                    if slot_is_taken || bytes > DONE_BYTES_MAX {
+                    if slot_is_taken || bytes > DONE_BYTES_MAX || begun.elapsed() > TURN {
                         break;
                     }
                 }

@@ -17,6 +17,15 @@ pub fn batch_loops(batch: RecordBatch) -> RecordBatch {
     batch
 }
 
+/// Takes its time: some hundred milliseconds.
+#[batch]
+pub fn batch_dawdles(batch: RecordBatch) -> RecordBatch {
+    for turn in 0..200_000_000 {
+        black_box(turn);
+    }
+    batch
+}
+
 /// Takes memory until there is none.
 #[batch]
 pub fn batch_takes_memory(batch: RecordBatch) -> RecordBatch {

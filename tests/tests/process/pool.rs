@@ -1,0 +1,74 @@
+//! A pool of workers that is asked for many calls at once.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Float64Array, RecordBatch};
+use sandbar_core::{Function, Limits};
+use sandbar_tests::{Lab, component, host};
+use sandbar_worker::{Answer, Binding, Compiled, Compiler, Payload, Pool, PoolOptions, Request, Work};
+use tokio::sync::mpsc;
+
+#[test]
+fn nobody_waits_for_the_answers_of_slow_calls() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let polite = Polite::new().await;
+        // After these a message takes as many calls as one can.
+        let quick = polite.answers("scalar_divides", 600).await;
+        assert!(quick.iter().any(|answers| answers.len() > 100), "quick calls are answered many at a time");
+        for answers in polite.answers("batch_dawdles", 5).await {
+            assert_eq!(answers.len(), 1, "the answer of a slow call waits for that of another");
+        }
+    });
+}
+
+/// One worker, and a component to call.
+struct Polite {
+    pool: Pool,
+    compiled: Arc<Compiled>,
+    functions: Vec<Function>,
+    _lab: Lab,
+}
+
+impl Polite {
+    async fn new() -> Polite {
+        let (lab, program) = (Lab::new(), host().with_file_name("host-worker"));
+        let compiler = Compiler::new(lab.path("compiled"), program.clone());
+        let component = std::fs::read(component("tests/hostile/polite")).unwrap();
+        let compiled = Arc::new(compiler.compile(&component).await.unwrap());
+        let pool = Pool::start(PoolOptions { workers: 1, limits: Limits::default(), program });
+        let described = pool.call(request(&bind(&compiled, 0), Work::Describe)).await;
+        let functions = described.result.unwrap().product.into_functions().unwrap();
+        Polite { pool, compiled, functions, _lab: lab }
+    }
+
+    /// What comes of calls of a function on one row that are asked for at once, as it comes.
+    async fn answers(&self, function: &str, calls: usize) -> Vec<Vec<Answer>> {
+        let function = self.functions.iter().position(|f| f.name == function).unwrap();
+        let binding = bind(&self.compiled, function as u32);
+        let x: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
+        let row = sandbar_batch::encode(&RecordBatch::try_from_iter([("x", x)]).unwrap()).unwrap();
+        let payload = Payload::Inline { header: row.header.as_slice().into(), body: row.body().into() };
+        let (to, mut from) = mpsc::unbounded_channel();
+        for token in 0..calls {
+            let request = request(&binding, Work::Process(payload.clone()));
+            self.pool.submit(request, token as u64, &to).unwrap();
+        }
+        let (mut all, mut left) = (Vec::new(), calls);
+        while left > 0 {
+            let answers = from.recv().await.unwrap();
+            answers.iter().for_each(|answer| assert!(answer.called.result.is_ok(), "{answer:?}"));
+            left -= answers.len();
+            all.push(answers);
+        }
+        all
+    }
+}
+
+fn bind(compiled: &Arc<Compiled>, function: u32) -> Arc<Binding> {
+    Binding::new(compiled.clone(), function, "{}".to_owned(), Limits::default(), "polite".to_owned()).unwrap()
+}
+
+fn request(binding: &Arc<Binding>, work: Work) -> Request {
+    Request { binding: binding.clone(), seed: 0, work, without: Vec::new() }
+}
