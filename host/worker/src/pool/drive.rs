@@ -17,8 +17,10 @@ use super::queue::Seat;
 use super::{Answers, Item, Memory, PoolOptions, Request};
 use crate::protocol::{CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output, Payload, ToWorker, Work};
 
-/// How often deadlines are looked at.
-const TICK: Duration = Duration::from_millis(5);
+/// Deadlines are looked at so often while a call may take its limit, within these bounds.
+const TICKS_A_LIMIT: u32 = 20;
+const TICK_MIN: Duration = Duration::from_millis(1);
+const TICK_MAX: Duration = Duration::from_millis(50);
 /// A worker that can't be started is tried again after this, so often.
 const START_PAUSE: Duration = Duration::from_millis(200);
 const STARTS_MAX: u32 = 5;
@@ -110,7 +112,7 @@ impl Driver {
     /// Serves one worker process. Returns when there will be no more calls.
     async fn serve(&mut self, link: &mut Link) -> Result<(), End> {
         let mut watch = Watch::new();
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = tokio::time::interval(TICK_MAX);
         loop {
             self.fill(link).await?;
             if self.sent.is_empty() {
@@ -134,24 +136,27 @@ impl Driver {
                     let (id, ..) = link.progress();
                     let at_hand = self.sent.iter().find(|s| s.id == id).or(self.sent.front());
                     let limit = at_hand.map_or(0, |s| s.item.request.binding.limits.time_ms_max);
-                    if watch.is_over(link, Duration::from_millis(limit)) {
+                    let limit = Duration::from_millis(limit);
+                    if watch.is_over(link, limit) {
                         return Err(End::Deadline);
                     }
+                    tick.reset_after((limit / TICKS_A_LIMIT).clamp(TICK_MIN, TICK_MAX));
                 }
             }
         }
     }
 
-    /// How many calls may be on their way: many while many wait, one when they are few, so that no worker sits on calls
-    /// that another could run. Half of them go into a message.
+    /// How many calls may be on their way: as many as go into two messages, less when less wait, so that no worker sits
+    /// on calls that another could run.
     fn depth(&self) -> usize {
-        ((self.queue.len() + self.again.len()) / (2 * self.options.workers.max(1))).max(1)
+        let share = (self.queue.len() + self.again.len()) / self.options.workers.max(1);
+        share.clamp(1, 2 * self.calls_max)
     }
 
     async fn fill(&mut self, link: &mut Link) -> Result<(), End> {
         loop {
             let depth = self.depth();
-            let most = depth.saturating_sub(self.sent.len()).min((depth / 2).clamp(1, self.calls_max));
+            let most = depth.saturating_sub(self.sent.len()).min(depth.div_ceil(2));
             let slot = self.busy.iter().position(|busy| !busy);
             let Some(slot) = slot.filter(|_| most > 0) else { return Ok(()) };
             let first = self.sent.len();
