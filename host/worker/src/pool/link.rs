@@ -55,9 +55,7 @@ impl Link {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        // SAFETY: an owned descriptor that nothing but the `AsyncFd` closes or replaces.
-        let socket = unsafe { AsyncFd::register_with_interest(ours, interest) }.map_err(io::Error::other)?;
+        let socket = register(ours, Interest::READABLE)?;
         let mut link = Link {
             child: Some(child),
             socket,
@@ -165,10 +163,23 @@ impl Drop for Link {
     }
 }
 
+/// Tokio's handle of a socket. Whoever is interested in writing is woken whenever the other side reads.
+fn register(socket: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an owned descriptor that nothing but the `AsyncFd` closes or replaces.
+    unsafe { AsyncFd::register_with_interest(socket, interest) }.map_err(io::Error::other)
+}
+
 async fn send(socket: &AsyncFd<OwnedFd>, frame: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let send = |socket: &OwnedFd| socket::send(socket, frame, files);
+    match send(socket.get_ref()) {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+        sent => return sent,
+    }
+    // It is full, which is rare.
+    let socket = register(socket.get_ref().try_clone()?, Interest::WRITABLE)?;
     loop {
         let mut ready = socket.writable().await?;
-        match ready.try_io(|socket| socket::send(socket, frame, files)) {
+        match ready.try_io(|socket| send(socket.get_ref())) {
             Ok(sent) => return sent,
             Err(_would_block) => {}
         }
