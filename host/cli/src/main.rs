@@ -9,26 +9,17 @@ mod progress;
 use std::process::ExitCode;
 
 use clap::Parser;
-use sandbar_node::{Job, Node, NodeError, NodeOptions};
+use sandbar_node::{Heap, Job, Node, NodeError, NodeOptions};
 
 use args::{Arguments, Command, Submit};
 
-/// Batches come and go by the megabyte; the system's allocator gives each back
-/// to the kernel, which zeroes it for the next.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-fn give_memory_back() {
-    // SAFETY: it may be called at any time, on any thread.
-    unsafe { libmimalloc_sys::mi_collect(true) }
-}
+static HEAP: Heap = Heap;
 
 fn main() -> ExitCode {
+    HEAP.set_up();
     let arguments = Arguments::parse();
-    // What blocks reads files from memory, or puts rows in place: more threads than cores would each keep memory of
-    // their own for it, and wait for a core. None of it waits for another's end, as there may be no thread for that.
-    let blocking = std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
-    let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(blocking).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     match runtime {
         Ok(runtime) => {
             let ended = runtime.block_on(until_interrupted(arguments));
@@ -115,7 +106,6 @@ fn start_node(workers: Option<usize>, memory: Option<u64>, limits: sandbar_node:
         spill: std::env::temp_dir(),
         memory_bytes_max: memory.unwrap_or_else(paths::memory_for_rows),
         worker: paths::worker().map_err(CliError::Failed)?,
-        give_memory_back,
     };
     Ok(Node::start(options))
 }

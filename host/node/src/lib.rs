@@ -26,6 +26,7 @@ pub use predict::{PredictSpec, Predicted};
 pub use progress::{Phase, Progress};
 pub use results::{Failure, Table};
 pub use sandbar_core::{Code, Fault, Kind, Limits};
+pub use sandbar_store::Heap;
 pub use submit::Summary;
 
 use std::path::PathBuf;
@@ -58,8 +59,6 @@ pub struct NodeOptions {
     pub memory_bytes_max: u64,
     /// The program `host-worker`: a worker, or the compiler.
     pub worker: PathBuf,
-    /// Gives memory back that this process's allocator keeps for later: what a job reads with, it does not train with.
-    pub give_memory_back: fn(),
 }
 
 /// A node: this process, its workers and its compiler.

@@ -9,10 +9,12 @@
 //!
 //! Non-goals (yet): names, references, quotas and spill of objects.
 
+mod heap;
 mod mapping;
 mod object;
 mod segments;
 
+pub use heap::Heap;
 pub use mapping::{Mapping, Scratch};
 pub use object::Object;
 pub use segments::{Draft, Lent, Part, Segments};

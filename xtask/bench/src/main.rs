@@ -21,13 +21,14 @@ use clap::{Parser, ValueEnum};
 
 use peers::Peers;
 use report::{Report, say};
+use sandbar_store::Heap;
 use timing::Effort;
 
 type Failure = Box<dyn std::error::Error>;
 
 /// As in the host, so that both have the same.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static HEAP: Heap = Heap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
@@ -101,6 +102,7 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
+    HEAP.set_up();
     let mut given = std::env::args().skip(1);
     let done = if given.next().as_deref() == Some(native::ARGUMENT) {
         run_natively(&given.next().unwrap_or_default())
