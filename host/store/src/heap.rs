@@ -7,7 +7,7 @@ use mimalloc::MiMalloc;
 use crate::mapping::HUGE_PAGE_BYTES;
 
 /// Pieces of this length or longer are large: buffers of batches and files.
-const LARGE_BYTES: usize = 32 << 10;
+const LARGE_BYTES: usize = 8 << 10;
 /// Large pieces from this length on are mapped, each for itself: the most that can be chosen.
 const MAPPED_BYTES: usize = 32 << 20;
 /// So much of the heap comes in huge pages.
