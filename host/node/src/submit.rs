@@ -232,7 +232,6 @@ impl Node {
         metadata: Vec<(String, String)>,
     ) -> Result<Summary, NodeError> {
         let partitions = Arc::new(grouper.finish()?);
-        self.pool.give_memory_back();
         self.progress.enter(Phase::Training, partitions.len() as u64);
         let mut sink = Sink::new(output, results::output_schema(&keys), keys.fields().len(), metadata)?;
         let in_memory_max = 2 * self.pool.workers();

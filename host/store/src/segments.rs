@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{Mode, OFlags, open};
 
 use crate::Scratch;
-use crate::mapping::{HUGE_FROM_BYTES, HUGE_PAGE_BYTES, PAGE_BYTES, huge_bytes};
+use crate::mapping::{HUGE_FROM_BYTES, PAGE_BYTES, huge_bytes};
 
 /// The least that is made, in bytes: one page would be made anew for each larger input.
 const SEGMENT_BYTES_MIN: usize = 64 << 10;
+/// Of large ones the addresses are for so many bytes, so that a larger input can have the pages of a smaller one.
+const ROOM_BYTES: usize = 64 << 20;
 /// Memory that waits for its next use, at most, in bytes.
 const FREE_BYTES_MAX: usize = 128 << 20;
 /// A segment this many times larger than what it is to hold is left for a larger input.
@@ -32,6 +34,8 @@ struct Segment {
     memory: Scratch,
     /// The same file, which can't be written through this.
     reader: OwnedFd,
+    /// Bytes from the start on that it was wanted for, which are those that take memory.
+    used: usize,
     /// Bytes from the start on that are in huge pages, where there are any.
     huge: usize,
 }
@@ -71,6 +75,7 @@ impl Segments {
             Some(segment) => segment,
             None => Segment::new(bytes)?,
         };
+        segment.used = segment.used.max(bytes);
         segment.gather(bytes);
         Ok(Draft { segment: Some(segment), bytes, end: 0, home: self.clone() })
     }
@@ -85,24 +90,20 @@ impl Segments {
         Ok(draft.lend())
     }
 
-    /// Gives free memory back to the system: what comes next needs other sizes.
-    pub fn forget(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Free::default();
-    }
-
-    /// The smallest free segment that is large enough, unless it is much too large.
+    /// The free segment with the least memory that is enough, unless it is much too much; otherwise the one with the
+    /// most, of those that have room for more.
     fn take(&self, bytes: usize) -> Option<Segment> {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let most = bytes.max(SEGMENT_BYTES_MIN).saturating_mul(OVERSIZE_MAX);
-        let sizes = free.segments.iter().map(|s| s.memory.bytes()).enumerate();
-        let (at, size) = sizes.filter(|(_, size)| (bytes..=most).contains(size)).min_by_key(|(_, size)| *size)?;
-        free.bytes -= size;
+        let fitting = free.segments.iter().enumerate().filter(|(_, s)| s.memory.bytes() >= bytes && s.used <= most);
+        let (at, _) = fitting.min_by_key(|(_, s)| if s.used >= bytes { s.used } else { usize::MAX - s.used })?;
+        free.bytes -= free.segments[at].used;
         Some(free.segments.swap_remove(at))
     }
 
     fn give_back(&self, segment: Segment) {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = free.bytes + segment.memory.bytes();
+        let bytes = free.bytes + segment.used;
         if bytes <= FREE_BYTES_MAX {
             free.bytes = bytes;
             free.segments.push(segment);
@@ -113,11 +114,11 @@ impl Segments {
 impl Segment {
     /// A segment for `bytes` bytes, or somewhat more.
     fn new(bytes: usize) -> io::Result<Segment> {
-        let least = if bytes < HUGE_FROM_BYTES { SEGMENT_BYTES_MIN } else { HUGE_PAGE_BYTES };
+        let least = if bytes < HUGE_FROM_BYTES { SEGMENT_BYTES_MIN } else { ROOM_BYTES };
         let memory = Scratch::new(bytes.max(least).next_power_of_two())?;
         let path = format!("/proc/self/fd/{}", memory.as_fd().as_raw_fd());
         let reader = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Segment { memory, reader, huge: 0 })
+        Ok(Segment { memory, reader, used: 0, huge: 0 })
     }
 
     /// Sees to it that the first `bytes` bytes are in huge pages, but for a small rest.
@@ -219,6 +220,7 @@ impl Drop for Draft {
 mod tests {
     use super::*;
     use crate::Mapping;
+    use crate::mapping::HUGE_PAGE_BYTES;
 
     fn check(segments: &Segments, bytes: usize, parts: &[(usize, &[u8])], expect: &[u8]) {
         let parts: Vec<_> = parts.iter().map(|(at, bytes)| Part::Bytes(*at, bytes)).collect();
@@ -303,11 +305,13 @@ mod tests {
         let first = inode(&a);
         drop(a);
         assert_eq!(inode(&segments.lend(20, &[]).unwrap()), first);
-        segments.forget();
-        assert_ne!(inode(&segments.lend(20, &[]).unwrap()), first);
         // Much too large for a small one.
-        let large = inode(&segments.lend(64 << 20, &[]).unwrap());
+        let segments = Segments::default();
+        let large = inode(&segments.lend(8 << 20, &[]).unwrap());
         assert_ne!(inode(&segments.lend(10, &[]).unwrap()), large);
+        // A larger one has its pages too, the largest can't.
+        assert_eq!(inode(&segments.lend(ROOM_BYTES, &[]).unwrap()), large);
+        assert_ne!(inode(&segments.lend(ROOM_BYTES + 1, &[]).unwrap()), large);
     }
 
     #[test]

@@ -366,11 +366,6 @@ impl Pool {
         self.segments.draft(bytes)
     }
 
-    /// Gives memory back that waits for its next use.
-    pub fn give_memory_back(&self) {
-        self.segments.forget();
-    }
-
     /// Runs a call. Cancelled when dropped: a call that waits is not begun.
     pub async fn call(&self, request: Request) -> Called {
         let (reply, answer) = oneshot::channel();
