@@ -116,16 +116,16 @@ impl Worker<'_> {
                 Ok(())
             }
             ToWorker::Calls { slot, first, calls } => {
-                let begun = Instant::now();
                 let mut file = files.into_iter().next();
                 let mut done = Vec::with_capacity(calls.len());
-                let mut bytes = 0;
+                let (mut bytes, mut nanos) = (0, 0);
                 for (call, id) in calls.into_iter().zip(first..) {
                     let one = self.run(id, &call, slot, file.take());
                     bytes += one.inline_bytes();
+                    nanos += u128::from(one.nanos);
                     let slot_is_taken = matches!(one.output, Output::Slot(_));
                     done.push(one);
-                    if slot_is_taken || bytes > DONE_BYTES_MAX || begun.elapsed() > TURN {
+                    if slot_is_taken || bytes > DONE_BYTES_MAX || nanos > TURN.as_nanos() {
                         break;
                     }
                 }
