@@ -18,6 +18,7 @@
 //! after another. A guest sees a body only.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sandbar_core::{Fault, Limits};
 use sandbar_store::Lent;
@@ -36,6 +37,8 @@ pub(crate) const COLLECTED_BYTES_MIN: u64 = 1 << 20;
 /// Most calls in a message, and most bytes of their inputs.
 pub(crate) const CALLS_MAX: usize = 512;
 pub(crate) const CALLS_BYTES_MAX: usize = 64 << 10;
+/// Calls of a message that were not begun after this go back, for nobody to wait long for the answers of the others.
+pub(crate) const TURN: Duration = Duration::from_millis(10);
 /// Parts of an input file start at a multiple of this.
 pub const PART_ALIGNMENT: usize = 4096;
 

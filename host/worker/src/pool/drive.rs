@@ -15,12 +15,14 @@ use super::answer::{Delivered, unpack};
 use super::link::{Link, SLOTS};
 use super::queue::Seat;
 use super::{Answers, Item, Memory, PoolOptions, Request};
-use crate::protocol::{CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output, Payload, ToWorker, Work};
+use crate::protocol::{CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output, Payload, TURN, ToWorker, Work};
 
 /// Deadlines are looked at so often while a call may take its limit, within these bounds.
 const TICKS_A_LIMIT: u32 = 20;
 const TICK_MIN: Duration = Duration::from_millis(1);
 const TICK_MAX: Duration = Duration::from_millis(50);
+/// A worker idles for a moment after each call that takes longer, so that others can have those that wait.
+const LONG: Duration = Duration::from_millis(100);
 /// A worker that can't be started is tried again after this, so often.
 const START_PAUSE: Duration = Duration::from_millis(200);
 const STARTS_MAX: u32 = 5;
@@ -55,6 +57,8 @@ struct Driver {
     next_id: u64,
     /// Calls that go into a message.
     calls_max: usize,
+    /// Whether calls take so long that none is to wait for another here.
+    long: bool,
 }
 
 /// Runs until the pool is dropped.
@@ -67,6 +71,7 @@ pub(super) async fn drive(index: usize, options: PoolOptions, queue: Seat, memor
         busy: [false; SLOTS],
         next_id: 1,
         calls_max: 1,
+        long: false,
     };
     let mut failures = 0;
     loop {
@@ -150,7 +155,7 @@ impl Driver {
     /// on calls that another could run.
     fn depth(&self) -> usize {
         let share = (self.queue.len() + self.again.len()) / self.options.workers.max(1);
-        share.clamp(1, 2 * self.calls_max)
+        share.clamp(1, if self.long { 1 } else { 2 * self.calls_max })
     }
 
     async fn fill(&mut self, link: &mut Link) -> Result<(), End> {
@@ -214,8 +219,12 @@ impl Driver {
         if done.is_empty() || done.len() > count {
             return Err(wrong().into());
         }
-        // Calls that hand back much come back one by one: then they are sent one by one.
-        self.calls_max = if done.len() < count { done.len() } else { (2 * self.calls_max).min(CALLS_MAX) };
+        // Calls that hand back much or take long come back one by one: then they are sent one by one.
+        let nanos = done.iter().fold(0, |sum: u64, done| sum.saturating_add(done.nanos)) / done.len() as u64;
+        let quick = usize::try_from(TURN.as_nanos() as u64 / nanos.max(1)).unwrap_or(CALLS_MAX);
+        let most = if done.len() < count { done.len() } else { 2 * self.calls_max };
+        self.calls_max = most.min(quick).clamp(1, CALLS_MAX);
+        self.long = nanos > LONG.as_nanos() as u64;
         self.busy[slot] = false;
         let mut answers = Answers::with_capacity(done.len());
         let mut all = self.sent.drain(first..first + count);

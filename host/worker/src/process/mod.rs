@@ -14,14 +14,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::{Engine, Program};
 use sandbar_store::{Mapping, Scratch};
 
 use crate::confine;
-use crate::protocol::{Call, Done, FRAME_BYTES_MAX, FromWorker, Output, ToWorker, progress};
+use crate::protocol::{Call, Done, FRAME_BYTES_MAX, FromWorker, Output, TURN, ToWorker, progress};
 use crate::socket;
 
 /// The argument with which `host-worker` is a worker; its socket is standard input.
@@ -29,8 +29,6 @@ pub const WORKER_ARGUMENT: &str = "worker";
 
 /// Answers of a message are together not much longer than this.
 const DONE_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
-/// Calls of a message that were not begun after this go back, for nobody to wait long for the answers of the others.
-const TURN: Duration = Duration::from_millis(10);
 
 /// Runs a worker until its node closes the socket. Returns only errors of the set-up
 /// and of the socket; a hostile node is not defended against.
