@@ -151,7 +151,7 @@ fn cargo(folder: &Path) -> Result<PathBuf, BuildError> {
         .spawn()
         .map_err(io)?;
     let mut component = None;
-    for line in io::BufReader::new(child.stdout.take().expect("it is piped")).lines() {
+    for line in child.stdout.take().into_iter().flat_map(|out| io::BufReader::new(out).lines()) {
         let Ok(message) = serde_json::from_str::<Message>(&line.map_err(io)?) else { continue };
         if message.reason == "compiler-artifact" && message.manifest_path == folder.join("Cargo.toml") {
             component =

@@ -48,8 +48,6 @@ impl Serialize for Calls<'_> {
 struct Driver {
     options: PoolOptions,
     queue: Seat,
-    /// Items that a dead worker had not begun, or is to run again.
-    again: VecDeque<Item>,
     /// Calls on their way, in the order in which they were sent; those of a message have its slot.
     sent: VecDeque<Sent>,
     /// The slots of messages on their way.
@@ -63,16 +61,8 @@ struct Driver {
 
 /// Runs until the pool is dropped.
 pub(super) async fn drive(index: usize, options: PoolOptions, queue: Seat, memory: Arc<Memory>) {
-    let mut driver = Driver {
-        options,
-        queue,
-        again: VecDeque::new(),
-        sent: VecDeque::new(),
-        busy: [false; SLOTS],
-        next_id: 1,
-        calls_max: 1,
-        long: false,
-    };
+    let mut driver =
+        Driver { options, queue, sent: VecDeque::new(), busy: [false; SLOTS], next_id: 1, calls_max: 1, long: false };
     let mut failures = 0;
     loop {
         match Link::start(&driver.options).await {
@@ -121,9 +111,8 @@ impl Driver {
         loop {
             self.fill(link).await?;
             if self.sent.is_empty() {
-                match self.queue.next().await {
-                    Some(item) => self.again.push_back(item),
-                    None => return Ok(()),
+                if !self.queue.has_some().await {
+                    return Ok(());
                 }
                 watch = Watch::new();
                 continue;
@@ -154,7 +143,7 @@ impl Driver {
     /// How many calls may be on their way: as many as go into two messages, less when less wait, so that no worker sits
     /// on calls that another could run.
     fn depth(&self) -> usize {
-        let share = (self.queue.len() + self.again.len()) / self.options.workers.max(1);
+        let share = self.queue.len() / self.options.workers.max(1);
         share.clamp(1, if self.long { 1 } else { 2 * self.calls_max })
     }
 
@@ -185,33 +174,23 @@ impl Driver {
 
     /// Takes calls for a message: up to `most`, whose inputs are short, or one with a file and nothing beside it.
     fn pick(&mut self, most: usize, slot: usize) {
-        let Driver { queue, again, sent, next_id, .. } = self;
+        let Driver { queue, sent, next_id, .. } = self;
         let mut bytes = 0;
-        let mut fits = |item: &Item| {
+        let fits = |item: &Item| {
             let inline = item.inline_bytes();
             let fits = bytes == 0 || (inline.is_some() && bytes <= CALLS_BYTES_MAX);
             // At least one, so that the first is known by it.
             bytes += if fits { inline.unwrap_or(CALLS_BYTES_MAX + 1).max(1) } else { 0 };
             fits
         };
-        let mut send = |item| {
+        let send = |item| {
             sent.push_back(Sent { id: *next_id, slot, item });
             *next_id += 1;
         };
-        let mut picked = 0;
-        while picked < most {
-            let Some(item) = again.pop_front_if(|item| item.is_unwanted() || fits(item)) else { break };
-            if !item.is_unwanted() {
-                send(item);
-                picked += 1;
-            }
-        }
-        if again.is_empty() {
-            queue.take(most - picked, fits, send);
-        }
+        queue.take(most, fits, send);
     }
 
-    /// Takes the answers of a message, of which those not begun are to be sent again.
+    /// Takes the answers of a message. Those not begun go back, for whichever worker is free first.
     fn settle(&mut self, link: &Link, slot: usize, done: Vec<Done>) -> Result<(), End> {
         let wrong = || io::Error::other("it answers other calls than it was sent");
         let first = self.sent.iter().position(|s| s.slot == slot).ok_or_else(wrong)?;
@@ -243,7 +222,7 @@ impl Driver {
             link.release(slot, taken);
             answers.add(item, called);
         }
-        all.rev().for_each(|sent| self.again.push_front(sent.item));
+        self.queue.put_back(all.map(|sent| sent.item));
         Ok(())
     }
 
@@ -252,24 +231,18 @@ impl Driver {
         let (id, group, _) = link.progress();
         let how = link.kill();
         self.busy = [false; SLOTS];
-        for sent in self.sent.drain(..).rev() {
-            if sent.id == id {
-                if let Some(item) = after_death(sent.item, group, end, &how) {
-                    self.again.push_front(item);
-                }
-            } else {
-                self.again.push_front(sent.item);
-            }
-        }
+        let left = |sent: Sent| {
+            if sent.id == id { after_death(sent.item, group, end, &how) } else { Some(sent.item) }
+        };
+        self.queue.put_back(self.sent.drain(..).filter_map(left).collect::<Vec<_>>().into_iter());
     }
 
     async fn refuse_all(&mut self, why: &str) {
         let fault = Fault::new(Code::Host, why);
-        for item in self.again.drain(..) {
-            item.answer(fault.clone().into());
-        }
-        while let Some(item) = self.queue.next().await {
-            item.answer(fault.clone().into());
+        while self.queue.has_some().await {
+            let mut refused = Vec::new();
+            self.queue.take(usize::MAX, |_| true, |item| refused.push(item));
+            refused.into_iter().for_each(|item| item.answer(fault.clone().into()));
         }
     }
 }

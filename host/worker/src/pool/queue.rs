@@ -84,17 +84,29 @@ impl Queue {
         }
     }
 
-    /// The first item, when there is one; none when there will be no more.
-    pub(super) async fn next(&self) -> Option<Item> {
+    /// Puts items before the others that were taken and not begun.
+    pub(super) fn put_back(&self, items: impl DoubleEndedIterator<Item = Item>) {
+        let mut state = self.lock();
+        for item in items.rev() {
+            state.items.push_front(item);
+            if state.asleep > 0 {
+                state.asleep -= 1;
+                self.wake.notify_one();
+            }
+        }
+    }
+
+    /// Waits until there is an item, which another may take before. Says whether there can be one.
+    pub(super) async fn has_some(&self) -> bool {
         loop {
             let mut woken = std::pin::pin!(self.wake.notified());
             {
                 let mut state = self.lock();
-                if let Some(item) = state.items.pop_front() {
-                    return Some(item);
+                if !state.items.is_empty() {
+                    return true;
                 }
                 if state.closed {
-                    return None;
+                    return false;
                 }
                 // Whoever puts something in from here on wakes this one.
                 woken.as_mut().enable();
