@@ -1,10 +1,15 @@
 //! A sandbox in this process, without a worker around it.
 
+use std::hint::black_box;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use arrow_buffer::Buffer;
+use arrow_schema::SchemaRef;
+use sandbar_batch::{Header, decode_schema};
 use sandbar_core::Limits;
 use sandbar_sandbox::{Engine, Input, Instance, Program, Refusal, Services, compile};
 use sandbar_store::{Lent, Mapping, Part, Scratch, Segments};
@@ -45,9 +50,15 @@ impl Loaded {
         Ok(at.ok_or_else(|| format!("the component has no function `{name}`"))? as u32)
     }
 
-    /// A sandbox with `data` as its input.
+    /// A sandbox with `data` as its input, whose batches are copied.
     pub fn instantiate(&self, data: &Arc<Data>) -> Result<Instance<'_>, Failure> {
         let services = Taking { data: data.clone(), laid: 0 };
+        Ok(self.program.instantiate(Box::new(services), &self.limits, 0)?)
+    }
+
+    /// The same, whose batches are read where they are.
+    pub fn instantiate_in_place(&self, data: &Arc<Data>) -> Result<Instance<'_>, Failure> {
+        let services = Reading { data: data.clone(), schema: None };
         Ok(self.program.instantiate(Box::new(services), &self.limits, 0)?)
     }
 }
@@ -72,6 +83,10 @@ impl Data {
         Ok(Arc::new(Data { mapping, lent, slot, begun: AtomicBool::new(true) }))
     }
 
+    fn input(&self) -> Input<'_> {
+        Input { bytes: &self.mapping, file: Some((self.lent.as_fd(), 0)) }
+    }
+
     /// Says that a call begins.
     pub fn begin(&self) {
         self.begun.store(true, Relaxed);
@@ -84,7 +99,8 @@ pub fn as_bytes<T: arrow_buffer::ArrowNativeType>(words: &[T]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
-/// Gives its input, and copies what is emitted into memory that it keeps, as a worker does.
+/// Gives its input, and copies what is emitted into memory that another process has as well, as a worker does with
+/// what is for its node.
 struct Taking {
     data: Arc<Data>,
     /// Bytes in the slot.
@@ -93,7 +109,7 @@ struct Taking {
 
 impl Services for Taking {
     fn input(&self) -> Input<'_> {
-        Input { bytes: &self.data.mapping, file: Some((self.data.lent.as_fd(), 0)) }
+        self.data.input()
     }
 
     fn emit(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
@@ -104,6 +120,42 @@ impl Services for Taking {
             self.data.slot.write(self.laid, part);
             self.laid += part.len().next_multiple_of(64);
         }
+        Ok(())
+    }
+}
+
+/// Gives its input, and checks what is emitted and reads it in the guest's memory, as a worker does with what it
+/// collects.
+struct Reading {
+    data: Arc<Data>,
+    /// The last batch's schema, as it came and decoded.
+    schema: Option<(Vec<u8>, SchemaRef)>,
+}
+
+impl Services for Reading {
+    fn input(&self) -> Input<'_> {
+        self.data.input()
+    }
+
+    fn emit(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
+        let wrong = |e: &dyn std::fmt::Display| Refusal::bad_output(e.to_string());
+        let header = Header::parse(header).map_err(|e| wrong(&e))?;
+        let known = self.schema.take().filter(|(bytes, _)| bytes == header.schema_bytes());
+        let (bytes, schema) = match known {
+            Some(known) => known,
+            None => {
+                let schema = decode_schema(header.schema_bytes()).map_err(|e| wrong(&e))?;
+                (header.schema_bytes().to_vec(), Arc::new(schema))
+            }
+        };
+        self.schema = Some((bytes, schema.clone()));
+        let lent = Arc::new(());
+        let part = |bytes: &&[u8]| {
+            // SAFETY: the guest waits until this returns, when no buffer is left.
+            unsafe { Buffer::from_custom_allocation(NonNull::from(*bytes).cast(), bytes.len(), lent.clone()) }
+        };
+        let parts: Vec<Buffer> = buffers.iter().map(part).collect();
+        black_box(sandbar_batch::read_parts(&header, schema, &parts).map_err(|e| wrong(&e))?);
         Ok(())
     }
 }
