@@ -1,5 +1,6 @@
 //! Batches of a call that become something else here, instead of travelling to the node as they are.
 
+use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -31,6 +32,11 @@ pub trait Collect: Send {
 /// What collects the batches of a call of [`crate::Work::Collect`], from its binding's plan and its argument.
 pub type Collectors = fn(plan: &[u8], argument: u64) -> Result<Box<dyn Collect>, Fault>;
 
+thread_local! {
+    /// Where what was appended last was written first: this memory has its pages, and no more than a slot's.
+    static LAST: Cell<Vec<u64>> = const { Cell::new(Vec::new()) };
+}
+
 /// What a call collects, in the slot of its message.
 pub struct Collection {
     slot: Arc<Scratch>,
@@ -40,7 +46,7 @@ pub struct Collection {
 }
 
 impl Collection {
-    /// Appends `words` words, which are zero until `fill` writes them.
+    /// Appends `words` words, all of which `fill` writes: what they hold before is not said.
     ///
     /// # Errors
     /// When there would be more than a call may collect: nothing is written then.
@@ -55,9 +61,13 @@ impl Collection {
             return Err(Fault::new(Code::OutputLimit, message));
         }
         // Not in place: the slot's last content is in the cache of the core that has read it.
-        let mut all = vec![0_u64; words];
-        fill(&mut all);
+        let mut last = LAST.take();
+        last.clear();
+        last.resize(words, 0);
+        let all = &mut last[..words];
+        fill(all);
         self.slot.write(self.bytes, all.to_byte_slice());
+        LAST.set(last);
         self.bytes = end;
         Ok(())
     }
