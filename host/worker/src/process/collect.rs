@@ -62,9 +62,11 @@ impl Collection {
         }
         // Not in place: the slot's last content is in the cache of the core that has read it.
         let mut last = LAST.take();
-        last.clear();
-        last.resize(words, 0);
+        if last.len() < words {
+            last = vec![0; words];
+        }
         let all = &mut last[..words];
+        all.fill(0);
         fill(all);
         self.slot.write(self.bytes, all.to_byte_slice());
         LAST.set(last);
