@@ -42,7 +42,7 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
             black_box(Int64Array::from_iter_values(sums));
         };
         let [read, copied, kept, new] = least_in_turn(effort.time, [&mut read, &mut copied, &mut kept, &mut new]);
-        for (way, took) in [("read in place", read), ("copied for another process", copied)] {
+        for (way, took) in [("warm", copied), ("warm, read in place", read)] {
             report.compare(&format!("udf/{name}/{way}"), took * 1e6, "µs", "native", kept * 1e6);
             report.compare(&format!("udf/{name}/{way}"), took * 1e6, "µs", "native, into a new column", new * 1e6);
         }
