@@ -60,22 +60,13 @@ const PAGEMAP_SCAN: u64 = 0xc060_6610;
 const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] =
     &[(libc::SYS_ioctl, 1, &[PAGEMAP_SCAN]), (libc::SYS_prctl, 0, &[libc::PR_SET_VMA as u64])];
 
-/// Ends with the node; writes no files and no core; opens few files; interrupts nobody when it is woken.
+/// Ends with the node; writes no files and no core; opens few files.
 pub(crate) fn limit_resources() -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let at_most = |n| Rlimit { current: Some(n), maximum: Some(n) };
     setrlimit(Resource::Core, at_most(0))?;
     setrlimit(Resource::Nofile, at_most(256))?;
-    compute_in_batches();
     Ok(())
-}
-
-/// Has the kernel let others go on, the node above all, when there is something to do here. Where it refuses, it
-/// interrupts them as it does by default.
-fn compute_in_batches() {
-    let none = libc::sched_param { sched_priority: 0 };
-    // SAFETY: it reads the parameter.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const none) };
 }
 
 /// From here on any other system call kills this process.
@@ -126,17 +117,6 @@ mod tests {
         let argument = |at: usize| arguments.get(at).copied().unwrap_or_default();
         // SAFETY: none of the calls above is given an address that the kernel would write to.
         unsafe { libc::syscall(number, argument(0), argument(1), argument(2), argument(3), argument(4)) };
-    }
-
-    #[test]
-    fn who_computes_in_batches_interrupts_nobody() {
-        // A thread of its own, since it is the thread that changes.
-        let class = std::thread::spawn(|| {
-            compute_in_batches();
-            // SAFETY: it reads nothing.
-            unsafe { libc::sched_getscheduler(0) }
-        });
-        assert_eq!(class.join().unwrap(), libc::SCHED_BATCH);
     }
 
     #[test]
