@@ -7,6 +7,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
 use arrow_buffer::Buffer;
 use arrow_schema::SchemaRef;
 use sandbar_batch::{Header, decode_schema};
@@ -124,8 +126,13 @@ impl Services for Taking {
     }
 }
 
+/// What whoever reads results makes of them.
+pub fn total(results: &[i64]) -> i64 {
+    results.iter().fold(0, |total, result| total.wrapping_add(*result))
+}
+
 /// Gives its input, and checks what is emitted and reads it in the guest's memory, as a worker does with what it
-/// collects.
+/// collects: adds up its first column.
 struct Reading {
     data: Arc<Data>,
     /// The last batch's schema, as it came and decoded.
@@ -155,7 +162,10 @@ impl Services for Reading {
             unsafe { Buffer::from_custom_allocation(NonNull::from(*bytes).cast(), bytes.len(), lent.clone()) }
         };
         let parts: Vec<Buffer> = buffers.iter().map(part).collect();
-        black_box(sandbar_batch::read_parts(&header, schema, &parts).map_err(|e| wrong(&e))?);
+        let batch = sandbar_batch::read_parts(&header, schema, &parts).map_err(|e| wrong(&e))?;
+        let column = batch.columns().first().and_then(|c| c.as_primitive_opt::<Int64Type>());
+        let column = column.ok_or_else(|| Refusal::bad_output("its first column is not of int64"))?;
+        black_box(total(column.values()));
         Ok(())
     }
 }

@@ -46,7 +46,7 @@ pub struct Collection {
 }
 
 impl Collection {
-    /// Appends `words` words, all of which `fill` writes: what they hold before is not said.
+    /// Appends `words` words, which are zero until `fill` writes them.
     ///
     /// # Errors
     /// When there would be more than a call may collect: nothing is written then.
