@@ -3,18 +3,16 @@
 use std::hint::black_box;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use arrow_buffer::Buffer;
-use arrow_schema::SchemaRef;
-use sandbar_batch::{Header, decode_schema};
-use sandbar_core::Limits;
+use sandbar_core::{Fault, Limits};
 use sandbar_sandbox::{Engine, Input, Instance, Program, Refusal, Services, compile};
 use sandbar_store::{Lent, Mapping, Part, Scratch, Segments};
+use sandbar_worker::{Collect, Collecting, Collection};
 
 use crate::Failure;
 
@@ -60,7 +58,8 @@ impl Loaded {
 
     /// The same, whose batches are read where they are.
     pub fn instantiate_in_place(&self, data: &Arc<Data>) -> Result<Instance<'_>, Failure> {
-        let services = Reading { data: data.clone(), schema: None };
+        let collecting = Collecting::new(Box::new(Adding), &self.limits, data.slot.clone());
+        let services = Reading { data: data.clone(), collecting };
         Ok(self.program.instantiate(Box::new(services), &self.limits, 0)?)
     }
 }
@@ -70,7 +69,7 @@ pub struct Data {
     mapping: Mapping,
     lent: Lent,
     /// Memory for what its calls hand back.
-    slot: Scratch,
+    slot: Arc<Scratch>,
     /// Whether a new call has begun, whose output takes the place of the last one's.
     begun: AtomicBool,
 }
@@ -81,7 +80,7 @@ impl Data {
         let lent = Segments::default().lend(bytes.len(), &[Part::Bytes(0, bytes)])?;
         // SAFETY: `lent` stays beside the mapping.
         let mapping = unsafe { Mapping::lent(lent.as_fd(), bytes.len() as u64) }?;
-        let slot = Scratch::new(SLOT_BYTES)?;
+        let slot = Arc::new(Scratch::new(SLOT_BYTES)?);
         Ok(Arc::new(Data { mapping, lent, slot, begun: AtomicBool::new(true) }))
     }
 
@@ -131,12 +130,10 @@ pub fn total(results: &[i64]) -> i64 {
     results.iter().fold(0, |total, result| total.wrapping_add(*result))
 }
 
-/// Gives its input, and checks what is emitted and reads it in the guest's memory, as a worker does with what it
-/// collects: adds up its first column.
+/// Gives its input, and has what is emitted read where it is, as a worker does with what it collects.
 struct Reading {
     data: Arc<Data>,
-    /// The last batch's schema, as it came and decoded.
-    schema: Option<(Vec<u8>, SchemaRef)>,
+    collecting: Collecting,
 }
 
 impl Services for Reading {
@@ -145,27 +142,20 @@ impl Services for Reading {
     }
 
     fn emit(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
-        let wrong = |e: &dyn std::fmt::Display| Refusal::bad_output(e.to_string());
-        let header = Header::parse(header).map_err(|e| wrong(&e))?;
-        let known = self.schema.take().filter(|(bytes, _)| bytes == header.schema_bytes());
-        let (bytes, schema) = match known {
-            Some(known) => known,
-            None => {
-                let schema = decode_schema(header.schema_bytes()).map_err(|e| wrong(&e))?;
-                (header.schema_bytes().to_vec(), Arc::new(schema))
-            }
-        };
-        self.schema = Some((bytes, schema.clone()));
-        let lent = Arc::new(());
-        let part = |bytes: &&[u8]| {
-            // SAFETY: the guest waits until this returns, when no buffer is left.
-            unsafe { Buffer::from_custom_allocation(NonNull::from(*bytes).cast(), bytes.len(), lent.clone()) }
-        };
-        let parts: Vec<Buffer> = buffers.iter().map(part).collect();
-        let batch = sandbar_batch::read_parts(&header, schema, &parts).map_err(|e| wrong(&e))?;
-        let column = batch.columns().first().and_then(|c| c.as_primitive_opt::<Int64Type>());
-        let column = column.ok_or_else(|| Refusal::bad_output("its first column is not of int64"))?;
-        black_box(total(column.values()));
+        self.collecting.push(header, buffers)
+    }
+}
+
+/// Adds up the first column.
+struct Adding;
+
+impl Collect for Adding {
+    fn push(&mut self, batch: &RecordBatch, _to: &mut Collection) -> Result<(), Fault> {
+        black_box(total(batch.column(0).as_primitive::<Int64Type>().values()));
+        Ok(())
+    }
+
+    fn finish(&mut self, _to: &mut Collection) -> Result<(), Fault> {
         Ok(())
     }
 }

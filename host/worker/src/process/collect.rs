@@ -76,20 +76,24 @@ impl Collection {
 }
 
 /// A collector at work.
-pub(super) struct Collecting {
+pub struct Collecting {
     collector: Box<dyn Collect>,
     collection: Collection,
     reader: BatchReader,
 }
 
 impl Collecting {
-    pub(super) fn new(collector: Box<dyn Collect>, limits: &Limits, slot: Arc<Scratch>) -> Collecting {
+    /// What `collector` makes of batches goes to `slot`, from its start on.
+    pub fn new(collector: Box<dyn Collect>, limits: &Limits, slot: Arc<Scratch>) -> Collecting {
         let collection = Collection { slot, bytes: 0, bytes_max: collected_bytes_max(limits) };
         Collecting { collector, collection, reader: BatchReader::default() }
     }
 
     /// Takes a batch of a guest, which waits: its header, and its buffers.
-    pub(super) fn push(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
+    ///
+    /// # Errors
+    /// When it is malformed, and those of the collector.
+    pub fn push(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
         let lent = Arc::new(());
         let part = |bytes: &&[u8]| {
             // SAFETY: the bytes are there and stay as they are until this returns, and no buffer of them is left then:

@@ -6,7 +6,7 @@ mod fit;
 mod input;
 mod outcome;
 
-pub use collect::{Collect, Collection, Collectors};
+pub use collect::{Collect, Collecting, Collection, Collectors};
 pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES, Outcome};
 
 use std::collections::HashMap;
