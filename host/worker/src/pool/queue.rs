@@ -64,11 +64,16 @@ impl Queue {
             return Err(Gone);
         }
         state.items.push_back(item);
+        self.wake_one(&mut state);
+        Ok(())
+    }
+
+    /// Wakes a driver that sleeps, if one does, for an item that was put in.
+    fn wake_one(&self, state: &mut State) {
         if state.asleep > 0 {
             state.asleep -= 1;
             self.wake.notify_one();
         }
-        Ok(())
     }
 
     /// Gives the first `most` items to `to`, up to one that `fits` refuses. Those that nobody waits for are dropped.
@@ -89,10 +94,7 @@ impl Queue {
         let mut state = self.lock();
         for item in items.rev() {
             state.items.push_front(item);
-            if state.asleep > 0 {
-                state.asleep -= 1;
-                self.wake.notify_one();
-            }
+            self.wake_one(&mut state);
         }
     }
 
