@@ -67,6 +67,8 @@ mod bindings;
 mod export;
 mod host;
 mod input;
+#[cfg(target_family = "wasm")]
+mod libc;
 pub mod random;
 mod registry;
 mod scalar;

@@ -120,16 +120,27 @@ enum WitLevel {
     Error,
 }
 
-fn log(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
-    linker.func_wrap("write", |mut store: Context<'_>, (level, message): (WitLevel, WasmStr)| {
-        let level = match level {
+impl From<WitLevel> for Level {
+    fn from(level: WitLevel) -> Level {
+        match level {
             WitLevel::Debug => Level::Debug,
             WitLevel::Info => Level::Info,
             WitLevel::Warn => Level::Warn,
             WitLevel::Error => Level::Error,
-        };
+        }
+    }
+}
+
+fn log(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+    linker.func_wrap("write", |mut store: Context<'_>, (level, message): (WitLevel, WasmStr)| {
         let message = message.to_str(&store)?.into_owned();
-        store.data_mut().services.log(level, &message);
+        store.data_mut().services.log(level.into(), &message);
+        Ok(())
+    })?;
+    linker.func_wrap("print", |mut store: Context<'_>, (level, text): (WitLevel, WasmList<u8>)| {
+        // SAFETY: the guest waits for this call.
+        let text = unsafe { detached(&store, &text) };
+        store.data_mut().output().print(level.into(), text);
         Ok(())
     })?;
     linker.func_wrap("panic", |mut store: Context<'_>, (message,): (WasmStr,)| {

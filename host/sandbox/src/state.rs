@@ -20,7 +20,8 @@ pub(crate) struct State {
     pub(crate) limiter: Limiter,
     /// What the guest said it panics with.
     pub(crate) panic: Option<String>,
-    /// Made when a guest first asks: most never do.
+    /// What the guest prints, and WASI: made when a guest first asks, most never do.
+    output: Option<Output>,
     wasi: Option<Box<WasiState>>,
     seed: u64,
     log_bytes_max: u64,
@@ -29,7 +30,6 @@ pub(crate) struct State {
 struct WasiState {
     context: WasiCtx,
     table: ResourceTable,
-    output: Output,
 }
 
 impl State {
@@ -53,26 +53,32 @@ impl State {
             slots,
             limiter,
             panic: None,
+            output: None,
             wasi: None,
             seed,
             log_bytes_max: limits.log_bytes_max,
         }
     }
 
+    /// What the guest prints.
+    pub(crate) fn output(&mut self) -> &Output {
+        self.output.get_or_insert_with(|| Output::new(self.log_bytes_max))
+    }
+
     /// Moves what the guest printed to its log.
     pub(crate) fn flush_output(&mut self) {
-        if let Some(wasi) = &self.wasi {
-            wasi.output.drain(|level, line| self.services.log(level, line));
+        if let Some(output) = &self.output {
+            output.drain(|level, line| self.services.log(level, line));
         }
     }
 }
 
 impl WasiView for State {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        let (seed, log_bytes_max) = (self.seed, self.log_bytes_max);
-        let wasi = self.wasi.get_or_insert_with(|| {
-            let output = Output::new(log_bytes_max);
-            Box::new(WasiState { context: wasi::context(seed, &output), table: ResourceTable::new(), output })
+        let State { output, wasi, seed, log_bytes_max, .. } = self;
+        let output = output.get_or_insert_with(|| Output::new(*log_bytes_max));
+        let wasi = wasi.get_or_insert_with(|| {
+            Box::new(WasiState { context: wasi::context(*seed, output), table: ResourceTable::new() })
         });
         WasiCtxView { ctx: &mut wasi.context, table: &mut wasi.table }
     }

@@ -74,7 +74,7 @@ impl Output {
         Stream { output: self.clone(), level }
     }
 
-    fn print(&self, level: Level, bytes: &[u8]) {
+    pub(crate) fn print(&self, level: Level, bytes: &[u8]) {
         let mut printed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = &bytes[..bytes.len().min(printed.left)];
         printed.left -= kept.len();

@@ -22,6 +22,16 @@ fn nobody_waits_for_the_answers_of_slow_calls() {
     });
 }
 
+#[test]
+fn what_a_function_prints_is_logged() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let answers = Polite::new().await.answers("batch_prints", 1).await;
+        let logged: Vec<_> = answers[0][0].called.log.iter().map(|line| (line.level, line.message.as_str())).collect();
+        assert_eq!(logged, [("info", "1 rows"), ("warn", "where is None?"), ("info", "no end")]);
+    });
+}
+
 /// One worker, and a component to call.
 struct Polite {
     pool: Pool,

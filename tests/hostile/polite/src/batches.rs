@@ -26,6 +26,17 @@ pub fn batch_dawdles(batch: RecordBatch) -> RecordBatch {
     batch
 }
 
+/// Prints a few words, and asks for the environment.
+#[batch]
+#[allow(clippy::print_stdout, clippy::print_stderr, reason = "it is what is tested")]
+pub fn batch_prints(batch: RecordBatch) -> RecordBatch {
+    println!("{} rows", batch.num_rows());
+    eprintln!("\nwhere is {:?}?\n", std::env::var("HOME").ok());
+    print!("no end");
+    let _ = std::io::Write::flush(&mut std::io::stdout());
+    batch
+}
+
 /// Takes memory until there is none.
 #[batch]
 pub fn batch_takes_memory(batch: RecordBatch) -> RecordBatch {

@@ -36,6 +36,7 @@ pub const ATTACKS: &[Attack] = &[
     ("settle-while-processing", Does::Process(|_| groups::failed("none"))),
     ("log-outside-memory", Does::Process(|_| log::write(log::Level::Info, text(outside())))),
     ("log-not-utf8", Does::Process(|_| log::write(log::Level::Info, text(&[0xff, 0xfe])))),
+    ("print-outside-memory", Does::Process(|_| log::print(log::Level::Info, outside()))),
     ("panic-and-go-on", Does::Process(|_| log::panic("this is no panic"))),
     (
         "log-flood",
@@ -100,6 +101,7 @@ fn flood() {
     }
     for _ in 0..200_000 {
         log::write(log::Level::Debug, "");
+        log::print(log::Level::Error, &[0xff, b'\n']);
     }
 }
 

@@ -22,6 +22,7 @@ const BATCH_FUNCTIONS: &[(&str, Outcome)] = &[
     ("settle-while-processing",  Job("bad-request", "this call has no groups")),
     ("log-outside-memory",       Job("bad-output", "")),
     ("log-not-utf8",             Job("bad-output", "")),
+    ("print-outside-memory",     Job("bad-output", "")),
     ("panic-and-go-on",          Job("bad-output", "it hands back no batch")),
 ];
 

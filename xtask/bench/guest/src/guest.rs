@@ -110,3 +110,19 @@ fn as_bytes(words: &[u64]) -> &[u8] {
     // SAFETY: words have no padding.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len() * 8) }
 }
+
+/// Who prints brings WASI with it otherwise, as `sandbar-guest` says, which has these for its functions.
+#[unsafe(no_mangle)]
+extern "C" fn write(_file: i32, _bytes: *const u8, _count: usize) -> isize {
+    -1
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn writev(_file: i32, _parts: *const u8, _count: i32) -> isize {
+    -1
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn getenv(_name: *const u8) -> *const u8 {
+    std::ptr::null()
+}
