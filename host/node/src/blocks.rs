@@ -1,6 +1,7 @@
 //! Blocks of rows, cut by the workers whose transforms the rows come from: what
 //! travels to the node is not looked at again before it is trained with.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -54,9 +55,14 @@ struct Blocks {
 }
 
 impl Collect for Blocks {
-    fn push(&mut self, batch: &RecordBatch, to: &mut Collection) -> Result<(), Fault> {
-        same_columns(batch, &self.schema)?;
-        self.writer.push(batch, |block| append(block, to))
+    fn push(&mut self, batch: &RecordBatch, beside: Option<&RecordBatch>, to: &mut Collection) -> Result<(), Fault> {
+        let Some(beside) = beside else {
+            same_columns(batch, &self.schema)?;
+            return self.writer.push(batch, |block| append(block, to));
+        };
+        let columns = beside.columns().iter().chain(batch.columns()).cloned().collect();
+        let rows = RecordBatch::try_new(self.schema.clone(), columns).map_err(other_columns)?;
+        self.writer.push(&rows, |block| append(block, to))
     }
 
     fn finish(&mut self, to: &mut Collection) -> Result<(), Fault> {
@@ -73,10 +79,9 @@ pub(crate) fn same_columns(batch: &RecordBatch, schema: &Schema) -> Result<(), F
     if batch.schema_ref().fields() == schema.fields() {
         return Ok(());
     }
-    let message = format!(
-        "a transform gives other columns for some rows than for others: {} instead of {}",
-        batch.schema_ref(),
-        schema
-    );
-    Err(Fault::new(Code::BadOutput, message))
+    Err(other_columns(format!("{} instead of {}", batch.schema_ref(), schema)))
+}
+
+fn other_columns(how: impl Display) -> Fault {
+    Fault::new(Code::BadOutput, format!("a transform gives other columns for some rows than for others: {how}"))
 }

@@ -23,15 +23,22 @@ pub(crate) struct BatchInput {
     /// How many batches there will be, about.
     expected: usize,
     /// The first, while it is the only one and fits a message.
-    small: Option<Encoded>,
+    small: Option<(Encoded, Option<Encoded>)>,
     draft: Option<Draft>,
     batches: Vec<BatchAt>,
+    /// The columns beside each batch, if they were given.
+    beside: Vec<BatchAt>,
     end: usize,
 }
 
 impl BatchInput {
     pub(crate) fn new(expected: usize) -> BatchInput {
-        BatchInput { expected, small: None, draft: None, batches: Vec::new(), end: 0 }
+        BatchInput { expected, small: None, draft: None, batches: Vec::new(), beside: Vec::new(), end: 0 }
+    }
+
+    /// Where the columns beside each batch were laid: nowhere, unless all came with such.
+    pub(crate) fn beside(&self) -> Option<&[BatchAt]> {
+        (!self.beside.is_empty() && self.beside.len() == self.batches.len()).then_some(&self.beside)
     }
 
     /// Bytes that were laid in lent memory.
@@ -39,23 +46,36 @@ impl BatchInput {
         self.end
     }
 
-    /// Lays the next batch.
-    pub(crate) fn push(&mut self, pool: &Pool, batch: &RecordBatch) -> Result<(), Fault> {
-        let encoded = encode(batch)?;
-        if let Some(first) = self.small.take() {
-            self.lay(pool, &first)?;
+    /// Lays the next batch, and the columns that what comes of it is put beside.
+    pub(crate) fn push(&mut self, pool: &Pool, batch: &RecordBatch, beside: Option<&RecordBatch>) -> Result<(), Fault> {
+        let (encoded, beside) = (encode(batch)?, beside.map(encode).transpose()?);
+        if let Some((first, beside)) = self.small.take() {
+            self.lay_both(pool, &first, beside.as_ref())?;
         } else if self.batches.is_empty() && encoded.header.len() + encoded.body_bytes <= INLINE_BYTES_MAX {
-            self.small = Some(encoded);
+            self.small = Some((encoded, beside));
             return Ok(());
         }
-        self.lay(pool, &encoded)
+        self.lay_both(pool, &encoded, beside.as_ref())
     }
 
-    fn lay(&mut self, pool: &Pool, batch: &Encoded) -> Result<(), Fault> {
-        let ([body_at, header_at], end) = places(self.end, [batch.body_bytes, batch.header.len()]);
+    fn lay_both(&mut self, pool: &Pool, batch: &Encoded, beside: Option<&Encoded>) -> Result<(), Fault> {
+        let taken = |batch: &Encoded| batch.body_bytes + batch.header.len().next_multiple_of(PART_ALIGNMENT);
+        let of_beside = beside.map_or(0, |beside| taken(beside) + PART_ALIGNMENT);
         // Those that come are of about the same size.
-        let more = self.expected.saturating_sub(self.batches.len() + 1);
-        let wanted = end + (more * (end - self.end) / 16 * 17).min(AHEAD_BYTES_MAX);
+        let more = self.expected.saturating_sub(self.batches.len() + 1) * ((taken(batch) + of_beside) / 16 * 17);
+        let at = self.lay(pool, batch, of_beside + more)?;
+        self.batches.push(at);
+        if let Some(beside) = beside {
+            let at = self.lay(pool, beside, more)?;
+            self.beside.push(at);
+        }
+        Ok(())
+    }
+
+    /// Lays a batch where `more` bytes are to follow, about.
+    fn lay(&mut self, pool: &Pool, batch: &Encoded, more: usize) -> Result<BatchAt, Fault> {
+        let ([body_at, header_at], end) = places(self.end, [batch.body_bytes, batch.header.len()]);
+        let wanted = end + more.min(AHEAD_BYTES_MAX);
         let draft = match self.draft.take() {
             None => pool.draft(wanted),
             Some(draft) if end <= draft.bytes() => Ok(draft),
@@ -66,14 +86,13 @@ impl BatchInput {
         let mut parts = buffers.chain([Part::Bytes(header_at, &batch.header)]);
         parts.try_for_each(|part| draft.put(&part)).map_err(no_memory)?;
         let (body_bytes, header_bytes) = (batch.body_bytes as u64, batch.header.len() as u64);
-        self.batches.push(BatchAt { body_at: body_at as u64, body_bytes, header_bytes });
         self.end = end;
-        Ok(())
+        Ok(BatchAt { body_at: body_at as u64, body_bytes, header_bytes })
     }
 
     /// The input, of one batch or more.
     pub(crate) fn finish(self) -> Result<Payload, Fault> {
-        if let Some(only) = self.small {
+        if let Some((only, _)) = self.small {
             return Ok(Payload::Inline { body: only.body().into(), header: only.header.into() });
         }
         let draft = self.draft.ok_or_else(|| Fault::new(Code::Host, "a call of no batches"))?;

@@ -94,7 +94,11 @@ impl Node {
         let columns = transforms.first().and_then(|first| first.needs(None));
         let scan =
             Scan::open(Source { paths: spec.input.clone(), filter: None, columns }, ScanOptions::default()).await?;
-        let run = Arc::new(Run { steps: Arc::new(Steps { transforms, pool: self.pool.clone() }), models, scan });
+        let run = Arc::new(Run {
+            steps: Arc::new(Steps { transforms, pool: self.pool.clone(), behind: None }),
+            models,
+            scan,
+        });
         let mut predicted = self.predict_all(&run, spec).await?;
         predicted.seconds = start.elapsed().as_secs_f64();
         predicted.peak_memory_bytes = own_peak_memory_bytes() + self.pool.peak_memory_bytes();

@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::function::{Components, write_whole};
 use crate::input::UnitInput;
-use crate::job::Metric;
+use crate::job::{Metric, TrainSpec};
 use crate::progress::{Phase, Progress};
 use crate::results::{self, Failure, Fitted, Table};
 use crate::transform::{Collected, Made, Needed, Steps, Transform};
@@ -138,7 +138,7 @@ impl Node {
         let labels = job.train.models.iter().map(|m| m.label().to_owned()).collect();
         let running = Running {
             progress: self.progress.clone(),
-            steps: Arc::new(Steps { transforms, pool: self.pool.clone() }),
+            steps: Arc::new(Steps { transforms, pool: self.pool.clone(), behind: Some(columns_of(&job.train)) }),
             models,
             labels,
             metric: job.train.metric,
@@ -165,8 +165,7 @@ impl Node {
 
     async fn open(&self, job: &Job, running: &Running) -> Result<Scan, NodeError> {
         let train = &job.train;
-        let mut needed: Needed =
-            Some(train.group_by.iter().chain(&train.features).chain([&train.target]).cloned().collect());
+        let mut needed: Needed = Some(columns_of(train));
         for transform in running.steps.transforms.iter().rev() {
             needed = transform.needs(needed);
         }
@@ -219,7 +218,8 @@ impl Node {
         let bytes_max = usize::try_from(self.options.memory_bytes_max).unwrap_or(usize::MAX);
         let budget = MemoryBudget { bytes_max, spill_dir: self.options.spill.clone() };
         let grouper = Grouper::new(grouping.clone(), &schema, scan.files().to_vec(), budget)?;
-        let plan = blocks::plan(&grouper, &grouping, &schema);
+        let collected = running.steps.collected_schema(&schema);
+        let plan = collected.and_then(|schema| blocks::plan(&grouper, &grouping, &schema));
         Ok(Reading { grouper, collecting: plan.and_then(|plan| running.steps.collecting(plan)), schema })
     }
 
@@ -252,6 +252,14 @@ impl Node {
         self.progress.enter(Phase::Writing, 1);
         sink.finish()
     }
+}
+
+/// The columns that training takes.
+fn columns_of(train: &TrainSpec) -> Vec<String> {
+    let mut columns: Vec<_> = train.group_by.iter().chain(&train.features).chain([&train.target]).cloned().collect();
+    columns.sort();
+    columns.dedup();
+    columns
 }
 
 /// What reading takes that is known once the first worker has answered.
@@ -461,7 +469,7 @@ impl Sink {
 }
 
 /// The columns that name a group, as units have them.
-fn key_schema(train: &crate::TrainSpec, schema: &SchemaRef) -> SchemaRef {
+fn key_schema(train: &TrainSpec, schema: &SchemaRef) -> SchemaRef {
     let file = train.per_file.then(|| Arc::new(Field::new("file", DataType::Utf8, false)));
     let keys = train.group_by.iter().filter_map(|key| schema.field_with_name(key).ok().map(|f| Arc::new(f.clone())));
     Arc::new(Schema::new(file.into_iter().chain(keys).collect::<Vec<_>>()))

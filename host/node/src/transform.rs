@@ -10,7 +10,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, Kind, Seed};
 use sandbar_dataset::BatchStream;
-use sandbar_worker::{Binding, Completed, Pool, Request, Work};
+use sandbar_worker::{Binding, Completed, Pool, Request, ToCollect, Work, not_a_column};
 
 use crate::function::{Callable, Components, decode};
 use crate::input::BatchInput;
@@ -43,6 +43,9 @@ pub(crate) type Needed = Option<Vec<String>>;
 pub(crate) struct Steps {
     pub transforms: Vec<Transform>,
     pub pool: Arc<Pool>,
+    /// The columns that the rows behind the last transform need, if a worker may collect them. Those that a scalar
+    /// function does not make are lent to its worker as well.
+    pub behind: Option<Vec<String>>,
 }
 
 /// What the transforms make of a chunk.
@@ -78,10 +81,19 @@ impl Steps {
         chunks.boxed()
     }
 
-    /// Whether a worker can collect what comes of the last transform: the node adds nothing to it.
+    /// The last transform, for workers that collect what comes of it by `plan`.
     pub(crate) fn collecting(&self, plan: Vec<u8>) -> Option<Arc<Binding>> {
-        let last = self.transforms.last().filter(|last| last.output.is_none())?;
-        last.callable.binding.collecting(plan).ok()
+        self.transforms.last()?.callable.binding.collecting(plan).ok()
+    }
+
+    /// What workers have of the columns behind the last transform, which are those of `schema`: all that a batch
+    /// function hands back, or what a scalar function does behind the columns that it is put beside.
+    pub(crate) fn collected_schema(&self, schema: &Schema) -> Option<Schema> {
+        let last = self.transforms.last()?;
+        let Some(output) = &last.output else { return Some(schema.clone()) };
+        let mut columns = beside(schema, self.behind.as_ref()?, output)?;
+        columns.push(schema.index_of(output).ok()?);
+        schema.project(&columns).ok()
     }
 
     async fn call(
@@ -163,7 +175,8 @@ impl Chunk {
         let (steps, mut step) = (call.steps.clone(), 0);
         loop {
             let seed = Seed::new(seed).with(&(step as u64).to_le_bytes()).value();
-            if let Some(collected) = collected.filter(|_| step + 1 == steps.transforms.len()) {
+            let is_last = step + 1 == steps.transforms.len();
+            if let Some(collected) = collected.filter(|_| is_last && call.can_be_collected()) {
                 return Ok(Made::Blocks(call.collect(seed, collected).await?));
             }
             let batches = call.run(seed).await?;
@@ -256,7 +269,9 @@ struct Call {
 impl Call {
     fn push(&mut self, batch: RecordBatch) -> Result<(), Fault> {
         let transform = &self.steps.transforms[self.step];
-        let laid = transform.project(&batch).and_then(|input| self.input.push(&self.steps.pool, &input));
+        let beside = self.beside_of(transform, &batch);
+        let laid =
+            transform.project(&batch).and_then(|input| self.input.push(&self.steps.pool, &input, beside.as_ref()));
         laid.map_err(|fault| fault.of(&transform.udf))?;
         if transform.output.is_some() {
             self.beside.push(batch);
@@ -264,11 +279,23 @@ impl Call {
         Ok(())
     }
 
+    /// The columns that a worker puts beside what comes of `batch`.
+    fn beside_of(&self, transform: &Transform, batch: &RecordBatch) -> Option<RecordBatch> {
+        let behind = self.steps.behind.as_ref().filter(|_| self.step + 1 == self.steps.transforms.len())?;
+        batch.project(&beside(batch.schema_ref(), behind, transform.output.as_ref()?)?).ok()
+    }
+
+    /// Whether its worker has all that it takes to collect what comes of it.
+    fn can_be_collected(&self) -> bool {
+        self.steps.transforms[self.step].output.is_none() || self.input.beside().is_some()
+    }
+
     /// Runs it in a worker, which collects what comes of it.
     async fn collect(self, seed: u64, collected: &Collected) -> Result<Buffer, Fault> {
         let transform = &self.steps.transforms[self.step];
+        let beside = self.input.beside().map_or_else(Vec::new, <[_]>::to_vec);
         let payload = self.input.finish().map_err(|fault| fault.of(&transform.udf))?;
-        let work = Work::Collect(payload, collected.argument);
+        let work = Work::Collect(payload, ToCollect { argument: collected.argument, beside }.into());
         let completed = self.steps.call(transform, collected.binding.clone(), seed, work).await?;
         completed.product.into_collected().map_err(|fault| fault.of(&transform.udf))
     }
@@ -288,15 +315,23 @@ impl Call {
         let Some(name) = &transform.output else { return Ok(out) };
         let (rows, columns) = (rows_of(&out), first.num_columns());
         if rows != rows_of(&beside) || columns != 1 {
-            return Err(wrong(format!(
-                "it hands back {columns} columns of {rows} rows, a scalar function gives one of {}",
-                rows_of(&beside)
-            )));
+            return Err(not_a_column(columns, rows, rows_of(&beside)).of(&transform.udf));
         }
         let out = cut_like(out, &beside);
         let with_own = |out: Vec<RecordBatch>| beside.iter().zip(out).map(|(b, o)| with_column(b, name, &o)).collect();
         out.and_then(with_own).map_err(|e| wrong(e.to_string()))
     }
+}
+
+/// The columns of `schema` that are `behind` a scalar function which makes `output`, and not made by it: if all of them
+/// are of a type that can be of a row in a block.
+fn beside(schema: &Schema, behind: &[String], output: &String) -> Option<Vec<usize>> {
+    let is_word = |t: &DataType| t.primitive_width().is_some_and(|bytes| bytes <= size_of::<u64>());
+    let place = |name: &String| {
+        let (place, field) = schema.column_with_name(name)?;
+        (is_word(field.data_type()) || *field.data_type() == DataType::Boolean).then_some(place)
+    };
+    behind.iter().filter(|name| *name != output).map(place).collect()
 }
 
 fn columns(spec: &TransformSpec, arguments: &Schema, scalar: bool) -> Result<Option<Vec<(String, String)>>, String> {
@@ -376,6 +411,25 @@ mod tests {
             RecordBatch::try_from_iter([("x", column)]).unwrap()
         };
         rows.iter().map(batch).collect()
+    }
+
+    #[test]
+    fn what_stands_beside_a_result_fits_a_block() {
+        let types = [DataType::Int64, DataType::Boolean, DataType::Utf8, DataType::Decimal128(20, 2), DataType::Date32];
+        let field = |(i, t): (usize, DataType)| Field::new(i.to_string(), t, true);
+        let schema = Schema::new(types.into_iter().enumerate().map(field).collect::<Vec<_>>());
+        for (behind, output, places) in [
+            (&["0", "1", "4"][..], "y", Some(vec![0, 1, 4])),
+            (&["4", "0"], "0", Some(vec![4])),
+            (&["y"], "y", Some(vec![])),
+            (&["0", "2"], "2", Some(vec![0])),
+            (&["0", "2"], "y", None),
+            (&["0", "3"], "y", None),
+            (&["0", "gone"], "y", None),
+        ] {
+            let names: Vec<String> = behind.iter().map(|name| (*name).to_owned()).collect();
+            assert_eq!(beside(&schema, &names, &output.to_owned()), places, "{behind:?} beside {output}");
+        }
     }
 
     #[test]

@@ -15,7 +15,8 @@
 //!
 //! An input file is `body | header | groups | test targets`, each part starting
 //! at a page, or for a scalar or batch function `body | header` of one batch
-//! after another. A guest sees a body only.
+//! after another. A guest sees a body only, and none of what its results are put
+//! beside.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,13 +141,22 @@ pub enum Work<F = Arc<Lent>> {
     Describe,
     /// Runs a scalar or batch function over each batch.
     Process(Payload<F>),
-    /// Runs a batch function over each batch, and collects what it hands back by the binding's plan and this
-    /// argument.
-    Collect(Payload<F>, u64),
+    /// Runs a scalar or batch function over each batch, and collects what it hands back by the binding's plan.
+    Collect(Payload<F>, Box<ToCollect>),
     /// Fits groups, and scores them on their test rows.
     Fit(Payload<F>, Box<Groups>),
     /// Predicts groups with their stored models.
     Predict(Payload<F>, Box<Groups>),
+}
+
+/// How batches are collected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToCollect {
+    /// What the collector gets beside its plan.
+    pub argument: u64,
+    /// Of a scalar function, for each batch of the input, the columns that its results stand beside: in the same file,
+    /// where the guest does not see them. Empty for a batch function.
+    pub beside: Vec<BatchAt>,
 }
 
 /// The input of a call.

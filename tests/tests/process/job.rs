@@ -123,20 +123,42 @@ fn with_rows(rows: u32, job: &str) -> Lab {
 
 /// Runs the job of all rows in one group, whose target is three times the feature and one.
 fn finds_the_line(lab: &Lab, rows: u32) {
+    finds_the_line_in_each(lab, rows, 1);
+}
+
+/// The same of some groups.
+fn finds_the_line_in_each(lab: &Lab, rows: u32, groups: usize) {
     lab.host(&["submit", "job.toml"]).expect_code(0);
-    let model = &models(&lab.path("out.parquet"))[0];
-    assert_eq!(model.rows_train + model.rows_test, rows);
-    let coefficient = model.params["coefficients"][0].as_f64().unwrap();
-    assert!((coefficient - 3.0).abs() < 1e-9 && model.mae.unwrap() < 1e-6, "{model:?}");
+    let models = models(&lab.path("out.parquet"));
+    assert_eq!(models.len(), groups);
+    assert_eq!(models.iter().map(|model| model.rows_train + model.rows_test).sum::<u32>(), rows);
+    for model in models {
+        let coefficient = model.params["coefficients"][0].as_f64().unwrap();
+        assert!((coefficient - 3.0).abs() < 1e-9 && model.mae.unwrap() < 1e-6, "{model:?}");
+    }
 }
 
 #[test]
 fn a_scalar_functions_results_stand_beside_their_rows() {
-    let udf = component("udfs/taxi");
-    let transform =
-        format!("[[transform]]\nudf = \"{}#add\"\ncolumns = [\"x\", \"z\"]\noutput = \"sum\"", udf.display());
-    let lab = with_rows(150_000, &format!("{transform}\n[train]\nfeatures = [\"sum\"]\ntarget = \"y\""));
-    finds_the_line(&lab, 150_000);
+    let (add, five) = (component("udfs/taxi"), component("tests/hostile/polite"));
+    let add = format!("udf = \"{}#add\"\ncolumns = [\"x\", \"z\"]", add.display());
+    let five = format!("udf = \"{}#scalar_of_five\"\ncolumns = [\"x\", \"z\", \"y\", \"y\", \"z\"]", five.display());
+    // The last of a job's is collected by its worker, where the key is one number or there is none.
+    for (transform, output, keys, groups) in [
+        (&add, "sum", "", 1),
+        (&add, "z", "", 1),
+        (&add, "sum", "\"k\"", 7),
+        (&add, "sum", "\"t\"", 7),
+        (&add, "sum", "\"t\", \"k\"", 7),
+        (&five, "sum", "\"k\"", 7),
+        (&five, "sum", "\"t\"", 7),
+    ] {
+        let train = format!("[train]\ngroup_by = [{keys}]\nfeatures = [\"{output}\"]\ntarget = \"y\"");
+        let lab = with_rows(150_000, &format!("[[transform]]\n{transform}\noutput = \"{output}\"\n{train}"));
+        let row = |i: u32| format!("{},{},{},{},t{}\n", i % 1_000, i / 7, 3 * (i % 1_000 + i / 7) + 1, i % 7, i % 7);
+        lab.write("rows.csv", format!("x,z,y,k,t\n{}", (0..150_000).map(row).collect::<String>()));
+        finds_the_line_in_each(&lab, 150_000, groups);
+    }
 }
 
 #[test]

@@ -150,7 +150,7 @@ impl Services for Reading {
 struct Adding;
 
 impl Collect for Adding {
-    fn push(&mut self, batch: &RecordBatch, _to: &mut Collection) -> Result<(), Fault> {
+    fn push(&mut self, batch: &RecordBatch, _: Option<&RecordBatch>, _: &mut Collection) -> Result<(), Fault> {
         black_box(total(batch.column(0).as_primitive::<Int64Type>().values()));
         Ok(())
     }

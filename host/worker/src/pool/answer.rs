@@ -134,12 +134,17 @@ mod tests {
 
     use super::*;
     use crate::process::Outcome;
-    use crate::protocol::{FromWorker, Groups, Payload};
+    use crate::protocol::{FromWorker, Groups, Payload, ToCollect};
 
     const SLOT_BYTES: usize = 64 << 10;
 
     fn process() -> Work {
         Work::Process(Payload::Inline { header: [].into(), body: [].into() })
+    }
+
+    fn collect() -> Work {
+        let payload = Payload::Inline { header: [].into(), body: [].into() };
+        Work::Collect(payload, ToCollect { argument: 0, beside: Vec::new() }.into())
     }
 
     fn fit() -> Work {
@@ -194,17 +199,16 @@ mod tests {
 
     #[test]
     fn what_is_collected_is_bounded() {
-        let payload = || Payload::Inline { header: [].into(), body: [].into() };
         let limits = Limits { output_bytes_max: 1000, ..Limits::default() };
         let (collected, other) = (collected_bytes_max(&limits) + LOG_SPACE_BYTES, 1000 + LOG_SPACE_BYTES);
         let slot = Scratch::new(collected as usize + 10).unwrap();
         slot.write(0, b"something");
         for (work, bytes, log_bytes, expected) in [
-            (Work::Collect(payload(), 0), 9, 0, Ok(&b"something"[..])),
-            (Work::Collect(payload(), 0), 0, 0, Ok(b"")),
-            (Work::Collect(payload(), 0), collected + 1, 0, Err(format!("claims {} bytes", collected + 1))),
-            (Work::Collect(payload(), 0), 9, 10, Err("its log is longer".to_owned())),
-            (Work::Process(payload()), other + 1, 0, Err(format!("claims {} bytes", other + 1))),
+            (collect(), 9, 0, Ok(&b"something"[..])),
+            (collect(), 0, 0, Ok(b"")),
+            (collect(), collected + 1, 0, Err(format!("claims {} bytes", collected + 1))),
+            (collect(), 9, 10, Err("its log is longer".to_owned())),
+            (process(), other + 1, 0, Err(format!("claims {} bytes", other + 1))),
         ] {
             let delivered = Delivered { output: &Output::Slot(bytes), log_bytes };
             match (unpack(&work, &limits, &slot, delivered, Ok(())).result, expected) {
@@ -243,7 +247,7 @@ mod tests {
                 (Some(claim), _) => log_bytes = claim >> (claim % 64),
                 (None, _) => {}
             }
-            for work in [process(), fit(), Work::Describe, Work::Collect(Payload::Inline { header: [].into(), body: [].into() }, 0)] {
+            for work in [process(), fit(), Work::Describe, collect()] {
                 let delivered = Delivered { output: &output, log_bytes };
                 if let Ok(completed) = unpack(&work, &Limits::default(), &slot, delivered, Ok(())).result {
                     for column in completed.product.into_batches().iter().flatten().flat_map(RecordBatch::columns) {

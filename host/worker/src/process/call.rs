@@ -1,10 +1,12 @@
 //! One call: a fresh sandbox, the services it gets, and what becomes of it.
 
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arrow_buffer::Buffer;
 use sandbar_core::{Code, Fault};
 use sandbar_sandbox::{Input, Level, NoServices, Program, Refusal, Services};
 use sandbar_store::Scratch;
@@ -14,7 +16,7 @@ use super::collect::Collectors;
 use super::fit;
 use super::input::CallInput;
 use super::outcome::Outcome;
-use crate::protocol::{Call, Work, progress};
+use crate::protocol::{BatchAt, Call, ToCollect, Work, progress};
 
 pub(super) fn run(
     program: &Program,
@@ -28,10 +30,13 @@ pub(super) fn run(
     let job = |groups, predict| fit::Job { groups, without: &call.without, predict };
     match &call.work {
         Work::Describe => describe(program, binding, call, outcome),
-        Work::Process(payload) => process(program, binding, call, CallInput::open(payload, file)?, progress, outcome),
-        Work::Collect(payload, argument) => {
+        Work::Process(payload) => {
+            process(program, binding, call, CallInput::open(payload, file)?, &[], progress, outcome)
+        }
+        Work::Collect(payload, to) => {
+            let ToCollect { argument, beside } = &**to;
             outcome.collect(collectors(&binding.plan, *argument)?)?;
-            process(program, binding, call, CallInput::open(payload, file)?, progress, outcome)?;
+            process(program, binding, call, CallInput::open(payload, file)?, beside, progress, outcome)?;
             outcome.collected()
         }
         Work::Fit(payload, groups) => {
@@ -56,27 +61,34 @@ fn describe(program: &Program, binding: &Binding, call: &Call, outcome: &mut Out
     outcome.bytes(&bytes).map_err(Fault::from)
 }
 
-/// Runs a function over the batches of its input, one after another in one sandbox.
+/// Runs a function over the batches of its input, one after another in one sandbox. What it makes of them is put beside
+/// the columns `beside`, if there are any.
 fn process(
     program: &Program,
     binding: &Binding,
     call: &Call,
     input: CallInput,
+    beside: &[BatchAt],
     progress: &Scratch,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
-    let input = Arc::new((input, AtomicUsize::new(0)));
+    let both = Arc::new((input, AtomicUsize::new(0)));
     let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(binding.limits, None))));
-    let services = ProcessServices { input: input.clone(), outcome: shared.clone() };
+    let services = ProcessServices { input: both.clone(), outcome: shared.clone() };
     let result = (|| {
         let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
-        let (input, at_hand) = &*input;
+        let (input, at_hand) = &*both;
         let result = instance.open(binding.function, &binding.params, call.seed).and_then(|()| {
             (0..input.batches()).try_for_each(|batch| {
                 at_hand.store(batch, Relaxed);
                 progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
                 let before = lock(&shared).batches();
+                if let Some(at) = beside.get(batch) {
+                    let (header, body) = input.beside(at)?;
+                    lock(&shared).begin_beside(header, &lent(&both, body))?;
+                }
                 instance.process(input.header(batch))?;
+                lock(&shared).end_beside()?;
                 // Of several, the node could not tell for which there is nothing.
                 let nothing = input.batches() > 1 && lock(&shared).batches() == before;
                 if nothing { Err(Fault::new(Code::BadOutput, "it hands back no batch")) } else { Ok(()) }
@@ -88,6 +100,12 @@ fn process(
     })();
     *outcome = std::mem::replace(&mut *lock(&shared), Outcome::new(binding.limits, None));
     result
+}
+
+/// Bytes of an input, which stays where it is as long as they are there.
+fn lent(input: &Arc<(CallInput, AtomicUsize)>, bytes: &[u8]) -> Buffer {
+    // SAFETY: the bytes are the input's, and nobody writes them while the call runs.
+    unsafe { Buffer::from_custom_allocation(NonNull::from(bytes).cast(), bytes.len(), input.clone()) }
 }
 
 struct ProcessServices {

@@ -16,11 +16,12 @@ use crate::protocol::{COLLECTED_BYTES_A_BYTE, collected_bytes_max};
 /// Makes something of the batches of a call. It runs in a worker, confined like its guests.
 pub trait Collect: Send {
     /// Takes the next batch. It lies in the memory of the guest, which goes on to change it: nothing that
-    /// shares its buffers may be kept, or this process ends.
+    /// shares its buffers may be kept, or this process ends. Of a scalar function it is one column, with the columns of
+    /// the same rows that it stands `beside`.
     ///
     /// # Errors
     /// When it is none of those that were expected, and those of `to`.
-    fn push(&mut self, batch: &RecordBatch, to: &mut Collection) -> Result<(), Fault>;
+    fn push(&mut self, batch: &RecordBatch, beside: Option<&RecordBatch>, to: &mut Collection) -> Result<(), Fault>;
 
     /// There are no more.
     ///
@@ -80,13 +81,58 @@ pub struct Collecting {
     collector: Box<dyn Collect>,
     collection: Collection,
     reader: BatchReader,
+    reader_beside: BatchReader,
+    beside: Option<Beside>,
+}
+
+/// The columns that the results of a scalar function stand beside.
+struct Beside {
+    columns: RecordBatch,
+    /// Rows whose results have come.
+    taken: usize,
+}
+
+/// What is wrong with so many columns and rows as the results of a scalar function for `wanted` rows.
+pub fn not_a_column(columns: usize, rows: usize, wanted: usize) -> Fault {
+    let message = format!("it hands back {columns} columns of {rows} rows, a scalar function gives one of {wanted}");
+    Fault::new(Code::BadOutput, message)
+}
+
+impl Beside {
+    /// The columns for the next results.
+    fn next(&mut self, results: &RecordBatch) -> Result<RecordBatch, Fault> {
+        let (rows, from) = (results.num_rows(), self.taken);
+        self.taken += rows;
+        if results.num_columns() != 1 || self.taken > self.columns.num_rows() {
+            return Err(not_a_column(results.num_columns(), self.taken, self.columns.num_rows()));
+        }
+        Ok(self.columns.slice(from, rows))
+    }
 }
 
 impl Collecting {
     /// What `collector` makes of batches goes to `slot`, from its start on.
     pub fn new(collector: Box<dyn Collect>, limits: &Limits, slot: Arc<Scratch>) -> Collecting {
         let collection = Collection { slot, bytes: 0, bytes_max: collected_bytes_max(limits) };
-        Collecting { collector, collection, reader: BatchReader::default() }
+        let (reader, reader_beside) = Default::default();
+        Collecting { collector, collection, reader, reader_beside, beside: None }
+    }
+
+    /// What comes next are the results of a scalar function, which stand beside these columns.
+    pub(super) fn begin_beside(&mut self, header: &[u8], body: &Buffer) -> Result<(), Fault> {
+        let columns = self.reader_beside.read(header, body)?;
+        self.beside = Some(Beside { columns, taken: 0 });
+        Ok(())
+    }
+
+    /// All of them should have come.
+    pub(super) fn end_beside(&mut self) -> Result<(), Fault> {
+        match self.beside.take() {
+            Some(Beside { columns, taken }) if taken < columns.num_rows() => {
+                Err(not_a_column(1, taken, columns.num_rows()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes a batch of a guest, which waits: its header, and its buffers.
@@ -101,8 +147,10 @@ impl Collecting {
             unsafe { Buffer::from_custom_allocation(NonNull::from(*bytes).cast(), bytes.len(), lent.clone()) }
         };
         let parts: Vec<Buffer> = buffers.iter().map(part).collect();
-        let pushed =
-            self.reader.read_parts(header, &parts).and_then(|batch| self.collector.push(&batch, &mut self.collection));
+        let pushed = self.reader.read_parts(header, &parts).and_then(|batch| {
+            let beside = self.beside.as_mut().map(|beside| beside.next(&batch)).transpose()?;
+            self.collector.push(&batch, beside.as_ref(), &mut self.collection)
+        });
         drop(parts);
         if Arc::strong_count(&lent) > 1 {
             // Whoever kept them would see them change.
@@ -115,5 +163,85 @@ impl Collecting {
     pub(super) fn finish(mut self) -> Result<usize, Fault> {
         self.collector.finish(&mut self.collection)?;
         Ok(self.collection.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+    use std::ops::Range;
+
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::Int64Type;
+    use arrow_array::{ArrayRef, Int64Array};
+    use sandbar_batch::Encoded;
+
+    use super::*;
+
+    /// Appends each row as the sum of its numbers.
+    struct Sums;
+
+    impl Collect for Sums {
+        fn push(
+            &mut self,
+            batch: &RecordBatch,
+            beside: Option<&RecordBatch>,
+            to: &mut Collection,
+        ) -> Result<(), Fault> {
+            let columns = || beside.into_iter().chain([batch]).flat_map(RecordBatch::columns);
+            let number = |column: &ArrayRef, row| column.as_primitive::<Int64Type>().value(row);
+            let sum = |row| columns().map(|column| number(column, row)).sum::<i64>();
+            to.append(batch.num_rows(), |words| {
+                words.iter_mut().enumerate().for_each(|(row, word)| *word = sum(row) as u64);
+            })
+        }
+
+        fn finish(&mut self, _: &mut Collection) -> Result<(), Fault> {
+            Ok(())
+        }
+    }
+
+    fn encoded(columns: usize, numbers: Range<i64>) -> Encoded {
+        let column = || Arc::new(Int64Array::from_iter_values(numbers.clone())) as ArrayRef;
+        let batch = RecordBatch::try_from_iter((0..columns).map(|i| (i.to_string(), column()))).unwrap();
+        sandbar_batch::encode(&batch).unwrap()
+    }
+
+    #[test]
+    fn results_stand_beside_the_columns_of_their_rows() {
+        // Numbers from 0 on, of which there are so many, beside numbers from 100 on.
+        for (wanted, came, columns, expected) in [
+            (5, &[5][..], 1, Ok(())),
+            (5, &[2, 0, 3], 1, Ok(())),
+            (0, &[], 1, Ok(())),
+            (5, &[2, 2], 1, Err("1 columns of 4 rows, a scalar function gives one of 5")),
+            (5, &[], 1, Err("1 columns of 0 rows, a scalar function gives one of 5")),
+            (5, &[4, 2], 1, Err("1 columns of 6 rows, a scalar function gives one of 5")),
+            (5, &[5], 2, Err("2 columns of 5 rows, a scalar function gives one of 5")),
+        ] {
+            let slot = Arc::new(Scratch::new(1 << 12).unwrap());
+            let mut collecting = Collecting::new(Box::new(Sums), &Limits::default(), slot.clone());
+            let got = (0..2).try_for_each(|_| {
+                let beside = encoded(1, 100..100 + wanted);
+                collecting.begin_beside(&beside.header, &Buffer::from_slice_ref(beside.body()))?;
+                let mut at = 0;
+                for rows in came {
+                    let results = encoded(columns, at..at + rows);
+                    let buffers: Vec<&[u8]> = results.buffers.iter().map(|(_, bytes)| bytes.as_slice()).collect();
+                    collecting.push(&results.header, &buffers).map_err(Fault::from)?;
+                    at += rows;
+                }
+                collecting.end_beside()
+            });
+            match (got, expected) {
+                (Ok(()), Ok(())) => {
+                    let mut words = vec![MaybeUninit::uninit(); collecting.finish().unwrap()];
+                    let sums = slot.read(0, &mut words).as_chunks().0.iter().map(|word| i64::from_le_bytes(*word));
+                    assert!(sums.eq((0..2).flat_map(|_| (0..wanted).map(|row| 100 + 2 * row))), "{came:?}");
+                }
+                (Err(fault), Err(words)) => assert!(fault.message.contains(words), "{fault}"),
+                (got, expected) => panic!("{got:?} instead of {expected:?}"),
+            }
+        }
     }
 }

@@ -90,6 +90,12 @@ impl CallInput {
         Input { bytes: &self.bytes[body.clone()], file }
     }
 
+    /// Header and body of the columns that stand beside a batch.
+    pub(super) fn beside(&self, at: &BatchAt) -> Result<(&[u8], &[u8]), Fault> {
+        let batch = Batch::new(at, self.bytes.len()).ok_or_else(|| wrong("the columns beside a batch"))?;
+        Ok((&self.bytes[batch.header], &self.bytes[batch.body]))
+    }
+
     /// The table of groups, parsed.
     pub(super) fn groups(&self, groups: &Groups) -> Result<Vec<GroupAt>, Fault> {
         let table = self.part(groups.table_at, u64::from(groups.count) * GROUP_BYTES as u64)?;

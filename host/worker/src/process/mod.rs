@@ -6,7 +6,7 @@ mod fit;
 mod input;
 mod outcome;
 
-pub use collect::{Collect, Collecting, Collection, Collectors};
+pub use collect::{Collect, Collecting, Collection, Collectors, not_a_column};
 pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES, Outcome};
 
 use std::collections::HashMap;

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use arrow_buffer::Buffer;
 use sandbar_core::{Code, Fault, LOG_BYTES_MAX, Limits};
 use sandbar_sandbox::{Level, Refusal};
 use sandbar_store::Scratch;
@@ -65,6 +66,16 @@ impl Outcome {
         let slot = self.slot.clone().ok_or_else(|| Fault::new(Code::Host, "a call without a slot"))?;
         self.collecting = Some(Collecting::new(collector, &self.limits, slot));
         Ok(())
+    }
+
+    /// What is collected from here on stands beside these columns: one column, of as many rows.
+    pub(super) fn begin_beside(&mut self, header: &[u8], body: &Buffer) -> Result<(), Fault> {
+        self.collecting.as_mut().map_or(Ok(()), |collecting| collecting.begin_beside(header, body))
+    }
+
+    /// It has all come.
+    pub(super) fn end_beside(&mut self) -> Result<(), Fault> {
+        self.collecting.as_mut().map_or(Ok(()), Collecting::end_beside)
     }
 
     /// There are no more batches to collect.

@@ -100,6 +100,12 @@ pub fn scalar_panics(x: f64) -> f64 {
     x
 }
 
+/// Of five columns, so that a batch of sixteen thousand rows is evaluated in chunks.
+#[scalar]
+pub fn scalar_of_five(a: i64, b: i64, c: i64, d: i64, e: i64) -> i64 {
+    a + b + (c - d) * e
+}
+
 /// Divides by zero.
 #[scalar]
 pub fn scalar_divides(x: f64) -> i64 {
