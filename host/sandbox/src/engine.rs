@@ -1,15 +1,20 @@
 //! The engine, compiled code, and programs ready to be instantiated.
 
+use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
+use rustix::mm::{MprotectFlags, mprotect};
 use sandbar_core::{Code, Fault, Limits};
 use wasmtime::component::{Component, ComponentExportIndex, InstancePre, Linker};
-use wasmtime::{Config, Enabled, InstanceAllocationStrategy, Module, OptLevel, PoolingAllocationConfig, Store};
+use wasmtime::{
+    Config, CustomCodeMemory, Enabled, InstanceAllocationStrategy, Module, OptLevel, PoolingAllocationConfig, Store,
+};
 
 use crate::contract::{GUEST, Shape, check_binary};
 use crate::imports;
 use crate::instance::Instance;
-use crate::memory::Slots;
+use crate::memory::{PAGE_BYTES, Slots};
 use crate::services::Services;
 use crate::state::State;
 
@@ -97,13 +102,14 @@ impl Engine {
         let mut config = config();
         config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(limits, sandboxes)));
         config.parallel_compilation(false);
+        config.with_custom_code_memory(Some(Arc::new(WhereItLies)));
         let engine = wasmtime::Engine::new(&config).map_err(host)?;
         let linker = imports::linker(&engine).map_err(host)?;
         let slots = probe_slots(&engine, sandboxes).map_err(host)?;
         Ok(Engine { engine, linker, slots: Arc::new(slots) })
     }
 
-    /// A program from code that [`compile`] made here, with its [`Shape::image_end`].
+    /// A program from a copy of code that [`compile`] made here, with its [`Shape::image_end`].
     ///
     /// # Safety
     /// `code` must be what [`compile`] returned, from this build of the host: it
@@ -111,12 +117,52 @@ impl Engine {
     pub unsafe fn load(&self, code: &[u8], image_end: u64) -> Result<Program, Fault> {
         // SAFETY: passed on to the caller.
         let component = unsafe { Component::deserialize(&self.engine, code) };
+        self.program(component, image_end, None)
+    }
+
+    /// As [`Engine::load`], but the code is run where it lies: memory of a mapped file, which processes share.
+    ///
+    /// # Safety
+    /// As for [`Engine::load`]; `code` always derefs to the same bytes, which start at a page, do not change, and share
+    /// no page with anything that is written.
+    pub unsafe fn load_in_place<C>(&self, code: C, image_end: u64) -> Result<Program, Fault>
+    where
+        C: Deref<Target = [u8]> + Send + Sync + 'static,
+    {
+        // SAFETY: passed on to the caller; the program keeps the code as long as itself.
+        let component = unsafe { Component::deserialize_raw(&self.engine, NonNull::from(&*code)) };
+        self.program(component, image_end, Some(Box::new(code)))
+    }
+
+    fn program(&self, component: wasmtime::Result<Component>, image_end: u64, code: Kept) -> Result<Program, Fault> {
         // The code is of this build; what is left to refuse it for is what it asks of the pool.
         let component =
             component.map_err(|e| Fault::new(Code::Compile, format!("it asks for more than a sandbox has: {e:#}")))?;
         let pre = self.linker.instantiate_pre(&component).map_err(|e| Fault::new(Code::Import, format!("{e:#}")))?;
         let exports = Exports::find(&component)?;
-        Ok(Program { pre, exports, image_end, slots: self.slots.clone() })
+        Ok(Program { pre, exports, image_end, slots: self.slots.clone(), _code: code })
+    }
+}
+
+/// What is only dropped.
+type Kept = Option<Box<dyn Send + Sync>>;
+
+/// Makes code executable in whatever memory it lies.
+struct WhereItLies;
+
+impl CustomCodeMemory for WhereItLies {
+    fn required_alignment(&self) -> usize {
+        PAGE_BYTES
+    }
+
+    fn publish_executable(&self, at: *const u8, bytes: usize) -> wasmtime::Result<()> {
+        // SAFETY: wasmtime owns these pages, or was lent them to run what is in them; nobody writes them any more.
+        Ok(unsafe { mprotect(at.cast_mut().cast(), bytes, MprotectFlags::READ | MprotectFlags::EXEC) }?)
+    }
+
+    fn unpublish_executable(&self, at: *const u8, bytes: usize) -> wasmtime::Result<()> {
+        // SAFETY: as above, and none of it runs.
+        Ok(unsafe { mprotect(at.cast_mut().cast(), bytes, MprotectFlags::READ) }?)
     }
 }
 
@@ -142,6 +188,8 @@ pub struct Program {
     pub(crate) exports: Exports,
     image_end: u64,
     slots: Arc<Slots>,
+    /// The memory that the code lies in, if it is not wasmtime's: the last to go.
+    _code: Kept,
 }
 
 impl Program {

@@ -102,8 +102,8 @@ impl Worker<'_> {
                     .ok_or_else(|| io::Error::other("a program without its code"))
                     .and_then(|file| Mapping::sealed(file.as_fd(), code_bytes));
                 let loaded = match loaded {
-                    // SAFETY: the node hands over what this build compiled (see `compiler`).
-                    Ok(code) => unsafe { self.engine.load(&code, image_end) },
+                    // SAFETY: the node hands over what this build compiled (see `compiler`), in a sealed file of its own.
+                    Ok(code) => unsafe { self.engine.load_in_place(code, image_end) },
                     Err(e) => Err(Fault::new(Code::Host, format!("its code can't be read: {e}"))),
                 };
                 self.programs.insert(program, loaded);
