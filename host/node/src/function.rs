@@ -1,6 +1,7 @@
 //! From `PATH#function` to a function that can be called.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -62,8 +63,8 @@ impl Components {
             return Ok(loaded.clone());
         }
         let file = if path.is_dir() { build_crate(path, &node.options.cache)? } else { path.to_owned() };
-        let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
-        let loaded = Arc::new(node.load(&bytes, path).await?);
+        let component = File::open(&file).map_err(NodeError::file(&file))?;
+        let loaded = Arc::new(node.load(component, path).await?);
         self.by_path.insert(path.to_owned(), loaded.clone());
         Ok(loaded)
     }
@@ -91,9 +92,9 @@ fn find(functions: &[Function], name: &str, kinds: &[Kind]) -> Result<usize, Fau
 
 impl Node {
     /// Compiles a component and asks it for its functions, in a sandbox.
-    pub(crate) async fn load(&self, bytes: &[u8], path: &Path) -> Result<Loaded, Fault> {
+    pub(crate) async fn load(&self, component: File, path: &Path) -> Result<Loaded, Fault> {
         let name = path.display().to_string();
-        let compiled = Arc::new(self.compiler.compile(bytes).await.map_err(|f| f.of(&name))?);
+        let compiled = Arc::new(self.compiler.compile(component).await.map_err(|f| f.of(&name))?);
         let described = self.options.cache.join("described").join(format!("{}.json", compiled.id()));
         let functions = match std::fs::read(&described).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
             Some(functions) => functions,
@@ -160,7 +161,7 @@ pub async fn inspect(node: &Node, path: &Path) -> Result<Inspected, NodeError> {
     let file = if path.is_dir() { build_crate(path, &node.options.cache)? } else { path.to_owned() };
     let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
     let shape = sandbar_sandbox::check_binary(&bytes).map_err(|f| f.of(&path.display().to_string()))?;
-    let loaded = node.load(&bytes, path).await?;
+    let loaded = node.load(File::open(&file).map_err(NodeError::file(&file))?, path).await?;
     let functions = loaded.functions.iter().map(|f| InspectedFunction {
         name: f.name.clone(),
         kind: f.kind,

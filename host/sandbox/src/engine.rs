@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rustix::mm::{MprotectFlags, mprotect};
 use sandbar_core::{Code, Fault, Limits};
@@ -40,14 +40,17 @@ pub fn compile(bytes: &[u8]) -> Result<(Vec<u8>, Shape), Fault> {
 
 /// Changes when code compiled before can't be used any more: with wasmtime, its
 /// settings, or the machine's instruction set.
-pub fn build_id() -> String {
+pub fn build_id() -> &'static str {
     use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    env!("CARGO_PKG_VERSION").hash(&mut hasher);
-    if let Ok(engine) = wasmtime::Engine::new(&config()) {
-        engine.precompile_compatibility_hash().hash(&mut hasher);
-    }
-    format!("{:016x}", hasher.finish())
+    static ID: LazyLock<String> = LazyLock::new(|| {
+        let mut hasher = DefaultHasher::new();
+        env!("CARGO_PKG_VERSION").hash(&mut hasher);
+        if let Ok(engine) = wasmtime::Engine::new(&config()) {
+            engine.precompile_compatibility_hash().hash(&mut hasher);
+        }
+        format!("{:016x}", hasher.finish())
+    });
+    &ID
 }
 
 fn host(error: wasmtime::Error) -> Fault {

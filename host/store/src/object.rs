@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create, sendfile};
 use rustix::io::write;
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
@@ -19,7 +19,7 @@ pub struct Object {
 impl Object {
     /// Writes and seals an object.
     pub fn new(bytes: &[u8]) -> io::Result<Object> {
-        let file = memfd_create("sandbar-object", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let file = new_file()?;
         let mut rest = bytes;
         while !rest.is_empty() {
             match write(&file, rest)? {
@@ -27,14 +27,40 @@ impl Object {
                 wrote => rest = &rest[wrote..],
             }
         }
+        Object::seal(file, bytes.len() as u64)
+    }
+
+    /// Copies the first `bytes` bytes of a file into an object, and seals it. They do not come through this process's
+    /// memory.
+    ///
+    /// # Errors
+    /// When the file is shorter, and those of the kernel.
+    pub fn of_file(from: BorrowedFd<'_>, bytes: u64) -> io::Result<Object> {
+        let file = new_file()?;
+        let mut at = 0;
+        while at < bytes {
+            let left = usize::try_from(bytes - at).unwrap_or(usize::MAX);
+            // It moves `at`.
+            if sendfile(&file, from, Some(&mut at), left)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Object::seal(file, bytes)
+    }
+
+    fn seal(file: OwnedFd, bytes: u64) -> io::Result<Object> {
         fcntl_add_seals(&file, SEALS)?;
-        Ok(Object { file: Arc::new(file), bytes: bytes.len() as u64 })
+        Ok(Object { file: Arc::new(file), bytes })
     }
 
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
+}
+
+fn new_file() -> io::Result<OwnedFd> {
+    Ok(memfd_create("sandbar-object", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?)
 }
 
 impl AsFd for Object {
@@ -55,6 +81,13 @@ mod tests {
         for bytes in [&b""[..], b"abc", &[7; 100_000]] {
             let object = Object::new(bytes).unwrap();
             assert_eq!(&*Mapping::sealed(object.as_fd(), object.bytes()).unwrap(), bytes);
+            // The first half, all, and more than there is.
+            let part = |bytes| Object::of_file(object.as_fd(), bytes);
+            for count in [bytes.len() / 2, bytes.len()] {
+                let part = part(count as u64).unwrap();
+                assert_eq!(&*Mapping::sealed(part.as_fd(), part.bytes()).unwrap(), &bytes[..count]);
+            }
+            assert!(part(bytes.len() as u64 + 1).is_err());
         }
     }
 

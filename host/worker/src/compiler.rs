@@ -1,6 +1,9 @@
 //! Components to native code, in a process of their own, kept by content.
 
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +12,6 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use sandbar_core::{Code, ComponentId, Fault};
 use sandbar_store::Object;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::process::Command;
 
@@ -74,23 +76,47 @@ impl Compiler {
         ComponentId::from_digest(Sha256::digest(component).into())
     }
 
-    /// The native code of a component: from the cache, or compiled now.
-    pub async fn compile(&self, component: &[u8]) -> Result<Compiled, Fault> {
-        let id = Compiler::id(component);
-        let path = self.cache.join(format!("{id}-{}", sandbar_sandbox::build_id()));
-        let kept = match std::fs::read(&path).ok().and_then(|bytes| Kept::parse(&bytes).ok()) {
-            Some(kept) => kept?,
-            None => {
-                let bytes = self.run(component).await?;
-                let kept = Kept::parse(&bytes)??;
-                keep(&path, &bytes).map_err(|e| {
-                    Fault::new(Code::Host, format!("compiled code can't be kept in {}: {e}", self.cache.display()))
-                })?;
-                kept
-            }
+    /// The native code of a component, which starts at the start of `file`: from the cache, or compiled now. What is in
+    /// the cache takes no more of the component than its hash.
+    pub async fn compile(&self, mut file: File) -> Result<Compiled, Fault> {
+        let unreadable = |e: io::Error| Fault::new(Code::NotAComponent, format!("it can't be read: {e}"));
+        let id = hash(&mut file).map_err(unreadable)?;
+        if let Some(kept) = self.kept(id) {
+            return kept;
+        }
+        let mut component = Vec::new();
+        file.rewind()
+            .and_then(|()| file.take(COMPONENT_BYTES_MAX + 1).read_to_end(&mut component))
+            .map_err(unreadable)?;
+        let answer = self.run(&component).await?;
+        let End { code_bytes: _, compiled } = End::parse(&answer, answer.len() as u64)
+            .ok_or_else(|| Fault::new(Code::Host, "the compiler's answer is malformed"))?;
+        compiled?;
+        // Of what was compiled, whatever the file was before.
+        let id = Compiler::id(&component);
+        let not_kept = |e: &dyn std::fmt::Display| {
+            Fault::new(Code::Host, format!("compiled code can't be kept in {}: {e}", self.cache.display()))
         };
-        let code = Object::new(&kept.code).map_err(|e| Fault::new(Code::Host, e.to_string()))?;
-        Ok(Compiled { id, number: NUMBERS.fetch_add(1, Ordering::Relaxed), code, image_end: kept.image_end })
+        keep(&self.path_of(id), &answer).map_err(|e| not_kept(&e))?;
+        self.kept(id).ok_or_else(|| not_kept(&"it can't be read again"))?
+    }
+
+    fn path_of(&self, id: ComponentId) -> PathBuf {
+        self.cache.join(format!("{id}-{}", sandbar_sandbox::build_id()))
+    }
+
+    /// What the cache has.
+    fn kept(&self, id: ComponentId) -> Option<Result<Compiled, Fault>> {
+        let file = File::open(self.path_of(id)).ok()?;
+        let bytes = file.metadata().ok()?.len();
+        let mut end = vec![0; bytes.min(END_BYTES_MAX) as usize];
+        let at = bytes - end.len() as u64;
+        file.read_exact_at(&mut end, at).ok()?;
+        let End { code_bytes, compiled } = End::parse(&end, bytes)?;
+        let code = Object::of_file(file.as_fd(), code_bytes).map_err(|e| Fault::new(Code::Host, e.to_string()));
+        Some(compiled.and_then(|image_end| {
+            Ok(Compiled { id, number: NUMBERS.fetch_add(1, Ordering::Relaxed), code: code?, image_end })
+        }))
     }
 
     async fn run(&self, component: &[u8]) -> Result<Vec<u8>, Fault> {
@@ -104,7 +130,7 @@ impl Compiler {
         sandbar_sandbox::check_binary(component)?;
         let host = |e: io::Error| Fault::new(Code::Host, format!("the compiler can't be run: {e}"));
         let mut input = tempfile::tempfile().map_err(host)?;
-        input.write_all(component).and_then(|()| io::Seek::rewind(&mut input)).map_err(host)?;
+        input.write_all(component).and_then(|()| input.rewind()).map_err(host)?;
         let child = Command::new(&self.program)
             .arg(COMPILER_ARGUMENT)
             .stdin(Stdio::from(input))
@@ -136,20 +162,47 @@ fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What the compiling process writes, and the cache keeps.
-#[derive(Serialize, Deserialize)]
-struct Kept {
-    image_end: u64,
-    #[serde(with = "serde_bytes")]
-    code: Vec<u8>,
+/// The SHA-256 of a file, from its start to its end.
+fn hash(file: &mut File) -> io::Result<ComponentId> {
+    let (mut hasher, mut part) = (Sha256::new(), vec![0; 64 << 10]);
+    loop {
+        match file.read(&mut part)? {
+            0 => return Ok(ComponentId::from_digest(hasher.finalize().into())),
+            bytes => hasher.update(&part[..bytes]),
+        }
+    }
 }
 
-impl Kept {
-    /// The outer error: these bytes are not what a compiler writes. The inner:
-    /// the component is at fault.
-    fn parse(bytes: &[u8]) -> Result<Result<Kept, Fault>, Fault> {
-        postcard::from_bytes(bytes)
-            .map_err(|e| Fault::new(Code::Host, format!("the compiler's answer is malformed: {e}")))
+/// The end of what the compiling process writes, and the cache keeps: code, the end of the component's image or why it
+/// does not compile (postcard), the length of that (u32, little-endian), and a magic number.
+struct End {
+    /// Bytes of code before it.
+    code_bytes: u64,
+    /// [`Compiled::image_end`].
+    compiled: Result<u64, Fault>,
+}
+
+const MAGIC: [u8; 4] = *b"SBC1";
+/// Longest end.
+const END_BYTES_MAX: u64 = 64 << 10;
+
+impl End {
+    fn append(compiled: &Result<u64, Fault>, to: &mut Vec<u8>) -> Result<(), postcard::Error> {
+        let compiled = postcard::to_stdvec(compiled)?;
+        to.extend_from_slice(&compiled);
+        to.extend_from_slice(&(compiled.len() as u32).to_le_bytes());
+        to.extend_from_slice(&MAGIC);
+        Ok(())
+    }
+
+    /// Reads it from the last of `bytes` bytes, unless they are not what a compiler writes.
+    fn parse(last: &[u8], bytes: u64) -> Option<End> {
+        let rest = last.strip_suffix(&MAGIC)?;
+        let (rest, length) = rest.split_last_chunk()?;
+        let length = u32::from_le_bytes(*length) as usize;
+        let compiled = rest.get(rest.len().checked_sub(length)?..)?;
+        let code_bytes = bytes - (length + size_of::<u32>() + MAGIC.len()) as u64;
+        Some(End { code_bytes, compiled: postcard::from_bytes(compiled).ok()? })
     }
 }
 
@@ -163,7 +216,47 @@ pub fn run_compiler() -> io::Result<()> {
     setrlimit(Resource::Fsize, at_most(1 << 30))?;
     let mut component = Vec::new();
     io::stdin().lock().read_to_end(&mut component)?;
-    let answer = sandbar_sandbox::compile(&component).map(|(code, shape)| Kept { image_end: shape.image_end, code });
-    let bytes = postcard::to_stdvec(&answer).map_err(io::Error::other)?;
-    io::stdout().write_all(&bytes)
+    let (mut answer, compiled) = match sandbar_sandbox::compile(&component) {
+        Ok((code, shape)) => (code, Ok(shape.image_end)),
+        Err(fault) => (Vec::new(), Err(fault)),
+    };
+    End::append(&compiled, &mut answer).map_err(io::Error::other)?;
+    io::stdout().write_all(&answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_a_compiler_writes_is_read_again(
+            code in vec(any::<u8>(), 0..2000),
+            image_end in proptest::option::of(any::<u64>()),
+            seen in 0u64..3000,
+        ) {
+            let compiled = image_end.ok_or_else(|| Fault::new(Code::Compile, "no"));
+            let mut answer = code.clone();
+            End::append(&compiled, &mut answer).unwrap();
+            let bytes = answer.len() as u64;
+            let last = &answer[(bytes - bytes.min(seen.max(100))) as usize..];
+            let end = End::parse(last, bytes).unwrap();
+            prop_assert_eq!(end.code_bytes, code.len() as u64);
+            prop_assert_eq!(end.compiled.ok(), image_end);
+        }
+
+        #[test]
+        fn any_bytes_are_an_end_or_none(mut bytes in vec(any::<u8>(), 0..100), length in 0u32..120) {
+            bytes.extend_from_slice(&length.to_le_bytes());
+            bytes.extend_from_slice(&MAGIC);
+            if let Some(end) = End::parse(&bytes, bytes.len() as u64) {
+                prop_assert!(end.code_bytes <= bytes.len() as u64);
+            }
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! A pool of workers that is asked for many calls at once.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
@@ -44,8 +45,8 @@ impl Polite {
     async fn new() -> Polite {
         let (lab, program) = (Lab::new(), host().with_file_name("host-worker"));
         let compiler = Compiler::new(lab.path("compiled"), program.clone());
-        let component = std::fs::read(component("tests/hostile/polite")).unwrap();
-        let compiled = Arc::new(compiler.compile(&component).await.unwrap());
+        let component = File::open(component("tests/hostile/polite")).unwrap();
+        let compiled = Arc::new(compiler.compile(component).await.unwrap());
         let pool = Pool::start(PoolOptions { workers: 1, limits: Limits::default(), program });
         let described = pool.call(request(&bind(&compiled, 0), Work::Describe)).await;
         let functions = described.result.unwrap().product.into_functions().unwrap();
