@@ -102,7 +102,7 @@ impl Compiler {
     }
 
     fn path_of(&self, id: ComponentId) -> PathBuf {
-        self.cache.join(format!("{id}-{}", sandbar_sandbox::build_id()))
+        self.cache.join(format!("{id}-{}.{KEPT}", sandbar_sandbox::build_id()))
     }
 
     /// What the cache has.
@@ -183,6 +183,8 @@ struct End {
 }
 
 const MAGIC: [u8; 4] = *b"SBC1";
+/// How files that have it are named, so that hosts with another do not take turns to write them.
+const KEPT: &str = "sbc1";
 /// Longest end.
 const END_BYTES_MAX: u64 = 64 << 10;
 
