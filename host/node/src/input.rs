@@ -23,7 +23,7 @@ pub(crate) struct BatchInput {
     /// How many batches there will be, about.
     expected: usize,
     /// The first, while it is the only one and fits a message.
-    small: Option<(Encoded, Option<Encoded>)>,
+    small: Option<Box<(Encoded, Option<Encoded>)>>,
     draft: Option<Draft>,
     batches: Vec<BatchAt>,
     /// The columns beside each batch, if they were given.
@@ -49,10 +49,10 @@ impl BatchInput {
     /// Lays the next batch, and the columns that what comes of it is put beside.
     pub(crate) fn push(&mut self, pool: &Pool, batch: &RecordBatch, beside: Option<&RecordBatch>) -> Result<(), Fault> {
         let (encoded, beside) = (encode(batch)?, beside.map(encode).transpose()?);
-        if let Some((first, beside)) = self.small.take() {
-            self.lay_both(pool, &first, beside.as_ref())?;
+        if let Some(first) = self.small.take() {
+            self.lay_both(pool, &first.0, first.1.as_ref())?;
         } else if self.batches.is_empty() && encoded.header.len() + encoded.body_bytes <= INLINE_BYTES_MAX {
-            self.small = Some((encoded, beside));
+            self.small = Some((encoded, beside).into());
             return Ok(());
         }
         self.lay_both(pool, &encoded, beside.as_ref())
@@ -92,7 +92,7 @@ impl BatchInput {
 
     /// The input, of one batch or more.
     pub(crate) fn finish(self) -> Result<Payload, Fault> {
-        if let Some((only, _)) = self.small {
+        if let Some((only, _)) = self.small.map(|small| *small) {
             return Ok(Payload::Inline { body: only.body().into(), header: only.header.into() });
         }
         let draft = self.draft.ok_or_else(|| Fault::new(Code::Host, "a call of no batches"))?;

@@ -141,7 +141,8 @@ impl Engine {
         // The code is of this build; what is left to refuse it for is what it asks of the pool.
         let component =
             component.map_err(|e| Fault::new(Code::Compile, format!("it asks for more than a sandbox has: {e:#}")))?;
-        let pre = self.linker.instantiate_pre(&component).map_err(|e| Fault::new(Code::Import, format!("{e:#}")))?;
+        let other = |e| Fault::new(Code::Import, format!("{e:#}; build it again with the sandbar-guest of this host"));
+        let pre = self.linker.instantiate_pre(&component).map_err(other)?;
         let exports = Exports::find(&component)?;
         Ok(Program { pre, exports, image_end, slots: self.slots.clone(), _code: code })
     }

@@ -120,7 +120,9 @@ impl Collecting {
 
     /// What comes next are the results of a scalar function, which stand beside these columns.
     pub(super) fn begin_beside(&mut self, header: &[u8], body: &Buffer) -> Result<(), Fault> {
-        let columns = self.reader_beside.read(header, body)?;
+        let columns = self.reader_beside.read(header, body);
+        let columns =
+            columns.map_err(|e| Fault::new(Code::Host, format!("the columns beside a batch: {}", e.message)))?;
         self.beside = Some(Beside { columns, taken: 0 });
         Ok(())
     }
