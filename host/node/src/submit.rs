@@ -135,10 +135,12 @@ impl Node {
             trainers.insert(spec.label().to_owned(), trainer);
             models.push(callable.binding);
         }
+        // Workers cut no rows of several keys.
+        let behind = (job.train.group_by.len() <= 1).then(|| columns_of(&job.train));
         let labels = job.train.models.iter().map(|m| m.label().to_owned()).collect();
         let running = Running {
             progress: self.progress.clone(),
-            steps: Arc::new(Steps { transforms, pool: self.pool.clone(), behind: Some(columns_of(&job.train)) }),
+            steps: Arc::new(Steps { transforms, pool: self.pool.clone(), behind }),
             models,
             labels,
             metric: job.train.metric,

@@ -89,9 +89,8 @@ impl Compiler {
             .and_then(|()| file.take(COMPONENT_BYTES_MAX + 1).read_to_end(&mut component))
             .map_err(unreadable)?;
         let answer = self.run(&component).await?;
-        let End { code_bytes: _, compiled } = End::parse(&answer, answer.len() as u64)
-            .ok_or_else(|| Fault::new(Code::Host, "the compiler's answer is malformed"))?;
-        compiled?;
+        let end = End::parse(&answer, answer.len() as u64);
+        end.ok_or_else(|| Fault::new(Code::Host, "the compiler's answer is malformed"))?.compiled?;
         // Of what was compiled, whatever the file was before.
         let id = Compiler::id(&component);
         let not_kept = |e: &dyn std::fmt::Display| {
@@ -164,13 +163,9 @@ fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// The SHA-256 of a file, from its start to its end.
 fn hash(file: &mut File) -> io::Result<ComponentId> {
-    let (mut hasher, mut part) = (Sha256::new(), vec![0; 64 << 10]);
-    loop {
-        match file.read(&mut part)? {
-            0 => return Ok(ComponentId::from_digest(hasher.finalize().into())),
-            bytes => hasher.update(&part[..bytes]),
-        }
-    }
+    let mut hasher = Sha256::new();
+    io::copy(file, &mut hasher)?;
+    Ok(ComponentId::from_digest(hasher.finalize().into()))
 }
 
 /// The end of what the compiling process writes, and the cache keeps: code, the end of the component's image or why it
