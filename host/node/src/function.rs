@@ -111,7 +111,7 @@ impl Node {
     async fn describe(&self, compiled: Arc<Compiled>, name: &str) -> Result<Vec<Function>, Fault> {
         let limits = Limits { time_ms_max: self.options.limits.time_ms_max.min(10_000), ..self.options.limits };
         let binding = Binding::new(compiled, 0, "{}".into(), limits, name.to_owned())?;
-        let request = Request { binding, seed: 0, work: Work::Describe, without: Vec::new() };
+        let request = Request { binding, seed: 0, work: Work::Describe };
         self.pool.call(request).await.result?.product.into_functions()
     }
 }

@@ -1,5 +1,6 @@
 //! Batches and units of groups as inputs of calls.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -144,6 +145,7 @@ impl UnitInput {
             table_at: table_at as u64,
             extra_at: targets_at as u64,
             extra_bytes: target_bytes as u64,
+            without: BTreeSet::new(),
         };
         Ok((payload, groups))
     }
@@ -196,6 +198,7 @@ pub(crate) fn of_models(
         table_at: table_at as u64,
         extra_at: extra_at as u64,
         extra_bytes: extra.len() as u64,
+        without: BTreeSet::new(),
     };
     Ok((payload, groups))
 }

@@ -230,12 +230,8 @@ impl Run {
         let stored: Vec<&[u8]> = call.groups.iter().map(|g| self.models.stored(g.model)).collect();
         let (payload, groups) = input::of_models(&node.pool, &batch, &table, &stored)?;
         let binding = self.models.binding(call.trainer).clone();
-        let request = Request {
-            binding,
-            seed: self.models.job.train.seed,
-            work: Work::Predict(payload, groups.into()),
-            without: Vec::new(),
-        };
+        let work = Work::Predict(payload, groups.into());
+        let request = Request { binding, seed: self.models.job.train.seed, work };
         let before = part.failed;
         let all: u64 = call.groups.iter().map(|g| g.rows.len() as u64).sum();
         let mut settled = 0;

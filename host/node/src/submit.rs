@@ -12,7 +12,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Blame, Code, Fault, Kind, Seed};
 use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit};
-use sandbar_worker::{Binding, Request, Work};
+use sandbar_worker::{Binding, Groups, Payload, Request, Work};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
 
@@ -368,14 +368,7 @@ async fn train_unit(
         return Ok((unit, None, failures));
     }
     let (payload, groups) = memory.lend(&unit.groups)?;
-    let calls = running.models.iter().map(|binding| {
-        let work = Work::Fit(payload.clone(), groups.into());
-        fit(
-            running,
-            Request { binding: binding.clone(), seed: running.seed, work, without: Vec::new() },
-            unit.groups.len(),
-        )
-    });
+    let calls = running.models.iter().map(|binding| fit(running, binding, &payload, groups.clone()));
     let fitted: Vec<Fitted> = futures::future::try_join_all(calls).await?;
     let failures = results::failures(&unit, &running.labels, &fitted);
     let any = fitted.iter().any(|f| f.faults.len() < unit.groups.len());
@@ -385,16 +378,22 @@ async fn train_unit(
 }
 
 /// Fits all groups of a unit with one model, in as many calls as its output takes.
-async fn fit(running: &Running, mut request: Request, groups: usize) -> Result<Fitted, NodeError> {
-    let mut fitted = Fitted::new(groups);
+async fn fit(
+    running: &Running,
+    binding: &Arc<Binding>,
+    payload: &Payload,
+    mut groups: Groups,
+) -> Result<Fitted, NodeError> {
+    let mut fitted = Fitted::new(groups.count as usize);
     loop {
-        let called = running.steps.pool.call(request.clone()).await;
-        running.progress.log(&request.binding.name, &called.log);
+        let work = Work::Fit(payload.clone(), groups.clone().into());
+        let called = running.steps.pool.call(Request { binding: binding.clone(), seed: running.seed, work }).await;
+        running.progress.log(&binding.name, &called.log);
         let completed = match called.result {
             Ok(completed) => completed,
             Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
             Err(fault) => {
-                let rest = (0..groups as u32).filter(|g| !request.without.contains(g));
+                let rest = (0..groups.count).filter(|g| !groups.without.contains(g));
                 fitted.faults.extend(rest.map(|g| (g, fault.clone())));
                 return Ok(fitted);
             }
@@ -402,11 +401,9 @@ async fn fit(running: &Running, mut request: Request, groups: usize) -> Result<F
         let mut settled = fitted.add(&completed.product.into_batches()?)?;
         settled.extend(completed.lost_groups.iter().map(|(g, _)| *g));
         fitted.faults.extend(completed.lost_groups);
-        let before = request.without.len();
-        request.without.extend(settled);
-        request.without.sort_unstable();
-        request.without.dedup();
-        if request.without.len() >= groups || request.without.len() == before {
+        let before = groups.without.len();
+        groups.without.extend(settled);
+        if groups.without.len() >= groups.count as usize || groups.without.len() == before {
             return Ok(fitted);
         }
     }

@@ -103,7 +103,7 @@ impl Steps {
         seed: u64,
         work: Work,
     ) -> Result<Completed, Fault> {
-        let called = self.pool.call(Request { binding, seed, work, without: Vec::new() }).await;
+        let called = self.pool.call(Request { binding, seed, work }).await;
         transform.progress.log(&transform.udf, &called.log);
         called.result
     }

@@ -25,7 +25,8 @@ mod socket;
 
 pub use compiler::{COMPILER_ARGUMENT, Compiled, Compiler, run_compiler};
 pub use pool::{
-    Answer, Binding, Called, Completed, LogLine, PLAN_BYTES_MAX, Pool, PoolOptions, Product, Request, peak_memory_bytes,
+    Answer, Answering, Binding, Called, Completed, LogLine, PLAN_BYTES_MAX, Pool, PoolOptions, Product, Request,
+    peak_memory_bytes,
 };
 pub use process::{Collect, Collecting, Collection, Collectors, WORKER_ARGUMENT, not_a_column, run_worker};
 pub use protocol::{BatchAt, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, ToCollect, Work};

@@ -18,6 +18,7 @@
 //! after another. A guest sees a body only, and none of what its results are put
 //! beside.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,12 +80,10 @@ pub(crate) enum FromWorker {
 
 /// A call as the worker has it; the node sends what lies in its queue.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Call<W = Work<u64>, G = Vec<u32>> {
+pub(crate) struct Call<W = Work<u64>> {
     pub binding: u32,
     pub seed: u64,
     pub work: W,
-    /// Groups of the work that are not to be run.
-    pub without: G,
 }
 
 /// Where a batch lies in an input file.
@@ -103,8 +102,8 @@ pub(crate) fn collected_bytes_max(limits: &Limits) -> u64 {
     limits.output_bytes_max.saturating_mul(COLLECTED_BYTES_A_BYTE).saturating_add(COLLECTED_BYTES_MIN)
 }
 
-/// Where the groups of a training or prediction call are in its input file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The groups of a training or prediction call, and where they are in its input file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Groups {
     /// Number of groups.
     pub count: u32,
@@ -117,6 +116,8 @@ pub struct Groups {
     pub extra_at: u64,
     /// Length of that.
     pub extra_bytes: u64,
+    /// Groups that are not to be run: they are settled already.
+    pub without: BTreeSet<u32>,
 }
 
 /// Bytes of a group in the table.
@@ -215,7 +216,7 @@ pub(crate) struct Done {
     pub nanos: u64,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Output {
     Inline(#[serde(with = "serde_bytes")] Vec<u8>),
     /// So many bytes from the start of the message's slot.

@@ -61,6 +61,7 @@ impl Polite {
         let row = sandbar_batch::encode(&RecordBatch::try_from_iter([("x", x)]).unwrap()).unwrap();
         let payload = Payload::Inline { header: row.header.as_slice().into(), body: row.body().into() };
         let (to, mut from) = mpsc::unbounded_channel();
+        let to = Arc::new(to);
         for token in 0..calls {
             let request = request(&binding, Work::Process(payload.clone()));
             self.pool.submit(request, token as u64, &to).unwrap();
@@ -81,5 +82,5 @@ fn bind(compiled: &Arc<Compiled>, function: u32) -> Arc<Binding> {
 }
 
 fn request(binding: &Arc<Binding>, work: Work) -> Request {
-    Request { binding: binding.clone(), seed: 0, work, without: Vec::new() }
+    Request { binding: binding.clone(), seed: 0, work }
 }

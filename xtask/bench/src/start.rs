@@ -67,12 +67,13 @@ impl Calls {
 
     fn request(&self) -> Request {
         let work = Work::Process(Payload::Inline { header: [].into(), body: [].into() });
-        Request { binding: self.binding.clone(), seed: 0, work, without: Vec::new() }
+        Request { binding: self.binding.clone(), seed: 0, work }
     }
 
     async fn per_second(&self, calls: u64) -> Result<f64, Failure> {
         let started = Instant::now();
         let (to, mut answers) = mpsc::unbounded_channel();
+        let to = Arc::new(to);
         (0..IN_FLIGHT).try_for_each(|token| self.pool.submit(self.request(), token, &to))?;
         let mut several = Vec::new();
         for token in IN_FLIGHT..IN_FLIGHT + calls {

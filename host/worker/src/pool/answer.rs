@@ -8,35 +8,36 @@ use sandbar_store::Scratch;
 use super::{Called, Completed, LogLine, Product};
 use crate::batches::{BatchReader, malformed};
 use crate::process::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES};
-use crate::protocol::{INLINE_BYTES_MAX, Output, Work, collected_bytes_max};
+use crate::protocol::{Done, INLINE_BYTES_MAX, Output, Work, collected_bytes_max};
 
-/// What a worker says it handed back.
-pub(super) struct Delivered<'a> {
-    /// Where it is.
-    pub output: &'a Output,
-    /// How much of the output's end is the log.
-    pub log_bytes: u64,
-}
-
-/// What came of `work`, whose worker says that it ended with `result`.
+/// What came of `work`, whose worker says that it is `done`, and which lost these groups before.
 pub(super) fn unpack(
     work: &Work,
     limits: &Limits,
     slot: &Scratch,
-    delivered: Delivered<'_>,
-    result: Result<(), Fault>,
+    done: Done,
+    lost_groups: Vec<(u32, Fault)>,
 ) -> Called {
-    let Delivered { output, log_bytes } = delivered;
-    let nothing = log_bytes == 0 && matches!(output, Output::Inline(bytes) if bytes.is_empty());
+    let Done { result, output, log_bytes, memory_bytes, nanos } = done;
+    let completed = |product| Completed { product, lost_groups, memory_bytes, nanos };
+    let nothing = log_bytes == 0 && matches!(&output, Output::Inline(bytes) if bytes.is_empty());
     if nothing && !matches!(work, Work::Describe | Work::Collect(..)) {
-        return Called { log: Vec::new(), result: result.map(|()| Completed::default()) };
+        let result = match result {
+            Ok(()) => Ok(completed(Product::default())),
+            Err(fault) => Err(*fault),
+        };
+        return Called { log: Vec::new(), result };
     }
     let most = match work {
         Work::Collect(..) => collected_bytes_max(limits),
         _ => limits.output_bytes_max,
     };
-    match opened(slot, output, most.saturating_add(LOG_SPACE_BYTES), log_bytes) {
-        Ok((data, end, log)) => Called { log, result: result.and_then(|()| completed(work, &data, end)) },
+    let result = result.map_err(|fault| *fault);
+    match opened(slot, &output, most.saturating_add(LOG_SPACE_BYTES), log_bytes) {
+        Ok((data, end, log)) => {
+            let product = result.and_then(|()| product(work, &data, end));
+            Called { log, result: product.map(completed) }
+        }
         Err(malformed) => Called::from(result.err().unwrap_or(malformed)),
     }
 }
@@ -52,13 +53,12 @@ fn opened(slot: &Scratch, output: &Output, most: u64, log_bytes: u64) -> Result<
     Ok((data, end, log))
 }
 
-fn completed(work: &Work, data: &Buffer, end: usize) -> Result<Completed, Fault> {
-    let product = match work {
+fn product(work: &Work, data: &Buffer, end: usize) -> Result<Product, Fault> {
+    Ok(match work {
         Work::Describe => Product::Functions(postcard::from_bytes(&data[..end]).map_err(malformed)?),
         Work::Collect(..) => Product::Collected(data.slice_with_length(0, end)),
         _ => Product::Batches(batches(data, end)?),
-    };
-    Ok(Completed { product, ..Completed::default() })
+    })
 }
 
 /// Copies a call's output, of `most` bytes at most, out of shared memory, before anyone looks at it.
@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn fit() -> Work {
-        let groups = Groups { count: 0, table_at: 0, extra_at: 0, extra_bytes: 0 };
+        let groups = Groups::default();
         Work::Fit(Payload::Inline { header: [].into(), body: [].into() }, groups.into())
     }
 
@@ -175,14 +175,28 @@ mod tests {
         (slot, output, log_bytes)
     }
 
+    fn unpacked(
+        work: &Work,
+        limits: &Limits,
+        slot: &Scratch,
+        output: Output,
+        log_bytes: u64,
+        result: Result<(), Fault>,
+    ) -> Called {
+        let done = Done { result: result.map_err(Box::new), output, log_bytes, memory_bytes: 3, nanos: 4 };
+        let lost_groups = vec![(7, malformed("lost"))];
+        let called = unpack(work, limits, slot, done, lost_groups.clone());
+        if let Ok(Completed { lost_groups: lost, memory_bytes, nanos, .. }) = &called.result {
+            assert_eq!((lost, *memory_bytes, *nanos), (&lost_groups, 3, 4));
+        }
+        called
+    }
+
     #[test]
     fn what_a_call_hands_back_arrives() {
         for (rows, log) in [(&[][..], false), (&[], true), (&[3], false), (&[0, 700, 1], true), (&[900, 900], false)] {
             let (slot, output, log_bytes) = delivered(rows, log);
-            let unpack = |result| {
-                let delivered = Delivered { output: &output, log_bytes };
-                unpack(&process(), &Limits::default(), &slot, delivered, result)
-            };
+            let unpack = |result| unpacked(&process(), &Limits::default(), &slot, output.clone(), log_bytes, result);
             let failed = unpack(Err(malformed("on purpose")));
             assert!(failed.result.is_err());
             let called = unpack(Ok(()));
@@ -210,8 +224,8 @@ mod tests {
             (collect(), 9, 10, Err("its log is longer".to_owned())),
             (process(), other + 1, 0, Err(format!("claims {} bytes", other + 1))),
         ] {
-            let delivered = Delivered { output: &Output::Slot(bytes), log_bytes };
-            match (unpack(&work, &limits, &slot, delivered, Ok(())).result, expected) {
+            let output = Output::Slot(bytes);
+            match (unpacked(&work, &limits, &slot, output, log_bytes, Ok(())).result, expected) {
                 (Ok(completed), Ok(bytes)) => assert_eq!(completed.product.into_collected().unwrap().as_slice(), bytes),
                 (Err(fault), Err(words)) => assert!(fault.message.contains(&words), "{fault}"),
                 (got, expected) => panic!("{got:?} instead of {expected:?}"),
@@ -248,8 +262,8 @@ mod tests {
                 (None, _) => {}
             }
             for work in [process(), fit(), Work::Describe, collect()] {
-                let delivered = Delivered { output: &output, log_bytes };
-                if let Ok(completed) = unpack(&work, &Limits::default(), &slot, delivered, Ok(())).result {
+                let called = unpacked(&work, &Limits::default(), &slot, output.clone(), log_bytes, Ok(()));
+                if let Ok(completed) = called.result {
                     for column in completed.product.into_batches().iter().flatten().flat_map(RecordBatch::columns) {
                         column.to_data().validate_full().unwrap();
                     }

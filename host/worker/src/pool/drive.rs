@@ -2,7 +2,6 @@
 //! while the queue is long, watches their deadlines, and replaces the process
 //! when it dies.
 
-use std::collections::{VecDeque, vec_deque};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 use sandbar_core::{Code, Fault};
 use serde::{Serialize, Serializer};
 
-use super::answer::{Delivered, unpack};
+use super::answer::unpack;
 use super::link::{Link, SLOTS};
 use super::queue::Seat;
 use super::{Answers, Item, Memory, PoolOptions, Request};
@@ -27,20 +26,21 @@ const LONG: Duration = Duration::from_millis(100);
 const START_PAUSE: Duration = Duration::from_millis(200);
 const STARTS_MAX: u32 = 5;
 
+/// A message with calls on its way, whose ids count from `first`.
 struct Sent {
-    id: u64,
     slot: usize,
-    item: Item,
+    first: u64,
+    items: Vec<Item>,
 }
 
 /// Calls of a message, as they lie here.
-struct Calls<'a>(vec_deque::Iter<'a, Sent>);
+struct Calls<'a>(&'a [Item]);
 
 impl Serialize for Calls<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.clone().map(|sent| {
-            let Request { binding, seed, work, without } = &sent.item.request;
-            Call { binding: binding.id as u32, seed: *seed, work, without: without.as_slice() }
+        serializer.collect_seq(self.0.iter().map(|item| {
+            let Request { binding, seed, work } = &item.request;
+            Call { binding: binding.id as u32, seed: *seed, work }
         }))
     }
 }
@@ -48,10 +48,8 @@ impl Serialize for Calls<'_> {
 struct Driver {
     options: PoolOptions,
     queue: Seat,
-    /// Calls on their way, in the order in which they were sent; those of a message have its slot.
-    sent: VecDeque<Sent>,
-    /// The slots of messages on their way.
-    busy: [bool; SLOTS],
+    /// What is on its way, in the order in which it was sent.
+    sent: Vec<Sent>,
     next_id: u64,
     /// Calls that go into a message.
     calls_max: usize,
@@ -61,8 +59,7 @@ struct Driver {
 
 /// Runs until the pool is dropped.
 pub(super) async fn drive(index: usize, options: PoolOptions, queue: Seat, memory: Arc<Memory>) {
-    let mut driver =
-        Driver { options, queue, sent: VecDeque::new(), busy: [false; SLOTS], next_id: 1, calls_max: 1, long: false };
+    let mut driver = Driver { options, queue, sent: Vec::new(), next_id: 1, calls_max: 1, long: false };
     let mut failures = 0;
     loop {
         match Link::start(&driver.options).await {
@@ -128,8 +125,8 @@ impl Driver {
                 },
                 _ = tick.tick() => {
                     let (id, ..) = link.progress();
-                    let at_hand = self.sent.iter().find(|s| s.id == id).or(self.sent.front());
-                    let limit = at_hand.map_or(0, |s| s.item.request.binding.limits.time_ms_max);
+                    let at_hand = self.sent.iter().find_map(|sent| sent.item(id)).or(self.sent[0].items.first());
+                    let limit = at_hand.map_or(0, |item| item.request.binding.limits.time_ms_max);
                     let limit = Duration::from_millis(limit);
                     if watch.is_over(link, limit) {
                         return Err(End::Deadline);
@@ -150,31 +147,34 @@ impl Driver {
     async fn fill(&mut self, link: &mut Link) -> Result<(), End> {
         loop {
             let depth = self.depth();
-            let most = depth.saturating_sub(self.sent.len()).min(depth.div_ceil(2));
-            let slot = self.busy.iter().position(|busy| !busy);
+            let on_their_way = self.sent.iter().map(|sent| sent.items.len()).sum();
+            let most = depth.saturating_sub(on_their_way).min(depth.div_ceil(2));
+            let slot = (0..SLOTS).find(|slot| self.sent.iter().all(|sent| sent.slot != *slot));
             let Some(slot) = slot.filter(|_| most > 0) else { return Ok(()) };
-            let first = self.sent.len();
-            self.pick(most, slot);
-            for sent in self.sent.range(first..) {
-                link.send_binding(&sent.item.request.binding).await?;
-            }
-            let sent = || self.sent.range(first..);
-            if sent().len() == 0 {
+            let items = self.pick(most);
+            if items.is_empty() {
                 return Ok(());
             }
-            let file = sent().find_map(|s| match s.item.request.work.payload() {
+            let first = self.next_id;
+            self.next_id += items.len() as u64;
+            // From here on they are known, whatever becomes of the worker.
+            let Sent { items, .. } = self.sent.push_mut(Sent { slot, first, items });
+            for item in &*items {
+                if !link.knows(&item.request.binding) {
+                    link.send_binding(&item.request.binding).await?;
+                }
+            }
+            let file = items.iter().find_map(|item| match item.request.work.payload() {
                 Some(Payload::File { file, .. }) => Some(file.as_fd()),
                 _ => None,
             });
-            self.busy[slot] = true;
-            let message = ToWorker::Calls { slot: slot as u32, first: self.sent[first].id, calls: Calls(sent()) };
+            let message = ToWorker::Calls { slot: slot as u32, first, calls: Calls(items) };
             link.send(&message, file.as_slice()).await?;
         }
     }
 
     /// Takes calls for a message: up to `most`, whose inputs are short, or one with a file and nothing beside it.
-    fn pick(&mut self, most: usize, slot: usize) {
-        let Driver { queue, sent, next_id, .. } = self;
+    fn pick(&self, most: usize) -> Vec<Item> {
         let mut bytes = 0;
         let fits = |item: &Item| {
             let inline = item.inline_bytes();
@@ -183,46 +183,34 @@ impl Driver {
             bytes += if fits { inline.unwrap_or(CALLS_BYTES_MAX + 1).max(1) } else { 0 };
             fits
         };
-        let send = |item| {
-            sent.push_back(Sent { id: *next_id, slot, item });
-            *next_id += 1;
-        };
-        queue.take(most, fits, send);
+        let mut items = Vec::with_capacity(most);
+        self.queue.take(most, fits, |item| items.push(item));
+        items
     }
 
     /// Takes the answers of a message. Those not begun go back, for whichever worker is free first.
     fn settle(&mut self, link: &Link, slot: usize, done: Vec<Done>) -> Result<(), End> {
         let wrong = || io::Error::other("it answers other calls than it was sent");
-        let first = self.sent.iter().position(|s| s.slot == slot).ok_or_else(wrong)?;
-        let count = self.sent.range(first..).take_while(|s| s.slot == slot).count();
-        if done.is_empty() || done.len() > count {
-            return Err(wrong().into());
-        }
+        let answered = |sent: &Sent| sent.slot == slot && (1..=sent.items.len()).contains(&done.len());
+        let at = self.sent.iter().position(answered).ok_or_else(wrong)?;
+        let mut items = self.sent.remove(at).items.into_iter();
         // Calls that hand back much or take long come back one by one: then they are sent one by one.
         let nanos = done.iter().fold(0, |sum: u64, done| sum.saturating_add(done.nanos)) / done.len() as u64;
         let quick = usize::try_from(TURN.as_nanos() as u64 / nanos.max(1)).unwrap_or(CALLS_MAX);
-        let most = if done.len() < count { done.len() } else { 2 * self.calls_max };
+        let most = if done.len() < items.len() { done.len() } else { 2 * self.calls_max };
         self.calls_max = most.min(quick).clamp(1, CALLS_MAX);
         self.long = nanos > LONG.as_nanos() as u64;
-        self.busy[slot] = false;
         let mut answers = Answers::with_capacity(done.len());
-        let mut all = self.sent.drain(first..first + count);
         // In this order no call is drawn for which there is no answer.
-        for (done, sent) in done.into_iter().zip(all.by_ref()) {
-            let mut item = sent.item;
+        for (done, mut item) in done.into_iter().zip(items.by_ref()) {
             let taken = if let Output::Slot(bytes) = done.output { bytes as usize } else { 0 };
-            let delivered = Delivered { output: &done.output, log_bytes: done.log_bytes };
+            let lost_groups = item.losses.take().map_or_else(Vec::new, |losses| losses.groups);
             let Request { work, binding, .. } = &item.request;
-            let mut called =
-                unpack(work, &binding.limits, link.slot(slot), delivered, done.result.map_err(|fault| *fault));
-            if let Ok(completed) = &mut called.result {
-                (completed.memory_bytes, completed.nanos) = (done.memory_bytes, done.nanos);
-                completed.lost_groups = item.losses.take().map_or_else(Vec::new, |losses| losses.groups);
-            }
+            let called = unpack(work, &binding.limits, link.slot(slot), done, lost_groups);
             link.release(slot, taken);
             answers.add(item, called);
         }
-        self.queue.put_back(all.map(|sent| sent.item));
+        self.queue.put_back(items);
         Ok(())
     }
 
@@ -230,11 +218,11 @@ impl Driver {
     fn bury(&mut self, link: &mut Link, end: &End) {
         let (id, group, _) = link.progress();
         let how = link.kill();
-        self.busy = [false; SLOTS];
-        let left = |sent: Sent| {
-            if sent.id == id { after_death(sent.item, group, end, &how) } else { Some(sent.item) }
+        let left = |(item, of): (Item, u64)| {
+            if of == id { after_death(item, group, end, &how) } else { Some(item) }
         };
-        self.queue.put_back(self.sent.drain(..).filter_map(left).collect::<Vec<_>>().into_iter());
+        let all = self.sent.drain(..).flat_map(|sent| sent.items.into_iter().zip(sent.first..));
+        self.queue.put_back(all.filter_map(left).collect::<Vec<_>>().into_iter());
     }
 
     async fn refuse_all(&mut self, why: &str) {
@@ -263,17 +251,19 @@ fn after_death(mut item: Item, group: Option<u32>, end: &End, how: &str) -> Opti
             Fault::new(Code::WorkerLost, format!("{deaths} workers died while they ran it; the last: {how} ({e})"))
         }
     };
-    match group {
-        Some(group) if !item.request.without.contains(&group) => {
-            item.request.without.push(group);
-            losses.deaths = 0;
-            losses.groups.push((group, fault));
-            Some(item)
-        }
-        _ => {
-            item.answer(fault.into());
-            None
-        }
+    let Some(group) = group.filter(|group| item.request.work.leave_out(*group)) else {
+        item.answer(fault.into());
+        return None;
+    };
+    losses.deaths = 0;
+    losses.groups.push((group, fault));
+    Some(item)
+}
+
+impl Sent {
+    /// The call with this id, if it is one of these.
+    fn item(&self, id: u64) -> Option<&Item> {
+        self.items.get(usize::try_from(id.checked_sub(self.first)?).ok()?)
     }
 }
 
@@ -310,12 +300,40 @@ impl Item {
 }
 
 impl Work {
+    /// From here on does without a group. Says whether it was to be run: a worker may claim any.
+    fn leave_out(&mut self, group: u32) -> bool {
+        match self {
+            Work::Describe | Work::Process(_) | Work::Collect(..) => false,
+            Work::Fit(_, groups) | Work::Predict(_, groups) => group < groups.count && groups.without.insert(group),
+        }
+    }
+
     fn payload(&self) -> Option<&Payload> {
         match self {
             Work::Describe => None,
             Work::Process(payload) | Work::Collect(payload, _) | Work::Fit(payload, _) | Work::Predict(payload, _) => {
                 Some(payload)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Groups;
+
+    #[test]
+    fn no_group_is_left_out_twice() {
+        let payload = || Payload::Inline { header: [].into(), body: [].into() };
+        let groups = || Box::new(Groups { count: 3, ..Groups::default() });
+        let mut fit = Work::Fit(payload(), groups());
+        let claims = [(2, true), (2, false), (0, true), (3, false), (u32::MAX, false), (1, true), (1, false)];
+        for (group, expected) in claims {
+            assert_eq!(fit.leave_out(group), expected, "{group}");
+        }
+        for mut work in [Work::Describe, Work::Process(payload())] {
+            assert!(!work.leave_out(0), "{work:?}");
         }
     }
 }

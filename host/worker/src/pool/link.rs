@@ -89,11 +89,13 @@ impl Link {
         send(&self.socket, socket::frame(message, &mut self.frame)?, files).await
     }
 
+    /// Whether this binding is the one that was asked for last.
+    pub(super) fn knows(&self, binding: &Binding) -> bool {
+        self.last_binding == Some(binding.id)
+    }
+
     /// Sends the function of a binding, unless the worker has it.
     pub(super) async fn send_binding(&mut self, binding: &Binding) -> io::Result<()> {
-        if self.last_binding == Some(binding.id) {
-            return Ok(());
-        }
         self.last_binding = Some(binding.id);
         if self.bindings.contains(&binding.id) {
             return Ok(());

@@ -106,8 +106,6 @@ pub struct Request {
     pub seed: u64,
     /// What it does, and with what.
     pub work: Work,
-    /// Groups of the work that are not to be run (they are settled already).
-    pub without: Vec<u32>,
 }
 
 /// A line of a guest's log.
@@ -202,6 +200,9 @@ pub struct Answer {
     pub called: Called,
 }
 
+/// Where answers of calls that were [submitted](Pool::submit) go. One count for each of many calls, where a sender has two.
+pub type Answering = Arc<mpsc::UnboundedSender<Vec<Answer>>>;
+
 fn gone() -> Fault {
     Fault::new(Code::Host, "the workers are gone")
 }
@@ -256,7 +257,7 @@ struct Losses {
 #[derive(Debug)]
 enum Reply {
     One(oneshot::Sender<Called>),
-    Many(mpsc::UnboundedSender<Vec<Answer>>, u64),
+    Many(Answering, u64),
 }
 
 impl Item {
@@ -275,7 +276,7 @@ impl Item {
 
 /// Answers on their way: those for one that follow each other are sent together, when this is dropped at the latest.
 struct Answers {
-    to: Option<mpsc::UnboundedSender<Vec<Answer>>>,
+    to: Option<Answering>,
     several: Vec<Answer>,
 }
 
@@ -292,7 +293,7 @@ impl Answers {
             // Whoever asked may have gone; then nobody wants the answer.
             Reply::One(to) => _ = to.send(called),
             Reply::Many(to, token) => {
-                if !self.to.as_ref().is_some_and(|last| last.same_channel(&to)) {
+                if !self.to.as_ref().is_some_and(|last| Arc::ptr_eq(last, &to)) {
                     self.send();
                     self.to = Some(to);
                 }
@@ -380,12 +381,7 @@ impl Pool {
     ///
     /// # Errors
     /// When there are no workers any more.
-    pub fn submit(
-        &self,
-        request: Request,
-        token: u64,
-        answers: &mpsc::UnboundedSender<Vec<Answer>>,
-    ) -> Result<(), Fault> {
+    pub fn submit(&self, request: Request, token: u64, answers: &Answering) -> Result<(), Fault> {
         self.enqueue(request, Reply::Many(answers.clone(), token))
     }
 

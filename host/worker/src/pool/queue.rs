@@ -81,8 +81,13 @@ impl Queue {
         let mut state = self.lock();
         let mut taken = 0;
         while taken < most {
-            let Some(item) = state.items.pop_front_if(|item| item.is_unwanted() || fits(item)) else { break };
-            if !item.is_unwanted() {
+            let mut unwanted = false;
+            let next = state.items.pop_front_if(|item| {
+                unwanted = item.is_unwanted();
+                unwanted || fits(item)
+            });
+            let Some(item) = next else { break };
+            if !unwanted {
                 taken += 1;
                 to(item);
             }

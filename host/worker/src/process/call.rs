@@ -27,7 +27,7 @@ pub(super) fn run(
     progress: &Arc<Scratch>,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
-    let job = |groups, predict| fit::Job { groups, without: &call.without, predict };
+    let job = |groups, predict| fit::Job { groups, predict };
     match &call.work {
         Work::Describe => describe(program, binding, call, outcome),
         Work::Process(payload) => {

@@ -29,8 +29,6 @@ const ROW_BYTES: usize = 64;
 
 pub(super) struct Job<'a> {
     pub groups: &'a Groups,
-    /// Groups that are not to be run: they took a worker's life before.
-    pub without: &'a [u32],
     pub predict: bool,
 }
 
@@ -100,7 +98,6 @@ fn finish(instance: Instance<'_>, feed: &Arc<Mutex<Feed>>) {
 /// The groups of a call, where the guest stands among them, and their results.
 struct Feed {
     groups: Vec<GroupAt>,
-    without: Vec<u32>,
     next: usize,
     /// The group that the guest has and has not settled.
     current: Option<usize>,
@@ -139,12 +136,11 @@ impl Feed {
         let extra = if job.predict { Extra::models(extra, groups.len())? } else { Extra::targets(extra, &groups)? };
         Ok(Feed {
             results: Results::new(job.predict),
-            without: job.without.to_vec(),
             next: 0,
             current: None,
             settled: 0,
             input: input.clone(),
-            at: *job.groups,
+            at: job.groups.clone(),
             extra,
             held_bytes: 0,
             output_bytes_max: limits.output_bytes_max,
@@ -156,7 +152,7 @@ impl Feed {
     }
 
     fn is_done(&self) -> bool {
-        self.current.is_none() && (self.next..self.groups.len()).all(|g| self.without.contains(&(g as u32)))
+        self.current.is_none() && (self.next..self.groups.len()).all(|g| self.at.without.contains(&(g as u32)))
     }
 
     /// Whether the results take so much that the rest of the groups should go
@@ -167,7 +163,7 @@ impl Feed {
     }
 
     fn advance(&mut self) -> Option<GroupAt> {
-        while self.next < self.groups.len() && self.without.contains(&(self.next as u32)) {
+        while self.next < self.groups.len() && self.at.without.contains(&(self.next as u32)) {
             self.next += 1;
         }
         let group = *self.groups.get(self.next)?;
