@@ -19,7 +19,8 @@ use crate::progress::Progress;
 use crate::{Node, NodeError};
 
 /// Batches that a transform takes in one call, one after another: what a batch touches should fit the cache, and
-/// a call should be worth its sandbox. What comes of so many narrow rows of three columns fills a huge page.
+/// a call should be worth its sandbox and the blocks of rows that are cut of it. With five, 522 models over the taxi
+/// trips take 2 to 14 % longer, with twenty as long.
 const CALL_BATCHES: usize = 10;
 /// A call takes no more batches once its input has so many bytes.
 const CALL_BYTES: usize = 8 << 20;
