@@ -15,6 +15,8 @@ use sandbar_store::Object;
 use sha2::{Digest, Sha256};
 use tokio::process::Command;
 
+use crate::confine;
+
 /// The argument with which `host-worker` compiles standard input to standard output.
 pub const COMPILER_ARGUMENT: &str = "compiler";
 
@@ -132,6 +134,7 @@ impl Compiler {
         input.write_all(component).and_then(|()| input.rewind()).map_err(host)?;
         let child = Command::new(&self.program)
             .arg(COMPILER_ARGUMENT)
+            .env_clear()
             .stdin(Stdio::from(input))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -206,13 +209,16 @@ impl End {
 /// Compiles the component on standard input, and writes native code or a fault
 /// to standard output.
 pub fn run_compiler() -> io::Result<()> {
+    confine::limit_resources()?;
     let at_most = |n| Rlimit { current: Some(n), maximum: Some(n) };
     setrlimit(Resource::As, at_most(ADDRESS_SPACE_BYTES_MAX))?;
     setrlimit(Resource::Cpu, at_most(CPU_SECONDS_MAX))?;
-    setrlimit(Resource::Core, at_most(0))?;
     setrlimit(Resource::Fsize, at_most(1 << 30))?;
     let mut component = Vec::new();
     io::stdin().lock().read_to_end(&mut component)?;
+    // The threads that functions are compiled by: there can be no others once it is confined.
+    rayon::broadcast(|_| ());
+    confine::seccomp()?;
     let (mut answer, compiled) = match sandbar_sandbox::compile(&component) {
         Ok((code, shape)) => (code, Ok(shape.image_end)),
         Err(fault) => (Vec::new(), Err(fault)),

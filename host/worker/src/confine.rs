@@ -1,6 +1,7 @@
-//! The second wall: what a worker may ask of the kernel, once it has set itself
-//! up. A guest that breaks out of WebAssembly finds a process that can compute
-//! and answer, and is killed for anything else.
+//! The second wall: what a worker or a compiling process may ask of the kernel, once
+//! it has set itself up. A guest that breaks out of WebAssembly, or a component that
+//! takes over its compiler, finds a process that can compute and answer, and is
+//! killed for anything else.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -69,7 +70,7 @@ pub(crate) fn limit_resources() -> io::Result<()> {
     Ok(())
 }
 
-/// From here on any other system call kills this process.
+/// From here on any other system call, of any of its threads, kills this process.
 pub(crate) fn seccomp() -> io::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
     for (call, argument, values) in ALLOWED_WITH {
@@ -83,7 +84,7 @@ pub(crate) fn seccomp() -> io::Result<()> {
     let filter =
         SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch).map_err(io::Error::other)?;
     let program: BpfProgram = filter.try_into().map_err(io::Error::other)?;
-    seccompiler::apply_filter(&program).map_err(io::Error::other)
+    seccompiler::apply_filter_all_threads(&program).map_err(io::Error::other)
 }
 
 #[cfg(test)]

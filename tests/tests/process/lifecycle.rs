@@ -8,7 +8,7 @@ use crate::job::taxi;
 
 /// Waits until `holds`.
 #[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let since = Instant::now();
     while !holds() {
         assert!(since.elapsed() < Duration::from_secs(30), "{what}");

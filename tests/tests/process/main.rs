@@ -1,5 +1,6 @@
 //! The host from outside: what it is given, what it says, what it leaves.
 
+mod compiler;
 mod hostile;
 mod job;
 mod lifecycle;

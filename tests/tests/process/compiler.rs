@@ -1,0 +1,37 @@
+//! The process that compiles what a user brought.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+
+use sandbar_tests::{component, host};
+use sandbar_worker::COMPILER_ARGUMENT;
+
+use crate::lifecycle::until;
+
+#[test]
+fn it_is_confined_before_it_looks_at_a_component() {
+    let mut compiler = Command::new(host().with_file_name("host-worker"))
+        .arg(COMPILER_ARGUMENT)
+        .stdin(Stdio::from(File::open(component("udfs/taxi")).unwrap()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It waits for its answer to be read, which no pipe holds.
+    let threads = format!("/proc/{}/task", compiler.id());
+    let walls = || -> Vec<String> {
+        let status = |thread| std::fs::read_to_string(thread).unwrap_or_default();
+        let line = |status: String| status.lines().find(|line| line.starts_with("Seccomp:")).map(str::to_owned);
+        let threads = std::fs::read_dir(&threads).unwrap();
+        threads.filter_map(|thread| line(status(thread.unwrap().path().join("status")))).collect()
+    };
+    until("each of its threads is confined", || {
+        let walls = walls();
+        !walls.is_empty() && walls.iter().all(|wall| wall == "Seccomp:\t2")
+    });
+    assert!(compiler.try_wait().unwrap().is_none(), "it has not ended");
+    let mut answer = Vec::new();
+    compiler.stdout.take().unwrap().read_to_end(&mut answer).unwrap();
+    assert!(compiler.wait().unwrap().success());
+    assert!(answer.len() > 100_000, "{} bytes", answer.len());
+}
