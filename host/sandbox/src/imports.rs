@@ -140,7 +140,7 @@ fn log(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     linker.func_wrap("print", |mut store: Context<'_>, (level, text): (WitLevel, WasmList<u8>)| {
         // SAFETY: the guest waits for this call.
         let text = unsafe { detached(&store, &text) };
-        store.data_mut().output().print(level.into(), text);
+        store.data_mut().print(level.into(), text);
         Ok(())
     })?;
     linker.func_wrap("panic", |mut store: Context<'_>, (message,): (WasmStr,)| {

@@ -8,7 +8,7 @@ use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 use crate::memory::{Overlays, Slots};
-use crate::services::Services;
+use crate::services::{Level, Services};
 use crate::wasi::{self, Output};
 
 pub(crate) struct State {
@@ -60,12 +60,14 @@ impl State {
         }
     }
 
-    /// What the guest prints.
-    pub(crate) fn output(&mut self) -> &Output {
-        self.output.get_or_insert_with(|| Output::new(self.log_bytes_max))
+    /// Takes what the guest prints; lines go to its log as they end.
+    pub(crate) fn print(&mut self, level: Level, text: &[u8]) {
+        let output = self.output.get_or_insert_with(|| Output::new(self.log_bytes_max));
+        output.print(level, text);
+        output.drain_lines(|level, line| self.services.log(level, line));
     }
 
-    /// Moves what the guest printed to its log.
+    /// Moves the rest of what the guest printed to its log.
     pub(crate) fn flush_output(&mut self) {
         if let Some(output) = &self.output {
             output.drain(|level, line| self.services.log(level, line));

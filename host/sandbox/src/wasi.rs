@@ -64,6 +64,14 @@ struct Printed {
     dropped: usize,
 }
 
+impl Printed {
+    fn drain(&mut self, mut line: impl FnMut(Level, &str)) {
+        for (level, bytes) in self.bytes.drain(..) {
+            String::from_utf8_lossy(&bytes).lines().filter(|l| !l.is_empty()).for_each(|l| line(level, l));
+        }
+    }
+}
+
 impl Output {
     pub(crate) fn new(bytes_max: u64) -> Self {
         let left = usize::try_from(bytes_max).unwrap_or(usize::MAX);
@@ -88,12 +96,21 @@ impl Output {
         }
     }
 
-    /// Hands over all lines, and forgets them.
+    /// Hands over the lines that have ended, and forgets them.
+    pub(crate) fn drain_lines(&self, line: impl FnMut(Level, &str)) {
+        let mut printed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let rest = printed.bytes.last_mut().map(|(level, bytes)| {
+            let ended = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            (*level, bytes.split_off(ended))
+        });
+        printed.drain(line);
+        printed.bytes.extend(rest.filter(|(_, bytes)| !bytes.is_empty()));
+    }
+
+    /// Hands over all that there is, and forgets it.
     pub(crate) fn drain(&self, mut line: impl FnMut(Level, &str)) {
         let mut printed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for (level, bytes) in printed.bytes.drain(..) {
-            String::from_utf8_lossy(&bytes).lines().filter(|l| !l.is_empty()).for_each(|l| line(level, l));
-        }
+        printed.drain(&mut line);
         if std::mem::take(&mut printed.dropped) > 0 {
             line(Level::Warn, "(more was printed; it is over the limit log_bytes_max)");
         }

@@ -18,6 +18,7 @@
 mod batches;
 mod compiler;
 mod confine;
+mod journal;
 mod pool;
 mod process;
 mod protocol;

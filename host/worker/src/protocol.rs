@@ -223,7 +223,7 @@ pub(crate) enum Output {
     Slot(u64),
 }
 
-/// Where the progress of a worker is in its shared page, as indices of u64.
+/// Where the progress of a worker is in its shared memory, as indices of u64. The journal follows.
 pub(crate) mod progress {
     /// The call at hand.
     pub const CALL: usize = 0;
@@ -231,6 +231,7 @@ pub(crate) mod progress {
     pub const GROUP: usize = 1;
     /// Counts calls, batches and groups begun.
     pub const STEPS: usize = 2;
-    pub const BYTES: usize = 4096;
+    /// Bytes of the [journal](crate::journal).
+    pub const JOURNAL: usize = 3;
     pub const NO_GROUP: u64 = u64::MAX;
 }

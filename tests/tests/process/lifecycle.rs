@@ -42,6 +42,33 @@ fn an_interrupt_leaves_nothing() {
 }
 
 #[test]
+fn what_was_logged_before_a_worker_was_killed_is_shown_once() {
+    let lab = Lab::new();
+    let rows = |key, y| format!("{key},1,{y}\n{key},2,{y}\n{key},3,{y}\n{key},4,{y}\n");
+    lab.write("rows.csv", ["k,x,y\n".to_owned(), rows('a', 5), rows('b', 7), rows('c', 9)].concat());
+    let udf = component("tests/hostile/polite");
+    let job = |transform: &str, trainer: &str| {
+        format!(
+            "[input]\npaths = [\"rows.csv\"]\n{transform}[train]\ngroup_by = [\"k\"]\nfeatures = [\"x\"]\n\
+             target = \"y\"\nmodels = [{{ udf = \"{}#{trainer}\" }}]\n[output]\npath = \"out.parquet\"\n\
+             [limits]\ntime_ms_max = 500\n",
+            udf.display()
+        )
+    };
+    lab.write("groups.toml", job("", "fit_dislikes_seven"));
+    // One group is lost, and the others of the call are run again.
+    let ended = lab.host(&["submit", "groups.toml"]).expect_code(1);
+    for first in [5, 7, 9] {
+        let line = format!("#fit_dislikes_seven: info: it starts with {first}\n");
+        assert_eq!(ended.stderr.matches(&line).count(), 1, "{line} in {}", ended.stderr);
+    }
+    let transform = format!("[[transform]]\nudf = \"{}#batch_says_it_loops\"\n", udf.display());
+    lab.write("batch.toml", job(&transform, "fit_loops"));
+    let ended = lab.host(&["submit", "batch.toml"]).expect_code(1);
+    ended.expect_talk(&["batch_says_it_loops: info: ", "rows, on and on", "time-out"]);
+}
+
+#[test]
 fn a_new_crate_is_built_inspected_and_used() {
     let lab = Lab::new();
     // Its own folder of build products, as a user's has.

@@ -94,8 +94,14 @@ fn log_lines(bytes: &[u8]) -> Result<Vec<LogLine>, Fault> {
         return Ok(Vec::new());
     }
     let lines: Vec<(u8, String)> = postcard::from_bytes(bytes).map_err(malformed)?;
-    let level = |level| ["debug", "info", "warn"].get(usize::from(level)).copied().unwrap_or("error");
-    Ok(lines.into_iter().map(|(l, message)| LogLine { level: level(l), message }).collect())
+    Ok(lines.into_iter().map(LogLine::from).collect())
+}
+
+impl From<(u8, String)> for LogLine {
+    fn from((level, message): (u8, String)) -> LogLine {
+        let level = ["debug", "info", "warn"].get(usize::from(level)).copied().unwrap_or("error");
+        LogLine { level, message }
+    }
 }
 
 /// Reads batches as `process::outcome` lays them, trusting nothing.
@@ -161,7 +167,7 @@ mod tests {
     /// What a worker delivers that was given batches of so many rows, and a line of log.
     fn delivered(rows: &[usize], log: bool) -> (Arc<Scratch>, Output, u64) {
         let slot = Arc::new(Scratch::new(SLOT_BYTES).unwrap());
-        let mut outcome = Outcome::new(Limits::default(), Some(slot.clone()));
+        let mut outcome = Outcome::new(Limits::default(), Some(slot.clone()), None);
         for rows in rows {
             let encoded = sandbar_batch::encode(&batch(*rows)).unwrap();
             let buffers: Vec<&[u8]> = encoded.buffers.iter().map(|(_, bytes)| bytes.as_slice()).collect();

@@ -7,13 +7,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sandbar_core::{Code, Fault};
+use sandbar_core::{Code, Fault, LOG_BYTES_MAX};
 use serde::{Serialize, Serializer};
 
 use super::answer::unpack;
 use super::link::{Link, SLOTS};
 use super::queue::Seat;
-use super::{Answers, Item, Memory, PoolOptions, Request};
+use super::{Answers, Called, Item, LogLine, Losses, Memory, PoolOptions, Request};
 use crate::protocol::{CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output, Payload, TURN, ToWorker, Work};
 
 /// Deadlines are looked at so often while a call may take its limit, within these bounds.
@@ -204,9 +204,12 @@ impl Driver {
         // In this order no call is drawn for which there is no answer.
         for (done, mut item) in done.into_iter().zip(items.by_ref()) {
             let taken = if let Output::Slot(bytes) = done.output { bytes as usize } else { 0 };
-            let lost_groups = item.losses.take().map_or_else(Vec::new, |losses| losses.groups);
+            let lost = item.losses.take().map(|losses| *losses).unwrap_or_default();
             let Request { work, binding, .. } = &item.request;
-            let called = unpack(work, &binding.limits, link.slot(slot), done, lost_groups);
+            let mut called = unpack(work, &binding.limits, link.slot(slot), done, lost.groups);
+            if !lost.log.is_empty() {
+                called.log.splice(..0, lost.log);
+            }
             link.release(slot, taken);
             answers.add(item, called);
         }
@@ -219,7 +222,7 @@ impl Driver {
         let (id, group, _) = link.progress();
         let how = link.kill();
         let left = |(item, of): (Item, u64)| {
-            if of == id { after_death(item, group, end, &how) } else { Some(item) }
+            if of == id { after_death(item, group, link.journal(), end, &how) } else { Some(item) }
         };
         let all = self.sent.drain(..).flat_map(|sent| sent.items.into_iter().zip(sent.first..));
         self.queue.put_back(all.filter_map(left).collect::<Vec<_>>().into_iter());
@@ -237,7 +240,7 @@ impl Driver {
 
 /// The item to run again, if it is: without the group that took the worker's
 /// life, or as it is while it has lives left.
-fn after_death(mut item: Item, group: Option<u32>, end: &End, how: &str) -> Option<Item> {
+fn after_death(mut item: Item, group: Option<u32>, logged: Vec<LogLine>, end: &End, how: &str) -> Option<Item> {
     let limits = item.request.binding.limits;
     let losses = item.losses.get_or_insert_default();
     let fault = match end {
@@ -251,13 +254,28 @@ fn after_death(mut item: Item, group: Option<u32>, end: &End, how: &str) -> Opti
             Fault::new(Code::WorkerLost, format!("{deaths} workers died while they ran it; the last: {how} ({e})"))
         }
     };
+    losses.log(logged);
     let Some(group) = group.filter(|group| item.request.work.leave_out(*group)) else {
-        item.answer(fault.into());
+        let log = std::mem::take(&mut losses.log);
+        item.answer(Called { log, result: Err(fault) });
         return None;
     };
     losses.deaths = 0;
     losses.groups.push((group, fault));
     Some(item)
+}
+
+impl Losses {
+    /// Keeps what was logged, no more of it than one call may log.
+    fn log(&mut self, logged: Vec<LogLine>) {
+        let cost = |line: &LogLine| size_of::<LogLine>() + line.message.len();
+        let kept: usize = self.log.iter().map(cost).sum();
+        let mut left = (LOG_BYTES_MAX as usize).saturating_sub(kept);
+        self.log.extend(logged.into_iter().map_while(|line| {
+            left = left.checked_sub(cost(&line))?;
+            Some(line)
+        }));
+    }
 }
 
 impl Sent {

@@ -12,11 +12,10 @@ use serde::Serialize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::{Binding, PoolOptions};
-use crate::WORKER_ARGUMENT;
+use super::{Binding, LogLine, PoolOptions};
 use crate::process::LOG_SPACE_BYTES;
 use crate::protocol::{FromWorker, ToWorker, collected_bytes_max, progress};
-use crate::socket;
+use crate::{WORKER_ARGUMENT, journal, socket};
 
 /// Output slots of a worker: how many messages with calls may be on their way to it.
 pub(super) const SLOTS: usize = 4;
@@ -44,7 +43,7 @@ impl Link {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let progress = Scratch::new(progress::BYTES)?;
+        let progress = Scratch::new(journal::BYTES)?;
         let slot_bytes = collected_bytes_max(&options.limits).saturating_add(LOG_SPACE_BYTES);
         let slots = (0..SLOTS).map(|_| Scratch::new(slot_bytes as usize)).collect::<io::Result<Vec<_>>>()?;
         let child = Command::new(&options.program)
@@ -149,6 +148,11 @@ impl Link {
         let read = |index| self.progress.atomic(index).load(Relaxed);
         let group = u32::try_from(read(progress::GROUP)).ok();
         (read(progress::CALL), group, read(progress::STEPS))
+    }
+
+    /// What the call or the group at hand has logged.
+    pub(super) fn journal(&self) -> Vec<LogLine> {
+        journal::read(&self.progress).into_iter().map(LogLine::from).collect()
     }
 
     /// Ends the process and says how it ended.

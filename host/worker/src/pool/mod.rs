@@ -185,7 +185,7 @@ pub struct Completed {
 /// What came of a call.
 #[derive(Debug)]
 pub struct Called {
-    /// What it logged, unless it took its worker's life.
+    /// What it logged; where it took a worker's life, what the group that did had logged by then.
     pub log: Vec<LogLine>,
     /// What it handed back.
     pub result: Result<Completed, Fault>,
@@ -251,6 +251,8 @@ struct Losses {
     /// Workers that died while they ran it.
     deaths: u32,
     groups: Vec<(u32, Fault)>,
+    /// What these groups had logged.
+    log: Vec<LogLine>,
 }
 
 /// Who is told what came of a call.

@@ -73,7 +73,7 @@ fn process(
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
     let both = Arc::new((input, AtomicUsize::new(0)));
-    let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(binding.limits, None))));
+    let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(binding.limits, None, None))));
     let services = ProcessServices { input: both.clone(), outcome: shared.clone() };
     let result = (|| {
         let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
@@ -98,7 +98,7 @@ fn process(
         drop(instance.into_services());
         result
     })();
-    *outcome = std::mem::replace(&mut *lock(&shared), Outcome::new(binding.limits, None));
+    *outcome = std::mem::replace(&mut *lock(&shared), Outcome::new(binding.limits, None, None));
     result
 }
 

@@ -15,6 +15,7 @@ use super::Binding;
 use super::call::lock;
 use super::input::CallInput;
 use super::outcome::Outcome;
+use crate::journal;
 use crate::protocol::{Call, Groups, progress};
 
 /// Longest text of a model's parameters.
@@ -48,12 +49,12 @@ pub(super) fn run(
         &binding.limits,
         &job,
         progress.clone(),
-        std::mem::replace(outcome, Outcome::new(binding.limits, None)),
+        std::mem::replace(outcome, Outcome::new(binding.limits, None, None)),
     )?;
     let feed = Arc::new(Mutex::new(feed));
     let result = drive(program, binding, call, &input, job.predict, &feed);
     let mut feed = lock(&feed);
-    *outcome = std::mem::replace(&mut feed.outcome, Outcome::new(binding.limits, None));
+    *outcome = std::mem::replace(&mut feed.outcome, Outcome::new(binding.limits, None, None));
     result?;
     let batch = feed.results.finish().map_err(|e| Fault::new(Code::Host, e.to_string()))?;
     let encoded = sandbar_batch::encode(&batch).map_err(|e| Fault::new(Code::Host, e.to_string()))?;
@@ -169,6 +170,8 @@ impl Feed {
         let group = *self.groups.get(self.next)?;
         self.current = Some(self.next);
         self.progress.atomic(progress::GROUP).store(self.next as u64, Relaxed);
+        // If this one is lost, the others are run again.
+        journal::begin(&self.progress);
         self.progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
         self.next += 1;
         Some(group)

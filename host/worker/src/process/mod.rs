@@ -20,9 +20,9 @@ use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::{Engine, Program};
 use sandbar_store::{Mapping, Scratch};
 
-use crate::confine;
 use crate::protocol::{Call, Done, FRAME_BYTES_MAX, FromWorker, Output, TURN, ToWorker, progress};
 use crate::socket;
+use crate::{confine, journal};
 
 /// The argument with which `host-worker` is a worker; its socket is standard input.
 pub const WORKER_ARGUMENT: &str = "worker";
@@ -37,8 +37,9 @@ pub fn run_worker(collectors: Collectors) -> io::Result<()> {
     let stdin = io::stdin();
     let socket = stdin.as_fd();
     let (mut received, mut frame) = (Vec::new(), Vec::new());
-    let hello: Option<(ToWorker, _)> = socket::receive(socket, &mut received)?;
-    let Some((ToWorker::Hello { limits, slots, slot_bytes }, files)) = hello else {
+    // None where the node has ended already.
+    let Some((hello, files)) = socket::receive::<ToWorker>(socket, &mut received)? else { return Ok(()) };
+    let ToWorker::Hello { limits, slots, slot_bytes } = hello else {
         return Err(io::Error::other("the first message is not a hello"));
     };
     let shared = Shared::open(files, slots, slot_bytes)?;
@@ -68,7 +69,7 @@ impl Shared {
         let mut next = |bytes| {
             Scratch::open(files.next().ok_or_else(|| io::Error::other("a file of shared memory is missing"))?, bytes)
         };
-        let progress = Arc::new(next(progress::BYTES)?);
+        let progress = Arc::new(next(journal::BYTES)?);
         let slots = (0..slots).map(|_| next(slot_bytes as usize).map(Arc::new)).collect::<io::Result<_>>()?;
         Ok(Shared { progress, slots })
     }
@@ -137,11 +138,12 @@ impl Worker<'_> {
         let steps = self.shared.progress.atomic(progress::STEPS);
         self.shared.progress.atomic(progress::CALL).store(id, Relaxed);
         self.shared.progress.atomic(progress::GROUP).store(progress::NO_GROUP, Relaxed);
+        journal::begin(&self.shared.progress);
         steps.fetch_add(1, Relaxed);
         let start = Instant::now();
         let done = self.program(call).map(|(program, binding)| {
             let slot = self.shared.slots.get(slot as usize).cloned();
-            let mut outcome = Outcome::new(binding.limits, slot);
+            let mut outcome = Outcome::new(binding.limits, slot, Some(self.shared.progress.clone()));
             let result = call::run(program, binding, call, file, self.collectors, &self.shared.progress, &mut outcome);
             let memory_bytes = outcome.memory_bytes();
             let (result, output, log_bytes) = outcome.deliver(result);

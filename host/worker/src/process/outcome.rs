@@ -12,6 +12,7 @@ use sandbar_sandbox::{Level, Refusal};
 use sandbar_store::Scratch;
 
 use super::collect::{Collect, Collecting};
+use crate::journal;
 use crate::protocol::{INLINE_BYTES_MAX, Output};
 
 pub(crate) const BATCH_PREFIX_BYTES: usize = 64;
@@ -40,11 +41,13 @@ pub(crate) struct Outcome {
     log: Vec<(u8, String)>,
     log_left: u64,
     log_dropped: u64,
+    /// Where the log is kept in case this process is killed.
+    journal: Option<Arc<Scratch>>,
     memory_bytes: u64,
 }
 
 impl Outcome {
-    pub(crate) fn new(limits: Limits, slot: Option<Arc<Scratch>>) -> Self {
+    pub(crate) fn new(limits: Limits, slot: Option<Arc<Scratch>>, journal: Option<Arc<Scratch>>) -> Self {
         Outcome {
             limits,
             data: Vec::new(),
@@ -57,6 +60,7 @@ impl Outcome {
             log: Vec::new(),
             log_left: limits.log_bytes_max,
             log_dropped: 0,
+            journal,
             memory_bytes: 0,
         }
     }
@@ -160,6 +164,9 @@ impl Outcome {
             Level::Warn => 2,
             Level::Error => 3,
         };
+        if let Some(memory) = &self.journal {
+            journal::append(memory, level, message);
+        }
         self.log.push((level, message.to_owned()));
     }
 

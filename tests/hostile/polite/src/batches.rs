@@ -17,6 +17,14 @@ pub fn batch_loops(batch: RecordBatch) -> RecordBatch {
     batch
 }
 
+/// Says so, and never returns.
+#[batch]
+#[allow(clippy::print_stdout, reason = "it is what is tested")]
+pub fn batch_says_it_loops(batch: RecordBatch) -> RecordBatch {
+    println!("{} rows, on and on", batch.num_rows());
+    batch_loops(batch)
+}
+
 /// Takes its time: some hundred milliseconds.
 #[batch]
 pub fn batch_dawdles(batch: RecordBatch) -> RecordBatch {

@@ -23,6 +23,17 @@ pub fn fit_loops(_group: &Group<'_>) -> Result<Zero, String> {
     Ok(Zero {})
 }
 
+/// Says what it has, and never returns where that is seven.
+#[trainer]
+pub fn fit_dislikes_seven(group: &Group<'_>) -> Result<Zero, String> {
+    let first = group.target()[0];
+    sandbar_guest::log::info!("it starts with {first}");
+    while black_box(first == 7.0) {
+        std::hint::spin_loop();
+    }
+    Ok(Zero {})
+}
+
 /// Takes memory until there is none.
 #[trainer]
 pub fn fit_takes_memory(_group: &Group<'_>) -> Result<Zero, String> {

@@ -1,0 +1,92 @@
+//! What a guest has logged since its call or the group at hand began, in the memory where its progress is: there it is
+//! found when the worker had to be killed.
+//!
+//! Line after line: level (u8), length (u32, little-endian), words.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use sandbar_core::LOG_BYTES_MAX;
+use sandbar_store::Scratch;
+
+use crate::protocol::progress;
+
+const AT: usize = 4096;
+/// As much as a call may log: its limit counts more for a line than what it takes here.
+const BYTES_MAX: usize = LOG_BYTES_MAX as usize;
+const HEAD_BYTES: usize = 5;
+/// Bytes of progress and journal together.
+pub(crate) const BYTES: usize = AT + BYTES_MAX;
+
+/// In the worker: forgets what there is.
+pub(crate) fn begin(memory: &Scratch) {
+    memory.atomic(progress::JOURNAL).store(0, Relaxed);
+}
+
+/// In the worker: appends a line, if it fits.
+pub(crate) fn append(memory: &Scratch, level: u8, words: &str) {
+    let at = memory.atomic(progress::JOURNAL).load(Relaxed) as usize;
+    let end = at.saturating_add(HEAD_BYTES).saturating_add(words.len());
+    if end <= BYTES_MAX {
+        let length = (words.len() as u32).to_le_bytes();
+        memory.write(AT + at, &[level, length[0], length[1], length[2], length[3]]);
+        memory.write(AT + at + HEAD_BYTES, words.as_bytes());
+        memory.atomic(progress::JOURNAL).store(end as u64, Release);
+    }
+}
+
+/// In the node: what the worker has appended, or whatever it wrote there instead.
+pub(crate) fn read(memory: &Scratch) -> Vec<(u8, String)> {
+    let bytes = memory.atomic(progress::JOURNAL).load(Acquire).min(BYTES_MAX as u64) as usize;
+    let mut copy = vec![MaybeUninit::uninit(); bytes];
+    let mut rest: &[u8] = memory.read(AT, &mut copy);
+    let mut lines = Vec::new();
+    while let Some(([level, length @ ..], behind)) = rest.split_first_chunk::<HEAD_BYTES>() {
+        let Some((words, behind)) = behind.split_at_checked(u32::from_le_bytes(*length) as usize) else { break };
+        lines.push((*level, String::from_utf8_lossy(words).into_owned()));
+        rest = behind;
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_was_appended_last_is_read(before in vec(".{0,9}", 0..3), lines in vec((0u8..4, ".{0,40}"), 0..20)) {
+            let memory = Scratch::new(BYTES).unwrap();
+            before.iter().for_each(|words| append(&memory, 0, words));
+            begin(&memory);
+            lines.iter().for_each(|(level, words)| append(&memory, *level, words));
+            prop_assert_eq!(read(&memory), lines);
+        }
+
+        #[test]
+        fn any_bytes_are_some_lines(bytes in vec(any::<u8>(), 0..300), claim in any::<u64>()) {
+            let memory = Scratch::new(BYTES).unwrap();
+            memory.write(AT, &bytes);
+            for claim in [claim, claim % 400] {
+                memory.atomic(progress::JOURNAL).store(claim, Relaxed);
+                let taken: usize = read(&memory).iter().map(|_| HEAD_BYTES).sum();
+                prop_assert!(taken <= BYTES_MAX);
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out() {
+        let memory = Scratch::new(BYTES).unwrap();
+        let long = "x".repeat(BYTES_MAX - 2 * HEAD_BYTES);
+        for words in [&long, "y", "", "z"] {
+            append(&memory, 1, words);
+        }
+        assert_eq!(read(&memory), [(1, long), (1, String::new())]);
+    }
+}
