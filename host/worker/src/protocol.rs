@@ -117,7 +117,31 @@ pub struct Groups {
     /// Length of that.
     pub extra_bytes: u64,
     /// Groups that are not to be run: they are settled already.
+    #[serde(with = "ranges")]
     pub without: BTreeSet<u32>,
+}
+
+/// Sets of numbers most of which follow each other, as those of groups do that were settled in turn: as the first and the
+/// count of each run, so that a message holds many.
+mod ranges {
+    use super::{BTreeSet, Deserialize, Serialize, Serializer};
+    use serde::Deserializer;
+
+    pub(super) fn serialize<S: Serializer>(numbers: &BTreeSet<u32>, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        for number in numbers {
+            match ranges.last_mut() {
+                Some((first, count)) if number - *first == *count => *count += 1,
+                _ => ranges.push((*number, 1)),
+            }
+        }
+        ranges.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<u32>, D::Error> {
+        let ranges = Vec::<(u32, u32)>::deserialize(deserializer)?;
+        Ok(ranges.into_iter().flat_map(|(first, count)| (first..=u32::MAX).take(count as usize)).collect())
+    }
 }
 
 /// Bytes of a group in the table.
@@ -234,4 +258,35 @@ pub(crate) mod progress {
     /// Bytes of the [journal](crate::journal).
     pub const JOURNAL: usize = 3;
     pub const NO_GROUP: u64 = u64::MAX;
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::btree_set;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sent(without: BTreeSet<u32>) -> (usize, Groups) {
+        let bytes = postcard::to_stdvec(&Groups { without, ..Groups::default() }).unwrap();
+        (bytes.len(), postcard::from_bytes(&bytes).unwrap())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn groups_arrive_as_they_are(few in btree_set(0u32..30, 0..30), any in btree_set(any::<u32>(), 0..5)) {
+            let without: BTreeSet<u32> = few.into_iter().chain(any).chain([u32::MAX - 1, u32::MAX]).collect();
+            prop_assert_eq!(sent(without.clone()).1.without, without);
+        }
+    }
+
+    #[test]
+    fn a_message_holds_the_groups_that_calls_before_have_settled() {
+        let without: BTreeSet<u32> = (0..1_000_000).filter(|group| group % 1000 != 7).collect();
+        let (bytes, groups) = sent(without.clone());
+        assert!(bytes < FRAME_BYTES_MAX / 10, "{bytes} bytes");
+        assert_eq!(groups.without, without);
+    }
 }
