@@ -18,13 +18,14 @@ const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(FILES_MAX));
 /// Serialises a message into `buffer`, which is kept from message to message.
 ///
 /// # Errors
-/// When it is over the bound of a frame.
+/// [`io::ErrorKind::FileTooLarge`] when it is over the bound of a frame.
 pub(crate) fn frame<'b>(message: &impl Serialize, buffer: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
     buffer.resize(FRAME_BYTES_MAX, 0);
     match postcard::to_slice(message, buffer) {
         Ok(frame) => Ok(frame),
         Err(postcard::Error::SerializeBufferFull) => {
-            Err(io::Error::other(format!("a message is over the bound of {FRAME_BYTES_MAX} bytes")))
+            let message = format!("a message is over the bound of {FRAME_BYTES_MAX} bytes");
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
         }
         Err(e) => Err(io::Error::other(e)),
     }

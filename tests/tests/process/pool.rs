@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
 use sandbar_core::{Function, Limits};
 use sandbar_tests::{Lab, component, host};
-use sandbar_worker::{Answer, Binding, Compiled, Compiler, Payload, Pool, PoolOptions, Request, Work};
+use sandbar_worker::{Answer, Binding, Compiled, Compiler, Groups, Payload, Pool, PoolOptions, Request, Work};
 use tokio::sync::mpsc;
 
 #[test]
@@ -30,6 +30,20 @@ fn what_a_function_prints_is_logged() {
         let answers = Polite::new().await.answers("batch_prints", 1).await;
         let logged: Vec<_> = answers[0][0].called.log.iter().map(|line| (line.level, line.message.as_str())).collect();
         assert_eq!(logged, [("info", "1 rows"), ("warn", "where is None?"), ("info", "no end")]);
+    });
+}
+
+#[test]
+fn a_call_that_no_message_holds_is_refused_and_others_are_not() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let polite = Polite::new().await;
+        let groups = Groups { count: 200_000, without: (0..200_000).step_by(2).collect(), ..Groups::default() };
+        let payload = Payload::Inline { header: [].into(), body: [].into() };
+        let called = polite.pool.call(request(&bind(&polite.compiled, 0), Work::Fit(payload, groups.into()))).await;
+        let fault = called.result.unwrap_err();
+        assert!(fault.message.contains("over the bound"), "{fault}");
+        assert_eq!(polite.answers("batch_prints", 2).await.iter().flatten().count(), 2);
     });
 }
 

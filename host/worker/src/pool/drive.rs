@@ -169,7 +169,15 @@ impl Driver {
                 _ => None,
             });
             let message = ToWorker::Calls { slot: slot as u32, first, calls: Calls(items) };
-            link.send(&message, file.as_slice()).await?;
+            match link.send(&message, file.as_slice()).await {
+                // The worker has not seen it, and is well; asked again, it would be as large.
+                Err(e) if e.kind() == io::ErrorKind::FileTooLarge => {
+                    let fault = Fault::new(Code::Host, e.to_string());
+                    let unsent = self.sent.pop().map_or_else(Vec::new, |sent| sent.items);
+                    unsent.into_iter().for_each(|item| item.answer(fault.clone().into()));
+                }
+                sent => sent?,
+            }
         }
     }
 
