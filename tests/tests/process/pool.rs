@@ -1,10 +1,11 @@
 //! A pool of workers that is asked for many calls at once.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
-use sandbar_core::{Function, Limits};
+use sandbar_core::{Code, Function, Limits};
 use sandbar_tests::{Lab, component, host};
 use sandbar_worker::{Answer, Binding, Compiled, Compiler, Groups, Payload, Pool, PoolOptions, Request, Work};
 use tokio::sync::mpsc;
@@ -47,12 +48,39 @@ fn a_call_that_no_message_holds_is_refused_and_others_are_not() {
     });
 }
 
+#[test]
+fn a_worker_that_dies_before_it_begins_a_call_is_not_replaced_for_ever() {
+    // Reads the node's hello; all but the second say that they are ready (which is variant 0 of what workers say).
+    const DOOMED: &str = "#!/bin/sh\nhead -c 1 > /dev/null\nprintf '\\000' >&0\n";
+    const NEVER_READY: &str = "#!/bin/sh\nhead -c 1 > /dev/null\nexit 3\n";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let polite = Polite::new().await;
+        for (script, code, why) in [
+            (DOOMED, Code::WorkerLost, "4 workers died while they ran it; the last: exit status: 0"),
+            (NEVER_READY, Code::Host, "a worker can't be started: exit status: 3 before it was ready"),
+        ] {
+            let program = polite.lab.path("doomed");
+            std::fs::write(&program, script).unwrap();
+            std::fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+            let pool = Pool::start(PoolOptions { workers: 1, limits: Limits::default(), program });
+            let binding = bind(&polite.compiled, 0);
+            for _ in 0..2 {
+                let called = pool.call(request(&binding, Work::Describe)).await;
+                let fault = called.result.unwrap_err();
+                assert_eq!(fault.code, code, "{fault}");
+                assert!(fault.message.contains(why), "{fault}");
+            }
+        }
+    });
+}
+
 /// One worker, and a component to call.
 struct Polite {
+    lab: Lab,
     pool: Pool,
     compiled: Arc<Compiled>,
     functions: Vec<Function>,
-    _lab: Lab,
 }
 
 impl Polite {
@@ -64,7 +92,7 @@ impl Polite {
         let pool = Pool::start(PoolOptions { workers: 1, limits: Limits::default(), program });
         let described = pool.call(request(&bind(&compiled, 0), Work::Describe)).await;
         let functions = described.result.unwrap().product.into_functions().unwrap();
-        Polite { pool, compiled, functions, _lab: lab }
+        Polite { lab, pool, compiled, functions }
     }
 
     /// What comes of calls of a function on one row that are asked for at once, as it comes.

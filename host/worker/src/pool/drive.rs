@@ -124,8 +124,8 @@ impl Driver {
                     FromWorker::Ready => return Err(io::Error::other("it is ready a second time").into()),
                 },
                 _ = tick.tick() => {
-                    let (id, ..) = link.progress();
-                    let at_hand = self.sent.iter().find_map(|sent| sent.item(id)).or(self.sent[0].items.first());
+                    let (said, ..) = link.progress();
+                    let at_hand = self.item(self.at_hand(said));
                     let limit = at_hand.map_or(0, |item| item.request.binding.limits.time_ms_max);
                     let limit = Duration::from_millis(limit);
                     if watch.is_over(link, limit) {
@@ -225,12 +225,29 @@ impl Driver {
         Ok(())
     }
 
+    /// The call on its way with this id.
+    fn item(&self, id: u64) -> Option<&Item> {
+        self.sent.iter().find_map(|sent| sent.items.get(usize::try_from(id.checked_sub(sent.first)?).ok()?))
+    }
+
+    /// The call that a worker has at hand, by the one it says: the next where it has come to none of these yet.
+    fn at_hand(&self, said: u64) -> u64 {
+        let next = self.sent.first().map_or(said, |sent| sent.first);
+        self.item(said).map_or(next, |_| said)
+    }
+
     /// Decides what becomes of the calls that a dead worker had.
     fn bury(&mut self, link: &mut Link, end: &End) {
-        let (id, group, _) = link.progress();
+        let (said, group, _) = link.progress();
+        let at_hand = self.at_hand(said);
         let how = link.kill();
-        let left = |(item, of): (Item, u64)| {
-            if of == id { after_death(item, group, link.journal(), end, &how) } else { Some(item) }
+        let left = |(item, id): (Item, u64)| {
+            if id != at_hand {
+                return Some(item);
+            }
+            // What a worker says is of a call that it has begun.
+            let (group, logged) = if id == said { (group, link.journal()) } else { (None, Vec::new()) };
+            after_death(item, group, logged, end, &how)
         };
         let all = self.sent.drain(..).flat_map(|sent| sent.items.into_iter().zip(sent.first..));
         self.queue.put_back(all.filter_map(left).collect::<Vec<_>>().into_iter());
@@ -283,13 +300,6 @@ impl Losses {
             left = left.checked_sub(cost(&line))?;
             Some(line)
         }));
-    }
-}
-
-impl Sent {
-    /// The call with this id, if it is one of these.
-    fn item(&self, id: u64) -> Option<&Item> {
-        self.items.get(usize::try_from(id.checked_sub(self.first)?).ok()?)
     }
 }
 

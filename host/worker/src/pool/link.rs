@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandbar_store::Scratch;
@@ -19,6 +20,8 @@ use crate::{WORKER_ARGUMENT, journal, socket};
 
 /// Output slots of a worker: how many messages with calls may be on their way to it.
 pub(super) const SLOTS: usize = 4;
+/// A worker that is not ready by then never will be.
+const START_TIME_MAX: Duration = Duration::from_secs(60);
 /// Pages of a slot behind this are given back after use.
 const SLOT_KEPT_BYTES: usize = 16 << 20;
 
@@ -69,9 +72,11 @@ impl Link {
         let hello: ToWorker = ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes };
         let files: Vec<_> = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd)).collect();
         send(&link.socket, socket::frame(&hello, &mut link.frame)?, &files).await?;
-        match link.receive().await? {
-            FromWorker::Ready => Ok(link),
-            FromWorker::Done { .. } => Err(io::Error::other("a worker answered before it was ready")),
+        match tokio::time::timeout(START_TIME_MAX, link.receive()).await {
+            Ok(Ok(FromWorker::Ready)) => Ok(link),
+            Ok(Ok(FromWorker::Done { .. })) => Err(io::Error::other("it answered before it was ready")),
+            Ok(Err(e)) => Err(io::Error::new(e.kind(), format!("{} before it was ready ({e})", link.kill()))),
+            Err(_) => Err(io::Error::other(format!("it was not ready within {} s", START_TIME_MAX.as_secs()))),
         }
     }
 
