@@ -24,8 +24,8 @@ fn main() -> ExitCode {
         Ok(runtime) => {
             let ended = runtime.block_on(until_interrupted(arguments));
             if ended.is_some() {
-                // What is left to do is to free memory and to end workers, which they do without their node.
-                runtime.shutdown_background();
+                // What is left is to free memory and to end workers, and they end with their node: the kernel is quicker.
+                std::mem::forget(runtime);
             }
             ended.unwrap_or(ExitCode::from(130))
         }
@@ -97,7 +97,12 @@ impl From<NodeError> for CliError {
     }
 }
 
-fn start_node(workers: Option<usize>, memory: Option<u64>, limits: sandbar_node::Limits) -> Result<Node, CliError> {
+/// A node for as long as this process runs.
+fn start_node(
+    workers: Option<usize>,
+    memory: Option<u64>,
+    limits: sandbar_node::Limits,
+) -> Result<&'static Node, CliError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let options = NodeOptions {
         workers: workers.unwrap_or(cores),
@@ -107,7 +112,7 @@ fn start_node(workers: Option<usize>, memory: Option<u64>, limits: sandbar_node:
         memory_bytes_max: memory.unwrap_or_else(paths::memory_for_rows),
         worker: paths::worker().map_err(CliError::Failed)?,
     };
-    Ok(Node::start(options))
+    Ok(Box::leak(Box::new(Node::start(options))))
 }
 
 async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
@@ -147,7 +152,7 @@ fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
 
 async fn run_inspect(component: &std::path::Path, json: bool) -> Result<ExitCode, CliError> {
     let node = start_node(Some(1), None, sandbar_node::Limits::default())?;
-    let inspection = sandbar_node::inspect(&node, component).await?;
+    let inspection = sandbar_node::inspect(node, component).await?;
     output::inspection(&inspection, json)?;
     Ok(ExitCode::SUCCESS)
 }
