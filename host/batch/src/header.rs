@@ -83,19 +83,27 @@ impl<'a> Header<'a> {
         self.schema
     }
 
-    /// Checks that each buffer is aligned and lies within `body_bytes` bytes.
+    /// Checks that each buffer is aligned, lies within `body_bytes` bytes, and behind those before it: bytes that many
+    /// columns shared would be checked, and copied, once for each.
     pub fn fits(&self, body_bytes: usize) -> Result<(), HeaderError> {
         if self.body_bytes > body_bytes {
             return bad(format!("it claims a body of {} bytes, there are {body_bytes}", self.body_bytes));
         }
+        let mut before = 0;
         for i in 0..self.buffer_count() {
             let (offset, len) = pair_at(self.buffers, i);
             let end = offset.checked_add(len).filter(|end| *end <= self.body_bytes as u64);
-            if end.is_none() || offset % ALIGNMENT as u64 != 0 {
+            let Some(end) = end.filter(|_| offset % ALIGNMENT as u64 == 0) else {
                 return bad(format!(
                     "buffer {i} at {offset} of {len} bytes leaves the body of {} bytes or is not aligned",
                     self.body_bytes
                 ));
+            };
+            if len > 0 {
+                if offset < before {
+                    return bad(format!("buffer {i} at {offset} begins before the end of another, at {before}"));
+                }
+                before = end;
             }
         }
         Ok(())

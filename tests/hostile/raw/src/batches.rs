@@ -50,6 +50,7 @@ pub const ATTACKS: &[Attack] = &[
     ("buffer-beyond-body", Does::Process(|_| text(|b| b.buffers[2] = (1 << 20, 3)))),
     ("buffer-longer-than-body", Does::Process(|_| text(|b| b.buffers[2] = (64, 1 << 30)))),
     ("buffer-end-overflows", Does::Process(|_| text(|b| b.buffers[2] = (u64::MAX - 63, 128)))),
+    ("buffers-overlap", Does::Process(|_| text(|b| b.buffers[2] = (0, 3)))),
     ("buffer-not-aligned", Does::Process(|_| text(|b| b.buffers[2] = (65, 3)))),
     ("offsets-descend", Does::Process(|_| text(|b| b.parts[0] = offsets(&[0, 3, 1])))),
     ("offsets-negative", Does::Process(|_| text(|b| b.parts[0] = offsets(&[-8, 2, 3])))),

@@ -30,6 +30,7 @@ const ATTACKS: &[(&str, Outcome)] = &[
     ("buffer-beyond-body",           Job("bad-output", "leaves the body")),
     ("buffer-longer-than-body",      Job("bad-output", "leaves the body")),
     ("buffer-end-overflows",         Job("bad-output", "leaves the body")),
+    ("buffers-overlap",              Job("bad-output", "begins before the end of another")),
     ("buffer-not-aligned",           Job("bad-output", "not aligned")),
     ("offsets-descend",              Job("bad-output", "column `t` is malformed")),
     ("offsets-negative",             Job("bad-output", "column `t` is malformed")),
