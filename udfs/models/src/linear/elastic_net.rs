@@ -86,12 +86,16 @@ impl ElasticNetParams {
     ) -> Result<(Vec<f64>, u32, bool), LinearError> {
         let width = features.width();
         let target_scale = moments.products(width, width).max(0.0).sqrt();
-        let scale = (0..width).map(|j| moments.products(j, j)).fold(0.0, f64::max).sqrt();
-        if target_scale == 0.0 || scale == 0.0 {
+        let norms = (0..width).filter(|j| !moments.is_constant(*j)).map(|j| moments.products(j, j).sqrt());
+        let (least, largest) =
+            norms.fold((f64::INFINITY, 0.0), |(least, largest), norm| (norm.min(least), norm.max(largest)));
+        if target_scale == 0.0 || largest == 0.0 {
             return Ok((vec![0.0; width], 0, true));
         }
+        let scale = least.sqrt() * largest.sqrt();
         let factor = Factor::new(features, target, moments);
-        // In units of the largest column and of the target, as linfa takes numbers below 2⁻⁵² for zero.
+        // In units between those of the largest column and of the smallest, and of the target: linfa takes columns whose
+        // squares sum to less than 2⁻⁵² for zero.
         let records =
             Array2::from_shape_fn((width + 1, width), |(i, j)| if i <= j { factor.at(i, j) / scale } else { 0.0 });
         let residual = factor.residual.sqrt();
@@ -102,6 +106,9 @@ impl ElasticNetParams {
         let magnitudes = self.alpha * self.l1_ratio * rows / (scale * target_scale);
         let squares = self.alpha * (1.0 - self.l1_ratio) * rows / (scale * scale);
         let penalty = magnitudes + squares;
+        if !penalty.is_finite() {
+            return Ok((vec![0.0; width], 0, true));
+        }
         let fitted = linfa_elasticnet::ElasticNet::params()
             .penalty(penalty)
             .l1_ratio(if penalty > 0.0 { magnitudes / penalty } else { 0.0 })

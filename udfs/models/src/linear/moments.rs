@@ -127,11 +127,15 @@ impl<'s> Moments<'s> {
 
     /// Appends `values` of column `j` less its mean; zeros where it is a constant feature.
     pub(crate) fn centre(&self, j: usize, values: &[f64], into: &mut Vec<f64>) {
-        let mean = self.mean(j);
-        match j < self.width() && self.is_constant(j) {
-            true => into.resize(into.len() + values.len(), 0.0),
-            false => into.extend(values.iter().map(|value| value - mean)),
+        if j < self.width() && self.is_constant(j) {
+            return into.resize(into.len() + values.len(), 0.0);
         }
+        // The mean, and what it lacks: a rest that all rows shared would be a direction of its own where features depend
+        // on each other.
+        let (shift, step, mean) = (self.numbers[j], self.numbers[self.columns + j], self.mean(j));
+        let of_step = mean - shift;
+        let rest = (shift - (mean - of_step)) + (step - of_step);
+        into.extend(values.iter().map(|value| value - mean - rest));
     }
 
     /// Whether feature `j` is the same in all rows, but for rounding; where not centred, whether it is zero.

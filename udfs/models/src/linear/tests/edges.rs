@@ -38,6 +38,45 @@ fn dependent_features_share() {
 }
 
 #[test]
+fn dependent_features_share_whatever_their_offset() {
+    // Ages and years of birth, to the year at hand and to larger ones.
+    for (rows, year) in [(20, 2020.0), (20, 1e4), (100, 1e4), (1000, 1e6), (5000, 1.6e9)] {
+        for draw in 0..20 {
+            let step = |row: f64| (row * 37.0 + f64::from(draw) * 11.0) % 83.0;
+            let ages = column(rows, step);
+            let births = column(rows, |row| year - step(row));
+            let target = column(rows, |row| 3.0 * step(row) + 7.0);
+            // As exact as the intercept, which the offset makes as large as itself.
+            let wanted = [1.5, -1.5, 7.0 + 1.5 * year];
+            let model = fit(LinearParams::default(), &[&ages, &births], &target).unwrap();
+            let found = [model.coefficients()[0], model.coefficients()[1], model.intercept()];
+            let close = |i: usize| (found[i] - wanted[i]).abs() <= 1e-9 * wanted[i].abs();
+            assert!((0..3).all(close), "{rows} rows, {year}, draw {draw}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn fewer_rows_than_features_whatever_their_offset() {
+    for (rows, features) in [(5, 10), (20, 40)] {
+        for offset in [0.0, 2020.0, 1e6] {
+            let value = |row: f64, j: usize| (row * 31.0 + (j * j * 17 + 5 * j) as f64 * (row + 2.0)) % 97.0;
+            let columns: Vec<_> = (0..features).map(|j| column(rows, |row| offset + value(row, j))).collect();
+            let columns: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
+            let target = column(rows, |row| (row * 53.0) % 100.0);
+            let model = fit(LinearParams::default(), &columns, &target).unwrap();
+            for (row, target) in target.iter().enumerate() {
+                let terms = model.coefficients().iter().zip(&columns).map(|(c, column)| c * column[row]);
+                let predicted = model.intercept() + terms.sum::<f64>();
+                assert!((predicted - target).abs() < 1e-6, "{rows}×{features}, {offset}: {predicted} is not {target}");
+            }
+            let longest = model.coefficients().iter().fold(0.0, |longest: f64, c| longest.max(c.abs()));
+            assert!(longest < 10.0, "{rows}×{features}, {offset}: {longest}");
+        }
+    }
+}
+
+#[test]
 fn fewer_rows_than_features() {
     // Through (1, 0), (0, 1) and their middle: the gradient points along (1, -1).
     check(LinearParams::default(), &[&[1.0, 0.0], &[0.0, 1.0]], &[3.0, 1.0], &[1.0, -1.0], 2.0, 14);

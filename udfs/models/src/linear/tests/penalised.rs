@@ -53,6 +53,20 @@ fn lasso_thresholds() {
     assert_eq!((unpenalised.linear.coefficients(), unpenalised.linear.intercept()), (&[0.0][..], 0.0));
 }
 
+#[test]
+fn small_features_beside_large_ones_count() {
+    for ratio in [1.0, 1e4, 1e8, 1e12] {
+        let (large, small): (Vec<f64>, Vec<f64>) =
+            (0..400).map(|row| (ratio * f64::from(row % 20), f64::from(row * 7 % 13))).unzip();
+        let target: Vec<f64> = large.iter().zip(&small).map(|(large, small)| large / ratio + 5.0 * small).collect();
+        let model = elastic_net(&ElasticNetParams { alpha: 0.01, ..Default::default() }, &[&large, &small], &target);
+        let found = model.linear.coefficients();
+        assert!((found[1] - 5.0).abs() < 0.05 && (found[0] * ratio - 1.0).abs() < 0.05, "{ratio}: {model:?}");
+    }
+    let endless = elastic_net(&ElasticNetParams { alpha: 1e308, ..Default::default() }, &[&LINE.0], &LINE.1);
+    assert_eq!((endless.linear.coefficients(), endless.linear.intercept()), (&[0.0][..], 4.0));
+}
+
 /// All of the penalty on squares is ridge, whose weight counts rows and not their mean.
 #[test]
 fn without_magnitudes_it_is_ridge() {
