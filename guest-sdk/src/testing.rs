@@ -105,11 +105,12 @@ pub fn predict(
 
 fn open(function: &str, params: &str) -> Result<Box<dyn Opened>, String> {
     random::seed(0);
-    let function = functions()
-        .into_iter()
-        .find(|f| f.name == function)
-        .ok_or_else(|| format!("there is no function {function}"))?;
-    (function.open)(params)
+    let of_name: Vec<_> = functions().into_iter().filter(|f| f.name == function).collect();
+    match of_name[..] {
+        [function] => (function.open)(params),
+        [] => Err(format!("there is no function {function}")),
+        _ => Err(format!("there are {} functions called {function}; rename all but one", of_name.len())),
+    }
 }
 
 fn laid_out(input: &RecordBatch) -> Result<(Vec<u8>, Local), String> {

@@ -64,7 +64,10 @@ impl<'a> Features<'a> {
 
     /// All features as a matrix of shape (rows, width), in place.
     pub fn view(&self) -> ArrayView2<'a, f64> {
-        ArrayView2::from_shape((self.rows, self.width).strides((1, self.stride.max(1))), self.values)
+        let (shape, values) = ((self.rows, self.width), self.values);
+        // Steps are to lie within the values even where there are none.
+        let stride = if self.rows == 0 || self.width == 0 { 0 } else { self.stride };
+        ArrayView2::from_shape(shape.strides((usize::from(stride > 0), stride)), values)
             .expect("checked when it was made")
     }
 }

@@ -27,6 +27,16 @@ fn slice(batch: RecordBatch, params: &Slice) -> Result<RecordBatch, String> {
     }
 }
 
+/// Names that generated code has as well.
+mod names {
+    use super::*;
+
+    #[batch]
+    fn params(input: RecordBatch, params: &Slice) -> RecordBatch {
+        input.slice(params.from, params.rows)
+    }
+}
+
 #[batch]
 fn by_value(batch: RecordBatch, params: Slice) -> Result<RecordBatch, std::fmt::Error> {
     Ok(batch.slice(params.from, params.rows))
@@ -50,6 +60,7 @@ fn batches() {
     }
     check("slice", r#"{"from": 3, "rows": 2}"#, &input(9), Ok(input(9).slice(3, 2)));
     check("slice", r#"{"from": 3, "rows": 7}"#, &input(9), Err("there are only 9 rows"));
+    check("params", r#"{"from": 1, "rows": 2}"#, &input(9), Ok(input(9).slice(1, 2)));
     check("by_value", r#"{"from": 0, "rows": 1}"#, &input(9), Ok(input(9).slice(0, 1)));
     let refused = testing::call("slice", r#"{"from": 3}"#, &input(9)).unwrap_err();
     assert!(refused.starts_with("its parameters are wrong: missing field `rows`"), "{refused}");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::types::Int64Type;
 use arrow_array::*;
+use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Schema};
 use sandbar_guest::prelude::*;
 use sandbar_guest::testing;
@@ -11,6 +12,45 @@ use sandbar_guest::testing;
 #[scalar]
 fn add(a: i64, b: i64) -> i64 {
     a.wrapping_add(b)
+}
+
+/// Names that generated code has as well.
+mod names {
+    use super::*;
+
+    #[scalar]
+    fn mask(out: i64, chunk: i64) -> i64 {
+        out + chunk
+    }
+
+    #[scalar]
+    fn row(at: i64) -> i64 {
+        at
+    }
+
+    #[scalar]
+    fn arguments(column_0: i64) -> i64 {
+        column_0
+    }
+
+    #[scalar]
+    fn column_0(validity_0: i64) -> i64 {
+        validity_0
+    }
+
+    #[scalar]
+    fn twice(a: i64) -> i64 {
+        2 * a
+    }
+
+    mod others {
+        use super::*;
+
+        #[scalar]
+        fn twice(a: i64) -> i64 {
+            a + a
+        }
+    }
 }
 
 /// Not called where an argument is null: it would divide by zero there.
@@ -177,6 +217,15 @@ fn booleans() {
 }
 
 #[test]
+fn names() {
+    check("mask", vec![ints([1]), ints([2])], Int64Array::from(vec![3]));
+    for function in ["row", "arguments", "column_0"] {
+        check(function, vec![ints([7])], Int64Array::from(vec![7]));
+    }
+    fails("twice", vec![ints([1])], "there are 2 functions called twice; rename all but one");
+}
+
+#[test]
 fn lists() {
     use arrow_array::types::{Float64Type, Int32Type};
     let lists =
@@ -187,6 +236,12 @@ fn lists() {
     let lists = ListArray::from_iter_primitive::<Int64Type, _, _>([Some(vec![Some(1), Some(2)]), None, Some(vec![])]);
     let expected = ListArray::from_iter_primitive::<Int64Type, _, _>([Some(vec![Some(2)]), None, None]);
     check("tail", vec![Arc::new(lists)], expected);
+    // A list that is null may have items of its own, null or not.
+    let items = Arc::new(Float64Array::from(vec![None, Some(3.0)]));
+    let offsets = OffsetBuffer::new(vec![0, 1, 2].into());
+    let item = Arc::new(Field::new_list_field(DataType::Float64, true));
+    let behind = ListArray::new(item, offsets, items, Some(vec![false, true].into()));
+    check("total", vec![Arc::new(behind)], Float64Array::from(vec![None, Some(3.0)]));
     let holes = ListArray::from_iter_primitive::<Float64Type, _, _>([Some(vec![Some(1.0), None])]);
     fails("total", vec![Arc::new(holes)], "column `a`: a list has nulls among its items: drop or fill them");
 }

@@ -5,10 +5,10 @@ mod signature;
 
 use proc_macro::TokenStream;
 use proc_macro2::{Span, TokenStream as Tokens};
-use quote::{format_ident, quote, quote_spanned};
+use quote::{quote, quote_spanned};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{ItemFn, LitStr, Token, parse_macro_input};
+use syn::{Ident, ItemFn, LitStr, Token, parse_macro_input};
 
 use signature::{Lifetimes, Signature, with_lifetimes};
 
@@ -87,31 +87,37 @@ fn expand_scalar(function: &ItemFn) -> syn::Result<Tokens> {
     let names: Vec<_> = signature.inputs.iter().map(|(n, _)| n).collect();
     let types: Vec<_> = signature.inputs.iter().map(|(_, t)| with_lifetimes(t, Lifetimes::Static)).collect();
     let output = with_lifetimes(output, Lifetimes::Static);
-    let columns: Vec<_> = (0..types.len()).map(|i| format_ident!("column_{i}")).collect();
-    let validities: Vec<_> = (0..types.len()).map(|i| format_ident!("validity_{i}")).collect();
+    let columns: Vec<_> = (0..types.len()).map(|i| local(&format!("column_{i}"))).collect();
+    let validities: Vec<_> = (0..types.len()).map(|i| local(&format!("validity_{i}"))).collect();
+    let [chunk, out, at_buffer, mask, row] = ["chunk", "out", "at", "mask", "row"].map(local);
     let argument: Vec<_> =
         types.iter().map(|t| quote_spanned!(at(t)=> <#t as ::sandbar_guest::__private::Argument>)).collect();
     Ok(quote! {
-        struct Announced;
-        impl ::sandbar_guest::__private::Scalar for Announced {
+        struct __SandbarAnnounced;
+        impl ::sandbar_guest::__private::Scalar for __SandbarAnnounced {
             type Output = #output;
             const NAME: &'static str = #name;
             const WIDTHS: &'static [::core::option::Option<usize>] = &[#(#argument::WIDTH),*];
             fn evaluate(
-                chunk: &::sandbar_guest::__private::Chunk<'_>,
-                out: &mut ::sandbar_guest::__private::ColumnOf<Self>,
+                #chunk: &::sandbar_guest::__private::Chunk<'_>,
+                #out: &mut ::sandbar_guest::__private::ColumnOf<Self>,
             ) -> ::core::result::Result<(), ::std::string::String> {
-                let mut at = 0;
-                #(let (#validities, #columns) = chunk.column::<#types>(#names, &mut at)?;)*
-                let mask = ::sandbar_guest::__private::mask(&[#(#validities),*]);
-                ::sandbar_guest::__private::gather(out, chunk.rows(), mask.as_deref(), |row| #ident(#(#argument::get(&#columns, row)),*))
+                let mut #at_buffer = 0;
+                #(let (#validities, #columns) = #chunk.column::<#types>(#names, &mut #at_buffer)?;)*
+                let #mask = ::sandbar_guest::__private::mask(&[#(#validities),*]);
+                ::sandbar_guest::__private::gather(#out, #chunk.rows(), #mask.as_deref(), |#row| #ident(#(#argument::get(&#columns, #row)),*))
             }
         }
-        fn arguments() -> ::std::vec::Vec<::sandbar_guest::__private::Field> {
+        fn __sandbar_arguments() -> ::std::vec::Vec<::sandbar_guest::__private::Field> {
             ::std::vec![#(#argument::field(#names)),*]
         }
-        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::scalar::<Announced>(#about, arguments));
+        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::scalar::<__SandbarAnnounced>(#about, __sandbar_arguments));
     })
+}
+
+/// A name that no name of the user's is taken for, nor the other way round.
+fn local(name: &str) -> Ident {
+    Ident::new(name, Span::mixed_site())
 }
 
 /// Where the compiler should say that something is wrong with a type.
@@ -128,21 +134,22 @@ fn expand_batch(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
     let success = signature.success("")?;
     let call = quote_spanned!(at(success)=> #call.map(|out| -> ::sandbar_guest::__private::RecordBatch { out }));
     let (name, about) = (&signature.name, &signature.about);
+    let [input, arguments_of_call] = ["input", "params"].map(local);
     Ok(quote! {
-        struct Announced;
-        impl ::sandbar_guest::__private::Batch for Announced {
+        struct __SandbarAnnounced;
+        impl ::sandbar_guest::__private::Batch for __SandbarAnnounced {
             type Params = #params;
             fn call(
-                input: ::sandbar_guest::__private::RecordBatch,
-                params: &#params,
+                #input: ::sandbar_guest::__private::RecordBatch,
+                #arguments_of_call: &#params,
             ) -> ::core::result::Result<::sandbar_guest::__private::RecordBatch, ::std::string::String> {
                 #call
             }
         }
-        fn arguments() -> ::std::vec::Vec<::sandbar_guest::__private::Field> {
+        fn __sandbar_arguments() -> ::std::vec::Vec<::sandbar_guest::__private::Field> {
             ::std::vec![#(::sandbar_guest::__private::any(#columns)),*]
         }
-        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::batch::<Announced>(#name, #about, arguments));
+        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::batch::<__SandbarAnnounced>(#name, #about, __sandbar_arguments));
     })
 }
 
@@ -153,19 +160,20 @@ fn expand_trainer(function: &ItemFn) -> syn::Result<Tokens> {
     let (params, call) = call_with_params(function, &signature, usage, returns)?;
     let model = signature.success(returns)?;
     let (name, about) = (&signature.name, &signature.about);
+    let [input, arguments_of_call] = ["input", "params"].map(local);
     Ok(quote! {
-        struct Announced;
-        impl ::sandbar_guest::__private::Trainer for Announced {
+        struct __SandbarAnnounced;
+        impl ::sandbar_guest::__private::Trainer for __SandbarAnnounced {
             type Params = #params;
             type Model = #model;
             fn fit(
-                input: &::sandbar_guest::Group<'_>,
-                params: &#params,
+                #input: &::sandbar_guest::Group<'_>,
+                #arguments_of_call: &#params,
             ) -> ::core::result::Result<#model, ::std::string::String> {
                 #call
             }
         }
-        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::trainer::<Announced>(#name, #about));
+        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::trainer::<__SandbarAnnounced>(#name, #about));
     })
 }
 
@@ -178,18 +186,26 @@ fn call_with_params(
     returns: &str,
 ) -> syn::Result<(Tokens, Tokens)> {
     let name = signature.ident;
+    let own_params = local("params");
     let (input, params, passed) = match signature.inputs.as_slice() {
         [(_, input)] => (input, quote!(::sandbar_guest::__private::NoParams), quote!()),
         [(_, input), (_, syn::Type::Reference(by_reference))] => {
+            if by_reference.mutability.is_some() {
+                return Err(syn::Error::new_spanned(by_reference, "all calls share the parameters: take them as `&P`"));
+            }
             let params = &by_reference.elem;
-            (input, quote!(#params), quote!(params))
+            (input, quote!(#params), quote!(#own_params))
         }
-        [(_, input), (_, by_value)] => (input, quote!(#by_value), quote!(::core::clone::Clone::clone(params))),
+        [(_, input), (_, by_value)] => {
+            let passed = quote_spanned!(at(by_value)=> ::core::clone::Clone::clone(#own_params));
+            (input, quote!(#by_value), passed)
+        }
         _ => return Err(syn::Error::new_spanned(&function.sig, usage)),
     };
     // Says at the user's type that it is another.
     let input_type = with_lifetimes(input, Lifetimes::Inferred);
-    let input = quote_spanned!(at(input)=> { let input: #input_type = input; input });
+    let own_input = Ident::new("input", Span::mixed_site().located_at(input.span()));
+    let input = quote_spanned!(at(input)=> { let own: #input_type = #own_input; own });
     let call = signature.as_result(quote!(#name(#input, #passed)), returns)?;
     Ok((params, call))
 }

@@ -69,6 +69,10 @@ fn argument(index: usize, input: &FnArg) -> syn::Result<(String, &Type)> {
     match input {
         FnArg::Receiver(receiver) => Err(syn::Error::new_spanned(receiver, "the host calls functions, not methods")),
         FnArg::Typed(typed) => {
+            if let Some(condition) = typed.attrs.iter().find(|a| a.path().is_ident("cfg")) {
+                let message = "the host passes all arguments or none: put the condition at the function";
+                return Err(syn::Error::new_spanned(condition, message));
+            }
             let name = match typed.pat.as_ref() {
                 Pat::Ident(ident) => ident.ident.unraw().to_string(),
                 _ => format!("argument_{index}"),
@@ -135,7 +139,7 @@ fn replace(of: &mut Type, lifetimes: Lifetimes) {
 }
 
 fn first_line(attributes: &[Attribute]) -> String {
-    let line = attributes.iter().filter(|a| a.path().is_ident("doc")).find_map(|a| match &a.meta {
+    let texts = attributes.iter().filter(|a| a.path().is_ident("doc")).filter_map(|a| match &a.meta {
         Meta::NameValue(pair) => match &pair.value {
             Expr::Lit(literal) => match &literal.lit {
                 Lit::Str(text) => Some(text.value()),
@@ -145,5 +149,9 @@ fn first_line(attributes: &[Attribute]) -> String {
         },
         _ => None,
     });
-    line.unwrap_or_default().trim().to_owned()
+    // Of a comment between `/**` and `*/` all is one text, and each line of it may start with a star.
+    let line = |text: String| {
+        text.lines().map(|line| line.trim().trim_start_matches('*').trim().to_owned()).find(|line| !line.is_empty())
+    };
+    texts.into_iter().find_map(line).unwrap_or_default()
 }

@@ -197,6 +197,11 @@ impl Argument for String {
     }
 }
 
+/// Whether a row is there, by a validity, which is empty where there are no nulls.
+fn is_set(validity: &[u8], at: usize) -> bool {
+    validity.is_empty() || bit(validity, at)
+}
+
 /// A list of values without nulls.
 impl<T: Argument + arrow_buffer::ArrowNativeType> Argument for &[T] {
     const BUFFERS: usize = 4;
@@ -210,11 +215,17 @@ impl<T: Argument + arrow_buffer::ArrowNativeType> Argument for &[T] {
 
     #[inline(always)]
     fn column<'a>(buffers: &Buffers<'a>, rows: usize) -> Result<Self::Column<'a>, String> {
-        let items = buffers.get(3);
-        match buffers.get(2).is_empty() {
-            true => Ok((values(buffers.get(1), rows + 1), values(items, items.len() / size_of::<T>()))),
-            false => Err("a list has nulls among its items: drop or fill them".to_owned()),
+        let (offsets, items) = (values(buffers.get(1), rows + 1), buffers.get(3));
+        let (valid, valid_items) = (buffers.validity(), buffers.get(2));
+        // Lists that are null may have items, which count for nothing.
+        let has_nulls = |row: usize| {
+            let mut items = offsets[row] as usize..offsets[row + 1] as usize;
+            is_set(valid, row) && items.any(|item| !is_set(valid_items, item))
+        };
+        if !valid_items.is_empty() && (0..rows).any(has_nulls) {
+            return Err("a list has nulls among its items: drop or fill them".to_owned());
         }
+        Ok((offsets, values(items, items.len() / size_of::<T>())))
     }
 
     #[inline(always)]
@@ -241,6 +252,6 @@ impl<T: Argument> Argument for Option<T> {
 
     #[inline(always)]
     fn get<'a>((validity, column): &Self::Column<'a>, row: usize) -> Self::Value<'a> {
-        (validity.is_empty() || bit(validity, row)).then(|| T::get(column, row))
+        is_set(validity, row).then(|| T::get(column, row))
     }
 }

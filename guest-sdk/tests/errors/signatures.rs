@@ -33,6 +33,16 @@ fn fast(a: i64) -> i64 {
     a
 }
 
+#[scalar]
+fn sometimes(a: i64, #[cfg(test)] b: i64) -> i64 {
+    a
+}
+
+#[batch]
+fn changes(batch: RecordBatch, params: &mut Thing) -> RecordBatch {
+    batch
+}
+
 struct Thing;
 
 impl Thing {
