@@ -22,11 +22,17 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Maps `bytes` bytes of a file, at least one, from the offset `from` on, a multiple of [`HUGE_PAGE_BYTES`]. At the
 /// start of a huge page when there are as many: only there is a huge page of the file mapped as one.
-fn map(file: BorrowedFd<'_>, from: usize, bytes: usize, protection: ProtFlags) -> io::Result<NonNull<u8>> {
+fn map(
+    file: BorrowedFd<'_>,
+    from: usize,
+    bytes: usize,
+    protection: ProtFlags,
+    shared: MapFlags,
+) -> io::Result<NonNull<u8>> {
     let found = |at: *mut c_void| NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mapped at zero"));
     if bytes < HUGE_PAGE_BYTES {
         // SAFETY: a new mapping at an address of the kernel's choice.
-        return found(unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, from as u64) }?);
+        return found(unsafe { mmap(std::ptr::null_mut(), bytes, protection, shared, file, from as u64) }?);
     }
     let len = bytes.checked_next_multiple_of(PAGE_BYTES).and_then(|len| len.checked_add(HUGE_PAGE_BYTES));
     let len = len.ok_or_else(|| io::Error::other("more bytes than there are addresses"))?;
@@ -38,7 +44,7 @@ fn map(file: BorrowedFd<'_>, from: usize, bytes: usize, protection: ProtFlags) -
     let tail = head + bytes.next_multiple_of(PAGE_BYTES);
     // SAFETY: all of it is in what was just reserved, which nobody else knows of.
     unsafe {
-        let mapped = mmap(at, bytes, protection, MapFlags::SHARED | MapFlags::FIXED, file, from as u64);
+        let mapped = mmap(at, bytes, protection, shared | MapFlags::FIXED, file, from as u64);
         if let Err(e) = mapped {
             munmap(reserved, len)?;
             return Err(e.into());
@@ -88,7 +94,10 @@ impl Mapping {
         let bytes = usize::try_from(bytes).map_err(|_| wrong("the file is longer than memory"))?;
         // Of a huge page all is mapped, or it would be mapped as small ones.
         let mapped = Some(huge_bytes(bytes)).filter(|huge| *huge as u64 <= file_bytes).unwrap_or_default().max(bytes);
-        let at = if bytes == 0 { NonNull::dangling() } else { map(file, 0, mapped, ProtFlags::READ)? };
+        // What is never written is the same either way, but kernels before 6.7 refuse to share a file that is sealed
+        // against it.
+        let shared = if seals.contains(SealFlags::WRITE) { MapFlags::PRIVATE } else { MapFlags::SHARED };
+        let at = if bytes == 0 { NonNull::dangling() } else { map(file, 0, mapped, ProtFlags::READ, shared)? };
         Ok(Mapping { at, bytes, mapped })
     }
 }
@@ -190,7 +199,7 @@ impl Scratch {
         if bytes == 0 || !sealed || (fstat(&file)?.st_size as u64) < bytes as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory is shorter than was said"));
         }
-        let at = map(file.as_fd(), 0, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        let at = map(file.as_fd(), 0, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;
         Ok(Scratch { file, at, bytes })
     }
 
