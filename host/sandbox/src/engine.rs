@@ -84,7 +84,17 @@ fn pooling(limits: &Limits, sandboxes: u32) -> PoolingAllocationConfig {
         .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
         .table_keep_resident(KEEP_TABLE_BYTES)
         .pagemap_scan(Enabled::Auto);
+    if may_swap() {
+        // The scan leaves pages alone that were written and are swapped out: the next sandbox would read them.
+        pool.pagemap_scan(Enabled::No).linear_memory_keep_resident(0).table_keep_resident(0);
+    }
     pool
+}
+
+/// Whether this machine swaps pages out, as far as it says.
+fn may_swap() -> bool {
+    // A line of titles, and one for each device or file.
+    std::fs::read_to_string("/proc/swaps").map_or(true, |swaps| swaps.lines().count() > 1)
 }
 
 /// Runs compiled components. One of these per process, with its pool of slots.
