@@ -165,14 +165,18 @@ struct WitGroup {
 }
 
 fn groups(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
-    linker.func_wrap("next", |mut store: Context<'_>, (): ()| match store.data_mut().services.next_group() {
-        Ok(next) => Ok((next.map(|g: GroupAt| WitGroup {
-            first_row: g.first_row,
-            train_rows: g.train_rows,
-            test_rows: g.test_rows,
-            seed: g.seed,
-        }),)),
-        Err(refusal) => Err(Error::from(refusal)),
+    linker.func_wrap("next", |mut store: Context<'_>, (): ()| {
+        let state = store.data_mut();
+        state.limiter.begin();
+        match state.services.next_group() {
+            Ok(next) => Ok((next.map(|g: GroupAt| WitGroup {
+                first_row: g.first_row,
+                train_rows: g.train_rows,
+                test_rows: g.test_rows,
+                seed: g.seed,
+            }),)),
+            Err(refusal) => Err(Error::from(refusal)),
+        }
     })?;
     linker.func_wrap("model", |store: Context<'_>, (): ()| {
         let model = store.data().services.model()?;

@@ -1,5 +1,7 @@
 //! One sandbox, and the calls of the contract.
 
+use std::collections::HashSet;
+
 use sandbar_core::{Code, Fault, Function, Kind};
 use wasmtime::Store;
 use wasmtime::component::{ComponentNamedList, ComponentType, Lift, Lower, TypedFunc};
@@ -61,6 +63,11 @@ impl<'p> Instance<'p> {
                 Code::BadOutput,
                 format!("it describes {} functions, the limit is {FUNCTIONS_MAX}", functions.len()),
             ));
+        }
+        let mut names = HashSet::new();
+        if let Some(twice) = functions.iter().find(|f| !names.insert(f.name.as_str())) {
+            let message = format!("it has two functions called `{}`; rename one", twice.name);
+            return Err(Fault::new(Code::Export, message));
         }
         let kind = |kind| match kind {
             WitKind::Scalar => Kind::Scalar,
@@ -140,6 +147,7 @@ impl<'p> Instance<'p> {
         let function = function.map_err(|error| {
             Fault::new(Code::Contract, format!("a function of its `{GUEST}` has another type: {error:#}"))
         })?;
+        self.store.data_mut().limiter.begin();
         function.call(&mut self.store, params).map_err(|error| {
             self.store.data_mut().flush_output();
             fault(self.store.data_mut(), error)

@@ -96,9 +96,14 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    /// The limit that was hit, if one was.
+    /// The limit that was hit, if one was since the batch or the group at hand began.
     pub(crate) fn exceeded(&mut self) -> Option<Fault> {
         self.exceeded.take()
+    }
+
+    /// Another batch or group begins: what was refused before and did no harm is no reason for what becomes of it.
+    pub(crate) fn begin(&mut self) {
+        self.exceeded = None;
     }
 }
 

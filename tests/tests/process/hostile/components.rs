@@ -88,6 +88,7 @@ const ATTACKS: &[(&str, Wat, Outcome)] = &[
     ("describe-unaligned",   Wat { describe: "i32.const 9", ..HONEST }, Job("bad-output", "")),
     ("describe-two-billion", Wat { describe: "(i32.store (i32.const 12) (i32.const 0x7fffffff)) i32.const 8", ..HONEST }, Job("bad-output", "")),
     ("describe-many",        Wat { describe: "(i32.store (i32.const 8) (i32.const 2048)) (i32.store (i32.const 12) (i32.const 2000)) i32.const 8", ..HONEST }, Job("bad-output", "2000 functions, the limit is 1024")),
+    ("describe-twice",       Wat { describe: "(i32.store (i32.const 8) (i32.const 2048)) (i32.store (i32.const 12) (i32.const 2)) i32.const 8", ..HONEST }, Job("export", "it has two functions called")),
     ("describe-memoryful",   Wat { memory: r#"(memory (export "memory") 1000)"#, describe: "(i32.store (i32.const 8) (i32.const 2048)) (i32.store (i32.const 12) (i32.const 1800000)) i32.const 8", ..HONEST }, Job("bad-output", "")),
     ("describe-long-name",   Wat { memory: r#"(memory (export "memory") 1000)"#, describe: "(i32.store (i32.const 68) (i32.const 60000000)) i32.const 8", ..HONEST }, Job("output-limit", "")),
     ("describe-bad-kind",    Wat { describe: "(i32.store8 (i32.const 72) (i32.const 9)) i32.const 8", ..HONEST }, Job("bad-output", "")),
