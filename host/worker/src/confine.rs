@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::AsRawFd;
 
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 use seccompiler::{
@@ -22,7 +23,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_epoll_wait,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_ftruncate,
     libc::SYS_futex,
@@ -38,7 +38,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_mremap,
     libc::SYS_munmap,
     libc::SYS_nanosleep,
-    libc::SYS_newfstatat,
     libc::SYS_poll,
     libc::SYS_pread64,
     libc::SYS_recvmsg,
@@ -49,7 +48,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sched_yield,
     libc::SYS_sendmsg,
     libc::SYS_sigaltstack,
-    libc::SYS_tgkill,
     libc::SYS_write,
 ];
 
@@ -57,9 +55,23 @@ const ALLOWED: &[libc::c_long] = &[
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 
 /// System calls of a worker with some values of one argument: the number of the argument, and the values.
-/// The allocator names memory that it maps.
-const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] =
-    &[(libc::SYS_ioctl, 1, &[PAGEMAP_SCAN]), (libc::SYS_prctl, 0, &[libc::PR_SET_VMA as u64])];
+/// The allocator names memory that it maps. A descriptor's owner would be signalled when there is something to read.
+const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] = &[
+    (
+        libc::SYS_fcntl,
+        1,
+        &[
+            libc::F_DUPFD_CLOEXEC as u64,
+            libc::F_GETFD as u64,
+            libc::F_SETFD as u64,
+            libc::F_GETFL as u64,
+            libc::F_ADD_SEALS as u64,
+            libc::F_GET_SEALS as u64,
+        ],
+    ),
+    (libc::SYS_ioctl, 1, &[PAGEMAP_SCAN]),
+    (libc::SYS_prctl, 0, &[libc::PR_SET_VMA as u64]),
+];
 
 /// Ends with the node; writes no files and no core; opens few files.
 pub(crate) fn limit_resources() -> io::Result<()> {
@@ -70,15 +82,27 @@ pub(crate) fn limit_resources() -> io::Result<()> {
     Ok(())
 }
 
+/// From here on what is written to standard error goes nowhere: it may be a terminal, or somebody's file.
+pub(crate) fn silence() -> io::Result<()> {
+    let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
+    // SAFETY: standard error is nobody's own descriptor; who writes to it by its number writes to the other file.
+    match unsafe { libc::dup2(nowhere.as_raw_fd(), libc::STDERR_FILENO) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 /// From here on any other system call, of any of its threads, kills this process.
 pub(crate) fn seccomp() -> io::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
-    for (call, argument, values) in ALLOWED_WITH {
+    // A thread may signal those of its own process, as it does to abort.
+    let own = [u64::from(std::process::id())];
+    for (call, argument, values) in ALLOWED_WITH.iter().copied().chain([(libc::SYS_tgkill, 0, &own[..])]) {
         let rule = |value: &u64| {
-            let equal = SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, *value)?;
+            let equal = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, *value)?;
             SeccompRule::new(vec![equal])
         };
-        rules.insert(*call, values.iter().map(rule).collect::<Result<_, _>>().map_err(io::Error::other)?);
+        rules.insert(call, values.iter().map(rule).collect::<Result<_, _>>().map_err(io::Error::other)?);
     }
     let arch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
     let filter =
@@ -108,11 +132,19 @@ mod tests {
         ("open a socket",     false, || drop(std::net::TcpListener::bind("127.0.0.1:0"))),
         ("start a process",   false, || drop(Command::new("/bin/true").status())),
         ("start a thread",    false, || drop(std::thread::Builder::new().spawn(|| ()))),
+        ("signal itself",     true,  || syscall(libc::SYS_tgkill, &[i64::from(std::process::id()), own_thread(), 0])),
+        ("signal a thread of another", false, || syscall(libc::SYS_tgkill, &[1, 1, 0])),
+        ("have another signalled", false, || syscall(libc::SYS_fcntl, &[0, i64::from(libc::F_SETOWN), 1])),
+        ("look at a file's length", false, || drop(std::fs::metadata("/etc/passwd"))),
         ("signal a process", false, || syscall(libc::SYS_kill, &[1, 0])),
         ("trace a process",  false, || syscall(libc::SYS_ptrace, &[16, 1, 0, 0])),
         ("outlive its parent", false, || syscall(libc::SYS_prctl, &[i64::from(libc::PR_SET_PDEATHSIG), 0, 0, 0, 0])),
         ("type into a terminal", false, || syscall(libc::SYS_ioctl, &[0, libc::TIOCSTI as i64, 0])),
     ];
+
+    fn own_thread() -> i64 {
+        rustix::thread::gettid().as_raw_nonzero().get().into()
+    }
 
     fn syscall(number: libc::c_long, arguments: &[i64]) {
         let argument = |at: usize| arguments.get(at).copied().unwrap_or_default();

@@ -15,6 +15,8 @@ const AT: usize = 4096;
 /// As much as a call may log: its limit counts more for a line than what it takes here.
 const BYTES_MAX: usize = LOG_BYTES_MAX as usize;
 const HEAD_BYTES: usize = 5;
+/// The level of an error.
+pub(crate) const ERROR: u8 = 3;
 /// Bytes of progress and journal together.
 pub(crate) const BYTES: usize = AT + BYTES_MAX;
 

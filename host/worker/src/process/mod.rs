@@ -47,6 +47,9 @@ pub fn run_worker(collectors: Collectors) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let _entered = runtime.enter();
     let engine = Engine::new(&limits).map_err(io::Error::other)?;
+    let journal = shared.progress.clone();
+    std::panic::set_hook(Box::new(move |panic| journal::append(&journal, journal::ERROR, &panic.to_string())));
+    confine::silence()?;
     confine::seccomp()?;
     socket::send(socket, socket::frame(&FromWorker::Ready, &mut frame)?, &[])?;
     let (programs, bindings) = (HashMap::new(), HashMap::new());
