@@ -13,6 +13,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use sandbar_core::{Code, ComponentId, Fault};
 use sandbar_store::Object;
 use sha2::{Digest, Sha256};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 use crate::confine;
@@ -22,6 +23,9 @@ pub const COMPILER_ARGUMENT: &str = "compiler";
 
 /// Largest component.
 const COMPONENT_BYTES_MAX: u64 = 256 << 20;
+/// Longest answer of the compiler, and the longest text of why it ended.
+const ANSWER_BYTES_MAX: u64 = 1 << 30;
+const WORDS_BYTES_MAX: u64 = 4 << 10;
 /// What a compiling process may use.
 const ADDRESS_SPACE_BYTES_MAX: u64 = 16 << 30;
 const CPU_SECONDS_MAX: u64 = 300;
@@ -82,7 +86,7 @@ impl Compiler {
     /// the cache takes no more of the component than its hash.
     pub async fn compile(&self, mut file: File) -> Result<Compiled, Fault> {
         let unreadable = |e: io::Error| Fault::new(Code::NotAComponent, format!("it can't be read: {e}"));
-        let id = hash(&mut file).map_err(unreadable)?;
+        let id = hash(&file).map_err(unreadable)?;
         if let Some(kept) = self.kept(id) {
             return kept;
         }
@@ -132,7 +136,7 @@ impl Compiler {
         let host = |e: io::Error| Fault::new(Code::Host, format!("the compiler can't be run: {e}"));
         let mut input = tempfile::tempfile().map_err(host)?;
         input.write_all(component).and_then(|()| input.rewind()).map_err(host)?;
-        let child = Command::new(&self.program)
+        let mut child = Command::new(&self.program)
             .arg(COMPILER_ARGUMENT)
             .env_clear()
             .stdin(Stdio::from(input))
@@ -141,18 +145,36 @@ impl Compiler {
             .kill_on_drop(true)
             .spawn()
             .map_err(host)?;
-        match tokio::time::timeout(WALL_TIME_MAX, child.wait_with_output()).await {
+        let (answer, words) = (child.stdout.take(), child.stderr.take());
+        // Who was taken over by its component may say anything, without end.
+        let output = async {
+            let all = tokio::try_join!(first_of(answer, ANSWER_BYTES_MAX + 1), first_of(words, WORDS_BYTES_MAX))?;
+            Ok((child.wait().await?, all))
+        };
+        match tokio::time::timeout(WALL_TIME_MAX, output).await {
             Err(_) => {
                 Err(Fault::new(Code::Compile, format!("it did not compile within {} s", WALL_TIME_MAX.as_secs())))
             }
             Ok(Err(e)) => Err(host(e)),
-            Ok(Ok(output)) if output.status.success() => Ok(output.stdout),
-            Ok(Ok(output)) => {
-                let words = String::from_utf8_lossy(&output.stderr);
-                Err(Fault::new(Code::Compile, format!("the compiler ended with {} ({})", output.status, words.trim())))
+            Ok(Ok((_, (answer, _)))) if answer.len() as u64 > ANSWER_BYTES_MAX => {
+                Err(Fault::new(Code::Compile, format!("its native code takes more than {ANSWER_BYTES_MAX} bytes")))
+            }
+            Ok(Ok((status, (answer, _)))) if status.success() => Ok(answer),
+            Ok(Ok((status, (_, words)))) => {
+                let words = String::from_utf8_lossy(&words);
+                Err(Fault::new(Code::Compile, format!("the compiler ended with {status} ({})", words.trim())))
             }
         }
     }
+}
+
+/// What a process writes, up to `most` bytes. It is told by its next write that no more is read.
+async fn first_of(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        from.take(most).read_to_end(&mut bytes).await?;
+    }
+    Ok(bytes)
 }
 
 fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -164,10 +186,10 @@ fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The SHA-256 of a file, from its start to its end.
-fn hash(file: &mut File) -> io::Result<ComponentId> {
+/// The SHA-256 of a file, of no more than a component may have, and a byte.
+fn hash(file: &File) -> io::Result<ComponentId> {
     let mut hasher = Sha256::new();
-    io::copy(file, &mut hasher)?;
+    io::copy(&mut file.take(COMPONENT_BYTES_MAX + 1), &mut hasher)?;
     Ok(ComponentId::from_digest(hasher.finalize().into()))
 }
 

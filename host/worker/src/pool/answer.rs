@@ -45,6 +45,9 @@ pub(super) fn unpack(
 /// An output, where its data ends, and the log behind.
 fn opened(slot: &Scratch, output: &Output, most: u64, log_bytes: u64) -> Result<(Buffer, usize, Vec<LogLine>), Fault> {
     let data = fetch(slot, output, most)?;
+    if log_bytes > LOG_SPACE_BYTES {
+        return Err(malformed(format!("its log takes {log_bytes} bytes, the limit is {LOG_SPACE_BYTES}")));
+    }
     let end = usize::try_from(log_bytes)
         .ok()
         .and_then(|log| data.len().checked_sub(log))
