@@ -2,7 +2,9 @@
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
 use sandbar_core::{Code, Function, Limits};
@@ -60,9 +62,7 @@ fn a_worker_that_dies_before_it_begins_a_call_is_not_replaced_for_ever() {
             (DOOMED, Code::WorkerLost, "4 workers died while they ran it; the last: exit status: 0"),
             (NEVER_READY, Code::Host, "a worker can't be started: exit status: 3 before it was ready"),
         ] {
-            let program = polite.lab.path("doomed");
-            std::fs::write(&program, script).unwrap();
-            std::fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+            let program = polite.script(script);
             let pool = Pool::start(PoolOptions { workers: 1, limits: Limits::default(), program });
             let binding = bind(&polite.compiled, 0);
             for _ in 0..2 {
@@ -75,9 +75,57 @@ fn a_worker_that_dies_before_it_begins_a_call_is_not_replaced_for_ever() {
     });
 }
 
+#[test]
+fn a_worker_that_can_not_be_started_leaves_its_calls_to_the_others() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let polite = Polite::new().await;
+        // The first to come is a worker.
+        let (first, worker) = (polite.lab.path("first"), host().with_file_name("host-worker"));
+        let script =
+            format!("#!/bin/sh\nmkdir {} 2> /dev/null && exec {} \"$@\"\nexit 3\n", first.display(), worker.display());
+        let pool = Pool::start(PoolOptions { workers: 2, limits: Limits::default(), program: polite.script(&script) });
+        let binding = bind(&polite.compiled, 0);
+        for call in 0..30 {
+            let called = pool.call(request(&binding, Work::Describe)).await;
+            assert!(called.result.is_ok(), "{call}: {called:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+}
+
+#[test]
+fn a_worker_that_does_not_read_is_noticed() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let limits = Limits { time_ms_max: 500, ..Limits::default() };
+        let polite = Polite::with(limits).await;
+        polite.answers("scalar_divides", 100).await;
+        let raw = File::open(component("tests/hostile/raw")).unwrap();
+        let raw = Arc::new(polite.compiler.compile(raw).await.unwrap());
+        let functions = polite.pool.call(request(&bind(&raw, 0), Work::Describe)).await.result.unwrap();
+        let functions = functions.product.into_functions().unwrap();
+        let endless = functions.iter().position(|f| f.name == "open-loops").unwrap();
+        // While the first is run, what the others are bound to is more than a socket holds.
+        let params =
+            |i: usize| if i == 0 { "{}".to_owned() } else { format!(r#"{{"{i}": "{}"}}"#, "x".repeat(60_000)) };
+        let bindings = (0..200).map(|i| {
+            let (compiled, function) = if i == 0 { (&raw, endless) } else { (&polite.compiled, 0) };
+            Binding::new(compiled.clone(), function as u32, params(i), limits, "f".to_owned()).unwrap()
+        });
+        let payload = Payload::Inline { header: [].into(), body: [].into() };
+        let calls = bindings.map(|binding| polite.pool.call(request(&binding, Work::Process(payload.clone()))));
+        let called = futures::future::join_all(calls).await;
+        let codes: Vec<_> = called.into_iter().map(|called| called.result.unwrap_err().code).collect();
+        assert_eq!(codes[0], Code::TimeOut);
+        assert!(codes[1..].iter().all(|code| *code == Code::Refused), "{codes:?}");
+    });
+}
+
 /// One worker, and a component to call.
 struct Polite {
     lab: Lab,
+    compiler: Compiler,
     pool: Pool,
     compiled: Arc<Compiled>,
     functions: Vec<Function>,
@@ -85,14 +133,26 @@ struct Polite {
 
 impl Polite {
     async fn new() -> Polite {
+        Polite::with(Limits::default()).await
+    }
+
+    async fn with(limits: Limits) -> Polite {
         let (lab, program) = (Lab::new(), host().with_file_name("host-worker"));
         let compiler = Compiler::new(lab.path("compiled"), program.clone());
         let component = File::open(component("tests/hostile/polite")).unwrap();
         let compiled = Arc::new(compiler.compile(component).await.unwrap());
-        let pool = Pool::start(PoolOptions { workers: 1, limits: Limits::default(), program });
+        let pool = Pool::start(PoolOptions { workers: 1, limits, program });
         let described = pool.call(request(&bind(&compiled, 0), Work::Describe)).await;
         let functions = described.result.unwrap().product.into_functions().unwrap();
-        Polite { lab, pool, compiled, functions }
+        Polite { lab, compiler, pool, compiled, functions }
+    }
+
+    /// A program for workers.
+    fn script(&self, text: &str) -> PathBuf {
+        let program = self.lab.path("program");
+        std::fs::write(&program, text).unwrap();
+        std::fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+        program
     }
 
     /// What comes of calls of a function on one row that are asked for at once, as it comes.

@@ -11,7 +11,7 @@ use sandbar_core::{Code, Fault, LOG_BYTES_MAX};
 use serde::{Serialize, Serializer};
 
 use super::answer::unpack;
-use super::link::{Link, SLOTS};
+use super::link::{Link, SLOTS, steps};
 use super::queue::Seat;
 use super::{Answers, Called, Item, LogLine, Losses, Memory, PoolOptions, Request};
 use crate::protocol::{CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output, Payload, TURN, ToWorker, Work};
@@ -77,6 +77,10 @@ pub(super) async fn drive(index: usize, options: PoolOptions, queue: Seat, memor
             Err(e) => {
                 failures += 1;
                 if failures >= STARTS_MAX {
+                    // Another worker may do: what keeps this one from starting is perhaps that there are many.
+                    if driver.queue.leave() {
+                        return;
+                    }
                     driver.refuse_all(&format!("a worker can't be started: {e}")).await;
                     return;
                 }
@@ -106,7 +110,7 @@ impl Driver {
         let mut watch = Watch::new();
         let mut tick = tokio::time::interval(TICK_MAX);
         loop {
-            self.fill(link).await?;
+            self.fill_in_time(link).await?;
             if self.sent.is_empty() {
                 if !self.queue.has_some().await {
                     return Ok(());
@@ -124,11 +128,12 @@ impl Driver {
                     FromWorker::Ready => return Err(io::Error::other("it is ready a second time").into()),
                 },
                 _ = tick.tick() => {
-                    let (said, ..) = link.progress();
+                    let (said, _, steps) = link.progress();
                     let at_hand = self.item(self.at_hand(said));
                     let limit = at_hand.map_or(0, |item| item.request.binding.limits.time_ms_max);
                     let limit = Duration::from_millis(limit);
-                    if watch.is_over(link, limit) {
+                    let due = self.sent.iter().flat_map(|sent| &sent.items).map(|item| item.request.work.steps()).sum();
+                    if watch.is_over(steps, due, limit) {
                         return Err(End::Deadline);
                     }
                     tick.reset_after((limit / TICKS_A_LIMIT).clamp(TICK_MIN, TICK_MAX));
@@ -142,6 +147,20 @@ impl Driver {
     fn depth(&self) -> usize {
         let share = self.queue.len() / self.options.workers.max(1);
         share.clamp(1, if self.long { 1 } else { 2 * self.calls_max })
+    }
+
+    /// Fills, unless the worker has stopped reading: nothing has moved for as long as any call may take.
+    async fn fill_in_time(&mut self, link: &mut Link) -> Result<(), End> {
+        let limit = Duration::from_millis(self.options.limits.time_ms_max);
+        let (progress, mut watch) = (link.progress_memory(), Watch::new());
+        let mut fill = std::pin::pin!(self.fill(link));
+        loop {
+            match tokio::time::timeout(TICK_MAX, &mut fill).await {
+                Ok(filled) => return filled,
+                Err(_) if watch.is_over(steps(&progress), u64::MAX, limit) => return Err(End::Deadline),
+                Err(_) => {}
+            }
+        }
     }
 
     async fn fill(&mut self, link: &mut Link) -> Result<(), End> {
@@ -211,7 +230,13 @@ impl Driver {
         let mut answers = Answers::with_capacity(done.len());
         // In this order no call is drawn for which there is no answer.
         for (done, mut item) in done.into_iter().zip(items.by_ref()) {
-            let taken = if let Output::Slot(bytes) = done.output { bytes as usize } else { 0 };
+            // Of a call that failed nobody says what it had collected.
+            let failed = done.result.is_err() && matches!(item.request.work, Work::Collect(..));
+            let taken = match done.output {
+                _ if failed => usize::MAX,
+                Output::Slot(bytes) => bytes as usize,
+                Output::Inline(_) => 0,
+            };
             let lost = item.losses.take().map(|losses| *losses).unwrap_or_default();
             let Request { work, binding, .. } = &item.request;
             let mut called = unpack(work, &binding.limits, link.slot(slot), done, lost.groups);
@@ -306,18 +331,22 @@ impl Losses {
 /// Notices when nothing has moved for too long.
 struct Watch {
     steps: Option<u64>,
+    /// How often it has moved.
+    moves: u64,
     since: Instant,
 }
 
 impl Watch {
     fn new() -> Self {
-        Watch { steps: None, since: Instant::now() }
+        Watch { steps: None, moves: 0, since: Instant::now() }
     }
 
-    fn is_over(&mut self, link: &Link, limit: Duration) -> bool {
-        let (_, _, steps) = link.progress();
-        if self.steps != Some(steps) {
+    /// Whether `steps`, which the worker counts and may count as it likes, have not moved for `limit`. They move `due`
+    /// times at most.
+    fn is_over(&mut self, steps: u64, due: u64, limit: Duration) -> bool {
+        if self.steps != Some(steps) && self.moves <= due {
             self.steps = Some(steps);
+            self.moves += 1;
             self.since = Instant::now();
         }
         self.since.elapsed() > limit
@@ -344,6 +373,18 @@ impl Work {
         }
     }
 
+    /// How often a worker that runs it says that it goes on: once, and for each batch or group.
+    fn steps(&self) -> u64 {
+        1 + match self {
+            Work::Describe => 0,
+            Work::Fit(_, groups) | Work::Predict(_, groups) => u64::from(groups.count),
+            Work::Process(payload) | Work::Collect(payload, _) => match payload {
+                Payload::Inline { .. } => 1,
+                Payload::File { batches, .. } => batches.len() as u64,
+            },
+        }
+    }
+
     fn payload(&self) -> Option<&Payload> {
         match self {
             Work::Describe => None,
@@ -358,6 +399,20 @@ impl Work {
 mod tests {
     use super::*;
     use crate::protocol::Groups;
+
+    #[test]
+    fn a_worker_that_counts_and_does_nothing_is_over() {
+        let moment = Duration::from_millis(3);
+        let mut honest = Watch::new();
+        let mut lying = Watch::new();
+        for steps in 0..20 {
+            std::thread::sleep(2 * moment);
+            assert!(!honest.is_over(steps, 30, moment), "{steps}");
+            assert_eq!(lying.is_over(steps, 9, moment), steps > 9, "{steps}");
+        }
+        std::thread::sleep(2 * moment);
+        assert!(honest.is_over(19, 30, moment));
+    }
 
     #[test]
     fn no_group_is_left_out_twice() {

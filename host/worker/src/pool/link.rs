@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ const SLOT_KEPT_BYTES: usize = 16 << 20;
 pub(super) struct Link {
     child: Option<Child>,
     socket: AsyncFd<OwnedFd>,
-    progress: Scratch,
+    progress: Arc<Scratch>,
     slots: Vec<Scratch>,
     /// The last messages that were received and sent.
     received: Vec<u8>,
@@ -46,7 +47,7 @@ impl Link {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let progress = Scratch::new(journal::BYTES)?;
+        let progress = Arc::new(Scratch::new(journal::BYTES)?);
         let slot_bytes = collected_bytes_max(&options.limits).saturating_add(LOG_SPACE_BYTES);
         let slots = (0..SLOTS).map(|_| Scratch::new(slot_bytes as usize)).collect::<io::Result<Vec<_>>>()?;
         let child = Command::new(&options.program)
@@ -155,6 +156,11 @@ impl Link {
         (read(progress::CALL), group, read(progress::STEPS))
     }
 
+    /// Where it says so.
+    pub(super) fn progress_memory(&self) -> Arc<Scratch> {
+        self.progress.clone()
+    }
+
     /// What the call or the group at hand has logged.
     pub(super) fn journal(&self) -> Vec<LogLine> {
         journal::read(&self.progress).into_iter().map(LogLine::from).collect()
@@ -172,6 +178,11 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// How many calls, batches and groups the worker says that it has begun.
+pub(super) fn steps(progress: &Scratch) -> u64 {
+    progress.atomic(progress::STEPS).load(Relaxed)
 }
 
 /// Tokio's handle of a socket. Whoever is interested in writing is woken whenever the other side reads.

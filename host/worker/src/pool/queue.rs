@@ -19,18 +19,36 @@ pub(super) struct Queue {
 pub(super) struct Gone;
 
 /// What a driver has a queue by.
-pub(super) struct Seat(Arc<Queue>);
+pub(super) struct Seat {
+    queue: Arc<Queue>,
+    left: bool,
+}
+
+impl Seat {
+    /// Leaves what waits to the other drivers. Says whether there are any.
+    pub(super) fn leave(&mut self) -> bool {
+        let mut state = self.queue.lock();
+        if !self.left && state.drivers > 1 {
+            state.drivers -= 1;
+            self.left = true;
+        }
+        self.left
+    }
+}
 
 impl Deref for Seat {
     type Target = Queue;
 
     fn deref(&self) -> &Queue {
-        &self.0
+        &self.queue
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        if self.left {
+            return;
+        }
         let mut state = self.lock();
         state.drivers -= 1;
         // Nobody will take them: whoever waits for them is told by their end.
@@ -54,7 +72,7 @@ impl Queue {
     /// A place for a driver.
     pub(super) fn seat(self: &Arc<Queue>) -> Seat {
         self.lock().drivers += 1;
-        Seat(self.clone())
+        Seat { queue: self.clone(), left: false }
     }
 
     /// Puts an item behind the others, unless no driver is left.
