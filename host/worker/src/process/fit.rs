@@ -14,7 +14,7 @@ use sandbar_store::Scratch;
 use super::Binding;
 use super::call::lock;
 use super::input::CallInput;
-use super::outcome::Outcome;
+use super::outcome::{Outcome, shortened};
 use crate::journal;
 use crate::protocol::{Call, Groups, progress};
 
@@ -27,6 +27,8 @@ const TARGET_BYTES: usize = 8;
 const OFFSET_BYTES: usize = 8;
 /// What a row of the results takes besides its model.
 const ROW_BYTES: usize = 64;
+/// The models of a call stand in one column, whose offsets are of 32 bits.
+const RESULTS_BYTES_MAX: u64 = i32::MAX as u64;
 
 pub(super) struct Job<'a> {
     pub groups: &'a Groups,
@@ -85,7 +87,8 @@ fn drive(
             (Err(fault), None) if feed.settled == before => return Err(fault),
             (Err(_), None) => {}
         }
-        if feed.is_done() {
+        // What is settled by now is kept, whatever became of the sandbox.
+        if feed.is_done() || feed.is_full() {
             return Ok(());
         }
     }
@@ -109,7 +112,10 @@ struct Feed {
     extra: Extra,
     /// Bytes of the results so far.
     held_bytes: u64,
-    output_bytes_max: u64,
+    /// Bytes that they may take.
+    results_bytes_max: u64,
+    /// Whether a group is left for another call, since its model did not fit beside the others.
+    has_left_one: bool,
     model_bytes_max: u64,
     progress: Arc<Scratch>,
     results: Results,
@@ -144,7 +150,8 @@ impl Feed {
             at: job.groups.clone(),
             extra,
             held_bytes: 0,
-            output_bytes_max: limits.output_bytes_max,
+            results_bytes_max: limits.output_bytes_max.min(RESULTS_BYTES_MAX),
+            has_left_one: false,
             model_bytes_max: limits.model_bytes_max,
             progress,
             groups,
@@ -160,7 +167,7 @@ impl Feed {
     /// into another call. How many groups share a call is the host's choice, so
     /// that a group is never refused for what its neighbours take.
     fn is_full(&self) -> bool {
-        self.held_bytes > self.output_bytes_max / 2
+        self.current.is_none() && (self.has_left_one || self.held_bytes > self.results_bytes_max / 2)
     }
 
     fn advance(&mut self) -> Option<GroupAt> {
@@ -188,8 +195,18 @@ impl Feed {
 
     fn settle_failed(&mut self, fault: &Fault) {
         if let Some(group) = self.current {
-            self.results.failed(group, fault);
+            let fault = shortened(fault.clone());
+            self.held_bytes += (fault.message.len() + ROW_BYTES) as u64;
+            self.results.failed(group, &fault);
             self.settle();
+        }
+    }
+
+    /// Leaves the group at hand for another call.
+    fn leave(&mut self) {
+        if let Some(group) = self.current.take() {
+            self.next = group;
+            self.has_left_one = true;
         }
     }
 
@@ -235,22 +252,27 @@ impl Feed {
         let targets = targets[starts[group]..starts[group] + due].iter().map(|target| f64::from_le_bytes(*target));
         match Scores::of(targets, &predictions) {
             Ok(scores) => {
-                self.held_bytes += (params.len() + model.len() + ROW_BYTES) as u64;
-                if self.held_bytes > self.output_bytes_max {
+                let bytes = (params.len() + model.len() + ROW_BYTES) as u64;
+                if bytes > self.results_bytes_max {
                     let message = format!(
-                        "its model makes {} bytes of output, the limit is {} (output_bytes_max)",
-                        self.held_bytes, self.output_bytes_max
+                        "its model makes {bytes} bytes of output, the limit is {} (output_bytes_max)",
+                        self.results_bytes_max
                     );
                     return Err(Refusal { code: Code::OutputLimit, message });
                 }
+                if self.held_bytes + bytes > self.results_bytes_max {
+                    self.leave();
+                    return Ok(());
+                }
+                self.held_bytes += bytes;
                 self.results.fitted(group, &scores, params, model);
+                self.settle();
             }
-            Err(wrong) => self.results.failed(
-                group,
-                &Fault::new(Code::BadOutput, format!("its model predicts NaN or infinity for {wrong} of {due} rows")),
-            ),
+            Err(wrong) => {
+                let message = format!("its model predicts NaN or infinity for {wrong} of {due} rows");
+                self.settle_failed(&Fault::new(Code::BadOutput, message));
+            }
         }
-        self.settle();
         Ok(())
     }
 
@@ -497,7 +519,7 @@ impl Services for FeedServices {
     fn failed(&mut self, message: &str) -> Result<(), Refusal> {
         let mut feed = lock(&self.feed);
         feed.at_hand()?;
-        feed.settle_failed(&Fault::new(Code::Refused, message.chars().take(1000).collect::<String>()));
+        feed.settle_failed(&Fault::new(Code::Refused, message));
         Ok(())
     }
 }

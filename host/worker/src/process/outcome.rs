@@ -100,7 +100,7 @@ impl Outcome {
     }
 
     /// Appends a batch. Its buffers go to ascending multiples of 64 bytes, as its
-    /// header should say; who reads it checks that.
+    /// header should say: who reads it checks that they do not overlap.
     pub(crate) fn batch(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
         let body: u64 = buffers.iter().map(|b| b.len().next_multiple_of(ALIGNMENT) as u64).sum();
         let more = (BATCH_PREFIX_BYTES + header.len().next_multiple_of(ALIGNMENT)) as u64 + body;
@@ -191,7 +191,7 @@ fn over_slot(bytes: usize) -> Refusal {
 }
 
 /// A guest chooses the words of its errors; it does not choose how many.
-fn shortened(mut fault: Fault) -> Fault {
+pub(super) fn shortened(mut fault: Fault) -> Fault {
     if let Some((end, _)) = fault.message.char_indices().nth(MESSAGE_CHARS_MAX) {
         fault.message.truncate(end);
         fault.message.push('…');

@@ -23,6 +23,8 @@ enum Does {
     Scalar(fn(&[u8])),
     /// A trainer, while it fits.
     Fit(fn()),
+    /// A trainer, when it gives up fitting.
+    GiveUp(fn() -> String),
     /// A trainer, while it predicts.
     Predict(fn()),
     /// A trainer, when it is chosen.
@@ -50,7 +52,7 @@ impl Guest for Component {
                 Does::Process(_) => (Kind::Batch, &[][..]),
                 Does::Scalar(_) => (Kind::Scalar, &batches::ONE_NUMBER[..]),
                 Does::Described(schema) => (Kind::Batch, schema),
-                Does::Fit(_) | Does::Predict(_) | Does::Open(_) => (Kind::Trainer, &[][..]),
+                Does::Fit(_) | Does::GiveUp(_) | Does::Predict(_) | Does::Open(_) => (Kind::Trainer, &[][..]),
             };
             Function { name: name.into(), kind, arguments: arguments.into(), returns: Vec::new(), about: String::new() }
         };
@@ -77,6 +79,7 @@ impl Guest for Component {
     fn fit(_header: Vec<u8>) -> Result<(), String> {
         match opened() {
             Does::Fit(attack) => attack(),
+            Does::GiveUp(why) => return Err(why()),
             _ => trainers::honest_fit(),
         }
         Ok(())

@@ -72,6 +72,35 @@ pub const ATTACKS: &[Attack] = &[
     ("predicted-while-fitting", Does::Fit(|| each(|g| groups::predicted(&repeated(0.0, g.test_rows))))),
     ("long-excuse", Does::Fit(|| each(|_| groups::failed(&"because ".repeat(1 << 20))))),
     (
+        "long-excuse-for-all",
+        Does::GiveUp(|| {
+            skip();
+            "because ".repeat(1 << 20)
+        }),
+    ),
+    (
+        "greedy-before-the-trap",
+        Does::Fit(|| {
+            each(|group| {
+                if is_chosen(&group) {
+                    std::process::abort()
+                }
+                assert_eq!(core::arch::wasm32::memory_grow::<0>(60_000), usize::MAX);
+                settle(&group)
+            })
+        }),
+    ),
+    (
+        "models-side-by-side",
+        Does::Fit(|| {
+            let mut large = true;
+            each(|group| {
+                large = !large;
+                groups::fitted(&vec![1; if large { 1 << 20 } else { 600 << 10 }], "{}", &repeated(0.0, group.test_rows))
+            })
+        }),
+    ),
+    (
         "excuse-with-escapes",
         Does::Fit(|| each(|_| groups::failed("\x1b[2J\x1b]0;owned\x07\r\nfine: all groups fitted"))),
     ),

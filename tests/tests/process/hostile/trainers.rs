@@ -28,6 +28,7 @@ const ATTACKS: &[(&str, Outcome)] = &[
     ("model-while-fitting",     Groups("bad-request", "no stored models")),
     ("predicted-while-fitting", Groups("bad-request", "fits, it does not predict")),
     ("long-excuse",             Groups("refused", "because because")),
+    ("long-excuse-for-all",     Groups("refused", "because because")),
     ("excuse-with-escapes",     Groups("refused", "fine: all groups fitted")),
     ("open-refuses",            Groups("refused", "not today")),
     ("open-refuses-at-length",  Groups("refused", "not today")),
@@ -49,6 +50,7 @@ const ATTACKS_AMONG_MANY: &[(&str, Outcome)] = &[
     ("honest",               Harmless),
     ("trap-in-some-groups",  SomeGroups("trap", "unreachable")),
     ("trap-in-one-group",    SomeGroups("trap", "unreachable")),
+    ("greedy-before-the-trap", SomeGroups("trap", "unreachable")),
     ("loop-in-one-group",    SomeGroups("time-out", "300 ms")),
     ("settle-one",           SomeGroups("bad-output", "returned before all groups were settled")),
 ];
@@ -59,6 +61,16 @@ fn one_group_among_many() {
     let range = Range::new(1_500, 10);
     let raw = component("tests/hostile/raw");
     ATTACKS_AMONG_MANY.iter().for_each(|(name, outcome)| range.attack(&raw, name, As::Model, *outcome));
+}
+
+/// A model that does not fit beside those before it goes into another call.
+#[test]
+fn models_are_not_refused_for_their_neighbours() {
+    let range = Range::new(6, 10);
+    let raw = component("tests/hostile/raw");
+    range.attack(&raw, "models-side-by-side", As::Model, Harmless);
+    let limits = "limits={ output_bytes_max = 1500000, model_bytes_max = 1048576 }";
+    range.lab().host(&["submit", "attack.toml", "--output", "attack.parquet", "--set", limits]).expect_code(0);
 }
 
 /// Attacks of models that were trained without one: what `host predict` must say.
