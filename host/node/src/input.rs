@@ -145,6 +145,7 @@ impl UnitInput {
             table_at: table_at as u64,
             extra_at: targets_at as u64,
             extra_bytes: target_bytes as u64,
+            first: 0,
             without: BTreeSet::new(),
         };
         Ok((payload, groups))
@@ -198,6 +199,7 @@ pub(crate) fn of_models(
         table_at: table_at as u64,
         extra_at: extra_at as u64,
         extra_bytes: extra.len() as u64,
+        first: 0,
         without: BTreeSet::new(),
     };
     Ok((payload, groups))

@@ -100,6 +100,21 @@ impl Fitted {
         Ok(settled)
     }
 
+    /// How many models there are.
+    pub(crate) fn models(&self) -> u64 {
+        self.rows.iter().flatten().count() as u64
+    }
+
+    /// Takes the results of other groups in.
+    pub(crate) fn join(&mut self, other: Fitted) {
+        let before = self.batches.len();
+        self.batches.extend(other.batches);
+        for (own, row) in self.rows.iter_mut().zip(other.rows) {
+            *own = row.map(|(batch, row)| (before + batch, row)).or(*own);
+        }
+        self.faults.extend(other.faults);
+    }
+
     fn score(&self, group: usize, metric: Metric) -> Option<f64> {
         let (batch, row) = self.rows[group]?;
         let batch = &self.batches[batch];

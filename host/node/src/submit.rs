@@ -11,7 +11,9 @@ use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Blame, Code, Fault, Kind, Seed};
-use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit};
+use sandbar_dataset::{
+    Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit, UnitShape,
+};
 use sandbar_worker::{Binding, Groups, Payload, Request, Work};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
@@ -368,23 +370,60 @@ async fn train_unit(
         return Ok((unit, None, failures));
     }
     let (payload, groups) = memory.lend(&unit.groups)?;
-    let calls = running.models.iter().map(|binding| fit(running, binding, &payload, groups.clone()));
+    let shares = shares(unit.shape);
+    let calls = running.models.iter().map(|binding| fit(running, binding, &payload, &groups, shares));
     let fitted: Vec<Fitted> = futures::future::try_join_all(calls).await?;
     let failures = results::failures(&unit, &running.labels, &fitted);
     let any = fitted.iter().any(|f| f.faults.len() < unit.groups.len());
     let rows = any.then(|| results::rows(&unit, &running.labels, &fitted, running.metric)).transpose()?;
-    running.progress.models.fetch_add(rows.as_ref().map_or(0, |r| r.num_rows() as u64), Relaxed);
     Ok((unit, rows, failures))
 }
 
-/// Fits all groups of a unit with one model, in as many calls as its output takes.
+/// Groups of few rows may take long each: up to so many, of so many rows at the mean, go to several workers.
+const SHARED_GROUPS_MAX: usize = 4096;
+const SHARED_ROWS_MAX: usize = 1024;
+/// Bytes that their calls may read together, each of which reads all of the unit, and how many there are at most.
+const SHARED_BYTES_MAX: usize = 16 << 20;
+const SHARES_MAX: usize = 64;
+
+/// Into how many calls the groups of a unit go, for each model: a function of the data alone, as which groups share a
+/// sandbox may show in the models of a trainer that keeps something from one to the next.
+fn shares(shape: UnitShape) -> usize {
+    if shape.groups > SHARED_GROUPS_MAX || shape.rows > SHARED_ROWS_MAX.saturating_mul(shape.groups) {
+        return 1;
+    }
+    let bytes = shape.rows.saturating_mul(shape.columns).saturating_mul(size_of::<f64>()).max(1);
+    (SHARED_BYTES_MAX / bytes).clamp(1, SHARES_MAX.min(shape.groups.max(1)))
+}
+
+/// Fits all groups of a unit with one model, in so many calls side by side.
 async fn fit(
     running: &Running,
     binding: &Arc<Binding>,
     payload: &Payload,
-    mut groups: Groups,
+    groups: &Groups,
+    shares: usize,
 ) -> Result<Fitted, NodeError> {
-    let mut fitted = Fitted::new(groups.count as usize);
+    let count = groups.count as usize;
+    let bounds = |share: usize| (share * count / shares) as u32;
+    let calls = (0..shares).map(|share| {
+        let groups = Groups { first: bounds(share), count: bounds(share + 1), ..groups.clone() };
+        fit_share(running, binding, payload, groups, count)
+    });
+    let mut fitted = Fitted::new(count);
+    futures::future::try_join_all(calls).await?.into_iter().for_each(|share| fitted.join(share));
+    Ok(fitted)
+}
+
+/// Fits some of the `all` groups of a unit, in as many calls as their output takes.
+async fn fit_share(
+    running: &Running,
+    binding: &Arc<Binding>,
+    payload: &Payload,
+    mut groups: Groups,
+    all: usize,
+) -> Result<Fitted, NodeError> {
+    let mut fitted = Fitted::new(all);
     loop {
         let work = Work::Fit(payload.clone(), groups.clone().into());
         let called = running.steps.pool.call(Request { binding: binding.clone(), seed: running.seed, work }).await;
@@ -393,17 +432,19 @@ async fn fit(
             Ok(completed) => completed,
             Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
             Err(fault) => {
-                let rest = (0..groups.count).filter(|g| !groups.without.contains(g));
+                let rest = (groups.first..groups.count).filter(|g| !groups.without.contains(g));
                 fitted.faults.extend(rest.map(|g| (g, fault.clone())));
                 return Ok(fitted);
             }
         };
+        let models = fitted.models();
         let mut settled = fitted.add(&completed.product.into_batches()?)?;
         settled.extend(completed.lost_groups.iter().map(|(g, _)| *g));
         fitted.faults.extend(completed.lost_groups);
         let before = groups.without.len();
         groups.without.extend(settled);
-        if groups.without.len() >= groups.count as usize || groups.without.len() == before {
+        running.progress.models.fetch_add(fitted.models() - models, Relaxed);
+        if groups.without.len() >= (groups.count - groups.first) as usize || groups.without.len() == before {
             return Ok(fitted);
         }
     }
@@ -476,4 +517,27 @@ fn key_schema(train: &TrainSpec, schema: &SchemaRef) -> SchemaRef {
 
 pub(crate) fn own_peak_memory_bytes() -> u64 {
     sandbar_worker::peak_memory_bytes(std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_groups_go_to_several_workers_and_large_ones_or_many_do_not() {
+        for (groups, rows, columns, expected) in [
+            (0, 0, 2, 1),
+            (1, 10, 2, 1),
+            (24, 240, 3, 24),
+            (1000, 100_000, 2, 10),
+            (1000, 10_000, 2, 64),
+            (4096, 400_000, 2, 2),
+            // Many: each takes no time. Large: each call would read all of them.
+            (17_500, 175_000, 3, 1),
+            (20, 500_000, 2, 1),
+        ] {
+            let shape = UnitShape { groups, columns, rows, test_rows: 0 };
+            assert_eq!(shares(shape), expected, "{shape:?}");
+        }
+    }
 }

@@ -105,8 +105,10 @@ pub(crate) fn collected_bytes_max(limits: &Limits) -> u64 {
 /// The groups of a training or prediction call, and where they are in its input file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Groups {
-    /// Number of groups.
+    /// Number of groups, those before the first included.
     pub count: u32,
+    /// The first that is to be run.
+    pub first: u32,
     /// Where their table starts: for each group 24 bytes, little-endian: first
     /// row, training rows, test rows, zero (u32 each), seed (u64).
     pub table_at: u64,

@@ -369,7 +369,9 @@ impl Work {
     fn leave_out(&mut self, group: u32) -> bool {
         match self {
             Work::Describe | Work::Process(_) | Work::Collect(..) => false,
-            Work::Fit(_, groups) | Work::Predict(_, groups) => group < groups.count && groups.without.insert(group),
+            Work::Fit(_, groups) | Work::Predict(_, groups) => {
+                (groups.first..groups.count).contains(&group) && groups.without.insert(group)
+            }
         }
     }
 
@@ -377,7 +379,7 @@ impl Work {
     fn steps(&self) -> u64 {
         1 + match self {
             Work::Describe => 0,
-            Work::Fit(_, groups) | Work::Predict(_, groups) => u64::from(groups.count),
+            Work::Fit(_, groups) | Work::Predict(_, groups) => u64::from(groups.count.saturating_sub(groups.first)),
             Work::Process(payload) | Work::Collect(payload, _) => match payload {
                 Payload::Inline { .. } => 1,
                 Payload::File { batches, .. } => batches.len() as u64,
@@ -417,7 +419,7 @@ mod tests {
     #[test]
     fn no_group_is_left_out_twice() {
         let payload = || Payload::Inline { header: [].into(), body: [].into() };
-        let groups = || Box::new(Groups { count: 3, ..Groups::default() });
+        let groups = || Box::new(Groups { count: 3, first: 0, ..Groups::default() });
         let mut fit = Work::Fit(payload(), groups());
         let claims = [(2, true), (2, false), (0, true), (3, false), (u32::MAX, false), (1, true), (1, false)];
         for (group, expected) in claims {

@@ -143,7 +143,7 @@ impl Feed {
         let extra = if job.predict { Extra::models(extra, groups.len())? } else { Extra::targets(extra, &groups)? };
         Ok(Feed {
             results: Results::new(job.predict),
-            next: 0,
+            next: job.groups.first as usize,
             current: None,
             settled: 0,
             input: input.clone(),
