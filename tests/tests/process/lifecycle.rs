@@ -177,6 +177,40 @@ fn stored_models_predict_as_they_were_scored() {
     }
 }
 
+/// Trains a mean-like line for each key of `rows`, and predicts for `others`: which of their rows have a model.
+#[track_caller]
+fn found(rows: &str, others: &str) -> Vec<bool> {
+    let lab = Lab::new();
+    let trainers = component("udfs/models");
+    lab.write(
+        "job.toml",
+        format!(
+            "[input]\npaths = [\"rows.csv\"]\n[train]\ngroup_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\nmin_rows = 1\n\
+             models = [{{ udf = \"{}#linear\" }}]\n[output]\npath = \"m.parquet\"\n",
+            trainers.display()
+        ),
+    );
+    let table = |keys: &str| format!("k,x,y\n{}", keys.split(' ').map(|k| format!("{k},1,2\n")).collect::<String>());
+    lab.write("rows.csv", table(rows));
+    lab.write("others.csv", table(others));
+    lab.host(&["submit", "job.toml"]).expect_code(0);
+    lab.host(&["predict", "m.parquet", "--input", "others.csv", "--output", "p.parquet"]).expect_code(0);
+    sandbar_tests::column_of_numbers(&lab.path("p.parquet"), "prediction").iter().map(Option::is_some).collect()
+}
+
+#[test]
+fn rows_find_the_models_of_their_own_key() {
+    for (rows, others, expected) in [
+        ("1 2 ", "1 2 ", &[true, true, true][..]),
+        ("1 2 ", "1 abc zone-1 99999999999999999999", &[true, false, false, false]),
+        ("1 2 ", "1.0 1.7 2.9 NaN", &[true, false, false, false]),
+        ("0.0 1.5", "-0.0 1.5 1.25", &[true, true, false]),
+        ("2024-05-01T10:00:00 2024-05-01T11:00:00", "2024-05-01T11:00:00 2024-05-01T12:00:00", &[true, false]),
+    ] {
+        assert_eq!(found(rows, others), expected, "{rows}; {others}");
+    }
+}
+
 #[test]
 fn the_same_models_whatever_the_number_of_workers() {
     let lab = Lab::new();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, StringArray};
+use arrow_array::{Array, ArrayRef, BinaryArray, BooleanArray, RecordBatch, StringArray};
 use arrow_row::{RowConverter, SortField};
 use arrow_schema::DataType;
 use futures::TryStreamExt;
@@ -156,6 +156,7 @@ impl Models {
     pub(super) fn assign(&self, batch: &RecordBatch, file: &str) -> Result<Assigned, Fault> {
         let mut types = self.keys.iter();
         let mut keys: Vec<ArrayRef> = Vec::new();
+        let mut same: Vec<BooleanArray> = Vec::new();
         if self.job.train.per_file {
             types.next();
             let name = self.file.as_deref().unwrap_or(file);
@@ -165,7 +166,10 @@ impl Models {
             let missing =
                 || Fault::new(Code::Columns, format!("the models are by `{name}`, which the input does not have"));
             let column = batch.column_by_name(name).ok_or_else(missing)?;
-            keys.push(as_key(column, data_type).map_err(|e| Fault::new(Code::Columns, format!("key `{name}`: {e}")))?);
+            let (key, kept) =
+                as_key(column, data_type).map_err(|e| Fault::new(Code::Columns, format!("key `{name}`: {e}")))?;
+            keys.push(key);
+            same.push(kept);
         }
         if self.stored.is_empty() {
             return Ok(vec![(None, (0..batch.num_rows() as u32).collect())]);
@@ -174,7 +178,8 @@ impl Models {
         let mut places: HashMap<Option<u32>, usize> = HashMap::new();
         let mut out: Assigned = Vec::new();
         for row in 0..batch.num_rows() {
-            let model = self.by_key.get(rows.row(row).as_ref()).copied();
+            let is_key = same.iter().all(|same| same.value(row));
+            let model = self.by_key.get(rows.row(row).as_ref()).filter(|_| is_key).copied();
             let place = *places.entry(model).or_insert_with(|| {
                 out.push((model, Vec::new()));
                 out.len() - 1
