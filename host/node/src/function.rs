@@ -9,6 +9,7 @@ use sandbar_core::{Code, Fault, Function, Kind, Limits};
 use sandbar_worker::{Binding, Compiled, Request, Work};
 use serde::Serialize;
 
+use crate::submit::Origin;
 use crate::{Node, NodeError, build_crate};
 
 /// A component with its functions.
@@ -56,6 +57,29 @@ impl Components {
             serde_json::to_string(params).map_err(|e| NodeError::Job(format!("the parameters of `{udf}`: {e}")))?;
         let binding = Binding::new(component.compiled.clone(), index as u32, params, self.limits, udf.to_owned())?;
         Ok(Callable { binding, function: component.functions[index].clone(), component })
+    }
+
+    /// Takes the component that a job used from the cache, or else from where it was then, to be found there by
+    /// [`Components::resolve`]. `models` is the file that names it.
+    pub(crate) async fn recall(&mut self, node: &Node, origin: &Origin, models: &Path) -> Result<(), NodeError> {
+        let wrong =
+            |what: String| NodeError::Job(format!("{}: the component of these models {what}", models.display()));
+        let (id, path, kept) = (&origin.component, &origin.path, node.component_path(&origin.component));
+        if !self.by_path.contains_key(path) {
+            if kept.is_file() {
+                let component = File::open(&kept).map_err(NodeError::file(&kept))?;
+                let loaded = Arc::new(node.load(component, path).await?);
+                self.by_path.insert(path.clone(), loaded);
+            } else if !path.exists() {
+                let cache = node.options.cache.display();
+                return Err(wrong(format!("({id}) is neither in {cache} nor at {}", path.display())));
+            }
+        }
+        let found = self.load(node, path).await?.compiled.id().to_string();
+        if found != *id {
+            return Err(wrong(format!("({id}) is gone, and {} is another now ({found}); train again", path.display())));
+        }
+        Ok(())
     }
 
     async fn load(&mut self, node: &Node, path: &Path) -> Result<Arc<Loaded>, NodeError> {

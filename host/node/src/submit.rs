@@ -18,7 +18,7 @@ use sandbar_worker::{Binding, Groups, Payload, Request, Work};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
 
-use crate::function::{Components, write_whole};
+use crate::function::{Callable, Components, write_whole};
 use crate::input::UnitInput;
 use crate::job::{Metric, TrainSpec};
 use crate::progress::{Phase, Progress};
@@ -76,12 +76,15 @@ impl Summary {
 pub(crate) struct Remembered {
     pub job: Job,
     /// For each model's label, the component and the function that made it.
-    pub trainers: BTreeMap<String, Trainer>,
+    pub trainers: BTreeMap<String, Origin>,
+    /// The same for each of the job's transforms. Files of older versions don't say.
+    #[serde(default)]
+    pub transforms: Vec<Origin>,
 }
 
-/// Where a model came from.
+/// Where a function came from.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Trainer {
+pub(crate) struct Origin {
     pub component: String,
     pub function: String,
     pub params: String,
@@ -119,22 +122,16 @@ impl Node {
     }
 
     async fn prepare(&self, job: &Job, components: &mut Components) -> Result<(Running, Remembered), NodeError> {
-        let mut transforms = Vec::new();
+        let (mut transforms, mut origins) = (Vec::new(), Vec::new());
         for spec in &job.transform {
-            transforms.push(Transform::new(self, components, spec).await?);
+            let transform = Transform::new(self, components, spec).await?;
+            origins.push(self.remember(transform.callable())?);
+            transforms.push(transform);
         }
         let (mut models, mut trainers) = (Vec::new(), BTreeMap::new());
         for spec in &job.train.models {
             let callable = components.resolve(self, &spec.udf, &[Kind::Trainer], &spec.params).await?;
-            let id = callable.component.compiled.id();
-            self.remember_component(&callable.component.path, &id.to_string())?;
-            let trainer = Trainer {
-                component: id.to_string(),
-                function: callable.function.name.clone(),
-                params: callable.binding.params.clone(),
-                path: callable.component.path.clone(),
-            };
-            trainers.insert(spec.label().to_owned(), trainer);
+            trainers.insert(spec.label().to_owned(), self.remember(&callable)?);
             models.push(callable.binding);
         }
         // Workers cut no rows of several keys.
@@ -148,19 +145,25 @@ impl Node {
             metric: job.train.metric,
             seed: job.train.seed,
         };
-        Ok((running, Remembered { job: job.clone(), trainers }))
+        Ok((running, Remembered { job: job.clone(), trainers, transforms: origins }))
     }
 
-    /// Keeps a copy of a component, so that its models can be used when it has
+    /// Says where a function came from, and keeps a copy of its component, so that models can be used when it has
     /// been built anew.
-    fn remember_component(&self, path: &Path, id: &str) -> Result<(), NodeError> {
-        let kept = self.component_path(id);
-        if kept.is_file() {
-            return Ok(());
+    fn remember(&self, callable: &Callable) -> Result<Origin, NodeError> {
+        let (id, path) = (callable.component.compiled.id().to_string(), &callable.component.path);
+        let kept = self.component_path(&id);
+        if !kept.is_file() {
+            let file = if path.is_dir() { crate::build_crate(path, &self.options.cache)? } else { path.clone() };
+            let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
+            write_whole(&kept, &bytes).map_err(NodeError::file(&kept))?;
         }
-        let file = if path.is_dir() { crate::build_crate(path, &self.options.cache)? } else { path.to_owned() };
-        let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
-        write_whole(&kept, &bytes).map_err(NodeError::file(&kept))
+        Ok(Origin {
+            component: id,
+            function: callable.function.name.clone(),
+            params: callable.binding.params.clone(),
+            path: path.clone(),
+        })
     }
 
     pub(crate) fn component_path(&self, id: &str) -> PathBuf {

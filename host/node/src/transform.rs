@@ -206,6 +206,10 @@ impl Transform {
         Ok(Transform { callable, columns, types, output, udf: spec.udf.clone(), progress: node.progress.clone() })
     }
 
+    pub(crate) fn callable(&self) -> &Callable {
+        &self.callable
+    }
+
     /// The columns needed before this step, from those needed behind it.
     pub(crate) fn needs(&self, behind: Needed) -> Needed {
         let own = self.columns.as_ref().map(|c| c.iter().map(|(_, column)| column.clone()).collect::<Vec<_>>());

@@ -212,6 +212,38 @@ fn rows_find_the_models_of_their_own_key() {
 }
 
 #[test]
+fn models_are_used_with_the_components_they_were_trained_with() {
+    let lab = Lab::new();
+    let copy = |from: &str, to: &str| std::fs::copy(component(from), lab.path(to)).unwrap();
+    lab.write("rows.csv", "a,b,y\n1,2,3\n2,3,5\n3,5,8\n4,4,8\n");
+    lab.write(
+        "job.toml",
+        "[input]\npaths = [\"rows.csv\"]\n[[transform]]\nudf = \"add.wasm#add\"\ncolumns = [\"a\", \"b\"]\noutput = \"sum\"\n\
+         [train]\nfeatures = [\"sum\"]\ntarget = \"y\"\nmodels = [{ udf = \"fit.wasm#linear\" }]\n\
+         [output]\npath = \"m.parquet\"\n",
+    );
+    copy("udfs/taxi", "add.wasm");
+    copy("udfs/models", "fit.wasm");
+    lab.host(&["submit", "job.toml"]).expect_code(0);
+    let predict = |cache: Option<&str>| {
+        let mut command = lab.command(&["predict", "m.parquet", "--input", "rows.csv", "--output", "p.parquet"]);
+        cache.into_iter().for_each(|cache| drop(command.env("XDG_CACHE_HOME", lab.path(cache))));
+        sandbar_tests::Running::new(command).wait()
+    };
+    predict(Some("empty")).expect_code(0);
+    for (file, other) in [("add.wasm", "udfs/models"), ("fit.wasm", "udfs/taxi")] {
+        let own = std::fs::read(lab.path(file)).unwrap();
+        copy(other, file);
+        predict(None).expect_code(0);
+        predict(Some("another")).expect_code(2).expect_talk(&[file, "is another now", "train again"]);
+        std::fs::remove_file(lab.path(file)).unwrap();
+        predict(None).expect_code(0);
+        predict(Some("another")).expect_code(2).expect_talk(&["is neither in", "another", &format!("nor at {file}")]);
+        lab.write(file, own);
+    }
+}
+
+#[test]
 fn the_same_models_whatever_the_number_of_workers() {
     let lab = Lab::new();
     let (_, one) = taxi(&lab, &["--workers", "1"]);

@@ -69,28 +69,19 @@ impl Models {
         remembered: Remembered,
         spec: &PredictSpec,
     ) -> Result<Models, NodeError> {
+        for transform in &remembered.transforms {
+            components.recall(node, transform, &spec.models).await?;
+        }
         let labels: Vec<String> = remembered.trainers.keys().cloned().collect();
         if let Some(label) = spec.model.as_ref().filter(|l| !labels.contains(l)) {
             return Err(wrong(spec, format!("it has no models `{label}`; its models are {}", labels.join(", "))));
         }
         let mut trainers = Vec::new();
         for trainer in remembered.trainers.values() {
-            let kept = node.component_path(&trainer.component);
-            let path = if kept.is_file() { kept } else { trainer.path.clone() };
+            components.recall(node, trainer, &spec.models).await?;
             let params = serde_json::from_str(&trainer.params).map_err(|e| wrong(spec, e))?;
-            let callable = components
-                .resolve(node, &format!("{}#{}", path.display(), trainer.function), &[Kind::Trainer], &params)
-                .await?;
-            let found = callable.component.compiled.id().to_string();
-            if found != trainer.component {
-                let message = format!(
-                    "the component of these models ({}) is gone, and {} is another now ({found}); train again",
-                    trainer.component,
-                    path.display()
-                );
-                return Err(wrong(spec, message));
-            }
-            trainers.push(callable.binding);
+            let udf = format!("{}#{}", trainer.path.display(), trainer.function);
+            trainers.push(components.resolve(node, &udf, &[Kind::Trainer], &params).await?.binding);
         }
         let keys = remembered
             .job
