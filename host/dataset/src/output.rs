@@ -44,9 +44,7 @@ impl ParquetOutput {
     ) -> Result<ParquetOutput, DatasetError> {
         let path = path.into();
         let fail = |source| DatasetError::Io { what: "can't write", path: path.clone(), source };
-        if path.is_dir() {
-            return Err(fail(io::Error::other("it is a folder; name a file in it")));
-        }
+        replaceable(&path).map_err(fail)?;
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
         fs::create_dir_all(&folder).map_err(fail)?;
         let (file, temporary) = temporary(&folder).map_err(fail)?;
@@ -54,6 +52,14 @@ impl ParquetOutput {
         let writer = ArrowWriter::try_new(file, schema, Some(properties(metadata)));
         let writer = writer.map_err(|e| fail(io_error(e)))?;
         Ok(ParquetOutput { writer, temporary, path })
+    }
+
+    /// Checks that a file can be begun at `path`. Makes no folders, and leaves nothing.
+    pub fn probe(path: &Path) -> Result<(), DatasetError> {
+        let fail = |source| DatasetError::Io { what: "can't write", path: path.to_owned(), source };
+        replaceable(path).map_err(fail)?;
+        let folder = path.ancestors().skip(1).find(|folder| folder.exists());
+        temporary(folder.unwrap_or(Path::new("."))).map(drop).map_err(fail)
     }
 
     /// Adds rows.
@@ -92,6 +98,15 @@ pub fn read_metadata(path: impl AsRef<Path>) -> Result<Vec<(String, String)>, Da
     let pairs = metadata.metadata().file_metadata().key_value_metadata().cloned().unwrap_or_default();
     let own = |pair: &KeyValue| pair.key != ARROW_SCHEMA;
     Ok(pairs.into_iter().filter(own).map(|pair| (pair.key, pair.value.unwrap_or_default())).collect())
+}
+
+/// Whether `path` is free, or has a file that may be replaced.
+fn replaceable(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(there) if there.is_dir() => Err(io::Error::other("it is a folder; name a file in it")),
+        Ok(there) if !there.is_file() => Err(io::Error::other("it is no regular file; name another one")),
+        _ => Ok(()),
+    }
 }
 
 /// A new file, which anybody may read that may read files made the usual way.

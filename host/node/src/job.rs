@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sandbar_core::Limits;
 use serde::{Deserialize, Serialize};
 
-use crate::NodeError;
+use crate::{NodeError, output};
 
 /// A job: what is read, what is done to it, what is trained, where it goes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -152,7 +152,7 @@ impl Job {
         let job: Job = toml::Value::Table(table)
             .try_into()
             .map_err(|e: toml::de::Error| NodeError::Job(e.to_string().trim().to_owned()))?;
-        job.check().map_err(NodeError::Job)?;
+        job.check().and_then(|()| output::check_name(&job.output.path)).map_err(NodeError::Job)?;
         Ok(job)
     }
 
@@ -288,6 +288,15 @@ mod tests {
         check(&["limits.time_ms_max=0"], Err("`limits.time_ms_max` is 0, less than 1"));
         check(&["limits.memory_bytes_max=8589934592"], Err("not from 65536 to 4294967296"));
         check(&["input.paths=[]"], Err("input.paths"));
+        for (path, words) in [
+            ("", "is no file"),
+            ("out/", "is no file"),
+            ("out/noext", "does not end in .parquet"),
+            ("out/x.csv", "does not end in .parquet"),
+            ("s3://bucket/x.parquet", "is a URL"),
+        ] {
+            check(&[&format!("output.path=\"{path}\"")], Err(words));
+        }
     }
 
     proptest! {

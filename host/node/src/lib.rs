@@ -12,6 +12,7 @@ mod error;
 mod function;
 mod input;
 mod job;
+mod output;
 mod predict;
 mod progress;
 mod results;

@@ -26,7 +26,7 @@ use crate::function::Components;
 use crate::progress::Phase;
 use crate::submit::own_peak_memory_bytes;
 use crate::transform::{Chunk, Steps, Transform};
-use crate::{Node, NodeError, input};
+use crate::{Node, NodeError, input, output};
 use models::Models;
 
 /// Stored models that go along with one call.
@@ -85,6 +85,8 @@ impl Node {
     pub async fn predict(&self, spec: &PredictSpec) -> Result<Predicted, NodeError> {
         let start = Instant::now();
         self.progress.enter(Phase::Preparing, 0);
+        let models_name = spec.models.to_string_lossy();
+        output::check_name(&spec.output.to_string_lossy()).map_err(NodeError::Job)?;
         let remembered = models::remembered(spec)?;
         let mut components = Components::new(remembered.job.limits);
         let models = Models::open(self, &mut components, remembered, spec).await?;
@@ -95,6 +97,7 @@ impl Node {
         let columns = transforms.first().and_then(|first| first.needs(None));
         let scan =
             Scan::open(Source { paths: spec.input.clone(), filter: None, columns }, ScanOptions::default()).await?;
+        output::check_place(&spec.output, scan.files().iter().map(String::as_str).chain([&*models_name]))?;
         let run = Arc::new(Run {
             steps: Arc::new(Steps { transforms, pool: self.pool.clone(), behind: None }),
             models,

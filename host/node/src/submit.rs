@@ -24,7 +24,7 @@ use crate::job::{Metric, TrainSpec};
 use crate::progress::{Phase, Progress};
 use crate::results::{self, Failure, Fitted, Table};
 use crate::transform::{Collected, Made, Needed, Steps, Transform};
-use crate::{Job, Node, NodeError, blocks};
+use crate::{Job, Node, NodeError, blocks, output};
 
 /// Up to so many groups the output is sorted by file and key as a whole. More
 /// come in the order of the hash partitions, those of more rows first, sorted
@@ -111,6 +111,7 @@ impl Node {
         let running = Arc::new(running);
         let scan = Arc::new(self.open(job, &running).await?);
         let output = PathBuf::from(&job.output.path);
+        output::check_place(&output, scan.files().iter().map(String::as_str))?;
         let (grouper, keys) = self.read(job, &running, &scan).await?;
         let metadata = vec![(METADATA_KEY.to_owned(), serde_json::to_string(&remembered).unwrap_or_default())];
         let mut summary = self.train(&running, grouper, keys, &output, metadata).await?;

@@ -41,6 +41,9 @@ fn job_files() {
         (&["good.toml", "--set", "train.test=maybe"], &["train.test"]),
         (&["good.toml", "--set", "train.metric=\"speed\""], &["speed"]),
         (&["good.toml", "--set", "train.models=[]"], &["models"]),
+        (&["good.toml", "--output", ""], &["is no file"]),
+        (&["good.toml", "--output", "out/noext"], &["`out/noext`", ".parquet"]),
+        (&["good.toml", "--output", "s3://bucket/x.parquet"], &["is a URL"]),
         (&["good.toml", "--workers", "0"], &["1 to"]),
         (&["good.toml", "--wrong"], &["--wrong", "--help"]),
         (&[], &["--help"]),
@@ -83,6 +86,54 @@ fn input_that_is_wrong() {
     ] {
         check(&lab, &["job.toml", "--set", set], 1, words);
     }
+}
+
+#[test]
+fn outputs_that_can_not_be_written() {
+    let lab = Lab::new();
+    lab.write("rows.csv", ROWS);
+    // It would be found out only now that the second line is no number.
+    lab.write("late.csv", format!("{ROWS}{}", "c,1,2\n".repeat(20_000) + "c,six,2\n"));
+    lab.write("job.toml", job("late.csv", TRAIN));
+    let made = std::process::Command::new("mkfifo").arg(lab.path("pipe.parquet")).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    std::fs::create_dir(lab.path("folder.parquet")).unwrap();
+    for (output, words) in [
+        ("rows.csv/out.parquet", &["rows.csv/out.parquet", "Not a directory"][..]),
+        ("/proc/none/out.parquet", &["/proc/none/out.parquet", "can't write"]),
+        ("pipe.parquet", &["pipe.parquet", "no regular file"]),
+        ("folder.parquet", &["folder.parquet", "it is a folder"]),
+    ] {
+        check(&lab, &["job.toml", "--output", output], 1, words);
+        lab.write("good.toml", job("rows.csv", TRAIN));
+    }
+}
+
+#[test]
+fn outputs_that_would_replace_what_is_read() {
+    let lab = Lab::new();
+    lab.write("rows.csv", ROWS);
+    lab.write("job.toml", job("rows.csv", TRAIN));
+    lab.host(&["submit", "job.toml", "--output", "folder/models.parquet"]).expect_code(0);
+    lab.host(&["predict", "folder/models.parquet", "--input", "rows.csv", "--output", "new.parquet"]).expect_code(0);
+    std::os::unix::fs::symlink("new.parquet", lab.path("link.parquet")).unwrap();
+    let contents = || ["folder/models.parquet", "new.parquet"].map(|name| std::fs::read(lab.path(name)).unwrap());
+    let before = contents();
+    let (rows, link, models) = ("new.parquet", "link.parquet", "folder/models.parquet");
+    for (input, output) in [(rows, rows), (rows, "./folder/../new.parquet"), (rows, link), (link, rows)] {
+        check(&lab, &["job.toml", "--input", input, "--output", output], 2, &[output, "which is read"]);
+        let line = ["predict", models, "--input", input, "--output", output];
+        lab.host(&line).expect_code(2).expect_talk(&[output, "which is read"]);
+    }
+    for output in [models, "./folder/models.parquet"] {
+        let line = ["predict", models, "--input", "rows.csv", "--output", output];
+        lab.host(&line).expect_code(2).expect_talk(&[output, "which is read"]);
+    }
+    for output in ["p.csv", "p", "s3://bucket/p.parquet"] {
+        let line = ["predict", models, "--input", "rows.csv", "--output", output];
+        lab.host(&line).expect_code(2).expect_talk(&[output, "the output"]);
+    }
+    assert!(contents() == before);
 }
 
 #[test]
