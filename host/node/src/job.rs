@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use arrow_schema::Schema;
 use sandbar_core::Limits;
 use serde::{Deserialize, Serialize};
 
-use crate::{NodeError, output};
+use crate::{NodeError, output, results};
 
 /// A job: what is read, what is done to it, what is trained, where it goes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -175,6 +176,12 @@ impl Job {
         if self.train.features.contains(&self.train.target) {
             return Err(format!("`{}` is both a feature and the target", self.train.target));
         }
+        let columns = results::output_schema(&Schema::empty());
+        if let Some(key) = self.train.group_by.iter().find(|key| columns.field_with_name(key).is_ok()) {
+            return Err(format!(
+                "a key can't be named `{key}`, as a column of the output is; rename it in a transform"
+            ));
+        }
         self.limits.check()?;
         let names: Vec<&str> = self.train.models.iter().map(ModelSpec::label).collect();
         if let Some(twice) = names.iter().enumerate().find_map(|(i, n)| names[..i].contains(n).then_some(n)) {
@@ -288,6 +295,9 @@ mod tests {
         check(&["limits.time_ms_max=0"], Err("`limits.time_ms_max` is 0, less than 1"));
         check(&["limits.memory_bytes_max=8589934592"], Err("not from 65536 to 4294967296"));
         check(&["input.paths=[]"], Err("input.paths"));
+        for key in ["model", "rank", "mae", "mse", "rmse", "r2", "rows_train", "rows_test", "params", "model_bytes"] {
+            check(&[&format!("train.group_by=[\"k\", \"{key}\"]")], Err("a column of the output"));
+        }
         for (path, words) in [
             ("", "is no file"),
             ("out/", "is no file"),

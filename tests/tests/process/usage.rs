@@ -41,6 +41,7 @@ fn job_files() {
         (&["good.toml", "--set", "train.test=maybe"], &["train.test"]),
         (&["good.toml", "--set", "train.metric=\"speed\""], &["speed"]),
         (&["good.toml", "--set", "train.models=[]"], &["models"]),
+        (&["good.toml", "--set", "train.group_by=[\"rank\"]"], &["`rank`", "a column of the output"]),
         (&["good.toml", "--output", ""], &["is no file"]),
         (&["good.toml", "--output", "out/noext"], &["`out/noext`", ".parquet"]),
         (&["good.toml", "--output", "s3://bucket/x.parquet"], &["is a URL"]),
