@@ -3,9 +3,11 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::{ArrowError, DataType, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::{Compression, ZstdLevel};
@@ -30,6 +32,7 @@ const ARROW_SCHEMA: &str = "ARROW:schema";
 /// the same folder; dropped, it vanishes.
 pub struct ParquetOutput {
     writer: ArrowWriter<File>,
+    schema: SchemaRef,
     temporary: TempPath,
     path: PathBuf,
 }
@@ -49,9 +52,10 @@ impl ParquetOutput {
         fs::create_dir_all(&folder).map_err(fail)?;
         let (file, temporary) = temporary(&folder).map_err(fail)?;
         let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key, value)).collect();
-        let writer = ArrowWriter::try_new(file, schema, Some(properties(metadata)));
+        let schema = written(schema);
+        let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties(metadata)));
         let writer = writer.map_err(|e| fail(io_error(e)))?;
-        Ok(ParquetOutput { writer, temporary, path })
+        Ok(ParquetOutput { writer, schema, temporary, path })
     }
 
     /// Checks that a file can be begun at `path`. Makes no folders, and leaves nothing.
@@ -64,7 +68,8 @@ impl ParquetOutput {
 
     /// Adds rows.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
-        let mut written = self.writer.write(batch);
+        let batch = in_schema(batch, &self.schema).map_err(|e| self.fail(io::Error::other(e)))?;
+        let mut written = self.writer.write(&batch);
         if written.is_ok() && self.writer.in_progress_size() > GROUP_BYTES_MAX {
             written = self.writer.flush();
         }
@@ -76,7 +81,7 @@ impl ParquetOutput {
     pub fn finish(mut self) -> Result<u64, DatasetError> {
         self.writer.finish().map_err(|e| self.fail(io_error(e)))?;
         let length = self.writer.inner().metadata().map_err(|e| self.fail(e))?.len();
-        let ParquetOutput { writer, temporary, path } = self;
+        let ParquetOutput { writer, temporary, path, .. } = self;
         drop(writer);
         temporary.persist(&path).map_err(|e| DatasetError::Io { what: "can't write", path, source: e.error })?;
         Ok(length)
@@ -109,6 +114,33 @@ fn replaceable(path: &Path) -> io::Result<()> {
     }
 }
 
+/// The columns of a file. Parquet knows no seconds: other readers would take them for plain numbers.
+fn written(schema: SchemaRef) -> SchemaRef {
+    let field = |field: &FieldRef| match field.data_type() {
+        DataType::Timestamp(TimeUnit::Second, zone) => {
+            let millis = DataType::Timestamp(TimeUnit::Millisecond, zone.clone());
+            Arc::new(field.as_ref().clone().with_data_type(millis))
+        }
+        DataType::Time32(TimeUnit::Second) => {
+            Arc::new(field.as_ref().clone().with_data_type(DataType::Time32(TimeUnit::Millisecond)))
+        }
+        _ => field.clone(),
+    };
+    let fields: Fields = schema.fields().iter().map(field).collect();
+    Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+}
+
+fn in_schema(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
+    let is_same = |(column, field): (&ArrayRef, &FieldRef)| column.data_type() == field.data_type();
+    if batch.columns().iter().zip(schema.fields()).all(is_same) {
+        return Ok(batch.clone());
+    }
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let columns = batch.columns().iter().zip(schema.fields());
+    let columns = columns.map(|(column, field)| cast_with_options(column, field.data_type(), &options));
+    RecordBatch::try_new(schema.clone(), columns.collect::<Result<_, _>>()?)
+}
+
 /// A new file, which anybody may read that may read files made the usual way.
 fn temporary(folder: &Path) -> io::Result<(File, TempPath)> {
     let builder = |folder: &Path| -> io::Result<NamedTempFile> {
@@ -137,5 +169,33 @@ fn io_error(error: ParquetError) -> io::Error {
             Err(source) => io::Error::other(source),
         },
         error => io::Error::other(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{Int32Array, Time32SecondArray, TimestampSecondArray};
+    use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+    use super::*;
+
+    #[test]
+    fn other_readers_see_times() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("times.parquet");
+        let rows = RecordBatch::try_from_iter([
+            ("at", Arc::new(TimestampSecondArray::from(vec![5]).with_timezone("UTC")) as ArrayRef),
+            ("time", Arc::new(Time32SecondArray::from(vec![7]))),
+            ("number", Arc::new(Int32Array::from(vec![9]))),
+        ]);
+        let rows = rows.unwrap();
+        let mut output = ParquetOutput::create(&path, rows.schema(), Vec::new()).unwrap();
+        output.write(&rows).unwrap();
+        output.finish().unwrap();
+        let plain = ArrowReaderOptions::new().with_skip_arrow_schema(true);
+        let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(File::open(&path).unwrap(), plain).unwrap();
+        let read = reader.build().unwrap().next().unwrap().unwrap();
+        let texts = |column: usize| arrow_cast::display::array_value_to_string(read.column(column), 0).unwrap();
+        assert_eq!([texts(0), texts(1), texts(2)], ["1970-01-01T00:00:05Z", "00:00:07", "9"]);
     }
 }
