@@ -32,6 +32,14 @@ pub enum NodeError {
         /// What the system says.
         reason: io::Error,
     },
+    /// There is nothing to write, and something that it would replace.
+    #[error("no model was trained: {reason}; {} is left as it was", output.display())]
+    NoModel {
+        /// What there was instead.
+        reason: String,
+        /// What an earlier job wrote.
+        output: PathBuf,
+    },
     /// A part of the node panicked or was cancelled.
     #[error("a part of the node ended early: {0}")]
     Ended(#[from] tokio::task::JoinError),

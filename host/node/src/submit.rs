@@ -203,8 +203,30 @@ impl Node {
             ready.send_replace(Some(reading.clone()));
             Ok(reading)
         };
-        let (reading, ()) = tokio::try_join!(begun, all)?;
+        let (reading, (), ()) = tokio::try_join!(begun, all, self.check_params(job, running))?;
         Ok((reading.grouper.clone(), key_schema(&job.train, &reading.schema)))
+    }
+
+    /// Has the trainers read their parameters, in calls of no groups: what is wrong with them would else be found for
+    /// each group, once all rows were read. One of several that refuses though it gets none costs its own models.
+    async fn check_params(&self, job: &Job, running: &Running) -> Result<(), NodeError> {
+        let columns = job.train.features.iter().chain([&job.train.target]);
+        let schema = Schema::new(columns.map(|c| Field::new(c, DataType::Float64, false)).collect::<Vec<_>>());
+        let shape = UnitShape { groups: 0, columns: schema.fields().len(), rows: 0, test_rows: 0 };
+        for (spec, binding) in job.train.models.iter().zip(&running.models) {
+            if spec.params.is_empty() && job.train.models.len() > 1 {
+                continue;
+            }
+            let (payload, groups) = UnitInput::reserve(&self.pool, &schema, &shape)?.lend(&[])?;
+            let work = Work::Fit(payload, groups.into());
+            let called = self.pool.call(Request { binding: binding.clone(), seed: running.seed, work }).await;
+            match called.result {
+                Err(fault) if fault.code == Code::Refused => return Err(fault.into()),
+                // Groups will tell.
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// What reading takes: the schema behind the transforms, which is what they make of no rows.
@@ -256,6 +278,9 @@ impl Node {
         while let Some(part) = parts.try_next().await? {
             self.progress.done.fetch_add(1, Relaxed);
             sink.take(part)?;
+        }
+        if sink.summary.models == 0 && output.exists() {
+            return Err(sink.nothing_for(output));
         }
         self.progress.enter(Phase::Writing, 1);
         sink.finish()
@@ -498,6 +523,17 @@ impl Sink {
     fn write(&mut self, rows: &RecordBatch) -> Result<(), NodeError> {
         self.preview.get_or_insert_with(|| rows.slice(0, rows.num_rows().min(PREVIEW_ROWS)));
         Ok(self.writer.write(rows)?)
+    }
+
+    /// Why there is nothing to replace `output` with.
+    fn nothing_for(&self, output: &Path) -> NodeError {
+        let Summary { groups, failed, skipped, failures, .. } = &self.summary;
+        let first = failures.first().map(|f| format!(" (the first: {}: {} [{}])", f.group, f.message, f.code));
+        let first = first.unwrap_or_default();
+        let reason = format!(
+            "{groups} groups, {failed} failures{first}, {skipped} groups skipped for fewer than `min_rows` rows"
+        );
+        NodeError::NoModel { reason, output: output.to_owned() }
     }
 
     fn finish(mut self) -> Result<Summary, NodeError> {

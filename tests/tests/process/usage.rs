@@ -156,6 +156,48 @@ fn groups_that_can_not_be_used() {
 }
 
 #[test]
+fn parameters_that_a_trainer_refuses() {
+    let lab = Lab::new();
+    // Its last line is no number: what is wrong with parameters comes first.
+    lab.write("rows.csv", format!("{ROWS}{}", "c,1,2\n".repeat(200_000) + "c,six,2\n"));
+    lab.write("job.toml", job("rows.csv", TRAIN));
+    let typo = "train.models.0.params.fit_intercep=true";
+    check(&lab, &["job.toml", "--set", typo], 1, &["#linear", "fit_intercep", "refused"]);
+    let models = component("udfs/models");
+    let second = |params: &str| {
+        format!("train.models=[{{udf=\"{0}#linear\"}}, {{udf=\"{0}#tree\", params={{ {params} }}}}]", models.display())
+    };
+    check(&lab, &["job.toml", "--set", &second("max_dept = 3")], 1, &["#tree", "max_dept", "refused"]);
+    lab.write("rows.csv", ROWS);
+    lab.host(&["submit", "job.toml", "--set", &second("max_depth = 3")]).expect_code(0);
+}
+
+#[test]
+fn an_output_is_not_replaced_by_nothing() {
+    let lab = Lab::new();
+    lab.write("rows.csv", ROWS);
+    lab.write("job.toml", job("rows.csv", TRAIN));
+    lab.write("nulls.csv", "k,x,y\na,1,\na,2,\na,3,\na,4,\n");
+    let none = [
+        (&["--set", "train.min_rows=100"][..], 0, "2 groups skipped"),
+        (&["--set", "input.filter=\"x > 9\""], 0, "0 groups, 0 failures"),
+        (&["--input", "nulls.csv"], 1, "1 failures (the first: "),
+    ];
+    // Where nothing is there, that is written.
+    for (arguments, code, _) in none {
+        lab.host(&[&["submit", "job.toml", "--output", "new.parquet"], arguments].concat()).expect_code(code);
+        assert!(sandbar_tests::models(&lab.path("new.parquet")).is_empty());
+        std::fs::remove_file(lab.path("new.parquet")).unwrap();
+    }
+    lab.host(&["submit", "job.toml"]).expect_code(0);
+    for (arguments, _, words) in none {
+        let left = ["no model was trained", words, "out.parquet is left as it was"];
+        check(&lab, &[&["job.toml"], arguments].concat(), 1, &left);
+        assert_eq!(sandbar_tests::models(&lab.path("out.parquet")).len(), 2);
+    }
+}
+
+#[test]
 fn groups_of_one_row() {
     let lab = Lab::new();
     lab.write("rows.csv", "k,x,y\na,1,2\nb,2,4\nc,3,6\n");
