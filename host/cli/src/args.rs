@@ -89,13 +89,13 @@ pub(crate) struct Predict {
     /// What to predict: files, folders, globs or URLs.
     #[arg(long, required = true, value_name = "PATH|GLOB|URL")]
     pub input: Vec<String>,
-    /// The Parquet file to write: the rows with a column `prediction`.
+    /// The Parquet file to write: the rows behind the job's transforms, with a column `prediction`.
     #[arg(long, value_name = "PATH")]
     pub output: PathBuf,
     /// Use the models of this name instead of the best of each group.
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
-    /// For jobs with `per_file`: use the models of this training file.
+    /// For jobs with `per_file`: use the models of this training file, or the one whose path ends so.
     #[arg(long, value_name = "FILE")]
     pub file: Option<String>,
     /// Worker processes; by default one for each core.

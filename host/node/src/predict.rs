@@ -137,6 +137,9 @@ impl Node {
             self.progress.done.fetch_add(1, Relaxed);
         }
         output.finish()?;
+        if predicted.rows > 0 && predicted.without_model == predicted.rows {
+            run.models.advice().into_iter().for_each(|advice| self.progress.warn(advice));
+        }
         Ok(predicted)
     }
 }

@@ -79,6 +79,11 @@ impl Progress {
         }
     }
 
+    /// Says something of the job as a whole, among what guests log.
+    pub(crate) fn warn(&self, text: String) {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    }
+
     pub(crate) fn enter(&self, phase: Phase, parts: u64) {
         self.done.store(0, Relaxed);
         self.total.store(parts, Relaxed);

@@ -246,6 +246,39 @@ fn models_are_used_with_the_components_they_were_trained_with() {
 }
 
 #[test]
+fn models_of_a_file_are_named() {
+    let lab = Lab::new();
+    let rows = "x,y\n1,2\n2,4\n3,6\n4,8\n";
+    ["a/m.csv", "b/m.csv", "b/other.csv", "new.csv"].iter().for_each(|file| drop(lab.write(file, rows)));
+    let trainers = component("udfs/models");
+    lab.write(
+        "job.toml",
+        format!(
+            "[input]\npaths = [\"a\", \"b\"]\n[train]\nper_file = true\nfeatures = [\"x\"]\ntarget = \"y\"\n\
+             models = [{{ udf = \"{}#linear\" }}]\n[output]\npath = \"m.parquet\"\n",
+            trainers.display()
+        ),
+    );
+    lab.host(&["submit", "job.toml"]).expect_code(0);
+    let predict = ["predict", "m.parquet", "--output", "p.parquet", "--json", "--input"];
+    let all = "a/m.csv, b/m.csv, b/other.csv";
+    for (arguments, code, without, words) in [
+        (&["new.csv"][..], 0, 4, &["name the training file with --file", all][..]),
+        (&["new.csv", "--file", "other.csv"], 0, 0, &[]),
+        (&["new.csv", "--file", "b/m.csv"], 0, 0, &[]),
+        (&["a/m.csv"], 0, 0, &[]),
+        (&["new.csv", "--file", "m.csv"], 2, 0, &["`m.csv` may be any of a/m.csv, b/m.csv; name more"]),
+        (&["new.csv", "--file", "r.csv"], 2, 0, &["no models of file `r.csv`", all]),
+    ] {
+        let ended = lab.host(&[&predict, arguments].concat()).expect_code(code).expect_talk(words);
+        assert_eq!(ended.stderr.contains("--file"), without > 0, "{}", ended.stderr);
+        if code == 0 {
+            assert_eq!(ended.json()["without_model"], without);
+        }
+    }
+}
+
+#[test]
 fn the_same_models_whatever_the_number_of_workers() {
     let lab = Lab::new();
     let (_, one) = taxi(&lab, &["--workers", "1"]);

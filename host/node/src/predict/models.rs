@@ -1,6 +1,6 @@
 //! The stored models, by group.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,7 +27,9 @@ pub(super) struct Models {
     by_key: HashMap<Box<[u8]>, u32>,
     stored: Vec<Stored>,
     trainers: Vec<Arc<Binding>>,
-    /// The training file whose models are used, when one was asked for.
+    /// The training files, for jobs with `per_file`.
+    files: BTreeSet<String>,
+    /// The one of them whose models are used, when one was asked for.
     file: Option<String>,
 }
 
@@ -103,7 +105,16 @@ impl Models {
         let keys = types.unwrap_or_default();
         let converter = RowConverter::new(keys.iter().cloned().map(SortField::new).collect())
             .map_err(|e| Fault::new(Code::Columns, e.to_string()))?;
-        Ok(Models { job, keys, converter, by_key: HashMap::new(), stored: Vec::new(), trainers, file: None })
+        Ok(Models {
+            job,
+            keys,
+            converter,
+            by_key: HashMap::new(),
+            stored: Vec::new(),
+            trainers,
+            files: BTreeSet::new(),
+            file: None,
+        })
     }
 
     fn take(
@@ -114,16 +125,14 @@ impl Models {
         labels: &[String],
     ) -> Result<(), NodeError> {
         let malformed = || wrong(spec, "its columns are not those of an output of `host submit`");
-        let mut files: Vec<String> = Vec::new();
         for batch in batches {
             let rows = self.rows(&batch.columns()[..keys], batch.num_rows())?;
             let label = batch.column(keys).as_string_opt::<i32>().ok_or_else(malformed)?;
             let stored = batch.column(keys + 1).as_binary_opt::<i32>().ok_or_else(malformed)?;
             let file = self.job.train.per_file.then(|| batch.column(0).as_string_opt::<i32>()).flatten();
             for row in 0..batch.num_rows() {
-                let name = file.map(|f| f.value(row));
-                if name.is_some_and(|n| files.last().is_none_or(|last| last != n)) {
-                    files.extend(name.map(str::to_owned));
+                if let Some(name) = file.map(|f| f.value(row)).filter(|name| !self.files.contains(*name)) {
+                    self.files.insert(name.to_owned());
                 }
                 let trainer = labels.iter().position(|l| l == label.value(row)).ok_or_else(malformed)?;
                 let number = self.stored.len() as u32;
@@ -131,7 +140,7 @@ impl Models {
                 self.by_key.insert(rows.row(row).as_ref().into(), number);
             }
         }
-        self.file = spec.file.as_ref().map(|asked| file_named(spec, asked, &files)).transpose()?;
+        self.file = spec.file.as_ref().map(|asked| file_named(spec, asked, &self.files)).transpose()?;
         Ok(())
     }
 
@@ -178,6 +187,17 @@ impl Models {
             out[place].1.push(row as u32);
         }
         Ok(out)
+    }
+
+    /// What to do when no row found a model, if the names of files may be why.
+    pub(super) fn advice(&self) -> Option<String> {
+        let differ = self.job.train.per_file && self.file.is_none();
+        differ.then(|| {
+            let files = listed(self.files.iter());
+            format!(
+                "no row has a model, for the models are by file; name the training file with --file; there are {files}"
+            )
+        })
     }
 
     /// Calls for these rows: one trainer each, and not more than `bytes_max` of
@@ -259,10 +279,32 @@ async fn read(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBatch>, N
     Ok(batches)
 }
 
-fn file_named(spec: &PredictSpec, asked: &str, files: &[String]) -> Result<String, NodeError> {
-    let base = |name: &str| Path::new(name).file_name().map(|n| n.to_string_lossy().into_owned());
-    let found = files.iter().find(|f| *f == asked).or_else(|| files.iter().find(|f| base(f).as_deref() == Some(asked)));
-    found
-        .cloned()
-        .ok_or_else(|| wrong(spec, format!("it has no models of file `{asked}`; its files are {}", files.join(", "))))
+/// The training file of this name, or the one whose path ends so.
+fn file_named(spec: &PredictSpec, asked: &str, files: &BTreeSet<String>) -> Result<String, NodeError> {
+    if files.contains(asked) {
+        return Ok(asked.to_owned());
+    }
+    let end = asked.strip_prefix("./").unwrap_or(asked);
+    let mut found = files.iter().filter(|file| Path::new(file).ends_with(end));
+    match (found.next(), found.next()) {
+        (Some(file), None) => Ok(file.clone()),
+        (None, _) => {
+            let files = listed(files.iter());
+            Err(wrong(spec, format!("it has no models of file `{asked}`; its files are {files}")))
+        }
+        (Some(one), Some(two)) => {
+            let all = listed([one, two].into_iter().chain(found));
+            Err(wrong(spec, format!("file `{asked}` may be any of {all}; name more of its path")))
+        }
+    }
+}
+
+/// Names of files, not too many of them.
+fn listed<'a>(files: impl Iterator<Item = &'a String>) -> String {
+    const LISTED_MAX: usize = 20;
+    let mut names: Vec<&str> = files.map(String::as_str).collect();
+    let more = names.len().saturating_sub(LISTED_MAX);
+    names.truncate(LISTED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", names.join(", "))
 }
