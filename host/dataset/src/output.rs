@@ -192,7 +192,7 @@ mod tests {
         let mut output = ParquetOutput::create(&path, rows.schema(), Vec::new()).unwrap();
         output.write(&rows).unwrap();
         output.finish().unwrap();
-        let plain = ArrowReaderOptions::new().with_skip_arrow_schema(true);
+        let plain = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(File::open(&path).unwrap(), plain).unwrap();
         let read = reader.build().unwrap().next().unwrap().unwrap();
         let texts = |column: usize| arrow_cast::display::array_value_to_string(read.column(column), 0).unwrap();

@@ -177,7 +177,7 @@ fn an_output_is_not_replaced_by_nothing() {
     let lab = Lab::new();
     lab.write("rows.csv", ROWS);
     lab.write("job.toml", job("rows.csv", TRAIN));
-    lab.write("nulls.csv", "k,x,y\na,1,\na,2,\na,3,\na,4,\n");
+    lab.write("nulls.csv", "k,x,y\na,1,2\na,2,\na,3,6\na,4,8\n");
     let none = [
         (&["--set", "train.min_rows=100"][..], 0, "2 groups skipped"),
         (&["--set", "input.filter=\"x > 9\""], 0, "0 groups, 0 failures"),
