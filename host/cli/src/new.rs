@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::CliError;
+use crate::{CliError, output};
 
 /// The `Cargo.toml` of the checkout this program was built from; `.cargo/config.toml` says why not by cargo's own words.
 const MANIFEST: &str = match option_env!("SANDBAR_MANIFEST") {
@@ -38,6 +38,6 @@ pub(crate) fn create(name: &str, sdk: Option<&Path>) -> Result<(), CliError> {
     write(folder.join("Cargo.toml"), &manifest)?;
     write(folder.join("src/lib.rs"), include_str!("templates/lib.rs.in"))?;
     write(folder.join(".gitignore"), "/target\n")?;
-    eprintln!("made {0}: write functions in {0}/src/lib.rs, then `host build {0}`", folder.display());
+    output::talk(&format!("made {0}: write functions in {0}/src/lib.rs, then `host build {0}`", folder.display()));
     Ok(())
 }

@@ -29,9 +29,9 @@ fn plain(text: &str) -> Cow<'_, str> {
 }
 
 /// Says `text` on standard error. Its further lines are indented, so that none
-/// can pass for something else that the host says.
+/// can pass for something else that the host says. Nobody has to listen.
 pub(crate) fn talk(text: &str) {
-    eprintln!("{}", plain(text.trim_end()).replace('\n', "\n  "));
+    let _ = writeln!(io::stderr(), "{}", plain(text.trim_end()).replace('\n', "\n  "));
 }
 
 fn print(text: &str) -> Result<(), CliError> {
@@ -61,11 +61,11 @@ pub(crate) fn summary(summary: &Summary, job: &Job, as_json: bool) -> Result<(),
         talk(&format!("failed: {}{model}: {} [{}]", failure.group, failure.message, failure.code));
     }
     if summary.failed as usize > SHOWN {
-        eprintln!(
+        talk(&format!(
             "failed: and {} more (all of the first {} with --json)",
             summary.failed as usize - SHOWN,
             summary.failures.len()
-        );
+        ));
     }
     if as_json {
         return json(summary);

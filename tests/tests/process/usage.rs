@@ -224,3 +224,22 @@ fn components_that_are_not_there() {
         check(&lab, &["job.toml", "--set", &set(&udf)], code, &[words]);
     }
 }
+
+#[test]
+fn nobody_has_to_listen() {
+    let lab = Lab::new();
+    lab.write("rows.csv", "k,x,y\na,1,2\na,2,4\na,3,6\nb,1,\nb,2,\nb,3,\n");
+    lab.write("job.toml", job("rows.csv", &format!("{TRAIN}\nmin_rows = 2")));
+    for (arguments, code, printed) in [
+        (&["submit", "job.toml"][..], 1, "models: out.parquet"),
+        (&["submit", "gone.toml"], 2, ""),
+        (&["new", "fares"], 0, ""),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = lab.command(arguments).stderr(writer).output().unwrap();
+        let stdout = String::from_utf8_lossy(&ended.stdout);
+        assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {stdout}");
+        assert!(stdout.contains(printed), "{arguments:?}: {stdout}");
+    }
+}
