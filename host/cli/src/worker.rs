@@ -3,6 +3,7 @@
 //! A program of its own: it has none of what reads files and parses jobs, which keeps its start short and leaves a
 //! guest that breaks out of its sandbox less to use.
 
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use sandbar_node::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler, run_worker};
@@ -18,8 +19,10 @@ fn main() -> ExitCode {
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
+        // Its node has ended.
+        Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("host-worker: {e}");
+            let _ = writeln!(std::io::stderr(), "host-worker: {e}");
             ExitCode::FAILURE
         }
     }

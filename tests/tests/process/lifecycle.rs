@@ -1,5 +1,6 @@
 //! What users do besides: make a function, look at it, use its models, think better of it.
 
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use sandbar_tests::{Lab, children, component, is_alive, models, workspace};
@@ -39,6 +40,16 @@ fn an_interrupt_leaves_nothing() {
     host.wait().expect_code(130).expect_talk(&["interrupted"]);
     until("its workers end with it", || !workers.iter().any(|worker| is_alive(*worker)));
     assert_eq!(lab.names(), before);
+}
+
+#[test]
+fn a_worker_whose_node_is_gone_says_nothing() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let taxi = std::fs::File::open(component("udfs/taxi")).unwrap();
+    let mut compiler = Command::new(sandbar_tests::host().with_file_name("host-worker"));
+    let ended = compiler.arg("compiler").stdin(taxi).stdout(writer).output().unwrap();
+    assert_eq!((ended.status.code(), String::from_utf8_lossy(&ended.stderr).as_ref()), (Some(0), ""));
 }
 
 #[test]
