@@ -5,8 +5,10 @@ mod new;
 mod output;
 mod paths;
 mod progress;
+mod signals;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use sandbar_node::{Heap, Job, Node, NodeError, NodeOptions};
@@ -16,35 +18,50 @@ use args::{Arguments, Command, Submit};
 #[global_allocator]
 static HEAP: Heap = Heap;
 
+/// What a signal interrupts has so long to end.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
+
 fn main() -> ExitCode {
     HEAP.set_up();
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    match runtime {
-        Ok(runtime) => {
-            let ended = runtime.block_on(until_interrupted(arguments));
-            if ended.is_some() {
-                // What is left is to free memory and to end workers, and they end with their node: the kernel is quicker.
-                std::mem::forget(runtime);
-            }
-            ended.unwrap_or(ExitCode::from(130))
-        }
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
         Err(e) => {
-            eprintln!("error: this process can't start its threads: {e}");
-            ExitCode::FAILURE
+            output::talk(&format!("error: this process can't start its threads: {e}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(until_interrupted(arguments)) {
+        Ok(code) => {
+            // What is left is to free memory and to end workers, and they end with their node: the kernel is quicker.
+            std::mem::forget(runtime);
+            code
+        }
+        Err(signal) => {
+            runtime.shutdown_timeout(END_TIME_MAX);
+            ExitCode::from(signals::exit_code(signal))
         }
     }
 }
 
-/// Runs the command. On an interrupt, when it gives nothing, everything begun is
+/// Runs the command. On a signal, whose number it gives, everything begun is
 /// dropped, which removes temporary files and ends workers.
-async fn until_interrupted(arguments: Arguments) -> Option<ExitCode> {
-    tokio::select! {
-        code = run(arguments) => Some(code),
-        _ = tokio::signal::ctrl_c() => {
-            eprintln!("interrupted: nothing was written");
-            None
+async fn until_interrupted(arguments: Arguments) -> Result<ExitCode, u8> {
+    let signal = match signals::listen() {
+        Ok(signal) => signal,
+        Err(e) => {
+            output::talk(&format!("error: this process can't listen to signals: {e}"));
+            return Ok(ExitCode::FAILURE);
         }
+    };
+    tokio::select! {
+        biased;
+        Ok(signal) = signal => {
+            output::talk("interrupted: nothing was written");
+            Err(signal)
+        }
+        code = run(arguments) => Ok(code),
     }
 }
 
@@ -143,8 +160,7 @@ async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
 
 fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
     for folder in folders {
-        let component =
-            sandbar_node::build_crate(folder, &paths::cache_folder()).map_err(|e| CliError::Failed(e.to_string()))?;
+        let component = sandbar_node::build_crate(folder, &paths::cache_folder()).map_err(|e| CliError::Failed(e.to_string()))?;
         output::line(&component.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)

@@ -1,9 +1,11 @@
 //! What users do besides: make a function, look at it, use its models, think better of it.
 
-use std::process::{Command, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use sandbar_tests::{Lab, children, component, is_alive, models, workspace};
+use rustix::process::{Pid, Signal, kill_process};
+use sandbar_tests::{Lab, Running, children, component, is_alive, models, workspace};
 
 use crate::job::taxi;
 
@@ -15,6 +17,14 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(since.elapsed() < Duration::from_secs(30), "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Signals that end a command, and the exit codes that say so.
+const SIGNALS: [(Signal, i32); 3] = [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)];
+
+#[track_caller]
+fn send(host: &Running, signal: Signal) {
+    kill_process(Pid::from_raw(host.process().cast_signed()).unwrap(), signal).unwrap();
 }
 
 #[test]
@@ -29,17 +39,38 @@ fn an_interrupt_leaves_nothing() {
     );
     lab.write("job.toml", job);
     let before = lab.names();
-    let mut host = lab.start(&["submit", "job.toml", "--set", "limits.time_ms_max=60000"]);
-    let process = host.process();
-    until("there are workers, and the output is begun", || {
-        assert!(!host.has_ended());
-        children(process).len() >= 2 && lab.names().len() > before.len()
-    });
-    let workers = children(process);
-    host.interrupt();
-    host.wait().expect_code(130).expect_talk(&["interrupted"]);
-    until("its workers end with it", || !workers.iter().any(|worker| is_alive(*worker)));
-    assert_eq!(lab.names(), before);
+    for (signal, code) in SIGNALS {
+        let mut host = lab.start(&["submit", "job.toml", "--set", "limits.time_ms_max=60000"]);
+        let process = host.process();
+        until("there are workers, and the output is begun", || {
+            assert!(!host.has_ended());
+            children(process).len() >= 2 && lab.names().len() > before.len()
+        });
+        let workers = children(process);
+        send(&host, signal);
+        host.wait().expect_code(code).expect_talk(&["interrupted"]);
+        until("its workers end with it", || !workers.iter().any(|worker| is_alive(*worker)));
+        assert_eq!(lab.names(), before);
+    }
+}
+
+#[test]
+fn nohup_outlives_its_terminal() {
+    let lab = Lab::new();
+    lab.write("slow/Cargo.toml", "");
+    let cargo = lab.write("cargo", "#!/bin/sh\necho > runs\nwhile [ -e runs ]; do sleep 0.01; done\nexit 1\n");
+    std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let host = lab.command(&["build", "slow"]);
+    let mut command = Command::new("nohup");
+    command.arg(host.get_program()).args(host.get_args()).current_dir(lab.path(""));
+    command.envs(host.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("CARGO", &cargo);
+    let mut host = Running::new(command);
+    until("cargo runs", || lab.path("slow/runs").exists());
+    send(&host, Signal::HUP);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!host.has_ended());
+    std::fs::remove_file(lab.path("slow/runs")).unwrap();
+    host.wait().expect_code(1).expect_talk(&["could not build"]);
 }
 
 #[test]
@@ -87,7 +118,7 @@ fn a_new_crate_is_built_inspected_and_used() {
     let host = |arguments: &[&str]| {
         let mut command = lab.command(arguments);
         command.env("CARGO_TARGET_DIR", &target);
-        sandbar_tests::Running::new(command).wait()
+        Running::new(command).wait()
     };
     host(&["new", "fares"]).expect_code(0).expect_talk(&["host build fares"]);
     host(&["new", "fares"]).expect_code(2).expect_talk(&["there already"]);
