@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs the command. On a signal, whose number it gives, everything begun is
-/// dropped, which removes temporary files and ends workers.
+/// dropped, which removes temporary files and ends workers and cargo.
 async fn until_interrupted(arguments: Arguments) -> Result<ExitCode, u8> {
     let signal = match signals::listen() {
         Ok(signal) => signal,
@@ -70,7 +70,7 @@ async fn run(arguments: Arguments) -> ExitCode {
         Command::Submit(submit) => run_submit(submit).await,
         Command::Predict(predict) => run_predict(predict).await,
         Command::New { name, sdk } => new::create(&name, sdk.as_deref()).map(|()| ExitCode::SUCCESS),
-        Command::Build { paths } => run_build(&paths),
+        Command::Build { paths } => run_build(&paths).await,
         Command::Inspect { component, json } => run_inspect(&component, json).await,
     };
     result.unwrap_or_else(|failure| {
@@ -158,9 +158,9 @@ async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
     Ok(if predicted.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
+async fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
     for folder in folders {
-        let component = sandbar_node::build_crate(folder, &paths::cache_folder()).map_err(|e| CliError::Failed(e.to_string()))?;
+        let component = sandbar_node::build_crate(folder, &paths::cache_folder()).await.map_err(|e| CliError::Failed(e.to_string()))?;
         output::line(&component.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)

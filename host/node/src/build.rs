@@ -1,12 +1,14 @@
 //! Crates to components, when they are stale.
 
 use std::fs;
-use std::io::{self, BufRead};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::SystemTime;
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
+use tokio::process::Command;
 
 const TARGET: &str = "wasm32-wasip2";
 /// How guests are built: with SIMD, whose loops work on four vectors a turn (a sum then waits for no addition; of a
@@ -67,8 +69,9 @@ struct Stamp {
 }
 
 /// The component of the crate in `folder`: the one built last when nothing it
-/// was made from has changed, else a new one. Cargo talks on standard error.
-pub fn build_crate(folder: &Path, cache: &Path) -> Result<PathBuf, BuildError> {
+/// was made from has changed, else a new one. Cargo talks on standard error, and
+/// ends when this is dropped.
+pub async fn build_crate(folder: &Path, cache: &Path) -> Result<PathBuf, BuildError> {
     let at = |path: &Path| {
         let path = path.to_owned();
         move |reason| BuildError::Io { path, reason }
@@ -83,7 +86,7 @@ pub fn build_crate(folder: &Path, cache: &Path) -> Result<PathBuf, BuildError> {
         return Ok(component);
     }
     let checked = SystemTime::now();
-    let component = cargo(&folder)?;
+    let component = cargo(&folder).await?;
     let written = fs::metadata(&component).and_then(|m| m.modified()).map_err(at(&component))?;
     let mut sources = vec![folder.join("Cargo.toml")];
     sources.extend(dep_info(&component.with_extension("d")).map_err(at(&component))?);
@@ -140,36 +143,58 @@ struct Message {
     filenames: Vec<PathBuf>,
 }
 
-fn cargo(folder: &Path) -> Result<PathBuf, BuildError> {
+async fn cargo(folder: &Path) -> Result<PathBuf, BuildError> {
     let io = |reason| BuildError::Io { path: folder.to_owned(), reason };
-    let mut child = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let child = Command::new(&program)
         .args(["build", "--release", "--lib", "--target", TARGET, "--message-format", "json-render-diagnostics"])
         .current_dir(folder)
         .envs(SETTINGS)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        .process_group(0)
         .spawn()
         .map_err(io)?;
-    let mut component = None;
-    for line in child.stdout.take().into_iter().flat_map(|out| io::BufReader::new(out).lines()) {
-        let Ok(message) = serde_json::from_str::<Message>(&line.map_err(io)?) else { continue };
-        if message.reason == "compiler-artifact" && message.manifest_path == folder.join("Cargo.toml") {
-            component =
-                message.filenames.into_iter().find(|f| f.extension().is_some_and(|e| e == "wasm")).or(component);
-        }
-    }
-    if !child.wait().map_err(io)?.success() {
-        let hint = if target_is_missing() {
+    let group = Group(child.id());
+    let output = child.wait_with_output().await.map_err(io)?;
+    group.has_ended();
+    if !output.status.success() {
+        let hint = if target_is_missing().await {
             "; the target wasm32-wasip2 is not installed: run `rustup target add wasm32-wasip2`, or `cargo xtask setup` in Sandbar's own checkout"
         } else {
             ""
         };
         return Err(BuildError::Cargo { folder: folder.to_owned(), hint });
     }
-    component.ok_or_else(|| BuildError::NoComponent(folder.to_owned()))
+    let manifest = folder.join("Cargo.toml");
+    // The last comes first.
+    let messages = output.stdout.rsplit(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+    messages
+        .filter(|m: &Message| m.reason == "compiler-artifact" && m.manifest_path == manifest)
+        .find_map(|m| m.filenames.into_iter().find(|f| f.extension().is_some_and(|e| e == "wasm")))
+        .ok_or_else(|| BuildError::NoComponent(folder.to_owned()))
 }
 
-fn target_is_missing() -> bool {
-    let sysroot = Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).output();
+/// Cargo and the compilers that it starts, by the id of their process group. Dropping it kills them.
+struct Group(Option<u32>);
+
+impl Group {
+    fn has_ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0.and_then(|id| Pid::from_raw(id.cast_signed())) {
+            // It may have ended.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+async fn target_is_missing() -> bool {
+    let mut rustc = Command::new("rustc");
+    let sysroot = rustc.args(["--print", "target-libdir", "--target", TARGET]).output().await;
     sysroot.is_ok_and(|out| !Path::new(String::from_utf8_lossy(&out.stdout).trim()).is_dir())
 }

@@ -86,7 +86,7 @@ impl Components {
         if let Some(loaded) = self.by_path.get(path) {
             return Ok(loaded.clone());
         }
-        let file = if path.is_dir() { build_crate(path, &node.options.cache)? } else { path.to_owned() };
+        let file = if path.is_dir() { build_crate(path, &node.options.cache).await? } else { path.to_owned() };
         let component = File::open(&file).map_err(NodeError::file(&file))?;
         let loaded = Arc::new(node.load(component, path).await?);
         self.by_path.insert(path.to_owned(), loaded.clone());
@@ -182,7 +182,7 @@ pub struct InspectedFunction {
 
 /// Looks a component over: checks it, compiles it, asks it for its functions.
 pub async fn inspect(node: &Node, path: &Path) -> Result<Inspected, NodeError> {
-    let file = if path.is_dir() { build_crate(path, &node.options.cache)? } else { path.to_owned() };
+    let file = if path.is_dir() { build_crate(path, &node.options.cache).await? } else { path.to_owned() };
     let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
     let shape = sandbar_sandbox::check_binary(&bytes).map_err(|f| f.of(&path.display().to_string()))?;
     let loaded = node.load(File::open(&file).map_err(NodeError::file(&file))?, path).await?;

@@ -126,13 +126,13 @@ impl Node {
         let (mut transforms, mut origins) = (Vec::new(), Vec::new());
         for spec in &job.transform {
             let transform = Transform::new(self, components, spec).await?;
-            origins.push(self.remember(transform.callable())?);
+            origins.push(self.remember(transform.callable()).await?);
             transforms.push(transform);
         }
         let (mut models, mut trainers) = (Vec::new(), BTreeMap::new());
         for spec in &job.train.models {
             let callable = components.resolve(self, &spec.udf, &[Kind::Trainer], &spec.params).await?;
-            trainers.insert(spec.label().to_owned(), self.remember(&callable)?);
+            trainers.insert(spec.label().to_owned(), self.remember(&callable).await?);
             models.push(callable.binding);
         }
         // Workers cut no rows of several keys.
@@ -151,11 +151,11 @@ impl Node {
 
     /// Says where a function came from, and keeps a copy of its component, so that models can be used when it has
     /// been built anew.
-    fn remember(&self, callable: &Callable) -> Result<Origin, NodeError> {
+    async fn remember(&self, callable: &Callable) -> Result<Origin, NodeError> {
         let (id, path) = (callable.component.compiled.id().to_string(), &callable.component.path);
         let kept = self.component_path(&id);
         if !kept.is_file() {
-            let file = if path.is_dir() { crate::build_crate(path, &self.options.cache)? } else { path.clone() };
+            let file = if path.is_dir() { crate::build_crate(path, &self.options.cache).await? } else { path.clone() };
             let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
             write_whole(&kept, &bytes).map_err(NodeError::file(&kept))?;
         }

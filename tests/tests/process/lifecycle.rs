@@ -55,6 +55,40 @@ fn an_interrupt_leaves_nothing() {
 }
 
 #[test]
+fn an_interrupt_ends_cargo() {
+    let lab = Lab::new();
+    lab.write("slow/Cargo.toml", "");
+    lab.write("rows.csv", "x,y\n1,2\n2,4\n3,6\n4,8\n");
+    lab.write(
+        "job.toml",
+        "[input]\npaths = [\"rows.csv\"]\n[train]\nfeatures = [\"x\"]\ntarget = \"y\"\n\
+         models = [{ udf = \"slow#mean\" }]\n[output]\npath = \"out.parquet\"\n",
+    );
+    // A cargo that starts a compiler that takes its time.
+    let cargo =
+        lab.write("cargo", "#!/bin/sh\nsleep 600 &\necho $$ $! > processes.new\nmv processes.new processes\nwait\n");
+    std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for (arguments, (signal, code)) in
+        [["build", "slow"], ["inspect", "slow"], ["submit", "job.toml"]].iter().zip(SIGNALS)
+    {
+        let mut command = lab.command(arguments);
+        command.env("CARGO", &cargo);
+        let mut host = Running::new(command);
+        let processes = lab.path("slow/processes");
+        until("cargo runs", || {
+            assert!(!host.has_ended());
+            processes.exists()
+        });
+        send(&host, signal);
+        host.wait().expect_code(code).expect_talk(&["interrupted"]);
+        let ids = std::fs::read_to_string(&processes).unwrap();
+        let ids: Vec<u32> = ids.split_whitespace().map(|id| id.parse().unwrap()).collect();
+        until("cargo and its compiler end with it", || !ids.iter().any(|id| is_alive(*id)));
+        std::fs::remove_file(&processes).unwrap();
+    }
+}
+
+#[test]
 fn nohup_outlives_its_terminal() {
     let lab = Lab::new();
     lab.write("slow/Cargo.toml", "");
