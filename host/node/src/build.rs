@@ -40,6 +40,9 @@ pub enum BuildError {
         /// What may help.
         hint: &'static str,
     },
+    /// There is no cargo.
+    #[error("`{0}` is not installed, or not in PATH; name a component instead of a crate")]
+    NoCargo(String),
     /// Cargo could not be run, or files not be read.
     #[error("{}: {reason}", path.display())]
     Io {
@@ -154,7 +157,10 @@ async fn cargo(folder: &Path) -> Result<PathBuf, BuildError> {
         .stdout(Stdio::piped())
         .process_group(0)
         .spawn()
-        .map_err(io)?;
+        .map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => BuildError::NoCargo(program.display().to_string()),
+            _ => io(e),
+        })?;
     let group = Group(child.id());
     let output = child.wait_with_output().await.map_err(io)?;
     group.has_ended();

@@ -1,6 +1,8 @@
 //! Bad input: each with the name of what is wrong and what to do, and nothing half-written.
 
-use sandbar_tests::{Lab, component};
+use std::path::Path;
+
+use sandbar_tests::{Ended, Lab, Running, component};
 
 const ROWS: &str = "k,x,y\na,1,2\na,2,4\na,3,6\na,4,8\nb,1,1\nb,2,2\nb,3,3\nb,4,4\n";
 
@@ -242,4 +244,26 @@ fn nobody_has_to_listen() {
         assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {stdout}");
         assert!(stdout.contains(printed), "{arguments:?}: {stdout}");
     }
+}
+
+/// Runs the host with these settings of the environment; without those that have no value.
+fn host_with(lab: &Lab, arguments: &[&str], environment: &[(&str, Option<&Path>)]) -> Ended {
+    let mut command = lab.command(arguments);
+    for (name, value) in environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    Running::new(command).wait()
+}
+
+#[test]
+fn no_cargo() {
+    let lab = Lab::new();
+    lab.write("crate/Cargo.toml", "");
+    let nothing = lab.path("tmp");
+    host_with(&lab, &["build", "crate"], &[("CARGO", None), ("PATH", Some(&nothing))])
+        .expect_code(1)
+        .expect_talk(&["`cargo` is not installed, or not in PATH", "component"]);
 }
