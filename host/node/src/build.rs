@@ -10,6 +10,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
+use crate::function::write_whole;
+
 const TARGET: &str = "wasm32-wasip2";
 /// How guests are built: with SIMD, whose loops work on four vectors a turn (a sum then waits for no addition; of a
 /// machine that it does not know, as wasm's, LLVM assumes that it gains nothing), and room for small ones without
@@ -96,10 +98,8 @@ pub async fn build_crate(folder: &Path, cache: &Path) -> Result<PathBuf, BuildEr
     sources.extend(folder.ancestors().map(|a| a.join("Cargo.lock")).find(|lock| lock.is_file()));
     let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let stamp = Stamp { settings, component: component.clone(), written, checked, sources };
-    let text = serde_json::to_vec(&stamp).map_err(io::Error::other).map_err(at(&stamp_path))?;
-    fs::create_dir_all(stamp_path.parent().unwrap_or(cache))
-        .and_then(|()| fs::write(&stamp_path, text))
-        .map_err(at(&stamp_path))?;
+    // Without a stamp cargo is asked again.
+    let _ = serde_json::to_vec(&stamp).map(|text| write_whole(&stamp_path, &text));
     Ok(component)
 }
 

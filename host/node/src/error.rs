@@ -40,6 +40,14 @@ pub enum NodeError {
         /// What an earlier job wrote.
         output: PathBuf,
     },
+    /// Components, without which models can't be used, can't be kept.
+    #[error("the cache folder {} can't be written ({reason}); set XDG_CACHE_HOME to a folder that can", folder.display())]
+    Cache {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system says.
+        reason: io::Error,
+    },
     /// A part of the node panicked or was cancelled.
     #[error("a part of the node ended early: {0}")]
     Ended(#[from] tokio::task::JoinError),

@@ -157,7 +157,8 @@ impl Node {
         if !kept.is_file() {
             let file = if path.is_dir() { crate::build_crate(path, &self.options.cache).await? } else { path.clone() };
             let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
-            write_whole(&kept, &bytes).map_err(NodeError::file(&kept))?;
+            let cache = |reason| NodeError::Cache { folder: self.options.cache.clone(), reason };
+            write_whole(&kept, &bytes).map_err(cache)?;
         }
         Ok(Origin {
             component: id,

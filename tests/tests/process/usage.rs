@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sandbar_tests::{Ended, Lab, Running, component};
+use sandbar_tests::{Ended, Lab, Running, component, workspace};
 
 const ROWS: &str = "k,x,y\na,1,2\na,2,4\na,3,6\na,4,8\nb,1,1\nb,2,2\nb,3,3\nb,4,4\n";
 
@@ -256,6 +256,23 @@ fn host_with(lab: &Lab, arguments: &[&str], environment: &[(&str, Option<&Path>)
         };
     }
     Running::new(command).wait()
+}
+
+#[test]
+fn caches_that_can_not_be_written() {
+    let lab = Lab::new();
+    lab.write("rows.csv", ROWS);
+    lab.write("job.toml", job("rows.csv", TRAIN));
+    // No folder can be made in it, not even by root.
+    let file = lab.write("file", "");
+    let models = component("udfs/models");
+    for (arguments, code, words) in [
+        (["inspect", models.to_str().unwrap()], 0, &[][..]),
+        (["build", workspace().join("udfs/models").to_str().unwrap()], 0, &[]),
+        (["submit", "job.toml"], 1, &["file/sandbar", "can't be written", "XDG_CACHE_HOME"]),
+    ] {
+        host_with(&lab, &arguments, &[("XDG_CACHE_HOME", Some(&file))]).expect_code(code).expect_talk(words);
+    }
 }
 
 #[test]
