@@ -124,7 +124,7 @@ fn start_node(
     let options = NodeOptions {
         workers: workers.unwrap_or(cores),
         limits,
-        cache: paths::cache_folder(),
+        cache: paths::cache_folder().map_err(CliError::Failed)?,
         spill: std::env::temp_dir(),
         memory_bytes_max: memory.unwrap_or_else(paths::memory_for_rows),
         worker: paths::worker().map_err(CliError::Failed)?,
@@ -159,8 +159,9 @@ async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
 }
 
 async fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
+    let cache = paths::cache_folder().map_err(CliError::Failed)?;
     for folder in folders {
-        let component = sandbar_node::build_crate(folder, &paths::cache_folder()).await.map_err(|e| CliError::Failed(e.to_string()))?;
+        let component = sandbar_node::build_crate(folder, &cache).await.map_err(|e| CliError::Failed(e.to_string()))?;
         output::line(&component.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,10 @@
 //! Folders and memory of this machine.
 
-use std::path::PathBuf;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
 
 /// Share of the machine's memory that grouped rows may take before they spill.
 const MEMORY_SHARE: f64 = 0.4;
@@ -17,19 +21,42 @@ pub(crate) fn worker() -> Result<PathBuf, String> {
     }
 }
 
-/// The user's folder for what can be made again.
-pub(crate) fn cache_folder() -> PathBuf {
+/// The user's folder for what can be made again: no other user's, who could put native code into it.
+pub(crate) fn cache_folder() -> Result<PathBuf, String> {
     let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let base = from("XDG_CACHE_HOME")
-        .or_else(|| from("HOME").map(|home| home.join(".cache")))
-        .unwrap_or_else(std::env::temp_dir);
-    base.join("sandbar")
+    let base = from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")));
+    let user = geteuid().as_raw();
+    let folder = match base {
+        Some(base) => base.join("sandbar"),
+        None => {
+            let folder = std::env::temp_dir().join(format!("sandbar-{user}"));
+            // A cache that can't be written is slower, not wrong.
+            let _ = DirBuilder::new().mode(0o700).create(&folder);
+            folder
+        }
+    };
+    refuse_of_others(&folder, user)?;
+    Ok(folder)
+}
+
+/// Refuses a folder, and a link to one, of somebody else than `user` and root.
+fn refuse_of_others(folder: &Path, user: u32) -> Result<(), String> {
+    for found in [fs::symlink_metadata(folder), fs::metadata(folder)].into_iter().flatten() {
+        let owner = found.uid();
+        if owner != user && owner != 0 {
+            return Err(format!(
+                "the cache folder {} belongs to another user (of id {owner}); set XDG_CACHE_HOME to a folder of your own",
+                folder.display()
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Bytes that grouped rows may take: a share of what this process may use (its
 /// cgroup's limit, or the machine's memory).
 pub(crate) fn memory_for_rows() -> u64 {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let read = |path: &str| fs::read_to_string(path).ok();
     let cgroup = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse::<u64>().ok());
     let machine = read("/proc/meminfo").and_then(|text| {
         let line =
@@ -38,4 +65,23 @@ pub(crate) fn memory_for_rows() -> u64 {
     });
     let all = cgroup.into_iter().chain(machine).min();
     all.map_or(MEMORY_FALLBACK_BYTES, |bytes| (bytes as f64 * MEMORY_SHARE) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caches_of_others_are_refused() {
+        let folder = std::env::temp_dir().join(format!("sandbar-test-owner-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        // Root's are nobody's: as root it is given away.
+        let _ = std::os::unix::fs::chown(&folder, Some(1234), None);
+        let owner = fs::metadata(&folder).unwrap().uid();
+        let missing = folder.join("missing");
+        for (folder, user, refused) in [(&folder, owner, false), (&folder, owner + 1, true), (&missing, owner, false)] {
+            assert_eq!(refuse_of_others(folder, user).is_err(), refused, "{} of {user}", folder.display());
+        }
+        fs::remove_dir(&folder).unwrap();
+    }
 }

@@ -1,5 +1,6 @@
 //! Bad input: each with the name of what is wrong and what to do, and nothing half-written.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use sandbar_tests::{Ended, Lab, Running, component, workspace};
@@ -273,6 +274,16 @@ fn caches_that_can_not_be_written() {
     ] {
         host_with(&lab, &arguments, &[("XDG_CACHE_HOME", Some(&file))]).expect_code(code).expect_talk(words);
     }
+}
+
+#[test]
+fn the_cache_without_a_home_is_the_users_own() {
+    let lab = Lab::new();
+    let models = component("udfs/models");
+    host_with(&lab, &["inspect", models.to_str().unwrap()], &[("XDG_CACHE_HOME", None), ("HOME", None)]).expect_code(0);
+    let cache = lab.path(&format!("tmp/sandbar-{}", rustix::process::geteuid().as_raw()));
+    assert_eq!(std::fs::metadata(&cache).unwrap().permissions().mode() & 0o777, 0o700);
+    assert!(cache.join("compiled").is_dir());
 }
 
 #[test]
