@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -30,13 +31,14 @@ pub fn demo(workspace: &Workspace, job_args: &[OsString]) -> Result {
     if !has_parquet(&folder) {
         let mut arguments = ["taxi", "--rows", DEMO_ROWS, "--months", DEMO_MONTHS].map(OsString::from).to_vec();
         arguments.push(folder.into_os_string());
-        data(workspace, &arguments)?;
+        // The demo's stdout is the host's.
+        make_data(workspace, &arguments, Stdio::from(io::stderr()))?;
     }
     let mut submit = Command::new(workspace.host());
     submit.args(["submit", DEMO_JOB]).args(job_args).current_dir(&workspace.root);
     submit.env("CARGO_TARGET_DIR", &workspace.target);
     run(&mut submit, "The job did not finish; what the host printed above names the task, the limit and what to do.")?;
-    say(format_args!("the demo took {}; {}", Seconds(started.elapsed()), where_the_models_are(workspace)));
+    say(format_args!("the demo took {}", Seconds(started.elapsed())));
     Ok(())
 }
 
@@ -80,10 +82,14 @@ pub fn check(workspace: &Workspace) -> Result {
 
 /// Makes data.
 pub fn data(workspace: &Workspace, arguments: &[OsString]) -> Result {
+    make_data(workspace, arguments, Stdio::inherit())
+}
+
+fn make_data(workspace: &Workspace, arguments: &[OsString], stdout: Stdio) -> Result {
     // Beside the host, whose build has most of what it needs.
     run_quiet_stdout(workspace.build_host().args(["--package", "sandbar-data"]), NO_BUILD)?;
     run_own(
-        Command::new(workspace.program("sandbar-data")).args(arguments),
+        Command::new(workspace.program("sandbar-data")).args(arguments).stdout(stdout),
         "`cargo xtask data --help` lists what can be made, and its options.",
     )
 }
@@ -115,25 +121,6 @@ fn has_cargo_deny(workspace: &Workspace) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// The job names its output itself; we only look it up.
-fn where_the_models_are(workspace: &Workspace) -> String {
-    let job = fs::read_to_string(workspace.root.join(DEMO_JOB)).unwrap_or_default();
-    match output_of(&job) {
-        Some(file) => format!("the models are in {}", workspace.root.join(file).display()),
-        None => "the host printed above where the models are".to_owned(),
-    }
-}
-
-/// The job's `output.path`. The job file is ours: a whole parser of TOML would take longer to build than the rest of this.
-fn output_of(job: &str) -> Option<&str> {
-    let (_, output) = job.split_once("[output]")?;
-    output.lines().find_map(|line| {
-        let (key, value) = line.split_once('=')?;
-        let value = value.trim().strip_prefix('"')?;
-        (key.trim() == "path").then(|| value.split('"').next())?
-    })
-}
-
 /// For commands that take none.
 pub fn no_arguments(command: &str, arguments: &[OsString]) -> Result {
     match arguments.first() {
@@ -145,18 +132,6 @@ pub fn no_arguments(command: &str, arguments: &[OsString]) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_output_is_read_from_the_job() {
-        for (job, expected) in [
-            ("[input]\npath = \"in\"\n[output]\npath = \"out/models.parquet\" # models\n", Some("out/models.parquet")),
-            ("[output]\n\npath=\"/elsewhere\"", Some("/elsewhere")),
-            ("[input]\npath = \"in\"", None),
-            ("[output]\nroute = \"x\"", None),
-        ] {
-            assert_eq!(output_of(job), expected, "{job}");
-        }
-    }
 
     #[test]
     fn a_named_package_is_tested_alone() {

@@ -38,7 +38,7 @@ Examples:
   cargo xtask demo -- --json
   cargo xtask test -- -p sandbar-core
   cargo xtask data taxi data/taxi --rows 7000000 --months 2
-  cargo xtask bench taxi --json > taxi.json
+  cargo xtask bench training --json > training.json
 
 Environment:
   CARGO_TARGET_DIR        where everything is built (default: target)
