@@ -7,7 +7,19 @@ use sandbar_node::PredictSpec;
 
 /// Runs other people's functions next to data, each in a sandbox.
 #[derive(Debug, Parser)]
-#[command(name = "host", version, about, max_term_width = 100)]
+#[command(
+    name = "host",
+    version,
+    max_term_width = 100,
+    after_help = "Examples:
+  host submit examples/taxi.toml
+  host predict out/models.parquet --input data/new.parquet --output predictions.parquet
+  host new fares
+  host build fares
+  host inspect fares
+
+`host COMMAND --help` says more of each."
+)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub command: Command,
@@ -52,7 +64,8 @@ pub(crate) enum Command {
   host submit examples/taxi.toml --input 'data/2019/*.parquet' --output best.parquet
   host submit examples/taxi.toml --set train.test=0.2 --set 'train.group_by=[\"vendor_id\"]' --json
 
-Exit codes: 0 all well, 1 some groups failed or the job failed, 2 wrong usage.")]
+Exit codes: 0 all well, 1 some groups failed or the job failed, 2 wrong usage;
+129, 130 and 143 ended by a hang-up, an interrupt (Ctrl-C) or a request to terminate.")]
 pub(crate) struct Submit {
     /// The job file (TOML).
     pub job: PathBuf,
@@ -82,7 +95,10 @@ pub(crate) struct Submit {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   host predict out/models.parquet --input data/new.parquet --output predictions.parquet
-  host predict out/models.parquet --input data/new.csv --output p.parquet --model tree --file 2019-01.parquet")]
+  host predict out/models.parquet --input data/new.csv --output p.parquet --model tree --file 2019-01.parquet
+
+Exit codes: 0 all well, 1 some rows could not be predicted or the command failed, 2 wrong usage;
+129, 130 and 143 ended by a hang-up, an interrupt (Ctrl-C) or a request to terminate.")]
 pub(crate) struct Predict {
     /// The output of a job.
     pub models: PathBuf,

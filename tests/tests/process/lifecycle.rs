@@ -372,5 +372,12 @@ fn help_has_examples() {
         let help = lab.host(&[command, "--help"]).expect_code(0).stdout;
         assert!(help.contains("Examples:") && help.contains(&format!("host {command}")), "{help}");
     }
+    let help = lab.host(&["--help"]).expect_code(0).stdout;
+    assert!(help.contains("Examples:") && help.contains("next to data"), "{help}");
+    for command in ["submit", "predict"] {
+        let help = lab.host(&[command, "--help"]).expect_code(0).stdout;
+        let (_, codes) = help.split_once("Exit codes:").unwrap();
+        assert!(["0", "1", "2", "129", "130", "143"].iter().all(|code| codes.contains(code)), "{help}");
+    }
     assert!(workspace().join("examples/taxi.toml").is_file());
 }
