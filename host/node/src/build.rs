@@ -1,5 +1,6 @@
 //! Crates to components, when they are stale.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -69,8 +70,12 @@ struct Stamp {
     /// When it was known to be up to date. Later than it was written, when a source changed and cargo
     /// found that it makes no difference.
     checked: SystemTime,
-    /// Files it was made from.
+    /// Files it was made from, and the manifests of their crates.
     sources: Vec<PathBuf>,
+    /// What else says how it is made: see [`settings_around`].
+    around: Vec<PathBuf>,
+    /// Which compiler it was made by: see [`compiler`].
+    compiler: String,
 }
 
 /// The component of the crate in `folder`: the one built last when nothing it
@@ -87,17 +92,20 @@ pub async fn build_crate(folder: &Path, cache: &Path) -> Result<PathBuf, BuildEr
     }
     let folder = fs::canonicalize(folder).map_err(at(folder))?;
     let stamp_path = stamp_path(&folder, cache);
-    if let Some(component) = fresh(&stamp_path) {
+    let around = settings_around(&folder);
+    let compiler = compiler();
+    if let Some(component) = fresh(&stamp_path, &around, &compiler) {
         return Ok(component);
     }
     let checked = SystemTime::now();
     let component = cargo(&folder).await?;
     let written = fs::metadata(&component).and_then(|m| m.modified()).map_err(at(&component))?;
-    let mut sources = vec![folder.join("Cargo.toml")];
-    sources.extend(dep_info(&component.with_extension("d")).map_err(at(&component))?);
+    let mut sources = dep_info(&component.with_extension("d")).map_err(at(&component))?;
+    let manifests: BTreeSet<PathBuf> = sources.iter().filter_map(|source| manifest_of(source)).collect();
+    sources.extend(manifests);
     sources.extend(folder.ancestors().map(|a| a.join("Cargo.lock")).find(|lock| lock.is_file()));
     let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    let stamp = Stamp { settings, component: component.clone(), written, checked, sources };
+    let stamp = Stamp { settings, component: component.clone(), written, checked, sources, around, compiler };
     // Without a stamp cargo is asked again.
     let _ = serde_json::to_vec(&stamp).map(|text| write_whole(&stamp_path, &text));
     Ok(component)
@@ -110,13 +118,48 @@ fn stamp_path(folder: &Path, cache: &Path) -> PathBuf {
     cache.join("builds").join(format!("{:016x}.json", key.value()))
 }
 
-fn fresh(stamp: &Path) -> Option<PathBuf> {
+fn fresh(stamp: &Path, around: &[PathBuf], compiler: &str) -> Option<PathBuf> {
     let stamp: Stamp = serde_json::from_slice(&fs::read(stamp).ok()?).ok()?;
     let settings = stamp.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let unchanged = settings.eq(SETTINGS)
         && modified(&stamp.component)? == stamp.written
-        && stamp.sources.iter().all(|source| modified(source).is_some_and(|m| m <= stamp.checked));
+        && stamp.around == around
+        && (compiler.is_empty() || stamp.compiler == compiler)
+        && stamp.sources.iter().chain(around).all(|source| modified(source).is_some_and(|m| m <= stamp.checked));
     unchanged.then_some(stamp.component)
+}
+
+/// The manifests and settings of cargo and rustup in `folder`, and in those that it lies in: a workspace's profiles,
+/// dependencies and flags are there.
+fn settings_around(folder: &Path) -> Vec<PathBuf> {
+    let names = ["Cargo.toml", ".cargo/config.toml", ".cargo/config", "rust-toolchain.toml", "rust-toolchain"];
+    let around = folder.ancestors().flat_map(|folder| names.map(|name| folder.join(name)));
+    let home = std::env::var_os("CARGO_HOME").map(|home| Path::new(&home).join("config.toml"));
+    around.chain(home).filter(|file| file.is_file()).collect()
+}
+
+/// The manifest of the crate that a source belongs to.
+fn manifest_of(source: &Path) -> Option<PathBuf> {
+    source.ancestors().skip(1).map(|folder| folder.join("Cargo.toml")).find(|manifest| manifest.is_file())
+}
+
+/// What changes when another compiler does: the program's time, and those of rustup's choice and of what it installed. To
+/// ask the compiler takes longer than many a job. Nothing where there is none to build anything anew.
+fn compiler() -> String {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let found = std::env::var_os("PATH").and_then(|path| {
+        let programs = std::env::split_paths(&path).map(|folder| folder.join("rustc"));
+        programs.into_iter().find(|program| program.is_file())
+    });
+    let Some(program) = variable("RUSTC").or(found) else { return String::new() };
+    let rustup = variable("RUSTUP_HOME").or_else(|| Some(variable("HOME")?.join(".rustup"))).unwrap_or_default();
+    let installed =
+        fs::read_dir(rustup.join("update-hashes")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> =
+        installed.chain([program, rustup.join("settings.toml"), rustup.join("toolchains")]).collect();
+    files.sort();
+    let times: Vec<_> = files.iter().map(|file| (file, modified(file))).collect();
+    format!("{:?} {times:?}", variable("RUSTUP_TOOLCHAIN"))
 }
 
 fn modified(path: &Path) -> Option<SystemTime> {

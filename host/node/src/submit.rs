@@ -222,7 +222,10 @@ impl Node {
             let work = Work::Fit(payload, groups.into());
             let called = self.pool.call(Request { binding: binding.clone(), seed: running.seed, work }).await;
             match called.result {
-                Err(fault) if fault.code == Code::Refused => return Err(fault.into()),
+                Err(fault) if fault.code == Code::Refused => {
+                    self.progress.log(&binding.name, &called.log);
+                    return Err(fault.into());
+                }
                 // Groups will tell.
                 _ => {}
             }

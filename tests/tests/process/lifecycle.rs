@@ -197,6 +197,45 @@ fn a_new_crate_is_built_inspected_and_used() {
 }
 
 #[test]
+fn a_crate_is_built_anew_when_what_it_is_made_from_changed() {
+    let lab = Lab::new();
+    let (target, cache) = (lab.path("target"), lab.path("cache"));
+    let build = || {
+        let mut command = lab.command(&["build", "crates/fares"]);
+        command.env("CARGO_TARGET_DIR", &target).env("XDG_CACHE_HOME", &cache);
+        sandbar_tests::Running::new(command).wait().expect_code(0).stderr.contains("Finished")
+    };
+    let rates = "[package]\nname = \"rates\"\nversion = \"0.1.0\"\nedition = \"2024\"\n";
+    lab.write("rates/Cargo.toml", rates);
+    lab.write("rates/src/lib.rs", "");
+    let library = "[lib]\ncrate-type = [\"cdylib\"]\n[dependencies]\nrates = { path = \"../../rates\" }\n[workspace]\n";
+    lab.write("crates/fares/Cargo.toml", rates.replace("rates", "fares") + library);
+    lab.write("crates/fares/src/lib.rs", "pub use rates;");
+    // The first one writes Cargo.lock, which is new to the second.
+    assert!(build() && build() && !build());
+    for (file, text) in [
+        ("crates/fares/Cargo.toml", rates.replace("rates", "fares") + library),
+        ("rates/Cargo.toml", rates.to_owned()),
+        ("rates/src/lib.rs", "// changed".to_owned()),
+        ("crates/Cargo.toml", "[workspace]\n".to_owned()),
+        ("crates/fares/.cargo/config.toml", String::new()),
+        (".cargo/config.toml", String::new()),
+    ] {
+        lab.write(file, text);
+        assert!(build() && !build(), "{file}");
+    }
+    std::fs::remove_file(lab.path(".cargo/config.toml")).unwrap();
+    assert!(build() && !build(), "what is no more");
+    for stamp in std::fs::read_dir(lab.path("cache/sandbar/builds")).unwrap().flatten() {
+        let text = std::fs::read_to_string(stamp.path()).unwrap();
+        let compiler = "\"compiler\":\"";
+        assert!(text.contains(compiler), "{text}");
+        std::fs::write(stamp.path(), text.replace(compiler, &format!("{compiler}yesterday's "))).unwrap();
+    }
+    assert!(build() && !build(), "another compiler");
+}
+
+#[test]
 fn components_are_inspected() {
     let lab = Lab::new();
     let taxi = component("udfs/taxi");
