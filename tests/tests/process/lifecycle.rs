@@ -203,7 +203,7 @@ fn a_crate_is_built_anew_when_what_it_is_made_from_changed() {
     let build = || {
         let mut command = lab.command(&["build", "crates/fares"]);
         command.env("CARGO_TARGET_DIR", &target).env("XDG_CACHE_HOME", &cache);
-        sandbar_tests::Running::new(command).wait().expect_code(0).stderr.contains("Finished")
+        Running::new(command).wait().expect_code(0).stderr.contains("Finished")
     };
     let rates = "[package]\nname = \"rates\"\nversion = \"0.1.0\"\nedition = \"2024\"\n";
     lab.write("rates/Cargo.toml", rates);
@@ -345,7 +345,7 @@ fn models_are_used_with_the_components_they_were_trained_with() {
         if let Some(cache) = cache {
             command.env("XDG_CACHE_HOME", lab.path(cache));
         }
-        sandbar_tests::Running::new(command).wait()
+        Running::new(command).wait()
     };
     predict(Some("empty")).expect_code(0);
     for (file, other) in [("add.wasm", "udfs/models"), ("fit.wasm", "udfs/taxi")] {
