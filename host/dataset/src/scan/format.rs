@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{Field, FieldRef, Schema, SchemaRef};
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::arrow::ArrowFormat;
 use datafusion::datasource::file_format::csv::CsvFormat;
@@ -13,12 +13,14 @@ use datafusion::execution::context::SessionState;
 use futures::FutureExt as _;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 
+use super::Source;
 use super::files::File;
 use super::stream::{reason_of, reason_of_panic};
 use crate::DatasetError;
 
-/// Rows of a CSV or JSON file that its types are inferred from.
-pub(super) const INFER_ROWS_MAX: usize = 10_000;
+/// Rows of a CSV file that its types are inferred from, where these have a value of each column that is used. A value
+/// further on that is of another type is an error there; in JSON it would be cut to the type, so all of a file is read.
+const INFER_ROWS_MAX: usize = 10_000;
 
 /// Bytes that begin an Arrow IPC file. The stream format, which can't be cut
 /// into ranges, begins otherwise.
@@ -75,6 +77,11 @@ impl Format {
 
     /// DataFusion's reader of the format.
     pub(super) fn engine(self, state: &SessionState) -> Arc<dyn FileFormat> {
+        self.engine_inferring(state, INFER_ROWS_MAX)
+    }
+
+    /// The same, with types of CSV from so many rows.
+    fn engine_inferring(self, state: &SessionState, rows_max: usize) -> Arc<dyn FileFormat> {
         match self {
             Format::Parquet => {
                 let options = state.table_options().parquet.clone();
@@ -85,19 +92,20 @@ impl Format {
                     .with_has_header(true)
                     .with_delimiter(delimiter)
                     .with_newlines_in_values(false)
-                    .with_schema_infer_max_rec(INFER_ROWS_MAX),
+                    .with_schema_infer_max_rec(rows_max),
             ),
-            Format::JsonLines => Arc::new(JsonFormat::default().with_schema_infer_max_rec(INFER_ROWS_MAX)),
+            Format::JsonLines => Arc::new(JsonFormat::default().with_schema_infer_max_rec(usize::MAX)),
             Format::ArrowFile | Format::ArrowStream => Arc::new(ArrowFormat),
         }
     }
 }
 
-/// The format of `file` as its content says, and its schema.
+/// The format of `file` as its content says, and its schema. `source` says which columns are used.
 pub(super) async fn inspect(
     state: &SessionState,
     store: &Arc<dyn ObjectStore>,
     file: &File,
+    source: &Source,
 ) -> Result<(Format, SchemaRef), DatasetError> {
     let fault = |reason: String| DatasetError::Read { file: file.name.clone(), line: None, reason };
     if file.meta.size == 0 {
@@ -110,11 +118,22 @@ pub(super) async fn inspect(
             format = Format::ArrowStream;
         }
     }
-    let engine = format.engine(state);
-    let schema =
-        AssertUnwindSafe(engine.infer_schema(state, store, std::slice::from_ref(&file.meta))).catch_unwind().await;
-    let schema = schema.map_err(|panic| fault(reason_of_panic(&*panic)))?.map_err(|e| fault(reason_of(&e)))?;
+    let infer = async |rows_max| {
+        let engine = format.engine_inferring(state, rows_max);
+        let schema = engine.infer_schema(state, store, std::slice::from_ref(&file.meta));
+        let schema = AssertUnwindSafe(schema).catch_unwind().await;
+        schema.map_err(|panic| fault(reason_of_panic(&*panic)))?.map_err(|e| fault(reason_of(&e)))
+    };
+    let schema = infer(INFER_ROWS_MAX).await?;
     // Metadata of the writer (pandas, Spark) says nothing about the rows, and would make equal schemas differ.
-    let fields: Vec<_> = schema.fields().iter().map(|f| f.as_ref().clone().with_metadata(Default::default())).collect();
+    let plain = |field: &FieldRef| field.as_ref().clone().with_metadata(Default::default());
+    let mut fields: Vec<_> = schema.fields().iter().map(plain).collect();
+    let is_unknown = |field: &Field| field.data_type().is_null() && source.may_use(field.name());
+    if matches!(format, Format::Csv(_)) && fields.iter().any(is_unknown) {
+        // Read as null, the column would lose the values that come later.
+        let whole = infer(usize::MAX).await?;
+        let found = fields.iter_mut().zip(whole.fields()).filter(|(field, _)| field.data_type().is_null());
+        found.for_each(|(field, whole)| field.set_data_type(whole.data_type().clone()));
+    }
     Ok((format, Arc::new(Schema::new(fields))))
 }

@@ -57,6 +57,14 @@ pub struct Source {
     pub columns: Option<Vec<String>>,
 }
 
+impl Source {
+    /// Whether the column is asked for, or may be read by the filter: whether its text has the name in it.
+    fn may_use(&self, column: &str) -> bool {
+        let listed = self.columns.as_ref().is_none_or(|columns| columns.iter().any(|name| name == column));
+        listed || self.filter.as_ref().is_some_and(|filter| filter.contains(&column.replace('"', "\"\"")))
+    }
+}
+
 /// How to read.
 #[derive(Debug, Clone)]
 pub struct ScanOptions {
@@ -99,8 +107,9 @@ pub struct Scan {
 
 impl Scan {
     /// Finds the files, reads their schemas, checks columns and filter, and
-    /// plans. Reads no rows of Parquet and Arrow files, and the first ones of
-    /// CSV and JSON files. URLs need a tokio runtime.
+    /// plans. Reads no rows of Parquet and Arrow files, the first ones of CSV
+    /// files (all, where these have no value of a column that is used) and all
+    /// of JSON files. URLs need a tokio runtime.
     pub async fn open(source: Source, options: ScanOptions) -> Result<Scan, DatasetError> {
         let session = session(&options);
         let mut stores = Stores::new();
@@ -111,7 +120,7 @@ impl Scan {
         }
         let state = session.state();
         let inspected: Vec<(Format, SchemaRef)> = futures::stream::iter(&files)
-            .map(|file| format::inspect(&state, stores.client(file.store), file))
+            .map(|file| format::inspect(&state, stores.client(file.store), file, &source))
             .buffered(INSPECT_CONCURRENCY)
             .try_collect()
             .await?;

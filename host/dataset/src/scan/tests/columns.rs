@@ -66,3 +66,26 @@ fn columns_that_are_not_there_are_named_with_those_that_are() {
     let failure = read(&Source { columns: columns(&["n"]), ..source([twins.clone()]) }).err().map(|e| e.to_string());
     assert!(failure.as_ref().is_some_and(|e| e.contains(&twins)), "{failure:?}");
 }
+
+#[test]
+fn values_that_come_late_are_kept() {
+    let folder = Folder::new();
+    let late = |first: &str, then: &str| first.repeat(10_000) + then;
+    let csv = |name: &str, lines: String| folder.write(name, format!("k,c\n{lines}"));
+    let quoted = folder.write("q.csv", format!("k,\"a \"\"b\"\"\"\n{}", late("1,\n", "2,7\n")));
+    for (path, wanted, filter, expected) in [
+        (folder.write("a.jsonl", late("{\"c\":1}\n", "{\"c\":0.5}\n")), "c", "c < 1", "0.5"),
+        (folder.write("b.jsonl", late("{\"c\":null}\n", "{\"c\":7}\n")), "c", "c > 1", "7"),
+        (csv("a.csv", late("1,\n", "2,7\n")), "c", "c = 7", "7"),
+        (csv("b.csv", late("1,\n", "2,7\n")), "k", "c = 7", "2"),
+        (csv("c.csv", late("1,\n", "2,x\n")), "k", "c = 'x'", "2"),
+        (csv("d.csv", late("1,\n", "2,true\n")), "k", "c", "2"),
+        (quoted, "k", "\"a \"\"b\"\"\" = 7", "2"),
+    ] {
+        let source = Source { filter: Some(filter.to_owned()), columns: columns(&[wanted]), ..source([path.clone()]) };
+        let rows = read_with(&source, ScanOptions::default()).unwrap_or_else(|e| panic!("{path}: {e}"));
+        assert_eq!(text(&rows), [expected], "{path}");
+    }
+    let wanted = Source { columns: columns(&["c"]), ..source([csv("e.csv", late("1,\n", ""))]) };
+    assert_eq!(open(&wanted).expect("a scan").schema().field(0).data_type(), &DataType::Null);
+}
