@@ -189,7 +189,7 @@ impl Scan {
             let number = self.plans.len();
             let prefix = self.stores.prefix(layout.store());
             let (config, morsels) = layout.plan(state, prefix, &self.files, options, number).await?;
-            let exec = plan::finish(state, config, wanted.filter.as_ref(), &columns, self.batch_rows);
+            let exec = plan::finish(state, config, wanted.filter.as_ref(), &used, &columns, self.batch_rows);
             self.plans.push((exec.map_err(|e| wanted.explain(&e))?, layout.format()));
             self.morsels.extend(morsels);
         }

@@ -10,16 +10,20 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::common::DFSchema;
+use datafusion::common::tree_node::{TreeNode as _, TreeNodeRecursion};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::context::SessionState;
 use datafusion::execution::object_store::ObjectStoreUrl;
-use datafusion::logical_expr::{Expr, ExprSchemable as _};
+use datafusion::logical_expr::{Expr, ExprSchemable as _, Volatility};
+use datafusion::physical_expr::expressions::{Column, cast};
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr::{PhysicalExpr, split_conjunction};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExecBuilder;
-use datafusion::physical_plan::filter_pushdown::PushedDown;
+use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 
 use super::files::File;
 use super::format::Format;
@@ -48,6 +52,10 @@ pub(super) fn parse_filter(state: &SessionState, text: &str, merged: &Merged) ->
     let fields: Vec<FieldRef> = merged.fields().cloned().collect();
     let schema = DFSchema::try_from(Schema::new(fields)).map_err(|e| fail(reason_of(&e)))?;
     let expr = state.create_logical_expr(text, &schema).map_err(|e| fail(reason_of(&e)))?;
+    if let Some(function) = first_unrepeatable(&expr) {
+        let reason = format!("a filter may depend on the row alone; `{function}` gives something else each time");
+        return Err(fail(reason));
+    }
     let columns = expr.column_refs().into_iter().map(|column| column.name.clone()).collect();
     let physical = state.create_physical_expr(expr.clone(), &schema).map_err(|e| fail(reason_of(&e)))?;
     match physical.data_type(schema.as_arrow()).or_else(|_| expr.get_type(&schema)) {
@@ -55,6 +63,19 @@ pub(super) fn parse_filter(state: &SessionState, text: &str, merged: &Merged) ->
         Ok(other) => Err(fail(format!("it is {other}, and has to be true or false"))),
         Err(error) => Err(fail(reason_of(&error))),
     }
+}
+
+/// The name of a function in `expr` whose result depends on more than its arguments: on chance, the clock, the plan.
+fn first_unrepeatable(expr: &Expr) -> Option<String> {
+    let mut found = None;
+    let visited = expr.apply(|part| match part {
+        Expr::ScalarFunction(call) if call.func.signature().volatility != Volatility::Immutable => {
+            found = Some(call.name().to_owned());
+            Ok(TreeNodeRecursion::Stop)
+        }
+        _ => Ok(TreeNodeRecursion::Continue),
+    });
+    visited.ok().and(found)
 }
 
 /// The files that one plan reads.
@@ -149,11 +170,13 @@ impl Layout {
     }
 }
 
-/// Adds filter and projection to a scan: `columns` come out, in that order.
+/// Adds filter and projection to a scan: `columns` come out, in that order. The filter sees what it reads in the types
+/// of `used`, whatever those of a file.
 pub(super) fn finish(
     state: &SessionState,
     config: FileScanConfig,
     filter: Option<&Filter>,
+    used: &Schema,
     columns: &[String],
     batch_rows: usize,
 ) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
@@ -163,24 +186,45 @@ pub(super) fn finish(
         return scan_of(config, indices);
     };
     let predicate = state.create_physical_expr(filter.expr.clone(), &DFSchema::try_from(table.as_ref().clone())?)?;
-    let pushed = config.file_source().try_pushdown_filters(vec![predicate], state.config_options())?;
+    let prunes = split_conjunction(&predicate).into_iter().filter(|part| may_prune(part, &table)).cloned().collect();
+    // What rules out whole parts of a file; rows are left to the filter below.
+    let pushed = config.file_source().try_pushdown_filters(prunes, state.config_options())?;
     let config = match pushed.updated_node {
         Some(source) => FileScanConfigBuilder::from(config).with_source(source).build(),
         None => config,
     };
-    if pushed.filters.iter().all(|f| matches!(f, PushedDown::Yes)) {
-        let indices = columns.iter().map(|c| table.index_of(c)).collect::<Result<Vec<_>, _>>()?;
-        return scan_of(config, indices);
-    }
     let read: Vec<usize> = (0..table.fields().len())
         .filter(|i| columns.contains(table.field(*i).name()) || filter.columns.contains(table.field(*i).name()))
         .collect();
-    let scan = scan_of(config, read)?;
+    let scan = cast_to(used, scan_of(config, read)?)?;
     let schema = scan.schema();
     let predicate = state.create_physical_expr(filter.expr.clone(), &DFSchema::try_from(schema.as_ref().clone())?)?;
     let indices = columns.iter().map(|c| schema.index_of(c)).collect::<Result<Vec<_>, _>>()?;
     let filter = FilterExecBuilder::new(predicate, scan).apply_projection(Some(indices))?.with_batch_size(batch_rows);
     Ok(Arc::new(filter.build()?))
+}
+
+/// Whether statistics can rule out rows for which `part` is not true. Those of floats leave NaNs out, for which `f > 5`
+/// is true.
+fn may_prune(part: &Arc<dyn PhysicalExpr>, table: &Schema) -> bool {
+    let ordered = |t: &DataType| !t.is_floating() && !t.is_nested();
+    collect_columns(part).iter().all(|column| ordered(table.field(column.index()).data_type()))
+}
+
+/// Casts the columns of `scan` to the types they have in `used`.
+fn cast_to(used: &Schema, scan: Arc<dyn ExecutionPlan>) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
+    let schema = scan.schema();
+    let agreed = |field: &FieldRef| Ok(used.field_with_name(field.name())?.data_type().clone());
+    let agreed = schema.fields().iter().map(agreed).collect::<datafusion::error::Result<Vec<DataType>>>()?;
+    if schema.fields().iter().zip(&agreed).all(|(field, agreed)| field.data_type() == agreed) {
+        return Ok(scan);
+    }
+    let columns = schema.fields().iter().zip(agreed).enumerate().map(|(index, (field, agreed))| {
+        let column = Arc::new(Column::new(field.name(), index));
+        Ok(ProjectionExpr::new(cast(column, &schema, agreed)?, field.name()))
+    });
+    let columns = columns.collect::<datafusion::error::Result<Vec<_>>>()?;
+    Ok(Arc::new(ProjectionExec::try_new(columns, scan)?))
 }
 
 fn scan_of(config: FileScanConfig, columns: Vec<usize>) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {

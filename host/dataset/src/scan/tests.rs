@@ -345,6 +345,28 @@ fn filters_are_applied_and_leave_out_what_statistics_rule_out() {
 }
 
 #[test]
+fn a_filter_is_true_of_the_same_rows_however_they_lie() {
+    let folder = Folder::new();
+    let f = [1.0, 9.0, f64::NAN, 5.0, 2.0, f64::NAN, 5.0, 5.0];
+    let values: [(&str, ArrayRef); 2] =
+        [("f", Arc::new(Float64Array::from(f.to_vec()))), ("n", Arc::new(Int64Array::from_iter_values(0..8)))];
+    let rows = RecordBatch::try_from_iter(values).expect("a batch");
+    for (filter, expected) in [
+        ("f > 5", &["1", "2", "5"][..]),
+        ("f <> 5", &["0", "1", "2", "4", "5"]),
+        ("NOT (f <= 5)", &["1", "2", "5"]),
+        ("f > 5 AND n < 5", &["1", "2"]),
+        ("f > 100 OR n = 7", &["2", "5", "7"]),
+    ] {
+        for group_rows in [1, 2, 8] {
+            let path = folder.parquet("a.parquet", &rows, group_rows);
+            let source = Source { filter: Some(filter.to_owned()), columns: columns(&["n"]), ..source([path]) };
+            assert_eq!(text(&read(&source).expect("rows")), expected, "{filter}, {group_rows} rows a group");
+        }
+    }
+}
+
+#[test]
 fn only_the_columns_that_are_used_are_read() {
     let folder = Folder::new();
     let path = folder.parquet("a.parquet", &sample(10_000), 10_000);
@@ -368,6 +390,11 @@ fn a_filter_that_is_none_is_refused() {
         ("s > 1 AND nope(n)", "filter `s > 1 AND nope(n)`: Invalid function 'nope'"),
         ("sum(n) > 3", "filter `sum(n) > 3`: "),
         ("n IN (SELECT 1)", "filter `n IN (SELECT 1)`: "),
+        (
+            "n > 1 AND now() > '2020-01-01'",
+            "filter `n > 1 AND now() > '2020-01-01'`: a filter may depend on the row alone",
+        ),
+        ("length(uuid()) > n", "filter `length(uuid()) > n`: a filter may depend on the row alone; `uuid`"),
     ] {
         let source = Source { filter: Some(filter.to_owned()), ..source([path.clone()]) };
         let error = open(&source).err().unwrap_or_else(|| panic!("accepted: {filter}"));

@@ -1,5 +1,7 @@
 //! Files that do not look alike.
 
+use arrow_array::Float32Array;
+
 use super::*;
 
 fn one(name: &str, column: ArrayRef) -> RecordBatch {
@@ -28,6 +30,24 @@ fn widths_may_differ_between_files() {
         assert_eq!(text(&read(&wanted).unwrap_or_else(|e| panic!("{e}"))), expected, "{paths:?}");
         let filtered = Source { filter: Some("k > 2".to_owned()), ..wanted };
         assert_eq!(read(&filtered).expect("rows").num_rows(), expected.iter().filter(|k| !k.starts_with('0')).count());
+    }
+}
+
+#[test]
+fn a_filter_sees_the_types_that_all_files_agree_on() {
+    let folder = Folder::new();
+    let whole = one("k", Arc::new(Int32Array::from(vec![3])));
+    let float = one("k", Arc::new(Float32Array::from(vec![3.0])));
+    for paths in [
+        [folder.parquet("a.parquet", &whole, 10), folder.parquet("b.parquet", &float, 10)],
+        [folder.arrow("a.arrow", &whole, 10), folder.arrow("b.arrow", &float, 10)],
+        [folder.arrow_stream("c.arrow", &whole), folder.arrow_stream("d.arrow", &float)],
+        [folder.write("a.csv", "k,z\n3,1\n"), folder.write("b.csv", "k,z\n3.0,1\n")],
+    ] {
+        for (filter, expected) in [("k / 2 = 1.5", 2), ("k / 2 = 1", 0)] {
+            let source = Source { filter: Some(filter.to_owned()), columns: columns(&["z"]), ..source(paths.clone()) };
+            assert_eq!(read(&source).expect("rows").num_rows(), expected, "{paths:?}: {filter}");
+        }
     }
 }
 
