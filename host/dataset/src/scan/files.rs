@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -52,10 +53,7 @@ pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<Fi
             let reason = format!("no file there has an extension that is read ({})", Format::EXTENSIONS);
             return Err(DatasetError::input(given, reason));
         }
-        if files.len() > FILES_MAX {
-            let (what, value) = (format!("number of files up to {given}"), files.len() as u64);
-            return Err(DatasetError::Bound { what, value, bound: FILES_MAX as u64 });
-        }
+        bounded(given, files.len())?;
     }
     files.sort_by(|a, b| a.name.cmp(&b.name));
     let mut seen = HashSet::new();
@@ -70,22 +68,24 @@ fn is_glob(path: &str) -> bool {
 fn list_local(given: &str, path: &Path, store: usize, files: &mut Vec<File>) -> Result<(), DatasetError> {
     let text = path.to_string_lossy();
     if is_glob(&text) && !path.exists() {
-        let pattern = if text.ends_with("**") { format!("{text}/*") } else { text.into_owned() };
-        let matches = glob::glob_with(&pattern, MATCHING);
         let mut found = 0;
-        for entry in matches.map_err(|e| DatasetError::input(given, format!("it is no valid glob: {e}")))? {
-            let path = entry.map_err(|e| DatasetError::input(given, format!("can't look into a folder: {e}")))?;
-            if path.is_file() {
-                found += 1;
-                if Format::of(&path.to_string_lossy()).is_ok() {
-                    files.push(local_file(given, &path, store)?);
-                }
+        matches(given, &text, &mut |path| {
+            found += 1;
+            if Format::is_data(&path.to_string_lossy()) {
+                files.push(local_file(given, path, store)?);
             }
-        }
+            bounded(given, files.len())
+        })?;
         return if found == 0 { Err(DatasetError::input(given, "no file matches it")) } else { Ok(()) };
     }
     if path.is_dir() {
-        return walk(given, path, store, 0, files);
+        // Others leave markers and temporary files under such names.
+        return walk(given, path, &['.', '_'], &mut Vec::new(), &mut |path| {
+            if Format::is_data(&path.to_string_lossy()) {
+                files.push(local_file(given, path, store)?);
+            }
+            bounded(given, files.len())
+        });
     }
     if !path.exists() {
         return Err(DatasetError::input(given, "there is no such file or folder"));
@@ -94,28 +94,74 @@ fn list_local(given: &str, path: &Path, store: usize, files: &mut Vec<File>) -> 
     Ok(())
 }
 
-/// Files under `folder` whose extension is known. Names that begin with a dot
-/// or an underscore are left out, as others leave markers and temporary files so.
-fn walk(given: &str, folder: &Path, store: usize, depth: usize, files: &mut Vec<File>) -> Result<(), DatasetError> {
-    let fail = |e: std::io::Error| DatasetError::input(given, format!("can't look into {}: {e}", folder.display()));
-    if depth > DEPTH_MAX {
-        let what = format!("depth of folder {}", folder.display());
-        return Err(DatasetError::Bound { what, value: depth as u64, bound: DEPTH_MAX as u64 });
+fn bounded(given: &str, files: usize) -> Result<(), DatasetError> {
+    if files > FILES_MAX {
+        let what = format!("number of files up to {given}");
+        return Err(DatasetError::Bound { what, value: files as u64, bound: FILES_MAX as u64 });
     }
+    Ok(())
+}
+
+/// What is done with each file that is found.
+type Each<'a> = &'a mut dyn FnMut(&Path) -> Result<(), DatasetError>;
+
+/// The files that match a glob. What follows `**` is looked for by [`walk`], which links to folders above can't keep
+/// for ever.
+fn matches(given: &str, pattern: &str, each: Each<'_>) -> Result<(), DatasetError> {
+    let invalid = |e: glob::PatternError| DatasetError::input(given, format!("it is no valid glob: {e}"));
+    Pattern::new(pattern).map_err(invalid)?;
+    let (fixed, rest) = pattern.split_at(pattern.find("**").unwrap_or(pattern.len()));
+    let rest = if rest.ends_with("**") { format!("{rest}/*") } else { rest.to_owned() };
+    let pattern = Pattern::new(&rest).map_err(invalid)?;
+    let hidden: &[char] = if rest.contains("/.") { &[] } else { &['.'] };
+    for entry in glob::glob_with(if fixed.is_empty() { "." } else { fixed }, MATCHING).map_err(invalid)? {
+        let path = entry.map_err(|e| DatasetError::input(given, format!("can't look into a folder: {e}")))?;
+        if rest.is_empty() && path.is_file() {
+            each(&path)?;
+        } else if !rest.is_empty() && path.is_dir() {
+            walk(given, &path, hidden, &mut Vec::new(), &mut |file| {
+                let below = file.strip_prefix(&path).unwrap_or(file);
+                if pattern.matches_path_with(below, MATCHING) && file.is_file() { each(file) } else { Ok(()) }
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Files under `folder`, without names that begin with one of `hidden`. `above` are the folders on the way here, by
+/// device and inode.
+fn walk(
+    given: &str,
+    folder: &Path,
+    hidden: &[char],
+    above: &mut Vec<(u64, u64)>,
+    each: Each<'_>,
+) -> Result<(), DatasetError> {
+    let fail = |e: std::io::Error| DatasetError::input(given, format!("can't look into {}: {e}", folder.display()));
+    if above.len() > DEPTH_MAX {
+        let what = format!("depth of folder {}", folder.display());
+        return Err(DatasetError::Bound { what, value: above.len() as u64, bound: DEPTH_MAX as u64 });
+    }
+    let metadata = fs::metadata(folder).map_err(fail)?;
+    let id = (metadata.dev(), metadata.ino());
+    if above.contains(&id) {
+        // A link to a folder that this is in: its files are found there.
+        return Ok(());
+    }
+    above.push(id);
     for entry in fs::read_dir(folder).map_err(fail)? {
         let entry = entry.map_err(fail)?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with(['.', '_']) {
+        if entry.file_name().to_string_lossy().starts_with(hidden) {
             continue;
         }
         let path = entry.path();
         if path.is_dir() {
-            walk(given, &path, store, depth + 1, files)?;
-        } else if Format::of(&name).is_ok() {
-            files.push(local_file(given, &path, store)?);
+            walk(given, &path, hidden, above, each)?;
+        } else {
+            each(&path)?;
         }
     }
+    above.pop();
     Ok(())
 }
 
@@ -187,12 +233,10 @@ async fn list_remote(
     while let Some(meta) = listing.try_next().await.map_err(fail)? {
         let wanted = pattern.as_ref().is_none_or(|p| p.matches_with(meta.location.as_ref(), MATCHING));
         let hidden = meta.location.filename().is_some_and(|name| name.starts_with(['.', '_']));
-        if wanted && !hidden && Format::of(meta.location.as_ref()).is_ok() {
+        if wanted && !hidden && Format::is_data(meta.location.as_ref()) {
             files.push(named(meta)?);
         }
-        if files.len() > FILES_MAX {
-            break;
-        }
+        bounded(given, files.len())?;
     }
     Ok(())
 }

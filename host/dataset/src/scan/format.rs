@@ -26,6 +26,9 @@ const INFER_ROWS_MAX: usize = 10_000;
 /// into ranges, begins otherwise.
 const ARROW_FILE_MAGIC: &[u8] = b"ARROW1";
 
+/// Extensions of compressed files.
+const PACKED: [&str; 5] = ["gz", "bz2", "xz", "zst", "zip"];
+
 /// A file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Format {
@@ -53,11 +56,18 @@ impl Format {
             "tsv" => Format::Csv(b'\t'),
             "json" | "jsonl" | "ndjson" => Format::JsonLines,
             "arrow" | "feather" | "ipc" => Format::ArrowFile,
-            "gz" | "bz2" | "xz" | "zst" | "zip" => {
+            packed if PACKED.contains(&packed) => {
                 return Err(format!("compressed files (.{extension}) are not read; unpack it, or write Parquet"));
             }
             _ => return Err(format!("its extension names no format that is read; those are {}", Format::EXTENSIONS)),
         })
+    }
+
+    /// Whether a file of this name in a folder is one of the dataset: one that would be but for its compression can't be
+    /// read, and is not to be missed in silence.
+    pub(super) fn is_data(name: &str) -> bool {
+        let unpacked = name.rsplit_once('.').filter(|(_, end)| PACKED.contains(&end.to_ascii_lowercase().as_str()));
+        Format::of(unpacked.map_or(name, |(name, _)| name)).is_ok()
     }
 
     /// Whether a byte range of a file of this format can be read alone.

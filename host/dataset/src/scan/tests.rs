@@ -273,6 +273,38 @@ fn paths_globs_folders_and_urls() {
 }
 
 #[test]
+fn links_to_folders_above_are_not_followed_for_ever() {
+    let folder = Folder::new();
+    folder.parquet("data/a.parquet", &sample(1), 10);
+    folder.parquet("data/sub/b.parquet", &sample(2), 10);
+    for (to, link) in
+        [("..", "data/sub/one"), ("../../data", "data/sub/two"), (".", "data/three"), ("sub", "data/four")]
+    {
+        std::os::unix::fs::symlink(to, folder.path(link)).expect("a link");
+    }
+    for pattern in ["data", "data/**", "data/**/*.parquet", "**/*.parquet", "da*/**/?.parquet"] {
+        let scan = open(&source([folder.given(pattern)])).unwrap_or_else(|e| panic!("{pattern}: {e}"));
+        // The same file is taken once, whatever the way to it.
+        assert_eq!(scan.files().len(), 2, "{pattern}: {:?}", scan.files());
+    }
+}
+
+#[test]
+fn compressed_files_are_not_missed_in_silence() {
+    let folder = Folder::new();
+    folder.write("a.csv", "n\n1\n");
+    folder.write("notes.gz", "no data");
+    assert!(open(&source([folder.given("")])).is_ok());
+    let packed = folder.write("c.CSV.gz", "x");
+    for pattern in ["", "*", "**", "**/*.gz"] {
+        let error = open(&source([folder.given(pattern)])).err().expect("an error").to_string();
+        let expected = format!("{packed}: compressed files (.gz) are not read; unpack it, or write Parquet");
+        assert_eq!(error, expected, "{pattern}");
+    }
+    assert!(open(&source([folder.given("*.csv")])).is_ok());
+}
+
+#[test]
 fn paths_that_lead_nowhere_are_named() {
     let folder = Folder::new();
     folder.write("empty/readme.md", "no data");
