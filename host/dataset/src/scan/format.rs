@@ -15,12 +15,16 @@ use object_store::{ObjectStore, ObjectStoreExt as _};
 
 use super::Source;
 use super::files::File;
+use super::lines::CsvBytes;
 use super::stream::{reason_of, reason_of_panic};
 use crate::DatasetError;
 
 /// Rows of a CSV file that its types are inferred from, where these have a value of each column that is used. A value
 /// further on that is of another type is an error there; in JSON it would be cut to the type, so all of a file is read.
 const INFER_ROWS_MAX: usize = 10_000;
+
+/// Bytes of a JSON file that are looked at for what it begins with.
+const JSON_HEAD_BYTES: u64 = 1024;
 
 /// Bytes that begin an Arrow IPC file. The stream format, which can't be cut
 /// into ranges, begins otherwise.
@@ -128,13 +132,23 @@ pub(super) async fn inspect(
             format = Format::ArrowStream;
         }
     }
+    if format == Format::JsonLines {
+        let head = store.get_range(&file.meta.location, 0..file.meta.size.min(JSON_HEAD_BYTES)).await;
+        let head = head.map_err(|e| fault(reason_of(&e)))?;
+        if head.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
+            return Err(fault("it holds an array; write one object a line, without brackets and commas".to_owned()));
+        }
+    }
     let infer = async |rows_max| {
         let engine = format.engine_inferring(state, rows_max);
         let schema = engine.infer_schema(state, store, std::slice::from_ref(&file.meta));
         let schema = AssertUnwindSafe(schema).catch_unwind().await;
         schema.map_err(|panic| fault(reason_of_panic(&*panic)))?.map_err(|e| fault(reason_of(&e)))
     };
-    let schema = infer(INFER_ROWS_MAX).await?;
+    let schema = match infer(INFER_ROWS_MAX).await {
+        Ok(schema) => schema,
+        Err(error) => return Err(ragged(store, file).await.unwrap_or(error)),
+    };
     // Metadata of the writer (pandas, Spark) says nothing about the rows, and would make equal schemas differ.
     let plain = |field: &FieldRef| field.as_ref().clone().with_metadata(Default::default());
     let mut fields: Vec<_> = schema.fields().iter().map(plain).collect();
@@ -146,4 +160,14 @@ pub(super) async fn inspect(
         found.for_each(|(field, whole)| field.set_data_type(whole.data_type().clone()));
     }
     Ok((format, Arc::new(Schema::new(fields))))
+}
+
+/// What is wrong with a CSV file whose lines have not the same number of values: the reader that infers types counts
+/// lines from somewhere.
+async fn ragged(store: &Arc<dyn ObjectStore>, file: &File) -> Option<DatasetError> {
+    let Format::Csv(delimiter) = file.format else { return None };
+    let csv = CsvBytes { store: store.as_ref(), location: &file.meta.location, size: file.meta.size, delimiter };
+    let (line, values, expected) = csv.ragged().await?;
+    let reason = format!("the line has {values} values, but the first has {expected}");
+    Some(DatasetError::Read { file: file.name.clone(), line: Some(line), reason })
 }

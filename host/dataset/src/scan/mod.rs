@@ -8,6 +8,7 @@
 
 mod files;
 mod format;
+mod lines;
 mod plan;
 mod schema;
 mod store;
@@ -100,6 +101,8 @@ pub struct Scan {
     files: Vec<File>,
     morsels: Vec<Morsel>,
     plans: Vec<(Arc<dyn ExecutionPlan>, Format)>,
+    /// For each file the columns of floats that are 64-bit integers there, and a file that made them floats.
+    widened: Vec<Vec<(usize, usize)>>,
     stores: Stores,
     context: Arc<TaskContext>,
     batch_rows: usize,
@@ -131,6 +134,7 @@ impl Scan {
             files,
             morsels: Vec::new(),
             plans: Vec::new(),
+            widened: schema::widened(&wanted.output, inspected.iter().map(|(_, schema)| schema.as_ref())),
             stores,
             context: session.task_ctx(),
             batch_rows: options.batch_rows.max(1),
@@ -162,7 +166,8 @@ impl Scan {
     ///
     /// If there is no such morsel.
     pub fn read(&self, morsel: usize) -> Result<BatchStream, DatasetError> {
-        let Morsel { file, first_byte, plan, partition, .. } = self.morsels[morsel];
+        let Morsel { file, first_byte, end_byte, plan, partition } = self.morsels[morsel];
+        let widened = self.widened[file].iter().map(|(column, other)| (*column, self.names[*other].clone())).collect();
         let (exec, format) = &self.plans[plan];
         let file = &self.files[file];
         let batches = exec.execute(partition, Arc::clone(&self.context));
@@ -171,7 +176,10 @@ impl Scan {
             file: file.name.clone(),
             location: file.meta.location.clone(),
             store: Arc::clone(self.stores.client(file.store)),
-            lines_from: matches!(format, Format::Csv(_)).then_some(first_byte),
+            size: file.meta.size,
+            range: (first_byte, end_byte),
+            delimiter: if let Format::Csv(delimiter) = format { Some(*delimiter) } else { None },
+            widened,
         };
         Ok(BatchStream::new(Arc::clone(&self.schema), batches, origin, self.batch_rows))
     }

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, FieldRef, SchemaRef, TimeUnit};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 
 use super::files::File;
 use crate::DatasetError;
@@ -116,6 +116,26 @@ impl Merged {
         }
         Ok(&column.field)
     }
+}
+
+/// For each file which columns of `output` are floats but 64-bit integers in that file, and the first file where they
+/// are floats.
+pub(super) fn widened<'a>(
+    output: &[FieldRef],
+    schemas: impl Iterator<Item = &'a Schema> + Clone,
+) -> Vec<Vec<(usize, usize)>> {
+    let in_file = |schema: &Schema, name: &str| schema.field_with_name(name).map(|f| plain(f.data_type())).ok();
+    let mut widened = vec![Vec::new(); schemas.clone().count()];
+    for (column, field) in output.iter().enumerate().filter(|(_, field)| field.data_type().is_floating()) {
+        let is_float = |schema: &Schema| in_file(schema, field.name()).is_some_and(|t| t.is_floating());
+        let Some(float) = schemas.clone().position(is_float) else { continue };
+        for (of_file, schema) in widened.iter_mut().zip(schemas.clone()) {
+            if matches!(in_file(schema, field.name()), Some(DataType::Int64 | DataType::UInt64)) {
+                of_file.push((column, float));
+            }
+        }
+    }
+    widened
 }
 
 /// The type as others see it: without dictionaries and views, whose only

@@ -6,20 +6,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::Float64Type;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::SchemaRef;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt as _};
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use object_store::ObjectStore;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStore, ObjectStoreExt as _};
 
+use super::lines::CsvBytes;
 use crate::DatasetError;
 
-/// Bytes read at a time when lines are counted.
-const COUNT_BYTES: u64 = 8 << 20;
+/// Floats hold each whole number below this one.
+const WHOLE_MAX: f64 = (1_u64 << 53) as f64;
 
 /// Characters of a reader's message that are passed on. It may quote a row.
 const REASON_CHARS_MAX: usize = 400;
@@ -44,12 +47,15 @@ impl BatchStream {
     ) -> BatchStream {
         let target = Arc::clone(&schema);
         let origin = Arc::new(origin);
-        let file = origin.file.clone();
+        let (file, whole) = (origin.file.clone(), Arc::clone(&origin));
         let conformed = batches.then(move |batch| {
             let (target, origin) = (Arc::clone(&target), Arc::clone(&origin));
             async move {
                 match batch {
-                    Ok(batch) => conform(batch, &target, &origin).map(|batch| pieces(batch, batch_rows)),
+                    Ok(batch) => {
+                        let batch = conform(batch, &target, &origin).and_then(|batch| origin.check_widened(batch));
+                        batch.map(|batch| pieces(batch, batch_rows))
+                    }
                     Err(error) => Err(origin.explain(&error).await),
                 }
             }
@@ -66,7 +72,8 @@ impl BatchStream {
             Ok(result) => result,
             Err(panic) => Err(DatasetError::Read { file: file.clone(), line: None, reason: reason_of_panic(&*panic) }),
         });
-        BatchStream { schema, batches: guarded.boxed() }
+        let checked = futures::stream::once(async move { whole.check_cut().await.map(|()| guarded) });
+        BatchStream { schema, batches: checked.try_flatten().boxed() }
     }
 }
 
@@ -109,22 +116,63 @@ fn pieces(batch: RecordBatch, batch_rows: usize) -> Vec<RecordBatch> {
     (0..rows).step_by(batch_rows).map(|at| batch.slice(at, batch_rows.min(rows - at))).collect()
 }
 
-/// Where a morsel comes from, for messages.
+/// Where a morsel comes from.
 pub(super) struct Origin {
     pub(super) file: String,
     pub(super) location: ObjectPath,
     pub(super) store: Arc<dyn ObjectStore>,
-    /// Where the morsel begins, in formats whose errors count lines from there.
-    pub(super) lines_from: Option<u64>,
+    /// The file's bytes.
+    pub(super) size: u64,
+    /// The range of the morsel.
+    pub(super) range: (u64, u64),
+    /// What separates values, of a CSV file.
+    pub(super) delimiter: Option<u8>,
+    /// Columns of floats that are 64-bit integers in this file, and a file where they are floats.
+    pub(super) widened: Vec<(usize, String)>,
 }
 
 impl Origin {
+    fn csv(&self) -> Option<CsvBytes<'_>> {
+        let (store, location, size) = (self.store.as_ref(), &self.location, self.size);
+        self.delimiter.map(|delimiter| CsvBytes { store, location, size, delimiter })
+    }
+
+    /// A line break in a quoted value is fine unless a morsel ends there: what follows would be another row.
+    async fn check_cut(&self) -> Result<(), DatasetError> {
+        let (from, end) = self.range;
+        let Some(csv) = self.csv().filter(|_| end < self.size) else { return Ok(()) };
+        if !csv.is_cut_in_quotes(from, end).await {
+            return Ok(());
+        }
+        let reason = format!(
+            "a quoted value near byte {end} has a line break, and so large a file is read in pieces that end at line \
+             breaks; take them out of the values, or write Parquet"
+        );
+        Err(DatasetError::Read { file: self.file.clone(), line: None, reason })
+    }
+
+    /// Whole numbers from 2^53 on may have been others before they were made floats.
+    fn check_widened(&self, batch: RecordBatch) -> Result<RecordBatch, DatasetError> {
+        for (index, other) in &self.widened {
+            let values = batch.column(*index).as_primitive::<Float64Type>();
+            if let Some(value) = values.iter().flatten().find(|value| value.abs() >= WHOLE_MAX) {
+                let reason = format!(
+                    "column `{}` has a whole number of about {value:e} here and floats in {other}, which tell whole \
+                     numbers apart below 2^53 only; write the column with one type in all files",
+                    batch.schema_ref().field(*index).name()
+                );
+                return Err(DatasetError::Read { file: self.file.clone(), line: None, reason });
+            }
+        }
+        Ok(batch)
+    }
+
     async fn explain(&self, error: &DataFusionError) -> DatasetError {
         let reason = reason_of(error);
-        let Some((from, (written, within))) = self.lines_from.zip(line_in(&reason)) else {
+        let Some((csv, (written, record))) = self.csv().zip(line_in(&reason)) else {
             return DatasetError::Read { file: self.file.clone(), line: None, reason };
         };
-        let line = self.lines_before(from).await.map(|before| before + within);
+        let line = csv.line_of(record, self.range.0).await;
         let unknown = "an unknown line".to_owned();
         let right = line.map_or(unknown, |line| format!("line {line}"));
         DatasetError::Read {
@@ -133,26 +181,10 @@ impl Origin {
             reason: reason.replacen(&format!("line {written}"), &right, 1),
         }
     }
-
-    /// Lines that begin before the first line of a morsel beginning at `from`:
-    /// the reader begins with the first line that begins there or later.
-    async fn lines_before(&self, from: u64) -> Option<u64> {
-        let mut lines = 0;
-        let mut last = b'\n';
-        let mut at = 0;
-        while at < from {
-            let end = from.min(at + COUNT_BYTES);
-            let bytes = self.store.get_range(&self.location, at..end).await.ok()?;
-            lines += bytes.iter().filter(|b| **b == b'\n').count() as u64;
-            last = *bytes.last()?;
-            at = end;
-        }
-        Some(lines + u64::from(last != b'\n'))
-    }
 }
 
-/// The number of a line in arrow-csv's message as it stands there, and what it
-/// means: rows that don't parse are counted from 0, others from 1.
+/// The number of a line in arrow-csv's message as it stands there, and which record of
+/// the morsel it means: those that don't parse are counted from 0, others from 1.
 fn line_in(reason: &str) -> Option<(u64, u64)> {
     let (at, first) = match reason.find("at line ") {
         Some(at) => (at + 8, 0),

@@ -73,6 +73,53 @@ fn a_bad_row_of_a_csv_file_is_named_with_its_line() {
 }
 
 #[test]
+fn lines_of_a_csv_file_are_counted_with_those_that_are_no_rows() {
+    let folder = Folder::new();
+    for (rows, empty, bad) in [(100, 1, 50), (9_000, 3, 8_000), (30_000, 2, 25_000), (30_000, 1, 25_000)] {
+        // Every tenth line has others behind it that are empty.
+        let mut lines = vec!["n,m".to_owned()];
+        (0..rows).for_each(|row| {
+            lines.push(format!("{row},{row}"));
+            lines.extend((0..if row % 10 == 0 { empty } else { 0 }).map(|_| String::new()));
+        });
+        let bad = lines.iter().position(|line| *line == format!("{bad},{bad}")).expect("a line");
+        for wrong in ["1", "1,2,3"] {
+            lines[bad] = wrong.to_owned();
+            let path = folder.write("a.csv", lines.join("\n"));
+            for morsel_bytes in [1 << 20, 20_000] {
+                let error = error_of(&source([path.clone()]), ScanOptions { morsel_bytes, batch_rows: 1_000 });
+                assert!(error.starts_with(&format!("can't read {path}, line {}: ", bad + 1)), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_quoted_line_break_is_never_a_row() {
+    let folder = Folder::new();
+    let lines: Vec<String> = (0..2_000).map(|row| format!("{row},\"a \"\"{row}\"\"\n{row},b\"\n")).collect();
+    let path = folder.write("a.csv", format!("n,s\n{}", lines.concat()));
+    let wanted = Source { columns: columns(&["n"]), ..source([path.clone()]) };
+    let mut refused = 0;
+    for morsel_bytes in [1 << 20, 15_000, 5_000, 1_000, 777] {
+        match read_with(&wanted, ScanOptions { morsel_bytes, batch_rows: 1_000 }) {
+            Ok(rows) => assert_eq!(rows.num_rows(), 2_000, "{morsel_bytes}"),
+            Err(error) => {
+                assert!(morsel_bytes <= 15_000, "one piece: {error}");
+                let expected = format!("can't read {path}: a quoted value near byte ");
+                assert!(error.to_string().starts_with(&expected), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0, "no cut fell into a value");
+    // A quote inside of a value is one like another.
+    let inches: String = (0..3_000).map(|row| format!("{row},{row}\" pipe\n")).collect();
+    let path = folder.write("b.csv", format!("n,s\n{inches}"));
+    assert_eq!(read(&source([path])).expect("rows").num_rows(), 3_000);
+}
+
+#[test]
 fn a_file_that_vanishes_is_named() {
     let folder = Folder::new();
     let paths = [
@@ -95,4 +142,7 @@ fn bad_json_is_named() {
     let folder = Folder::new();
     let path = folder.write("a.jsonl", "{\"n\":1}\n{\"n\":\n");
     assert!(error_of(&source([path.clone()]), ScanOptions::default()).starts_with(&format!("can't read {path}: ")));
+    let path = folder.write("b.json", " \n[{\"n\":1},\n{\"n\":2}]\n");
+    let expected = format!("can't read {path}: it holds an array; write one object a line");
+    assert!(error_of(&source([path]), ScanOptions::default()).starts_with(&expected));
 }

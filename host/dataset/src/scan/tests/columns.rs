@@ -52,6 +52,34 @@ fn a_filter_sees_the_types_that_all_files_agree_on() {
 }
 
 #[test]
+fn whole_numbers_that_floats_can_not_tell_apart_are_refused() {
+    let folder = Folder::new();
+    let float = one("k", Arc::new(Float32Array::from(vec![0.5])));
+    let other = folder.parquet("float.parquet", &float, 10);
+    let text = folder.write("float.csv", "k,z\n0.5,1\n");
+    for (value, fits) in [((1_i64 << 53) - 1, true), (1 << 53, false), ((1 << 53) + 1, false), (-(1 << 60), false)] {
+        let whole = one("k", Arc::new(Int64Array::from(vec![value])));
+        for (path, other) in [
+            (folder.parquet("a.parquet", &whole, 10), &other),
+            (folder.arrow("b.arrow", &whole, 10), &other),
+            (folder.write("c.csv", format!("k,z\n{value},1\n")), &text),
+        ] {
+            let both = source([path.clone(), other.clone()]);
+            match read(&Source { columns: columns(&["z", "k"]), ..both.clone() }) {
+                Ok(_) => assert!(fits, "{path}: {value}"),
+                Err(error) => {
+                    let expected = format!("can't read {path}: column `k` has a whole number of about ");
+                    assert!(!fits && error.to_string().starts_with(&expected), "{error}");
+                    assert!(error.to_string().contains(&format!("and floats in {other}, ")), "{error}");
+                }
+            }
+            assert!(read(&Source { columns: columns(&["z"]), ..both }).is_ok(), "nobody asks for the column");
+            assert!(read(&source([path])).is_ok(), "no other file");
+        }
+    }
+}
+
+#[test]
 fn kinds_may_not_unless_nobody_asks() {
     let folder = Folder::new();
     let number = one("k", Arc::new(Int32Array::from(vec![3])));
