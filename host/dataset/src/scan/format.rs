@@ -15,6 +15,7 @@ use object_store::{ObjectStore, ObjectStoreExt as _};
 
 use super::Source;
 use super::files::File;
+use super::ipc::IpcBytes;
 use super::lines::CsvBytes;
 use super::stream::{reason_of, reason_of_panic};
 use crate::DatasetError;
@@ -140,10 +141,8 @@ pub(super) async fn inspect(
         }
     }
     let infer = async |rows_max| {
-        let engine = format.engine_inferring(state, rows_max);
-        let schema = engine.infer_schema(state, store, std::slice::from_ref(&file.meta));
-        let schema = AssertUnwindSafe(schema).catch_unwind().await;
-        schema.map_err(|panic| fault(reason_of_panic(&*panic)))?.map_err(|e| fault(reason_of(&e)))
+        let schema = AssertUnwindSafe(schema_of(state, store, file, format, rows_max)).catch_unwind().await;
+        schema.map_err(|panic| fault(reason_of_panic(&*panic)))?.map_err(fault)
     };
     let schema = match infer(INFER_ROWS_MAX).await {
         Ok(schema) => schema,
@@ -160,6 +159,27 @@ pub(super) async fn inspect(
         found.for_each(|(field, whole)| field.set_data_type(whole.data_type().clone()));
     }
     Ok((format, Arc::new(Schema::new(fields))))
+}
+
+/// The schema of a file, of CSV from so many rows.
+async fn schema_of(
+    state: &SessionState,
+    store: &Arc<dyn ObjectStore>,
+    file: &File,
+    format: Format,
+    rows_max: usize,
+) -> Result<SchemaRef, String> {
+    let damaged = |reason: String| format!("it is damaged, or no Arrow file: {reason}");
+    let bytes = IpcBytes { store: store.as_ref(), location: &file.meta.location, size: file.meta.size };
+    match format {
+        // The engine would try to read it as a stream if it could not as a file, and take the first bytes for a length.
+        Format::ArrowFile => return bytes.schema_of_file().await.map_err(damaged),
+        Format::ArrowStream => bytes.check_stream().await.map_err(damaged)?,
+        _ => {}
+    }
+    let engine = format.engine_inferring(state, rows_max);
+    let schema = engine.infer_schema(state, store, std::slice::from_ref(&file.meta)).await;
+    schema.map_err(|e| reason_of(&e))
 }
 
 /// What is wrong with a CSV file whose lines have not the same number of values: the reader that infers types counts

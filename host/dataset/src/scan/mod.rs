@@ -8,6 +8,7 @@
 
 mod files;
 mod format;
+mod ipc;
 mod lines;
 mod plan;
 mod schema;

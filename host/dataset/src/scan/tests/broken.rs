@@ -1,5 +1,8 @@
 //! Files that are not what they claim to be.
 
+use datafusion::arrow::ipc::CompressionType;
+use datafusion::arrow::ipc::writer::IpcWriteOptions;
+
 use super::*;
 
 fn error_of(source: &Source, options: ScanOptions) -> String {
@@ -52,6 +55,39 @@ fn no_damage_to_a_file_makes_the_reader_panic() {
             // Damage in a value is still a value; all else is an error.
             let _ = read_with(&source([path]), ScanOptions::default());
         }
+    }
+}
+
+#[test]
+fn no_length_in_an_arrow_file_is_believed() {
+    let folder = Folder::new();
+    let rows = sample(20).project(&[0, 2]).expect("columns");
+    let packed = |codec| {
+        let options = IpcWriteOptions::default().try_with_compression(Some(codec)).expect("options");
+        let mut writer = FileWriter::try_new_with_options(Vec::new(), rows.schema_ref(), options).expect("a writer");
+        writer.write(&rows).expect("written");
+        writer.into_inner().expect("a file")
+    };
+    let (lz4, zstd) = (packed(CompressionType::LZ4_FRAME), packed(CompressionType::ZSTD));
+    let paths = [
+        folder.arrow("a.arrow", &rows, 20),
+        folder.arrow_stream("b.arrow", &rows),
+        folder.write("c.arrow", lz4),
+        folder.write("d.arrow", zstd),
+    ];
+    for path in paths {
+        assert_eq!(text(&read(&source([path.clone()])).expect("rows")), text(&rows), "{path}");
+        let whole = fs::read(path).expect("a file");
+        let mut refused = 0;
+        for at in 0..whole.len() {
+            // Of a length of several bytes some become far too large, and the last one negative.
+            let mut bytes = whole.clone();
+            bytes[at] ^= if at % 8 == 7 { 1 << 7 } else { 1 << 6 };
+            let path = folder.write("damaged.arrow", bytes);
+            let read = read_with(&source([path.clone()]), ScanOptions::default());
+            refused += usize::from(read.is_err_and(|e| e.to_string().contains("it is damaged, or no Arrow file")));
+        }
+        assert!(refused > 50, "{refused}");
     }
 }
 

@@ -1,0 +1,136 @@
+//! Whether the lengths that an Arrow file names can be true. Its reader takes memory for what they say before it reads,
+//! and a process that asks for more than there is ends.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use arrow_schema::SchemaRef;
+use datafusion::arrow::ipc::convert::fb_to_schema;
+use datafusion::arrow::ipc::reader::read_footer_length;
+use datafusion::arrow::ipc::{Block, RecordBatch, root_as_footer, root_as_message};
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreExt as _};
+
+use super::stream::reason_of;
+
+/// Bytes of a file's end that say how long its footer is.
+const TAIL_BYTES: u64 = 10;
+
+/// What begins a message, but for files of before 2020.
+const CONTINUATION: [u8; 4] = [0xff; 4];
+
+/// Bytes before a compressed buffer that say how long it is without compression.
+const PREFIX_BYTES: u64 = 8;
+
+/// Bytes that one compressed byte may stand for: four say 128 KiB of the same one in zstd, and LZ4 needs more.
+const RATIO_MAX: u64 = 32 << 10;
+
+/// Bytes of a buffer without compression.
+const BUFFER_BYTES_MAX: u64 = 4 << 30;
+
+/// An Arrow file as bytes.
+pub(super) struct IpcBytes<'a> {
+    pub(super) store: &'a dyn ObjectStore,
+    pub(super) location: &'a ObjectPath,
+    pub(super) size: u64,
+}
+
+impl IpcBytes<'_> {
+    /// The schema of a file whose footer names blocks that can be, or which length is wrong.
+    pub(super) async fn schema_of_file(&self) -> Result<SchemaRef, String> {
+        let tail = self.size.checked_sub(TAIL_BYTES).ok_or("it is too short")?;
+        let len = self.get(tail, TAIL_BYTES).await?.try_into().map_err(|_| "it is too short")?;
+        let len = read_footer_length(len).map_err(|e| reason_of(&e))? as u64;
+        let footer = self.get(tail.checked_sub(len).ok_or("its footer is longer than the file")?, len).await?;
+        let footer = root_as_footer(&footer).map_err(damaged)?;
+        for block in footer.dictionaries().iter().flatten().chain(footer.recordBatches().iter().flatten()) {
+            self.check_block(block).await?;
+        }
+        Ok(Arc::new(fb_to_schema(footer.schema().ok_or("it has no schema")?)))
+    }
+
+    async fn check_block(&self, block: &Block) -> Result<(), String> {
+        let (at, len) = (length(block.offset())?, length(block.metaDataLength().into())?);
+        let bytes = self.get(at, len).await?;
+        let head = if bytes.starts_with(&CONTINUATION) { 8 } else { 4 };
+        let (message, body) = (bytes.get(head..).unwrap_or_default(), length(block.bodyLength())?);
+        self.check_message(message, at + len, Some(body)).await.map(|_| ())
+    }
+
+    /// Checks the messages of a stream.
+    pub(super) async fn check_stream(&self) -> Result<(), String> {
+        let mut at = 0;
+        while at + 4 <= self.size {
+            let head = self.get(at, 8.min(self.size - at)).await?;
+            let (word, skip) = if head.starts_with(&CONTINUATION) { (head.get(4..8), 8) } else { (head.get(..4), 4) };
+            let word = word.and_then(|word| word.try_into().ok()).ok_or("it ends in the midst of a message")?;
+            let len = length(i32::from_le_bytes(word).into())?;
+            if len == 0 {
+                break;
+            }
+            at += skip + len;
+            at += self.check_message(&self.get(at - len, len).await?, at, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Checks a message whose body lies at `at`, and gives the length of that, which a file's footer says too.
+    async fn check_message(&self, message: &[u8], at: u64, body: Option<u64>) -> Result<u64, String> {
+        let message = root_as_message(message).map_err(damaged)?;
+        let body = body.map_or_else(|| length(message.bodyLength()), Ok)?;
+        self.within(at, body)?;
+        let dictionary = message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data());
+        match message.header_as_record_batch().or(dictionary) {
+            Some(batch) => self.check_buffers(&batch, at, body).await.map(|()| body),
+            None => Ok(body),
+        }
+    }
+
+    async fn check_buffers(&self, batch: &RecordBatch<'_>, at: u64, body: u64) -> Result<(), String> {
+        let mut packed = Vec::new();
+        for buffer in batch.buffers().iter().flatten() {
+            let (offset, len) = (length(buffer.offset())?, length(buffer.length())?);
+            if offset.saturating_add(len) > body {
+                return Err(format!("a buffer of {len} bytes at {offset} ends behind its batch of {body} bytes"));
+            }
+            if len >= PREFIX_BYTES && batch.compression().is_some() {
+                packed.push((at + offset, len - PREFIX_BYTES));
+            }
+        }
+        let prefixes: Vec<_> = packed.iter().map(|(at, _)| *at..*at + PREFIX_BYTES).collect();
+        let prefixes = self.store.get_ranges(self.location, &prefixes).await.map_err(|e| reason_of(&e))?;
+        for (prefix, (_, len)) in prefixes.iter().zip(packed) {
+            let whole = prefix.as_ref().try_into().map_or(0, i64::from_le_bytes);
+            // -1 says that the buffer is not compressed.
+            let max = len.saturating_mul(RATIO_MAX).min(BUFFER_BYTES_MAX);
+            if whole != -1 && length(whole)? > max {
+                return Err(format!("{len} bytes are said to be {whole} without compression, over the bound of {max}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn within(&self, at: u64, len: u64) -> Result<(), String> {
+        match at.checked_add(len).is_some_and(|end| end <= self.size) {
+            true => Ok(()),
+            false => Err(format!("{len} bytes at {at} are named, and it has {}", self.size)),
+        }
+    }
+
+    async fn get(&self, at: u64, len: u64) -> Result<Vec<u8>, String> {
+        self.within(at, len)?;
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        let bytes = self.store.get_range(self.location, at..at + len).await.map_err(|e| reason_of(&e))?;
+        Ok(bytes.to_vec())
+    }
+}
+
+fn length(value: i64) -> Result<u64, String> {
+    u64::try_from(value).map_err(|_| format!("a length in it is {value}"))
+}
+
+fn damaged(error: impl Display) -> String {
+    format!("a part of it can't be understood: {error}")
+}
