@@ -19,6 +19,9 @@ use super::keys::{KeyKind, converter, encode_words, normalised};
 use super::rows::{Cell, Field, Layout, PackedRow, Packing, cells_mut, singles, wholes};
 use crate::DatasetError;
 
+/// Keys of bytes that are made at a time: how long they are shows then.
+const BYTE_KEYS_MAX: usize = 1 << 10;
+
 enum BatchKeys {
     None,
     Words(Vec<u64>),
@@ -83,7 +86,7 @@ pub(super) struct Cut {
 }
 
 impl Cutter {
-    /// Cuts blocks of up to `block_rows` rows. `salt` is what keys are hashed with.
+    /// Cuts blocks of up to `block_rows` rows, or of what takes as many bytes. `salt` is what keys are hashed with.
     pub(super) fn new(columns: Arc<Columns>, block_rows: usize, salt: u64) -> Result<Self, DatasetError> {
         let converter = match &columns.kind {
             KeyKind::Bytes(types) => Some(converter(types)?),
@@ -98,7 +101,7 @@ impl Cutter {
         Cutter { batches_are_lent: true, ..self }
     }
 
-    /// Takes the next rows, and gives away each block that is full.
+    /// Takes the next rows, and gives away each block that is full. Bytes of keys take the place of rows.
     pub(super) fn push<E: From<DatasetError>>(
         &mut self,
         batch: &RecordBatch,
@@ -108,10 +111,11 @@ impl Cutter {
         let mut at = 0;
         while at < batch.num_rows() {
             let rows = (self.block_rows - self.pending.rows).min(batch.num_rows() - at);
+            let rows = if self.converter.is_some() { rows.min(BYTE_KEYS_MAX) } else { rows };
             let part = if rows == batch.num_rows() { batch.clone() } else { batch.slice(at, rows) };
             self.take(&part)?;
             at += rows;
-            if self.pending.rows >= self.block_rows {
+            if self.pending.rows + self.pending.rows_of_keys() >= self.block_rows {
                 self.rest().map_or(Ok(()), &mut full)?;
             }
         }
@@ -241,6 +245,11 @@ impl Cut {
 
     pub(super) fn row_cells(&self) -> usize {
         self.row_cells
+    }
+
+    /// The rows that would take as many bytes as the keys of bytes do.
+    fn rows_of_keys(&self) -> usize {
+        self.key_bytes.iter().sum::<usize>() / (self.row_cells * size_of::<u64>())
     }
 
     /// How its rows will lie.
@@ -433,6 +442,44 @@ impl<C: Cell> Shelves<'_, C> {
             let byte = &mut self.byte_cursors[usize::from(slots[row])];
             self.bytes[*byte..*byte + key.len()].copy_from_slice(key);
             *byte += key.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{ArrayRef, Float64Array, StringArray};
+
+    use super::*;
+    use crate::group::Grouping;
+
+    #[test]
+    fn blocks_end_where_keys_make_them_long() {
+        const BLOCK_ROWS: usize = 8_192;
+        for (key_bytes, rows_max) in [(1, 7_168), (100, 2_048), (2_000, 1_024), (100_000, 1_024)] {
+            let rows = (20_000_000 / key_bytes).min(20_000);
+            let key = "k".repeat(key_bytes);
+            let numbers: ArrayRef = Arc::new(Float64Array::from(vec![0.5; rows]));
+            let keys: ArrayRef = Arc::new(StringArray::from_iter_values((0..rows).map(|_| &key)));
+            let columns = [("k", keys), ("x", Arc::clone(&numbers)), ("y", numbers)];
+            let batch = RecordBatch::try_from_iter(columns).expect("a batch");
+            let grouping = Grouping {
+                keys: vec!["k".into()],
+                features: vec!["x".into()],
+                target: "y".into(),
+                ..Default::default()
+            };
+            let columns = Arc::new(Columns::new(&grouping, batch.schema_ref()).expect("columns"));
+            let mut cutter = Cutter::new(columns, BLOCK_ROWS, 0).expect("a cutter");
+            let mut blocks = Vec::new();
+            let full = |cut: Cut| -> Result<(), DatasetError> {
+                blocks.push(cut.rows);
+                Ok(())
+            };
+            cutter.push(&batch, full).expect("taken");
+            blocks.extend(cutter.rest().map(|cut| cut.rows));
+            assert_eq!(blocks.iter().sum::<usize>(), rows, "{key_bytes}");
+            assert_eq!(blocks.iter().max(), Some(&rows_max.min(rows)), "{key_bytes}");
         }
     }
 }
