@@ -9,7 +9,7 @@ use arrow_array::cast::AsArray as _;
 use arrow_array::types::Float64Type;
 use arrow_array::{
     Array as _, ArrayRef, BooleanArray, Date32Array, Decimal128Array, Float64Array, Int8Array, Int32Array, Int64Array,
-    RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
+    RecordBatch, StringArray, Time64MicrosecondArray, TimestampMicrosecondArray, UInt64Array,
 };
 use arrow_buffer::{Buffer, NullBuffer};
 use sandbar_core::{Code, Seed, Split};
@@ -229,6 +229,11 @@ fn keys_of_every_type() {
             "time",
             Arc::new(TimestampMicrosecondArray::from_iter_values(n.iter().map(|i| i64::from(*i) * 1_000_000_007))),
         ),
+        // One of them is a day, beyond what a time can be.
+        ("clock", {
+            let steps = n.iter().map(|i| i64::from(*i.min(&288)) * 300_000_000);
+            Arc::new(Time64MicrosecondArray::from_iter_values(steps))
+        }),
         ("text", Arc::new(n.iter().map(|i| some(i).then(|| "x".repeat(*i as usize % 40))).collect::<StringArray>())),
         ("price", {
             let prices = n.iter().map(|i| some(i).then_some(i128::from(*i))).collect::<Decimal128Array>();

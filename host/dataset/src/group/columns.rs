@@ -214,6 +214,8 @@ fn check_value(field: &Field, wanted: &str) -> Result<(), DatasetError> {
 /// a NaN.
 pub fn numbers(column: &ArrayRef) -> Result<ScalarBuffer<f64>, DatasetError> {
     let to = |array: &dyn Array, t: &DataType| cast(array, t).map_err(DatasetError::internal);
+    let plain = plain_type(column.data_type());
+    let column = &if plain == *column.data_type() { Arc::clone(column) } else { to(column, &plain)? };
     let float =
         |array: &dyn Array| Ok::<_, DatasetError>(to(array, &DataType::Float64)?.as_primitive::<Float64Type>().clone());
     let scaled = |array: &dyn Array, per_unit: f64| {
@@ -288,5 +290,26 @@ impl Unusable {
             _ => format!("{count} values of column `{column}` are {kind}"),
         };
         kinds.iter().filter(|(count, _)| *count > 0).map(part).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{Date32Array, DictionaryArray, Int32Array, TimestampMillisecondArray};
+
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_dictionary_are_those_of_its_values() {
+        let columns: [(ArrayRef, [f64; 2]); 3] = [
+            (Arc::new(Int32Array::from(vec![7, -1])), [7.0, -1.0]),
+            (Arc::new(Date32Array::from(vec![18_000, 0])), [18_000.0, 0.0]),
+            (Arc::new(TimestampMillisecondArray::from(vec![1_500, -500])), [1.5, -0.5]),
+        ];
+        for (values, [a, b]) in columns {
+            assert_eq!(*numbers(&values).expect("numbers"), [a, b]);
+            let dictionary: ArrayRef = Arc::new(DictionaryArray::new(Int32Array::from(vec![1, 0, 1]), values));
+            assert_eq!(*numbers(&dictionary).expect("numbers"), [b, a, b]);
+        }
     }
 }

@@ -231,15 +231,7 @@ impl Canonical {
                 let millis = cast(&as_type(DataType::Date64)?, &DataType::Int64).map_err(DatasetError::internal)?;
                 Canonical::Signed(TAG_DATE, signed(millis))
             }
-            DataType::Timestamp(unit, _) => {
-                let nanos = match unit {
-                    TimeUnit::Second => 1_000_000_000,
-                    TimeUnit::Millisecond => 1_000_000,
-                    TimeUnit::Microsecond => 1_000,
-                    TimeUnit::Nanosecond => 1,
-                };
-                Canonical::Instant(nanos, signed(as_type(DataType::Int64)?))
-            }
+            DataType::Timestamp(unit, _) => Canonical::Instant(nanos(*unit), signed(as_type(DataType::Int64)?)),
             DataType::Utf8 | DataType::LargeUtf8 => Canonical::Text(
                 TAG_TEXT,
                 cast(&as_type(DataType::LargeUtf8)?, &DataType::LargeBinary).map_err(DatasetError::internal)?,
@@ -249,6 +241,10 @@ impl Canonical {
             }
             other if other.is_integer() || *other == DataType::Boolean => {
                 Canonical::Signed(TAG_INTEGER, signed(as_type(DataType::Int64)?))
+            }
+            // Those beyond a day have no text.
+            DataType::Time32(unit) | DataType::Time64(unit) => {
+                Canonical::Instant(nanos(*unit), signed(as_type(DataType::Int64)?))
             }
             _ => {
                 let text = as_type(DataType::LargeUtf8)?;
@@ -288,6 +284,15 @@ impl Canonical {
             }
             Canonical::Text(tag, array) => write_text(*tag, array.as_binary::<i64>().value(row), out),
         }
+    }
+}
+
+fn nanos(unit: TimeUnit) -> i128 {
+    match unit {
+        TimeUnit::Second => 1_000_000_000,
+        TimeUnit::Millisecond => 1_000_000,
+        TimeUnit::Microsecond => 1_000,
+        TimeUnit::Nanosecond => 1,
     }
 }
 
