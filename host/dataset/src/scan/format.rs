@@ -187,7 +187,6 @@ async fn schema_of(
 async fn ragged(store: &Arc<dyn ObjectStore>, file: &File) -> Option<DatasetError> {
     let Format::Csv(delimiter) = file.format else { return None };
     let csv = CsvBytes { store: store.as_ref(), location: &file.meta.location, size: file.meta.size, delimiter };
-    let (line, values, expected) = csv.ragged().await?;
-    let reason = format!("the line has {values} values, but the first has {expected}");
+    let (line, reason) = csv.ragged().await?;
     Some(DatasetError::Read { file: file.name.clone(), line: Some(line), reason })
 }

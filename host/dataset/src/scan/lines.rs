@@ -65,11 +65,11 @@ impl CsvBytes<'_> {
         .await
     }
 
-    /// The line of the first record that has not as many values as the first has, how many it has, and how many that.
-    pub(super) async fn ragged(&self) -> Option<(u64, u64, u64)> {
+    /// The line of the first record that has not as many values as the first has or that does not end, and what is wrong.
+    pub(super) async fn ragged(&self) -> Option<(u64, String)> {
         let (mut line, mut begins, mut values, mut blank, mut at) = (1, 1, 1, true, At::Start);
         let mut expected = None;
-        self.look(0, |_, bytes| {
+        let found = self.look(0, |_, bytes| {
             for byte in bytes {
                 if blank && !matches!(byte, b'\n' | b'\r') {
                     (blank, begins, values) = (false, line, 1);
@@ -82,13 +82,14 @@ impl CsvBytes<'_> {
                     blank = true;
                     let expected = *expected.get_or_insert(values);
                     if values != expected {
-                        return Some((begins, values, expected));
+                        return Some((begins, format!("the line has {values} values, but the first has {expected}")));
                     }
                 }
             }
             None
-        })
-        .await
+        });
+        let found = found.await;
+        found.or_else(|| (at == At::Quoted).then(|| (begins, "a quote in the line has no second one".to_owned())))
     }
 
     /// Whether the last line that begins before `end`, of those from `from` on, ends inside of a quoted value: then what
@@ -98,7 +99,7 @@ impl CsvBytes<'_> {
         let cut = self.look(from.saturating_sub(1), |first, bytes| {
             let mut rest = 0;
             if !begun {
-                let Some(newline) = bytes.iter().position(|byte| *byte == b'\n') else { return None };
+                let newline = bytes.iter().position(|byte| *byte == b'\n')?;
                 (begun, rest) = (true, newline + 1);
                 if first + rest as u64 >= end {
                     return Some(false);
@@ -172,11 +173,13 @@ mod tests {
 
     #[test]
     fn the_first_record_of_another_length_is_found() {
+        let wrong = |values: u64| format!("the line has {values} values, but the first has 2");
         for (text, expected) in [
             ("a,b\n1,2\n", None),
-            ("a,b\n\n1,2,3\n", Some((3, 3, 2))),
-            ("a,b\n\"1,\n1\",2\n3\n1,2,3\n", Some((4, 1, 2))),
-            ("a,b\n1,5\" pipe\n1,\"5\"\"\"\n1\n", Some((4, 1, 2))),
+            ("a,b\n\n1,2,3\n", Some((3, wrong(3)))),
+            ("a,b\n\"1,\n1\",2\n3\n1,2,3\n", Some((4, wrong(1)))),
+            ("a,b\n1,5\" pipe\n1,\"5\"\"\"\n1\n", Some((4, wrong(1)))),
+            ("a,b\n1,\"2\n3,4\n", Some((2, "a quote in the line has no second one".to_owned()))),
         ] {
             assert_eq!(look(text, async |csv| csv.ragged().await), expected, "{text:?}");
         }
