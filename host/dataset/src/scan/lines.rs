@@ -35,6 +35,20 @@ impl At {
             _ => At::Plain,
         }
     }
+
+    /// After each of `bytes`: as many steps as there are quotes.
+    fn after_all(self, bytes: &[u8], delimiter: u8) -> At {
+        let past = |at: At, bytes: &[u8]| match bytes.last() {
+            Some(last) if at != At::Quoted => At::Plain.after(*last, delimiter),
+            _ => at,
+        };
+        let (mut at, mut next) = (self, 0);
+        for (quote, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte == b'"') {
+            at = past(at, &bytes[next..quote]).after(b'"', delimiter);
+            next = quote + 1;
+        }
+        past(at, &bytes[next..])
+    }
 }
 
 impl CsvBytes<'_> {
@@ -105,15 +119,9 @@ impl CsvBytes<'_> {
                     return Some(false);
                 }
             }
-            // Most files have no quotes, and need not be looked at byte by byte.
             let whole = ((end - 1).saturating_sub(first) as usize).clamp(rest, bytes.len());
-            match bytes[rest..whole].last() {
-                Some(last) if at != At::Quoted && !bytes[rest..whole].contains(&b'"') => {
-                    (at, rest) = (At::Plain.after(*last, self.delimiter), whole);
-                }
-                _ => {}
-            }
-            for (position, byte) in (first..).zip(bytes).skip(rest) {
+            at = at.after_all(&bytes[rest..whole], self.delimiter);
+            for (position, byte) in (first..).zip(bytes).skip(whole) {
                 at = at.after(*byte, self.delimiter);
                 if *byte == b'\n' && position + 1 >= end {
                     return Some(at == At::Quoted);
@@ -182,6 +190,18 @@ mod tests {
             ("a,b\n1,\"2\n3,4\n", Some((2, "a quote in the line has no second one".to_owned()))),
         ] {
             assert_eq!(look(text, async |csv| csv.ragged().await), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn many_bytes_are_as_one_after_another() {
+        let mut random = sandbar_core::Seed::new(7);
+        for _ in 0..2_000 {
+            let text: Vec<u8> = (0..random.below(12)).map(|_| b"\"\"\",\n\ra"[random.below(7) as usize]).collect();
+            for from in [At::Start, At::Plain, At::Quoted, At::Quote] {
+                let expected = text.iter().fold(from, |at, byte| at.after(*byte, b','));
+                assert_eq!(from.after_all(&text, b','), expected, "{from:?}: {text:?}");
+            }
         }
     }
 
