@@ -90,8 +90,8 @@ impl Arguments {
     fn effort(&self) -> Effort {
         Effort {
             time: Duration::from_secs(1),
-            rounds: 9,
-            calls: 100_000,
+            rounds: 60,
+            calls: 20_000,
             runs: usize::from(self.runs),
             rows: self.rows,
             groups: self.groups,

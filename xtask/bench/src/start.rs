@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 use sandbar_core::Limits;
 use sandbar_worker::{Binding, Compiler, Payload, Pool, PoolOptions, Request, Work};
@@ -13,7 +12,7 @@ use crate::Failure;
 use crate::places;
 use crate::report::Report;
 use crate::sandbox::{Data, Loaded};
-use crate::timing::{Effort, least, median};
+use crate::timing::{Effort, fastest, median, seconds};
 
 /// Calls that are asked for and not answered, as a queue of many small tasks has them.
 const IN_FLIGHT: u64 = 4096;
@@ -22,26 +21,32 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let component = places::guest("xtask/bench/guest")?;
     let guest = Loaded::new(&component)?;
     let (function, data) = (guest.function("nothing")?, Data::new(&[0])?);
-    let alone = least(effort.time, || {
-        let mut sandbox = guest.instantiate(&data).expect("there is room");
-        sandbox.open(function, "{}", 0).expect("it opens");
-        sandbox.process(&[]).expect("it does nothing");
-    });
-    report.value("start/in this process", 1.0 / alone, "/s");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let [one, two] = runtime.block_on(async {
-        let pools = [Calls::new(&component, function, 1).await?, Calls::new(&component, function, 2).await?];
-        let mut rates = [Vec::new(), Vec::new()];
-        // In turn, so that both see the same machine.
-        for _ in 0..effort.rounds {
-            for (rates, calls) in rates.iter_mut().zip(&pools) {
-                rates.push(calls.per_second(effort.calls).await?);
-            }
+    let one = runtime.block_on(Calls::new(&component, function, 1))?;
+    let two = runtime.block_on(Calls::new(&component, function, 2))?;
+    let in_this_process = || -> Result<(), Failure> {
+        for _ in 0..effort.calls {
+            let mut sandbox = guest.instantiate(&data)?;
+            sandbox.open(function, "{}", 0)?;
+            sandbox.process(&[])?;
         }
-        Ok::<_, Failure>(rates.map(median))
-    })?;
-    report.compare("start/1 worker", one, "/s", "in one process, without a worker", 1.0 / alone);
-    report.compare("start/2 workers", two, "/s", "1 worker", one);
+        Ok(())
+    };
+    let mut rounds = [const { Vec::new() }; 3];
+    // In turn, and each so short that whoever else is on the machine is there for some of them only.
+    for _ in 0..effort.rounds {
+        let [alone, of_one, of_two] = &mut rounds;
+        alone.push(seconds(in_this_process)?);
+        of_one.push(seconds(|| runtime.block_on(one.answered(effort.calls)))?);
+        of_two.push(seconds(|| runtime.block_on(two.answered(effort.calls)))?);
+    }
+    let rates = |of: fn(Vec<f64>) -> f64| rounds.clone().map(|seconds| effort.calls as f64 / of(seconds));
+    // The best round has what a call takes when nothing else is in the way, the middle one how it was.
+    for (round, [alone, one, two]) in [("", rates(fastest)), (", middle round", rates(median))] {
+        report.value(&format!("start/in this process{round}"), alone, "/s");
+        report.compare(&format!("start/1 worker{round}"), one, "/s", "in one process, without a worker", alone);
+        report.compare(&format!("start/2 workers{round}"), two, "/s", "1 worker", one);
+    }
     Ok(())
 }
 
@@ -70,8 +75,8 @@ impl Calls {
         Request { binding: self.binding.clone(), seed: 0, work }
     }
 
-    async fn per_second(&self, calls: u64) -> Result<f64, Failure> {
-        let started = Instant::now();
+    /// Asks for so many calls, and returns when all are answered.
+    async fn answered(&self, calls: u64) -> Result<(), Failure> {
         let (to, mut answers) = mpsc::unbounded_channel();
         let to = Arc::new(to);
         (0..IN_FLIGHT).try_for_each(|token| self.pool.submit(self.request(), token, &to))?;
@@ -85,6 +90,6 @@ impl Calls {
                 self.pool.submit(self.request(), token, &to)?;
             }
         }
-        Ok(calls as f64 / started.elapsed().as_secs_f64())
+        Ok(())
     }
 }

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use crate::Failure;
+
 /// How much is done.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// For each figure of what takes microseconds.
     pub time: Duration,
-    /// Rounds of calls to workers, and the calls of each.
+    /// Rounds of calls of fresh sandboxes, and the calls of each.
     pub rounds: usize,
     pub calls: u64,
     /// Runs of a job, beside the one that warms the caches.
@@ -58,6 +60,21 @@ pub fn least_in_turn<const N: usize>(time: Duration, mut all: [&mut dyn FnMut();
         }
     }
     seconds
+}
+
+/// The seconds that `f` takes.
+///
+/// # Errors
+/// Those of `f`.
+pub fn seconds(f: impl FnOnce() -> Result<(), Failure>) -> Result<f64, Failure> {
+    let started = Instant::now();
+    f()?;
+    Ok(started.elapsed().as_secs_f64())
+}
+
+/// The least of them; infinite when there is none.
+pub fn fastest(seconds: Vec<f64>) -> f64 {
+    seconds.into_iter().fold(f64::INFINITY, f64::min)
 }
 
 /// The middle one.
