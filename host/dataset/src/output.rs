@@ -14,7 +14,7 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use tempfile::{NamedTempFile, TempPath};
+use tempfile::TempPath;
 
 use crate::DatasetError;
 
@@ -81,8 +81,8 @@ impl ParquetOutput {
     pub fn finish(mut self) -> Result<u64, DatasetError> {
         self.writer.finish().map_err(|e| self.fail(io_error(e)))?;
         let length = self.writer.inner().metadata().map_err(|e| self.fail(e))?.len();
-        let ParquetOutput { writer, temporary, path, .. } = self;
-        drop(writer);
+        // Open until then, and so locked.
+        let ParquetOutput { writer: _file, temporary, path, .. } = self;
         temporary.persist(&path).map_err(|e| DatasetError::Io { what: "can't write", path, source: e.error })?;
         Ok(length)
     }
@@ -141,13 +141,44 @@ fn in_schema(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, Arr
     RecordBatch::try_new(schema.clone(), columns.collect::<Result<_, _>>()?)
 }
 
-/// A new file, which anybody may read that may read files made the usual way.
+/// What names of unfinished files begin with.
+const PREFIX: &str = ".sandbar-";
+
+/// A new file, which anybody may read that may read files made the usual way. Locked for as long as it is open: whoever
+/// finds an unfinished file without a lock knows that its writer was killed.
 fn temporary(folder: &Path) -> io::Result<(File, TempPath)> {
-    let builder = |folder: &Path| -> io::Result<NamedTempFile> {
-        use std::os::unix::fs::PermissionsExt as _;
-        tempfile::Builder::new().prefix(".sandbar-").permissions(fs::Permissions::from_mode(0o666)).tempfile_in(folder)
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    remove_abandoned(folder);
+    let permissions = fs::Permissions::from_mode(0o666);
+    loop {
+        let mut builder = tempfile::Builder::new();
+        let (file, path) = builder.prefix(PREFIX).permissions(permissions.clone()).tempfile_in(folder)?.into_parts();
+        // Where there are no locks, nothing is taken for abandoned.
+        let _ = file.lock();
+        // Another writer may have found it before it was locked.
+        if file.metadata()?.nlink() > 0 {
+            return Ok((file, path));
+        }
+    }
+}
+
+/// Removes what writers left behind that were killed.
+fn remove_abandoned(folder: &Path) {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let unfinished = |entry: &fs::DirEntry| {
+        let named = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        named && entry.file_type().is_ok_and(|kind| kind.is_file())
     };
-    Ok(builder(folder)?.into_parts())
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten().filter(unfinished) {
+        // It may have become something else since, that is waited for or that leads elsewhere.
+        let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+        let opened = File::options().read(true).custom_flags(flags).open(entry.path());
+        if let Ok(file) = opened.and_then(|file| file.try_lock().map(|()| file).map_err(io::Error::from)) {
+            // What can't be removed stays.
+            let _ = fs::remove_file(entry.path());
+            drop(file);
+        }
+    }
 }
 
 fn properties(metadata: Vec<KeyValue>) -> WriterProperties {
@@ -178,6 +209,24 @@ mod tests {
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
     use super::*;
+
+    #[test]
+    fn what_a_killed_writer_left_goes_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let rows = RecordBatch::try_from_iter([("n", Arc::new(Int32Array::from(vec![9])) as ArrayRef)]).unwrap();
+        let create = |name: &str| ParquetOutput::create(folder.path().join(name), rows.schema(), Vec::new()).unwrap();
+        let alive = create("alive.parquet");
+        fs::write(folder.path().join(".sandbar-left"), "PAR1").unwrap();
+        fs::create_dir(folder.path().join(".sandbar-folder")).unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.path().join(".sandbar-link")).unwrap();
+        fs::write(folder.path().join("other"), "").unwrap();
+        create("next.parquet").finish().unwrap();
+        alive.finish().unwrap();
+        let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        assert_eq!(names, [".sandbar-folder", ".sandbar-link", "alive.parquet", "next.parquet", "other"]);
+    }
 
     #[test]
     fn other_readers_see_times() {
