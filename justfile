@@ -31,3 +31,7 @@ data *args:
 # Run a benchmark in release
 bench name *args:
     cargo xtask bench {{ name }} {{ args }}
+
+# Look for bytes that a boundary does not stand: answer, batch, blocks, component, file, job
+fuzz name *args:
+    cargo xtask fuzz {{ name }} {{ args }}

@@ -63,7 +63,7 @@ pub fn lint(workspace: &Workspace) -> Result {
         workspace.cargo().args(["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]),
         "Clippy's messages above say what to change; an `allow` needs a `reason`.",
     )?;
-    if !has_cargo_deny(workspace) {
+    if !has(workspace, "deny") {
         say("cargo-deny is not installed, licences and advisories go unchecked (`cargo install cargo-deny`)");
         return Ok(());
     }
@@ -104,6 +104,21 @@ pub fn bench(workspace: &Workspace, arguments: &[OsString]) -> Result {
     )
 }
 
+/// Looks for bytes that a boundary takes for what they are not, until it finds some or is stopped.
+pub fn fuzz(workspace: &Workspace, arguments: &[OsString]) -> Result {
+    let Some((name, rest)) = arguments.split_first() else {
+        return Err(Failure::Usage("`fuzz` takes the name of a boundary, a program of tests/fuzz/targets".to_owned()));
+    };
+    if !has(workspace, "fuzz") {
+        return fail("cargo-fuzz is not installed: `cargo install cargo-fuzz`; it needs a C++ compiler, too");
+    }
+    let mut cargo = workspace.cargo();
+    // Without a sanitizer this compiler will do. All that it links is built for it, beside what else was built.
+    cargo.args(["fuzz", "run", "--fuzz-dir", "tests/fuzz", "--sanitizer", "none", "--features", "libfuzzer"]);
+    cargo.arg("--target-dir").arg(workspace.target.join("fuzz")).arg(name).args(rest);
+    run(&mut cargo, "The bytes that it ended with are in tests/fuzz/artifacts; `cargo xtask fuzz NAME FILE` runs them.")
+}
+
 /// cargo ignores `-p` beside `--workspace`. What follows a second `--` is for the tests themselves.
 fn names_a_package(test_args: &[OsString]) -> bool {
     let mut for_cargo = test_args.iter().map(|arg| arg.to_string_lossy()).take_while(|arg| arg != "--");
@@ -115,9 +130,10 @@ fn has_parquet(folder: &Path) -> bool {
     entries.any(|entry| entry.path().extension().is_some_and(|extension| extension == "parquet"))
 }
 
-fn has_cargo_deny(workspace: &Workspace) -> bool {
+/// Whether cargo has a subcommand that is installed apart.
+fn has(workspace: &Workspace, subcommand: &str) -> bool {
     let mut asked = workspace.cargo();
-    let status = asked.args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let status = asked.args([subcommand, "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }
 

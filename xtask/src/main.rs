@@ -31,6 +31,7 @@ Commands:
   check              lint and test: what must pass before a change goes in
   data KIND ...      make data: taxi DIR, housing FILE, small FILE (`data --help` says more)
   bench NAME ...     run a benchmark in release, with --json and --peers passed on (`bench --help` says more)
+  fuzz NAME ...      look for bytes that a boundary (of tests/fuzz) does not stand; needs cargo-fuzz
   help               this text
 
 Examples:
@@ -39,6 +40,7 @@ Examples:
   cargo xtask test -- -p sandbar-core
   cargo xtask data taxi data/taxi --rows 7000000 --months 2
   cargo xtask bench training --json > training.json
+  cargo xtask fuzz batch -- -max_total_time=60
 
 Environment:
   CARGO_TARGET_DIR        where everything is built (default: target)
@@ -83,6 +85,7 @@ fn dispatch(arguments: &[OsString]) -> Result {
         "check" => commands::no_arguments("check", rest).and_then(|()| commands::check(&workspace)),
         "data" => commands::data(&workspace, rest),
         "bench" => commands::bench(&workspace, rest),
+        "fuzz" => commands::fuzz(&workspace, rest),
         unknown => Err(Failure::Usage(format!("there is no command `{unknown}`"))),
     }
 }
@@ -120,7 +123,7 @@ mod tests {
 
     #[test]
     fn command_lines_without_sense_end_with_2() {
-        for line in ["", "fly", "lint --fast", "setup now", "demo --json", "test sandbar-core"] {
+        for line in ["", "fly", "fuzz", "lint --fast", "setup now", "demo --json", "test sandbar-core"] {
             assert_eq!(dispatch(&args(line)).unwrap_err().exit_code(), 2, "{line}");
         }
     }

@@ -25,6 +25,8 @@ mod protocol;
 mod socket;
 
 pub use compiler::{COMPILER_ARGUMENT, Compiled, Compiler, run_compiler};
+#[doc(hidden)]
+pub use pool::unpack_any;
 pub use pool::{
     Answer, Answering, Binding, Called, Completed, LogLine, PLAN_BYTES_MAX, Pool, PoolOptions, Product, Request,
     peak_memory_bytes,

@@ -8,7 +8,9 @@ use sandbar_store::Scratch;
 use super::{Called, Completed, LogLine, Product};
 use crate::batches::{BatchReader, malformed};
 use crate::process::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES};
-use crate::protocol::{Done, INLINE_BYTES_MAX, Output, Work, collected_bytes_max};
+use crate::protocol::{
+    Done, FromWorker, Groups, INLINE_BYTES_MAX, Output, Payload, ToCollect, Work, collected_bytes_max,
+};
 
 /// What came of `work`, whose worker says that it is `done`, and which lost these groups before.
 pub(super) fn unpack(
@@ -132,6 +134,29 @@ fn batches(data: &Buffer, end: usize) -> Result<Vec<RecordBatch>, Fault> {
     Ok(out)
 }
 
+/// What the node makes of a message of a worker, and of what lies in the slot for its output, whatever the calls were
+/// that it speaks of: for tests with bytes that may be any.
+#[doc(hidden)]
+pub fn unpack_any(message: &[u8], slot: &[u8]) -> Vec<Called> {
+    let Ok(memory) = Scratch::new(slot.len().max(1)) else { return Vec::new() };
+    memory.write(0, slot);
+    let input = || Payload::Inline { header: [].into(), body: [].into() };
+    let works = [
+        Work::Describe,
+        Work::Process(input()),
+        Work::Collect(input(), ToCollect { argument: 0, beside: Vec::new() }.into()),
+        Work::Fit(input(), Groups::default().into()),
+    ];
+    let unpacked = works.iter().flat_map(|work| {
+        let done = match postcard::from_bytes(message) {
+            Ok(FromWorker::Done { done, .. }) => done,
+            _ => Vec::new(),
+        };
+        done.into_iter().map(|done| unpack(work, &Limits::default(), &memory, done, Vec::new()))
+    });
+    unpacked.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -143,7 +168,6 @@ mod tests {
 
     use super::*;
     use crate::process::Outcome;
-    use crate::protocol::{FromWorker, Groups, Payload, ToCollect};
 
     const SLOT_BYTES: usize = 64 << 10;
 

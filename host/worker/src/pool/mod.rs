@@ -17,6 +17,8 @@ use sandbar_core::{Code, Fault, Function, Limits};
 use sandbar_store::{Draft, Segments};
 use tokio::sync::{mpsc, oneshot};
 
+#[doc(hidden)]
+pub use self::answer::unpack_any;
 use self::queue::Queue;
 use crate::compiler::Compiled;
 use crate::protocol::Work;

@@ -1,0 +1,236 @@
+//! What comes over each boundary of the host, as bytes that may be any.
+//!
+//! Each function here takes bytes as a guest, a worker, a file or a user may
+//! give them, and does with them what the host does. It panics when they are
+//! taken for something that they are not. [`seeds`] are bytes that are right, to
+//! begin with.
+//!
+//! `cargo xtask test` damages the seeds at random for some seconds (see
+//! `tests/damaged.rs`). `cargo xtask fuzz NAME` looks for worse with libFuzzer,
+//! for as long as one likes.
+
+mod seeds;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use arrow_array::{Array as _, RecordBatch};
+use arrow_buffer::{Buffer, MutableBuffer};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use futures::TryStreamExt as _;
+use sandbar_batch::{Header, decode_schema, encode, read};
+use sandbar_dataset::{
+    DatasetError, Grouper, Grouping, Heap, MemoryBudget, Scan, ScanOptions, Source, UnitShape, describe_key,
+};
+use sandbar_node::Job;
+use tokio::runtime::{Builder, Runtime};
+
+pub use seeds::seeds;
+
+/// The boundaries.
+pub const NAMES: [&str; 6] = ["answer", "batch", "blocks", "component", "file", "job"];
+
+/// Runs the boundary of a name, and says whether the bytes were taken.
+///
+/// # Panics
+/// When there is none of that name, or the bytes are taken for what they are not.
+pub fn run(name: &str, bytes: &[u8]) -> bool {
+    match name {
+        "answer" => answer(bytes),
+        "batch" => batch(bytes),
+        "blocks" => blocks(bytes),
+        "component" => component(bytes),
+        "file" => file(bytes),
+        "job" => job(bytes),
+        _ => panic!("there is no boundary `{name}`"),
+    }
+}
+
+/// Before libFuzzer begins: writes the seeds of a boundary into the first folder that it was given, which it reads next.
+///
+/// # Panics
+/// When they can't be written.
+pub fn begin(name: &str) {
+    // Panics that are caught are no crash: the readers of files have some. libFuzzer's hook ends the process before.
+    std::panic::set_hook(Box::new(|_| ()));
+    let Some(folder) = std::env::args_os().skip(1).map(PathBuf::from).find(|path| path.is_dir()) else { return };
+    for (number, seed) in seeds(name).iter().enumerate() {
+        let file = folder.join(format!("seed-{number}"));
+        std::fs::write(&file, seed).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    }
+}
+
+/// What a guest hands back: the length of the header as two bytes, the header, the body.
+///
+/// # Panics
+/// When a batch is made of it that is none, or that comes out otherwise when it is written and read again.
+pub fn batch(bytes: &[u8]) -> bool {
+    let Some((header, body)) = parted(bytes) else { return false };
+    let Ok(batch) = batch_of(header, body) else { return false };
+    check(&batch);
+    // Some types are read that a writer converts or refuses.
+    let Ok(encoded) = encode(&batch) else { return true };
+    let again = batch_of(&encoded.header, &encoded.body()).expect("what was written is read");
+    assert_eq!(again.num_rows(), batch.num_rows());
+    for (again, before) in again.columns().iter().zip(batch.columns()) {
+        // Floats by their bits: NaN is a value like another here.
+        assert!(again.to_data() == before.to_data(), "{before:?} became {again:?}");
+    }
+    true
+}
+
+/// What a worker says: the length of a message as two bytes, the message, and what lies in the slot for its output.
+///
+/// # Panics
+/// When a batch is made of it that is none.
+pub fn answer(bytes: &[u8]) -> bool {
+    let Some((message, slot)) = parted(bytes) else { return false };
+    let called = sandbar_worker::unpack_any(message, slot);
+    let completed: Vec<_> = called.into_iter().filter_map(|called| called.result.ok()).collect();
+    let taken = !completed.is_empty();
+    completed
+        .into_iter()
+        .flat_map(|completed| completed.product.into_batches())
+        .flatten()
+        .for_each(|batch| check(&batch));
+    taken
+}
+
+/// Blocks of rows that a worker has cut: which kind of key as a byte, and the blocks.
+///
+/// # Panics
+/// When a group has other rows than it says.
+pub fn blocks(bytes: &[u8]) -> bool {
+    let Some((kind, blocks)) = bytes.split_first() else { return false };
+    let (grouping, schema) = grouping(*kind);
+    let budget = MemoryBudget { bytes_max: 64 << 20, ..MemoryBudget::default() };
+    let grouper = Grouper::new(grouping, &schema, vec!["one.csv".to_owned()], budget).expect("the columns are there");
+    let mut morsel = grouper.morsel(0, 0).expect("there is one file");
+    if morsel.push_blocks(aligned(blocks)).is_err() {
+        return false;
+    }
+    morsel.finish().expect("there are no other rows");
+    let partitions = grouper.finish().expect("all morsels are finished");
+    for partition in 0..partitions.len() {
+        let room = |shape: &UnitShape| Ok::<_, DatasetError>(Heap::new(shape));
+        for unit in partitions.units(partition, room).into_iter().flatten() {
+            assert_eq!((unit.keys.num_rows(), unit.shape.groups), (unit.groups.len(), unit.groups.len()));
+            let rows: usize = unit.groups.iter().map(|group| (group.train_rows + group.test_rows) as usize).sum();
+            assert_eq!((rows, unit.column(0).len()), (unit.shape.rows, unit.shape.rows));
+            check(&unit.keys);
+            (0..unit.groups.len()).for_each(|group| _ = describe_key(&unit.keys, group));
+        }
+    }
+    true
+}
+
+/// How rows are grouped whose blocks begin with this byte.
+pub(crate) fn grouping(kind: u8) -> (Grouping, SchemaRef) {
+    let key = [
+        None,
+        Some(DataType::Int64),
+        Some(DataType::Float64),
+        Some(DataType::Boolean),
+        Some(DataType::Date32),
+        Some(DataType::Int8),
+    ];
+    let key = &key[usize::from(kind % 8) % key.len()];
+    let mut fields: Vec<_> = ["x", "y"].map(|name| Field::new(name, DataType::Float64, true)).into();
+    fields.extend(key.iter().map(|key| Field::new("k", key.clone(), true)));
+    let grouping = Grouping {
+        keys: key.iter().map(|_| "k".to_owned()).collect(),
+        features: vec!["x".to_owned()],
+        target: "y".to_owned(),
+        per_file: kind & 8 > 0,
+        ..Grouping::default()
+    };
+    (grouping, Arc::new(Schema::new(fields)))
+}
+
+/// What a user submits as a component.
+///
+/// # Panics
+/// When what passes is no component, or says less of itself than it is.
+pub fn component(bytes: &[u8]) -> bool {
+    let Ok(shape) = sandbar_sandbox::check_binary(bytes) else { return false };
+    assert!(bytes.starts_with(b"\0asm") && !shape.exports.is_empty());
+    assert_eq!(shape.bytes, bytes.len() as u64);
+    true
+}
+
+/// A job file, and behind a zero byte each a `--set`.
+///
+/// # Panics
+/// When a job passes that is read otherwise the second time.
+pub fn job(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let mut parts = text.split('\0');
+    let (job, overrides) = (parts.next().unwrap_or_default(), parts.map(str::to_owned).collect::<Vec<_>>());
+    let read = || Job::parse(job, &overrides).map(|job| format!("{job:?}"));
+    let Ok(job) = read() else { return false };
+    assert_eq!(read().expect("a job is a job again"), job);
+    true
+}
+
+/// An input file: its format as a byte, and the file. It is read whole, and again in small ranges.
+///
+/// # Panics
+/// When both can be read and have other rows.
+pub fn file(bytes: &[u8]) -> bool {
+    const EXTENSIONS: [&str; 6] = ["parquet", "csv", "tsv", "jsonl", "arrow", "feather"];
+    static RUNTIME: LazyLock<Runtime> =
+        LazyLock::new(|| Builder::new_current_thread().build().expect("a runtime takes a few bytes"));
+    let Some((format, contents)) = bytes.split_first() else { return false };
+    let extension = EXTENSIONS[usize::from(*format) % EXTENSIONS.len()];
+    let mut file = tempfile::Builder::new().suffix(&format!(".{extension}")).tempfile().expect("a file can be made");
+    file.write_all(contents).expect("a file can be written");
+    let path = file.path().to_str().expect("temporary files have plain names").to_owned();
+    let all = |morsel_bytes| {
+        let source = Source { paths: vec![path.clone()], ..Source::default() };
+        RUNTIME.block_on(rows(source, ScanOptions { morsel_bytes, batch_rows: 64 }))
+    };
+    let (Ok(whole), Ok(ranges)) = (all(1 << 20), all(64)) else { return false };
+    assert_eq!(whole, ranges, "in one range and in many");
+    true
+}
+
+/// The rows of all files, each as text.
+async fn rows(source: Source, options: ScanOptions) -> Result<Vec<String>, DatasetError> {
+    let scan = Scan::open(source, options).await?;
+    let mut rows = Vec::new();
+    for morsel in 0..scan.morsels().len() {
+        let mut batches = scan.read(morsel)?;
+        while let Some(batch) = batches.try_next().await? {
+            check(&batch);
+            rows.extend((0..batch.num_rows()).map(|row| format!("{:?}", batch.slice(row, 1).columns())));
+        }
+    }
+    Ok(rows)
+}
+
+/// Whether a batch is one, down to its last value.
+fn check(batch: &RecordBatch) {
+    for column in batch.columns() {
+        assert_eq!(column.len(), batch.num_rows());
+        column.to_data().validate_full().expect("an array is one");
+    }
+}
+
+fn batch_of(header: &[u8], body: &[u8]) -> Result<RecordBatch, String> {
+    let header = Header::parse(header).map_err(|e| e.to_string())?;
+    let schema = decode_schema(header.schema_bytes()).map_err(|e| e.to_string())?;
+    read(&header, Arc::new(schema), &aligned(body)).map_err(|e| e.to_string())
+}
+
+fn aligned(bytes: &[u8]) -> Buffer {
+    let mut copy = MutableBuffer::with_capacity(bytes.len());
+    copy.extend_from_slice(bytes);
+    copy.into()
+}
+
+/// What stands behind its length in two bytes, and the rest.
+fn parted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
+}

@@ -1,0 +1,212 @@
+//! Bytes as they should be.
+
+use std::sync::Arc;
+
+use arrow_array::builder::{ListBuilder, StringBuilder};
+use arrow_array::types::Int32Type;
+use arrow_array::{
+    ArrayRef, BooleanArray, DictionaryArray, Float64Array, Int64Array, RecordBatch, StringArray, StructArray,
+    TimestampMicrosecondArray, new_empty_array,
+};
+use arrow_ipc::writer::{FileWriter, StreamWriter};
+use arrow_schema::{DataType, Field, Schema};
+use parquet::arrow::ArrowWriter;
+use sandbar_dataset::{BlockWriter, DatasetError, FullBlock};
+
+use crate::grouping;
+
+/// What a boundary takes, to begin with.
+///
+/// # Panics
+/// When there is no boundary of that name.
+pub fn seeds(name: &str) -> Vec<Vec<u8>> {
+    match name {
+        "answer" => answers(),
+        "batch" => batches().iter().map(batch).collect(),
+        "blocks" => (0..16).map(blocks).collect(),
+        "component" => components(),
+        "file" => files(),
+        "job" => jobs(),
+        _ => panic!("there is no boundary `{name}`"),
+    }
+}
+
+fn joined(first: &[u8], rest: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(first.len()).expect("seeds are short");
+    [&length.to_le_bytes(), first, rest].concat()
+}
+
+fn batches() -> Vec<RecordBatch> {
+    let numbers = Float64Array::from_iter([Some(1.5), None, Some(-0.0), Some(f64::NAN), Some(1e300)]);
+    let whole = Int64Array::from_iter([Some(1), Some(i64::MIN), None, Some(4), Some(5)]);
+    let texts = StringArray::from_iter([Some("a"), None, Some(""), Some("日本"), Some("long enough")]);
+    let flags = BooleanArray::from_iter([Some(true), None, Some(false), Some(true), Some(true)]);
+    let times = TimestampMicrosecondArray::from(vec![0, 1, -1, i64::MAX, 1_546_300_800_000_000]);
+    let words: DictionaryArray<Int32Type> = ["x", "y", "x", "x", "z"].into_iter().collect();
+    let mut lists = ListBuilder::new(StringBuilder::new());
+    for length in 0..5 {
+        (0..length).for_each(|item| lists.values().append_option((item > 0).then_some("item")));
+        lists.append(length % 2 == 0);
+    }
+    let number: ArrayRef = Arc::new(numbers);
+    let field = Field::new("inner", DataType::Float64, true);
+    let nested = StructArray::new(vec![field].into(), vec![number.clone()], None);
+    let of = |columns: Vec<(&str, ArrayRef)>| RecordBatch::try_from_iter(columns).expect("columns of one length");
+    vec![
+        of(vec![("n", number), ("i", Arc::new(whole)), ("s", Arc::new(texts))]),
+        of(vec![("b", Arc::new(flags)), ("t", Arc::new(times))]),
+        of(vec![("d", Arc::new(words)), ("l", Arc::new(lists.finish())), ("o", Arc::new(nested))]),
+        of(vec![("none", new_empty_array(&DataType::Int64))]),
+    ]
+}
+
+fn batch(batch: &RecordBatch) -> Vec<u8> {
+    let encoded = sandbar_batch::encode(batch).expect("its types cross");
+    joined(&encoded.header, &encoded.body())
+}
+
+/// Messages as postcard has them.
+fn answers() -> Vec<Vec<u8>> {
+    const DONE: u8 = 1;
+    const OK: u8 = 0;
+    const INLINE: u8 = 0;
+    const SLOT: u8 = 1;
+    // The slot, one call, its result and its output; bytes of its log and of its memory, and how long it took.
+    let message = |output: &[u8], log_bytes| [&[DONE, 0, 1, OK], output, &[log_bytes, 3, 4]].concat();
+    let lines = b"\x01\x02\x07careful";
+    let mut answers = vec![
+        joined(&message(&[INLINE, 0], 0), &[]),
+        joined(&message(&[&[INLINE, lines.len() as u8], &lines[..]].concat(), lines.len() as u8), &[]),
+        joined(&[DONE, 0, 1, 1, 3, 4, b'o', b'h', b' ', b'!', INLINE, 0, 0, 0, 0], &[]),
+    ];
+    for batch in batches() {
+        let encoded = sandbar_batch::encode(&batch).expect("its types cross");
+        let (header, body) = (&encoded.header, encoded.body());
+        let mut slot = [header.len(), body.len()].map(|length| (length as u64).to_le_bytes()).concat();
+        slot.extend_from_slice(header);
+        slot.resize(slot.len().next_multiple_of(64), 0);
+        slot.extend_from_slice(&body);
+        let written = [&slot[..], lines].concat();
+        let length = [SLOT, (written.len() % 128) as u8 | 128, (written.len() / 128) as u8];
+        answers.push(joined(&message(&length, lines.len() as u8), &written));
+    }
+    answers
+}
+
+fn blocks(kind: u8) -> Vec<u8> {
+    let (grouping, schema) = grouping(kind);
+    let mut writer = BlockWriter::new(&grouping, &schema, 0).expect("its keys are words");
+    let fraction = if kind.is_multiple_of(3) { 0.37 } else { 1.0 };
+    let number = |row: i64| if row == 7 && kind.is_multiple_of(5) { f64::NAN } else { row as f64 * fraction };
+    let column = |field: &Field| -> ArrayRef {
+        let rows = 0..20;
+        match field.data_type() {
+            DataType::Float64 => Arc::new(Float64Array::from_iter_values(rows.map(number))),
+            DataType::Boolean => Arc::new(rows.map(|row| (row > 2).then_some(row % 2 == 0)).collect::<BooleanArray>()),
+            other => {
+                let whole = rows.map(|row| (row > 2).then_some(row as i32 % 5)).collect::<arrow_array::Int32Array>();
+                match other {
+                    DataType::Date32 => Arc::new(whole.reinterpret_cast::<arrow_array::types::Date32Type>()),
+                    DataType::Int8 => Arc::new(whole.unary_opt::<_, arrow_array::types::Int8Type>(|n| Some(n as i8))),
+                    _ => Arc::new(whole.unary_opt::<_, arrow_array::types::Int64Type>(|n| Some(i64::from(n)))),
+                }
+            }
+        }
+    };
+    let columns = schema.fields().iter().map(|field| column(field)).collect();
+    let rows = RecordBatch::try_new(schema, columns).expect("columns of one length");
+    let mut words = Vec::new();
+    let mut append = |block: FullBlock| -> Result<(), DatasetError> {
+        let at = words.len();
+        words.resize(at + block.words(), 0);
+        block.write(&mut words[at..]);
+        Ok(())
+    };
+    writer.push(&rows, &mut append).expect("the columns are those of the schema");
+    writer.rest().map_or(Ok(()), append).expect("there is room");
+    [kind].into_iter().chain(words.into_iter().flat_map(u64::to_le_bytes)).collect()
+}
+
+fn components() -> Vec<Vec<u8>> {
+    let texts = [
+        r#"(component (instance $i) (export "sandbar:udf/guest@0.1.0" (instance $i)))"#,
+        r#"(component
+            (import "sandbar:udf/data@0.1.0" (instance (export "read" (func (param "offset" u64)))))
+            (core module (memory 1) (data (i32.const 1024) "abcd") (func (export "f")))
+            (core module (memory 1) (data (i32.const 5000) "yz"))
+            (instance $i) (export "sandbar:udf/guest@0.1.0" (instance $i)))"#,
+        r#"(component (import "wasi:io/streams@0.2.0" (instance)))"#,
+        "(module (memory 1))",
+    ];
+    texts.map(|text| wat::parse_str(text).expect("it is WebAssembly")).into()
+}
+
+fn files() -> Vec<Vec<u8>> {
+    let mut files: Vec<Vec<u8>> = [
+        "\x01a,b,c\n1,2.5,x\n2,,y\n-3,1e9,\"q,\"\"r\"\n",
+        "\x01a\n1\n",
+        "\x01when,flag\n2019-01-01T00:00:00,true\n2019-01-02 01:02:03,false\n",
+        "\x02a\tb\n1\t2\n\t3\n",
+        "\x03{\"a\": 1, \"b\": \"x\"}\n{\"a\": 2.5, \"c\": [1, 2]}\n\n{\"b\": null, \"d\": {\"e\": true}}\n",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .into();
+    for batch in batches() {
+        let schema = batch.schema();
+        let mut parquet = vec![0];
+        let mut writer = ArrowWriter::try_new(&mut parquet, schema.clone(), None).expect("its types are Parquet's");
+        writer.write(&batch).and_then(|()| writer.write(&batch)).expect("memory is written");
+        writer.close().expect("memory is written");
+        files.push(parquet);
+        files.push(ipc(4, &batch, |to| {
+            let mut writer = FileWriter::try_new(to, &schema)?;
+            writer.write(&batch)?;
+            writer.finish()
+        }));
+        files.push(ipc(5, &batch, |to| {
+            let mut writer = StreamWriter::try_new(to, &schema)?;
+            writer.write(&batch)?;
+            writer.finish()
+        }));
+    }
+    files
+}
+
+fn ipc(
+    format: u8,
+    batch: &RecordBatch,
+    write: impl FnOnce(&mut Vec<u8>) -> Result<(), arrow_schema::ArrowError>,
+) -> Vec<u8> {
+    let mut file = vec![format];
+    write(&mut file).unwrap_or_else(|e| panic!("{e}: {}", Schema::clone(&batch.schema())));
+    file
+}
+
+fn jobs() -> Vec<Vec<u8>> {
+    let job = r#"
+name = "taxi"
+[input]
+paths = ["data/**/*.parquet"]
+filter = "zone IS NOT NULL"
+[[transform]]
+udf = "udfs/taxi#clean"
+columns = { pickup_at = "tpep_pickup_datetime" }
+[train]
+group_by = ["zone"]
+per_file = true
+features = ["x"]
+target = "y"
+test = 0.25
+seed = 201
+min_rows = 4
+metric = "mae"
+models = [ { udf = "udfs/models#linear" }, { udf = "udfs/models#tree", name = "t", params = { splitter = "random" } } ]
+[output]
+path = "out/models.parquet"
+[limits]
+memory_bytes_max = 1048576
+"#;
+    let sets =
+        ["", "\0train.test=0.5", "\0train.models.0.params.x=[1, {}]\0input.paths=[\"a\"]", "\0limits.time_ms_max=0"];
+    sets.iter().map(|set| format!("{job}{set}").into_bytes()).collect()
+}

@@ -1,0 +1,5 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("file"), |bytes: &[u8]| {
+    sandbar_fuzz::file(bytes);
+});

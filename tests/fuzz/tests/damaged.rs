@@ -1,0 +1,67 @@
+//! Damages what comes over each boundary at random. What was found by fuzzing for longer is a table in the room's tests.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+use sandbar_fuzz::{NAMES, run, seeds};
+
+/// Each seed is damaged so often. Reading files takes longest.
+fn times(name: &str) -> usize {
+    if name == "file" { 150 } else { 5_000 }
+}
+
+#[test]
+fn what_is_right_passes() {
+    for name in NAMES {
+        let seeds = seeds(name);
+        let taken = seeds.iter().filter(|seed| run(name, seed)).count();
+        // Some are there to be refused.
+        assert!(taken > 1 && taken + 2 >= seeds.len(), "{name}: {taken} of {}", seeds.len());
+    }
+}
+
+#[test]
+fn damage_is_found_or_harmless() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+    let seed = std::env::var("SANDBAR_SEED").map_or(now.as_nanos() as u64, |seed| seed.parse().expect("a number"));
+    eprintln!("SANDBAR_SEED={seed} does the same again");
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    for name in NAMES {
+        let seeds = seeds(name);
+        for bytes in &seeds {
+            for _ in 0..times(name) {
+                let mut damaged = bytes.clone();
+                for _ in 0..1 + random.next_u32() % 4 {
+                    damage(&mut damaged, &seeds, &mut random);
+                }
+                run(name, &damaged);
+            }
+        }
+    }
+}
+
+fn damage(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], random: &mut Xoshiro256PlusPlus) {
+    let mut below = |bound: usize| (random.next_u64() % bound.max(1) as u64) as usize;
+    let at = below(bytes.len());
+    match below(8) {
+        0 => bytes.truncate(at),
+        1 => bytes.extend_from_within(at..),
+        2 => {
+            let other = &seeds[below(seeds.len())];
+            let from = below(other.len());
+            bytes.truncate(at);
+            bytes.extend_from_slice(&other[from..]);
+        }
+        3 => {
+            let value = [0, 1, 0x7f, 0x80, 0xff][below(5)];
+            let end = (at + 1 + below(8)).min(bytes.len());
+            bytes.get_mut(at..end).into_iter().for_each(|bytes| bytes.fill(value));
+        }
+        _ => {
+            let (flip, value) = (1 << below(8), below(256) as u8);
+            let whole = below(2) == 0;
+            bytes.get_mut(at).into_iter().for_each(|byte| *byte = if whole { value } else { *byte ^ flip });
+        }
+    }
+}
