@@ -10,6 +10,7 @@ mod files;
 mod format;
 mod ipc;
 mod lines;
+mod local;
 mod plan;
 mod schema;
 mod store;

@@ -8,10 +8,10 @@ use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
-use object_store::local::LocalFileSystem;
 use object_store::{ClientOptions, ObjectStore};
 use url::Url;
 
+use super::local::Local;
 use super::stream::reason_of;
 use crate::DatasetError;
 
@@ -44,7 +44,7 @@ pub(super) struct Stores {
 
 impl Stores {
     pub(super) fn new() -> Self {
-        let local: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
+        let local: Arc<dyn ObjectStore> = Arc::new(Local::new());
         let local = Store { prefix: "file:///".to_owned(), client: local, lists: true };
         Stores { all: vec![local], by_prefix: HashMap::new() }
     }

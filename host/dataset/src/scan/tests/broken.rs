@@ -2,6 +2,7 @@
 
 use datafusion::arrow::ipc::CompressionType;
 use datafusion::arrow::ipc::writer::IpcWriteOptions;
+use parquet::file::metadata::{ColumnChunkMetaDataBuilder, ParquetMetaDataReader, ParquetMetaDataWriter};
 
 use super::*;
 
@@ -88,6 +89,39 @@ fn no_length_in_an_arrow_file_is_believed() {
             refused += usize::from(read.is_err_and(|e| e.to_string().contains("it is damaged, or no Arrow file")));
         }
         assert!(refused > 50, "{refused}");
+    }
+}
+
+#[test]
+fn no_length_in_a_parquet_file_is_believed() {
+    let folder = Folder::new();
+    let whole = fs::read(folder.parquet("a.parquet", &sample(20), 20)).expect("a file");
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes::Bytes::from(whole.clone())).expect("a footer");
+    type Column = ColumnChunkMetaDataBuilder;
+    let written = |change: fn(Column) -> Column| {
+        let mut footer = metadata.clone().into_builder();
+        let mut groups = footer.take_row_groups();
+        let mut group = groups.remove(0).into_builder();
+        let mut columns = group.take_columns();
+        let first = columns.remove(0).into_builder();
+        columns.insert(0, change(first).build().expect("a column"));
+        let footer = footer.add_row_group(group.set_column_metadata(columns).build().expect("a row group")).build();
+        let mut bytes = whole.clone();
+        ParquetMetaDataWriter::new(&mut bytes, &footer).finish().expect("written");
+        source([folder.write("b.parquet", bytes)])
+    };
+    assert_eq!(read(&written(|column| column)).expect("rows").num_rows(), 20);
+    let changes: [(&str, fn(Column) -> Column); 6] = [
+        ("far too long", |c| c.set_total_compressed_size(7 << 40)),
+        ("negative", |c| c.set_total_compressed_size(-1)),
+        ("far behind the end", |c| c.set_dictionary_page_offset(None).set_data_page_offset(1 << 50)),
+        ("behind the end", |c| c.set_total_compressed_size(1 << 20)),
+        ("before the beginning", |c| c.set_dictionary_page_offset(None).set_data_page_offset(-8)),
+        ("from the last byte there is to the first", |c| c.set_dictionary_page_offset(Some(i64::MAX))),
+    ];
+    for (what, change) in changes {
+        let error = error_of(&written(change), ScanOptions::default());
+        assert!(error.contains("b.parquet: "), "{what}: {error}");
     }
 }
 
