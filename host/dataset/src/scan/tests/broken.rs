@@ -97,8 +97,8 @@ fn no_length_in_a_parquet_file_is_believed() {
     let folder = Folder::new();
     let whole = fs::read(folder.parquet("a.parquet", &sample(20), 20)).expect("a file");
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes::Bytes::from(whole.clone())).expect("a footer");
-    type Column = ColumnChunkMetaDataBuilder;
-    let written = |change: fn(Column) -> Column| {
+    type Change = fn(ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder;
+    let written = |change: Change| {
         let mut footer = metadata.clone().into_builder();
         let mut groups = footer.take_row_groups();
         let mut group = groups.remove(0).into_builder();
@@ -111,7 +111,7 @@ fn no_length_in_a_parquet_file_is_believed() {
         source([folder.write("b.parquet", bytes)])
     };
     assert_eq!(read(&written(|column| column)).expect("rows").num_rows(), 20);
-    let changes: [(&str, fn(Column) -> Column); 6] = [
+    let changes: [(&str, Change); 6] = [
         ("far too long", |c| c.set_total_compressed_size(7 << 40)),
         ("negative", |c| c.set_total_compressed_size(-1)),
         ("far behind the end", |c| c.set_dictionary_page_offset(None).set_data_page_offset(1 << 50)),
