@@ -12,8 +12,9 @@
 mod seeds;
 
 use std::io::Write as _;
+use std::panic::{catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use arrow_array::{Array as _, RecordBatch};
 use arrow_buffer::{Buffer, MutableBuffer};
@@ -47,13 +48,18 @@ pub fn run(name: &str, bytes: &[u8]) -> bool {
     }
 }
 
+/// What the last panic said. Those that are caught are no crash: the readers of files have some.
+static LAST_PANIC: Mutex<String> = Mutex::new(String::new());
+
 /// Before libFuzzer begins: writes the seeds of a boundary into the first folder that it was given, which it reads next.
 ///
 /// # Panics
 /// When they can't be written.
 pub fn begin(name: &str) {
-    // Panics that are caught are no crash: the readers of files have some. libFuzzer's hook ends the process before.
-    std::panic::set_hook(Box::new(|_| ()));
+    // libFuzzer's own hook would end the process at panics that are caught, too.
+    std::panic::set_hook(Box::new(|panic| {
+        *LAST_PANIC.lock().unwrap_or_else(PoisonError::into_inner) = panic.to_string();
+    }));
     let Some(folder) = std::env::args_os().skip(1).map(PathBuf::from).find(|path| path.is_dir()) else { return };
     for (number, seed) in seeds(name).iter().enumerate() {
         let file = folder.join(format!("seed-{number}"));
@@ -61,11 +67,22 @@ pub fn begin(name: &str) {
     }
 }
 
+/// As [`run`], for libFuzzer: says what a panic says that is not caught.
+///
+/// # Panics
+/// As [`run`].
+pub fn fuzz(name: &str, bytes: &[u8]) {
+    if let Err(panic) = catch_unwind(|| run(name, bytes)) {
+        eprintln!("{}", LAST_PANIC.lock().unwrap_or_else(PoisonError::into_inner));
+        resume_unwind(panic);
+    }
+}
+
 /// What a guest hands back: the length of the header as two bytes, the header, the body.
 ///
 /// # Panics
 /// When a batch is made of it that is none, or that comes out otherwise when it is written and read again.
-pub fn batch(bytes: &[u8]) -> bool {
+fn batch(bytes: &[u8]) -> bool {
     let Some((header, body)) = parted(bytes) else { return false };
     let Ok(batch) = batch_of(header, body) else { return false };
     check(&batch);
@@ -84,7 +101,7 @@ pub fn batch(bytes: &[u8]) -> bool {
 ///
 /// # Panics
 /// When a batch is made of it that is none.
-pub fn answer(bytes: &[u8]) -> bool {
+fn answer(bytes: &[u8]) -> bool {
     let Some((message, slot)) = parted(bytes) else { return false };
     let called = sandbar_worker::unpack_any(message, slot);
     let completed: Vec<_> = called.into_iter().filter_map(|called| called.result.ok()).collect();
@@ -101,7 +118,7 @@ pub fn answer(bytes: &[u8]) -> bool {
 ///
 /// # Panics
 /// When a group has other rows than it says.
-pub fn blocks(bytes: &[u8]) -> bool {
+fn blocks(bytes: &[u8]) -> bool {
     let Some((kind, blocks)) = bytes.split_first() else { return false };
     let (grouping, schema) = grouping(*kind);
     let budget = MemoryBudget { bytes_max: 64 << 20, ..MemoryBudget::default() };
@@ -152,7 +169,7 @@ pub(crate) fn grouping(kind: u8) -> (Grouping, SchemaRef) {
 ///
 /// # Panics
 /// When what passes is no component, or says less of itself than it is.
-pub fn component(bytes: &[u8]) -> bool {
+fn component(bytes: &[u8]) -> bool {
     let Ok(shape) = sandbar_sandbox::check_binary(bytes) else { return false };
     assert!(bytes.starts_with(b"\0asm") && !shape.exports.is_empty());
     assert_eq!(shape.bytes, bytes.len() as u64);
@@ -163,7 +180,7 @@ pub fn component(bytes: &[u8]) -> bool {
 ///
 /// # Panics
 /// When a job passes that is read otherwise the second time.
-pub fn job(bytes: &[u8]) -> bool {
+fn job(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let mut parts = text.split('\0');
     let (job, overrides) = (parts.next().unwrap_or_default(), parts.map(str::to_owned).collect::<Vec<_>>());
@@ -177,7 +194,7 @@ pub fn job(bytes: &[u8]) -> bool {
 ///
 /// # Panics
 /// When both can be read and have other rows.
-pub fn file(bytes: &[u8]) -> bool {
+fn file(bytes: &[u8]) -> bool {
     const EXTENSIONS: [&str; 6] = ["parquet", "csv", "tsv", "jsonl", "arrow", "feather"];
     static RUNTIME: LazyLock<Runtime> =
         LazyLock::new(|| Builder::new_current_thread().build().expect("a runtime takes a few bytes"));

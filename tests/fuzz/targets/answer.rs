@@ -1,5 +1,4 @@
+//! What a worker says.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("answer"), |bytes: &[u8]| {
-    sandbar_fuzz::answer(bytes);
-});
+libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("answer"), |bytes: &[u8]| sandbar_fuzz::fuzz("answer", bytes));

@@ -1,5 +1,4 @@
+//! What a user submits as a component.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("component"), |bytes: &[u8]| {
-    sandbar_fuzz::component(bytes);
-});
+libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("component"), |bytes: &[u8]| sandbar_fuzz::fuzz("component", bytes));

@@ -1,5 +1,4 @@
+//! A job file, with overrides.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("job"), |bytes: &[u8]| {
-    sandbar_fuzz::job(bytes);
-});
+libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("job"), |bytes: &[u8]| sandbar_fuzz::fuzz("job", bytes));

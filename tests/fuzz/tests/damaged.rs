@@ -1,5 +1,6 @@
 //! Damages what comes over each boundary at random. What was found by fuzzing for longer is a table in the room's tests.
 
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -9,6 +10,15 @@ use sandbar_fuzz::{NAMES, run, seeds};
 /// Each seed is damaged so often. Reading files takes longest.
 fn times(name: &str) -> usize {
     if name == "file" { 150 } else { 5_000 }
+}
+
+#[test]
+fn each_boundary_has_its_target() {
+    let folder = Path::new(env!("SANDBAR_MANIFEST")).with_file_name("tests/fuzz/targets");
+    let targets = std::fs::read_dir(folder).expect("a folder of targets").flatten();
+    let mut targets: Vec<_> = targets.map(|target| target.file_name().to_string_lossy().into_owned()).collect();
+    targets.sort();
+    assert_eq!(targets, NAMES.map(|name| format!("{name}.rs")));
 }
 
 #[test]

@@ -147,14 +147,11 @@ pub fn unpack_any(message: &[u8], slot: &[u8]) -> Vec<Called> {
         Work::Collect(input(), ToCollect { argument: 0, beside: Vec::new() }.into()),
         Work::Fit(input(), Groups::default().into()),
     ];
-    let unpacked = works.iter().flat_map(|work| {
-        let done = match postcard::from_bytes(message) {
-            Ok(FromWorker::Done { done, .. }) => done,
-            _ => Vec::new(),
-        };
-        done.into_iter().map(|done| unpack(work, &Limits::default(), &memory, done, Vec::new()))
-    });
-    unpacked.collect()
+    let done_with = |work| {
+        let Ok(FromWorker::Done { done, .. }) = postcard::from_bytes(message) else { return Vec::new() };
+        done.into_iter().map(|done| unpack(work, &Limits::default(), &memory, done, Vec::new())).collect()
+    };
+    works.iter().flat_map(done_with).collect()
 }
 
 #[cfg(test)]
