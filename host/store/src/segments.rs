@@ -75,8 +75,11 @@ impl Segments {
             Some(segment) => segment,
             None => Segment::new(bytes)?,
         };
-        segment.used = segment.used.max(bytes);
-        segment.gather(bytes);
+        if bytes > segment.used {
+            self.give_up(bytes - segment.used);
+            segment.used = bytes;
+            segment.gather(bytes);
+        }
         Ok(Draft { segment: Some(segment), bytes, end: 0, home: self.clone() })
     }
 
@@ -99,6 +102,24 @@ impl Segments {
         let (at, _) = fitting.min_by_key(|(_, s)| if s.used >= bytes { s.used } else { usize::MAX - s.used })?;
         free.bytes -= free.segments[at].used;
         Some(free.segments.swap_remove(at))
+    }
+
+    /// Gives so many bytes of what is free back to the kernel, or somewhat more, or all there are. Free memory that was
+    /// too little is what the next larger input grows by: the kernel has it at hand, and all together stays as much as
+    /// was used at once.
+    fn give_up(&self, bytes: usize) {
+        if bytes < HUGE_FROM_BYTES {
+            return;
+        }
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = bytes;
+        let is_given = |segment: &mut Segment| {
+            let given = left > 0 && segment.used >= HUGE_FROM_BYTES;
+            left = left.saturating_sub(if given { segment.used } else { 0 });
+            given
+        };
+        let given: Vec<Segment> = free.segments.extract_if(.., is_given).collect();
+        free.bytes -= given.iter().map(|segment| segment.used).sum::<usize>();
     }
 
     fn give_back(&self, segment: Segment) {
@@ -312,6 +333,27 @@ mod tests {
         // A larger one has its pages too, the largest can't.
         assert_eq!(inode(&segments.lend(ROOM_BYTES, &[]).unwrap()), large);
         assert_ne!(inode(&segments.lend(ROOM_BYTES + 1, &[]).unwrap()), large);
+    }
+
+    #[test]
+    fn what_grows_takes_what_was_free() {
+        const MIB: usize = 1 << 20;
+        // What is lent at once, then what is, and how much waits after that in so many pieces.
+        for (first, then, waits) in [
+            (&[8 * MIB, 8 * MIB][..], 8 * MIB, (1, 8 * MIB)),
+            (&[8 * MIB, 8 * MIB], 16 * MIB, (0, 0)),
+            (&[8 * MIB, 4 * MIB, 4 * MIB], 10 * MIB, (1, 4 * MIB)),
+            (&[4 * MIB, 4 * MIB], 64 * MIB, (0, 0)),
+            (&[8 * MIB, 100 << 10], 16 * MIB, (1, 100 << 10)),
+            (&[8 * MIB, 2 * MIB], 8 * MIB + 1000, (1, 2 * MIB)),
+        ] {
+            let segments = Segments::default();
+            let lent: Vec<Draft> = first.iter().map(|bytes| segments.draft(*bytes).unwrap()).collect();
+            drop(lent);
+            let _then = segments.draft(then).unwrap();
+            let free = segments.0.lock().unwrap();
+            assert_eq!((free.segments.len(), free.bytes), waits, "{first:?}, then {then}");
+        }
     }
 
     #[test]
