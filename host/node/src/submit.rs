@@ -16,7 +16,7 @@ use sandbar_dataset::{
 };
 use sandbar_worker::{Binding, Groups, Payload, Request, Work};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::function::{Callable, Components, write_whole};
 use crate::input::UnitInput;
@@ -27,11 +27,14 @@ use crate::transform::{Collected, Made, Needed, Steps, Transform};
 use crate::{Job, Node, NodeError, blocks, output};
 
 /// Up to so many groups the output is sorted by file and key as a whole. More
-/// come in the order of the hash partitions, those of more rows first, sorted
-/// within each.
+/// come in the order in which the hash partitions are trained, sorted within
+/// each.
 const SORTED_GROUPS_MAX: usize = 200_000;
 /// Failures that are kept with their words; the others are counted.
 const FAILURES_MAX: usize = 10_000;
+/// Partitions of rows for more than one unit are so many others apart, where there are as many: in memory at once they
+/// would take most of what training takes.
+const LARGE_APART: usize = 5;
 /// Partitions that may have been trained, and wait to be written while one before them is still trained.
 const PARTS_WAITING_MAX: usize = 64;
 /// Key of the output's metadata under which predictions find what they need.
@@ -270,15 +273,19 @@ impl Node {
         let mut sink = Sink::new(output, results::output_schema(&keys), keys.fields().len(), metadata)?;
         let in_memory_max = 2 * self.pool.workers();
         let in_memory = Arc::new(Semaphore::new(in_memory_max));
-        // The largest first, so that none of them is left over when all others are done.
-        let mut order: Vec<usize> = (0..partitions.len()).collect();
-        order.sort_by_cached_key(|p| Reverse(partitions.rows_of(*p)));
-        let mut parts = futures::stream::iter(order)
-            .map(|p| {
-                let (running, partitions, in_memory) = (running.clone(), partitions.clone(), in_memory.clone());
-                async move { tokio::spawn(train_partition(running, partitions, p, in_memory)).await? }
+        let rows: Vec<u64> = (0..partitions.len()).map(|p| partitions.rows_of(p)).collect();
+        // Each has its memory before the next is begun: tasks that wait for it would have it in any order.
+        let mut parts = futures::stream::iter(training_order(&rows, partitions.unit_rows()))
+            .then(|p| {
+                let in_memory = in_memory.clone();
+                async move { (p, in_memory.acquire_owned().await) }
             })
-            .buffered(in_memory_max + PARTS_WAITING_MAX);
+            .map(|(p, in_memory)| {
+                let train = train_partition(running.clone(), partitions.clone(), p, in_memory);
+                async move { tokio::spawn(train).await? }
+            })
+            .buffered(in_memory_max + PARTS_WAITING_MAX)
+            .boxed();
         while let Some(part) = parts.try_next().await? {
             self.progress.done.fetch_add(1, Relaxed);
             sink.take(part)?;
@@ -357,6 +364,21 @@ impl Running {
     }
 }
 
+/// The order in which partitions of so many rows are trained. The largest first, so that none of them is left over when
+/// all others are done, but those that are `large` apart from each other.
+fn training_order(rows: &[u64], large: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|p| Reverse(rows[*p]));
+    let mut others = order.split_off(order.partition_point(|p| rows[*p] > large)).into_iter();
+    let mut spread = Vec::with_capacity(rows.len());
+    for p in order {
+        spread.push(p);
+        spread.extend(others.by_ref().take(LARGE_APART));
+    }
+    spread.extend(others);
+    spread
+}
+
 /// The output of a part of the groups.
 #[derive(Default)]
 struct Part {
@@ -367,14 +389,13 @@ struct Part {
     failures: Vec<Failure>,
 }
 
-/// Trains a partition, whose units are in memory while it has one of `in_memory`.
+/// Trains a partition, whose units are in memory while it has `in_memory`.
 async fn train_partition(
     running: Arc<Running>,
     partitions: Arc<Partitions>,
     p: usize,
-    in_memory: Arc<Semaphore>,
+    _in_memory: Result<OwnedSemaphorePermit, AcquireError>,
 ) -> Result<Part, NodeError> {
-    let _in_memory = in_memory.acquire_owned().await;
     let pool = running.steps.pool.clone();
     let units = tokio::task::spawn_blocking(move || {
         partitions.units(p, |shape| Ok::<_, NodeError>(UnitInput::reserve(&pool, partitions.schema(), shape)?))
@@ -566,6 +587,20 @@ pub(crate) fn own_peak_memory_bytes() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_partitions_are_trained_first_and_apart() {
+        for (rows, expected) in [
+            (&[][..], &[][..]),
+            (&[11], &[0]),
+            (&[1, 3, 2], &[1, 2, 0]),
+            (&[12, 3, 11, 13], &[3, 1, 0, 2]),
+            (&[20, 9, 8, 7, 6, 5, 4, 3, 21], &[8, 1, 2, 3, 4, 5, 0, 6, 7]),
+            (&[20, 10, 10, 30], &[3, 1, 2, 0]),
+        ] {
+            assert_eq!(training_order(rows, 10), expected, "{rows:?}");
+        }
+    }
 
     #[test]
     fn small_groups_go_to_several_workers_and_large_ones_or_many_do_not() {

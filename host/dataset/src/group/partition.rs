@@ -80,6 +80,11 @@ impl Partitions {
         self.partitions[partition].rows
     }
 
+    /// Rows of a unit, about: partitions of more are of a single slot.
+    pub fn unit_rows(&self) -> u64 {
+        self.shared.unit_rows() as u64
+    }
+
     /// The columns of units: features, then the target.
     pub fn schema(&self) -> &SchemaRef {
         &self.shared.columns.output
