@@ -16,7 +16,7 @@ use sandbar_dataset::{
 };
 use sandbar_worker::{Binding, Groups, Payload, Request, Work};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::function::{Callable, Components, write_whole};
 use crate::input::UnitInput;
@@ -278,7 +278,7 @@ impl Node {
         let mut parts = futures::stream::iter(training_order(&rows, partitions.unit_rows()))
             .then(|p| {
                 let in_memory = in_memory.clone();
-                async move { (p, in_memory.acquire_owned().await) }
+                async move { (p, in_memory.acquire_owned().await.ok()) }
             })
             .map(|(p, in_memory)| {
                 let train = train_partition(running.clone(), partitions.clone(), p, in_memory);
@@ -394,7 +394,7 @@ async fn train_partition(
     running: Arc<Running>,
     partitions: Arc<Partitions>,
     p: usize,
-    _in_memory: Result<OwnedSemaphorePermit, AcquireError>,
+    _in_memory: Option<OwnedSemaphorePermit>,
 ) -> Result<Part, NodeError> {
     let pool = running.steps.pool.clone();
     let units = tokio::task::spawn_blocking(move || {
