@@ -15,7 +15,7 @@ use object_store::{
 };
 
 /// As [`LocalFileSystem`], which takes memory for what is asked of a file before it looks for it there: a damaged file
-/// of some formats says where its parts lie in words that reach far beyond its end.
+/// of some formats says where its parts lie in words that reach far beyond its end, or have each be nearly all of it.
 #[derive(Debug)]
 pub(super) struct Local(LocalFileSystem);
 
@@ -41,6 +41,14 @@ impl ObjectStore for Local {
             return Err(failed(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 format!("it is damaged: something is to lie from byte {from} to {to} of {size}"),
+            )));
+        }
+        // No byte is of two parts, so that all are no more than there is.
+        let bytes: u128 = ranges.iter().map(|range| u128::from(range.end - range.start)).sum();
+        if bytes > u128::from(size) {
+            return Err(failed(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("it is damaged: parts of it are to have {bytes} bytes together, of {size}"),
             )));
         }
         self.0.get_ranges(location, ranges).await

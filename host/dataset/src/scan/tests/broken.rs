@@ -95,10 +95,10 @@ fn no_length_in_an_arrow_file_is_believed() {
 #[test]
 fn no_length_in_a_parquet_file_is_believed() {
     let folder = Folder::new();
-    let whole = fs::read(folder.parquet("a.parquet", &sample(20), 20)).expect("a file");
+    let whole = fs::read(folder.parquet("a.parquet", &sample(2_000), 2_000)).expect("a file");
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes::Bytes::from(whole.clone())).expect("a footer");
-    type Change = fn(ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder;
-    let written = |change: Change| {
+    type Change = dyn Fn(ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder;
+    let written = |change: &Change| {
         let mut footer = metadata.clone().into_builder();
         let mut groups = footer.take_row_groups();
         let mut group = groups.remove(0).into_builder();
@@ -110,19 +110,25 @@ fn no_length_in_a_parquet_file_is_believed() {
         ParquetMetaDataWriter::new(&mut bytes, &footer).finish().expect("written");
         source([folder.write("b.parquet", bytes)])
     };
-    assert_eq!(read(&written(|column| column)).expect("rows").num_rows(), 20);
-    let changes: [(&str, Change); 6] = [
-        ("far too long", |c| c.set_total_compressed_size(7 << 40)),
-        ("negative", |c| c.set_total_compressed_size(-1)),
-        ("far behind the end", |c| c.set_dictionary_page_offset(None).set_data_page_offset(1 << 50)),
-        ("behind the end", |c| c.set_total_compressed_size(1 << 20)),
-        ("before the beginning", |c| c.set_dictionary_page_offset(None).set_data_page_offset(-8)),
-        ("from the last byte there is to the first", |c| c.set_dictionary_page_offset(Some(i64::MAX))),
+    assert_eq!(read(&written(&|column| column)).expect("rows").num_rows(), 2_000);
+    let changes: [(&str, &Change); 6] = [
+        ("far too long", &|c| c.set_total_compressed_size(7 << 40)),
+        ("negative", &|c| c.set_total_compressed_size(-1)),
+        ("far behind the end", &|c| c.set_dictionary_page_offset(None).set_data_page_offset(1 << 50)),
+        ("behind the end", &|c| c.set_total_compressed_size(1 << 20)),
+        ("before the beginning", &|c| c.set_dictionary_page_offset(None).set_data_page_offset(-8)),
+        ("from the last byte there is to the first", &|c| c.set_dictionary_page_offset(Some(i64::MAX))),
     ];
     for (what, change) in changes {
         let error = error_of(&written(change), ScanOptions::default());
         assert!(error.contains("b.parquet: "), "{what}: {error}");
     }
+    // Each part is in the file, and all together are more.
+    let bytes = whole.len() as i64 - 4;
+    let nearly_all =
+        written(&move |c| c.set_dictionary_page_offset(None).set_data_page_offset(4).set_total_compressed_size(bytes));
+    let error = error_of(&nearly_all, ScanOptions::default());
+    assert!(error.contains("b.parquet: it is damaged: parts of it are to have "), "{error}");
 }
 
 #[test]
