@@ -274,11 +274,14 @@ impl Node {
         let in_memory_max = 2 * self.pool.workers();
         let in_memory = Arc::new(Semaphore::new(in_memory_max));
         let rows: Vec<u64> = (0..partitions.len()).map(|p| partitions.rows_of(p)).collect();
-        // Each has its memory before the next is begun: tasks that wait for it would have it in any order.
-        let mut parts = futures::stream::iter(training_order(&rows, partitions.unit_rows()))
+        let unit_rows = partitions.unit_rows();
+        // Each has its memory before the next is begun: tasks that wait for it would have it in any order. One with rows
+        // for several units counts as so many, and leaves half for others.
+        let mut parts = futures::stream::iter(training_order(&rows, unit_rows))
             .then(|p| {
                 let in_memory = in_memory.clone();
-                async move { (p, in_memory.acquire_owned().await.ok()) }
+                let units = (rows[p] / unit_rows).clamp(1, in_memory_max as u64 / 2) as u32;
+                async move { (p, in_memory.acquire_many_owned(units).await.ok()) }
             })
             .map(|(p, in_memory)| {
                 let train = train_partition(running.clone(), partitions.clone(), p, in_memory);

@@ -194,7 +194,7 @@ impl Grouper {
 impl Shared {
     /// Rows of a unit, unless it is one larger group.
     fn unit_rows(&self) -> usize {
-        self.grouping.unit_bytes / (size_of::<f64>() * self.columns.names.len())
+        (self.grouping.unit_bytes / (size_of::<f64>() * self.columns.names.len())).max(1)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
