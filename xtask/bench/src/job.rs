@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use crate::native;
 use crate::peers::Peers;
 use crate::places;
 use crate::report::{Report, say};
-use crate::timing::median;
+use crate::timing::{Effort, median};
 
 /// A job of the benchmark, in every form in which it is run.
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,16 +49,17 @@ pub enum Figure {
 
 impl Bench {
     /// Runs it in sandboxes, natively, and with the peers that are there.
-    pub fn run(&self, report: Report, figure: Figure, runs: usize, peers: Option<&Peers>) -> Result<(), Failure> {
+    pub fn run(&self, report: Report, figure: Figure, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
+        let Effort { runs, pause, .. } = effort;
         let (mut seconds, mut native_seconds) = (Vec::new(), Vec::new());
         let mut last = None;
         // In turn, so that both see the same machine; the first of each warms the caches. Either begins every other
         // time: a process finds what memory the last one gave back warm, and no more.
         for run in 0..=runs {
             say(&format!("{}: run {run} of {runs}", self.name));
-            let natively_first = if run % 2 == 1 { Some(self.natively()?) } else { None };
-            let (took, summary) = self.submit()?;
-            let (native_took, native_models) = natively_first.map_or_else(|| self.natively(), Ok)?;
+            let natively_first = if run % 2 == 1 { Some(self.natively(pause)?) } else { None };
+            let (took, summary) = self.submit(pause)?;
+            let (native_took, native_models) = natively_first.map_or_else(|| self.natively(pause), Ok)?;
             if native_models != summary.models || summary.failed > 0 {
                 let counts = format!("{} models, {} failed, {native_models} natively", summary.models, summary.failed);
                 return Err(format!("{}: {counts}", self.name).into());
@@ -90,9 +92,10 @@ impl Bench {
     }
 
     /// Seconds of the same work in a process of its own that has no sandboxes, and how many models it made.
-    fn natively(&self) -> Result<(f64, u64), Failure> {
+    fn natively(&self, pause: Duration) -> Result<(f64, u64), Failure> {
         let mut native = Command::new(std::env::current_exe()?);
         native.arg(native::ARGUMENT).arg(serde_json::to_string(self)?).stderr(Stdio::inherit());
+        sleep(pause);
         let started = Instant::now();
         let output = native.output()?;
         let seconds = started.elapsed().as_secs_f64();
@@ -103,12 +106,13 @@ impl Bench {
     }
 
     /// Seconds of `host submit`, from its start to its end.
-    fn submit(&self) -> Result<(f64, Summary), Failure> {
+    fn submit(&self, pause: Duration) -> Result<(f64, Summary), Failure> {
         let file = places::data()?.join("job.toml");
         std::fs::write(&file, self.toml()?)?;
         let mut submit = Command::new(places::program("host")?);
         submit.arg("submit").arg(&file).args(["--json", "--quiet"]).current_dir(places::root());
         submit.env("CARGO_TARGET_DIR", places::target()?).stderr(Stdio::inherit());
+        sleep(pause);
         let started = Instant::now();
         let output = submit.output()?;
         let seconds = started.elapsed().as_secs_f64();

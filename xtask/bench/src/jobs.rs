@@ -14,7 +14,7 @@ use crate::timing::Effort;
 
 /// Two months of taxi trips.
 pub fn training(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
-    let Effort { rows, runs, .. } = effort;
+    let rows = effort.rows;
     let folder = places::data()?.join(format!("taxi-{rows}"));
     if !folder.is_dir() {
         say(&format!("making 2 x {rows} taxi trips in {}", folder.display()));
@@ -33,14 +33,14 @@ pub fn training(report: Report, effort: Effort, peers: Option<&Peers>) -> Result
         target: "trip_duration".to_owned(),
         models,
     };
-    bench("training/linear", vec![Model::Linear]).run(report, Figure::Seconds, runs, peers)?;
+    bench("training/linear", vec![Model::Linear]).run(report, Figure::Seconds, effort, peers)?;
     let three = vec![Model::Linear, Model::Tree(Splitter::Best), Model::Tree(Splitter::Random)];
-    bench("training/three models", three).run(report, Figure::Seconds, runs, peers)
+    bench("training/three models", three).run(report, Figure::Seconds, effort, peers)
 }
 
 /// Many groups of ten rows.
 pub fn small_models(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
-    let Effort { groups, runs, .. } = effort;
+    let groups = effort.groups;
     let file = places::data()?.join(format!("small-{groups}.parquet"));
     if !file.is_file() {
         say(&format!("making {groups} groups of 10 rows in {}", file.display()));
@@ -57,7 +57,7 @@ pub fn small_models(report: Report, effort: Effort, peers: Option<&Peers>) -> Re
         target: "y".to_owned(),
         models: vec![Model::Linear],
     };
-    bench.run(report, Figure::ModelsPerSecond, runs, peers)
+    bench.run(report, Figure::ModelsPerSecond, effort, peers)
 }
 
 /// Forests on California housing.
@@ -82,7 +82,7 @@ pub fn forest(report: Report, effort: Effort, housing: Option<&Path>, peers: Opt
         target: "median_house_value".to_owned(),
         models: (8..).step_by(4).take(effort.forests).map(Model::Forest).collect(),
     };
-    bench.run(report, Figure::Seconds, effort.runs, peers)
+    bench.run(report, Figure::Seconds, effort, peers)
 }
 
 fn housing_file(given: Option<&Path>) -> Result<PathBuf, Failure> {

@@ -55,6 +55,7 @@ enum Name {
     after_help = "Examples:
   cargo xtask bench start
   cargo xtask bench training --peers
+  cargo xtask bench training --runs 11 --pause 3
   cargo xtask bench forest --housing housing.csv --json
   cargo xtask bench small-models --groups 10000000
 
@@ -72,6 +73,10 @@ struct Arguments {
     /// Runs of which the median is given, of jobs.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     runs: u16,
+    /// Seconds to wait before each run of a job. Otherwise a process finds the memory that the last one gave back at
+    /// hand, and no more; after 3 s the host of a virtual machine, where it takes free memory back, has all of it.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=60))]
+    pause: u16,
     /// Rows of each month of `training`.
     #[arg(long, default_value_t = 7_000_000)]
     rows: u64,
@@ -79,7 +84,7 @@ struct Arguments {
     #[arg(long, default_value_t = 1_000_000)]
     groups: u64,
     /// Little of each: shows that the benchmarks work, and not how fast anything is.
-    #[arg(long, conflicts_with_all = ["peers", "runs", "rows", "groups"])]
+    #[arg(long, conflicts_with_all = ["peers", "runs", "pause", "rows", "groups"])]
     brief: bool,
     /// California housing as CSV, for `forest`; by default made data of that shape.
     #[arg(long, value_name = "CSV")]
@@ -93,6 +98,7 @@ impl Arguments {
             rounds: 60,
             calls: 20_000,
             runs: usize::from(self.runs),
+            pause: Duration::from_secs(self.pause.into()),
             rows: self.rows,
             groups: self.groups,
             forests: 20,

@@ -14,6 +14,8 @@ pub struct Effort {
     pub calls: u64,
     /// Runs of a job, beside the one that warms the caches.
     pub runs: usize,
+    /// Before each run of a job.
+    pub pause: Duration,
     /// Rows of each month of `training`.
     pub rows: u64,
     /// Groups of `small-models`.
@@ -27,8 +29,17 @@ pub struct Effort {
 impl Effort {
     /// Enough to show that the benchmarks work, and not how fast anything is.
     pub fn brief() -> Effort {
-        let time = Duration::from_millis(5);
-        Effort { time, rounds: 1, calls: 5_000, runs: 1, rows: 20_000, groups: 1_000, forests: 1, many_copies: false }
+        Effort {
+            time: Duration::from_millis(5),
+            rounds: 1,
+            calls: 5_000,
+            runs: 1,
+            pause: Duration::ZERO,
+            rows: 20_000,
+            groups: 1_000,
+            forests: 1,
+            many_copies: false,
+        }
     }
 }
 
