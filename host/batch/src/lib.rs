@@ -26,6 +26,9 @@
 //! bytes. Non-goals: views, unions and run-end encoding, which a writer
 //! converts or refuses by name.
 
+// Nothing that a guest, a peer, a file or a user says may end this process.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod header;
 mod read;
 mod schema;

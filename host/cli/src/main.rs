@@ -1,5 +1,8 @@
 //! `host`: run other people's functions next to data.
 
+// Nothing that a guest, a peer, a file or a user says may end this process.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod args;
 mod new;
 mod output;

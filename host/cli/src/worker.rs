@@ -3,6 +3,9 @@
 //! A program of its own: it has none of what reads files and parses jobs, which keeps its start short and leaves a
 //! guest that breaks out of its sandbox less to use.
 
+// Nothing that a guest, a peer, a file or a user says may end this process.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 

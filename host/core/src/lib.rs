@@ -3,6 +3,9 @@
 //! Non-goal: anything with a heavy dependency. This room compiles to every
 //! target and names neither Arrow nor wasmtime.
 
+// Nothing that a guest, a peer, a file or a user says may end this process.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod copy;
 mod fault;
 mod function;

@@ -12,6 +12,9 @@
 //! file, line, column or limit. Non-goals: running user's functions (callers
 //! do, between reading and grouping), joins and SQL queries, other machines.
 
+// Nothing that a guest, a peer, a file or a user says may end this process.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod error;
 mod group;
 mod output;

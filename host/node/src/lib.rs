@@ -6,6 +6,9 @@
 //! here by anything but its public face, and no guest's code runs in this
 //! process.
 
+// Nothing that a guest, a peer, a file or a user says may end this process.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod blocks;
 mod build;
 mod error;

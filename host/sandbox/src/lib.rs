@@ -13,6 +13,9 @@
 //!
 //! One thread, one engine: a process that wants more runs more processes.
 
+// Nothing that a guest, a peer, a file or a user says may end this process.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod contract;
 mod engine;
 mod fault;

@@ -9,6 +9,9 @@
 //!
 //! Non-goals (yet): names, references, quotas and spill of objects.
 
+// Nothing that a guest, a peer, a file or a user says may end this process.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod heap;
 mod mapping;
 mod object;

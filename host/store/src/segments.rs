@@ -1,6 +1,7 @@
 //! Memory for the inputs of calls, used again and again.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -57,7 +58,8 @@ pub struct Lent(Draft);
 /// Memory that is written before it is lent.
 #[derive(Debug)]
 pub struct Draft {
-    segment: Option<Segment>,
+    /// There until `drop`, which gives it back.
+    segment: ManuallyDrop<Segment>,
     bytes: usize,
     /// Where the last part ends that was put there.
     end: usize,
@@ -80,7 +82,7 @@ impl Segments {
             segment.used = bytes;
             segment.gather(bytes);
         }
-        Ok(Draft { segment: Some(segment), bytes, end: 0, home: self.clone() })
+        Ok(Draft { segment: ManuallyDrop::new(segment), bytes, end: 0, home: self.clone() })
     }
 
     /// Lends memory that holds `parts`, of `bytes` bytes or less.
@@ -159,7 +161,7 @@ impl Draft {
     }
 
     fn words(&mut self, count: usize) -> &mut [f64] {
-        let memory = &mut self.segment.as_mut().expect(THERE).memory;
+        let memory = &mut self.segment.memory;
         // SAFETY: any bytes are a number, and no other process can write them: only readers of the file are handed out.
         unsafe { memory.numbers(count) }
     }
@@ -183,7 +185,7 @@ impl Draft {
             let message = format!("{len} bytes at {at} behind {}, of {}", self.end, self.bytes);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         };
-        let memory = &self.segment.as_ref().expect(THERE).memory;
+        let memory = &self.segment.memory;
         memory.clear(self.end, at - self.end);
         if let Part::Bytes(at, bytes) = part {
             memory.write(*at, bytes);
@@ -206,15 +208,13 @@ impl Draft {
 
     /// Lends the memory up to the end of its last part. What is behind that part on its page is zero.
     pub fn lend(mut self) -> Lent {
-        let memory = &self.segment.as_ref().expect(THERE).memory;
+        let memory = &self.segment.memory;
         let rest = self.end.next_multiple_of(PAGE_BYTES).min(memory.bytes()) - self.end;
         memory.clear(self.end, rest);
         self.bytes = self.end;
         Lent(self)
     }
 }
-
-const THERE: &str = "a segment is there until it is given back in `drop`";
 
 impl Lent {
     /// Length in bytes.
@@ -225,15 +225,15 @@ impl Lent {
 
 impl AsFd for Lent {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.segment.as_ref().expect(THERE).reader.as_fd()
+        self.0.segment.reader.as_fd()
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if let Some(segment) = self.segment.take() {
-            self.home.give_back(segment);
-        }
+        // SAFETY: what is dropped is not used again.
+        let segment = unsafe { ManuallyDrop::take(&mut self.segment) };
+        self.home.give_back(segment);
     }
 }
 

@@ -15,6 +15,9 @@
 //!
 //! The protocol is documented in [`protocol`].
 
+// Nothing that a guest, a peer, a file or a user says may end this process.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod batches;
 mod compiler;
 mod confine;
