@@ -15,6 +15,7 @@ use crate::contract::{GUEST, Shape, check_binary};
 use crate::imports;
 use crate::instance::Instance;
 use crate::memory::{PAGE_BYTES, Slots};
+use crate::relink;
 use crate::services::Services;
 use crate::state::State;
 
@@ -32,8 +33,9 @@ const SANDBOXES_MAX: u32 = 8;
 pub fn compile(bytes: &[u8]) -> Result<(Vec<u8>, Shape), Fault> {
     let shape = check_binary(bytes)?;
     let engine = wasmtime::Engine::new(&config()).map_err(host)?;
+    let relinked = relink::memory_first(bytes);
     let code = engine
-        .precompile_component(bytes)
+        .precompile_component(relinked.as_deref().unwrap_or(bytes))
         .map_err(|e| Fault::new(Code::Compile, format!("it can't be compiled: {e:#}")))?;
     Ok((code, shape))
 }
@@ -45,6 +47,7 @@ pub fn build_id() -> &'static str {
     static ID: LazyLock<String> = LazyLock::new(|| {
         let mut hasher = DefaultHasher::new();
         env!("CARGO_PKG_VERSION").hash(&mut hasher);
+        relink::VERSION.hash(&mut hasher);
         if let Ok(engine) = wasmtime::Engine::new(&config()) {
             engine.precompile_compatibility_hash().hash(&mut hasher);
         }

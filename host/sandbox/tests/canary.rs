@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use sandbar_core::Limits;
-use sandbar_sandbox::{Engine, Input, Instance, Program, Services, compile};
+use sandbar_sandbox::{Engine, Input, Instance, Program, Services, compile, memory_first};
 
 /// Sandboxes alive at once, so that slots are left and taken in changing order.
 const ALIVE: usize = 3;
@@ -28,51 +28,11 @@ const SMALL: Case = Case { reuses: 100_000, at: 128 << 10, object: 64 << 10, mem
 /// Where a huge page starts, a huge page and a little more.
 const HUGE: Case = Case { reuses: 1_000, at: HUGE_PAGE, object: HUGE_PAGE + (64 << 10), memory: 3 * HUGE_PAGE };
 
-/// Looks for anything that it has not put there itself (its memory behind the static data, memory it grows by, its
-/// static data, its globals and its table), and traps if there is something. Then it leaves as much as it can: an object
-/// laid over its memory and partly overwritten, and every other byte set.
+/// The component. How its memory, its code and the host's function are linked is one of [`LINKED`].
 const GUEST: &str = r#"(component
     (import "sandbar:udf/data@0.1.0" (instance $data
         (export "map-pages" (func (param "offset" u64) (param "region" (list u8))))))
-    (core module $libc (memory (export "memory") 2 128))
-    (core instance $libc (instantiate $libc))
-    (alias core export $libc "memory" (core memory $memory))
-    (core func $map (canon lower (func $data "map-pages") (memory $memory)))
-    (core module $main
-        (import "libc" "memory" (memory 2 128))
-        (import "data" "map-pages" (func $map (param i64 i32 i32)))
-        (global $seen (mut i64) (i64.const 0))
-        (table $table 8 funcref)
-        (func $something)
-        (elem declare func $something)
-        (data (i32.const 2048) "\2a\00\00\00\00\00\00\00")
-        (func (export "realloc") (param i32 i32 i32 i32) (result i32) i32.const 4096)
-        (func (export "describe") (result i32) i32.const 8)
-        (func (export "open") (param i32 i32 i32 i64) (result i32) i32.const 1024)
-        (func (export "process") (param i32 i32) (result i32)
-            (local $at i32)
-            (if (i64.ne (global.get $seen) (i64.const 0)) (then unreachable))
-            (if (i32.eqz (ref.is_null (table.get $table (i32.const 5)))) (then unreachable))
-            (if (i64.ne (i64.load (i32.const 2048)) (i64.const 42)) (then unreachable))
-            (if (i32.ne (memory.grow (i32.const $GROWN)) (i32.const 2)) (then unreachable))
-            (local.set $at (i32.const 8192))
-            (loop $next
-                (if (i64.ne (i64.load (local.get $at)) (i64.const 0)) (then unreachable))
-                (local.set $at (i32.add (local.get $at) (i32.const 8)))
-                (br_if $next (i32.lt_u (local.get $at) (i32.const $MEMORY))))
-            (call $map (i64.const 0) (i32.const $START) (i32.const $OBJECT))
-            (if (i64.ne (i64.load (i32.const $START)) (i64.const 0x0123456789abcdef)) (then unreachable))
-            (if (i64.ne (i64.load (i32.const $LAST)) (i64.const 0x0123456789abcdef)) (then unreachable))
-            (global.set $seen (i64.const -1))
-            (table.set $table (i32.const 5) (ref.func $something))
-            (i64.store (i32.const 2048) (i64.const -1))
-            (i64.store (i32.const $INSIDE) (i64.const -1))
-            (memory.fill (i32.const 8192) (i32.const 0xee) (i32.const $BEFORE))
-            (memory.fill (i32.const $END) (i32.const 0xdd) (i32.const $BEHIND))
-            i32.const 1024))
-    (core instance $main (instantiate $main
-        (with "libc" (instance $libc))
-        (with "data" (instance (export "map-pages" (func $map))))))
+    $LINKED
     (type $kind (enum "scalar" "batch" "trainer"))
     (type $function (record (field "name" string) (field "kind" $kind) (field "arguments" (list u8))
         (field "returns" (list u8)) (field "about" string)))
@@ -85,6 +45,78 @@ const GUEST: &str = r#"(component
         (export "describe" (func $describe)) (export "open" (func $open)) (export "process" (func $process))
         (export "fit" (func $process)) (export "predict" (func $process)))
     (export "sandbar:udf/guest@0.1.0" (instance $guest)))"#;
+
+/// Looks for anything that it has not put there itself (its memory behind the static data, memory it grows by, its
+/// static data, its globals and its table), and traps if there is something. Then it leaves as much as it can: an object
+/// laid over its memory and partly overwritten, and every other byte set.
+const CODE: &str = r#"
+    (global $seen (mut i64) (i64.const 0))
+    (table $table 8 funcref)
+    (func $something)
+    (elem declare func $something)
+    (data (i32.const 2048) "\2a\00\00\00\00\00\00\00")
+    (func (export "realloc") (param i32 i32 i32 i32) (result i32) i32.const 4096)
+    (func (export "describe") (result i32) i32.const 8)
+    (func (export "open") (param i32 i32 i32 i64) (result i32) i32.const 1024)
+    (func (export "process") (param i32 i32) (result i32)
+        (local $at i32)
+        (if (i64.ne (global.get $seen) (i64.const 0)) (then unreachable))
+        (if (i32.eqz (ref.is_null (table.get $table (i32.const 5)))) (then unreachable))
+        (if (i64.ne (i64.load (i32.const 2048)) (i64.const 42)) (then unreachable))
+        (if (i32.ne (memory.grow (i32.const $GROWN)) (i32.const 2)) (then unreachable))
+        (local.set $at (i32.const 8192))
+        (loop $next
+            (if (i64.ne (i64.load (local.get $at)) (i64.const 0)) (then unreachable))
+            (local.set $at (i32.add (local.get $at) (i32.const 8)))
+            (br_if $next (i32.lt_u (local.get $at) (i32.const $MEMORY))))
+        (call $map (i64.const 0) (i32.const $START) (i32.const $OBJECT))
+        (if (i64.ne (i64.load (i32.const $START)) (i64.const 0x0123456789abcdef)) (then unreachable))
+        (if (i64.ne (i64.load (i32.const $LAST)) (i64.const 0x0123456789abcdef)) (then unreachable))
+        (global.set $seen (i64.const -1))
+        (table.set $table (i32.const 5) (ref.func $something))
+        (i64.store (i32.const 2048) (i64.const -1))
+        (i64.store (i32.const $INSIDE) (i64.const -1))
+        (memory.fill (i32.const 8192) (i32.const 0xee) (i32.const $BEFORE))
+        (memory.fill (i32.const $END) (i32.const 0xdd) (i32.const $BEHIND))
+        i32.const 1024)"#;
+
+/// By hand, the memory first, and as `cargo build` does: the memory with the code, which is given a trampoline. The host
+/// makes the memory and its data first there, and keeps a copy that the slots start from.
+const LINKED: [&str; 2] = [
+    r#"
+    (core module $libc (memory (export "memory") 2 128))
+    (core instance $libc (instantiate $libc))
+    (alias core export $libc "memory" (core memory $memory))
+    (core func $map (canon lower (func $data "map-pages") (memory $memory)))
+    (core module $main
+        (import "libc" "memory" (memory 2 128))
+        (import "data" "map-pages" (func $map (param i64 i32 i32)))
+        $CODE)
+    (core instance $main (instantiate $main
+        (with "libc" (instance $libc))
+        (with "data" (instance (export "map-pages" (func $map))))))"#,
+    r#"
+    (core module $main
+        (import "data" "map-pages" (func $map (param i64 i32 i32)))
+        (memory (export "memory") 2 128)
+        $CODE)
+    (core module $trampolines
+        (type $map (func (param i64 i32 i32)))
+        (table (export "$imports") 1 1 funcref)
+        (func (export "0") (type $map)
+            (call_indirect (type $map) (local.get 0) (local.get 1) (local.get 2) (i32.const 0))))
+    (core module $filler
+        (import "" "0" (func $map (param i64 i32 i32)))
+        (import "" "$imports" (table 1 1 funcref))
+        (elem (i32.const 0) func $map))
+    (core instance $trampolines (instantiate $trampolines))
+    (core instance $main (instantiate $main
+        (with "data" (instance (export "map-pages" (func $trampolines "0"))))))
+    (alias core export $main "memory" (core memory $memory))
+    (core func $map (canon lower (func $data "map-pages") (memory $memory)))
+    (core instance (instantiate $filler
+        (with "" (instance (export "$imports" (table $trampolines "$imports")) (export "0" (func $map))))))"#,
+];
 
 struct Object {
     bytes: Vec<u8>,
@@ -121,7 +153,7 @@ fn object(bytes: usize) -> Arc<Object> {
 }
 
 impl Case {
-    fn guest(&self) -> Vec<u8> {
+    fn guest(&self, linked: &str) -> Vec<u8> {
         let Case { at, object, memory, .. } = *self;
         let values = [
             ("$GROWN", memory / WASM_PAGE - 2),
@@ -134,7 +166,8 @@ impl Case {
             ("$END", at + object),
             ("$BEHIND", memory - at - object),
         ];
-        let text = values.iter().fold(GUEST.to_owned(), |text, (name, value)| text.replace(name, &value.to_string()));
+        let text = GUEST.replace("$LINKED", linked).replace("$CODE", CODE);
+        let text = values.iter().fold(text, |text, (name, value)| text.replace(name, &value.to_string()));
         wat::parse_str(text).unwrap()
     }
 }
@@ -143,9 +176,9 @@ fn sandbox<'p>(program: &'p Program, object: &Arc<Object>, limits: &Limits) -> I
     program.instantiate(Box::new(Shared(object.clone())), limits, 0).unwrap()
 }
 
-fn check(case: &Case) {
+fn check(case: &Case, linked: &str) {
     let limits = Limits::default();
-    let (code, shape) = compile(&case.guest()).unwrap();
+    let (code, shape) = compile(&case.guest(linked)).unwrap();
     let engine = Engine::new(&limits).unwrap();
     // SAFETY: compiled just now, by this build.
     let program = unsafe { engine.load(&code, shape.image_end) }.unwrap();
@@ -169,10 +202,16 @@ fn check(case: &Case) {
 
 #[test]
 fn nothing_is_seen_by_a_later_sandbox() {
-    check(&SMALL);
+    LINKED.iter().for_each(|linked| check(&SMALL, linked));
 }
 
 #[test]
 fn nothing_is_seen_where_huge_pages_were() {
-    check(&HUGE);
+    LINKED.iter().for_each(|linked| check(&HUGE, linked));
+}
+
+#[test]
+fn the_memory_of_what_cargo_builds_is_made_first() {
+    let made_first = LINKED.map(|linked| memory_first(&SMALL.guest(linked)).is_some());
+    assert_eq!(made_first, [false, true]);
 }

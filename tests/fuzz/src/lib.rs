@@ -168,11 +168,16 @@ pub(crate) fn grouping(kind: u8) -> (Grouping, SchemaRef) {
 /// What a user submits as a component.
 ///
 /// # Panics
-/// When what passes is no component, or says less of itself than it is.
+/// When what passes is no component, says less of itself than it is, or imports and exports others when its memory is
+/// made first.
 fn component(bytes: &[u8]) -> bool {
     let Ok(shape) = sandbar_sandbox::check_binary(bytes) else { return false };
     assert!(bytes.starts_with(b"\0asm") && !shape.exports.is_empty());
     assert_eq!(shape.bytes, bytes.len() as u64);
+    if let Some(relinked) = sandbar_sandbox::memory_first(bytes) {
+        let again = sandbar_sandbox::inspect(&relinked).expect("it was valid");
+        assert_eq!((again.imports, again.exports), (shape.imports, shape.exports));
+    }
     true
 }
 

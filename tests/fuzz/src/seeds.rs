@@ -135,6 +135,29 @@ fn components() -> Vec<Vec<u8>> {
             (core module (memory 1) (data (i32.const 1024) "abcd") (func (export "f")))
             (core module (memory 1) (data (i32.const 5000) "yz"))
             (instance $i) (export "sandbar:udf/guest@0.1.0" (instance $i)))"#,
+        // Linked by trampolines, as what `cargo build` makes.
+        r#"(component
+            (import "sandbar:udf/data@0.1.0" (instance $data
+                (export "read" (func (param "offset" u64) (param "region" (list u8))))))
+            (core module $code
+                (import "data" "read" (func (param i64 i32 i32))) (memory (export "memory") 1) (data (i32.const 8) "*"))
+            (core module $trampolines
+                (type $read (func (param i64 i32 i32)))
+                (table (export "$imports") 1 1 funcref)
+                (func (export "0") (type $read)
+                    (call_indirect (type $read) (local.get 0) (local.get 1) (local.get 2) (i32.const 0))))
+            (core module $filler
+                (import "" "0" (func $0 (param i64 i32 i32)))
+                (import "" "$imports" (table 1 1 funcref))
+                (elem (i32.const 0) func $0))
+            (core instance $trampolines (instantiate $trampolines))
+            (core instance $code (instantiate $code
+                (with "data" (instance (export "read" (func $trampolines "0"))))))
+            (alias core export $code "memory" (core memory $memory))
+            (core func $read (canon lower (func $data "read") (memory $memory)))
+            (core instance (instantiate $filler
+                (with "" (instance (export "$imports" (table $trampolines "$imports")) (export "0" (func $read))))))
+            (instance $i) (export "sandbar:udf/guest@0.1.0" (instance $i)))"#,
         r#"(component (import "wasi:io/streams@0.2.0" (instance)))"#,
         "(module (memory 1))",
     ];
