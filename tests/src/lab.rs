@@ -1,7 +1,8 @@
 //! A folder to run the host in, and what came of it.
 
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
@@ -122,6 +123,8 @@ impl Running {
     pub fn new(mut command: Command) -> Running {
         let words: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         let line = format!("host {}", words.join(" "));
+        // SAFETY: `heed_hangup` makes a system call, which it may between `fork` and `exec`, and nothing else.
+        unsafe { command.pre_exec(heed_hangup) };
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|e| panic!("{line}: {e}"));
         let stdout = child.stdout.take().map(|pipe| std::thread::spawn(|| read(pipe)));
@@ -171,6 +174,15 @@ impl Running {
         };
         let (stdout, stderr) = (text(&mut self.stdout), text(&mut self.stderr));
         Ended { line: self.line.clone(), status, stdout, stderr, took: self.since.elapsed() }
+    }
+}
+
+/// The host leaves hangups alone where they are ignored when it starts, as under `nohup`, under which tests may run.
+fn heed_hangup() -> io::Result<()> {
+    // SAFETY: no handler is set, what the signal does by itself is.
+    match unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
     }
 }
 
