@@ -164,10 +164,8 @@ impl Polite {
         let payload = Payload::Inline { header: row.header.as_slice().into(), body: row.body().into() };
         let (to, mut from) = mpsc::unbounded_channel();
         let to = Arc::new(to);
-        for token in 0..calls {
-            let request = request(&binding, Work::Process(payload.clone()));
-            self.pool.submit(request, token as u64, &to).unwrap();
-        }
+        let call = |token| (token, request(&binding, Work::Process(payload.clone())));
+        self.pool.submit((0..calls as u64).map(call), &to).unwrap();
         let (mut all, mut left) = (Vec::new(), calls);
         while left > 0 {
             let answers = from.recv().await.unwrap();

@@ -79,16 +79,15 @@ impl Calls {
     async fn answered(&self, calls: u64) -> Result<(), Failure> {
         let (to, mut answers) = mpsc::unbounded_channel();
         let to = Arc::new(to);
-        (0..IN_FLIGHT).try_for_each(|token| self.pool.submit(self.request(), token, &to))?;
-        let mut several = Vec::new();
-        for token in IN_FLIGHT..IN_FLIGHT + calls {
-            if several.is_empty() {
-                several = answers.recv().await.unwrap_or_default();
-            }
-            several.pop().ok_or("the workers are gone")?.called.result?;
-            if token < calls {
-                self.pool.submit(self.request(), token, &to)?;
-            }
+        let (mut asked, mut open) = (0, 0);
+        while asked < calls || open > 0 {
+            // As many more as were answered.
+            let more = (IN_FLIGHT - open).min(calls - asked);
+            self.pool.submit((asked..asked + more).map(|token| (token, self.request())), &to)?;
+            (asked, open) = (asked + more, open + more);
+            let several = answers.recv().await.ok_or("the workers are gone")?;
+            open -= several.len() as u64;
+            several.into_iter().try_for_each(|answer| answer.called.result.map(drop))?;
         }
         Ok(())
     }

@@ -210,9 +210,7 @@ impl Driver {
             bytes += if fits { inline.unwrap_or(CALLS_BYTES_MAX + 1).max(1) } else { 0 };
             fits
         };
-        let mut items = Vec::with_capacity(most);
-        self.queue.take(most, fits, |item| items.push(item));
-        items
+        self.queue.take(most, fits)
     }
 
     /// Takes the answers of a message. Those not begun go back, for whichever worker is free first.
@@ -281,8 +279,7 @@ impl Driver {
     async fn refuse_all(&mut self, why: &str) {
         let fault = Fault::new(Code::Host, why);
         while self.queue.has_some().await {
-            let mut refused = Vec::new();
-            self.queue.take(usize::MAX, |_| true, |item| refused.push(item));
+            let refused = self.queue.take(usize::MAX, |_| true);
             refused.into_iter().for_each(|item| item.answer(fault.clone().into()));
         }
     }

@@ -374,22 +374,23 @@ impl Pool {
     /// Runs a call. Cancelled when dropped: a call that waits is not begun.
     pub async fn call(&self, request: Request) -> Called {
         let (reply, answer) = oneshot::channel();
-        match self.enqueue(request, Reply::One(reply)) {
+        match self.enqueue(vec![Item { request, reply: Reply::One(reply), losses: None }]) {
             Ok(()) => answer.await.unwrap_or_else(|_| gone().into()),
             Err(fault) => fault.into(),
         }
     }
 
-    /// Has a call run whose answer goes to `answers` with `token`: for many calls, whose answers are
-    /// wanted as they come, several at a time. Cancelled when the other end of `answers` is dropped.
+    /// Has calls run whose answers go to `answers`, each with its token: for many calls, whose answers are wanted as
+    /// they come, several at a time. Cancelled when the other end of `answers` is dropped.
     ///
     /// # Errors
     /// When there are no workers any more.
-    pub fn submit(&self, request: Request, token: u64, answers: &Answering) -> Result<(), Fault> {
-        self.enqueue(request, Reply::Many(answers.clone(), token))
+    pub fn submit(&self, calls: impl IntoIterator<Item = (u64, Request)>, answers: &Answering) -> Result<(), Fault> {
+        let item = |(token, request)| Item { request, reply: Reply::Many(answers.clone(), token), losses: None };
+        self.enqueue(calls.into_iter().map(item).collect())
     }
 
-    fn enqueue(&self, request: Request, reply: Reply) -> Result<(), Fault> {
-        self.queue.push(Item { request, reply, losses: None }).map_err(|queue::Gone| gone())
+    fn enqueue(&self, items: Vec<Item>) -> Result<(), Fault> {
+        self.queue.push(items).map_err(|queue::Gone| gone())
     }
 }

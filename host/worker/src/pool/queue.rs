@@ -75,39 +75,44 @@ impl Queue {
         Seat { queue: self.clone(), left: false }
     }
 
-    /// Puts an item behind the others, unless no driver is left.
-    pub(super) fn push(&self, item: Item) -> Result<(), Gone> {
+    /// Puts items behind the others, unless no driver is left.
+    pub(super) fn push(&self, items: Vec<Item>) -> Result<(), Gone> {
         let mut state = self.lock();
         if state.drivers == 0 {
             return Err(Gone);
         }
-        state.items.push_back(item);
-        self.wake_one(&mut state);
+        let several = items.len();
+        state.items.extend(items);
+        self.wake(&mut state, several);
         Ok(())
     }
 
-    /// Wakes a driver that sleeps, if one does, for an item that was put in.
-    fn wake_one(&self, state: &mut State) {
-        if state.asleep > 0 {
+    /// Wakes as many of the drivers that sleep as items were put in.
+    fn wake(&self, state: &mut State, items: usize) {
+        for _ in 0..items.min(state.asleep) {
             state.asleep -= 1;
             self.wake.notify_one();
         }
     }
 
-    /// Gives the first `most` items to `to`, up to one that `fits` refuses. Those that nobody waits for are dropped.
-    pub(super) fn take(&self, most: usize, mut fits: impl FnMut(&Item) -> bool, mut to: impl FnMut(Item)) {
-        let mut state = self.lock();
-        let mut taken = 0;
-        while taken < most {
-            let mut unwanted = false;
-            let next = state.items.pop_front_if(|item| {
-                unwanted = item.is_unwanted();
-                unwanted || fits(item)
-            });
-            let Some(item) = next else { break };
-            if !unwanted {
-                taken += 1;
-                to(item);
+    /// Takes the first `most` items, up to one that `fits` refuses. Those that nobody waits for are dropped.
+    pub(super) fn take(&self, most: usize, mut fits: impl FnMut(&Item) -> bool) -> Vec<Item> {
+        loop {
+            let mut state = self.lock();
+            let mut unwanted = 0;
+            let mut stays = |item: &Item| {
+                let is_unwanted = item.is_unwanted();
+                unwanted += usize::from(is_unwanted);
+                !is_unwanted && !fits(item)
+            };
+            let end = state.items.iter().take(most).position(&mut stays).unwrap_or(most.min(state.items.len()));
+            let mut items: Vec<Item> = state.items.drain(..end).collect();
+            drop(state);
+            if unwanted > 0 {
+                items.retain(|item| !item.is_unwanted());
+            }
+            if end == 0 || !items.is_empty() {
+                return items;
             }
         }
     }
@@ -115,10 +120,10 @@ impl Queue {
     /// Puts items before the others that were taken and not begun.
     pub(super) fn put_back(&self, items: impl DoubleEndedIterator<Item = Item>) {
         let mut state = self.lock();
-        for item in items.rev() {
-            state.items.push_front(item);
-            self.wake_one(&mut state);
-        }
+        let before = state.items.len();
+        items.rev().for_each(|item| state.items.push_front(item));
+        let several = state.items.len() - before;
+        self.wake(&mut state, several);
     }
 
     /// Waits until there is an item, which another may take before. Says whether there can be one.
