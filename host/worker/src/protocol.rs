@@ -37,7 +37,7 @@ pub const INLINE_BYTES_MAX: usize = 2 << 10;
 pub(crate) const COLLECTED_BYTES_A_BYTE: u64 = 8;
 pub(crate) const COLLECTED_BYTES_MIN: u64 = 1 << 20;
 /// Most calls in a message, and most bytes of their inputs.
-pub(crate) const CALLS_MAX: usize = 512;
+pub(crate) const CALLS_MAX: usize = 1024;
 pub(crate) const CALLS_BYTES_MAX: usize = 64 << 10;
 /// Calls of a message that were not begun after this go back, for nobody to wait long for the answers of the others.
 pub(crate) const TURN: Duration = Duration::from_millis(10);

@@ -20,6 +20,8 @@ use crate::protocol::{CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output
 const TICKS_A_LIMIT: u32 = 20;
 const TICK_MIN: Duration = Duration::from_millis(1);
 const TICK_MAX: Duration = Duration::from_millis(50);
+/// Calls that are together quicker than this go in one message: to wake a process on another processor takes as long.
+const MOMENT: Duration = Duration::from_micros(100);
 /// A worker idles for a moment after each call that takes longer, so that others can have those that wait.
 const LONG: Duration = Duration::from_millis(100);
 /// A worker that can't be started is tried again after this, so often.
@@ -53,13 +55,15 @@ struct Driver {
     next_id: u64,
     /// Calls that go into a message.
     calls_max: usize,
+    /// Calls that take [`MOMENT`], of those that go into a message.
+    calls_min: usize,
     /// Whether calls take so long that none is to wait for another here.
     long: bool,
 }
 
 /// Runs until the pool is dropped.
 pub(super) async fn drive(index: usize, options: PoolOptions, queue: Seat, memory: Arc<Memory>) {
-    let mut driver = Driver { options, queue, sent: Vec::new(), next_id: 1, calls_max: 1, long: false };
+    let mut driver = Driver { options, queue, sent: Vec::new(), next_id: 1, calls_max: 1, calls_min: 1, long: false };
     let mut failures = 0;
     loop {
         match Link::start(&driver.options).await {
@@ -146,7 +150,7 @@ impl Driver {
     /// on calls that another could run.
     fn depth(&self) -> usize {
         let share = self.queue.len() / self.options.workers.max(1);
-        share.clamp(1, if self.long { 1 } else { 2 * self.calls_max })
+        share.clamp(self.calls_min, if self.long { 1 } else { 2 * self.calls_max })
     }
 
     /// Fills, unless the worker has stopped reading: nothing has moved for as long as any call may take.
@@ -166,8 +170,14 @@ impl Driver {
     async fn fill(&mut self, link: &mut Link) -> Result<(), End> {
         loop {
             let depth = self.depth();
-            let on_their_way = self.sent.iter().map(|sent| sent.items.len()).sum();
-            let most = depth.saturating_sub(on_their_way).min(depth.div_ceil(2));
+            let on_their_way = self.sent.iter().map(|sent| sent.items.len()).sum::<usize>();
+            let whole = depth.div_ceil(2).max(self.calls_min);
+            let most = match depth.saturating_sub(on_their_way) {
+                0 => 0,
+                // It has enough: the rest goes with what is left of these.
+                few if few < whole && on_their_way > whole => 0,
+                more => more.clamp(self.calls_min, whole),
+            };
             let slot = (0..SLOTS).find(|slot| self.sent.iter().all(|sent| sent.slot != *slot));
             let Some(slot) = slot.filter(|_| most > 0) else { return Ok(()) };
             let items = self.pick(most);
@@ -224,6 +234,7 @@ impl Driver {
         let quick = usize::try_from(TURN.as_nanos() as u64 / nanos.max(1)).unwrap_or(CALLS_MAX);
         let most = if done.len() < items.len() { done.len() } else { 2 * self.calls_max };
         self.calls_max = most.min(quick).clamp(1, CALLS_MAX);
+        self.calls_min = (MOMENT.as_nanos() as u64 / nanos.max(1)).clamp(1, self.calls_max as u64) as usize;
         self.long = nanos > LONG.as_nanos() as u64;
         let mut answers = Answers::with_capacity(done.len());
         // In this order no call is drawn for which there is no answer.
