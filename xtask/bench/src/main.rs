@@ -96,7 +96,7 @@ impl Arguments {
         Effort {
             time: Duration::from_secs(1),
             rounds: 60,
-            calls: 20_000,
+            calls: 50_000,
             runs: usize::from(self.runs),
             pause: Duration::from_secs(self.pause.into()),
             rows: self.rows,

@@ -15,7 +15,9 @@ use crate::sandbox::{Data, Loaded};
 use crate::timing::{Effort, fastest, median, seconds};
 
 /// Calls that are asked for and not answered, as a queue of many small tasks has them.
-const IN_FLIGHT: u64 = 4096;
+const IN_FLIGHT: u64 = 8192;
+/// Rounds of one kind that follow each other: in the first of them a processor that was idle before may still be slow.
+const ROUNDS_A_TURN: usize = 4;
 
 pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let component = places::guest("xtask/bench/guest")?;
@@ -34,11 +36,17 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     };
     let mut rounds = [const { Vec::new() }; 3];
     // In turn, and each so short that whoever else is on the machine is there for some of them only.
-    for _ in 0..effort.rounds {
+    for _ in 0..effort.rounds.div_ceil(ROUNDS_A_TURN) {
         let [alone, of_one, of_two] = &mut rounds;
-        alone.push(seconds(in_this_process)?);
-        of_one.push(seconds(|| runtime.block_on(one.answered(effort.calls)))?);
-        of_two.push(seconds(|| runtime.block_on(two.answered(effort.calls)))?);
+        for _ in 0..ROUNDS_A_TURN {
+            alone.push(seconds(in_this_process)?);
+        }
+        for _ in 0..ROUNDS_A_TURN {
+            of_one.push(seconds(|| runtime.block_on(one.answered(effort.calls)))?);
+        }
+        for _ in 0..ROUNDS_A_TURN {
+            of_two.push(seconds(|| runtime.block_on(two.answered(effort.calls)))?);
+        }
     }
     let rates = |of: fn(Vec<f64>) -> f64| rounds.clone().map(|seconds| effort.calls as f64 / of(seconds));
     // The best round has what a call takes when nothing else is in the way, the middle one how it was.
