@@ -174,7 +174,7 @@ impl Driver {
             let whole = depth.div_ceil(2).max(self.calls_min);
             let most = match depth.saturating_sub(on_their_way) {
                 0 => 0,
-                // It has enough: the rest goes with what is left of these.
+                // It has more than a message: what little it lacks goes with the next.
                 few if few < whole && on_their_way > whole => 0,
                 more => more.clamp(self.calls_min, whole),
             };
