@@ -147,7 +147,7 @@ impl Driver {
     }
 
     /// How many calls may be on their way: as many as go into two messages, less when less wait, so that no worker sits
-    /// on calls that another could run.
+    /// on calls that another could run, but for those of a [`MOMENT`].
     fn depth(&self) -> usize {
         let share = self.queue.len() / self.options.workers.max(1);
         share.clamp(self.calls_min, if self.long { 1 } else { 2 * self.calls_max })
