@@ -231,15 +231,29 @@ fn serialize_bytes<S: Serializer>(file: &impl InputFile, serializer: S) -> Resul
     serializer.serialize_u64(file.bytes())
 }
 
+/// What came of a call. As small as can be where that is nothing: then a thousand of them are in a message.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Done {
+    /// None of a call that went well and has nothing to hand back.
+    pub delivered: Option<Box<Delivered>>,
+    /// Most linear memory of its sandbox, in bytes.
+    pub memory_bytes: u64,
+    pub nanos: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Delivered {
     pub result: Result<(), Box<Fault>>,
     pub output: Output,
     /// Length of the log behind the output's data, as postcard.
     pub log_bytes: u64,
-    /// Most linear memory of its sandbox, in bytes.
-    pub memory_bytes: u64,
-    pub nanos: u64,
+}
+
+impl Delivered {
+    /// What came of a call that did no more than fail, or not.
+    pub(crate) fn empty(result: Result<(), Fault>) -> Delivered {
+        Delivered { result: result.map_err(Box::new), output: Output::Inline(Vec::new()), log_bytes: 0 }
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -9,10 +9,11 @@ use super::{Called, Completed, LogLine, Product};
 use crate::batches::{BatchReader, malformed};
 use crate::process::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES};
 use crate::protocol::{
-    Done, FromWorker, Groups, INLINE_BYTES_MAX, Output, Payload, ToCollect, Work, collected_bytes_max,
+    Delivered, Done, FromWorker, Groups, INLINE_BYTES_MAX, Output, Payload, ToCollect, Work, collected_bytes_max,
 };
 
 /// What came of `work`, whose worker says that it is `done`, and which lost these groups before.
+#[inline]
 pub(super) fn unpack(
     work: &Work,
     limits: &Limits,
@@ -20,16 +21,25 @@ pub(super) fn unpack(
     done: Done,
     lost_groups: Vec<(u32, Fault)>,
 ) -> Called {
-    let Done { result, output, log_bytes, memory_bytes, nanos } = done;
+    let Done { delivered, memory_bytes, nanos } = done;
     let completed = |product| Completed { product, lost_groups, memory_bytes, nanos };
-    let nothing = log_bytes == 0 && matches!(&output, Output::Inline(bytes) if bytes.is_empty());
-    if nothing && !matches!(work, Work::Describe | Work::Collect(..)) {
-        let result = match result {
-            Ok(()) => Ok(completed(Product::default())),
-            Err(fault) => Err(*fault),
-        };
-        return Called { log: Vec::new(), result };
+    match delivered {
+        None if !matches!(work, Work::Describe | Work::Collect(..)) => {
+            Called { log: Vec::new(), result: Ok(completed(Product::default())) }
+        }
+        None => unpack_some(work, limits, slot, Delivered::empty(Ok(())), completed),
+        Some(delivered) => unpack_some(work, limits, slot, *delivered, completed),
     }
+}
+
+fn unpack_some(
+    work: &Work,
+    limits: &Limits,
+    slot: &Scratch,
+    delivered: Delivered,
+    completed: impl FnOnce(Product) -> Completed,
+) -> Called {
+    let Delivered { result, output, log_bytes } = delivered;
     let most = match work {
         Work::Collect(..) => collected_bytes_max(limits),
         _ => limits.output_bytes_max,
@@ -189,7 +199,7 @@ mod tests {
     }
 
     /// What a worker delivers that was given batches of so many rows, and a line of log.
-    fn delivered(rows: &[usize], log: bool) -> (Arc<Scratch>, Output, u64) {
+    fn delivered(rows: &[usize], log: bool) -> (Arc<Scratch>, Option<Box<Delivered>>) {
         let slot = Arc::new(Scratch::new(SLOT_BYTES).unwrap());
         let mut outcome = Outcome::new(Limits::default(), Some(slot.clone()), None);
         for rows in rows {
@@ -200,20 +210,11 @@ mod tests {
         if log {
             outcome.log(Level::Warn, "careful");
         }
-        let (result, output, log_bytes) = outcome.deliver(Ok(()));
-        result.unwrap();
-        (slot, output, log_bytes)
+        (slot, outcome.deliver(Ok(())))
     }
 
-    fn unpacked(
-        work: &Work,
-        limits: &Limits,
-        slot: &Scratch,
-        output: Output,
-        log_bytes: u64,
-        result: Result<(), Fault>,
-    ) -> Called {
-        let done = Done { result: result.map_err(Box::new), output, log_bytes, memory_bytes: 3, nanos: 4 };
+    fn unpacked(work: &Work, limits: &Limits, slot: &Scratch, delivered: Option<Box<Delivered>>) -> Called {
+        let done = Done { delivered, memory_bytes: 3, nanos: 4 };
         let lost_groups = vec![(7, malformed("lost"))];
         let called = unpack(work, limits, slot, done, lost_groups.clone());
         if let Ok(Completed { lost_groups: lost, memory_bytes, nanos, .. }) = &called.result {
@@ -225,11 +226,14 @@ mod tests {
     #[test]
     fn what_a_call_hands_back_arrives() {
         for (rows, log) in [(&[][..], false), (&[], true), (&[3], false), (&[0, 700, 1], true), (&[900, 900], false)] {
-            let (slot, output, log_bytes) = delivered(rows, log);
-            let unpack = |result| unpacked(&process(), &Limits::default(), &slot, output.clone(), log_bytes, result);
-            let failed = unpack(Err(malformed("on purpose")));
+            let (slot, delivered) = delivered(rows, log);
+            assert_eq!(delivered.is_none(), rows.is_empty() && !log);
+            let unpack = |delivered| unpacked(&process(), &Limits::default(), &slot, delivered);
+            let mut bad = delivered.clone().unwrap_or_else(|| Delivered::empty(Ok(())).into());
+            bad.result = Err(malformed("on purpose").into());
+            let failed = unpack(Some(bad));
             assert!(failed.result.is_err());
-            let called = unpack(Ok(()));
+            let called = unpack(delivered);
             assert_eq!(failed.log, called.log);
             assert_eq!(
                 called.result.unwrap().product.into_batches().unwrap(),
@@ -254,8 +258,8 @@ mod tests {
             (collect(), 9, 10, Err("its log is longer".to_owned())),
             (process(), other + 1, 0, Err(format!("claims {} bytes", other + 1))),
         ] {
-            let output = Output::Slot(bytes);
-            match (unpacked(&work, &limits, &slot, output, log_bytes, Ok(())).result, expected) {
+            let delivered = Delivered { result: Ok(()), output: Output::Slot(bytes), log_bytes };
+            match (unpacked(&work, &limits, &slot, Some(delivered.into())).result, expected) {
                 (Ok(completed), Ok(bytes)) => assert_eq!(completed.product.into_collected().unwrap().as_slice(), bytes),
                 (Err(fault), Err(words)) => assert!(fault.message.contains(&words), "{fault}"),
                 (got, expected) => panic!("{got:?} instead of {expected:?}"),
@@ -273,11 +277,13 @@ mod tests {
             damage in vec((any::<u16>(), any::<u8>()), 0..6),
             claim in proptest::option::of(any::<u64>()),
         ) {
-            let (slot, mut output, mut log_bytes) = delivered(&rows, log);
+            let (slot, mut delivered) = delivered(&rows, log);
+            let none = || Delivered::empty(Ok(())).into();
+            let Delivered { output, log_bytes, .. } = &mut **delivered.get_or_insert_with(none);
             for (at, value) in damage {
                 // Most of it at the start, where lengths are.
                 let at = usize::from(if value % 2 == 0 { at } else { at % 256 });
-                match &mut output {
+                match output {
                     Output::Inline(bytes) if bytes.is_empty() => {}
                     Output::Inline(bytes) => {
                         let at = at % bytes.len();
@@ -286,13 +292,13 @@ mod tests {
                     Output::Slot(_) => slot.write(at % SLOT_BYTES, &[value]),
                 }
             }
-            match (claim, &mut output) {
+            match (claim, output) {
                 (Some(claim), Output::Slot(bytes)) if claim % 2 == 0 => *bytes = claim >> (claim % 64),
-                (Some(claim), _) => log_bytes = claim >> (claim % 64),
+                (Some(claim), _) => *log_bytes = claim >> (claim % 64),
                 (None, _) => {}
             }
             for work in [process(), fit(), Work::Describe, collect()] {
-                let called = unpacked(&work, &Limits::default(), &slot, output.clone(), log_bytes, Ok(()));
+                let called = unpacked(&work, &Limits::default(), &slot, delivered.clone());
                 if let Ok(completed) = called.result {
                     for column in completed.product.into_batches().iter().flatten().flat_map(RecordBatch::columns) {
                         column.to_data().validate_full().unwrap();

@@ -239,12 +239,16 @@ impl Driver {
         let mut answers = Answers::with_capacity(done.len());
         // In this order no call is drawn for which there is no answer.
         for (done, mut item) in done.into_iter().zip(items.by_ref()) {
-            // Of a call that failed nobody says what it had collected.
-            let failed = done.result.is_err() && matches!(item.request.work, Work::Collect(..));
-            let taken = match done.output {
-                _ if failed => usize::MAX,
-                Output::Slot(bytes) => bytes as usize,
-                Output::Inline(_) => 0,
+            let taken = match &done.delivered {
+                None => 0,
+                // Of a call that failed nobody says what it had collected.
+                Some(delivered) if delivered.result.is_err() && matches!(item.request.work, Work::Collect(..)) => {
+                    usize::MAX
+                }
+                Some(delivered) => match delivered.output {
+                    Output::Slot(bytes) => bytes as usize,
+                    Output::Inline(_) => 0,
+                },
             };
             let lost = item.losses.take().map(|losses| *losses).unwrap_or_default();
             let Request { work, binding, .. } = &item.request;

@@ -20,7 +20,7 @@ use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::{Engine, Program};
 use sandbar_store::{Mapping, Scratch};
 
-use crate::protocol::{Call, Done, FRAME_BYTES_MAX, FromWorker, Output, TURN, ToWorker, progress};
+use crate::protocol::{Call, Delivered, Done, FRAME_BYTES_MAX, FromWorker, Output, TURN, ToWorker, progress};
 use crate::socket;
 use crate::{confine, journal};
 
@@ -125,7 +125,7 @@ impl Worker<'_> {
                     let one = self.run(id, &call, slot, file.take());
                     bytes += one.inline_bytes();
                     nanos += u128::from(one.nanos);
-                    let slot_is_taken = matches!(one.output, Output::Slot(_));
+                    let slot_is_taken = one.delivered.as_ref().is_some_and(|d| matches!(d.output, Output::Slot(_)));
                     done.push(one);
                     if slot_is_taken || bytes > DONE_BYTES_MAX || nanos > TURN.as_nanos() {
                         break;
@@ -149,18 +149,12 @@ impl Worker<'_> {
             let mut outcome = Outcome::new(binding.limits, slot, Some(self.shared.progress.clone()));
             let result = call::run(program, binding, call, file, self.collectors, &self.shared.progress, &mut outcome);
             let memory_bytes = outcome.memory_bytes();
-            let (result, output, log_bytes) = outcome.deliver(result);
-            Done {
-                result: result.map_err(Box::new),
-                output,
-                log_bytes,
-                memory_bytes,
-                nanos: start.elapsed().as_nanos() as u64,
-            }
+            let delivered = outcome.deliver(result);
+            Done { delivered, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }
         });
         done.unwrap_or_else(|fault| {
-            let output = Output::Inline(Vec::new());
-            Done { result: Err(Box::new(fault)), output, log_bytes: 0, memory_bytes: 0, nanos: 0 }
+            let delivered = Delivered::empty(Err(fault));
+            Done { delivered: Some(delivered.into()), memory_bytes: 0, nanos: 0 }
         })
     }
 
@@ -177,10 +171,12 @@ impl Worker<'_> {
 impl Done {
     /// About what it takes in a message.
     fn inline_bytes(&self) -> usize {
-        let output = match &self.output {
-            Output::Inline(bytes) => bytes.len(),
-            Output::Slot(_) => 0,
-        };
-        64 + output + self.result.as_ref().err().map_or(0, |fault| fault.message.len())
+        64 + self.delivered.as_ref().map_or(0, |delivered| {
+            let output = match &delivered.output {
+                Output::Inline(bytes) => bytes.len(),
+                Output::Slot(_) => 0,
+            };
+            output + delivered.result.as_ref().err().map_or(0, |fault| fault.message.len())
+        })
     }
 }

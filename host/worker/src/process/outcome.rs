@@ -13,7 +13,7 @@ use sandbar_store::Scratch;
 
 use super::collect::{Collect, Collecting};
 use crate::journal;
-use crate::protocol::{INLINE_BYTES_MAX, Output};
+use crate::protocol::{Delivered, INLINE_BYTES_MAX, Output};
 
 pub(crate) const BATCH_PREFIX_BYTES: usize = 64;
 const ALIGNMENT: usize = 64;
@@ -170,18 +170,24 @@ impl Outcome {
         self.log.push((level, message.to_owned()));
     }
 
-    /// Puts the log behind the data, and says where the node finds both.
-    pub(crate) fn deliver(mut self, result: Result<(), Fault>) -> (Result<(), Fault>, Output, u64) {
+    /// Puts the log behind the data, and says where the node finds both, if there is anything to say.
+    pub(crate) fn deliver(mut self, result: Result<(), Fault>) -> Option<Box<Delivered>> {
         if self.log_dropped > 0 {
             self.log.push((2, format!("({} more lines are over the limit log_bytes_max)", self.log_dropped)));
         }
+        if result.is_ok() && self.log.is_empty() && self.data.is_empty() && self.laid == 0 {
+            return None;
+        }
         let log = if self.log.is_empty() { Vec::new() } else { postcard::to_stdvec(&self.log).unwrap_or_default() };
         let result = result.map_err(shortened);
-        match self.append(&log, 1) {
-            Ok(()) if self.laid == 0 => (result, Output::Inline(self.data), log.len() as u64),
-            Ok(()) => (result, Output::Slot(self.laid as u64), log.len() as u64),
-            Err(refusal) => (result.and(Err(refusal.into())), Output::Inline(Vec::new()), 0),
-        }
+        let delivered = match self.append(&log, 1) {
+            Ok(()) => {
+                let output = if self.laid == 0 { Output::Inline(self.data) } else { Output::Slot(self.laid as u64) };
+                Delivered { result: result.map_err(Box::new), output, log_bytes: log.len() as u64 }
+            }
+            Err(refusal) => Delivered::empty(result.and(Err(refusal.into()))),
+        };
+        Some(delivered.into())
     }
 }
 
