@@ -31,8 +31,8 @@ pub use compiler::{COMPILER_ARGUMENT, Compiled, Compiler, run_compiler};
 #[doc(hidden)]
 pub use pool::unpack_any;
 pub use pool::{
-    Answer, Answering, Binding, Called, Completed, LogLine, PLAN_BYTES_MAX, Pool, PoolOptions, Product, Request,
-    peak_memory_bytes,
+    Answer, Binding, Called, Caller, Completed, LogLine, PLAN_BYTES_MAX, Pool, PoolOptions, Product, Request,
+    Submission, peak_memory_bytes,
 };
 pub use process::{Collect, Collecting, Collection, Collectors, WORKER_ARGUMENT, not_a_column, run_worker};
 pub use protocol::{BatchAt, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, ToCollect, Work};

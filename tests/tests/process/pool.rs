@@ -1,6 +1,7 @@
 //! A pool of workers that is asked for many calls at once.
 
 use std::fs::{File, Permissions};
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,8 +10,11 @@ use std::time::Duration;
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
 use sandbar_core::{Code, Function, Limits};
 use sandbar_tests::{Lab, component, host};
-use sandbar_worker::{Answer, Binding, Compiled, Compiler, Groups, Payload, Pool, PoolOptions, Request, Work};
+use sandbar_worker::{
+    Answer, Binding, Caller, Compiled, Compiler, Groups, Payload, Pool, PoolOptions, Request, Submission, Work,
+};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 #[test]
 fn nobody_waits_for_the_answers_of_slow_calls() {
@@ -122,6 +126,59 @@ fn a_worker_that_does_not_read_is_noticed() {
     });
 }
 
+#[test]
+fn each_call_of_many_callers_is_answered_once() {
+    const CALLS: [u64; 8] = [1, 700, 3, 0, 2000, 1, 64, 900];
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let limits = Limits { time_ms_max: 500, ..Limits::default() };
+        let polite = Polite::with(limits).await;
+        let raw = File::open(component("tests/hostile/raw")).unwrap();
+        let raw = Arc::new(polite.compiler.compile(raw).await.unwrap());
+        let functions = polite.pool.call(request(&bind(&raw, 0), Work::Describe)).await;
+        let functions = functions.result.unwrap().product.into_functions().unwrap();
+        let endless = functions.iter().position(|f| f.name == "open-loops").unwrap() as u32;
+        let endless = Binding::new(raw, endless, "{}".to_owned(), limits, "raw".to_owned()).unwrap();
+        let caller = |binding| {
+            let (to, from) = mpsc::unbounded_channel();
+            (Caller::new(binding, to), from)
+        };
+        let mut callers = [caller(polite.bind("scalar_divides")), caller(polite.bind("batch_prints"))];
+        let (stuck, mut of_stuck) = caller(endless);
+        let (gone, of_gone) = caller(polite.bind("scalar_divides"));
+        drop(of_gone);
+        // Of each the calls of the other stand between, and one that takes the worker from those behind it.
+        let mut asked = [0; 2];
+        for (turn, calls) in CALLS.into_iter().enumerate() {
+            for ((caller, _), asked) in callers.iter().zip(&mut asked) {
+                polite.pool.submit(caller, calls_of_a_row(*asked..*asked + calls)).unwrap();
+                polite.pool.submit(&gone, calls_of_a_row(0..calls)).unwrap();
+                *asked += calls;
+            }
+            if turn == CALLS.len() / 2 {
+                polite.pool.submit(&stuck, calls_of_a_row(7..8)).unwrap();
+            }
+        }
+        for ((_, answers), asked) in callers.iter_mut().zip(asked) {
+            let mut tokens = Vec::new();
+            while (tokens.len() as u64) < asked {
+                for answer in timeout(Duration::from_secs(60), answers.recv()).await.unwrap().unwrap() {
+                    assert!(answer.called.result.is_ok(), "{answer:?}");
+                    tokens.push(answer.token);
+                }
+            }
+            tokens.sort_unstable();
+            assert!(tokens.iter().copied().eq(0..asked), "{tokens:?}");
+        }
+        let answers = of_stuck.recv().await.unwrap();
+        let of_stuck = answers.iter().map(|answer| (answer.token, answer.called.result.as_ref().unwrap_err().code));
+        assert_eq!(of_stuck.collect::<Vec<_>>(), [(7, Code::TimeOut)]);
+        let settled = polite.pool.call(request(&polite.bind("scalar_divides"), Work::Describe)).await;
+        assert!(settled.result.is_ok(), "{settled:?}");
+        callers.iter_mut().for_each(|(_, answers)| assert!(answers.try_recv().is_err(), "an answer too many"));
+    });
+}
+
 /// One worker, and a component to call.
 struct Polite {
     lab: Lab,
@@ -155,17 +212,14 @@ impl Polite {
         program
     }
 
+    fn bind(&self, function: &str) -> Arc<Binding> {
+        bind(&self.compiled, self.functions.iter().position(|f| f.name == function).unwrap() as u32)
+    }
+
     /// What comes of calls of a function on one row that are asked for at once, as it comes.
     async fn answers(&self, function: &str, calls: usize) -> Vec<Vec<Answer>> {
-        let function = self.functions.iter().position(|f| f.name == function).unwrap();
-        let binding = bind(&self.compiled, function as u32);
-        let x: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
-        let row = sandbar_batch::encode(&RecordBatch::try_from_iter([("x", x)]).unwrap()).unwrap();
-        let payload = Payload::Inline { header: row.header.as_slice().into(), body: row.body().into() };
         let (to, mut from) = mpsc::unbounded_channel();
-        let to = Arc::new(to);
-        let call = |token| (token, request(&binding, Work::Process(payload.clone())));
-        self.pool.submit((0..calls as u64).map(call), &to).unwrap();
+        self.pool.submit(&Caller::new(self.bind(function), to), calls_of_a_row(0..calls as u64)).unwrap();
         let (mut all, mut left) = (Vec::new(), calls);
         while left > 0 {
             let answers = from.recv().await.unwrap();
@@ -175,6 +229,13 @@ impl Polite {
         }
         all
     }
+}
+
+fn calls_of_a_row(tokens: Range<u64>) -> impl Iterator<Item = Submission> {
+    let x: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
+    let row = sandbar_batch::encode(&RecordBatch::try_from_iter([("x", x)]).unwrap()).unwrap();
+    let payload = Payload::Inline { header: row.header.as_slice().into(), body: row.body().into() };
+    tokens.map(move |token| Submission { token, seed: 0, work: Work::Process(payload.clone()) })
 }
 
 fn bind(compiled: &Arc<Compiled>, function: u32) -> Arc<Binding> {

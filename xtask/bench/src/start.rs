@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sandbar_core::Limits;
-use sandbar_worker::{Binding, Compiler, Payload, Pool, PoolOptions, Request, Work};
+use sandbar_worker::{Binding, Caller, Compiler, Payload, Pool, PoolOptions, Request, Submission, Work};
 use tokio::sync::mpsc;
 
 use crate::Failure;
@@ -73,25 +73,25 @@ impl Calls {
         let binding = Binding::new(compiled, function, "{}".to_owned(), limits, "bench-guest#nothing".to_owned())?;
         let calls = Calls { pool: Pool::start(PoolOptions { workers, limits, program }), binding };
         for _ in 0..workers {
-            calls.pool.call(calls.request()).await.result?;
+            calls.pool.call(Request { binding: calls.binding.clone(), seed: 0, work: Calls::work() }).await.result?;
         }
         Ok(calls)
     }
 
-    fn request(&self) -> Request {
-        let work = Work::Process(Payload::Inline { header: [].into(), body: [].into() });
-        Request { binding: self.binding.clone(), seed: 0, work }
+    fn work() -> Work {
+        Work::Process(Payload::Inline { header: [].into(), body: [].into() })
     }
 
     /// Asks for so many calls, and returns when all are answered.
     async fn answered(&self, calls: u64) -> Result<(), Failure> {
         let (to, mut answers) = mpsc::unbounded_channel();
-        let to = Arc::new(to);
+        let caller = Caller::new(self.binding.clone(), to);
+        let call = |token| Submission { token, seed: 0, work: Calls::work() };
         let (mut asked, mut open) = (0, 0);
         while asked < calls || open > 0 {
             // As many more as were answered.
             let more = (IN_FLIGHT - open).min(calls - asked);
-            self.pool.submit((asked..asked + more).map(|token| (token, self.request())), &to)?;
+            self.pool.submit(&caller, (asked..asked + more).map(call))?;
             (asked, open) = (asked + more, open + more);
             let several = answers.recv().await.ok_or("the workers are gone")?;
             open -= several.len() as u64;

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbar_core::{Code, Fault, LOG_BYTES_MAX};
-use serde::{Serialize, Serializer};
+use serde::ser::{Serialize, SerializeSeq, Serializer};
 
 use super::answer::unpack;
 use super::link::{Link, SLOTS, steps};
 use super::queue::Seat;
-use super::{Answers, Called, Item, LogLine, Losses, Memory, PoolOptions, Request};
+use super::{Answer, Called, Caller, Item, LogLine, Losses, Memory, PoolOptions, Run};
 use crate::protocol::{CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output, Payload, TURN, ToWorker, Work};
 
 /// Deadlines are looked at so often while a call may take its limit, within these bounds.
@@ -32,18 +32,30 @@ const STARTS_MAX: u32 = 5;
 struct Sent {
     slot: usize,
     first: u64,
-    items: Vec<Item>,
+    runs: Vec<Run>,
+    /// In all of them.
+    calls: usize,
+}
+
+impl Sent {
+    fn items(&self) -> impl Iterator<Item = (&Caller, &Item)> {
+        self.runs.iter().flat_map(|run| run.calls.as_slice().iter().map(|item| (&*run.caller, item)))
+    }
 }
 
 /// Calls of a message, as they lie here.
-struct Calls<'a>(&'a [Item]);
+struct Calls<'a>(&'a Sent);
 
 impl Serialize for Calls<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|item| {
-            let Request { binding, seed, work } = &item.request;
-            Call { binding: binding.id as u32, seed: *seed, work }
-        }))
+        let mut calls = serializer.serialize_seq(Some(self.0.calls))?;
+        for Run { caller, calls: items } in &self.0.runs {
+            let binding = caller.binding.id as u32;
+            for Item { seed, work, .. } in items.as_slice() {
+                calls.serialize_element(&Call { binding, seed: *seed, work })?;
+            }
+        }
+        calls.end()
     }
 }
 
@@ -134,9 +146,9 @@ impl Driver {
                 _ = tick.tick() => {
                     let (said, _, steps) = link.progress();
                     let at_hand = self.item(self.at_hand(said));
-                    let limit = at_hand.map_or(0, |item| item.request.binding.limits.time_ms_max);
+                    let limit = at_hand.map_or(0, |(caller, _)| caller.binding.limits.time_ms_max);
                     let limit = Duration::from_millis(limit);
-                    let due = self.sent.iter().flat_map(|sent| &sent.items).map(|item| item.request.work.steps()).sum();
+                    let due = self.sent.iter().flat_map(Sent::items).map(|(_, item)| item.work.steps()).sum();
                     if watch.is_over(steps, due, limit) {
                         return Err(End::Deadline);
                     }
@@ -170,7 +182,7 @@ impl Driver {
     async fn fill(&mut self, link: &mut Link) -> Result<(), End> {
         loop {
             let depth = self.depth();
-            let on_their_way = self.sent.iter().map(|sent| sent.items.len()).sum::<usize>();
+            let on_their_way = self.sent.iter().map(|sent| sent.calls).sum::<usize>();
             let whole = depth.div_ceil(2).max(self.calls_min);
             let most = match depth.saturating_sub(on_their_way) {
                 0 => 0,
@@ -180,30 +192,30 @@ impl Driver {
             };
             let slot = (0..SLOTS).find(|slot| self.sent.iter().all(|sent| sent.slot != *slot));
             let Some(slot) = slot.filter(|_| most > 0) else { return Ok(()) };
-            let items = self.pick(most);
-            if items.is_empty() {
+            let runs = self.pick(most);
+            if runs.is_empty() {
                 return Ok(());
             }
-            let first = self.next_id;
-            self.next_id += items.len() as u64;
+            let (first, calls) = (self.next_id, runs.iter().map(|run| run.calls.len()).sum());
+            self.next_id += calls as u64;
             // From here on they are known, whatever becomes of the worker.
-            let Sent { items, .. } = self.sent.push_mut(Sent { slot, first, items });
-            for item in &*items {
-                if !link.knows(&item.request.binding) {
-                    link.send_binding(&item.request.binding).await?;
+            let sent = self.sent.push_mut(Sent { slot, first, runs, calls });
+            for Run { caller, .. } in &sent.runs {
+                if !link.knows(&caller.binding) {
+                    link.send_binding(&caller.binding).await?;
                 }
             }
-            let file = items.iter().find_map(|item| match item.request.work.payload() {
+            let file = sent.items().next().and_then(|(_, item)| match item.work.payload() {
                 Some(Payload::File { file, .. }) => Some(file.as_fd()),
                 _ => None,
             });
-            let message = ToWorker::Calls { slot: slot as u32, first, calls: Calls(items) };
+            let message = ToWorker::Calls { slot: slot as u32, first, calls: Calls(sent) };
             match link.send(&message, file.as_slice()).await {
                 // The worker has not seen it, and is well; asked again, it would be as large.
                 Err(e) if e.kind() == io::ErrorKind::FileTooLarge => {
                     let fault = Fault::new(Code::Host, e.to_string());
-                    let unsent = self.sent.pop().map_or_else(Vec::new, |sent| sent.items);
-                    unsent.into_iter().for_each(|item| item.answer(fault.clone().into()));
+                    let unsent = self.sent.pop().map_or_else(Vec::new, |sent| sent.runs);
+                    unsent.into_iter().for_each(|run| run.refuse(&fault));
                 }
                 sent => sent?,
             }
@@ -211,7 +223,7 @@ impl Driver {
     }
 
     /// Takes calls for a message: up to `most`, whose inputs are short, or one with a file and nothing beside it.
-    fn pick(&self, most: usize) -> Vec<Item> {
+    fn pick(&self, most: usize) -> Vec<Run> {
         let mut bytes = 0;
         let fits = |item: &Item| {
             let inline = item.inline_bytes();
@@ -226,46 +238,37 @@ impl Driver {
     /// Takes the answers of a message. Those not begun go back, for whichever worker is free first.
     fn settle(&mut self, link: &Link, slot: usize, done: Vec<Done>) -> Result<(), End> {
         let wrong = || io::Error::other("it answers other calls than it was sent");
-        let answered = |sent: &Sent| sent.slot == slot && (1..=sent.items.len()).contains(&done.len());
+        let answered = |sent: &Sent| sent.slot == slot && (1..=sent.calls).contains(&done.len());
         let at = self.sent.iter().position(answered).ok_or_else(wrong)?;
-        let mut items = self.sent.remove(at).items.into_iter();
+        let Sent { mut runs, calls, .. } = self.sent.remove(at);
         // Calls that hand back much or take long come back one by one: then they are sent one by one.
         let nanos = done.iter().fold(0, |sum: u64, done| sum.saturating_add(done.nanos)) / done.len() as u64;
         let quick = usize::try_from(TURN.as_nanos() as u64 / nanos.max(1)).unwrap_or(CALLS_MAX);
-        let most = if done.len() < items.len() { done.len() } else { 2 * self.calls_max };
+        let most = if done.len() < calls { done.len() } else { 2 * self.calls_max };
         self.calls_max = most.min(quick).clamp(1, CALLS_MAX);
         self.calls_min = (MOMENT.as_nanos() as u64 / nanos.max(1)).clamp(1, self.calls_max as u64) as usize;
         self.long = nanos > LONG.as_nanos() as u64;
-        let mut answers = Answers::with_capacity(done.len());
-        // In this order no call is drawn for which there is no answer.
-        for (done, mut item) in done.into_iter().zip(items.by_ref()) {
-            let taken = match &done.delivered {
-                None => 0,
-                // Of a call that failed nobody says what it had collected.
-                Some(delivered) if delivered.result.is_err() && matches!(item.request.work, Work::Collect(..)) => {
-                    usize::MAX
-                }
-                Some(delivered) => match delivered.output {
-                    Output::Slot(bytes) => bytes as usize,
-                    Output::Inline(_) => 0,
-                },
-            };
-            let lost = item.losses.take().map(|losses| *losses).unwrap_or_default();
-            let Request { work, binding, .. } = &item.request;
-            let mut called = unpack(work, &binding.limits, link.slot(slot), done, lost.groups);
-            if !lost.log.is_empty() {
-                called.log.splice(..0, lost.log);
+        let mut done = done.into_iter();
+        for runs in runs.chunk_by_mut(|one, next| Arc::ptr_eq(&one.caller, &next.caller)) {
+            let caller = runs[0].caller.clone();
+            let mut answers = Vec::with_capacity(done.len().min(runs.iter().map(|run| run.calls.len()).sum()));
+            for Run { calls, .. } in runs {
+                // No answer is drawn for which there is no call, and no call for which there is no answer.
+                let answered = done.by_ref().take(calls.len()).zip(calls);
+                answers.extend(answered.map(|(done, item)| answer(link, slot, &caller, item, done)));
             }
-            link.release(slot, taken);
-            answers.add(item, called);
+            if !answers.is_empty() {
+                caller.answer(answers);
+            }
         }
-        self.queue.put_back(items);
+        self.queue.put_back(runs.into_iter().filter(|run| run.calls.len() > 0));
         Ok(())
     }
 
     /// The call on its way with this id.
-    fn item(&self, id: u64) -> Option<&Item> {
-        self.sent.iter().find_map(|sent| sent.items.get(usize::try_from(id.checked_sub(sent.first)?).ok()?))
+    fn item(&self, id: u64) -> Option<(&Caller, &Item)> {
+        let of = |sent: &&Sent| (sent.first..sent.first + sent.calls as u64).contains(&id);
+        self.sent.iter().find(of).and_then(|sent| sent.items().nth((id - sent.first) as usize))
     }
 
     /// The call that a worker has at hand, by the one it says: the next where it has come to none of these yet.
@@ -279,31 +282,65 @@ impl Driver {
         let (said, group, _) = link.progress();
         let at_hand = self.at_hand(said);
         let how = link.kill();
-        let left = |(item, id): (Item, u64)| {
+        let left = |caller: &Caller, item, id| {
             if id != at_hand {
                 return Some(item);
             }
             // What a worker says is of a call that it has begun.
             let (group, logged) = if id == said { (group, link.journal()) } else { (None, Vec::new()) };
-            after_death(item, group, logged, end, &how)
+            after_death(caller, item, group, logged, end, &how)
         };
-        let all = self.sent.drain(..).flat_map(|sent| sent.items.into_iter().zip(sent.first..));
-        self.queue.put_back(all.filter_map(left).collect::<Vec<_>>().into_iter());
+        let mut runs = Vec::new();
+        for sent in self.sent.drain(..) {
+            let mut ids = sent.first..;
+            for Run { caller, calls } in sent.runs {
+                let calls = calls.zip(&mut ids).filter_map(|(item, id)| left(&caller, item, id)).collect();
+                runs.push(Run::new(caller, calls));
+            }
+        }
+        self.queue.put_back(runs.into_iter().filter(|run| run.calls.len() > 0));
     }
 
     async fn refuse_all(&mut self, why: &str) {
         let fault = Fault::new(Code::Host, why);
         while self.queue.has_some().await {
-            let refused = self.queue.take(usize::MAX, |_| true);
-            refused.into_iter().for_each(|item| item.answer(fault.clone().into()));
+            self.queue.take(usize::MAX, |_| true).into_iter().for_each(|run| run.refuse(&fault));
         }
     }
 }
 
+/// What came of a call, whose worker says that it is `done`.
+fn answer(link: &Link, slot: usize, caller: &Caller, item: Item, done: Done) -> Answer {
+    let Item { token, work, losses, .. } = item;
+    let taken = match &done.delivered {
+        None => 0,
+        // Of a call that failed nobody says what it had collected.
+        Some(delivered) if delivered.result.is_err() && matches!(work, Work::Collect(..)) => usize::MAX,
+        Some(delivered) => match delivered.output {
+            Output::Slot(bytes) => bytes as usize,
+            Output::Inline(_) => 0,
+        },
+    };
+    let (lost_groups, lost_log) = losses.map_or_else(Default::default, |lost| (lost.groups, lost.log));
+    let mut called = unpack(&work, &caller.binding.limits, link.slot(slot), done, lost_groups);
+    if !lost_log.is_empty() {
+        called.log.splice(..0, lost_log);
+    }
+    link.release(slot, taken);
+    caller.answer_of(token, called)
+}
+
 /// The item to run again, if it is: without the group that took the worker's
 /// life, or as it is while it has lives left.
-fn after_death(mut item: Item, group: Option<u32>, logged: Vec<LogLine>, end: &End, how: &str) -> Option<Item> {
-    let limits = item.request.binding.limits;
+fn after_death(
+    caller: &Caller,
+    mut item: Item,
+    group: Option<u32>,
+    logged: Vec<LogLine>,
+    end: &End,
+    how: &str,
+) -> Option<Item> {
+    let limits = caller.binding.limits;
     let losses = item.losses.get_or_insert_default();
     let fault = match end {
         End::Deadline => Fault::new(Code::TimeOut, format!("ran longer than {} ms (time_ms_max)", limits.time_ms_max)),
@@ -317,9 +354,9 @@ fn after_death(mut item: Item, group: Option<u32>, logged: Vec<LogLine>, end: &E
         }
     };
     losses.log(logged);
-    let Some(group) = group.filter(|group| item.request.work.leave_out(*group)) else {
+    let Some(group) = group.filter(|group| item.work.leave_out(*group)) else {
         let log = std::mem::take(&mut losses.log);
-        item.answer(Called { log, result: Err(fault) });
+        caller.answer(vec![caller.answer_of(item.token, Called { log, result: Err(fault) })]);
         return None;
     };
     losses.deaths = 0;
@@ -368,7 +405,7 @@ impl Watch {
 impl Item {
     /// Bytes of its input, where that goes into the message.
     fn inline_bytes(&self) -> Option<usize> {
-        match self.request.work.payload() {
+        match self.work.payload() {
             None => Some(0),
             Some(Payload::Inline { header, body }) => Some(header.len() + body.len()),
             Some(Payload::File { .. }) => None,

@@ -202,8 +202,67 @@ pub struct Answer {
     pub called: Called,
 }
 
-/// Where answers of calls that were [submitted](Pool::submit) go. One count for each of many calls, where a sender has two.
-pub type Answering = Arc<mpsc::UnboundedSender<Vec<Answer>>>;
+/// A function that is called, and where what comes of it goes: what many calls have in common.
+#[derive(Debug)]
+pub struct Caller {
+    binding: Arc<Binding>,
+    to: To,
+}
+
+#[derive(Debug)]
+enum To {
+    /// For one call. Taken by its answer.
+    One(Mutex<Option<oneshot::Sender<Called>>>),
+    Many(mpsc::UnboundedSender<Vec<Answer>>),
+}
+
+impl Caller {
+    /// Calls `binding`, and has the answers go to `answers`, several at a time.
+    pub fn new(binding: Arc<Binding>, answers: mpsc::UnboundedSender<Vec<Answer>>) -> Arc<Caller> {
+        Arc::new(Caller { binding, to: To::Many(answers) })
+    }
+
+    fn once(binding: Arc<Binding>, to: oneshot::Sender<Called>) -> Arc<Caller> {
+        Arc::new(Caller { binding, to: To::One(Mutex::new(Some(to))) })
+    }
+
+    fn answer_of(&self, token: u64, mut called: Called) -> Answer {
+        if called.result.is_err() {
+            called.result = called.result.map_err(|fault| fault.of(&self.binding.name));
+        }
+        Answer { token, called }
+    }
+
+    /// Whether no one waits for answers any more.
+    fn is_gone(&self) -> bool {
+        match &self.to {
+            To::One(to) => to.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|to| to.is_closed()),
+            To::Many(to) => to.is_closed(),
+        }
+    }
+
+    /// Whoever asked may have gone; then nobody wants the answers.
+    fn answer(&self, answers: Vec<Answer>) {
+        match &self.to {
+            To::One(to) => {
+                let to = to.lock().unwrap_or_else(PoisonError::into_inner).take();
+                _ = to.zip(answers.into_iter().next()).map(|(to, answer)| to.send(answer.called));
+            }
+            To::Many(to) => _ = to.send(answers),
+        }
+    }
+}
+
+/// A call to be [submitted](Pool::submit).
+#[derive(Debug)]
+pub struct Submission {
+    /// What its answer is known by.
+    pub token: u64,
+    /// The call's seed.
+    pub seed: u64,
+    /// What it does, and with what.
+    pub work: Work,
+}
 
 fn gone() -> Fault {
     Fault::new(Code::Host, "the workers are gone")
@@ -239,10 +298,19 @@ pub fn peak_memory_bytes(process: u32) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
+/// Calls of one caller, which wait one behind another: at least one, and one only of [`To::One`].
+#[derive(Debug)]
+struct Run {
+    caller: Arc<Caller>,
+    /// From which they are taken at the front.
+    calls: std::vec::IntoIter<Item>,
+}
+
 #[derive(Debug)]
 struct Item {
-    request: Request,
-    reply: Reply,
+    token: u64,
+    seed: u64,
+    work: Work,
     /// Most have none: a queue is the faster the smaller its items are.
     losses: Option<Box<Losses>>,
 }
@@ -257,66 +325,20 @@ struct Losses {
     log: Vec<LogLine>,
 }
 
-/// Who is told what came of a call.
-#[derive(Debug)]
-enum Reply {
-    One(oneshot::Sender<Called>),
-    Many(Answering, u64),
-}
-
-impl Item {
-    /// Whether no one waits for it any more.
-    fn is_unwanted(&self) -> bool {
-        match &self.reply {
-            Reply::One(to) => to.is_closed(),
-            Reply::Many(to, _) => to.is_closed(),
-        }
+impl Run {
+    fn new(caller: Arc<Caller>, calls: Vec<Item>) -> Run {
+        Run { caller, calls: calls.into_iter() }
     }
 
-    fn answer(self, called: Called) {
-        Answers::with_capacity(1).add(self, called);
-    }
-}
-
-/// Answers on their way: those for one that follow each other are sent together, when this is dropped at the latest.
-struct Answers {
-    to: Option<Answering>,
-    several: Vec<Answer>,
-}
-
-impl Answers {
-    fn with_capacity(answers: usize) -> Answers {
-        Answers { to: None, several: Vec::with_capacity(answers) }
+    /// Takes the first `calls` out.
+    fn split(&mut self, calls: usize) -> Run {
+        Run::new(self.caller.clone(), self.calls.by_ref().take(calls).collect())
     }
 
-    fn add(&mut self, item: Item, mut called: Called) {
-        if called.result.is_err() {
-            called.result = called.result.map_err(|fault| fault.of(&item.request.binding.name));
-        }
-        match item.reply {
-            // Whoever asked may have gone; then nobody wants the answer.
-            Reply::One(to) => _ = to.send(called),
-            Reply::Many(to, token) => {
-                if !self.to.as_ref().is_some_and(|last| Arc::ptr_eq(last, &to)) {
-                    self.send();
-                    self.to = Some(to);
-                }
-                self.several.push(Answer { token, called });
-            }
-        }
-    }
-
-    fn send(&mut self) {
-        if let Some(to) = self.to.take() {
-            // As above.
-            let _ = to.send(std::mem::take(&mut self.several));
-        }
-    }
-}
-
-impl Drop for Answers {
-    fn drop(&mut self) {
-        self.send();
+    /// Answers all alike.
+    fn refuse(self, fault: &Fault) {
+        let Run { caller, calls } = self;
+        caller.answer(calls.map(|item| caller.answer_of(item.token, fault.clone().into())).collect());
     }
 }
 
@@ -373,24 +395,25 @@ impl Pool {
 
     /// Runs a call. Cancelled when dropped: a call that waits is not begun.
     pub async fn call(&self, request: Request) -> Called {
-        let (reply, answer) = oneshot::channel();
-        match self.enqueue(vec![Item { request, reply: Reply::One(reply), losses: None }]) {
+        let (to, answer) = oneshot::channel();
+        let Request { binding, seed, work } = request;
+        match self.enqueue(Caller::once(binding, to), vec![Item { token: 0, seed, work, losses: None }]) {
             Ok(()) => answer.await.unwrap_or_else(|_| gone().into()),
             Err(fault) => fault.into(),
         }
     }
 
-    /// Has calls run whose answers go to `answers`, each with its token: for many calls, whose answers are wanted as
-    /// they come, several at a time. Cancelled when the other end of `answers` is dropped.
+    /// Has calls run whose answers are wanted as they come, several at a time. Cancelled when the other end of what the
+    /// caller has its answers go to is dropped.
     ///
     /// # Errors
     /// When there are no workers any more.
-    pub fn submit(&self, calls: impl IntoIterator<Item = (u64, Request)>, answers: &Answering) -> Result<(), Fault> {
-        let item = |(token, request)| Item { request, reply: Reply::Many(answers.clone(), token), losses: None };
-        self.enqueue(calls.into_iter().map(item).collect())
+    pub fn submit(&self, caller: &Arc<Caller>, calls: impl IntoIterator<Item = Submission>) -> Result<(), Fault> {
+        let item = |Submission { token, seed, work }| Item { token, seed, work, losses: None };
+        self.enqueue(caller.clone(), calls.into_iter().map(item).collect())
     }
 
-    fn enqueue(&self, items: Vec<Item>) -> Result<(), Fault> {
-        self.queue.push(items).map_err(|queue::Gone| gone())
+    fn enqueue(&self, caller: Arc<Caller>, calls: Vec<Item>) -> Result<(), Fault> {
+        self.queue.push(Run::new(caller, calls)).map_err(|queue::Gone| gone())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::Item;
+use super::{Item, Run};
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {
@@ -52,7 +52,7 @@ impl Drop for Seat {
         let mut state = self.lock();
         state.drivers -= 1;
         // Nobody will take them: whoever waits for them is told by their end.
-        let left = if state.drivers == 0 { std::mem::take(&mut state.items) } else { VecDeque::new() };
+        let left = if state.drivers == 0 { std::mem::take(&mut state.runs) } else { VecDeque::new() };
         drop(state);
         drop(left);
     }
@@ -60,8 +60,10 @@ impl Drop for Seat {
 
 #[derive(Debug, Default)]
 struct State {
-    items: VecDeque<Item>,
-    /// Drivers that wait for items and were not woken yet.
+    runs: VecDeque<Run>,
+    /// Calls in them.
+    calls: usize,
+    /// Drivers that wait for calls and were not woken yet.
     asleep: usize,
     /// All drivers.
     drivers: usize,
@@ -75,64 +77,72 @@ impl Queue {
         Seat { queue: self.clone(), left: false }
     }
 
-    /// Puts items behind the others, unless no driver is left.
-    pub(super) fn push(&self, items: Vec<Item>) -> Result<(), Gone> {
+    /// Puts calls behind the others, unless no driver is left.
+    pub(super) fn push(&self, run: Run) -> Result<(), Gone> {
         let mut state = self.lock();
         if state.drivers == 0 {
             return Err(Gone);
         }
-        let several = items.len();
-        state.items.extend(items);
-        self.wake(&mut state, several);
+        let several = run.calls.len();
+        if several > 0 {
+            state.runs.push_back(run);
+            self.added(&mut state, several);
+        }
         Ok(())
     }
 
-    /// Wakes as many of the drivers that sleep as items were put in.
-    fn wake(&self, state: &mut State, items: usize) {
-        for _ in 0..items.min(state.asleep) {
+    /// Counts the calls that were put in, and wakes as many of the drivers that sleep.
+    fn added(&self, state: &mut State, calls: usize) {
+        state.calls += calls;
+        for _ in 0..calls.min(state.asleep) {
             state.asleep -= 1;
             self.wake.notify_one();
         }
     }
 
-    /// Takes the first `most` items, up to one that `fits` refuses. Those that nobody waits for are dropped.
-    pub(super) fn take(&self, most: usize, mut fits: impl FnMut(&Item) -> bool) -> Vec<Item> {
-        loop {
-            let mut state = self.lock();
-            let mut unwanted = 0;
-            let mut stays = |item: &Item| {
-                let is_unwanted = item.is_unwanted();
-                unwanted += usize::from(is_unwanted);
-                !is_unwanted && !fits(item)
-            };
-            let end = state.items.iter().take(most).position(&mut stays).unwrap_or(most.min(state.items.len()));
-            let mut items: Vec<Item> = state.items.drain(..end).collect();
-            drop(state);
-            if unwanted > 0 {
-                items.retain(|item| !item.is_unwanted());
+    /// Takes the first `most` calls, up to one that `fits` refuses. Those that nobody waits for are dropped.
+    pub(super) fn take(&self, most: usize, mut fits: impl FnMut(&Item) -> bool) -> Vec<Run> {
+        let (mut taken, mut unwanted) = (Vec::new(), Vec::new());
+        let mut left = most;
+        let mut state = self.lock();
+        while let Some(first) = state.runs.front_mut().filter(|_| left > 0) {
+            let all = first.calls.len();
+            if first.caller.is_gone() {
+                unwanted.extend(state.runs.pop_front());
+                state.calls -= all;
+                continue;
             }
-            if end == 0 || !items.is_empty() {
-                return items;
+            let some = first.calls.as_slice().iter().take(left).position(|item| !fits(item)).unwrap_or(all.min(left));
+            if some < all {
+                taken.extend((some > 0).then(|| first.split(some)));
+                state.calls -= some;
+                break;
             }
+            taken.extend(state.runs.pop_front());
+            state.calls -= all;
+            left -= all;
+        }
+        drop(state);
+        taken
+    }
+
+    /// Puts calls before the others that were taken and not begun.
+    pub(super) fn put_back(&self, runs: impl DoubleEndedIterator<Item = Run>) {
+        let mut state = self.lock();
+        for run in runs.rev() {
+            let several = run.calls.len();
+            state.runs.push_front(run);
+            self.added(&mut state, several);
         }
     }
 
-    /// Puts items before the others that were taken and not begun.
-    pub(super) fn put_back(&self, items: impl DoubleEndedIterator<Item = Item>) {
-        let mut state = self.lock();
-        let before = state.items.len();
-        items.rev().for_each(|item| state.items.push_front(item));
-        let several = state.items.len() - before;
-        self.wake(&mut state, several);
-    }
-
-    /// Waits until there is an item, which another may take before. Says whether there can be one.
+    /// Waits until there is a call, which another may take before. Says whether there can be one.
     pub(super) async fn has_some(&self) -> bool {
         loop {
             let mut woken = std::pin::pin!(self.wake.notified());
             {
                 let mut state = self.lock();
-                if !state.items.is_empty() {
+                if !state.runs.is_empty() {
                     return true;
                 }
                 if state.closed {
@@ -146,12 +156,12 @@ impl Queue {
         }
     }
 
-    /// How many wait.
+    /// How many calls wait.
     pub(super) fn len(&self) -> usize {
-        self.lock().items.len()
+        self.lock().calls
     }
 
-    /// There will be no more items.
+    /// There will be no more calls.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
