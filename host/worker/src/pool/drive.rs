@@ -165,6 +165,12 @@ impl Driver {
         share.clamp(self.calls_min, if self.long { 1 } else { 2 * self.calls_max })
     }
 
+    /// How many calls go into the next message; none while the worker has enough.
+    fn room(&self) -> usize {
+        let on_their_way = self.sent.iter().map(|sent| sent.calls).sum();
+        room(self.depth(), self.calls_min, self.sent.len(), on_their_way)
+    }
+
     /// Fills, unless the worker has stopped reading: nothing has moved for as long as any call may take.
     async fn fill_in_time(&mut self, link: &mut Link) -> Result<(), End> {
         let limit = Duration::from_millis(self.options.limits.time_ms_max);
@@ -181,15 +187,7 @@ impl Driver {
 
     async fn fill(&mut self, link: &mut Link) -> Result<(), End> {
         loop {
-            let depth = self.depth();
-            let on_their_way = self.sent.iter().map(|sent| sent.calls).sum::<usize>();
-            let whole = depth.div_ceil(2).max(self.calls_min);
-            let most = match depth.saturating_sub(on_their_way) {
-                0 => 0,
-                // It has more than a message: what little it lacks goes with the next.
-                few if few < whole && on_their_way > whole => 0,
-                more => more.clamp(self.calls_min, whole),
-            };
+            let most = self.room();
             let slot = (0..SLOTS).find(|slot| self.sent.iter().all(|sent| sent.slot != *slot));
             let Some(slot) = slot.filter(|_| most > 0) else { return Ok(()) };
             let runs = self.pick(most);
@@ -306,6 +304,21 @@ impl Driver {
         while self.queue.has_some().await {
             self.queue.take(usize::MAX, |_| true).into_iter().for_each(|run| run.refuse(&fault));
         }
+    }
+}
+
+/// How many calls go into the next message of a worker that has `messages` with calls `on_their_way`, of which there may
+/// be `depth`; none while it has enough.
+fn room(depth: usize, calls_min: usize, messages: usize, on_their_way: usize) -> usize {
+    let whole = depth.div_ceil(2).max(calls_min);
+    match (messages, depth.saturating_sub(on_their_way)) {
+        (0, _) => whole,
+        // It is to have the next when it is through with this one, which may be larger than what waits would make it.
+        (1, _) if depth >= 2 * calls_min => whole,
+        (_, 0) => 0,
+        // It has more than a message: what little it lacks goes with the next.
+        (_, few) if few < whole && on_their_way > whole => 0,
+        (_, more) => more.clamp(calls_min, whole),
     }
 }
 
@@ -463,6 +476,31 @@ mod tests {
         }
         std::thread::sleep(2 * moment);
         assert!(honest.is_over(19, 30, moment));
+    }
+
+    #[test]
+    fn a_worker_has_a_message_at_hand_and_the_next() {
+        for (depth, calls_min, messages, on_their_way, expected) in [
+            (2048, 15, 0, 0, 1024),
+            (2048, 15, 1, 1024, 1024),
+            (2048, 15, 2, 2048, 0),
+            (2048, 15, 2, 1100, 0),
+            (2048, 15, 2, 1000, 1024),
+            // Less waits than did: the message at hand is larger than the next.
+            (400, 15, 1, 1024, 200),
+            (400, 15, 2, 1224, 0),
+            // So little that another worker should have it.
+            (15, 15, 1, 15, 0),
+            (15, 15, 0, 0, 15),
+            (1, 1, 1, 5, 0),
+            // Slow ones, or with a file each.
+            (2, 1, 1, 1, 1),
+            (2, 1, 2, 2, 0),
+            (8, 1, 3, 3, 4),
+        ] {
+            let room = room(depth, calls_min, messages, on_their_way);
+            assert_eq!(room, expected, "{depth} {calls_min} {messages} {on_their_way}");
+        }
     }
 
     #[test]
