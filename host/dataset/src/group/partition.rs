@@ -40,7 +40,9 @@ impl Partitions {
     pub(super) fn new(shared: Arc<Shared>, mut blocks: Vec<Block>) -> Self {
         let per_file = shared.grouping.per_file;
         blocks.sort_by_key(|b| (if per_file { b.file } else { 0 }, b.sequence, b.number));
-        let mut slots: Vec<Vec<Part>> = (0..SLOTS).map(|_| Vec::new()).collect();
+        let mut parts = vec![0; SLOTS];
+        blocks.iter().flat_map(|block| &block.slices).for_each(|slice| parts[usize::from(slice.slot)] += 1);
+        let mut slots: Vec<Vec<Part>> = parts.into_iter().map(Vec::with_capacity).collect();
         for block in blocks {
             let file = if per_file { block.file } else { 0 };
             for slice in block.slices {
