@@ -22,7 +22,8 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::TryStreamExt as _;
 use sandbar_batch::{Header, decode_schema, encode, read};
 use sandbar_dataset::{
-    DatasetError, Grouper, Grouping, Heap, MemoryBudget, Scan, ScanOptions, Source, UnitShape, describe_key,
+    DatasetError, Grouper, Grouping, Heap, MemoryBudget, RowGroupReader, Scan, ScanOptions, Source, UnitShape,
+    describe_key,
 };
 use sandbar_node::Job;
 use tokio::runtime::{Builder, Runtime};
@@ -195,10 +196,11 @@ fn job(bytes: &[u8]) -> bool {
     true
 }
 
-/// An input file: its format as a byte, and the file. It is read whole, and again in small ranges.
+/// An input file: its format as a byte, and the file. It is read whole, again in small ranges, and again with its row
+/// groups read as workers read them.
 ///
 /// # Panics
-/// When both can be read and have other rows.
+/// When it can be read in two ways and has other rows.
 fn file(bytes: &[u8]) -> bool {
     const EXTENSIONS: [&str; 6] = ["parquet", "csv", "tsv", "jsonl", "arrow", "feather"];
     static RUNTIME: LazyLock<Runtime> =
@@ -208,24 +210,41 @@ fn file(bytes: &[u8]) -> bool {
     let mut file = tempfile::Builder::new().suffix(&format!(".{extension}")).tempfile().expect("a file can be made");
     file.write_all(contents).expect("a file can be written");
     let path = file.path().to_str().expect("temporary files have plain names").to_owned();
-    let all = |morsel_bytes| {
+    let all = |morsel_bytes, stored| {
         let source = Source { paths: vec![path.clone()], ..Source::default() };
-        RUNTIME.block_on(rows(source, ScanOptions { morsel_bytes, batch_rows: 64 }))
+        RUNTIME.block_on(rows(source, ScanOptions { morsel_bytes, batch_rows: 64 }, stored))
     };
-    let (Ok(whole), Ok(ranges)) = (all(1 << 20), all(64)) else { return false };
+    let ways = [(1 << 20, false), (64, false), (64, true)].map(|(bytes, stored)| all(bytes, stored));
+    let [Ok(whole), Ok(ranges), stored] = ways else { return false };
     assert_eq!(whole, ranges, "in one range and in many");
+    if let Ok(stored) = stored {
+        assert_eq!(whole, stored, "in row groups");
+    }
     true
 }
 
 /// The rows of all files, each as text.
-async fn rows(source: Source, options: ScanOptions) -> Result<Vec<String>, DatasetError> {
+async fn rows(source: Source, options: ScanOptions, stored: bool) -> Result<Vec<String>, DatasetError> {
+    let batch_rows = options.batch_rows;
     let scan = Scan::open(source, options).await?;
     let mut rows = Vec::new();
+    let mut add = |batch: RecordBatch| {
+        check(&batch);
+        rows.extend((0..batch.num_rows()).map(|row| format!("{:?}", batch.slice(row, 1).columns())));
+    };
     for morsel in 0..scan.morsels().len() {
-        let mut batches = scan.read(morsel)?;
-        while let Some(batch) = batches.try_next().await? {
-            check(&batch);
-            rows.extend((0..batch.num_rows()).map(|row| format!("{:?}", batch.slice(row, 1).columns())));
+        let groups = if stored { scan.row_groups(morsel).await } else { None };
+        let Some(groups) = groups else {
+            let mut batches = scan.read(morsel)?;
+            while let Some(batch) = batches.try_next().await? {
+                add(batch);
+            }
+            continue;
+        };
+        for group in groups {
+            for batch in RowGroupReader::new(group.file().clone(), group.description(), batch_rows)? {
+                add(batch?);
+            }
         }
     }
     Ok(rows)

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -22,6 +23,10 @@ pub(super) struct Local(LocalFileSystem);
 impl Local {
     pub(super) fn new() -> Local {
         Local(LocalFileSystem::new())
+    }
+
+    pub(super) fn path_of(&self, location: &Path) -> Option<PathBuf> {
+        self.0.path_to_filesystem(location).ok()
     }
 }
 

@@ -14,6 +14,7 @@ mod local;
 mod plan;
 mod schema;
 mod store;
+mod stored;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,8 @@ use stream::Origin;
 use crate::DatasetError;
 use format::Format;
 pub(crate) use schema::plain as plain_type;
+use stored::Elsewhere;
+pub use stored::{RowGroup, RowGroupReader};
 pub use stream::BatchStream;
 
 /// Files whose schema is read at the same time.
@@ -108,6 +111,8 @@ pub struct Scan {
     stores: Stores,
     context: Arc<TaskContext>,
     batch_rows: usize,
+    /// What others can read of row groups, where they can.
+    elsewhere: Option<Elsewhere>,
 }
 
 impl Scan {
@@ -140,6 +145,7 @@ impl Scan {
             stores,
             context: session.task_ctx(),
             batch_rows: options.batch_rows.max(1),
+            elsewhere: wanted.elsewhere(),
         };
         scan.plan(&state, &wanted, &inspected, &options).await?;
         Ok(scan)
@@ -263,6 +269,11 @@ impl Wanted {
             }
         }
         Ok(Wanted { output, used, filter, filter_text: source.filter.clone().unwrap_or_default() })
+    }
+
+    fn elsewhere(&self) -> Option<Elsewhere> {
+        let filter = self.filter.as_ref().map(|filter| &filter.expr);
+        Elsewhere::new(Schema::new(self.used.clone()), self.output.len(), filter)
     }
 
     fn explain(&self, error: &datafusion::error::DataFusionError) -> DatasetError {

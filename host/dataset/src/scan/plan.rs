@@ -37,7 +37,7 @@ const FILTER_BYTES_MAX: usize = 4096;
 
 /// A filter that was parsed.
 pub(super) struct Filter {
-    expr: Expr,
+    pub(super) expr: Expr,
     /// The columns it reads.
     pub(super) columns: HashSet<String>,
 }

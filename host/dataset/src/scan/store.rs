@@ -11,6 +11,7 @@ use object_store::http::HttpBuilder;
 use object_store::{ClientOptions, ObjectStore};
 use url::Url;
 
+use super::files::File;
 use super::local::Local;
 use super::stream::reason_of;
 use crate::DatasetError;
@@ -39,19 +40,26 @@ struct Store {
 /// the environment, under the names that the clouds' own tools use.
 pub(super) struct Stores {
     all: Vec<Store>,
+    /// The first of them.
+    files: Arc<Local>,
     by_prefix: HashMap<String, usize>,
 }
 
 impl Stores {
     pub(super) fn new() -> Self {
-        let local: Arc<dyn ObjectStore> = Arc::new(Local::new());
-        let local = Store { prefix: "file:///".to_owned(), client: local, lists: true };
-        Stores { all: vec![local], by_prefix: HashMap::new() }
+        let files = Arc::new(Local::new());
+        let local = Store { prefix: "file:///".to_owned(), client: files.clone(), lists: true };
+        Stores { all: vec![local], files, by_prefix: HashMap::new() }
     }
 
     /// The store of this machine's files.
     pub(super) fn local(&self) -> usize {
         0
+    }
+
+    /// Where a file of this machine is.
+    pub(super) fn path_of(&self, file: &File) -> Option<PathBuf> {
+        (file.store == self.local()).then(|| self.files.path_of(&file.meta.location)).flatten()
     }
 
     pub(super) fn client(&self, store: usize) -> &Arc<dyn ObjectStore> {

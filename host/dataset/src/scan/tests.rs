@@ -100,6 +100,32 @@ fn read_with(source: &Source, options: ScanOptions) -> Result<RecordBatch, Datas
     })
 }
 
+/// The same, with the row groups that can be read elsewhere read there; the second number says how many.
+fn read_stored(source: &Source, options: ScanOptions) -> Result<(RecordBatch, usize), DatasetError> {
+    block_on(async {
+        let batch_rows = options.batch_rows;
+        let scan = Scan::open(source.clone(), options).await?;
+        let (mut all, mut elsewhere) = (Vec::new(), 0);
+        for morsel in 0..scan.morsels().len() {
+            let Some(groups) = scan.row_groups(morsel).await else {
+                all.append(&mut scan.read(morsel)?.try_collect().await?);
+                continue;
+            };
+            for group in groups {
+                let reader = RowGroupReader::new(group.file().clone(), group.description(), batch_rows)?;
+                let batches = reader.collect::<Result<Vec<_>, _>>()?;
+                assert!(batches.iter().all(|batch| (1..=batch_rows).contains(&batch.num_rows())));
+                let rows = batches.iter().map(RecordBatch::num_rows).sum::<usize>() as u64;
+                assert!(rows <= group.rows() && (source.filter.is_some() || rows == group.rows()));
+                let named = |batch: RecordBatch| batch.with_schema(scan.schema().clone()).expect("columns of the scan");
+                all.extend(batches.into_iter().map(named));
+                elsewhere += 1;
+            }
+        }
+        Ok((concat_batches(scan.schema(), &all).expect("batches of one schema"), elsewhere))
+    })
+}
+
 /// Reads in several ways, all of which must give the same rows.
 fn read(source: &Source) -> Result<RecordBatch, DatasetError> {
     let rows = read_with(source, ScanOptions::default())?;
@@ -112,6 +138,8 @@ fn read(source: &Source) -> Result<RecordBatch, DatasetError> {
         let options = ScanOptions { batch_rows, morsel_bytes };
         let again = read_with(source, options.clone()).unwrap_or_else(|e| panic!("{options:?}: {e}"));
         assert!(again == rows, "{options:?} reads other rows");
+        let (again, _) = read_stored(source, options.clone()).unwrap_or_else(|e| panic!("{options:?}: {e}"));
+        assert!(again == rows, "{options:?} reads other rows in row groups");
     }
     Ok(rows)
 }
@@ -408,6 +436,56 @@ fn only_the_columns_that_are_used_are_read() {
         scan.counted("bytes_scanned")
     };
     assert!(bytes(columns(&["b"])) * 10 < bytes(None));
+}
+
+#[test]
+fn row_groups_are_read_elsewhere_where_they_need_only_be_decoded() {
+    let folder = Folder::new();
+    let rows = sample(10_000);
+    let plain = folder.parquet("plain.parquet", &rows, 1_500);
+    let long =
+        |rows: i64| RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from_iter_values(0..rows)) as ArrayRef)]);
+    let long = |name, rows, group_rows| folder.parquet(name, &long(rows).expect("a batch"), group_rows);
+    let (most, too_many) = (long("most.parquet", 1 << 20, 1 << 20), long("more.parquet", (1 << 20) + 1, 1 << 21));
+    let narrow = RecordBatch::try_from_iter([("n", Arc::new(Int32Array::from(vec![1; 100])) as ArrayRef)]);
+    let narrow = folder.parquet("narrow.parquet", &narrow.expect("a batch"), 100);
+    let fields = vec![Arc::new(arrow_schema::Field::new("n", DataType::Int64, true))];
+    let within = arrow_array::StructArray::new(fields.into(), vec![rows.column(0).clone()], None);
+    let nested = [("n", rows.column(0).clone()), ("o", Arc::new(within) as ArrayRef)];
+    let nested = folder.parquet("nested.parquet", &RecordBatch::try_from_iter(nested).expect("a batch"), 5_000);
+    let wide = [("s", arrow_cast::cast(rows.column(2), &DataType::LargeUtf8).expect("text"))];
+    let wide = folder.parquet("wide.parquet", &RecordBatch::try_from_iter(wide).expect("a batch"), 5_000);
+    let csv = folder.write("a.csv", separated(&rows, ","));
+    let with = |paths: &[&String], names: &[&str], filter: Option<&str>| Source {
+        paths: paths.iter().map(|path| (*path).clone()).collect(),
+        columns: if names.is_empty() { None } else { columns(names) },
+        filter: filter.map(str::to_owned),
+    };
+    for (what, source, expected) in [
+        ("all columns", with(&[&plain], &[], None), 7),
+        ("some, in another order", with(&[&plain], &["b", "x", "n"], None), 7),
+        ("rows left out", with(&[&plain], &[], Some("n > 5 AND 9000 >= n AND n <> 77")), 7),
+        ("by a float", with(&[&plain], &["n"], Some("x < 400.5")), 7),
+        ("by a column that is not read", with(&[&plain], &["n"], Some("s IS NOT NULL AND x IS NULL")), 7),
+        ("all of them", with(&[&plain], &["n"], Some("n < 0")), 7),
+        ("by a number of another kind", with(&[&plain], &[], Some("n > 5.5")), 0),
+        ("by a number that the type does not hold", with(&[&narrow], &[], Some("n > 3000000000")), 0),
+        ("by two columns", with(&[&plain], &[], Some("n > x")), 0),
+        ("by text", with(&[&plain], &[], Some("s = 's5'")), 0),
+        ("by one condition or another", with(&[&plain], &[], Some("n > 5 OR x > 6.0")), 0),
+        ("text", with(&[&csv], &[], None), 0),
+        ("a file of them is text", with(&[&plain, &csv], &["n"], None), 7),
+        ("a type that is widened in one file", with(&[&plain, &narrow], &["n"], None), 7),
+        ("a struct that is not read", with(&[&nested], &["n"], None), 2),
+        ("a struct that is read", with(&[&nested], &["n", "o"], None), 0),
+        ("a type that only Arrow knows", with(&[&wide], &[], None), 0),
+        ("as many rows as can be", with(&[&most], &[], None), 1),
+        ("more rows", with(&[&too_many], &[], None), 0),
+    ] {
+        let (read, elsewhere) = read_stored(&source, ScanOptions::default()).expect("rows");
+        assert!(read == read_with(&source, ScanOptions::default()).expect("rows"), "{what}");
+        assert_eq!(elsewhere, expected, "{what}");
+    }
 }
 
 #[test]

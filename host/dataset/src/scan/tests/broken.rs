@@ -52,9 +52,10 @@ fn no_damage_to_a_file_makes_the_reader_panic() {
                 let at = random.below(bytes.len() as u32) as usize;
                 bytes[at] ^= 1 << random.below(8);
             }
-            let path = folder.write(name, bytes);
+            let source = source([folder.write(name, bytes)]);
             // Damage in a value is still a value; all else is an error.
-            let _ = read_with(&source([path]), ScanOptions::default());
+            let _ = read_with(&source, ScanOptions::default());
+            let _ = read_stored(&source, ScanOptions::default());
         }
     }
 }

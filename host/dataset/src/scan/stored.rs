@@ -1,0 +1,488 @@
+//! Row groups of Parquet files, to be decoded by someone else.
+//!
+//! [`Scan::row_groups`] says which there are, with a footer of their own: that of a file that has one row group, and the
+//! columns that are read. [`RowGroupReader`] decodes one, with no more than its file and that footer: so files, which
+//! may be damaged or made to do harm, can be decoded where that does none, and next to whom their rows are for.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use arrow_array::{Array as _, ArrayRef, BooleanArray, Datum, Float64Array, Int64Array, RecordBatch, Scalar};
+use arrow_buffer::BooleanBuffer;
+use arrow_schema::{ArrowError, DataType, Schema};
+use bytes::Bytes;
+use datafusion::common::ScalarValue;
+use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::arrow::parquet_to_arrow_schema;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{
+    ColumnChunkMetaData, FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter,
+    RowGroupMetaData,
+};
+use parquet::file::reader::{ChunkReader, Length};
+use parquet::schema::types::{SchemaDescriptor, Type};
+use rustix::buffer::spare_capacity;
+use rustix::io::{Errno, pread};
+use serde::{Deserialize, Serialize};
+
+use super::format::Format;
+use super::stream::{reason_of, reason_of_panic};
+use super::{Morsel, Scan};
+use crate::DatasetError;
+
+/// A row group of more rows is left to [`Scan::read`].
+const ROWS_MAX: u64 = 1 << 20;
+/// One whose description takes more bytes as well.
+const DESCRIPTION_BYTES_MAX: usize = 32 << 10;
+/// What a footer ends with, behind the metadata: its length, and a magic number.
+const TAIL_BYTES: usize = 8;
+/// A page's header is mostly shorter.
+const HEADER_BYTES: usize = 256;
+
+/// A row group of a Parquet file.
+#[derive(Debug)]
+pub struct RowGroup {
+    file: Arc<File>,
+    rows: u64,
+    description: Vec<u8>,
+}
+
+impl RowGroup {
+    /// Its file.
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// Its rows, as its file says, those included that are left out.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// What a [`RowGroupReader`] has to know of it.
+    pub fn description(&self) -> &[u8] {
+        &self.description
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Description {
+    /// Metadata of a file with this row group alone, and the columns that are read.
+    #[serde(with = "serde_bytes")]
+    metadata: Vec<u8>,
+    /// Bytes of the file.
+    size: u64,
+    /// How many of the columns come out. The others are there for the conditions.
+    columns: usize,
+    /// Rows for which one is not true are left out.
+    conditions: Vec<Condition>,
+}
+
+/// What is to be true of a row: of a column, by its number.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Condition {
+    IsNull(usize),
+    IsNotNull(usize),
+    Compare(usize, Comparison, Number),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+/// A number of the column's kind.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+enum Number {
+    Whole(i64),
+    Float(f64),
+}
+
+/// What is read of a row group by whoever decodes it: if that is all there is to do.
+pub(super) struct Elsewhere {
+    /// The columns: those that come out, and behind them those that are there for the conditions.
+    used: Schema,
+    columns: usize,
+    conditions: Vec<Condition>,
+}
+
+impl Elsewhere {
+    /// None if the filter has other parts than conditions on one column each.
+    pub(super) fn new(used: Schema, columns: usize, filter: Option<&Expr>) -> Option<Elsewhere> {
+        let parts = filter.map_or_else(Vec::new, split_conjunction);
+        let conditions = parts.into_iter().map(|part| Condition::new(part, &used)).collect::<Option<_>>()?;
+        Some(Elsewhere { used, columns, conditions })
+    }
+}
+
+impl Condition {
+    fn new(part: &Expr, used: &Schema) -> Option<Condition> {
+        let column = |expr: &Expr| match expr {
+            Expr::Column(column) => used.index_of(&column.name).ok(),
+            _ => None,
+        };
+        match part {
+            Expr::IsNull(of) => Some(Condition::IsNull(column(of)?)),
+            Expr::IsNotNull(of) => Some(Condition::IsNotNull(column(of)?)),
+            Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+                let (of, comparison, literal) = match (column(left), column(right)) {
+                    (Some(of), None) => (of, Comparison::new(*op)?, right),
+                    (None, Some(of)) => (of, Comparison::new(op.swap()?)?, left),
+                    _ => return None,
+                };
+                let Expr::Literal(literal, _) = &**literal else { return None };
+                Some(Condition::Compare(of, comparison, Number::new(literal, used.field(of).data_type())?))
+            }
+            _ => None,
+        }
+    }
+
+    fn column(&self) -> usize {
+        match self {
+            Condition::IsNull(of) | Condition::IsNotNull(of) | Condition::Compare(of, ..) => *of,
+        }
+    }
+
+    /// The rows of its column for which it is true.
+    fn of(&self, column: &ArrayRef) -> Result<BooleanBuffer, ArrowError> {
+        let valid = || column.logical_nulls();
+        let all =
+            |value| if value { BooleanBuffer::new_set(column.len()) } else { BooleanBuffer::new_unset(column.len()) };
+        match self {
+            Condition::IsNull(_) => Ok(valid().map_or_else(|| all(false), |valid| !valid.inner())),
+            Condition::IsNotNull(_) => Ok(valid().map_or_else(|| all(true), |valid| valid.into_inner())),
+            Condition::Compare(_, comparison, number) => {
+                let number = number.of(column.data_type())?;
+                let (values, nulls) = comparison.of(column, &number)?.into_parts();
+                Ok(nulls.map_or(values.clone(), |valid| &values & valid.inner()))
+            }
+        }
+    }
+}
+
+impl Comparison {
+    fn new(operator: Operator) -> Option<Comparison> {
+        match operator {
+            Operator::Eq => Some(Comparison::Equal),
+            Operator::NotEq => Some(Comparison::NotEqual),
+            Operator::Lt => Some(Comparison::Less),
+            Operator::LtEq => Some(Comparison::LessOrEqual),
+            Operator::Gt => Some(Comparison::Greater),
+            Operator::GtEq => Some(Comparison::GreaterOrEqual),
+            _ => None,
+        }
+    }
+
+    fn of(self, column: &dyn Datum, number: &dyn Datum) -> Result<BooleanArray, ArrowError> {
+        use arrow_ord::cmp::{eq, gt, gt_eq, lt, lt_eq, neq};
+        match self {
+            Comparison::Equal => eq(column, number),
+            Comparison::NotEqual => neq(column, number),
+            Comparison::Less => lt(column, number),
+            Comparison::LessOrEqual => lt_eq(column, number),
+            Comparison::Greater => gt(column, number),
+            Comparison::GreaterOrEqual => gt_eq(column, number),
+        }
+    }
+}
+
+impl Number {
+    /// A literal that is compared with a column of this type, if both are whole numbers or both floats, and the type
+    /// holds it.
+    fn new(literal: &ScalarValue, data_type: &DataType) -> Option<Number> {
+        let number = match literal.cast_to(&DataType::Int64) {
+            Ok(ScalarValue::Int64(Some(whole))) if literal.data_type().is_integer() && data_type.is_integer() => {
+                Number::Whole(whole)
+            }
+            _ => match literal {
+                ScalarValue::Float64(Some(float)) if data_type.is_floating() => Number::Float(*float),
+                _ => return None,
+            },
+        };
+        let same = number.of(data_type).and_then(|there| {
+            let (there, _) = there.get();
+            let back = arrow_cast::cast(there, &literal.data_type())?;
+            Ok(ScalarValue::try_from_array(&back, 0).is_ok_and(|back| back == *literal))
+        });
+        same.is_ok_and(|same| same).then_some(number)
+    }
+
+    /// It as a value of this type.
+    fn of(self, data_type: &DataType) -> Result<Scalar<ArrayRef>, ArrowError> {
+        let number: ArrayRef = match self {
+            Number::Whole(whole) => Arc::new(Int64Array::from(vec![whole])),
+            Number::Float(float) => Arc::new(Float64Array::from(vec![float])),
+        };
+        let options = arrow_cast::CastOptions { safe: false, ..Default::default() };
+        Ok(Scalar::new(arrow_cast::cast_with_options(&number, data_type, &options)?))
+    }
+}
+
+/// The columns that are read of a file.
+struct Kept {
+    /// Where they are among the columns of the file.
+    leaves: Vec<usize>,
+    schema: Arc<SchemaDescriptor>,
+    version: i32,
+}
+
+impl Kept {
+    /// Those of `wanted`, in that order, if each is one column of just that type.
+    fn of(metadata: &FileMetaData, wanted: &Schema) -> Option<Kept> {
+        let all = metadata.schema_descr();
+        let leaf = |name: &str| (0..all.num_columns()).find(|leaf| all.column(*leaf).path().parts() == [name]);
+        let leaves = wanted.fields().iter().map(|field| leaf(field.name())).collect::<Option<Vec<_>>>()?;
+        let fields = leaves.iter().map(|leaf| all.column(*leaf).self_type_ptr()).collect();
+        let root = Type::group_type_builder(all.root_schema().name()).with_fields(fields).build().ok()?;
+        let schema = Arc::new(SchemaDescriptor::new(Arc::new(root)));
+        let read = parquet_to_arrow_schema(&schema, None).ok()?;
+        let fits = |(read, wanted): (&arrow_schema::FieldRef, &arrow_schema::FieldRef)| {
+            read.data_type() == wanted.data_type() && (wanted.is_nullable() || !read.is_nullable())
+        };
+        let fit = read.fields().len() == wanted.fields().len() && read.fields().iter().zip(wanted.fields()).all(fits);
+        fit.then(|| Kept { leaves, schema, version: metadata.version() })
+    }
+
+    /// The metadata of a file that has but these columns of a row group, where they lie in a file of `size` bytes.
+    fn metadata(&self, group: &RowGroupMetaData, size: u64) -> Option<Vec<u8>> {
+        let column = |(leaf, descriptor): (&usize, &_)| {
+            let stored = group.columns().get(*leaf).filter(|stored| stored.file_path().is_none())?;
+            range(stored).filter(|range| range.end <= size)?;
+            let column = ColumnChunkMetaData::builder(Arc::clone(descriptor))
+                .set_encodings_mask(*stored.encodings_mask())
+                .set_compression_codec(stored.compression_codec())
+                .set_num_values(stored.num_values())
+                .set_total_compressed_size(stored.compressed_size())
+                .set_total_uncompressed_size(stored.uncompressed_size())
+                .set_dictionary_page_offset(stored.dictionary_page_offset())
+                .set_data_page_offset(stored.data_page_offset());
+            column.build().ok()
+        };
+        let columns = self.leaves.iter().zip(self.schema.columns()).map(column).collect::<Option<Vec<_>>>()?;
+        let only = RowGroupMetaData::builder(Arc::clone(&self.schema))
+            .set_num_rows(group.num_rows())
+            .set_total_byte_size(group.total_byte_size())
+            .set_column_metadata(columns);
+        let file = FileMetaData::new(self.version, group.num_rows(), None, None, Arc::clone(&self.schema), None);
+        let mut footer = Vec::new();
+        ParquetMetaDataWriter::new(&mut footer, &ParquetMetaData::new(file, vec![only.build().ok()?])).finish().ok()?;
+        footer.truncate(footer.len().checked_sub(TAIL_BYTES)?);
+        Some(footer)
+    }
+}
+
+/// Where a column chunk lies in its file.
+fn range(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
+    let data = u64::try_from(column.data_page_offset()).ok()?;
+    let start = column.dictionary_page_offset().map_or(Some(data), |at| u64::try_from(at).ok())?;
+    let end = start.checked_add(u64::try_from(column.compressed_size()).ok()?)?;
+    (start..=end).contains(&data).then_some(start..end)
+}
+
+impl Scan {
+    /// The row groups of a morsel, each to be decoded by a [`RowGroupReader`]: into batches of the columns of this
+    /// scan's schema. None where there is more to do than to decode them and to leave rows out by simple conditions,
+    /// where the file is not on this machine, or where one of them is large or damaged: what [`Scan::read`] makes of it
+    /// then tells.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such morsel.
+    pub async fn row_groups(&self, morsel: usize) -> Option<Vec<RowGroup>> {
+        let Morsel { file, first_byte, end_byte, plan, .. } = self.morsels[morsel];
+        let elsewhere = self.elsewhere.as_ref().filter(|_| self.widened[file].is_empty())?;
+        let (_, format) = &self.plans[plan];
+        let (file, size) = (&self.files[file], self.files[file].meta.size);
+        let path = self.stores.path_of(file).filter(|_| *format == Format::Parquet)?;
+        let metadata = DFParquetMetadata::new(self.stores.client(file.store).as_ref(), &file.meta)
+            .with_file_metadata_cache(Some(self.context.runtime_env().cache_manager.get_file_metadata_cache()))
+            .with_page_index_policy(Some(PageIndexPolicy::Skip));
+        let metadata = metadata.fetch_metadata().await.ok()?;
+        let kept = Kept::of(metadata.file_metadata(), &elsewhere.used)?;
+        let file = Arc::new(File::open(path).ok()?);
+        let mut groups = Vec::new();
+        for group in metadata.row_groups() {
+            // The engine's rule: a row group is where its first page is.
+            let first = range(group.columns().first()?)?.start;
+            let rows = u64::try_from(group.num_rows()).ok().filter(|rows| *rows <= ROWS_MAX)?;
+            if !(first_byte..end_byte).contains(&first) || rows == 0 {
+                continue;
+            }
+            let description = postcard::to_stdvec(&Description {
+                metadata: kept.metadata(group, size)?,
+                size,
+                columns: elsewhere.columns,
+                conditions: elsewhere.conditions.clone(),
+            });
+            let description = description.ok().filter(|bytes| bytes.len() <= DESCRIPTION_BYTES_MAX)?;
+            groups.push(RowGroup { file: Arc::clone(&file), rows, description });
+        }
+        Some(groups)
+    }
+}
+
+/// Decodes a [`RowGroup`]. Both its description and its file may be any bytes; it needs no more of the system than to
+/// read the file at some offset.
+pub struct RowGroupReader {
+    reader: ParquetRecordBatchReader,
+    columns: Vec<usize>,
+    conditions: Vec<Condition>,
+    /// Rows that are to come.
+    left: usize,
+}
+
+impl RowGroupReader {
+    /// Reads batches of `batch_rows` rows or fewer.
+    ///
+    /// # Errors
+    /// When the description is none.
+    pub fn new(file: Arc<File>, description: &[u8], batch_rows: usize) -> Result<RowGroupReader, DatasetError> {
+        let described = postcard::from_bytes(description).map_err(|e| damaged(e.to_string()))?;
+        let Description { metadata, size, columns, conditions } = described;
+        guarded(|| {
+            let wrong = |what: &str| ParquetError::General(what.to_owned());
+            let metadata = Arc::new(ParquetMetaDataReader::decode_metadata(&metadata)?);
+            let of_file = metadata.file_metadata();
+            let left = usize::try_from(of_file.num_rows()).ok().filter(|rows| *rows as u64 <= ROWS_MAX);
+            let left = left.ok_or_else(|| wrong("it has too many rows"))?;
+            let there = of_file.schema_descr().num_columns();
+            if columns > there || conditions.iter().any(|condition| condition.column() >= there) {
+                return Err(wrong("it has fewer columns than are used"));
+            }
+            let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+            let metadata = ArrowReaderMetadata::try_new(metadata, options)?;
+            let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(Pages { file, size }, metadata);
+            let reader = builder.with_batch_size(batch_rows).build()?;
+            Ok(RowGroupReader { reader, columns: (0..columns).collect(), conditions, left })
+        })
+    }
+
+    /// The next rows, those included that are left out.
+    fn decode(&mut self) -> Result<Option<RecordBatch>, DatasetError> {
+        let next = guarded(|| Ok(self.reader.next().transpose()?))?;
+        let rows = next.as_ref().map_or(0, RecordBatch::num_rows);
+        if rows > self.left || (next.is_none() && self.left > 0) {
+            self.left = 0;
+            return Err(damaged("a row group has other rows than its footer says".to_owned()));
+        }
+        self.left -= rows;
+        Ok(next)
+    }
+
+    /// What comes out of a batch: the columns, of rows that are not left out.
+    fn conform(&self, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+        let mut wanted: Option<BooleanBuffer> = None;
+        for condition in &self.conditions {
+            let true_of = condition.of(batch.column(condition.column()))?;
+            wanted = Some(wanted.map_or(true_of.clone(), |wanted| &wanted & &true_of));
+        }
+        let columns = batch.project(&self.columns)?;
+        match wanted.filter(|wanted| wanted.count_set_bits() < batch.num_rows()) {
+            Some(wanted) => arrow_select::filter::filter_record_batch(&columns, &BooleanArray::new(wanted, None)),
+            None => Ok(columns),
+        }
+    }
+}
+
+impl Iterator for RowGroupReader {
+    type Item = Result<RecordBatch, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let batch = match self.decode() {
+                Ok(batch) => batch?,
+                Err(error) => return Some(Err(error)),
+            };
+            match self.conform(&batch) {
+                Ok(batch) if batch.num_rows() == 0 => {}
+                conformed => return Some(conformed.map_err(|e| damaged(e.to_string()))),
+            }
+        }
+    }
+}
+
+/// A file, page by page: what was read last is in the cache of the core that decodes it.
+struct Pages {
+    file: Arc<File>,
+    size: u64,
+}
+
+impl Length for Pages {
+    fn len(&self) -> u64 {
+        self.size
+    }
+}
+
+impl ChunkReader for Pages {
+    type T = Headers;
+
+    fn get_read(&self, start: u64) -> Result<Headers, ParquetError> {
+        Ok(Headers { file: Arc::clone(&self.file), at: start, read: [0; HEADER_BYTES], taken: 0, there: 0 })
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        // Nothing is taken for bytes that are not there.
+        if start.checked_add(length as u64).is_none_or(|end| end > self.size) {
+            return Err(ParquetError::EOF(format!("{length} bytes at {start} of a file of {}", self.size)));
+        }
+        let mut bytes = Vec::with_capacity(length);
+        while bytes.len() < length {
+            let at = start + bytes.len() as u64;
+            match pread(&*self.file, spare_capacity(&mut bytes), at) {
+                Ok(0) => return Err(ParquetError::EOF(format!("the file ends at {at}, of {} bytes", self.size))),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(ParquetError::External(Box::new(io::Error::from(e)))),
+            }
+        }
+        // There may be room for more than was asked for.
+        bytes.truncate(length);
+        Ok(bytes.into())
+    }
+}
+
+/// The header of a page.
+struct Headers {
+    file: Arc<File>,
+    at: u64,
+    read: [u8; HEADER_BYTES],
+    taken: usize,
+    there: usize,
+}
+
+impl Read for Headers {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.there {
+            (self.taken, self.there) = (0, self.file.read_at(&mut self.read, self.at)?);
+            self.at += self.there as u64;
+        }
+        let bytes = to.len().min(self.there - self.taken);
+        to[..bytes].copy_from_slice(&self.read[self.taken..][..bytes]);
+        self.taken += bytes;
+        Ok(bytes)
+    }
+}
+
+/// Damage may make the reader panic.
+fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, DatasetError> {
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(read) => read.map_err(|e| damaged(reason_of(&e))),
+        Err(panic) => Err(damaged(reason_of_panic(&*panic))),
+    }
+}
+
+fn damaged(reason: String) -> DatasetError {
+    DatasetError::Read { file: "a row group".to_owned(), line: None, reason }
+}
