@@ -1,6 +1,6 @@
 //! `host-worker`: what a node starts for each of its workers, and to compile components.
 //!
-//! A program of its own: it has none of what reads files and parses jobs, which keeps its start short and leaves a
+//! A program of its own: it has none of what finds files and parses jobs, which keeps its start short and leaves a
 //! guest that breaks out of its sandbox less to use.
 
 // Nothing that a guest, a peer, a file or a user says may end this process.

@@ -19,6 +19,7 @@ mod output;
 mod predict;
 mod progress;
 mod results;
+mod stored;
 mod submit;
 mod transform;
 
@@ -36,7 +37,7 @@ pub use submit::Summary;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sandbar_worker::{Compiler, Pool, PoolOptions};
+use sandbar_worker::{Compiler, Native, Pool, PoolOptions};
 
 pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler};
 
@@ -45,7 +46,7 @@ pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler};
 /// # Errors
 /// Of its set-up and its socket.
 pub fn run_worker() -> std::io::Result<()> {
-    sandbar_worker::run_worker(blocks::collector)
+    sandbar_worker::run_worker(Native { collectors: blocks::collector, readers: stored::reader })
 }
 
 /// Where a node keeps things, and how many workers it has.

@@ -8,11 +8,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Blame, Code, Fault, Kind, Seed};
 use sandbar_dataset::{
-    Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit, UnitShape,
+    Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, RowGroup, Scan, ScanOptions, Source, Unit, UnitShape,
 };
 use sandbar_worker::{Binding, Groups, Payload, Request, Work};
 use serde::{Deserialize, Serialize};
@@ -23,8 +24,9 @@ use crate::input::UnitInput;
 use crate::job::{Metric, TrainSpec};
 use crate::progress::{Phase, Progress};
 use crate::results::{self, Failure, Fitted, Table};
+use crate::stored::How;
 use crate::transform::{Collected, Made, Needed, Steps, Transform};
-use crate::{Job, Node, NodeError, blocks, output};
+use crate::{Job, Node, NodeError, blocks, output, stored};
 
 /// Up to so many groups the output is sorted by file and key as a whole. More
 /// come in the order in which the hash partitions are trained, sorted within
@@ -325,15 +327,79 @@ async fn read_morsel(
     morsel: usize,
     mut reading: watch::Receiver<Option<Arc<Reading>>>,
 ) -> Result<(), NodeError> {
-    let running = &running;
+    let blocks = match running.steps.stored(scan.schema()) {
+        Some(how) => read_stored(&running, &scan, morsel, &how, &mut reading).await?,
+        None => None,
+    };
+    if let Some(blocks) = blocks {
+        let mut groups = known(&mut reading).await?.grouper.morsel(morsel as u64, scan.morsels()[morsel].file)?;
+        blocks.into_iter().try_for_each(|blocks| groups.push_blocks(blocks))?;
+        groups.finish()?;
+    } else {
+        read_batches(&running, &scan, morsel, &mut reading).await?;
+    }
+    running.progress.done.fetch_add(1, Relaxed);
+    Ok(())
+}
+
+/// What reading takes, once it is known. Without it the job has failed already, of something else.
+async fn known(reading: &mut watch::Receiver<Option<Arc<Reading>>>) -> Result<Arc<Reading>, Fault> {
+    let reading = reading.wait_for(Option::is_some).await.ok().and_then(|reading| reading.clone());
+    reading.ok_or_else(|| Fault::new(Code::Host, "reading was stopped"))
+}
+
+impl Reading {
+    /// The last transform for rows of a file, where workers cut them into blocks.
+    fn collected(&self, file: usize) -> Option<Collected> {
+        self.collecting.clone().map(|binding| Collected { binding, argument: file as u64 })
+    }
+}
+
+/// Has workers read a morsel's row groups, which gives blocks of their rows; none where they can't, or make more of them
+/// than a call may hand back. All or nothing: the morsel is then read anew.
+async fn read_stored(
+    running: &Arc<Running>,
+    scan: &Arc<Scan>,
+    morsel: usize,
+    how: &How,
+    reading: &mut watch::Receiver<Option<Arc<Reading>>>,
+) -> Result<Option<Vec<Buffer>>, NodeError> {
+    let Some(groups) = scan.row_groups(morsel).await else { return Ok(None) };
+    let file = scan.morsels()[morsel].file;
+    let Some(collected) = known(reading).await?.collected(file) else { return Ok(None) };
+    let collected = &collected;
+    let payloads = groups.iter().map(|group| stored::payload(group, how)).collect::<Result<Vec<_>, _>>()?;
+    // The next waits in the queue for the worker that takes it.
+    let blocks = futures::stream::iter(payloads.into_iter().enumerate())
+        .map(|(number, payload)| async move {
+            let seed = running.seed_of(morsel as u64, number as u64);
+            running.steps.collect_stored(payload, seed, collected).await
+        })
+        .buffered(2)
+        .try_collect()
+        .await;
+    match blocks {
+        Ok(blocks) => {
+            running.progress.rows.fetch_add(groups.iter().map(RowGroup::rows).sum(), Relaxed);
+            Ok(Some(blocks))
+        }
+        Err(fault) => stored::failed(fault, &scan.files()[file]).map_or(Ok(None), Err),
+    }
+}
+
+/// Reads a morsel in batches, and gives them to the transforms.
+async fn read_batches(
+    running: &Arc<Running>,
+    scan: &Arc<Scan>,
+    morsel: usize,
+    reading: &mut watch::Receiver<Option<Arc<Reading>>>,
+) -> Result<(), NodeError> {
     let mut chunks = Box::pin(running.steps.chunks(scan.read(morsel)?).peekable());
     chunks.as_mut().peek().await;
-    let reading = reading.wait_for(Option::is_some).await.ok().and_then(|reading| reading.clone());
-    // Without it the job has failed already, of something else.
-    let reading = reading.ok_or_else(|| Fault::new(Code::Host, "reading was stopped"))?;
+    let reading = known(reading).await?;
     let file = scan.morsels()[morsel].file;
     let mut groups = reading.grouper.morsel(morsel as u64, file)?;
-    let collected = reading.collecting.clone().map(|binding| Collected { binding, argument: file as u64 });
+    let collected = reading.collected(file);
     let collected = collected.as_ref();
     // Two calls at a time: one transforms while batches for the next are decoded.
     let mut made = chunks
@@ -355,9 +421,7 @@ async fn read_morsel(
             }
         }
     }
-    groups.finish()?;
-    running.progress.done.fetch_add(1, Relaxed);
-    Ok(())
+    Ok(groups.finish()?)
 }
 
 impl Running {

@@ -10,12 +10,13 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, Kind, Seed};
 use sandbar_dataset::BatchStream;
-use sandbar_worker::{Binding, Completed, Pool, Request, ToCollect, Work, not_a_column};
+use sandbar_worker::{Binding, Completed, Payload, Pool, Request, ToCollect, Work, not_a_column};
 
 use crate::function::{Callable, Components, decode};
 use crate::input::BatchInput;
 use crate::job::{Columns, TransformSpec};
 use crate::progress::Progress;
+use crate::stored::{Column, How};
 use crate::{Node, NodeError};
 
 /// Batches that a transform takes in one call, one after another: what a batch touches should fit the cache, and
@@ -97,6 +98,26 @@ impl Steps {
         schema.project(&columns).ok()
     }
 
+    /// How workers read rows of `schema` for the transforms, if there is one, whose results they collect.
+    pub(crate) fn stored(&self, schema: &Schema) -> Option<How> {
+        let [only] = &self.transforms[..] else { return None };
+        only.stored(schema, self.behind.as_ref()?)
+    }
+
+    /// Has a worker read rows for the only transform, and collect what comes of it.
+    pub(crate) async fn collect_stored(
+        &self,
+        payload: Payload,
+        seed: u64,
+        collected: &Collected,
+    ) -> Result<Buffer, Fault> {
+        let [only] = &self.transforms[..] else { return Err(Fault::new(Code::Host, "rows for no transform")) };
+        let to = ToCollect { argument: collected.argument, beside: Vec::new() };
+        let work = Work::Collect(payload, to.into());
+        let completed = self.call(only, collected.binding.clone(), step_seed(seed, 0), work).await?;
+        completed.product.into_collected().map_err(|fault| fault.of(&only.udf))
+    }
+
     async fn call(
         &self,
         transform: &Transform,
@@ -175,7 +196,7 @@ impl Chunk {
         };
         let (steps, mut step) = (call.steps.clone(), 0);
         loop {
-            let seed = Seed::new(seed).with(&(step as u64).to_le_bytes()).value();
+            let seed = step_seed(seed, step);
             let is_last = step + 1 == steps.transforms.len();
             if let Some(collected) = collected.filter(|_| is_last && call.can_be_collected()) {
                 return Ok(Made::Blocks(call.collect(seed, collected).await?));
@@ -225,6 +246,29 @@ impl Transform {
         }
     }
 
+    /// How a worker reads rows of `schema` for it, if it can do so by itself.
+    fn stored(&self, schema: &Schema, behind: &[String]) -> Option<How> {
+        let beside = match &self.output {
+            None => None,
+            Some(output) => Some(beside(schema, behind, output)?.into_iter().map(|at| at as u32).collect()),
+        };
+        let column = |at: usize, name: &String, nullable| Column { at: at as u32, name: name.clone(), nullable };
+        let Some(arguments) = &self.columns else {
+            let all = schema.fields().iter().enumerate();
+            return Some(How { columns: all.map(|(at, f)| column(at, f.name(), f.is_nullable())).collect(), beside });
+        };
+        let mut columns = Vec::with_capacity(arguments.len());
+        for (i, (argument, name)) in arguments.iter().enumerate() {
+            let (at, field) = schema.column_with_name(name)?;
+            // The arguments of a scalar function are cast by the node.
+            if self.output.is_some() && self.types.get(i).is_some_and(|wanted| wanted != field.data_type()) {
+                return None;
+            }
+            columns.push(column(at, argument, true));
+        }
+        Some(How { columns, beside })
+    }
+
     fn project(&self, batch: &RecordBatch) -> Result<RecordBatch, Fault> {
         let Some(columns) = &self.columns else { return Ok(batch.clone()) };
         let mut fields = Vec::with_capacity(columns.len());
@@ -260,6 +304,11 @@ impl Transform {
         RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)
             .map_err(|e| Fault::new(Code::Columns, e.to_string()))
     }
+}
+
+/// The seed of a step of those batches that `seed` is of.
+fn step_seed(seed: u64, step: usize) -> u64 {
+    Seed::new(seed).with(&(step as u64).to_le_bytes()).value()
 }
 
 /// A call of a transform.

@@ -41,11 +41,11 @@ fn range(store: &Context<'_>, list: &WasmList<u8>) -> (*mut u8, usize) {
 
 fn read(store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
     let (to, len) = range(&store, region);
-    let from = store.data().services.input().bytes;
-    let Some(from) = usize::try_from(offset).ok().and_then(|start| from.get(start..start.checked_add(len)?)) else {
+    let input = store.data().services.input().bytes;
+    let Some(from) = usize::try_from(offset).ok().and_then(|start| input.get(start..start.checked_add(len)?)) else {
         return refuse(Refusal::bad_request(format!(
             "it reads {len} bytes at {offset} of an input of {} bytes",
-            from.len()
+            input.len()
         )));
     };
     // SAFETY: `to..to+len` was just checked to lie in guest memory, which nothing else refers to while

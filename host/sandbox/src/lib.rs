@@ -31,4 +31,4 @@ pub use contract::{CONTRACT, Shape, check_binary, inspect};
 pub use engine::{Engine, Program, build_id, compile};
 pub use instance::Instance;
 pub use relink::memory_first;
-pub use services::{GroupAt, Input, Level, NoServices, Predictions, Refusal, Services};
+pub use services::{Bytes, GroupAt, Input, Level, NoServices, Predictions, Refusal, Services};

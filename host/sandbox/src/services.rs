@@ -1,6 +1,8 @@
 //! What a guest may ask of its host, as the host's side sees it.
 
+use std::ops::Deref;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use sandbar_core::{Code, Fault};
 
@@ -18,13 +20,39 @@ pub enum Level {
 }
 
 /// The body of a call's input.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Input<'a> {
     /// Its bytes.
-    pub bytes: &'a [u8],
+    pub bytes: Bytes<'a>,
     /// The same bytes in a sealed file, where they can be mapped, and where they
     /// start in it: at a page.
     pub file: Option<(BorrowedFd<'a>, u64)>,
+}
+
+/// Bytes that stay as they are as long as this is there.
+#[derive(Debug, Clone)]
+pub enum Bytes<'a> {
+    /// Somebody else's.
+    Lent(&'a [u8]),
+    /// Those of several.
+    Shared(Arc<Vec<u8>>),
+}
+
+impl Deref for Bytes<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Lent(bytes) => bytes,
+            Bytes::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl<'a> From<&'a [u8]> for Bytes<'a> {
+    fn from(bytes: &'a [u8]) -> Bytes<'a> {
+        Bytes::Lent(bytes)
+    }
 }
 
 /// A group as a guest is told of it.
@@ -104,7 +132,7 @@ impl std::error::Error for Refusal {}
 pub trait Services: Send + 'static {
     /// The body of the input.
     fn input(&self) -> Input<'_> {
-        Input { bytes: &[], file: None }
+        Input { bytes: Bytes::Lent(&[]), file: None }
     }
 
     /// Takes a batch: its header and its buffers.

@@ -129,7 +129,7 @@ struct Shared(Arc<Object>);
 impl Services for Shared {
     fn input(&self) -> Input<'_> {
         let file: BorrowedFd<'_> = self.0.file.as_fd();
-        Input { bytes: &self.0.bytes, file: Some((file, 0)) }
+        Input { bytes: self.0.bytes[..].into(), file: Some((file, 0)) }
     }
 }
 

@@ -34,5 +34,8 @@ pub use pool::{
     Answer, Binding, Called, Caller, Completed, LogLine, PLAN_BYTES_MAX, Pool, PoolOptions, Product, Request,
     Submission, peak_memory_bytes,
 };
-pub use process::{Collect, Collecting, Collection, Collectors, WORKER_ARGUMENT, not_a_column, run_worker};
+pub use process::{
+    Collect, Collecting, Collection, Collectors, Native, StoredReader, StoredReaders, StoredRows, WORKER_ARGUMENT,
+    not_a_column, run_worker,
+};
 pub use protocol::{BatchAt, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, ToCollect, Work};

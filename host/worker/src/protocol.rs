@@ -19,6 +19,7 @@
 //! beside.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -207,6 +208,29 @@ pub enum Payload<F = Arc<Lent>> {
         /// Its batches: one, or for [`Work::Process`] any number, which one sandbox is given one after another.
         batches: Box<[BatchAt]>,
     },
+    /// A file of this machine, for [`Work::Process`] and [`Work::Collect`]: a worker reads rows of it
+    /// ([`crate::StoredReaders`]).
+    Stored {
+        /// The file, which travels beside the message.
+        #[serde(skip)]
+        file: Option<Arc<File>>,
+        /// How it is to be read.
+        #[serde(with = "serde_bytes")]
+        how: Box<[u8]>,
+        /// In how many batches, at most.
+        batches: u64,
+    },
+}
+
+impl<F> Payload<F> {
+    /// How many batches there are, at most.
+    pub(crate) fn batches(&self) -> u64 {
+        match self {
+            Payload::Inline { .. } => 1,
+            Payload::File { batches, .. } => batches.len() as u64,
+            Payload::Stored { batches, .. } => *batches,
+        }
+    }
 }
 
 /// What the file of an input is known by.

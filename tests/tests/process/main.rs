@@ -6,4 +6,5 @@ mod job;
 mod lifecycle;
 mod pool;
 mod real;
+mod stored;
 mod usage;

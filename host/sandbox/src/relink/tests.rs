@@ -121,7 +121,7 @@ struct Emitted(Vec<u8>);
 
 impl Services for Emitted {
     fn input(&self) -> Input<'_> {
-        Input { bytes: b"8 bytes.", file: None }
+        Input { bytes: b"8 bytes."[..].into(), file: None }
     }
 
     fn emit(&mut self, header: &[u8], _buffers: &[&[u8]]) -> Result<(), Refusal> {

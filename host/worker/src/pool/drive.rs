@@ -205,6 +205,7 @@ impl Driver {
             }
             let file = sent.items().next().and_then(|(_, item)| match item.work.payload() {
                 Some(Payload::File { file, .. }) => Some(file.as_fd()),
+                Some(Payload::Stored { file, .. }) => file.as_ref().map(|file| file.as_fd()),
                 _ => None,
             });
             let message = ToWorker::Calls { slot: slot as u32, first, calls: Calls(sent) };
@@ -421,7 +422,7 @@ impl Item {
         match self.work.payload() {
             None => Some(0),
             Some(Payload::Inline { header, body }) => Some(header.len() + body.len()),
-            Some(Payload::File { .. }) => None,
+            Some(Payload::File { .. } | Payload::Stored { .. }) => None,
         }
     }
 }
@@ -442,10 +443,7 @@ impl Work {
         1 + match self {
             Work::Describe => 0,
             Work::Fit(_, groups) | Work::Predict(_, groups) => u64::from(groups.count.saturating_sub(groups.first)),
-            Work::Process(payload) | Work::Collect(payload, _) => match payload {
-                Payload::Inline { .. } => 1,
-                Payload::File { batches, .. } => batches.len() as u64,
-            },
+            Work::Process(payload) | Work::Collect(payload, _) => payload.batches(),
         }
     }
 

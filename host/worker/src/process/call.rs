@@ -1,29 +1,29 @@
 //! One call: a fresh sandbox, the services it gets, and what becomes of it.
 
 use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow_buffer::Buffer;
+use arrow_array::RecordBatch;
 use sandbar_core::{Code, Fault};
-use sandbar_sandbox::{Input, Level, NoServices, Program, Refusal, Services};
+use sandbar_sandbox::{Bytes, Input, Level, NoServices, Program, Refusal, Services};
 use sandbar_store::Scratch;
 
 use super::Binding;
-use super::collect::Collectors;
+use super::Native;
 use super::fit;
 use super::input::CallInput;
 use super::outcome::Outcome;
-use crate::protocol::{BatchAt, Call, ToCollect, Work, progress};
+use super::stored::{self, StoredReader, StoredRows};
+use crate::batches::BatchReader;
+use crate::protocol::{BatchAt, Call, Payload, ToCollect, Work, progress};
 
 pub(super) fn run(
     program: &Program,
     binding: &Binding,
     call: &Call,
     file: Option<OwnedFd>,
-    collectors: Collectors,
+    native: Native,
     progress: &Arc<Scratch>,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
@@ -31,12 +31,14 @@ pub(super) fn run(
     match &call.work {
         Work::Describe => describe(program, binding, call, outcome),
         Work::Process(payload) => {
-            process(program, binding, call, CallInput::open(payload, file)?, &[], progress, outcome)
+            let input = Batches::open(payload, file, Vec::new(), native)?;
+            process(program, binding, call, input, payload.batches() > 1, progress, outcome)
         }
         Work::Collect(payload, to) => {
             let ToCollect { argument, beside } = &**to;
-            outcome.collect(collectors(&binding.plan, *argument)?)?;
-            process(program, binding, call, CallInput::open(payload, file)?, beside, progress, outcome)?;
+            outcome.collect((native.collectors)(&binding.plan, *argument)?)?;
+            let input = Batches::open(payload, file, beside.clone(), native)?;
+            process(program, binding, call, input, payload.batches() > 1, progress, outcome)?;
             outcome.collected()
         }
         Work::Fit(payload, groups) => {
@@ -61,36 +63,88 @@ fn describe(program: &Program, binding: &Binding, call: &Call, outcome: &mut Out
     outcome.bytes(&bytes).map_err(Fault::from)
 }
 
-/// Runs a function over the batches of its input, one after another in one sandbox. What it makes of them is put beside
-/// the columns `beside`, if there are any.
+/// The batches of a call's input.
+enum Batches {
+    /// Laid out by the node, and the columns that stand beside each, if there are any.
+    Laid(Arc<CallInput>, Vec<BatchAt>),
+    /// To be read here, and the body of the one that was read last.
+    Stored(StoredReader, Arc<Mutex<Arc<Vec<u8>>>>),
+}
+
+/// The body of the batch at hand.
+enum Body {
+    Laid(Arc<CallInput>),
+    Stored(Arc<Mutex<Arc<Vec<u8>>>>),
+}
+
+impl Batches {
+    fn open(
+        payload: &Payload<u64>,
+        file: Option<OwnedFd>,
+        beside: Vec<BatchAt>,
+        native: Native,
+    ) -> Result<Batches, Fault> {
+        match payload {
+            Payload::Stored { how, .. } => {
+                let file = file.ok_or_else(|| Fault::new(Code::Host, "the file of a stored input is missing"))?;
+                Ok(Batches::Stored((native.readers)(how, file.into())?, Arc::default()))
+            }
+            _ => Ok(Batches::Laid(Arc::new(CallInput::open(payload, file)?), beside)),
+        }
+    }
+
+    fn body(&self) -> Body {
+        match self {
+            Batches::Laid(input, _) => Body::Laid(input.clone()),
+            Batches::Stored(_, body) => Body::Stored(body.clone()),
+        }
+    }
+
+    /// Has `run` run each, with its header and the columns that stand beside it, while its body is the one at hand.
+    fn each(self, mut run: impl FnMut(&[u8], Option<RecordBatch>) -> Result<(), Fault>) -> Result<(), Fault> {
+        match self {
+            Batches::Laid(input, beside) => {
+                let mut reader = BatchReader::default();
+                (0..input.batches()).try_for_each(|batch| {
+                    let beside = beside.get(batch).map(|at| input.beside(at, &mut reader)).transpose()?;
+                    run(input.show(batch), beside)
+                })
+            }
+            Batches::Stored(mut reader, body) => reader.try_for_each(|rows| {
+                let StoredRows { batch, beside } = rows?;
+                let encoded = stored::encode(&batch)?;
+                stored::lay(&encoded, &mut lock(&body));
+                run(&encoded.header, beside)
+            }),
+        }
+    }
+}
+
+/// Runs a function over the batches of its input, which are `several`, one after another in one sandbox.
 fn process(
     program: &Program,
     binding: &Binding,
     call: &Call,
-    input: CallInput,
-    beside: &[BatchAt],
+    batches: Batches,
+    several: bool,
     progress: &Scratch,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
-    let both = Arc::new((input, AtomicUsize::new(0)));
     let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(binding.limits, None, None))));
-    let services = ProcessServices { input: both.clone(), outcome: shared.clone() };
+    let services = ProcessServices { body: batches.body(), outcome: shared.clone() };
     let result = (|| {
         let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
-        let (input, at_hand) = &*both;
         let result = instance.open(binding.function, &binding.params, call.seed).and_then(|()| {
-            (0..input.batches()).try_for_each(|batch| {
-                at_hand.store(batch, Relaxed);
+            batches.each(|header, beside| {
                 progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
                 let before = lock(&shared).batches();
-                if let Some(at) = beside.get(batch) {
-                    let (header, body) = input.beside(at)?;
-                    lock(&shared).begin_beside(header, &lent(&both, body))?;
+                if let Some(beside) = beside {
+                    lock(&shared).begin_beside(beside);
                 }
-                instance.process(input.header(batch))?;
+                instance.process(header)?;
                 lock(&shared).end_beside()?;
-                // Of several, the node could not tell for which there is nothing.
-                let nothing = input.batches() > 1 && lock(&shared).batches() == before;
+                // The node could not tell for which there is nothing.
+                let nothing = several && lock(&shared).batches() == before;
                 if nothing { Err(Fault::new(Code::BadOutput, "it hands back no batch")) } else { Ok(()) }
             })
         });
@@ -102,15 +156,8 @@ fn process(
     result
 }
 
-/// Bytes of an input, which stays where it is as long as they are there.
-fn lent(input: &Arc<(CallInput, AtomicUsize)>, bytes: &[u8]) -> Buffer {
-    // SAFETY: the bytes are the input's, and nobody writes them while the call runs.
-    unsafe { Buffer::from_custom_allocation(NonNull::from(bytes).cast(), bytes.len(), input.clone()) }
-}
-
 struct ProcessServices {
-    /// The input, and its batch at hand.
-    input: Arc<(CallInput, AtomicUsize)>,
+    body: Body,
     outcome: Arc<Mutex<Outcome>>,
 }
 
@@ -120,8 +167,10 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Services for ProcessServices {
     fn input(&self) -> Input<'_> {
-        let (input, at_hand) = &*self.input;
-        input.body(at_hand.load(Relaxed))
+        match &self.body {
+            Body::Laid(input) => input.shown(),
+            Body::Stored(bytes) => Input { bytes: Bytes::Shared(lock(bytes).clone()), file: None },
+        }
     }
 
     fn emit(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {

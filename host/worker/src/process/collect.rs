@@ -81,7 +81,6 @@ pub struct Collecting {
     collector: Box<dyn Collect>,
     collection: Collection,
     reader: BatchReader,
-    reader_beside: BatchReader,
     beside: Option<Beside>,
 }
 
@@ -114,17 +113,12 @@ impl Collecting {
     /// What `collector` makes of batches goes to `slot`, from its start on.
     pub fn new(collector: Box<dyn Collect>, limits: &Limits, slot: Arc<Scratch>) -> Collecting {
         let collection = Collection { slot, bytes: 0, bytes_max: collected_bytes_max(limits) };
-        let (reader, reader_beside) = Default::default();
-        Collecting { collector, collection, reader, reader_beside, beside: None }
+        Collecting { collector, collection, reader: BatchReader::default(), beside: None }
     }
 
     /// What comes next are the results of a scalar function, which stand beside these columns.
-    pub(super) fn begin_beside(&mut self, header: &[u8], body: &Buffer) -> Result<(), Fault> {
-        let columns = self.reader_beside.read(header, body);
-        let columns =
-            columns.map_err(|e| Fault::new(Code::Host, format!("the columns beside a batch: {}", e.message)))?;
+    pub(super) fn begin_beside(&mut self, columns: RecordBatch) {
         self.beside = Some(Beside { columns, taken: 0 });
-        Ok(())
     }
 
     /// All of them should have come.
@@ -176,7 +170,6 @@ mod tests {
     use arrow_array::cast::AsArray;
     use arrow_array::types::Int64Type;
     use arrow_array::{ArrayRef, Int64Array};
-    use sandbar_batch::Encoded;
 
     use super::*;
 
@@ -203,10 +196,9 @@ mod tests {
         }
     }
 
-    fn encoded(columns: usize, numbers: Range<i64>) -> Encoded {
+    fn batch(columns: usize, numbers: Range<i64>) -> RecordBatch {
         let column = || Arc::new(Int64Array::from_iter_values(numbers.clone())) as ArrayRef;
-        let batch = RecordBatch::try_from_iter((0..columns).map(|i| (i.to_string(), column()))).unwrap();
-        sandbar_batch::encode(&batch).unwrap()
+        RecordBatch::try_from_iter((0..columns).map(|i| (i.to_string(), column()))).unwrap()
     }
 
     #[test]
@@ -224,11 +216,10 @@ mod tests {
             let slot = Arc::new(Scratch::new(1 << 12).unwrap());
             let mut collecting = Collecting::new(Box::new(Sums), &Limits::default(), slot.clone());
             let got = (0..2).try_for_each(|_| {
-                let beside = encoded(1, 100..100 + wanted);
-                collecting.begin_beside(&beside.header, &Buffer::from_slice_ref(beside.body()))?;
+                collecting.begin_beside(batch(1, 100..100 + wanted));
                 let mut at = 0;
                 for rows in came {
-                    let results = encoded(columns, at..at + rows);
+                    let results = sandbar_batch::encode(&batch(columns, at..at + rows)).unwrap();
                     let buffers: Vec<&[u8]> = results.buffers.iter().map(|(_, bytes)| bytes.as_slice()).collect();
                     collecting.push(&results.header, &buffers).map_err(Fault::from)?;
                     at += rows;

@@ -77,7 +77,7 @@ fn drive(
         let services = FeedServices { input: input.clone(), feed: feed.clone() };
         let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
         instance.open(binding.function, &binding.params, call.seed)?;
-        let result = if predict { instance.predict(input.header(0)) } else { instance.fit(input.header(0)) };
+        let result = if predict { instance.predict(input.show(0)) } else { instance.fit(input.show(0)) };
         finish(instance, feed);
         let mut feed = lock(feed);
         match (result, feed.current) {
@@ -484,7 +484,7 @@ struct FeedServices {
 
 impl Services for FeedServices {
     fn input(&self) -> Input<'_> {
-        self.input.body(0)
+        self.input.shown()
     }
 
     fn log(&mut self, level: Level, message: &str) {

@@ -2,17 +2,26 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
 use sandbar_core::{Code, Fault};
 use sandbar_sandbox::{GroupAt, Input};
 use sandbar_store::Mapping;
 
+use crate::batches::BatchReader;
 use crate::protocol::{BatchAt, GROUP_BYTES, Groups, PART_ALIGNMENT, Payload};
 
 /// An input: its bytes, where its batches are, and its file where it has one.
 pub(super) struct CallInput {
     bytes: Bytes,
     batches: Vec<Batch>,
+    /// The one that the guest sees.
+    shown: AtomicUsize,
     file: Option<OwnedFd>,
 }
 
@@ -49,6 +58,12 @@ impl std::ops::Deref for Bytes {
     }
 }
 
+/// Bytes of an input, which stays where it is as long as they are there.
+fn shared(input: &Arc<CallInput>, bytes: &[u8]) -> Buffer {
+    // SAFETY: the bytes are the input's, and nobody writes them while the call runs.
+    unsafe { Buffer::from_custom_allocation(NonNull::from(bytes).cast(), bytes.len(), input.clone()) }
+}
+
 fn wrong(what: impl std::fmt::Display) -> Fault {
     Fault::new(Code::Host, format!("the input of the call can't be read: {what}"))
 }
@@ -60,8 +75,9 @@ impl CallInput {
                 let mut bytes = body.to_vec();
                 bytes.extend_from_slice(header);
                 let batch = Batch { body: 0..body.len(), header: body.len()..bytes.len() };
-                Ok(CallInput { batches: vec![batch], bytes: Bytes::Own(bytes), file: None })
+                Ok(CallInput { batches: vec![batch], bytes: Bytes::Own(bytes), shown: AtomicUsize::new(0), file: None })
             }
+            Payload::Stored { .. } => Err(wrong("it is stored")),
             Payload::File { file: file_bytes, batches } => {
                 let file = file.ok_or_else(|| wrong("its file is missing"))?;
                 // SAFETY: the node lends the file to this call, and writes it no more until the call is done.
@@ -69,7 +85,7 @@ impl CallInput {
                 let batches = batches.iter().map(|at| Batch::new(at, mapping.len())).collect::<Option<Vec<_>>>();
                 let batches =
                     batches.filter(|all| !all.is_empty()).ok_or_else(|| wrong("a batch is behind its end"))?;
-                Ok(CallInput { bytes: Bytes::Mapped(mapping), batches, file: Some(file) })
+                Ok(CallInput { bytes: Bytes::Mapped(mapping), batches, shown: AtomicUsize::new(0), file: Some(file) })
             }
         }
     }
@@ -79,21 +95,25 @@ impl CallInput {
         self.batches.len()
     }
 
-    pub(super) fn header(&self, batch: usize) -> &[u8] {
+    /// Shows a batch to the guest. Gives its header.
+    pub(super) fn show(&self, batch: usize) -> &[u8] {
+        self.shown.store(batch, Relaxed);
         &self.bytes[self.batches[batch].header.clone()]
     }
 
-    /// What a guest may see of a batch.
-    pub(super) fn body(&self, batch: usize) -> Input<'_> {
-        let body = &self.batches[batch].body;
+    /// What a guest may see: the body of a batch.
+    pub(super) fn shown(&self) -> Input<'_> {
+        let body = &self.batches[self.shown.load(Relaxed)].body;
         let file = self.file.as_ref().map(|file| (file.as_fd(), body.start as u64));
-        Input { bytes: &self.bytes[body.clone()], file }
+        Input { bytes: self.bytes[body.clone()].into(), file }
     }
 
-    /// Header and body of the columns that stand beside a batch.
-    pub(super) fn beside(&self, at: &BatchAt) -> Result<(&[u8], &[u8]), Fault> {
-        let batch = Batch::new(at, self.bytes.len()).ok_or_else(|| wrong("the columns beside a batch"))?;
-        Ok((&self.bytes[batch.header], &self.bytes[batch.body]))
+    /// The columns that stand beside a batch, where they lie.
+    pub(super) fn beside(self: &Arc<Self>, at: &BatchAt, reader: &mut BatchReader) -> Result<RecordBatch, Fault> {
+        let wrong = |what: String| wrong(format!("the columns beside a batch: {what}"));
+        let batch = Batch::new(at, self.bytes.len()).ok_or_else(|| wrong("behind its end".into()))?;
+        let (header, body) = (&self.bytes[batch.header], &self.bytes[batch.body]);
+        reader.read(header, &shared(self, body)).map_err(|e| wrong(e.message))
     }
 
     /// The table of groups, parsed.

@@ -5,9 +5,11 @@ mod collect;
 mod fit;
 mod input;
 mod outcome;
+mod stored;
 
 pub use collect::{Collect, Collecting, Collection, Collectors, not_a_column};
 pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES, Outcome};
+pub use stored::{StoredReader, StoredReaders, StoredRows};
 
 use std::collections::HashMap;
 use std::io;
@@ -30,9 +32,18 @@ pub const WORKER_ARGUMENT: &str = "worker";
 /// Answers of a message are together not much longer than this.
 const DONE_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 
+/// What a worker does besides running functions.
+#[derive(Debug, Clone, Copy)]
+pub struct Native {
+    /// Collects what functions hand back.
+    pub collectors: Collectors,
+    /// Reads stored inputs.
+    pub readers: StoredReaders,
+}
+
 /// Runs a worker until its node closes the socket. Returns only errors of the set-up
 /// and of the socket; a hostile node is not defended against.
-pub fn run_worker(collectors: Collectors) -> io::Result<()> {
+pub fn run_worker(native: Native) -> io::Result<()> {
     confine::limit_resources()?;
     let stdin = io::stdin();
     let socket = stdin.as_fd();
@@ -53,7 +64,7 @@ pub fn run_worker(collectors: Collectors) -> io::Result<()> {
     confine::seccomp()?;
     socket::send(socket, socket::frame(&FromWorker::Ready, &mut frame)?, &[])?;
     let (programs, bindings) = (HashMap::new(), HashMap::new());
-    let mut worker = Worker { engine: &engine, collectors, shared, programs, bindings, frame };
+    let mut worker = Worker { engine: &engine, native, shared, programs, bindings, frame };
     while let Some((message, files)) = socket::receive(socket, &mut received)? {
         worker.handle(socket, message, files)?;
     }
@@ -80,7 +91,7 @@ impl Shared {
 
 struct Worker<'e> {
     engine: &'e Engine,
-    collectors: Collectors,
+    native: Native,
     shared: Shared,
     programs: HashMap<u32, Result<Program, Fault>>,
     bindings: HashMap<u32, Binding>,
@@ -147,7 +158,7 @@ impl Worker<'_> {
         let done = self.program(call).map(|(program, binding)| {
             let slot = self.shared.slots.get(slot as usize).cloned();
             let mut outcome = Outcome::new(binding.limits, slot, Some(self.shared.progress.clone()));
-            let result = call::run(program, binding, call, file, self.collectors, &self.shared.progress, &mut outcome);
+            let result = call::run(program, binding, call, file, self.native, &self.shared.progress, &mut outcome);
             let memory_bytes = outcome.memory_bytes();
             let delivered = outcome.deliver(result);
             Done { delivered, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use arrow_buffer::Buffer;
+use arrow_array::RecordBatch;
 use sandbar_core::{Code, Fault, LOG_BYTES_MAX, Limits};
 use sandbar_sandbox::{Level, Refusal};
 use sandbar_store::Scratch;
@@ -73,8 +73,10 @@ impl Outcome {
     }
 
     /// What is collected from here on stands beside these columns: one column, of as many rows.
-    pub(super) fn begin_beside(&mut self, header: &[u8], body: &Buffer) -> Result<(), Fault> {
-        self.collecting.as_mut().map_or(Ok(()), |collecting| collecting.begin_beside(header, body))
+    pub(super) fn begin_beside(&mut self, columns: RecordBatch) {
+        if let Some(collecting) = &mut self.collecting {
+            collecting.begin_beside(columns);
+        }
     }
 
     /// It has all come.

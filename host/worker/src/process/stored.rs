@@ -1,0 +1,41 @@
+//! Inputs that are stored in a form of their own, and read here.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use sandbar_batch::Encoded;
+use sandbar_core::{Code, Fault};
+
+/// Rows of a stored input.
+pub struct StoredRows {
+    /// What the function gets.
+    pub batch: RecordBatch,
+    /// The columns of the same rows that its results stand beside, where these are collected and are those of a scalar
+    /// function.
+    pub beside: Option<RecordBatch>,
+}
+
+/// Reads stored rows, from first to last.
+pub type StoredReader = Box<dyn Iterator<Item = Result<StoredRows, Fault>>>;
+
+/// What reads a [stored](crate::Payload::Stored) input: how it is to be read, and its file, which may hold any bytes. It
+/// runs in a worker, confined like its guests: it may read the file at any offset, and no more.
+pub type StoredReaders = fn(how: &[u8], file: File) -> Result<StoredReader, Fault>;
+
+pub(super) fn encode(batch: &RecordBatch) -> Result<Encoded, Fault> {
+    sandbar_batch::encode(batch).map_err(|e| Fault::new(Code::Columns, e.to_string()))
+}
+
+/// Lays a body in memory that had the one before.
+pub(super) fn lay(batch: &Encoded, body: &mut Arc<Vec<u8>>) {
+    let mut bytes = Arc::try_unwrap(std::mem::take(body)).unwrap_or_default();
+    bytes.clear();
+    bytes.reserve(batch.body_bytes);
+    for (at, buffer) in &batch.buffers {
+        bytes.resize(*at, 0);
+        bytes.extend_from_slice(buffer);
+    }
+    bytes.resize(batch.body_bytes, 0);
+    *body = Arc::new(bytes);
+}

@@ -1,0 +1,111 @@
+//! Row groups of Parquet files, which workers read by themselves where they can.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use sandbar_tests::{Lab, Model, component, models};
+
+/// A file of rows whose `y` is a line of `x + z`, in row groups of so many rows, and a job over it.
+fn lab(rows: i64, group_rows: usize, transform: &str, train: &str) -> Lab {
+    let lab = Lab::new();
+    let column = |value: &dyn Fn(i64) -> Option<i64>| Arc::new(Int64Array::from_iter((0..rows).map(value))) as ArrayRef;
+    let columns = [
+        ("unused", column(&|i| Some(i))),
+        ("x", column(&|i| Some(i % 1_000))),
+        ("z", column(&|i| Some(i / 7))),
+        ("y", column(&|i| Some(3 * (i % 1_000 + i / 7) + 1))),
+        ("key", column(&|i| (i % 11 != 3).then_some(i % 7))),
+    ];
+    let rows = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap();
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(group_rows)).build();
+    let file = File::create(lab.path("rows.parquet")).unwrap();
+    let mut writer = ArrowWriter::try_new(file, rows.schema(), Some(properties)).unwrap();
+    writer.write(&rows).unwrap();
+    writer.close().unwrap();
+    let models = format!("models = [{{ udf = \"{}#linear\" }}]", component("udfs/models").display());
+    lab.write(
+        "job.toml",
+        format!(
+            "[input]\npaths = [\"rows.parquet\"]\n[[transform]]\n{transform}\n[train]\n{train}\n{models}\n\
+             [output]\npath = \"out.parquet\"\n"
+        ),
+    );
+    lab
+}
+
+fn trained(lab: &Lab, arguments: &[&str]) -> Vec<Model> {
+    lab.host(&[&["submit", "job.toml"], arguments].concat()).expect_code(0);
+    models(&lab.path("out.parquet"))
+}
+
+#[test]
+fn workers_read_the_rows_that_the_node_reads() {
+    let add = format!("udf = \"{}#add\"\ncolumns = [\"x\", \"z\"]\noutput = \"sum\"", component("udfs/taxi").display());
+    let five = format!(
+        "udf = \"{}#scalar_of_five\"\ncolumns = [\"x\", \"z\", \"y\", \"y\", \"z\"]\noutput = \"sum\"",
+        component("tests/hostile/polite").display()
+    );
+    let train = "group_by = [\"key\"]\nfeatures = [\"sum\"]\ntarget = \"y\"";
+    for (transform, group_rows) in [(&add, 60_000), (&add, 1_000), (&five, 25_000)] {
+        let lab = lab(60_000, group_rows, transform, train);
+        for filter in [
+            "key IS NOT NULL",
+            "key IS NULL",
+            "key IS NOT NULL AND x > 10 AND 900 >= x",
+            "unused <> 5 AND unused < 40000",
+            "x = 500",
+            "x < 0 OR key = 3",
+        ] {
+            let with = |filter: &str, workers| {
+                trained(&lab, &["--set", &format!("input.filter=\"{filter}\""), "--workers", workers])
+            };
+            // What is no condition on one column is left to the node.
+            let by_node = with(&format!("({filter}) OR ({filter})"), "2");
+            assert!(by_node.iter().all(|model| model.rows_train > 0) && !by_node.is_empty(), "{filter}");
+            for workers in ["1", "2", "4"] {
+                let by_workers = with(filter, workers);
+                assert!(by_workers == by_node, "{filter}, {group_rows} rows a group, {workers} workers");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_call_has_a_row_group_unless_that_is_too_much() {
+    let transform = format!("udf = \"{}#batch_remembers\"", component("tests/hostile/polite").display());
+    let lab = lab(400_000, 300_000, &transform, "group_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\ntest = 0");
+    let rows_by_seen = |arguments: &[&str]| -> Vec<(i64, u32)> {
+        let mut rows: Vec<_> =
+            trained(&lab, arguments).iter().map(|m| (m.key[0].parse().unwrap(), m.rows_train)).collect();
+        rows.sort_unstable();
+        rows
+    };
+    // Groups of 18 full batches and one of 5,088 rows, and of 6 and one of 1,696.
+    let whole = |seen| match seen {
+        1..=6 => 2 * 16_384,
+        7 => 16_384 + 1_696,
+        8..=18 => 16_384,
+        _ => 5_088,
+    };
+    assert_eq!(rows_by_seen(&[]), (1..=19).map(|seen| (seen, whole(seen))).collect::<Vec<_>>());
+    // The larger group hands back seven megabytes, ten batches of it four.
+    let in_tens = rows_by_seen(&["--set", "limits.output_bytes_max=5000000"]);
+    assert_eq!(in_tens.len(), 10, "{in_tens:?}");
+    assert_eq!(in_tens.iter().map(|(_, rows)| rows).sum::<u32>(), 400_000);
+}
+
+#[test]
+fn a_damaged_row_group_is_named_by_its_file() {
+    let transform = format!("udf = \"{}#add\"\ncolumns = [\"x\", \"z\"]", component("udfs/taxi").display());
+    let lab = lab(50_000, 20_000, &transform, "features = [\"add\"]\ntarget = \"y\"");
+    let mut bytes = std::fs::read(lab.path("rows.parquet")).unwrap();
+    // All but the footer.
+    let end = bytes.len() - 10_000;
+    bytes[4..end].fill(0xff);
+    lab.write("rows.parquet", bytes);
+    lab.host(&["submit", "job.toml"]).expect_code(1).expect_talk(&["can't read rows.parquet: ", "[input]"]);
+    assert!(!lab.path("out.parquet").exists());
+}
