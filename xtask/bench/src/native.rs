@@ -13,7 +13,8 @@ use models::forest::RandomForestParams;
 use models::linear::LinearParams;
 use models::tree::{RegressionTreeParams, Splitter};
 use sandbar_dataset::{
-    Grouper, Grouping, Heap, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit, UnitGroup,
+    Grouper, Grouping, Heap, MemoryBudget, ParquetOutput, Partitions, RowGroupReader, Scan, ScanOptions, Source, Unit,
+    UnitGroup,
 };
 use sandbar_guest::Features;
 use serde::{Deserialize, Serialize};
@@ -76,12 +77,22 @@ pub fn run(bench: &Bench) -> Result<u64, Failure> {
         filter: bench.filter.clone(),
         columns: Some(columns),
     };
-    let scan = block_on(Scan::open(source, ScanOptions::default()))?;
+    let options = ScanOptions::default();
+    let batch_rows = options.batch_rows;
+    let scan = block_on(Scan::open(source, options))?;
     let cleaned = |batch: RecordBatch| if bench.clean { taxi::clean(batch) } else { Ok(batch) };
     let schema = cleaned(RecordBatch::new_empty(scan.schema().clone()))?.schema();
     let grouper = Grouper::new(grouping, &schema, scan.files().to_vec(), MemoryBudget::default())?;
     in_threads(scan.morsels().len(), |morsel| {
         let mut groups = grouper.morsel(morsel as u64, scan.morsels()[morsel].file)?;
+        if let Some(stored) = block_on(scan.row_groups(morsel)) {
+            for group in stored {
+                for batch in RowGroupReader::new(group.file().clone(), group.description(), batch_rows)? {
+                    groups.push(&cleaned(batch?.with_schema(scan.schema().clone())?)?)?;
+                }
+            }
+            return Ok(groups.finish()?);
+        }
         let mut batches = scan.read(morsel)?;
         while let Some(batch) = block_on(batches.next()) {
             groups.push(&cleaned(batch?)?)?;

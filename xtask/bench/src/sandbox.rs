@@ -85,7 +85,7 @@ impl Data {
     }
 
     fn input(&self) -> Input<'_> {
-        Input { bytes: &self.mapping, file: Some((self.lent.as_fd(), 0)) }
+        Input { bytes: self.mapping[..].into(), file: Some((self.lent.as_fd(), 0)) }
     }
 
     /// Says that a call begins.
