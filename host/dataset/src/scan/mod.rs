@@ -145,7 +145,7 @@ impl Scan {
             stores,
             context: session.task_ctx(),
             batch_rows: options.batch_rows.max(1),
-            elsewhere: wanted.elsewhere(),
+            elsewhere: wanted.elsewhere(&state),
         };
         scan.plan(&state, &wanted, &inspected, &options).await?;
         Ok(scan)
@@ -271,9 +271,9 @@ impl Wanted {
         Ok(Wanted { output, used, filter, filter_text: source.filter.clone().unwrap_or_default() })
     }
 
-    fn elsewhere(&self) -> Option<Elsewhere> {
+    fn elsewhere(&self, state: &SessionState) -> Option<Elsewhere> {
         let filter = self.filter.as_ref().map(|filter| &filter.expr);
-        Elsewhere::new(Schema::new(self.used.clone()), self.output.len(), filter)
+        Elsewhere::new(state, Schema::new(self.used.clone()), self.output.len(), filter)
     }
 
     fn explain(&self, error: &datafusion::error::DataFusionError) -> DatasetError {

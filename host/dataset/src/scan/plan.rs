@@ -185,9 +185,8 @@ pub(super) fn finish(
         let indices = columns.iter().map(|c| table.index_of(c)).collect::<Result<Vec<_>, _>>()?;
         return scan_of(config, indices);
     };
-    let predicate = state.create_physical_expr(filter.expr.clone(), &DFSchema::try_from(table.as_ref().clone())?)?;
-    let prunes = split_conjunction(&predicate).into_iter().filter(|part| may_prune(part, &table)).cloned().collect();
     // What rules out whole parts of a file; rows are left to the filter below.
+    let prunes = prunes(state, &filter.expr, &table)?;
     let pushed = config.file_source().try_pushdown_filters(prunes, state.config_options())?;
     let config = match pushed.updated_node {
         Some(source) => FileScanConfigBuilder::from(config).with_source(source).build(),
@@ -202,6 +201,16 @@ pub(super) fn finish(
     let indices = columns.iter().map(|c| schema.index_of(c)).collect::<Result<Vec<_>, _>>()?;
     let filter = FilterExecBuilder::new(predicate, scan).apply_projection(Some(indices))?.with_batch_size(batch_rows);
     Ok(Arc::new(filter.build()?))
+}
+
+/// The parts of a filter for which statistics of the columns of `table` can rule out rows.
+pub(super) fn prunes(
+    state: &SessionState,
+    filter: &Expr,
+    table: &Schema,
+) -> datafusion::error::Result<Vec<Arc<dyn PhysicalExpr>>> {
+    let predicate = state.create_physical_expr(filter.clone(), &DFSchema::try_from(table.clone())?)?;
+    Ok(split_conjunction(&predicate).into_iter().filter(|part| may_prune(part, table)).cloned().collect())
 }
 
 /// Whether statistics can rule out rows for which `part` is not true. Those of floats leave NaNs out, for which `f > 5`

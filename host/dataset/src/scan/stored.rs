@@ -13,12 +13,18 @@ use std::sync::Arc;
 
 use arrow_array::{Array as _, ArrayRef, BooleanArray, Datum, Float64Array, Int64Array, RecordBatch, Scalar};
 use arrow_buffer::BooleanBuffer;
-use arrow_schema::{ArrowError, DataType, Schema};
+use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
 use bytes::Bytes;
 use datafusion::common::ScalarValue;
+use datafusion::datasource::listing::FileRange;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
+use datafusion::datasource::physical_plan::parquet::{ParquetAccessPlan, ParquetFileMetrics, RowGroupAccessPlanFilter};
+use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
+use datafusion::physical_expr::conjunction_opt;
+use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
@@ -36,7 +42,7 @@ use serde::{Deserialize, Serialize};
 
 use super::format::Format;
 use super::stream::{reason_of, reason_of_panic};
-use super::{Morsel, Scan};
+use super::{Morsel, Scan, plan};
 use crate::DatasetError;
 
 /// A row group of more rows is left to [`Scan::read`].
@@ -114,18 +120,63 @@ enum Number {
 /// What is read of a row group by whoever decodes it: if that is all there is to do.
 pub(super) struct Elsewhere {
     /// The columns: those that come out, and behind them those that are there for the conditions.
-    used: Schema,
+    used: SchemaRef,
     columns: usize,
     conditions: Vec<Condition>,
+    /// By what statistics rule out row groups.
+    prunes: Option<PruningPredicate>,
 }
 
 impl Elsewhere {
     /// None if the filter has other parts than conditions on one column each.
-    pub(super) fn new(used: Schema, columns: usize, filter: Option<&Expr>) -> Option<Elsewhere> {
+    pub(super) fn new(state: &SessionState, used: Schema, columns: usize, filter: Option<&Expr>) -> Option<Elsewhere> {
         let parts = filter.map_or_else(Vec::new, split_conjunction);
         let conditions = parts.into_iter().map(|part| Condition::new(part, &used)).collect::<Option<_>>()?;
-        Some(Elsewhere { used, columns, conditions })
+        let used = Arc::new(used);
+        let prunes = filter.map_or(Ok(Vec::new()), |filter| plan::prunes(state, filter, &used)).ok()?;
+        let prunes = conjunction_opt(prunes)
+            .map(|all| PruningPredicateBuilder::new().with_file_schema(used.clone()).try_build(all));
+        Some(Elsewhere { conditions, columns, prunes: prunes.transpose().ok()?, used })
     }
+
+    /// The row groups of a range of a file of `size` bytes that have rows that are wanted: which the engine would read,
+    /// by its own rules. None where it might read less of one, which takes more than their statistics, or where one is
+    /// large or damaged.
+    fn row_groups(&self, metadata: &ParquetMetaData, size: u64, bytes: &FileRange) -> Option<Vec<(u64, Vec<u8>)>> {
+        let kept = Kept::of(metadata.file_metadata(), &self.used)?;
+        let all = metadata.row_groups();
+        let mut in_range = RowGroupAccessPlanFilter::new(ParquetAccessPlan::new_all(all.len()));
+        in_range.prune_by_range(all, bytes);
+        let in_range: Vec<usize> = in_range.row_group_indexes().collect();
+        let groups = in_range.iter().map(|at| kept.row_group(&all[*at], size)).collect::<Option<Vec<_>>>()?;
+        let mut wanted = RowGroupAccessPlanFilter::new(ParquetAccessPlan::new_all(groups.len()));
+        if let Some(prunes) = &self.prunes {
+            let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
+            wanted.prune_by_statistics(&self.used, &kept.schema, &groups, prunes, &metrics);
+        }
+        let compared = || self.conditions.iter().filter(|condition| matches!(condition, Condition::Compare(..)));
+        let mut described = Vec::new();
+        for at in wanted.row_group_indexes() {
+            let all_wanted = wanted.is_fully_matched().get(at).is_some_and(|all| *all);
+            let finer = |condition: &Condition| is_indexed(all[in_range[at]].column(kept.leaves[condition.column()]));
+            if !all_wanted && compared().any(finer) {
+                return None;
+            }
+            let rows = u64::try_from(groups[at].num_rows()).ok().filter(|rows| *rows <= ROWS_MAX)?;
+            if rows > 0 {
+                let (columns, conditions) = (self.columns, self.conditions.clone());
+                let description = Description { metadata: kept.footer(&groups[at])?, size, columns, conditions };
+                let description = postcard::to_stdvec(&description).ok()?;
+                described.push((rows, Some(description).filter(|bytes| bytes.len() <= DESCRIPTION_BYTES_MAX)?));
+            }
+        }
+        Some(described)
+    }
+}
+
+/// Whether more is known of a column chunk than its statistics: of its pages, or which values it has.
+fn is_indexed(column: &ColumnChunkMetaData) -> bool {
+    column.column_index_offset().is_some() || column.bloom_filter_offset().is_some()
 }
 
 impl Condition {
@@ -256,12 +307,12 @@ impl Kept {
         fit.then(|| Kept { leaves, schema, version: metadata.version() })
     }
 
-    /// The metadata of a file that has but these columns of a row group, where they lie in a file of `size` bytes.
-    fn metadata(&self, group: &RowGroupMetaData, size: u64) -> Option<Vec<u8>> {
+    /// These columns of a row group, where they lie in a file of `size` bytes.
+    fn row_group(&self, group: &RowGroupMetaData, size: u64) -> Option<RowGroupMetaData> {
         let column = |(leaf, descriptor): (&usize, &_)| {
             let stored = group.columns().get(*leaf).filter(|stored| stored.file_path().is_none())?;
             range(stored).filter(|range| range.end <= size)?;
-            let column = ColumnChunkMetaData::builder(Arc::clone(descriptor))
+            let mut column = ColumnChunkMetaData::builder(Arc::clone(descriptor))
                 .set_encodings_mask(*stored.encodings_mask())
                 .set_compression_codec(stored.compression_codec())
                 .set_num_values(stored.num_values())
@@ -269,6 +320,9 @@ impl Kept {
                 .set_total_uncompressed_size(stored.uncompressed_size())
                 .set_dictionary_page_offset(stored.dictionary_page_offset())
                 .set_data_page_offset(stored.data_page_offset());
+            if let Some(statistics) = stored.statistics() {
+                column = column.set_statistics(statistics.clone());
+            }
             column.build().ok()
         };
         let columns = self.leaves.iter().zip(self.schema.columns()).map(column).collect::<Option<Vec<_>>>()?;
@@ -276,9 +330,14 @@ impl Kept {
             .set_num_rows(group.num_rows())
             .set_total_byte_size(group.total_byte_size())
             .set_column_metadata(columns);
+        only.build().ok()
+    }
+
+    /// The metadata of a file that has but this row group.
+    fn footer(&self, group: &RowGroupMetaData) -> Option<Vec<u8>> {
         let file = FileMetaData::new(self.version, group.num_rows(), None, None, Arc::clone(&self.schema), None);
         let mut footer = Vec::new();
-        ParquetMetaDataWriter::new(&mut footer, &ParquetMetaData::new(file, vec![only.build().ok()?])).finish().ok()?;
+        ParquetMetaDataWriter::new(&mut footer, &ParquetMetaData::new(file, vec![group.clone()])).finish().ok()?;
         footer.truncate(footer.len().checked_sub(TAIL_BYTES)?);
         Some(footer)
     }
@@ -293,10 +352,10 @@ fn range(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
 }
 
 impl Scan {
-    /// The row groups of a morsel, each to be decoded by a [`RowGroupReader`]: into batches of the columns of this
-    /// scan's schema. None where there is more to do than to decode them and to leave rows out by simple conditions,
-    /// where the file is not on this machine, or where one of them is large or damaged: what [`Scan::read`] makes of it
-    /// then tells.
+    /// The row groups of a morsel that have rows that are wanted, each to be decoded by a [`RowGroupReader`]: into
+    /// batches of the columns of this scan's schema. None where there is more to do than to decode them and to leave
+    /// rows out by simple conditions, where an index may say which of their pages are wanted, where the file is not on
+    /// this machine, or where one of them is large or damaged: what [`Scan::read`] makes of it then tells.
     ///
     /// # Panics
     ///
@@ -311,26 +370,11 @@ impl Scan {
             .with_file_metadata_cache(Some(self.context.runtime_env().cache_manager.get_file_metadata_cache()))
             .with_page_index_policy(Some(PageIndexPolicy::Skip));
         let metadata = metadata.fetch_metadata().await.ok()?;
-        let kept = Kept::of(metadata.file_metadata(), &elsewhere.used)?;
+        let bytes = FileRange { start: first_byte.try_into().ok()?, end: end_byte.try_into().ok()? };
+        let groups = catch_unwind(AssertUnwindSafe(|| elsewhere.row_groups(&metadata, size, &bytes))).ok()??;
         let file = Arc::new(File::open(path).ok()?);
-        let mut groups = Vec::new();
-        for group in metadata.row_groups() {
-            // The engine's rule: a row group is where its first page is.
-            let first = range(group.columns().first()?)?.start;
-            let rows = u64::try_from(group.num_rows()).ok().filter(|rows| *rows <= ROWS_MAX)?;
-            if !(first_byte..end_byte).contains(&first) || rows == 0 {
-                continue;
-            }
-            let description = postcard::to_stdvec(&Description {
-                metadata: kept.metadata(group, size)?,
-                size,
-                columns: elsewhere.columns,
-                conditions: elsewhere.conditions.clone(),
-            });
-            let description = description.ok().filter(|bytes| bytes.len() <= DESCRIPTION_BYTES_MAX)?;
-            groups.push(RowGroup { file: Arc::clone(&file), rows, description });
-        }
-        Some(groups)
+        let group = |(rows, description)| RowGroup { file: Arc::clone(&file), rows, description };
+        Some(groups.into_iter().map(group).collect())
     }
 }
 

@@ -19,7 +19,7 @@ use datafusion::arrow::ipc::writer::{FileWriter, StreamWriter};
 use futures::executor::block_on;
 use futures::{StreamExt as _, TryStreamExt as _};
 use parquet::arrow::ArrowWriter;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use tempfile::TempDir;
 
 use super::*;
@@ -47,8 +47,11 @@ impl Folder {
     }
 
     fn parquet(&self, name: &str, rows: &RecordBatch, group_rows: usize) -> String {
-        let properties = WriterProperties::builder().set_max_row_group_row_count(Some(group_rows)).build();
-        let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(properties)).expect("a writer");
+        self.parquet_with(name, rows, WriterProperties::builder().set_max_row_group_row_count(Some(group_rows)))
+    }
+
+    fn parquet_with(&self, name: &str, rows: &RecordBatch, properties: WriterPropertiesBuilder) -> String {
+        let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(properties.build())).expect("a writer");
         writer.write(rows).expect("written");
         self.write(name, writer.into_inner().expect("a file"))
     }
@@ -100,15 +103,16 @@ fn read_with(source: &Source, options: ScanOptions) -> Result<RecordBatch, Datas
     })
 }
 
-/// The same, with the row groups that can be read elsewhere read there; the second number says how many.
-fn read_stored(source: &Source, options: ScanOptions) -> Result<(RecordBatch, usize), DatasetError> {
+/// The same, with the row groups that can be read elsewhere read there: how many these are, and how many morsels are left.
+fn read_stored(source: &Source, options: ScanOptions) -> Result<(RecordBatch, (usize, usize)), DatasetError> {
     block_on(async {
         let batch_rows = options.batch_rows;
         let scan = Scan::open(source.clone(), options).await?;
-        let (mut all, mut elsewhere) = (Vec::new(), 0);
+        let (mut all, mut elsewhere, mut left) = (Vec::new(), 0, 0);
         for morsel in 0..scan.morsels().len() {
             let Some(groups) = scan.row_groups(morsel).await else {
                 all.append(&mut scan.read(morsel)?.try_collect().await?);
+                left += 1;
                 continue;
             };
             for group in groups {
@@ -122,7 +126,7 @@ fn read_stored(source: &Source, options: ScanOptions) -> Result<(RecordBatch, us
                 elsewhere += 1;
             }
         }
-        Ok((concat_batches(scan.schema(), &all).expect("batches of one schema"), elsewhere))
+        Ok((concat_batches(scan.schema(), &all).expect("batches of one schema"), (elsewhere, left)))
     })
 }
 
@@ -442,7 +446,11 @@ fn only_the_columns_that_are_used_are_read() {
 fn row_groups_are_read_elsewhere_where_they_need_only_be_decoded() {
     let folder = Folder::new();
     let rows = sample(10_000);
-    let plain = folder.parquet("plain.parquet", &rows, 1_500);
+    let properties = || WriterProperties::builder().set_max_row_group_row_count(Some(1_500));
+    let without_pages = || properties().set_statistics_enabled(EnabledStatistics::Chunk);
+    let plain = folder.parquet_with("plain.parquet", &rows, without_pages());
+    let pages = folder.parquet_with("pages.parquet", &rows, properties());
+    let bloom = folder.parquet_with("bloom.parquet", &rows, without_pages().set_bloom_filter_enabled(true));
     let long =
         |rows: i64| RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from_iter_values(0..rows)) as ArrayRef)]);
     let long = |name, rows, group_rows| folder.parquet(name, &long(rows).expect("a batch"), group_rows);
@@ -462,25 +470,32 @@ fn row_groups_are_read_elsewhere_where_they_need_only_be_decoded() {
         filter: filter.map(str::to_owned),
     };
     for (what, source, expected) in [
-        ("all columns", with(&[&plain], &[], None), 7),
-        ("some, in another order", with(&[&plain], &["b", "x", "n"], None), 7),
-        ("rows left out", with(&[&plain], &[], Some("n > 5 AND 9000 >= n AND n <> 77")), 7),
-        ("by a float", with(&[&plain], &["n"], Some("x < 400.5")), 7),
-        ("by a column that is not read", with(&[&plain], &["n"], Some("s IS NOT NULL AND x IS NULL")), 7),
-        ("all of them", with(&[&plain], &["n"], Some("n < 0")), 7),
-        ("by a number of another kind", with(&[&plain], &[], Some("n > 5.5")), 0),
-        ("by a number that the type does not hold", with(&[&narrow], &[], Some("n > 3000000000")), 0),
-        ("by two columns", with(&[&plain], &[], Some("n > x")), 0),
-        ("by text", with(&[&plain], &[], Some("s = 's5'")), 0),
-        ("by one condition or another", with(&[&plain], &[], Some("n > 5 OR x > 6.0")), 0),
-        ("text", with(&[&csv], &[], None), 0),
-        ("a file of them is text", with(&[&plain, &csv], &["n"], None), 7),
-        ("a type that is widened in one file", with(&[&plain, &narrow], &["n"], None), 7),
-        ("a struct that is not read", with(&[&nested], &["n"], None), 2),
-        ("a struct that is read", with(&[&nested], &["n", "o"], None), 0),
-        ("a type that only Arrow knows", with(&[&wide], &[], None), 0),
-        ("as many rows as can be", with(&[&most], &[], None), 1),
-        ("more rows", with(&[&too_many], &[], None), 0),
+        ("all columns", with(&[&plain], &[], None), (7, 0)),
+        ("some, in another order", with(&[&plain], &["b", "x", "n"], None), (7, 0)),
+        ("rows left out", with(&[&plain], &[], Some("n > 5 AND 9000 >= n AND n <> 77")), (7, 0)),
+        ("by a float", with(&[&plain], &["n"], Some("x < 400.5")), (7, 0)),
+        ("by a column that is not read", with(&[&plain], &["n"], Some("s IS NOT NULL AND x IS NULL")), (7, 0)),
+        ("row groups left out", with(&[&plain], &["x"], Some("n >= 9100")), (1, 0)),
+        ("all of them", with(&[&plain], &["n"], Some("n < 0")), (0, 0)),
+        ("for none of their values being null", with(&[&plain], &["n"], Some("b IS NULL")), (0, 0)),
+        ("pages may be left out", with(&[&pages], &["x"], Some("n >= 9100")), (0, 1)),
+        ("of row groups that are wanted", with(&[&pages], &["x"], Some("n >= 9000")), (1, 0)),
+        ("by another column", with(&[&pages], &["n"], Some("x < 400.5")), (0, 1)),
+        ("for being null", with(&[&pages], &["n"], Some("x IS NULL")), (7, 0)),
+        ("row groups may be left out for their values", with(&[&bloom], &["x"], Some("n = 77")), (0, 1)),
+        ("by a number of another kind", with(&[&plain], &[], Some("n > 5.5")), (0, 1)),
+        ("by a number that the type does not hold", with(&[&narrow], &[], Some("n > 3000000000")), (0, 1)),
+        ("by two columns", with(&[&plain], &[], Some("n > x")), (0, 1)),
+        ("by text", with(&[&plain], &[], Some("s = 's5'")), (0, 1)),
+        ("by one condition or another", with(&[&plain], &[], Some("n > 5 OR x > 6.0")), (0, 1)),
+        ("text", with(&[&csv], &[], None), (0, 1)),
+        ("a file of them is text", with(&[&plain, &csv], &["n"], None), (7, 1)),
+        ("a type that is widened in one file", with(&[&plain, &narrow], &["n"], None), (7, 1)),
+        ("a struct that is not read", with(&[&nested], &["n"], None), (2, 0)),
+        ("a struct that is read", with(&[&nested], &["n", "o"], None), (0, 1)),
+        ("a type that only Arrow knows", with(&[&wide], &[], None), (0, 1)),
+        ("as many rows as can be", with(&[&most], &[], None), (1, 0)),
+        ("more rows", with(&[&too_many], &[], None), (0, 1)),
     ] {
         let (read, elsewhere) = read_stored(&source, ScanOptions::default()).expect("rows");
         assert!(read == read_with(&source, ScanOptions::default()).expect("rows"), "{what}");
