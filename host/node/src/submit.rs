@@ -13,7 +13,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Blame, Code, Fault, Kind, Seed};
 use sandbar_dataset::{
-    Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, RowGroup, Scan, ScanOptions, Source, Unit, UnitShape,
+    Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit, UnitShape,
 };
 use sandbar_worker::{Binding, Groups, Payload, Request, Work};
 use serde::{Deserialize, Serialize};
@@ -370,7 +370,7 @@ async fn read_stored(
     let collected = &collected;
     let payloads = groups.iter().map(|group| stored::payload(group, how)).collect::<Result<Vec<_>, _>>()?;
     // The next waits in the queue for the worker that takes it.
-    let blocks = futures::stream::iter(payloads.into_iter().enumerate())
+    let made: Result<Vec<(Buffer, u64)>, Fault> = futures::stream::iter(payloads.into_iter().enumerate())
         .map(|(number, payload)| async move {
             let seed = running.seed_of(morsel as u64, number as u64);
             running.steps.collect_stored(payload, seed, collected).await
@@ -378,10 +378,12 @@ async fn read_stored(
         .buffered(2)
         .try_collect()
         .await;
-    match blocks {
-        Ok(blocks) => {
-            running.progress.rows.fetch_add(groups.iter().map(RowGroup::rows).sum(), Relaxed);
-            Ok(Some(blocks))
+    match made {
+        Ok(made) => {
+            for (group, (_, rows)) in groups.iter().zip(&made) {
+                running.progress.rows.fetch_add(group.rows().min(*rows), Relaxed);
+            }
+            Ok(Some(made.into_iter().map(|(blocks, _)| blocks).collect()))
         }
         Err(fault) => stored::failed(fault, &scan.files()[file]).map_or(Ok(None), Err),
     }

@@ -104,13 +104,14 @@ impl Steps {
         only.stored(schema, self.behind.as_ref()?)
     }
 
-    /// Has a worker read rows for the only transform, and collect what comes of it.
+    /// Has a worker read rows for the only transform, and collect what comes of it. Gives that, and how many rows the
+    /// worker says it read.
     pub(crate) async fn collect_stored(
         &self,
         payload: Payload,
         seed: u64,
         collected: &Collected,
-    ) -> Result<Buffer, Fault> {
+    ) -> Result<(Buffer, u64), Fault> {
         let [only] = &self.transforms[..] else { return Err(Fault::new(Code::Host, "rows for no transform")) };
         let to = ToCollect { argument: collected.argument, beside: Vec::new() };
         let work = Work::Collect(payload, to.into());
@@ -351,7 +352,7 @@ impl Call {
         let payload = self.input.finish().map_err(|fault| fault.of(&transform.udf))?;
         let work = Work::Collect(payload, ToCollect { argument: collected.argument, beside }.into());
         let completed = self.steps.call(transform, collected.binding.clone(), seed, work).await?;
-        completed.product.into_collected().map_err(|fault| fault.of(&transform.udf))
+        Ok(completed.product.into_collected().map_err(|fault| fault.of(&transform.udf))?.0)
     }
 
     /// Runs it in a worker. Gives one batch at least.

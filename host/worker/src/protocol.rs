@@ -271,12 +271,14 @@ pub(crate) struct Delivered {
     pub output: Output,
     /// Length of the log behind the output's data, as postcard.
     pub log_bytes: u64,
+    /// Rows of a stored input that the function was given.
+    pub rows: u64,
 }
 
 impl Delivered {
     /// What came of a call that did no more than fail, or not.
     pub(crate) fn empty(result: Result<(), Fault>) -> Delivered {
-        Delivered { result: result.map_err(Box::new), output: Output::Inline(Vec::new()), log_bytes: 0 }
+        Delivered { result: result.map_err(Box::new), output: Output::Inline(Vec::new()), log_bytes: 0, rows: 0 }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use parquet::arrow::ArrowWriter;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use sandbar_tests::{Lab, Model, component, models};
 
 /// A file of rows whose `y` is a line of `x + z`, in row groups of so many rows, and a job over it.
@@ -20,7 +20,9 @@ fn lab(rows: i64, group_rows: usize, transform: &str, train: &str) -> Lab {
         ("key", column(&|i| (i % 11 != 3).then_some(i % 7))),
     ];
     let rows = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap();
-    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(group_rows)).build();
+    // Without an index of pages, by which the node could leave some out.
+    let properties = WriterProperties::builder().set_statistics_enabled(EnabledStatistics::Chunk);
+    let properties = properties.set_max_row_group_row_count(Some(group_rows)).build();
     let file = File::create(lab.path("rows.parquet")).unwrap();
     let mut writer = ArrowWriter::try_new(file, rows.schema(), Some(properties)).unwrap();
     writer.write(&rows).unwrap();
@@ -36,9 +38,10 @@ fn lab(rows: i64, group_rows: usize, transform: &str, train: &str) -> Lab {
     lab
 }
 
-fn trained(lab: &Lab, arguments: &[&str]) -> Vec<Model> {
-    lab.host(&[&["submit", "job.toml"], arguments].concat()).expect_code(0);
-    models(&lab.path("out.parquet"))
+/// How many rows were read, and what was made of them.
+fn trained(lab: &Lab, arguments: &[&str]) -> (u64, Vec<Model>) {
+    let json = lab.host(&[&["submit", "job.toml", "--json"], arguments].concat()).expect_code(0).json();
+    (json["rows"].as_u64().unwrap(), models(&lab.path("out.parquet")))
 }
 
 #[test]
@@ -64,7 +67,7 @@ fn workers_read_the_rows_that_the_node_reads() {
             };
             // What is no condition on one column is left to the node.
             let by_node = with(&format!("({filter}) OR ({filter})"), "2");
-            assert!(by_node.iter().all(|model| model.rows_train > 0) && !by_node.is_empty(), "{filter}");
+            assert!(by_node.1.iter().all(|model| model.rows_train > 0) && !by_node.1.is_empty(), "{filter}");
             for workers in ["1", "2", "4"] {
                 let by_workers = with(filter, workers);
                 assert!(by_workers == by_node, "{filter}, {group_rows} rows a group, {workers} workers");
@@ -78,8 +81,9 @@ fn a_call_has_a_row_group_unless_that_is_too_much() {
     let transform = format!("udf = \"{}#batch_remembers\"", component("tests/hostile/polite").display());
     let lab = lab(400_000, 300_000, &transform, "group_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\ntest = 0");
     let rows_by_seen = |arguments: &[&str]| -> Vec<(i64, u32)> {
-        let mut rows: Vec<_> =
-            trained(&lab, arguments).iter().map(|m| (m.key[0].parse().unwrap(), m.rows_train)).collect();
+        let (read, models) = trained(&lab, arguments);
+        assert_eq!(read, 400_000);
+        let mut rows: Vec<_> = models.iter().map(|m| (m.key[0].parse().unwrap(), m.rows_train)).collect();
         rows.sort_unstable();
         rows
     };

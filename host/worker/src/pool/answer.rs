@@ -39,7 +39,7 @@ fn unpack_some(
     delivered: Delivered,
     completed: impl FnOnce(Product) -> Completed,
 ) -> Called {
-    let Delivered { result, output, log_bytes } = delivered;
+    let Delivered { result, output, log_bytes, rows } = delivered;
     let most = match work {
         Work::Collect(..) => collected_bytes_max(limits),
         _ => limits.output_bytes_max,
@@ -47,7 +47,7 @@ fn unpack_some(
     let result = result.map_err(|fault| *fault);
     match opened(slot, &output, most.saturating_add(LOG_SPACE_BYTES), log_bytes) {
         Ok((data, end, log)) => {
-            let product = result.and_then(|()| product(work, &data, end));
+            let product = result.and_then(|()| product(work, &data, end, rows));
             Called { log, result: product.map(completed) }
         }
         Err(malformed) => Called::from(result.err().unwrap_or(malformed)),
@@ -68,10 +68,10 @@ fn opened(slot: &Scratch, output: &Output, most: u64, log_bytes: u64) -> Result<
     Ok((data, end, log))
 }
 
-fn product(work: &Work, data: &Buffer, end: usize) -> Result<Product, Fault> {
+fn product(work: &Work, data: &Buffer, end: usize, rows: u64) -> Result<Product, Fault> {
     Ok(match work {
         Work::Describe => Product::Functions(postcard::from_bytes(&data[..end]).map_err(malformed)?),
-        Work::Collect(..) => Product::Collected(data.slice_with_length(0, end)),
+        Work::Collect(..) => Product::Collected(data.slice_with_length(0, end), rows),
         _ => Product::Batches(batches(data, end)?),
     })
 }
@@ -258,9 +258,12 @@ mod tests {
             (collect(), 9, 10, Err("its log is longer".to_owned())),
             (process(), other + 1, 0, Err(format!("claims {} bytes", other + 1))),
         ] {
-            let delivered = Delivered { result: Ok(()), output: Output::Slot(bytes), log_bytes };
+            let delivered = Delivered { result: Ok(()), output: Output::Slot(bytes), log_bytes, rows: 5 };
             match (unpacked(&work, &limits, &slot, Some(delivered.into())).result, expected) {
-                (Ok(completed), Ok(bytes)) => assert_eq!(completed.product.into_collected().unwrap().as_slice(), bytes),
+                (Ok(completed), Ok(bytes)) => {
+                    let (collected, rows) = completed.product.into_collected().unwrap();
+                    assert_eq!((collected.as_slice(), rows), (bytes, 5));
+                }
                 (Err(fault), Err(words)) => assert!(fault.message.contains(&words), "{fault}"),
                 (got, expected) => panic!("{got:?} instead of {expected:?}"),
             }

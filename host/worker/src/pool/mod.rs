@@ -124,8 +124,9 @@ pub struct LogLine {
 pub enum Product {
     /// Batches, checked.
     Batches(Vec<RecordBatch>),
-    /// What its batches were collected into, for [`Work::Collect`]: what a worker says, which may be anything.
-    Collected(Buffer),
+    /// What its batches were collected into, for [`Work::Collect`], and how many rows of a [stored](Payload::Stored)
+    /// input there were: what a worker says, which may be anything.
+    Collected(Buffer, u64),
     /// What it described, for [`Work::Describe`].
     Functions(Vec<Function>),
 }
@@ -140,7 +141,7 @@ impl Product {
     fn other(&self) -> Fault {
         let what = match self {
             Product::Batches(_) => "batches",
-            Product::Collected(_) => "what was collected",
+            Product::Collected(..) => "what was collected",
             Product::Functions(_) => "functions",
         };
         Fault::new(Code::Host, format!("it hands back {what}, which it was not called for"))
@@ -154,12 +155,12 @@ impl Product {
         if let Product::Batches(batches) = self { Ok(batches) } else { Err(self.other()) }
     }
 
-    /// What was collected.
+    /// What was collected, and how many rows of a stored input there were.
     ///
     /// # Errors
     /// When it is something else.
-    pub fn into_collected(self) -> Result<Buffer, Fault> {
-        if let Product::Collected(collected) = self { Ok(collected) } else { Err(self.other()) }
+    pub fn into_collected(self) -> Result<(Buffer, u64), Fault> {
+        if let Product::Collected(collected, rows) = self { Ok((collected, rows)) } else { Err(self.other()) }
     }
 
     /// The functions.

@@ -101,20 +101,23 @@ impl Batches {
     }
 
     /// Has `run` run each, with its header and the columns that stand beside it, while its body is the one at hand.
-    fn each(self, mut run: impl FnMut(&[u8], Option<RecordBatch>) -> Result<(), Fault>) -> Result<(), Fault> {
+    /// Gives how many rows were read here.
+    fn each(self, mut run: impl FnMut(&[u8], Option<RecordBatch>) -> Result<(), Fault>) -> Result<u64, Fault> {
         match self {
             Batches::Laid(input, beside) => {
                 let mut reader = BatchReader::default();
-                (0..input.batches()).try_for_each(|batch| {
+                for batch in 0..input.batches() {
                     let beside = beside.get(batch).map(|at| input.beside(at, &mut reader)).transpose()?;
-                    run(input.show(batch), beside)
-                })
+                    run(input.show(batch), beside)?;
+                }
+                Ok(0)
             }
-            Batches::Stored(mut reader, body) => reader.try_for_each(|rows| {
+            Batches::Stored(mut reader, body) => reader.try_fold(0, |read, rows| {
                 let StoredRows { batch, beside } = rows?;
                 let encoded = stored::encode(&batch)?;
                 stored::lay(&encoded, &mut lock(&body));
-                run(&encoded.header, beside)
+                run(&encoded.header, beside)?;
+                Ok(read + batch.num_rows() as u64)
             }),
         }
     }
@@ -153,7 +156,8 @@ fn process(
         result
     })();
     *outcome = std::mem::replace(&mut *lock(&shared), Outcome::new(binding.limits, None, None));
-    result
+    outcome.read(result?);
+    Ok(())
 }
 
 struct ProcessServices {

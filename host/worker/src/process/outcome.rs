@@ -41,6 +41,8 @@ pub(crate) struct Outcome {
     log: Vec<(u8, String)>,
     log_left: u64,
     log_dropped: u64,
+    /// Rows that were read here.
+    rows: u64,
     /// Where the log is kept in case this process is killed.
     journal: Option<Arc<Scratch>>,
     memory_bytes: u64,
@@ -60,6 +62,7 @@ impl Outcome {
             log: Vec::new(),
             log_left: limits.log_bytes_max,
             log_dropped: 0,
+            rows: 0,
             journal,
             memory_bytes: 0,
         }
@@ -91,6 +94,11 @@ impl Outcome {
             self.collected = true;
         }
         Ok(())
+    }
+
+    /// So many rows were read here.
+    pub(super) fn read(&mut self, rows: u64) {
+        self.rows += rows;
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
@@ -177,15 +185,15 @@ impl Outcome {
         if self.log_dropped > 0 {
             self.log.push((2, format!("({} more lines are over the limit log_bytes_max)", self.log_dropped)));
         }
-        if result.is_ok() && self.log.is_empty() && self.data.is_empty() && self.laid == 0 {
+        if result.is_ok() && self.log.is_empty() && self.data.is_empty() && self.laid == 0 && self.rows == 0 {
             return None;
         }
         let log = if self.log.is_empty() { Vec::new() } else { postcard::to_stdvec(&self.log).unwrap_or_default() };
-        let result = result.map_err(shortened);
+        let (result, rows) = (result.map_err(shortened), self.rows);
         let delivered = match self.append(&log, 1) {
             Ok(()) => {
                 let output = if self.laid == 0 { Output::Inline(self.data) } else { Output::Slot(self.laid as u64) };
-                Delivered { result: result.map_err(Box::new), output, log_bytes: log.len() as u64 }
+                Delivered { result: result.map_err(Box::new), output, log_bytes: log.len() as u64, rows }
             }
             Err(refusal) => Delivered::empty(result.and(Err(refusal.into()))),
         };
