@@ -8,18 +8,21 @@ use parquet::arrow::ArrowWriter;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use sandbar_tests::{Lab, Model, component, models};
 
-/// A file of rows whose `y` is a line of `x + z`, in row groups of so many rows, and a job over it.
-fn lab(rows: i64, group_rows: usize, transform: &str, train: &str) -> Lab {
+/// A file of rows whose `y` is a line of `x + z`, in row groups of so many rows, with more columns of these names, and a
+/// job over it.
+fn lab(rows: i64, group_rows: usize, more: &[&'static str], transform: &str, train: &str) -> Lab {
     let lab = Lab::new();
     let column = |value: &dyn Fn(i64) -> Option<i64>| Arc::new(Int64Array::from_iter((0..rows).map(value))) as ArrayRef;
-    let columns = [
+    let mut columns = vec![
         ("unused", column(&|i| Some(i))),
         ("x", column(&|i| Some(i % 1_000))),
         ("z", column(&|i| Some(i / 7))),
         ("y", column(&|i| Some(3 * (i % 1_000 + i / 7) + 1))),
         ("key", column(&|i| (i % 11 != 3).then_some(i % 7))),
     ];
-    let rows = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap();
+    columns.extend(more.iter().map(|name| (*name, column(&|i| Some(-i)))));
+    let columns = columns.into_iter().map(|(name, column)| (name, column, true));
+    let rows = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
     // Without an index of pages, by which the node could leave some out.
     let properties = WriterProperties::builder().set_statistics_enabled(EnabledStatistics::Chunk);
     let properties = properties.set_max_row_group_row_count(Some(group_rows)).build();
@@ -51,9 +54,14 @@ fn workers_read_the_rows_that_the_node_reads() {
         "udf = \"{}#scalar_of_five\"\ncolumns = [\"x\", \"z\", \"y\", \"y\", \"z\"]\noutput = \"sum\"",
         component("tests/hostile/polite").display()
     );
-    let train = "group_by = [\"key\"]\nfeatures = [\"sum\"]\ntarget = \"y\"";
-    for (transform, group_rows) in [(&add, 60_000), (&add, 1_000), (&five, 25_000)] {
-        let lab = lab(60_000, group_rows, transform, train);
+    let all = format!("udf = \"{}#batch_prints\"", component("tests/hostile/polite").display());
+    // A batch of so many columns is more than a mebibyte, which guests ask to have mapped.
+    let more = ["a", "b", "c", "d"];
+    for (transform, feature, group_rows) in
+        [(&add, "sum", 60_000), (&add, "sum", 1_000), (&five, "sum", 25_000), (&all, "d", 60_000)]
+    {
+        let train = format!("group_by = [\"key\"]\nfeatures = [\"{feature}\"]\ntarget = \"y\"");
+        let lab = lab(60_000, group_rows, &more, transform, &train);
         for filter in [
             "key IS NOT NULL",
             "key IS NULL",
@@ -70,7 +78,7 @@ fn workers_read_the_rows_that_the_node_reads() {
             assert!(by_node.1.iter().all(|model| model.rows_train > 0) && !by_node.1.is_empty(), "{filter}");
             for workers in ["1", "2", "4"] {
                 let by_workers = with(filter, workers);
-                assert!(by_workers == by_node, "{filter}, {group_rows} rows a group, {workers} workers");
+                assert!(by_workers == by_node, "{transform}, {filter}, {group_rows} rows a group, {workers} workers");
             }
         }
     }
@@ -79,7 +87,8 @@ fn workers_read_the_rows_that_the_node_reads() {
 #[test]
 fn a_call_has_a_row_group_unless_that_is_too_much() {
     let transform = format!("udf = \"{}#batch_remembers\"", component("tests/hostile/polite").display());
-    let lab = lab(400_000, 300_000, &transform, "group_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\ntest = 0");
+    let lab =
+        lab(400_000, 300_000, &[], &transform, "group_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\ntest = 0");
     let rows_by_seen = |arguments: &[&str]| -> Vec<(i64, u32)> {
         let (read, models) = trained(&lab, arguments);
         assert_eq!(read, 400_000);
@@ -104,7 +113,7 @@ fn a_call_has_a_row_group_unless_that_is_too_much() {
 #[test]
 fn a_damaged_row_group_is_named_by_its_file() {
     let transform = format!("udf = \"{}#add\"\ncolumns = [\"x\", \"z\"]", component("udfs/taxi").display());
-    let lab = lab(50_000, 20_000, &transform, "features = [\"add\"]\ntarget = \"y\"");
+    let lab = lab(50_000, 20_000, &[], &transform, "features = [\"add\"]\ntarget = \"y\"");
     let mut bytes = std::fs::read(lab.path("rows.parquet")).unwrap();
     // All but the footer.
     let end = bytes.len() - 10_000;
