@@ -14,6 +14,8 @@ use crate::NodeError;
 
 /// Rows of a batch: what a function takes of them and makes of them should fit a core's cache.
 const BATCH_ROWS: usize = 16_384;
+/// Blocks of a morsel wait for each other in the node: they may take so many bytes, before they are packed.
+const KEPT_BYTES_MAX: u64 = 64 << 20;
 
 /// How workers read a row group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +41,14 @@ pub(crate) fn payload(group: &RowGroup, how: &How) -> Result<Payload, Fault> {
     let how = postcard::to_stdvec(&(how, group.description())).map_err(|e| Fault::new(Code::Host, e.to_string()))?;
     let batches = group.rows().div_ceil(BATCH_ROWS as u64);
     Ok(Payload::Stored { file: Some(group.file().clone()), how: how.into(), batches })
+}
+
+/// Whether workers may read these row groups for one morsel, of whose rows a function hands back so many bytes each, and
+/// of which so many are kept.
+pub(crate) fn is_within(groups: &[RowGroup], handed: u64, output_bytes_max: u64, kept: u64) -> bool {
+    let rows = || groups.iter().map(RowGroup::rows);
+    let most = rows().max().unwrap_or(0);
+    most.saturating_mul(handed) <= output_bytes_max && rows().sum::<u64>().saturating_mul(kept) <= KEPT_BYTES_MAX
 }
 
 /// In a worker: what reads a row group.

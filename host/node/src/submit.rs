@@ -366,8 +366,11 @@ async fn read_stored(
 ) -> Result<Option<Vec<Buffer>>, NodeError> {
     let Some(groups) = scan.row_groups(morsel).await else { return Ok(None) };
     let file = scan.morsels()[morsel].file;
-    let Some(collected) = known(reading).await?.collected(file) else { return Ok(None) };
-    let collected = &collected;
+    let reading = known(reading).await?;
+    let Some(collected) = &reading.collected(file) else { return Ok(None) };
+    if !running.steps.may_collect_stored(&groups, &reading.schema) {
+        return Ok(None);
+    }
     let payloads = groups.iter().map(|group| stored::payload(group, how)).collect::<Result<Vec<_>, _>>()?;
     // The next waits in the queue for the worker that takes it.
     let made: Result<Vec<(Buffer, u64)>, Fault> = futures::stream::iter(payloads.into_iter().enumerate())

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::{DataType, Field, Schema};
+use arrow_schema::{DataType, Field, FieldRef, Schema};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, Kind, Seed};
-use sandbar_dataset::BatchStream;
+use sandbar_dataset::{BatchStream, RowGroup};
 use sandbar_worker::{Binding, Completed, Payload, Pool, Request, ToCollect, Work, not_a_column};
 
 use crate::function::{Callable, Components, decode};
@@ -17,7 +17,7 @@ use crate::input::BatchInput;
 use crate::job::{Columns, TransformSpec};
 use crate::progress::Progress;
 use crate::stored::{Column, How};
-use crate::{Node, NodeError};
+use crate::{Node, NodeError, stored};
 
 /// Batches that a transform takes in one call, one after another: what a batch touches should fit the cache, and
 /// a call should be worth its sandbox and the blocks of rows that are cut of it. With five, 522 models over the taxi
@@ -102,6 +102,17 @@ impl Steps {
     pub(crate) fn stored(&self, schema: &Schema) -> Option<How> {
         let [only] = &self.transforms[..] else { return None };
         only.stored(schema, self.behind.as_ref()?)
+    }
+
+    /// Whether what the only transform makes of row groups, rows of `made`, can be collected at once.
+    pub(crate) fn may_collect_stored(&self, groups: &[RowGroup], made: &Schema) -> bool {
+        let ([only], Some(behind)) = (&self.transforms[..], &self.behind) else { return false };
+        let is_handed = |field: &&FieldRef| only.output.as_ref().is_none_or(|output| output == field.name());
+        // Of text and lists it turns out.
+        let bytes = |field: &FieldRef| field.data_type().primitive_width().unwrap_or(0) as u64;
+        let handed = made.fields().iter().filter(is_handed).map(bytes).sum();
+        let output_bytes_max = only.callable().binding.limits.output_bytes_max;
+        stored::is_within(groups, handed, output_bytes_max, (size_of::<u64>() * behind.len()) as u64)
     }
 
     /// Has a worker read rows for the only transform, and collect what comes of it. Gives that, and how many rows the

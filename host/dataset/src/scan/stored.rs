@@ -16,6 +16,7 @@ use arrow_buffer::BooleanBuffer;
 use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
 use bytes::Bytes;
 use datafusion::common::ScalarValue;
+use datafusion::common::utils::normalize_float_zero;
 use datafusion::datasource::listing::FileRange;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::datasource::physical_plan::parquet::{ParquetAccessPlan, ParquetFileMetrics, RowGroupAccessPlanFilter};
@@ -45,9 +46,9 @@ use super::stream::{reason_of, reason_of_panic};
 use super::{Morsel, Scan, plan};
 use crate::DatasetError;
 
-/// A row group of more rows is left to [`Scan::read`].
+/// A morsel with a row group of more rows is left to [`Scan::read`].
 const ROWS_MAX: u64 = 1 << 20;
-/// One whose description takes more bytes as well.
+/// One with a row group whose description takes more bytes as well.
 const DESCRIPTION_BYTES_MAX: usize = 32 << 10;
 /// What a footer ends with, behind the metadata: its length, and a magic number.
 const TAIL_BYTES: usize = 8;
@@ -145,6 +146,11 @@ impl Elsewhere {
     fn row_groups(&self, metadata: &ParquetMetaData, size: u64, bytes: &FileRange) -> Option<Vec<(u64, Vec<u8>)>> {
         let kept = Kept::of(metadata.file_metadata(), &self.used)?;
         let all = metadata.row_groups();
+        // The engine's rule: a row group is where its first page is, which has to be somewhere.
+        let first = |group: &RowGroupMetaData| Some(range(group.columns().first()?)?.start);
+        if !all.iter().all(|group| first(group).is_some_and(|at| at < size)) {
+            return None;
+        }
         let mut in_range = RowGroupAccessPlanFilter::new(ParquetAccessPlan::new_all(all.len()));
         in_range.prune_by_range(all, bytes);
         let in_range: Vec<usize> = in_range.row_group_indexes().collect();
@@ -154,12 +160,16 @@ impl Elsewhere {
             let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
             wanted.prune_by_statistics(&self.used, &kept.schema, &groups, prunes, &metrics);
         }
-        let compared = || self.conditions.iter().filter(|condition| matches!(condition, Condition::Compare(..)));
+        // Floats are not pruned by.
+        let prunes = |condition: &&Condition| {
+            let compares = matches!(condition, Condition::Compare(..));
+            compares && !self.used.field(condition.column()).data_type().is_floating()
+        };
         let mut described = Vec::new();
         for at in wanted.row_group_indexes() {
             let all_wanted = wanted.is_fully_matched().get(at).is_some_and(|all| *all);
             let finer = |condition: &Condition| is_indexed(all[in_range[at]].column(kept.leaves[condition.column()]));
-            if !all_wanted && compared().any(finer) {
+            if !all_wanted && self.conditions.iter().filter(prunes).any(finer) {
                 return None;
             }
             let rows = u64::try_from(groups[at].num_rows()).ok().filter(|rows| *rows <= ROWS_MAX)?;
@@ -216,8 +226,9 @@ impl Condition {
             Condition::IsNull(_) => Ok(valid().map_or_else(|| all(false), |valid| !valid.inner())),
             Condition::IsNotNull(_) => Ok(valid().map_or_else(|| all(true), |valid| valid.into_inner())),
             Condition::Compare(_, comparison, number) => {
-                let number = number.of(column.data_type())?;
-                let (values, nulls) = comparison.of(column, &number)?.into_parts();
+                // As the engine compares floats: in their total order, but that both zeros are one.
+                let number = Scalar::new(normalize_float_zero(&number.of(column.data_type())?.into_inner()));
+                let (values, nulls) = comparison.of(&normalize_float_zero(column), &number)?.into_parts();
                 Ok(nulls.map_or(values.clone(), |valid| &values & valid.inner()))
             }
         }
@@ -335,9 +346,14 @@ impl Kept {
 
     /// The metadata of a file that has but this row group.
     fn footer(&self, group: &RowGroupMetaData) -> Option<Vec<u8>> {
+        let mut group = group.clone().into_builder();
+        // Who decodes it has no use for statistics, and they may be long.
+        let bare = |column: ColumnChunkMetaData| column.into_builder().clear_statistics().build();
+        let columns = group.take_columns().into_iter().map(bare).collect::<Result<_, _>>().ok()?;
+        let group = group.set_column_metadata(columns).build().ok()?;
         let file = FileMetaData::new(self.version, group.num_rows(), None, None, Arc::clone(&self.schema), None);
         let mut footer = Vec::new();
-        ParquetMetaDataWriter::new(&mut footer, &ParquetMetaData::new(file, vec![group.clone()])).finish().ok()?;
+        ParquetMetaDataWriter::new(&mut footer, &ParquetMetaData::new(file, vec![group])).finish().ok()?;
         footer.truncate(footer.len().checked_sub(TAIL_BYTES)?);
         Some(footer)
     }
@@ -389,7 +405,7 @@ pub struct RowGroupReader {
 }
 
 impl RowGroupReader {
-    /// Reads batches of `batch_rows` rows or fewer.
+    /// Reads batches of `batch_rows` rows or fewer: of none, where all of them are left out.
     ///
     /// # Errors
     /// When the description is none.
@@ -427,7 +443,7 @@ impl RowGroupReader {
     }
 
     /// What comes out of a batch: the columns, of rows that are not left out.
-    fn conform(&self, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    fn conform(&self, batch: &RecordBatch) -> Result<RecordBatch, ParquetError> {
         let mut wanted: Option<BooleanBuffer> = None;
         for condition in &self.conditions {
             let true_of = condition.of(batch.column(condition.column()))?;
@@ -435,7 +451,7 @@ impl RowGroupReader {
         }
         let columns = batch.project(&self.columns)?;
         match wanted.filter(|wanted| wanted.count_set_bits() < batch.num_rows()) {
-            Some(wanted) => arrow_select::filter::filter_record_batch(&columns, &BooleanArray::new(wanted, None)),
+            Some(wanted) => Ok(arrow_select::filter::filter_record_batch(&columns, &BooleanArray::new(wanted, None))?),
             None => Ok(columns),
         }
     }
@@ -445,16 +461,8 @@ impl Iterator for RowGroupReader {
     type Item = Result<RecordBatch, DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let batch = match self.decode() {
-                Ok(batch) => batch?,
-                Err(error) => return Some(Err(error)),
-            };
-            match self.conform(&batch) {
-                Ok(batch) if batch.num_rows() == 0 => {}
-                conformed => return Some(conformed.map_err(|e| damaged(e.to_string()))),
-            }
-        }
+        let decoded = self.decode().transpose()?;
+        Some(decoded.and_then(|batch| guarded(|| self.conform(&batch))))
     }
 }
 

@@ -32,13 +32,14 @@ pub(super) fn run(
         Work::Describe => describe(program, binding, call, outcome),
         Work::Process(payload) => {
             let input = Batches::open(payload, file, Vec::new(), native)?;
+            // Of one, the node sees whether there is something.
             process(program, binding, call, input, payload.batches() > 1, progress, outcome)
         }
         Work::Collect(payload, to) => {
             let ToCollect { argument, beside } = &**to;
             outcome.collect((native.collectors)(&binding.plan, *argument)?)?;
             let input = Batches::open(payload, file, beside.clone(), native)?;
-            process(program, binding, call, input, payload.batches() > 1, progress, outcome)?;
+            process(program, binding, call, input, true, progress, outcome)?;
             outcome.collected()
         }
         Work::Fit(payload, groups) => {
@@ -100,13 +101,19 @@ impl Batches {
         }
     }
 
-    /// Has `run` run each, with its header and the columns that stand beside it, while its body is the one at hand.
-    /// Gives how many rows were read here.
-    fn each(self, mut run: impl FnMut(&[u8], Option<RecordBatch>) -> Result<(), Fault>) -> Result<u64, Fault> {
+    /// Has `run` run each, with its header and the columns that stand beside it, while its body is the one at hand: a
+    /// step of the call, with reading the next. Gives how many rows were read here.
+    fn each(
+        self,
+        progress: &Scratch,
+        mut run: impl FnMut(&[u8], Option<RecordBatch>) -> Result<(), Fault>,
+    ) -> Result<u64, Fault> {
+        let begin_step = || progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
         match self {
             Batches::Laid(input, beside) => {
                 let mut reader = BatchReader::default();
                 for batch in 0..input.batches() {
+                    begin_step();
                     let beside = beside.get(batch).map(|at| input.beside(at, &mut reader)).transpose()?;
                     run(input.show(batch), beside)?;
                 }
@@ -114,6 +121,10 @@ impl Batches {
             }
             Batches::Stored(mut reader, body) => reader.try_fold(0, |read, rows| {
                 let StoredRows { batch, beside } = rows?;
+                begin_step();
+                if batch.num_rows() == 0 {
+                    return Ok(read);
+                }
                 let encoded = stored::encode(&batch)?;
                 stored::lay(&encoded, &mut lock(&body));
                 run(&encoded.header, beside)?;
@@ -123,13 +134,14 @@ impl Batches {
     }
 }
 
-/// Runs a function over the batches of its input, which are `several`, one after another in one sandbox.
+/// Runs a function over the batches of its input, one after another in one sandbox. May be told that there has to be
+/// something `for_each`, as where the node could not tell for which there is nothing.
 fn process(
     program: &Program,
     binding: &Binding,
     call: &Call,
     batches: Batches,
-    several: bool,
+    for_each: bool,
     progress: &Scratch,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
@@ -138,16 +150,14 @@ fn process(
     let result = (|| {
         let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
         let result = instance.open(binding.function, &binding.params, call.seed).and_then(|()| {
-            batches.each(|header, beside| {
-                progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
+            batches.each(progress, |header, beside| {
                 let before = lock(&shared).batches();
                 if let Some(beside) = beside {
                     lock(&shared).begin_beside(beside);
                 }
                 instance.process(header)?;
                 lock(&shared).end_beside()?;
-                // The node could not tell for which there is nothing.
-                let nothing = several && lock(&shared).batches() == before;
+                let nothing = for_each && lock(&shared).batches() == before;
                 if nothing { Err(Fault::new(Code::BadOutput, "it hands back no batch")) } else { Ok(()) }
             })
         });

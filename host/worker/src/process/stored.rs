@@ -16,7 +16,7 @@ pub struct StoredRows {
     pub beside: Option<RecordBatch>,
 }
 
-/// Reads stored rows, from first to last.
+/// Reads stored rows, from first to last. Batches of none are passed over.
 pub type StoredReader = Box<dyn Iterator<Item = Result<StoredRows, Fault>>>;
 
 /// What reads a [stored](crate::Payload::Stored) input: how it is to be read, and its file, which may hold any bytes. It

@@ -101,6 +101,13 @@ pub fn batch_remembers(batch: RecordBatch) -> Result<RecordBatch, String> {
     RecordBatch::try_from_iter([("k", seen)].into_iter().chain(columns)).map_err(|e| e.to_string())
 }
 
+/// Remembers how many rows it has seen, and gives how many batches of 16,384 rows these were, the one at hand included.
+#[scalar]
+pub fn scalar_remembers(_x: i64) -> i64 {
+    static SEEN: AtomicI64 = AtomicI64::new(0);
+    1 + SEEN.fetch_add(1, Relaxed) / 16_384
+}
+
 /// Panics at one value.
 #[scalar]
 pub fn scalar_panics(x: f64) -> f64 {
