@@ -68,7 +68,6 @@ fn workers_read_the_rows_that_the_node_reads() {
             "key IS NOT NULL AND x > 10 AND 900 >= x",
             "unused <> 5 AND unused < 40000",
             "x = 500",
-            "x < 0 OR key = 3",
         ] {
             let with = |filter: &str, workers| {
                 trained(&lab, &["--set", &format!("input.filter=\"{filter}\""), "--workers", workers])
@@ -86,11 +85,13 @@ fn workers_read_the_rows_that_the_node_reads() {
 
 #[test]
 fn a_call_has_a_row_group_unless_that_is_too_much() {
-    let transform = format!("udf = \"{}#batch_remembers\"", component("tests/hostile/polite").display());
-    let lab =
-        lab(400_000, 300_000, &[], &transform, "group_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\ntest = 0");
-    let rows_by_seen = |arguments: &[&str]| -> Vec<(i64, u32)> {
-        let (read, models) = trained(&lab, arguments);
+    let polite = component("tests/hostile/polite");
+    let train = "group_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\ntest = 0";
+    let lab = |transform: &str| lab(400_000, 300_000, &[], transform, train);
+    let batches = lab(&format!("udf = \"{}#batch_remembers\"", polite.display()));
+    let values = lab(&format!("udf = \"{}#scalar_remembers\"\ncolumns = [\"x\"]\noutput = \"k\"", polite.display()));
+    let rows_by_seen = |lab: &Lab, arguments: &[&str]| -> Vec<(i64, u32)> {
+        let (read, models) = trained(lab, arguments);
         assert_eq!(read, 400_000);
         let mut rows: Vec<_> = models.iter().map(|m| (m.key[0].parse().unwrap(), m.rows_train)).collect();
         rows.sort_unstable();
@@ -103,11 +104,17 @@ fn a_call_has_a_row_group_unless_that_is_too_much() {
         8..=18 => 16_384,
         _ => 5_088,
     };
-    assert_eq!(rows_by_seen(&[]), (1..=19).map(|seen| (seen, whole(seen))).collect::<Vec<_>>());
-    // The larger group hands back seven megabytes, ten batches of it four.
-    let in_tens = rows_by_seen(&["--set", "limits.output_bytes_max=5000000"]);
-    assert_eq!(in_tens.len(), 10, "{in_tens:?}");
-    assert_eq!(in_tens.iter().map(|(_, rows)| rows).sum::<u32>(), 400_000);
+    let in_groups: Vec<_> = (1..=19).map(|seen| (seen, whole(seen))).collect();
+    assert_eq!(rows_by_seen(&batches, &[]), in_groups);
+    for filter in ["y IS NOT NULL", "z >= 0 AND x < 1000"] {
+        assert_eq!(rows_by_seen(&values, &["--set", &format!("input.filter=\"{filter}\"")]), in_groups, "{filter}");
+    }
+    // The larger group hands back 7.2 megabytes and the batches' headers, ten batches of it four.
+    for output_bytes_max in [5_000_000, 7_200_000] {
+        let in_tens = rows_by_seen(&batches, &["--set", &format!("limits.output_bytes_max={output_bytes_max}")]);
+        assert_eq!(in_tens.len(), 10, "{in_tens:?}");
+        assert_eq!(in_tens.iter().map(|(_, rows)| rows).sum::<u32>(), 400_000);
+    }
 }
 
 #[test]

@@ -124,6 +124,11 @@ fn no_length_in_a_parquet_file_is_believed() {
         let error = error_of(&written(change), ScanOptions::default());
         assert!(error.contains("b.parquet: "), "{what}: {error}");
     }
+    // Of a column that nobody reads.
+    let elsewhere = written(&|c| c.set_dictionary_page_offset(None).set_data_page_offset(1 << 50));
+    let unread = Source { columns: columns(&["x"]), ..elsewhere };
+    let rows = read_with(&unread, ScanOptions::default()).expect("rows");
+    assert_eq!((rows.num_rows(), (0, 1)), (2_000, read_stored(&unread, ScanOptions::default()).expect("rows").1));
     // Each part is in the file, and all together are more.
     let bytes = whole.len() as i64 - 4;
     let nearly_all =
