@@ -12,9 +12,9 @@ mod ipc;
 mod lines;
 mod local;
 mod plan;
+mod row_group;
 mod schema;
 mod store;
-mod stored;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -37,9 +37,9 @@ use stream::Origin;
 
 use crate::DatasetError;
 use format::Format;
+use row_group::Elsewhere;
+pub use row_group::{RowGroup, RowGroupReader};
 pub(crate) use schema::plain as plain_type;
-use stored::Elsewhere;
-pub use stored::{RowGroup, RowGroupReader};
 pub use stream::BatchStream;
 
 /// Files whose schema is read at the same time.

@@ -11,9 +11,10 @@ use std::os::unix::fs::FileExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use arrow_array::{Array as _, ArrayRef, BooleanArray, Datum, Float64Array, Int64Array, RecordBatch, Scalar};
-use arrow_buffer::BooleanBuffer;
+use arrow_arith::boolean::{and, is_not_null, is_null};
+use arrow_array::{ArrayRef, BooleanArray, Datum, Float64Array, Int64Array, RecordBatch, Scalar};
 use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
+use arrow_select::filter::filter_record_batch;
 use bytes::Bytes;
 use datafusion::common::ScalarValue;
 use datafusion::common::utils::normalize_float_zero;
@@ -161,7 +162,7 @@ impl Elsewhere {
             wanted.prune_by_statistics(&self.used, &kept.schema, &groups, prunes, &metrics);
         }
         // Floats are not pruned by.
-        let prunes = |condition: &&Condition| {
+        let may_prune = |condition: &&Condition| {
             let compares = matches!(condition, Condition::Compare(..));
             compares && !self.used.field(condition.column()).data_type().is_floating()
         };
@@ -169,7 +170,7 @@ impl Elsewhere {
         for at in wanted.row_group_indexes() {
             let all_wanted = wanted.is_fully_matched().get(at).is_some_and(|all| *all);
             let finer = |condition: &Condition| is_indexed(all[in_range[at]].column(kept.leaves[condition.column()]));
-            if !all_wanted && self.conditions.iter().filter(prunes).any(finer) {
+            if !all_wanted && self.conditions.iter().filter(may_prune).any(finer) {
                 return None;
             }
             let rows = u64::try_from(groups[at].num_rows()).ok().filter(|rows| *rows <= ROWS_MAX)?;
@@ -218,18 +219,14 @@ impl Condition {
     }
 
     /// The rows of its column for which it is true.
-    fn of(&self, column: &ArrayRef) -> Result<BooleanBuffer, ArrowError> {
-        let valid = || column.logical_nulls();
-        let all =
-            |value| if value { BooleanBuffer::new_set(column.len()) } else { BooleanBuffer::new_unset(column.len()) };
+    fn of(&self, column: &ArrayRef) -> Result<BooleanArray, ArrowError> {
         match self {
-            Condition::IsNull(_) => Ok(valid().map_or_else(|| all(false), |valid| !valid.inner())),
-            Condition::IsNotNull(_) => Ok(valid().map_or_else(|| all(true), |valid| valid.into_inner())),
+            Condition::IsNull(_) => is_null(column),
+            Condition::IsNotNull(_) => is_not_null(column),
             Condition::Compare(_, comparison, number) => {
                 // As the engine compares floats: in their total order, but that both zeros are one.
                 let number = Scalar::new(normalize_float_zero(&number.of(column.data_type())?.into_inner()));
-                let (values, nulls) = comparison.of(&normalize_float_zero(column), &number)?.into_parts();
-                Ok(nulls.map_or(values.clone(), |valid| &values & valid.inner()))
+                comparison.of(&normalize_float_zero(column), &number)
             }
         }
     }
@@ -444,14 +441,17 @@ impl RowGroupReader {
 
     /// What comes out of a batch: the columns, of rows that are not left out.
     fn conform(&self, batch: &RecordBatch) -> Result<RecordBatch, ParquetError> {
-        let mut wanted: Option<BooleanBuffer> = None;
+        let mut wanted: Option<BooleanArray> = None;
         for condition in &self.conditions {
             let true_of = condition.of(batch.column(condition.column()))?;
-            wanted = Some(wanted.map_or(true_of.clone(), |wanted| &wanted & &true_of));
+            wanted = Some(match wanted {
+                Some(wanted) => and(&wanted, &true_of)?,
+                None => true_of,
+            });
         }
         let columns = batch.project(&self.columns)?;
-        match wanted.filter(|wanted| wanted.count_set_bits() < batch.num_rows()) {
-            Some(wanted) => Ok(arrow_select::filter::filter_record_batch(&columns, &BooleanArray::new(wanted, None))?),
+        match wanted.filter(|wanted| wanted.true_count() < batch.num_rows()) {
+            Some(wanted) => Ok(filter_record_batch(&columns, &wanted)?),
             None => Ok(columns),
         }
     }
