@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::RecordBatch;
 use sandbar_core::{Code, Fault};
-use sandbar_sandbox::{Bytes, Input, Level, NoServices, Program, Refusal, Services};
+use sandbar_sandbox::{Input, Level, NoServices, Program, Refusal, Services};
 use sandbar_store::Scratch;
 
 use super::Binding;
@@ -14,7 +14,7 @@ use super::Native;
 use super::fit;
 use super::input::CallInput;
 use super::outcome::Outcome;
-use super::stored::{self, StoredReader, StoredRows};
+use super::stored::{self, StoredBody, StoredReader, StoredRows};
 use crate::batches::BatchReader;
 use crate::protocol::{BatchAt, Call, Payload, ToCollect, Work, progress};
 
@@ -32,14 +32,13 @@ pub(super) fn run(
         Work::Describe => describe(program, binding, call, outcome),
         Work::Process(payload) => {
             let input = Batches::open(payload, file, Vec::new(), native)?;
-            // Of one, the node sees whether there is something.
-            process(program, binding, call, input, payload.batches() > 1, progress, outcome)
+            process(program, binding, call, input, progress, outcome)
         }
         Work::Collect(payload, to) => {
             let ToCollect { argument, beside } = &**to;
             outcome.collect((native.collectors)(&binding.plan, *argument)?)?;
             let input = Batches::open(payload, file, beside.clone(), native)?;
-            process(program, binding, call, input, true, progress, outcome)?;
+            process(program, binding, call, input, progress, outcome)?;
             outcome.collected()
         }
         Work::Fit(payload, groups) => {
@@ -69,13 +68,13 @@ enum Batches {
     /// Laid out by the node, and the columns that stand beside each, if there are any.
     Laid(Arc<CallInput>, Vec<BatchAt>),
     /// To be read here, and the body of the one that was read last.
-    Stored(StoredReader, Arc<Mutex<Arc<Vec<u8>>>>),
+    Stored(StoredReader, StoredBody),
 }
 
 /// The body of the batch at hand.
 enum Body {
     Laid(Arc<CallInput>),
-    Stored(Arc<Mutex<Arc<Vec<u8>>>>),
+    Stored(StoredBody),
 }
 
 impl Batches {
@@ -88,7 +87,7 @@ impl Batches {
         match payload {
             Payload::Stored { how, .. } => {
                 let file = file.ok_or_else(|| Fault::new(Code::Host, "the file of a stored input is missing"))?;
-                Ok(Batches::Stored((native.readers)(how, file.into())?, Arc::default()))
+                Ok(Batches::Stored((native.readers)(how, file.into())?, StoredBody::default()))
             }
             _ => Ok(Batches::Laid(Arc::new(CallInput::open(payload, file)?), beside)),
         }
@@ -126,7 +125,7 @@ impl Batches {
                     return Ok(read);
                 }
                 let encoded = stored::encode(&batch)?;
-                stored::lay(&encoded, &mut lock(&body));
+                body.lay(&encoded);
                 run(&encoded.header, beside)?;
                 Ok(read + batch.num_rows() as u64)
             }),
@@ -134,17 +133,17 @@ impl Batches {
     }
 }
 
-/// Runs a function over the batches of its input, one after another in one sandbox. May be told that there has to be
-/// something `for_each`, as where the node could not tell for which there is nothing.
+/// Runs a function over the batches of its input, one after another in one sandbox.
 fn process(
     program: &Program,
     binding: &Binding,
     call: &Call,
     batches: Batches,
-    for_each: bool,
     progress: &Scratch,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
+    // Where the node could not tell for which batch there is nothing, there has to be something for each.
+    let for_each = !matches!(&call.work, Work::Process(payload) if payload.batches() == 1);
     let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(binding.limits, None, None))));
     let services = ProcessServices { body: batches.body(), outcome: shared.clone() };
     let result = (|| {
@@ -183,7 +182,7 @@ impl Services for ProcessServices {
     fn input(&self) -> Input<'_> {
         match &self.body {
             Body::Laid(input) => input.shown(),
-            Body::Stored(bytes) => Input { bytes: Bytes::Shared(lock(bytes).clone()), file: None },
+            Body::Stored(body) => body.shown(),
         }
     }
 

@@ -1,11 +1,14 @@
 //! Inputs that are stored in a form of their own, and read here.
 
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arrow_array::RecordBatch;
 use sandbar_batch::Encoded;
 use sandbar_core::{Code, Fault};
+use sandbar_sandbox::{Bytes, Input};
+
+use super::call::lock;
 
 /// Rows of a stored input.
 pub struct StoredRows {
@@ -27,15 +30,26 @@ pub(super) fn encode(batch: &RecordBatch) -> Result<Encoded, Fault> {
     sandbar_batch::encode(batch).map_err(|e| Fault::new(Code::Columns, e.to_string()))
 }
 
-/// Lays a body in memory that had the one before.
-pub(super) fn lay(batch: &Encoded, body: &mut Arc<Vec<u8>>) {
-    let mut bytes = Arc::try_unwrap(std::mem::take(body)).unwrap_or_default();
-    bytes.clear();
-    bytes.reserve(batch.body_bytes);
-    for (at, buffer) in &batch.buffers {
-        bytes.resize(*at, 0);
-        bytes.extend_from_slice(buffer);
+/// The body of the batch that was read last, in memory that had the one before.
+#[derive(Clone, Default)]
+pub(super) struct StoredBody(Arc<Mutex<Arc<Vec<u8>>>>);
+
+impl StoredBody {
+    pub(super) fn lay(&self, batch: &Encoded) {
+        let mut body = lock(&self.0);
+        let mut bytes = Arc::try_unwrap(std::mem::take(&mut *body)).unwrap_or_default();
+        bytes.clear();
+        bytes.reserve(batch.body_bytes);
+        for (at, buffer) in &batch.buffers {
+            bytes.resize(*at, 0);
+            bytes.extend_from_slice(buffer);
+        }
+        bytes.resize(batch.body_bytes, 0);
+        *body = Arc::new(bytes);
     }
-    bytes.resize(batch.body_bytes, 0);
-    *body = Arc::new(bytes);
+
+    /// What a guest may see.
+    pub(super) fn shown(&self) -> Input<'static> {
+        Input { bytes: Bytes::Shared(lock(&self.0).clone()), file: None }
+    }
 }
