@@ -71,6 +71,16 @@ codes! {
     BadRequest = "bad-request", Guest;
     /// The worker died while it ran, more often than is retried.
     WorkerLost = "worker-lost", Guest;
+    /// It was cancelled, or its job was stopped.
+    Cancelled = "cancelled", Job;
+    /// The value of an object is gone, and it can't be made again.
+    ObjectLost = "object-lost", Host;
+    /// It waited longer for an object than it wanted to.
+    GetTimeOut = "get-time-out", Guest;
+    /// Its job has as many tasks as it may have, or they are nested as deep.
+    TaskLimit = "task-limit", Job;
+    /// No node has what it asks for.
+    Infeasible = "infeasible", Job;
     /// The file is no WebAssembly component.
     NotAComponent = "not-a-component", Job;
     /// The component was made for another version of the contract, or for none.
@@ -136,6 +146,26 @@ impl fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+/// Why there is no value: what happened, and to which task it happened on behalf of which others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskError {
+    /// What happened.
+    pub fault: Fault,
+    /// Names of the tasks from the job's first one down to that which it happened to.
+    pub chain: Vec<String>,
+}
+
+impl fmt::Display for TaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.chain.is_empty() {
+            write!(f, "{}: ", self.chain.join(" > "))?;
+        }
+        self.fault.fmt(f)
+    }
+}
+
+impl std::error::Error for TaskError {}
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,8 @@ pub enum Kind {
     Batch,
     /// A group in, a model out; a model and rows in, predictions out.
     Trainer,
+    /// Values in, objects out; of a program.
+    Task,
 }
 
 impl Kind {
@@ -21,6 +23,7 @@ impl Kind {
             Kind::Scalar => "scalar",
             Kind::Batch => "batch",
             Kind::Trainer => "trainer",
+            Kind::Task => "task",
         }
     }
 }
@@ -33,9 +36,11 @@ pub struct Function {
     pub name: String,
     /// What it takes and gives.
     pub kind: Kind,
-    /// Encoded schema of the columns it needs; empty when it takes any.
+    /// Encoded schema of the columns it needs; empty when it takes any. Of a task: name and type of each argument, in
+    /// postcard.
     pub arguments: Vec<u8>,
-    /// Encoded schema of what it returns; empty when that depends on the input.
+    /// Encoded schema of what it returns; empty when that depends on the input. Of a task: the type and the number of its
+    /// results, in postcard.
     pub returns: Vec<u8>,
     /// One line for people.
     pub about: String,

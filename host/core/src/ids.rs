@@ -5,6 +5,82 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident($number:ty);)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+            pub struct $name(pub $number);
+
+            impl fmt::Display for $name {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    self.0.fmt(f)
+                }
+            }
+        )*
+    };
+}
+
+numbers! {
+    /// Who is charged, and who is kept from others.
+    TenantId(u32);
+    /// What a user submitted.
+    JobId(u32);
+    /// A machine of a cluster.
+    NodeId(u32);
+    /// A process that runs sandboxes. Numbers are not used again.
+    WorkerId(u32);
+    /// A call of a task. Its number is that of its first return.
+    TaskId(u64);
+    /// An immutable value that a task returned or stored. Its number is one of whoever made it: see [`Ids`].
+    ObjectId(u64);
+    /// How often a task was begun before.
+    Attempt(u32);
+}
+
+impl TenantId {
+    /// The only one, until there are more.
+    pub const DEFAULT: TenantId = TenantId(0);
+}
+
+impl TaskId {
+    /// What it returns in place `index`.
+    pub fn returns(self, index: u32) -> ObjectId {
+        ObjectId(self.0 + u64::from(index))
+    }
+}
+
+/// Numbers of tasks and objects that one process gives out: nobody else gives out the same, and nobody has to be asked.
+#[derive(Debug)]
+pub struct Ids {
+    next: u64,
+    end: u64,
+}
+
+/// Each process may give out so many.
+const IDS_BITS: u32 = 40;
+
+impl Ids {
+    /// Those of a process.
+    pub fn of(worker: WorkerId) -> Ids {
+        let first = u64::from(worker.0) << IDS_BITS;
+        Ids { next: first, end: first + (1 << IDS_BITS) }
+    }
+
+    /// The first of `count` numbers; none when there are no more.
+    pub fn take(&mut self, count: u32) -> Option<u64> {
+        let first = self.next;
+        let next = first.checked_add(u64::from(count)).filter(|next| *next <= self.end)?;
+        self.next = next;
+        Some(first)
+    }
+
+    /// Who gave out a number.
+    pub fn giver(number: u64) -> WorkerId {
+        WorkerId((number >> IDS_BITS) as u32)
+    }
+}
+
 /// A component, named by the SHA-256 of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ComponentId([u8; 32]);

@@ -6,6 +6,7 @@
 // Nothing that a guest, a peer, a file or a user says may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod call;
 mod copy;
 mod fault;
 mod function;
@@ -13,9 +14,10 @@ mod ids;
 mod limits;
 mod seed;
 
+pub use call::{Argument, Options, Request, VALUE_INLINE_BYTES_MAX};
 pub use copy::{copy_for_others, copy_from_others};
-pub use fault::{Blame, Code, Fault};
+pub use fault::{Blame, Code, Fault, TaskError};
 pub use function::{Function, Kind};
-pub use ids::ComponentId;
+pub use ids::{Attempt, ComponentId, Ids, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId};
 pub use limits::{LOG_BYTES_MAX, Limits};
 pub use seed::{Seed, Split};

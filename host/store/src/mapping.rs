@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
@@ -267,6 +267,16 @@ impl Scratch {
         assert!((index + 1) * 8 <= self.bytes);
         // SAFETY: in bounds and aligned (mappings start at a page); atomics may be shared.
         unsafe { &*self.at.as_ptr().cast::<AtomicU64>().add(index) }
+    }
+
+    /// The `index`th u32, for both processes to read and write, and to wait for.
+    ///
+    /// # Panics
+    /// When it is not in the memory.
+    pub fn atomic32(&self, index: usize) -> &AtomicU32 {
+        assert!((index + 1) * 4 <= self.bytes);
+        // SAFETY: as in `atomic`.
+        unsafe { &*self.at.as_ptr().cast::<AtomicU32>().add(index) }
     }
 
     /// Has the kernel make huge pages of the bytes from `at` on, both multiples of

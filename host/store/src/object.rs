@@ -19,15 +19,31 @@ pub struct Object {
 impl Object {
     /// Writes and seals an object.
     pub fn new(bytes: &[u8]) -> io::Result<Object> {
+        Object::of_parts(&[bytes])
+    }
+
+    /// Writes and seals an object of several parts, one behind another.
+    pub fn of_parts(parts: &[&[u8]]) -> io::Result<Object> {
         let file = new_file()?;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            match write(&file, rest)? {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                wrote => rest = &rest[wrote..],
+        for part in parts {
+            let mut rest = *part;
+            while !rest.is_empty() {
+                match write(&file, rest)? {
+                    0 => return Err(io::ErrorKind::WriteZero.into()),
+                    wrote => rest = &rest[wrote..],
+                }
             }
         }
-        Object::seal(file, bytes.len() as u64)
+        Object::seal(file, parts.iter().map(|part| part.len() as u64).sum())
+    }
+
+    /// An object that another process made.
+    ///
+    /// # Errors
+    /// When it is not sealed, or shorter.
+    pub fn of_sealed(file: OwnedFd, bytes: u64) -> io::Result<Object> {
+        crate::mapping::check_seals(file.as_fd(), bytes, SEALS)?;
+        Ok(Object { file: Arc::new(file), bytes })
     }
 
     /// Copies the first `bytes` bytes of a file into an object, and seals it. They do not come through this process's

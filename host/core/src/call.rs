@@ -1,0 +1,57 @@
+//! What a program and its node say to each other in bytes: how a task is called, and with what. In postcard.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::ObjectId;
+
+/// With what a task is submitted.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Request<'a> {
+    /// How it is to be run, where that is not as usual.
+    pub options: Option<Box<Options>>,
+    /// Its arguments, in order.
+    #[serde(borrow)]
+    pub arguments: Vec<Argument<'a>>,
+    /// Objects that values among its arguments contain.
+    pub refs: Vec<ObjectId>,
+}
+
+/// An argument of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Argument<'a> {
+    /// A value, as the program writes its values.
+    Value(#[serde(borrow)] &'a [u8]),
+    /// The value of an object, which is there before the task begins.
+    Object(ObjectId),
+    /// A value as JSON, from whoever submits a job.
+    Json(#[serde(borrow)] &'a str),
+    /// None was given.
+    Missing,
+}
+
+/// How a task is to be run. What is none is as usual: one processor, nothing else.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// What people call it; its function's name otherwise.
+    pub name: Option<String>,
+    /// Processors, to ten thousandths. 1 otherwise.
+    pub cpus: Option<f64>,
+    /// Devices, to ten thousandths. 0 otherwise.
+    pub gpus: Option<f64>,
+    /// Memory in bytes. 0 otherwise: no share of it is set aside.
+    pub memory: Option<u64>,
+    /// What else a node was said to have, with amounts.
+    pub resources: Vec<(String, f64)>,
+    /// How often it is begun again when its worker dies under it. 3 otherwise.
+    pub max_retries: Option<u32>,
+    /// Whether it is begun again when it fails by itself, too.
+    pub retry_failures: bool,
+    /// Wall time of an attempt, in milliseconds. Without a limit otherwise.
+    pub timeout_ms: Option<u64>,
+    /// Tasks of higher numbers come first. 0 otherwise.
+    pub priority: i32,
+}
+
+/// Values up to so many bytes travel in messages; larger ones lie in memory files.
+pub const VALUE_INLINE_BYTES_MAX: usize = 100 << 10;

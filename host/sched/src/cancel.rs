@@ -1,0 +1,49 @@
+//! Tasks that are not wanted any more.
+
+use crate::event::Action;
+use crate::places::TaskAt;
+use crate::scheduler::Scheduler;
+use crate::tasks::{State, Stop, cancelled};
+
+use sandbar_core::TaskId;
+
+impl<C, V> Scheduler<C, V> {
+    pub(crate) fn cancel(&mut self, id: TaskId, recursive: bool) {
+        let Some(at) = self.find_task(id) else { return };
+        if !recursive {
+            self.stop(at, Stop::Alone);
+        } else if self.tasks[at].stop != Stop::WithChildren {
+            self.stop(at, Stop::WithChildren);
+            self.stop_descendants(at);
+        }
+    }
+
+    /// Stops all that a task submitted, and what that submitted, but for what that was done to before: nothing is new there.
+    pub(crate) fn stop_descendants(&mut self, at: TaskAt) {
+        for task in self.descendants(at, |task| task.stop != Stop::WithChildren) {
+            self.stop(task, Stop::WithChildren);
+        }
+    }
+
+    /// A task fails by the end of the step, or once its worker has let go of it.
+    fn stop(&mut self, at: TaskAt, how: Stop) {
+        let task = &mut self.tasks[at];
+        match task.state {
+            State::Waiting | State::Queued => {
+                let error = self.error(at, cancelled());
+                self.failing.push((at, error));
+            }
+            State::Given | State::Blocked => {
+                if task.stop == Stop::No
+                    && let Some(worker) = task.worker
+                {
+                    let worker = self.cluster.workers[worker].id;
+                    self.out.push(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
+                }
+            }
+            State::Ended(_) => {}
+        }
+        let task = &mut self.tasks[at];
+        task.stop = task.stop.max(how);
+    }
+}

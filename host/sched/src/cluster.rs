@@ -1,0 +1,379 @@
+//! Nodes and workers: what is where, and what is left of each node.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use sandbar_core::{Attempt, NodeId, TaskId, WorkerId};
+
+use crate::event::Role;
+use crate::places::{NodeAt, ObjectAt, ShapeAt, TaskAt, WorkerAt};
+use crate::queue::{Level, Queue};
+use crate::resources::{Demand, Free};
+use crate::slab::Slab;
+use crate::table::Table;
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) total: Demand,
+    pub(crate) free: Free,
+    /// A driver waits for room here: nothing else is begun.
+    pub(crate) is_held: bool,
+    /// Workers that could begin a task at once, those with the fewest blocked ones first.
+    idle: BTreeSet<(u32, WorkerId)>,
+}
+
+/// A task that a worker was given. It counts until the worker has said what became of it, also when its job has ended.
+#[derive(Debug)]
+pub(crate) struct Given {
+    pub(crate) id: TaskId,
+    /// None when its job has ended.
+    pub(crate) task: Option<TaskAt>,
+    pub(crate) shape: ShapeAt,
+    pub(crate) attempt: Attempt,
+    pub(crate) level: Level,
+    /// How long it was thought to take.
+    pub(crate) nanos: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) id: WorkerId,
+    pub(crate) node: NodeAt,
+    pub(crate) role: Role,
+    /// Tasks that are not blocked, in the order in which they are run.
+    pub(crate) given: VecDeque<Given>,
+    pub(crate) blocked: Vec<Given>,
+    /// How many of `given` are of each light shape: its processors are taken once for all of them.
+    pub(crate) leases: Vec<(ShapeAt, u32)>,
+    /// How long `given` were thought to take.
+    pub(crate) nanos: u64,
+    /// Its tasks were asked back, and it did not answer yet.
+    pub(crate) is_recalled: bool,
+    /// Tasks were taken from it for another worker, and nothing has ended here since.
+    pub(crate) is_robbed: bool,
+    /// Objects that it holds.
+    pub(crate) holds: Holds,
+    /// As which it stands among the idle ones.
+    idle: Option<u32>,
+    /// As which it stands among those whose tasks can be asked back.
+    waiting: Option<Level>,
+}
+
+/// Places of objects that a worker holds, and some that it held before: what is there has to be asked.
+#[derive(Debug, Default)]
+pub(crate) struct Holds {
+    pub(crate) places: Vec<ObjectAt>,
+    pub(crate) count: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) nodes: Slab<NodeAt, Node>,
+    pub(crate) node_ids: BTreeMap<NodeId, NodeAt>,
+    pub(crate) workers: Slab<WorkerAt, Worker>,
+    worker_ids: Table<WorkerId, WorkerAt>,
+    /// The first idle worker of each node.
+    offers: BTreeSet<(u32, WorkerId, NodeAt)>,
+    /// Idle workers.
+    pub(crate) idle: usize,
+    /// Workers that tasks can be asked back from, by the level of the last: the last of these is the first to ask.
+    waiting: BTreeSet<(Level, WorkerAt)>,
+    /// Workers that were asked and did not answer.
+    pub(crate) recalls: usize,
+    /// Workers that run tasks of anybody.
+    pub(crate) of_tasks: usize,
+    /// How often nodes came and went.
+    pub(crate) changes: u64,
+    /// There is more room than when this was last set back.
+    pub(crate) has_more: bool,
+}
+
+impl Cluster {
+    pub(crate) fn new() -> Cluster {
+        Cluster {
+            nodes: Slab::new(),
+            node_ids: BTreeMap::new(),
+            workers: Slab::new(),
+            worker_ids: Table::default(),
+            offers: BTreeSet::new(),
+            idle: 0,
+            waiting: BTreeSet::new(),
+            recalls: 0,
+            of_tasks: 0,
+            changes: 0,
+            has_more: false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, worker: WorkerId) -> Option<WorkerAt> {
+        self.worker_ids.get(&worker).copied()
+    }
+
+    /// Says whether there was none of this number.
+    pub(crate) fn add_node(&mut self, id: NodeId, total: Demand) -> bool {
+        if self.node_ids.contains_key(&id) {
+            return false;
+        }
+        let free = Free::all_of(&total);
+        let at = self.nodes.insert(Node { id, total, free, is_held: false, idle: BTreeSet::new() });
+        self.node_ids.insert(id, at);
+        self.changes += 1;
+        self.has_more = true;
+        true
+    }
+
+    /// A node without workers goes.
+    pub(crate) fn remove_node(&mut self, id: NodeId) {
+        if let Some(at) = self.node_ids.remove(&id) {
+            self.nodes.remove(at);
+            self.changes += 1;
+        }
+    }
+
+    pub(crate) fn add_worker(&mut self, id: WorkerId, node: NodeId, role: Role) -> Option<WorkerAt> {
+        let node = *self.node_ids.get(&node)?;
+        if self.worker_ids.contains_key(&id) {
+            return None;
+        }
+        let at = self.workers.insert(Worker {
+            id,
+            node,
+            role,
+            given: VecDeque::new(),
+            blocked: Vec::new(),
+            leases: Vec::new(),
+            nanos: 0,
+            is_recalled: false,
+            is_robbed: false,
+            holds: Holds::default(),
+            idle: None,
+            waiting: None,
+        });
+        self.worker_ids.insert(id, at);
+        self.of_tasks += usize::from(role == Role::Tasks);
+        self.refresh(at);
+        Some(at)
+    }
+
+    /// A worker goes, and gives back what its tasks took.
+    pub(crate) fn remove_worker(&mut self, at: WorkerAt, queue: &mut Queue) -> Option<Worker> {
+        self.set_recalled(at, false);
+        let (given, blocked) = (self.workers[at].given.len(), self.workers[at].blocked.len());
+        let given: Vec<Given> = (0..given).filter_map(|_| self.take_given(at, 0, queue)).collect();
+        let blocked: Vec<Given> = (0..blocked).filter_map(|_| self.take_blocked(at, 0, queue)).collect();
+        let worker = &self.workers[at];
+        self.worker_ids.remove(&worker.id);
+        self.of_tasks -= usize::from(worker.role == Role::Tasks);
+        self.set_idle(at, None);
+        self.set_waiting(at, None);
+        let mut worker = self.workers.remove(at)?;
+        worker.given = given.into();
+        worker.blocked = blocked;
+        Some(worker)
+    }
+
+    /// Gives a task to a worker, behind its others, and takes of its node what that needs.
+    pub(crate) fn give(&mut self, at: WorkerAt, given: Given, queue: &mut Queue) {
+        queue.use_shape(given.shape);
+        self.begin(at, &given, queue);
+        self.workers[at].given.push_back(given);
+    }
+
+    /// As [`Cluster::give`], of a task that runs already.
+    pub(crate) fn give_first(&mut self, at: WorkerAt, given: Given, queue: &mut Queue) {
+        queue.use_shape(given.shape);
+        self.begin(at, &given, queue);
+        self.workers[at].given.push_front(given);
+    }
+
+    /// Where a task lies among those that a worker was given and that are not blocked.
+    pub(crate) fn position(&self, at: WorkerAt, task: TaskId) -> Option<usize> {
+        self.workers[at].given.iter().position(|given| given.id == task)
+    }
+
+    /// As [`Cluster::position`], of what was given late.
+    pub(crate) fn position_from_end(&self, at: WorkerAt, task: TaskId) -> Option<usize> {
+        self.workers[at].given.iter().rposition(|given| given.id == task)
+    }
+
+    /// Where a task lies among the blocked ones of a worker; the last was blocked last.
+    pub(crate) fn position_blocked(&self, at: WorkerAt, task: TaskId) -> Option<usize> {
+        self.workers[at].blocked.iter().rposition(|given| given.id == task)
+    }
+
+    /// A task that was not blocked is not the worker's any more.
+    pub(crate) fn take_given(&mut self, at: WorkerAt, position: usize, queue: &mut Queue) -> Option<Given> {
+        let given = self.workers[at].given.remove(position)?;
+        self.pause(at, &given, queue);
+        let shape = queue.shape(given.shape);
+        if !shape.is_light {
+            self.nodes[self.workers[at].node].free.give_rest(&shape.demand);
+            self.has_more = true;
+        }
+        queue.leave_shape(given.shape);
+        Some(given)
+    }
+
+    /// A task that was blocked is not the worker's any more.
+    pub(crate) fn take_blocked(&mut self, at: WorkerAt, position: usize, queue: &mut Queue) -> Option<Given> {
+        let worker = &mut self.workers[at];
+        let given = (position < worker.blocked.len()).then(|| worker.blocked.remove(position))?;
+        let shape = queue.shape(given.shape);
+        if !shape.is_light {
+            self.nodes[worker.node].free.give_rest(&shape.demand);
+            self.has_more = true;
+        }
+        queue.leave_shape(given.shape);
+        Some(given)
+    }
+
+    /// A task gives its processors away. Gives its place in the table.
+    pub(crate) fn block(&mut self, at: WorkerAt, position: usize, queue: &Queue) -> Option<TaskAt> {
+        let given = self.workers[at].given.remove(position)?;
+        self.pause(at, &given, queue);
+        let task = given.task;
+        self.workers[at].blocked.push(given);
+        task
+    }
+
+    /// A task goes on, whether there are processors or not.
+    pub(crate) fn unblock(&mut self, at: WorkerAt, position: usize, queue: &Queue) -> Option<TaskAt> {
+        let given = self.workers[at].blocked.remove(position);
+        let task = given.task;
+        self.go_on(at, &given, queue);
+        self.workers[at].given.push_front(given);
+        task
+    }
+
+    fn begin(&mut self, at: WorkerAt, given: &Given, queue: &Queue) {
+        let shape = queue.shape(given.shape);
+        if !shape.is_light {
+            self.nodes[self.workers[at].node].free.take_rest(&shape.demand);
+        }
+        self.go_on(at, given, queue);
+    }
+
+    /// Takes processors for a task, or none where others of its shape run here: a worker runs one at a time.
+    fn go_on(&mut self, at: WorkerAt, given: &Given, queue: &Queue) {
+        let worker = &mut self.workers[at];
+        worker.nanos += given.nanos;
+        let shape = queue.shape(given.shape);
+        if shape.is_light {
+            if let Some((_, count)) = worker.leases.iter_mut().find(|(leased, _)| *leased == given.shape) {
+                *count += 1;
+                return;
+            }
+            worker.leases.push((given.shape, 1));
+        }
+        self.nodes[worker.node].free.cpus -= i128::from(shape.demand.cpus);
+    }
+
+    /// Gives the processors of a task back, unless others of its shape are left here.
+    fn pause(&mut self, at: WorkerAt, given: &Given, queue: &Queue) {
+        let worker = &mut self.workers[at];
+        worker.nanos -= given.nanos;
+        let shape = queue.shape(given.shape);
+        if shape.is_light
+            && let Some(position) = worker.leases.iter().position(|(leased, _)| *leased == given.shape)
+        {
+            worker.leases[position].1 -= 1;
+            if worker.leases[position].1 > 0 {
+                return;
+            }
+            worker.leases.swap_remove(position);
+        }
+        self.nodes[worker.node].free.cpus += i128::from(shape.demand.cpus);
+        self.has_more = true;
+    }
+
+    /// Idle workers, one of each node: those with the least load first.
+    pub(crate) fn offers(&self) -> impl Iterator<Item = (u32, WorkerId, NodeAt)> {
+        self.offers.iter().copied()
+    }
+
+    /// By which idle workers are chosen: the least first.
+    pub(crate) fn load(&self, at: WorkerAt) -> (u32, WorkerId) {
+        let worker = &self.workers[at];
+        (worker.blocked.len() as u32, worker.id)
+    }
+
+    /// Whether a worker is idle, and does not stand among those yet.
+    pub(crate) fn could_be_idle(&self, at: WorkerAt) -> bool {
+        let worker = &self.workers[at];
+        worker.given.is_empty() && worker.idle.is_none() && worker.role == Role::Tasks
+    }
+
+    pub(crate) fn has_idle(&self, node: NodeAt) -> bool {
+        !self.nodes[node].idle.is_empty()
+    }
+
+    /// The worker whose last task comes after all that others were given last, and that task's level.
+    pub(crate) fn last_waiting(&self) -> Option<(Level, WorkerAt)> {
+        self.waiting.last().copied()
+    }
+
+    /// Workers that tasks can be asked back from.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = WorkerAt> {
+        self.waiting.iter().map(|(_, worker)| *worker)
+    }
+
+    pub(crate) fn set_recalled(&mut self, at: WorkerAt, is_recalled: bool) {
+        let worker = &mut self.workers[at];
+        match (worker.is_recalled, is_recalled) {
+            (false, true) => self.recalls += 1,
+            (true, false) => self.recalls -= 1,
+            _ => {}
+        }
+        worker.is_recalled = is_recalled;
+        self.refresh(at);
+    }
+
+    /// Learns what a worker can do, after what it was given has changed.
+    pub(crate) fn refresh(&mut self, at: WorkerAt) {
+        let worker = &self.workers[at];
+        if worker.role != Role::Tasks {
+            return;
+        }
+        let idle = worker.given.is_empty().then_some(worker.blocked.len() as u32);
+        let can_wait = worker.given.len() > 1 && !worker.is_recalled;
+        let waiting = can_wait.then(|| worker.given.back().map(|given| given.level)).flatten();
+        if idle != worker.idle {
+            self.set_idle(at, idle);
+        }
+        if waiting != self.workers[at].waiting {
+            self.set_waiting(at, waiting);
+        }
+    }
+
+    fn set_idle(&mut self, at: WorkerAt, idle: Option<u32>) {
+        let worker = &mut self.workers[at];
+        let before = std::mem::replace(&mut worker.idle, idle);
+        let (id, node_at) = (worker.id, worker.node);
+        let node = &mut self.nodes[node_at];
+        let offer = node.idle.first().copied();
+        if let Some(load) = before {
+            node.idle.remove(&(load, id));
+            self.idle -= 1;
+        }
+        if let Some(load) = idle {
+            node.idle.insert((load, id));
+            self.idle += 1;
+            self.has_more = true;
+        }
+        let new = node.idle.first().copied();
+        if new != offer {
+            offer.map(|(load, id)| self.offers.remove(&(load, id, node_at)));
+            new.map(|(load, id)| self.offers.insert((load, id, node_at)));
+        }
+    }
+
+    fn set_waiting(&mut self, at: WorkerAt, waiting: Option<Level>) {
+        if let Some(level) = std::mem::replace(&mut self.workers[at].waiting, waiting) {
+            self.waiting.remove(&(level, at));
+        }
+        if let Some(level) = waiting {
+            self.waiting.insert((level, at));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What became of attempts: a result counts once, from the worker and the attempt that it was asked of.
+
+use std::sync::Arc;
+
+use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
+
+use crate::event::{Action, Outcome};
+use crate::places::{ObjectAt, TaskAt};
+use crate::scheduler::Scheduler;
+use crate::tasks::{End, State, Stop, cancelled};
+
+impl<C, V> Scheduler<C, V> {
+    pub(crate) fn finished(&mut self, id: TaskId, attempt: Attempt, worker: WorkerId, outcome: Outcome<V>, nanos: u64) {
+        let Some(at) = self.cluster.find(worker) else { return self.discard(id, outcome) };
+        let workers = &self.cluster.workers;
+        let given = if let Some(place) = self.cluster.position(at, id)
+            && workers[at].given[place].attempt == attempt
+        {
+            self.cluster.take_given(at, place, &mut self.queue)
+        } else if let Some(place) = self.cluster.position_blocked(at, id)
+            && workers[at].blocked[place].attempt == attempt
+        {
+            self.cluster.take_blocked(at, place, &mut self.queue)
+        } else {
+            None
+        };
+        let Some(given) = given else { return self.discard(id, outcome) };
+        self.cluster.workers[at].is_robbed = false;
+        self.changed(at);
+        let Some(task) = given.task else { return self.discard(id, outcome) };
+        self.tasks[task].worker = None;
+        self.classes.get_mut(self.tasks[task].class).took(nanos);
+        self.finish(task, outcome);
+    }
+
+    /// What became of an attempt of a task that is in no worker any more.
+    pub(crate) fn finish(&mut self, at: TaskAt, outcome: Outcome<V>) {
+        let task = &mut self.tasks[at];
+        task.state = State::Waiting;
+        match outcome {
+            Outcome::Succeeded(values) if task.stop == Stop::No => match self.contents(at, &values) {
+                Ok(contents) => self.commit(at, values, contents),
+                Err(fault) => {
+                    self.discard(self.tasks[at].id, Outcome::Succeeded(values));
+                    self.finish_failed(at, Arc::new(TaskError { fault, chain: Vec::new() }), false);
+                }
+            },
+            Outcome::Succeeded(_) => {
+                let id = task.id;
+                self.discard(id, outcome);
+                let error = self.error(at, cancelled());
+                self.end_failed(at, error, End::Stopped);
+            }
+            Outcome::Failed(failure) => self.finish_failed(at, failure.error, failure.system),
+        }
+    }
+
+    fn finish_failed(&mut self, at: TaskAt, error: Arc<TaskError>, is_system: bool) {
+        let may_help = is_system || self.classes.get(self.tasks[at].class).kind.retry_failures;
+        self.fail_attempt(at, error, may_help);
+    }
+
+    /// What the values of a task contain, if they are as many as it returns and contain what they may.
+    fn contents(&self, at: TaskAt, values: &[(V, Vec<ObjectId>)]) -> Result<Vec<Vec<ObjectAt>>, Fault> {
+        let task = &self.tasks[at];
+        if values.len() != task.returns as usize {
+            let message = format!("handed back {} values, it returns {}", values.len(), task.returns);
+            return Err(Fault::new(Code::BadOutput, message));
+        }
+        if values.iter().all(|(_, refs)| refs.is_empty()) {
+            return Ok(Vec::new());
+        }
+        values.iter().map(|(_, refs)| self.all_usable(task.job, refs)).collect()
+    }
+
+    /// A task has succeeded. No `contents` means that no value contains any.
+    fn commit(&mut self, at: TaskAt, values: Vec<(V, Vec<ObjectId>)>, contents: Vec<Vec<ObjectAt>>) {
+        let id = self.tasks[at].id;
+        let contents = contents.into_iter().chain(std::iter::repeat_with(Vec::new));
+        for ((index, (value, _)), contents) in (0..).zip(values).zip(contents) {
+            match self.find_object(id.returns(index)) {
+                Some(object) => self.set_ready(object, value, contents),
+                None => unreachable!("what a task returns is kept until it has ended"),
+            }
+        }
+        self.end(at, End::Succeeded, Ok(()));
+    }
+
+    /// Values that nobody asked for, or not any more.
+    pub(crate) fn discard(&mut self, id: TaskId, outcome: Outcome<V>) {
+        let Outcome::Succeeded(values) = outcome else { return };
+        for (index, (value, _)) in (0u64..).zip(values) {
+            self.out.push(Action::Drop { object: ObjectId(id.0.saturating_add(index)), value });
+        }
+    }
+}

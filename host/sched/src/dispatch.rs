@@ -1,0 +1,268 @@
+//! Who runs what: the first task that finds a place, then the next.
+//!
+//! A worker holds the processors of its tasks once, while it has any that is not blocked: it runs one at a time. Where
+//! tasks ask for nothing else it is given several in advance, about a millisecond of work, so that one message carries
+//! many; no more than half of what waits, so that all workers get some.
+
+use std::sync::Arc;
+
+use sandbar_core::{Code, Fault, JobId, TaskError};
+
+use crate::cluster::Given;
+use crate::event::{Action, Role};
+use crate::places::{NodeAt, ShapeAt, TaskAt, WorkerAt};
+use crate::queue::Turn;
+use crate::refs::Value;
+use crate::resources::Demand;
+use crate::scheduler::Scheduler;
+use crate::tasks::State;
+
+/// So many lines of tasks that find no place are looked at before the rest waits.
+const STUCK_MAX: usize = 256;
+
+impl<C, V> Scheduler<C, V> {
+    /// What a worker was given has changed.
+    pub(crate) fn changed(&mut self, at: WorkerAt) {
+        self.touched = Some(at);
+        if self.cluster.could_be_idle(at) {
+            // It mostly gets something at once: it is not put among the idle ones for that.
+            self.is_stale = true;
+        } else {
+            self.cluster.refresh(at);
+            self.is_stale |= self.is_hungry(at);
+        }
+    }
+
+    /// Begins what can be begun.
+    pub(crate) fn dispatch(&mut self) {
+        if !std::mem::take(&mut self.is_stale) & !std::mem::take(&mut self.cluster.has_more) {
+            return;
+        }
+        self.begin_drivers();
+        let (mut passed, mut stuck) = (None, None);
+        for _ in 0..STUCK_MAX {
+            let Some(turn) = self.place_all(passed, stuck) else { break };
+            passed = Some(turn);
+            stuck = stuck.or(Some(turn.1));
+        }
+        // What was taken is not more than there was.
+        self.cluster.has_more = false;
+        self.is_stale = false;
+    }
+
+    /// Finds places for tasks in order, after those whose turn has `passed`, up to the first that finds none.
+    fn place_all(&mut self, passed: Option<(Turn, ShapeAt)>, stuck: Option<ShapeAt>) -> Option<(Turn, ShapeAt)> {
+        loop {
+            let fresh = self.touched.filter(|at| self.cluster.could_be_idle(*at));
+            let hungry = self.touched.filter(|at| self.is_hungry(*at));
+            if self.cluster.idle == 0 && fresh.is_none() && hungry.is_none() {
+                return None;
+            }
+            let turn = self.queue.after(passed)?;
+            let idle = self.idle_for(turn.1, stuck, fresh);
+            let worker = idle.or_else(|| hungry.filter(|at| self.may_feed(*at, turn.1, stuck)));
+            if !worker.is_some_and(|worker| self.fill(worker, turn)) {
+                return Some(turn);
+            }
+        }
+    }
+
+    /// The least loaded idle worker where there is room, the lowest number of these. One that is `fresh` is not listed yet.
+    fn idle_for(&self, shape: ShapeAt, stuck: Option<ShapeAt>, fresh: Option<WorkerAt>) -> Option<WorkerAt> {
+        let listed = self.cluster.offers().find(|(.., node)| self.has_room(*node, shape, stuck));
+        let fresh = fresh.filter(|at| self.has_room(self.cluster.workers[*at].node, shape, stuck));
+        match (listed, fresh) {
+            (Some((load, id, _)), Some(fresh)) if (load, id) > self.cluster.load(fresh) => Some(fresh),
+            (Some((_, id, _)), _) => self.cluster.find(id),
+            (None, fresh) => fresh,
+        }
+    }
+
+    /// Whether a node has room. Where what is `stuck` could be begun some time, room is kept for it: its turn comes.
+    pub(crate) fn has_room(&self, node: NodeAt, shape: ShapeAt, stuck: Option<ShapeAt>) -> bool {
+        let node = &self.cluster.nodes[node];
+        let first = stuck.map(|first| &self.queue.shape(first).demand).filter(|first| first.is_within(&node.total));
+        !node.is_held && node.free.fits_beside(&self.queue.shape(shape).demand, first)
+    }
+
+    /// Whether a worker that has tasks may be given more of the same before what is `stuck`.
+    fn may_feed(&self, at: WorkerAt, shape: ShapeAt, stuck: Option<ShapeAt>) -> bool {
+        let worker = &self.cluster.workers[at];
+        let node = &self.cluster.nodes[worker.node];
+        let first = stuck.map(|first| &self.queue.shape(first).demand).filter(|first| first.is_within(&node.total));
+        let waits_for_this = first.is_some_and(|first| {
+            let lacks_cpus = first.cpus > 0 && i128::from(first.cpus) > node.free.cpus;
+            lacks_cpus || !self.cluster.has_idle(worker.node) && node.free.fits_but_cpus(first)
+        });
+        worker.leases.first().is_some_and(|(leased, _)| *leased == shape) && !node.is_held && !waits_for_this
+    }
+
+    /// Whether a worker has tasks, and less than half of as many as it could have.
+    fn is_hungry(&self, at: WorkerAt) -> bool {
+        let Some(worker) = self.cluster.workers.get(at) else { return false };
+        let [(shape, count)] = worker.leases[..] else { return false };
+        let is_alike = count as usize == worker.given.len() && worker.role == Role::Tasks;
+        is_alike && !worker.is_recalled && self.is_window_over(shape, 2 * worker.given.len())
+    }
+
+    /// How many tasks of a shape a worker may have.
+    fn window(&self, shape_at: ShapeAt) -> usize {
+        let shape = self.queue.shape(shape_at);
+        let Some((_, task)) = self.queue.first(shape_at, &self.tasks) else { return 0 };
+        if !shape.is_light {
+            return 1;
+        }
+        let nanos = self.classes.get(self.tasks[task].class).nanos().unwrap_or(self.options.window_nanos);
+        let by_time = (self.options.window_nanos / nanos).min(self.options.window_max as u64) as usize;
+        by_time.min(shape.len.div_ceil(2 * self.cluster.of_tasks.max(1))).max(1)
+    }
+
+    /// Whether a worker may have more tasks of a shape than so many, at least one: as [`Scheduler::window`], in less time.
+    fn is_window_over(&self, shape_at: ShapeAt, count: usize) -> bool {
+        let shape = self.queue.shape(shape_at);
+        if count >= self.options.window_max as usize || shape.len <= count * 2 * self.cluster.of_tasks {
+            return false;
+        }
+        let Some((_, task)) = self.queue.first(shape_at, &self.tasks) else { return false };
+        let nanos = self.classes.get(self.tasks[task].class).nanos().unwrap_or(self.options.window_nanos);
+        (count as u64 + 1).saturating_mul(nanos) <= self.options.window_nanos
+    }
+
+    /// Gives a worker the first tasks of a shape, as many as it may have. Says whether any left the line.
+    fn fill(&mut self, worker_at: WorkerAt, (turn, shape): (Turn, ShapeAt)) -> bool {
+        let others = self.queue.after(Some((turn, shape)));
+        let window = self.window(shape);
+        let mut has_taken = false;
+        while let Some((turn, at)) = self.queue.first(shape, &self.tasks) {
+            let worker = &self.cluster.workers[worker_at];
+            let task = &self.tasks[at];
+            let nanos = self.classes.get(task.class).nanos().unwrap_or(self.options.window_nanos);
+            let is_full = !worker.given.is_empty()
+                && (worker.given.len() >= window || worker.nanos.saturating_add(nanos) > self.options.window_nanos);
+            if is_full || others.is_some_and(|others| others < (turn, shape)) {
+                break;
+            }
+            has_taken = true;
+            self.queue.take(&mut self.tasks, at, shape, turn.0);
+            match self.lost_need(at) {
+                Some(error) => {
+                    self.tasks[at].state = State::Waiting;
+                    self.failing.push((at, error));
+                }
+                None => self.give(worker_at, at, shape, nanos),
+            }
+        }
+        self.queue.refresh(shape, &self.tasks);
+        self.cluster.refresh(worker_at);
+        has_taken
+    }
+
+    /// Why an object is not there any more that a task needs.
+    fn lost_need(&self, at: TaskAt) -> Option<Arc<TaskError>> {
+        self.tasks[at].links.as_ref()?.needs.iter().find_map(|need| match &self.objects[*need].value {
+            Value::Failed(error) => Some(error.clone()),
+            Value::Pending | Value::Ready(_) => None,
+        })
+    }
+
+    fn give(&mut self, worker: WorkerAt, at: TaskAt, shape: ShapeAt, nanos: u64) {
+        let task = &mut self.tasks[at];
+        task.state = State::Given;
+        task.worker = Some(worker);
+        let level = task.level(self.classes.get(task.class));
+        let (id, attempt) = (task.id, task.attempt);
+        let given = Given { id, task: Some(at), shape, attempt, level, nanos };
+        self.cluster.give(worker, given, &mut self.queue);
+        self.out.push(Action::Run { worker: self.cluster.workers[worker].id, task: id, attempt });
+    }
+
+    /// A worker has a task that it has begun by itself, before those that it was given.
+    pub(crate) fn give_begun(&mut self, worker: WorkerAt, at: TaskAt) {
+        let task = &mut self.tasks[at];
+        task.state = State::Given;
+        task.worker = Some(worker);
+        let class = self.classes.get(task.class);
+        let given = Given {
+            id: task.id,
+            task: Some(at),
+            shape: class.kind.shape,
+            attempt: task.attempt,
+            level: task.level(class),
+            nanos: 0,
+        };
+        self.cluster.give_first(worker, given, &mut self.queue);
+        self.changed(worker);
+    }
+
+    /// Begins first tasks of jobs, each in the worker that is for it, before all others.
+    fn begin_drivers(&mut self) {
+        if self.starting.is_empty() && self.held.is_empty() {
+            return;
+        }
+        for node in self.held.drain(..) {
+            if let Some(node) = self.cluster.nodes.get_mut(node) {
+                node.is_held = false;
+            }
+        }
+        for id in self.starting.iter().copied().collect::<Vec<JobId>>() {
+            if self.begin_driver(id) {
+                self.starting.remove(&id);
+            }
+        }
+    }
+
+    /// Says whether the first task of a job waits no more.
+    fn begin_driver(&mut self, id: JobId) -> bool {
+        let job = &self.jobs[self.job_ids[&id]];
+        let (Some(at), Some(worker)) = (job.first, job.driver) else { return true };
+        let shape = self.classes.get(self.tasks[at].class).kind.shape;
+        let node_at = self.cluster.workers[worker].node;
+        let node = &self.cluster.nodes[node_at];
+        let demand = &self.queue.shape(shape).demand;
+        if !demand.is_within(&node.total) {
+            let fault = Fault::new(Code::Infeasible, demand.beyond(&[&node.total]));
+            let error = self.error(at, fault);
+            self.failing.push((at, error));
+        } else if let Some(error) = self.lost_need(at) {
+            self.failing.push((at, error));
+        } else if node.free.fits(demand) {
+            self.give(worker, at, shape, self.options.window_nanos);
+        } else {
+            self.cluster.nodes[node_at].is_held = true;
+            self.held.push(node_at);
+            return false;
+        }
+        true
+    }
+
+    /// Whether some node could ever have room for tasks of a shape, or none is known yet.
+    pub(crate) fn is_feasible(&mut self, at: ShapeAt) -> bool {
+        let nodes = &self.cluster.nodes;
+        let shape = self.queue.shape_mut(at);
+        if shape.feasible.0 != self.cluster.changes {
+            let is_feasible = nodes.len() == 0 || nodes.iter().any(|(_, node)| shape.demand.is_within(&node.total));
+            shape.feasible = (self.cluster.changes, is_feasible);
+        }
+        self.cluster.changes == 0 || shape.feasible.1
+    }
+
+    pub(crate) fn infeasible(&self, at: TaskAt, shape: ShapeAt) -> Arc<TaskError> {
+        let nodes: Vec<&Demand> = self.cluster.nodes.iter().map(|(_, node)| &node.total).collect();
+        self.error(at, Fault::new(Code::Infeasible, self.queue.shape(shape).demand.beyond(&nodes)))
+    }
+
+    /// Tasks fail that no node can ever have room for, after nodes came or went.
+    pub(crate) fn fail_infeasible(&mut self) {
+        for shape in self.queue.waiting() {
+            if self.is_feasible(shape) {
+                continue;
+            }
+            while let Some(((level, _), at)) = self.queue.first(shape, &self.tasks) {
+                self.queue.take(&mut self.tasks, at, shape, level);
+                self.tasks[at].state = State::Waiting;
+                self.failing.push((at, self.infeasible(at, shape)));
+            }
+            self.queue.refresh(shape, &self.tasks);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What happens to a scheduler, and what it wants done.
+
+use std::sync::Arc;
+
+use sandbar_core::{Attempt, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+
+use crate::resources::Demand;
+
+/// What happens. `C` is what a task calls and with what, `V` the value of an object; a scheduler looks at neither.
+#[allow(missing_docs, reason = "a field is named for its type, or the line above it says what it is")]
+#[derive(Debug, Clone)]
+pub enum Event<C, V> {
+    /// A node has joined, with so much of each resource.
+    NodeJoined { node: NodeId, resources: Demand },
+    /// A node and all of its workers are gone.
+    NodeLost { node: NodeId },
+    /// A worker can be given tasks.
+    WorkerReady { worker: WorkerId, node: NodeId, role: Role },
+    /// A worker is gone. `begun` are those of its tasks that it had begun, as far as anybody knows: the others cost no
+    /// attempt.
+    WorkerLost { worker: WorkerId, begun: Vec<TaskId> },
+    /// A job begins.
+    JobStarted { job: JobId, tenant: TenantId, limits: JobLimits },
+    /// A job ends: whatever is left of it is cancelled, and forgotten.
+    JobEnded { job: JobId },
+    /// A task is to be run.
+    Submitted { task: Submission<C> },
+    /// A task's own child was run by the worker that waits for it, without having been submitted before.
+    RanInline { task: Submission<C>, worker: WorkerId, outcome: Outcome<V>, nanos: u64 },
+    /// The worker of a task has begun that one's own child, without having been given it, while the parent waits for it.
+    BeganInline { task: Submission<C>, worker: WorkerId },
+    /// A value was stored. The worker holds it once.
+    Put { object: ObjectId, task: TaskId, worker: WorkerId, value: V, refs: Vec<ObjectId> },
+    /// What became of an attempt.
+    Finished { task: TaskId, attempt: Attempt, worker: WorkerId, outcome: Outcome<V>, nanos: u64 },
+    /// A task waits for objects, and gives its processors away (true), or goes on.
+    Blocked { task: TaskId, worker: WorkerId, blocked: bool },
+    /// A worker wants to be told when there is an object, and its value.
+    Wanted { object: ObjectId, worker: WorkerId, task: TaskId },
+    /// A worker holds an object so many times less.
+    Released { object: ObjectId, worker: WorkerId, times: u32 },
+    /// A task, its attempts to come, and all that it submitted if `recursive`, are not wanted any more.
+    Cancelled { task: TaskId, recursive: bool },
+    /// Tasks that were given to a worker and taken back before it began them.
+    Recalled { worker: WorkerId, tasks: Vec<TaskId> },
+    /// The value of an object can't be had any more.
+    ObjectLost { object: ObjectId },
+}
+
+/// What a worker is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Runs tasks of whoever is scheduled there.
+    Tasks,
+    /// Runs the first task of one job, and no other task but that one's own children inline.
+    Driver(JobId),
+}
+
+/// A task to be run.
+#[derive(Debug, Clone)]
+pub struct Submission<C> {
+    /// Its id.
+    pub id: TaskId,
+    /// Its job.
+    pub job: JobId,
+    /// Which attempt of which task submitted it, in which worker, which holds each of its returns once; none for the first
+    /// task of a job.
+    pub parent: Option<(TaskId, Attempt, WorkerId)>,
+    /// For people, and for errors.
+    pub name: Arc<str>,
+    /// How many objects it returns, at least one.
+    pub returns: u32,
+    /// What it takes of a node while it runs.
+    pub demand: Demand,
+    /// What comes first: higher numbers.
+    pub priority: i32,
+    /// How often it is begun again when its worker dies under it.
+    pub retries_max: u32,
+    /// Whether it is begun again when it fails by itself as well.
+    pub retry_failures: bool,
+    /// Objects that must be there before it is begun.
+    pub needs: Vec<ObjectId>,
+    /// Objects that its arguments contain besides, which are kept until it has ended.
+    pub refs: Vec<ObjectId>,
+    /// What it calls, and with what.
+    pub call: C,
+}
+
+/// What became of an attempt.
+#[derive(Debug, Clone)]
+pub enum Outcome<V> {
+    /// A value for each return, and the objects that it contains.
+    Succeeded(Vec<(V, Vec<ObjectId>)>),
+    /// It failed.
+    Failed(Failure),
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// In words.
+    pub error: Arc<TaskError>,
+    /// Whether its worker or this system did it, rather than the task.
+    pub system: bool,
+}
+
+/// What a job may have at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobLimits {
+    /// Tasks that have not ended.
+    pub tasks_max: u64,
+    /// Tasks of which each was submitted by the one before.
+    pub depth_max: u32,
+    /// Objects.
+    pub objects_max: u64,
+}
+
+/// What is to be done.
+#[allow(missing_docs, reason = "a field is named for its type, or the line above it says what it is")]
+#[derive(Debug, Clone)]
+pub enum Action<V> {
+    /// Give a task to a worker, behind those that it has been given. What it calls is [`crate::Scheduler::call`].
+    Run { worker: WorkerId, task: TaskId, attempt: Attempt },
+    /// Take back all tasks that the worker has been given and has not begun, and say which ([`Event::Recalled`], also when
+    /// there are none).
+    Recall { worker: WorkerId },
+    /// End an attempt that was given to a worker, begun or not. The worker says that it failed, unless it has ended by then.
+    Interrupt { worker: WorkerId, task: TaskId, attempt: Attempt },
+    /// Tell a worker of an object that it wants: its value or why there is none. It then holds each object that the value
+    /// contains once (more).
+    Deliver { worker: WorkerId, object: ObjectId },
+    /// Tell a worker that it can't have an object that it wants, and why: there is none of that number, or it is another
+    /// job's. ([`Event::Wanted`] is answered by this or by `Deliver`, once, unless the worker or the job ends before.)
+    Refuse { worker: WorkerId, object: ObjectId, error: Arc<TaskError> },
+    /// A value is not needed any more. Each value that comes in goes out by this once, also one that was refused: then
+    /// under the number that it came by, which may be another value's.
+    Drop { object: ObjectId, value: V },
+    /// A task has ended for good: for who keeps records.
+    Ended { task: TaskId, job: JobId },
+    /// The first task of a job has ended.
+    JobDone { job: JobId, result: Result<(), Arc<TaskError>> },
+}

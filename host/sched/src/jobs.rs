@@ -1,0 +1,119 @@
+//! Jobs: what belongs together, is limited together and goes together.
+
+use sandbar_core::{JobId, TenantId};
+
+use crate::classes::OfJob;
+use crate::event::{Action, JobLimits};
+use crate::places::{JobAt, ObjectAt, TaskAt, WorkerAt};
+use crate::refs::Value;
+use crate::scheduler::Scheduler;
+use crate::tasks::{State, Stop};
+
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) id: JobId,
+    pub(crate) tenant: TenantId,
+    pub(crate) limits: JobLimits,
+    /// Its first task, while that is kept.
+    pub(crate) first: Option<TaskAt>,
+    /// It has had its first task.
+    pub(crate) has_begun: bool,
+    /// The task that all others descend from, of those that are kept.
+    pub(crate) root: Option<TaskAt>,
+    /// The worker that its first task is for.
+    pub(crate) driver: Option<WorkerAt>,
+    /// Tasks that have not ended.
+    pub(crate) tasks: u64,
+    /// Tasks that have not been forgotten.
+    pub(crate) records: u64,
+    pub(crate) objects: u64,
+    /// Of the chain through its objects.
+    pub(crate) objects_first: Option<ObjectAt>,
+    pub(crate) classes: OfJob,
+}
+
+impl<C, V> Scheduler<C, V> {
+    pub(crate) fn start_job(&mut self, id: JobId, tenant: TenantId, limits: JobLimits) {
+        if self.job_ids.contains_key(&id) {
+            return;
+        }
+        let at = self.jobs.insert(Job {
+            id,
+            tenant,
+            limits,
+            first: None,
+            has_begun: false,
+            root: None,
+            driver: None,
+            tasks: 0,
+            records: 0,
+            objects: 0,
+            objects_first: None,
+            classes: OfJob::default(),
+        });
+        self.job_ids.insert(id, at);
+    }
+
+    /// Everything of a job goes at once, but for the room that its tasks take of workers.
+    pub(crate) fn end_job(&mut self, id: JobId) {
+        let Some(at) = self.job_ids.remove(&id) else { return };
+        self.starting.remove(&id);
+        // Room was kept for its tasks.
+        self.is_stale = true;
+        self.end_tasks(at);
+        self.end_objects(at);
+        if let Some(job) = self.jobs.remove(at) {
+            self.classes.forget(&mut self.queue, job.classes);
+        }
+        self.tasks.shrink();
+        self.objects.shrink();
+        self.queue.shrink();
+        if self.ids.len() < self.ids.capacity() / 8 {
+            self.ids.shrink_to_fit();
+        }
+    }
+
+    fn end_tasks(&mut self, job: JobAt) {
+        let Some(root) = self.jobs[job].root.take() else { return };
+        let mut tasks = self.descendants(root, |_| true);
+        tasks.push(root);
+        let mut workers: Vec<WorkerAt> = Vec::new();
+        for at in &tasks {
+            let task = &self.tasks[*at];
+            if let Some(worker) = task.worker {
+                workers.push(worker);
+                if task.stop == Stop::No {
+                    let worker = self.cluster.workers[worker].id;
+                    self.out.push(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
+                }
+            } else if task.state == State::Queued {
+                self.dequeue(*at);
+            }
+        }
+        workers.sort_unstable();
+        workers.dedup();
+        for worker in workers {
+            let worker = &mut self.cluster.workers[worker];
+            for given in worker.given.iter_mut().chain(&mut worker.blocked) {
+                given.task = given.task.filter(|task| self.tasks[*task].job != job);
+            }
+        }
+        tasks.into_iter().for_each(|at| self.remove_task(at));
+    }
+
+    fn end_objects(&mut self, job: JobAt) {
+        let mut next = self.jobs[job].objects_first.take();
+        while let Some(object) = next.and_then(|at| self.objects.remove(at)) {
+            next = object.after;
+            self.forget_id(object.id.0, |entry| entry.object = None);
+            for (holder, _) in object.holders() {
+                if let Some(holder) = self.cluster.find(holder) {
+                    self.cluster.workers[holder].holds.count -= 1;
+                }
+            }
+            if let Value::Ready(value) = object.value {
+                self.out.push(Action::Drop { object: object.id, value });
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The scheduler: which task runs where and when, which objects are kept, what is begun again.
+//!
+//! [`Scheduler::step`] takes what happened and says what to do. It decides without a clock, randomness, IO or the order of
+//! a hash table: the same events give the same actions, so that a simulation replays a seed. What workers say is checked
+//! here against what they were given; nothing that they say ends the process.
+//!
+//! Non-goals: running tasks, storing values, sending messages, judging who may connect.
+
+// Nothing that a guest, a peer, a file or a user says may end this process.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
+mod cancel;
+mod classes;
+mod cluster;
+mod commit;
+mod dispatch;
+mod event;
+mod jobs;
+mod lost;
+mod objects;
+mod places;
+mod queue;
+mod recall;
+mod refs;
+mod resources;
+mod scheduler;
+mod slab;
+mod submit;
+mod table;
+mod tasks;
+mod tree;
+mod view;
+
+pub use event::{Action, Event, Failure, JobLimits, Outcome, Role, Submission};
+pub use resources::{Demand, UNIT};
+pub use scheduler::{Options, Scheduler};
+pub use view::{NodeView, ObjectState, ObjectView, TaskState, TaskView, WorkerView};

@@ -1,0 +1,96 @@
+//! Workers and nodes that are gone.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sandbar_core::{Code, Fault, NodeId, TaskError, TaskId, WorkerId};
+
+use crate::cluster::{Given, Worker};
+use crate::event::Role;
+use crate::places::{TaskAt, WorkerAt};
+use crate::scheduler::Scheduler;
+use crate::tasks::{End, State, Stop, cancelled};
+
+impl<C, V> Scheduler<C, V> {
+    pub(crate) fn lose_worker(&mut self, worker: WorkerId, begun: &[TaskId]) {
+        if let Some(at) = self.cluster.find(worker) {
+            let begun: BTreeSet<TaskId> = begun.iter().copied().collect();
+            self.lose(vec![at], None, |id| begun.contains(&id));
+        }
+    }
+
+    pub(crate) fn lose_node(&mut self, node: NodeId) {
+        let Some(at) = self.cluster.node_ids.get(&node) else { return };
+        let of_node = self.cluster.workers.iter().filter(|(_, worker)| worker.node == *at);
+        let workers: Vec<WorkerAt> = of_node.map(|(worker, _)| worker).collect();
+        self.lose(workers, Some(node), |_| true);
+        self.fail_infeasible();
+    }
+
+    /// All of these go before anything follows from it: nothing is wanted of any of them any more.
+    fn lose(&mut self, workers: Vec<WorkerAt>, node: Option<NodeId>, is_begun: impl Fn(TaskId) -> bool) {
+        self.is_stale = true;
+        let tasks = |given: &Given| given.task;
+        let (mut blocked, mut given): (Vec<TaskAt>, Vec<TaskAt>) = (Vec::new(), Vec::new());
+        for at in workers {
+            let Some(worker) = self.cluster.remove_worker(at, &mut self.queue) else { continue };
+            blocked.extend(worker.blocked.iter().filter_map(tasks));
+            given.extend(worker.given.iter().filter_map(tasks));
+            self.forget_worker(at, worker);
+        }
+        if let Some(node) = node {
+            self.cluster.remove_node(node);
+        }
+        for task in blocked.iter().chain(&given) {
+            self.tasks[*task].worker = None;
+            self.tasks[*task].state = State::Waiting;
+        }
+        blocked.into_iter().for_each(|task| self.lose_attempt(task));
+        for task in given {
+            // What has submitted tasks was begun, whatever is known of it.
+            if is_begun(self.tasks[task].id) || self.tasks[task].child.is_some() {
+                self.lose_attempt(task);
+            } else {
+                self.give_back(task);
+            }
+        }
+    }
+
+    fn forget_worker(&mut self, at: WorkerAt, worker: Worker) {
+        for place in worker.holds.places {
+            if self.objects.get_mut(place).is_some_and(|object| object.release(worker.id, u32::MAX)) {
+                self.check(place);
+            }
+        }
+        if let Role::Driver(job) = worker.role
+            && let Some(job) = self.job_ids.get(&job)
+            && self.jobs[*job].driver == Some(at)
+        {
+            self.jobs[*job].driver = None;
+            self.starting.remove(&self.jobs[*job].id);
+        }
+    }
+
+    /// The worker of a task died while it ran.
+    fn lose_attempt(&mut self, at: TaskAt) {
+        self.stop_descendants(at);
+        let times = u64::from(self.tasks[at].attempt.0) + 1;
+        let message = match times {
+            1 => "its worker died while it ran".to_owned(),
+            times => format!("its worker died while it ran, or it failed, in each of {times} attempts"),
+        };
+        let error = Arc::new(TaskError { fault: Fault::new(Code::WorkerLost, message), chain: Vec::new() });
+        self.fail_attempt(at, error, true);
+    }
+
+    /// A task was not begun by the worker that had it.
+    pub(crate) fn give_back(&mut self, at: TaskAt) {
+        if self.tasks[at].stop == Stop::No {
+            self.stop_descendants(at);
+            self.ready(at);
+        } else {
+            let error = self.error(at, cancelled());
+            self.end_failed(at, error, End::Stopped);
+        }
+    }
+}

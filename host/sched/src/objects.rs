@@ -1,0 +1,225 @@
+//! Objects: made, referred to, delivered, and dropped once nothing refers to them.
+
+use std::sync::Arc;
+
+use sandbar_core::{Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
+
+use crate::event::Action;
+use crate::places::{JobAt, ObjectAt, TaskAt, WorkerAt};
+use crate::refs::{Object, Value};
+use crate::scheduler::Scheduler;
+use crate::tasks::State;
+
+/// A worker may wait for one object so many times at once: each of its tasks once.
+const WAITS_MAX: u32 = 1 << 16;
+
+impl<C, V> Scheduler<C, V> {
+    /// Makes an object, which a worker holds once.
+    pub(crate) fn create(
+        &mut self,
+        id: ObjectId,
+        job_at: JobAt,
+        index: Option<u32>,
+        value: Value<V>,
+        holder: Option<WorkerAt>,
+    ) -> ObjectAt {
+        let mut object = Object::new(id, job_at, index, value);
+        let job = &mut self.jobs[job_at];
+        job.objects += 1;
+        object.after = job.objects_first;
+        let at = self.objects.insert(object);
+        if let Some(after) = job.objects_first.replace(at) {
+            self.objects[after].before = Some(at);
+        }
+        self.ids.entry(id.0).or_default().object = Some(at);
+        match holder {
+            Some(worker) => self.hold(at, worker),
+            None => self.check(at),
+        }
+        at
+    }
+
+    /// A worker holds an object once more.
+    pub(crate) fn hold(&mut self, at: ObjectAt, worker: WorkerAt) {
+        let worker = &mut self.cluster.workers[worker];
+        if !self.objects[at].hold(worker.id) {
+            return;
+        }
+        let (holds, id) = (&mut worker.holds, worker.id);
+        holds.count += 1;
+        holds.places.push(at);
+        if holds.places.len() > 64 + 2 * holds.count {
+            holds.places.sort_unstable();
+            holds.places.dedup();
+            holds.places.retain(|place| self.objects.get(*place).is_some_and(|object| object.is_held_by(id)));
+        }
+    }
+
+    /// A worker holds an object so many times less.
+    pub(crate) fn release(&mut self, id: ObjectId, worker: WorkerId, times: u32) {
+        let Some(at) = self.find_object(id) else { return };
+        let Some(worker_at) = self.cluster.find(worker) else { return };
+        if self.objects[at].release(worker, times) {
+            self.cluster.workers[worker_at].holds.count -= 1;
+            self.check(at);
+        }
+    }
+
+    pub(crate) fn pin(&mut self, at: ObjectAt) {
+        self.objects[at].pins += 1;
+    }
+
+    pub(crate) fn unpin(&mut self, at: ObjectAt) {
+        self.objects[at].pins -= 1;
+        self.check(at);
+    }
+
+    /// Drops an object at the end of the step, if nothing refers to it then.
+    #[inline]
+    pub(crate) fn check(&mut self, at: ObjectAt) {
+        let object = &self.objects[at];
+        if object.is_forgotten() && !object.is_pending() {
+            self.forgotten.push(at);
+        }
+    }
+
+    /// Drops an object that nothing refers to any more, if that is still so.
+    pub(crate) fn drop_forgotten(&mut self, at: ObjectAt) {
+        let is_forgotten = |object: &Object<V>| object.is_forgotten() && !object.is_pending();
+        if !self.objects.get(at).is_some_and(is_forgotten) {
+            return;
+        }
+        let Some(mut object) = self.objects.remove(at) else { return };
+        let job = &mut self.jobs[object.job];
+        job.objects -= 1;
+        match object.before {
+            Some(before) => self.objects[before].after = object.after,
+            None => job.objects_first = object.after,
+        }
+        if let Some(after) = object.after {
+            self.objects[after].before = object.before;
+        }
+        self.forget_id(object.id.0, |entry| entry.object = None);
+        object.take_contents().iter().for_each(|content| self.unpin(*content));
+        for (worker, times) in object.take_waiters() {
+            let times = if self.cluster.find(worker).is_some() { times } else { 0 };
+            (0..times).for_each(|_| self.refuse_object(object.id, worker, None, unknown(object.id)));
+        }
+        if let Value::Ready(value) = object.value {
+            self.out.push(Action::Drop { object: object.id, value });
+        }
+    }
+
+    /// There is a value for a pending object.
+    pub(crate) fn set_ready(&mut self, at: ObjectAt, value: V, contents: Vec<ObjectAt>) {
+        contents.iter().for_each(|content| self.pin(*content));
+        let object = &mut self.objects[at];
+        object.value = Value::Ready(value);
+        object.set_contents(contents);
+        for (task, number) in self.came(at) {
+            if self.is_waiting(task, number) {
+                let task_ref = &mut self.tasks[task];
+                task_ref.missing -= 1;
+                if task_ref.missing == 0 {
+                    self.enqueue(task);
+                }
+            }
+        }
+    }
+
+    /// There will be no value for a pending object.
+    pub(crate) fn set_failed(&mut self, at: ObjectAt, error: &Arc<TaskError>) {
+        self.objects[at].value = Value::Failed(error.clone());
+        for (task, number) in self.came(at) {
+            if self.is_waiting(task, number) {
+                self.failing.push((task, error.clone()));
+            }
+        }
+    }
+
+    /// It is known what became of an object. Gives the tasks that waited for that.
+    fn came(&mut self, at: ObjectAt) -> Vec<(TaskAt, u64)> {
+        let object = &mut self.objects[at];
+        if object.has_waiters() {
+            self.awaited.push(at);
+        }
+        let dependents = object.take_dependents();
+        self.check(at);
+        dependents
+    }
+
+    pub(crate) fn is_waiting(&self, task: TaskAt, number: u64) -> bool {
+        self.tasks.get(task).is_some_and(|task| task.number == number && task.state == State::Waiting)
+    }
+
+    /// The value of an object is gone.
+    pub(crate) fn lose_object(&mut self, id: ObjectId) {
+        let Some(at) = self.find_object(id) else { return };
+        if !matches!(self.objects[at].value, Value::Ready(_)) {
+            return;
+        }
+        let fault = Fault::new(Code::ObjectLost, format!("the value of object {id} is gone"));
+        let error = Arc::new(TaskError { fault, chain: Vec::new() });
+        let object = &mut self.objects[at];
+        let contents = object.take_contents();
+        if let Value::Ready(value) = std::mem::replace(&mut object.value, Value::Failed(error)) {
+            self.out.push(Action::Drop { object: id, value });
+        }
+        contents.iter().for_each(|content| self.unpin(*content));
+    }
+
+    /// A worker wants to be told of an object.
+    pub(crate) fn want(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
+        let Some(worker_at) = self.cluster.find(worker) else { return };
+        let task = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker_at));
+        let job = task.map(|at| self.tasks[at].job);
+        match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker)) {
+            Err(fault) => self.refuse_object(id, worker, task, fault),
+            Ok(at) if !self.objects[at].is_pending() => self.deliver(at, worker_at),
+            Ok(at) if self.objects[at].waits_of(worker) < WAITS_MAX => self.objects[at].wait(worker),
+            Ok(_) => {
+                let message = format!("waits for object {id} more than {WAITS_MAX} times");
+                self.refuse_object(id, worker, task, Fault::new(Code::BadRequest, message));
+            }
+        }
+    }
+
+    /// An object, if there is one that may be used.
+    pub(crate) fn usable(&self, id: ObjectId, may: impl Fn(&Object<V>) -> bool) -> Result<ObjectAt, Fault> {
+        let at = self.find_object(id).ok_or_else(|| unknown(id))?;
+        let is_usable = may(&self.objects[at]);
+        is_usable.then_some(at).ok_or_else(|| Fault::new(Code::BadRequest, format!("object {id} is of another job")))
+    }
+
+    /// Tells a worker of an object. It then holds what that contains.
+    fn deliver(&mut self, at: ObjectAt, worker_at: WorkerAt) {
+        for index in 0..self.objects[at].contents().len() {
+            self.hold(self.objects[at].contents()[index], worker_at);
+        }
+        let worker = self.cluster.workers[worker_at].id;
+        self.out.push(Action::Deliver { worker, object: self.objects[at].id });
+    }
+
+    fn refuse_object(&mut self, object: ObjectId, worker: WorkerId, task: Option<TaskAt>, fault: Fault) {
+        let error = Arc::new(TaskError { fault, chain: self.chain(task) });
+        self.out.push(Action::Refuse { worker, object, error });
+    }
+
+    /// Tells those who waited for objects that came in this step, and are still there.
+    pub(crate) fn deliver_awaited(&mut self) {
+        for index in 0..self.awaited.len() {
+            let at = self.awaited[index];
+            let Some(object) = self.objects.get_mut(at) else { continue };
+            for (worker, times) in object.take_waiters() {
+                if let Some(worker) = self.cluster.find(worker) {
+                    (0..times).for_each(|_| self.deliver(at, worker));
+                }
+            }
+        }
+        self.awaited.clear();
+    }
+}
+
+fn unknown(id: ObjectId) -> Fault {
+    Fault::new(Code::BadRequest, format!("unknown object {id}"))
+}

@@ -1,0 +1,64 @@
+//! Tasks that were given in advance and are wanted back: for one that comes before them, or for a worker with nothing to do.
+
+use std::cmp::Reverse;
+
+use sandbar_core::{TaskId, WorkerId};
+
+use crate::event::Action;
+use crate::places::WorkerAt;
+use crate::scheduler::Scheduler;
+use crate::tasks::State;
+
+impl<C, V> Scheduler<C, V> {
+    /// Tasks come back from a worker that had not begun them.
+    pub(crate) fn recalled(&mut self, worker: WorkerId, tasks: &[TaskId]) {
+        let Some(at) = self.cluster.find(worker) else { return };
+        self.cluster.set_recalled(at, false);
+        let mut back = Vec::with_capacity(tasks.len());
+        // What was given last is said last.
+        for id in tasks.iter().rev() {
+            let Some(place) = self.cluster.position_from_end(at, *id) else { continue };
+            let given = self.cluster.take_given(at, place, &mut self.queue);
+            if let Some(task) = given.and_then(|given| given.task) {
+                self.tasks[task].worker = None;
+                self.tasks[task].state = State::Waiting;
+                back.push(task);
+            }
+        }
+        back.into_iter().for_each(|task| self.give_back(task));
+        self.changed(at);
+    }
+
+    /// Asks for tasks back that should run later, or elsewhere.
+    pub(crate) fn rebalance(&mut self) {
+        let newest = self.newest.take();
+        if let Some(worker) = self.behind(newest).or_else(|| self.richest()) {
+            self.cluster.set_recalled(worker, true);
+            self.out.push(Action::Recall { worker: self.cluster.workers[worker].id });
+        }
+    }
+
+    /// A worker whose last task comes after one that could be begun since this step, and found no place.
+    fn behind(&self, newest: Option<(crate::queue::Level, crate::places::TaskAt)>) -> Option<WorkerAt> {
+        let (level, at) = newest?;
+        let task = self.tasks.get(at).filter(|task| task.state == State::Queued)?;
+        let (_, worker) = self.cluster.last_waiting().filter(|(last, _)| level < *last)?;
+        let node = &self.cluster.nodes[self.cluster.workers[worker].node];
+        let demand = &self.queue.shape(self.classes.get(task.class).kind.shape).demand;
+        (demand.is_within(&node.total) && node.free.fits_but_cpus(demand)).then_some(worker)
+    }
+
+    /// The worker with the most tasks, of those from which something is taken for one that has none.
+    fn richest(&mut self) -> Option<WorkerAt> {
+        if !self.queue.is_empty() || self.cluster.idle <= self.cluster.recalls {
+            return None;
+        }
+        let workers = &self.cluster.workers;
+        let able = self.cluster.waiting().filter(|at| !workers[*at].is_robbed);
+        let at = able.max_by_key(|at| (workers[*at].given.len(), Reverse(workers[*at].id)))?;
+        let shape = workers[at].given.back()?.shape;
+        self.cluster.offers().find(|(.., node)| self.has_room(*node, shape, None))?;
+        self.cluster.workers[at].is_robbed = true;
+        Some(at)
+    }
+}

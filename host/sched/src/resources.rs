@@ -1,0 +1,121 @@
+//! What tasks take of a node, and what a node has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Amounts are counted in ten thousandths of a unit, as Ray does: sums are exact.
+pub const UNIT: u64 = 10_000;
+
+/// An amount of each of some resources.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Demand {
+    /// Processors, in [`UNIT`]s.
+    pub cpus: u64,
+    /// Devices, in [`UNIT`]s.
+    pub gpus: u64,
+    /// Memory, in bytes.
+    pub memory: u64,
+    /// What else a node was said to have, in [`UNIT`]s.
+    pub custom: BTreeMap<Arc<str>, u64>,
+}
+
+impl Demand {
+    /// Whether it is of processors alone.
+    pub(crate) fn is_light(&self) -> bool {
+        self.gpus == 0 && self.memory == 0 && self.custom.values().all(|amount| *amount == 0)
+    }
+
+    /// Whether something with nothing in use has enough of each.
+    pub(crate) fn is_within(&self, total: &Demand) -> bool {
+        self.cpus <= total.cpus
+            && self.gpus <= total.gpus
+            && self.memory <= total.memory
+            && self.custom.iter().all(|(name, amount)| *amount <= total.of(name))
+    }
+
+    fn of(&self, name: &str) -> u64 {
+        self.custom.get(name).copied().unwrap_or(0)
+    }
+
+    /// Why none of these nodes can ever have enough of each.
+    pub(crate) fn beyond(&self, nodes: &[&Demand]) -> String {
+        let most = |amount: &dyn Fn(&Demand) -> u64| nodes.iter().map(|node| amount(node)).max().unwrap_or(0);
+        let units = |amount: u64| amount as f64 / UNIT as f64;
+        let (cpus, gpus, memory) = (most(&|node| node.cpus), most(&|node| node.gpus), most(&|node| node.memory));
+        if self.cpus > cpus {
+            return format!("asks for {} cpus, no node has more than {}", units(self.cpus), units(cpus));
+        }
+        if self.gpus > gpus {
+            return format!("asks for {} gpus, no node has more than {}", units(self.gpus), units(gpus));
+        }
+        if self.memory > memory {
+            return format!("asks for {} bytes of memory, no node has more than {memory}", self.memory);
+        }
+        for (name, amount) in &self.custom {
+            let has = most(&|node| node.of(name));
+            if *amount > has {
+                return format!("asks for {} of {name}, no node has more than {}", units(*amount), units(has));
+            }
+        }
+        "asks for more than any one node has together, though for no more of each".to_owned()
+    }
+}
+
+/// What a node has left. Processors are owed where tasks that had given theirs away went on.
+#[derive(Debug)]
+pub(crate) struct Free {
+    pub(crate) cpus: i128,
+    /// All but processors.
+    pub(crate) rest: Demand,
+}
+
+impl Free {
+    pub(crate) fn all_of(total: &Demand) -> Free {
+        Free { cpus: total.cpus.into(), rest: Demand { cpus: 0, ..total.clone() } }
+    }
+
+    /// Whether there is enough of each.
+    pub(crate) fn fits(&self, demand: &Demand) -> bool {
+        self.fits_beside(demand, None)
+    }
+
+    /// Whether there is enough of each, and of what is there now nothing is taken that `first` needs.
+    pub(crate) fn fits_beside(&self, demand: &Demand, first: Option<&Demand>) -> bool {
+        let enough = |amount: u64, free: u64, of_first: u64| amount == 0 || amount <= free.saturating_sub(of_first);
+        let of_first = |amount: fn(&Demand) -> u64| first.map_or(0, amount);
+        (demand.cpus == 0 || i128::from(demand.cpus) + i128::from(of_first(|first| first.cpus)) <= self.cpus)
+            && enough(demand.gpus, self.rest.gpus, of_first(|first| first.gpus))
+            && enough(demand.memory, self.rest.memory, of_first(|first| first.memory))
+            && demand
+                .custom
+                .iter()
+                .all(|(name, amount)| enough(*amount, self.rest.of(name), first.map_or(0, |first| first.of(name))))
+    }
+
+    /// Whether there is enough of each but processors.
+    pub(crate) fn fits_but_cpus(&self, demand: &Demand) -> bool {
+        demand.gpus <= self.rest.gpus
+            && demand.memory <= self.rest.memory
+            && demand.custom.iter().all(|(name, amount)| *amount <= self.rest.of(name))
+    }
+
+    /// Takes all but processors, of which there is enough.
+    pub(crate) fn take_rest(&mut self, demand: &Demand) {
+        self.change_rest(demand, |free, amount| *free -= amount);
+    }
+
+    /// Gives back all but processors.
+    pub(crate) fn give_rest(&mut self, demand: &Demand) {
+        self.change_rest(demand, |free, amount| *free += amount);
+    }
+
+    fn change_rest(&mut self, demand: &Demand, change: impl Fn(&mut u64, u64)) {
+        change(&mut self.rest.gpus, demand.gpus);
+        change(&mut self.rest.memory, demand.memory);
+        for (name, amount) in demand.custom.iter().filter(|(_, amount)| **amount > 0) {
+            if let Some(free) = self.rest.custom.get_mut(name) {
+                change(free, *amount);
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What comes in: tasks and values, once they are found to be of a task that is where it is said to be.
+
+use std::sync::Arc;
+
+use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
+
+use crate::event::{Action, Outcome, Submission};
+use crate::places::{JobAt, ObjectAt, TaskAt, WorkerAt};
+use crate::refs::Value;
+use crate::scheduler::Scheduler;
+use crate::tasks::{Links, State, Stop, Task, cancelled};
+
+/// A task may return so many objects.
+const RETURNS_MAX: u32 = 1 << 16;
+
+/// Over a job's limit on objects there may be so many that say just that. What is beyond is not known at all.
+const OBJECTS_OVER_MAX: u64 = 1 << 16;
+
+/// Where something comes from.
+#[derive(Debug, Clone, Copy)]
+struct Origin {
+    job: JobAt,
+    /// None of a job's first task.
+    parent: Option<(TaskAt, WorkerAt)>,
+}
+
+impl<C, V> Scheduler<C, V> {
+    pub(crate) fn submit(&mut self, submission: Submission<C>) {
+        let Some(origin) = self.origin(&submission) else { return };
+        match self.admit(origin, &submission) {
+            Ok(links) => {
+                let at = self.add(origin, submission, links);
+                self.ready(at);
+            }
+            Err(fault) => self.reject(origin, &submission, fault),
+        }
+    }
+
+    /// A child that its parent's worker ran by itself.
+    pub(crate) fn ran_inline(&mut self, submission: Submission<C>, worker: WorkerId, outcome: Outcome<V>, nanos: u64) {
+        let id = submission.id;
+        let origin = self.origin(&submission).filter(|origin| self.is_in(*origin, worker));
+        let Some(origin) = origin else { return self.discard(id, outcome) };
+        let links = match self.admit(origin, &submission) {
+            Ok(links) => links,
+            Err(fault) => {
+                self.discard(id, outcome);
+                return self.reject(origin, &submission, fault);
+            }
+        };
+        let at = self.add(origin, submission, links);
+        self.classes.get_mut(self.tasks[at].class).took(nanos);
+        self.finish(at, outcome);
+    }
+
+    /// A child that its parent's worker has begun by itself. What it takes of the node may be more than there is, as where
+    /// a task goes on: of processors alone.
+    pub(crate) fn began_inline(&mut self, submission: Submission<C>, worker: WorkerId) {
+        let id = submission.id;
+        let Some(origin) = self.origin(&submission).filter(|origin| self.is_in(*origin, worker)) else { return };
+        let admitted = if submission.demand.is_light() {
+            self.admit(origin, &submission)
+        } else {
+            let message = "was begun where it was submitted, and asks for more than processors";
+            Err(Fault::new(Code::BadRequest, message))
+        };
+        let links = match admitted {
+            Ok(links) => links,
+            Err(fault) => {
+                self.out.push(Action::Interrupt { worker, task: id, attempt: Attempt(0) });
+                return self.reject(origin, &submission, fault);
+            }
+        };
+        let at = self.add(origin, submission, links);
+        if let Some((_, worker)) = origin.parent {
+            self.give_begun(worker, at);
+        }
+    }
+
+    fn is_in(&self, origin: Origin, worker: WorkerId) -> bool {
+        origin.parent.is_some_and(|(_, at)| self.cluster.workers[at].id == worker)
+    }
+
+    pub(crate) fn put(&mut self, id: ObjectId, task: TaskId, worker: WorkerId, value: V, refs: &[ObjectId]) {
+        let maker = self.cluster.find(worker).and_then(|worker| {
+            let task = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker))?;
+            Some((task, worker))
+        });
+        let Some((task, worker)) = maker.filter(|_| !self.ids.contains_key(&id.0)) else {
+            return self.out.push(Action::Drop { object: id, value });
+        };
+        let origin = Origin { job: self.tasks[task].job, parent: Some((task, worker)) };
+        match self.has_room_for(origin.job, 1).and_then(|()| self.all_usable(origin.job, refs)) {
+            Ok(contents) => {
+                let at = self.create(id, origin.job, None, Value::Pending, Some(worker));
+                self.set_ready(at, value, contents);
+            }
+            Err(fault) => {
+                self.out.push(Action::Drop { object: id, value });
+                let error = self.error(task, fault);
+                self.create_failed(origin, id, None, error);
+            }
+        }
+    }
+
+    /// Where a task comes from; none if that is not so, or not any more.
+    fn origin(&self, submission: &Submission<C>) -> Option<Origin> {
+        let job = *self.job_ids.get(&submission.job)?;
+        let last = submission.id.0.checked_add(u64::from(submission.returns.checked_sub(1)?))?;
+        let parent = match submission.parent {
+            None if self.jobs[job].has_begun => return None,
+            None => None,
+            Some((parent, attempt, worker)) => {
+                let (at, worker) = (self.find_task(parent)?, self.cluster.find(worker)?);
+                let parent = &self.tasks[at];
+                let is_so = parent.job == job && parent.attempt == attempt && parent.worker == Some(worker);
+                is_so.then_some(Some((at, worker)))?
+            }
+        };
+        // Of more than there may be, no more come to be.
+        let last = last.min(submission.id.0.saturating_add(u64::from(RETURNS_MAX) - 1));
+        let is_new = (submission.id.0..=last).all(|number| !self.ids.contains_key(&number));
+        is_new.then_some(Origin { job, parent })
+    }
+
+    /// Whether a task may be run, and the objects that it refers to.
+    fn admit(&self, origin: Origin, submission: &Submission<C>) -> Result<Option<Box<Links>>, Fault> {
+        let job = &self.jobs[origin.job];
+        let limits = &job.limits;
+        if origin.parent.is_some_and(|(parent, _)| self.tasks[parent].stop == Stop::WithChildren) {
+            return Err(cancelled());
+        }
+        let depth = self.depth(origin);
+        if depth > limits.depth_max {
+            let message = format!("would be nested {depth} deep, its job's limit is {}", limits.depth_max);
+            return Err(Fault::new(Code::TaskLimit, message));
+        }
+        if job.tasks >= limits.tasks_max {
+            let message =
+                format!("would be one of {} tasks at once, its job's limit is {}", job.tasks + 1, limits.tasks_max);
+            return Err(Fault::new(Code::TaskLimit, message));
+        }
+        if submission.returns > RETURNS_MAX {
+            let message = format!("would return {} objects, the limit is {RETURNS_MAX}", submission.returns);
+            return Err(Fault::new(Code::TaskLimit, message));
+        }
+        self.has_room_for(origin.job, submission.returns)?;
+        if submission.needs.is_empty() && submission.refs.is_empty() {
+            return Ok(None);
+        }
+        let needs = self.all_usable(origin.job, &submission.needs)?.into();
+        let refs = self.all_usable(origin.job, &submission.refs)?.into();
+        Ok(Some(Box::new(Links { needs, refs })))
+    }
+
+    fn has_room_for(&self, job: JobAt, objects: u32) -> Result<(), Fault> {
+        let job = &self.jobs[job];
+        let (all, max) = (job.objects + u64::from(objects), job.limits.objects_max);
+        if all <= max {
+            return Ok(());
+        }
+        Err(Fault::new(Code::TaskLimit, format!("its job would have {all} objects at once, its limit is {max}")))
+    }
+
+    pub(crate) fn all_usable(&self, job: JobAt, ids: &[ObjectId]) -> Result<Vec<ObjectAt>, Fault> {
+        ids.iter().map(|id| self.usable(*id, |object| object.job == job)).collect()
+    }
+
+    fn depth(&self, origin: Origin) -> u32 {
+        origin.parent.map_or(0, |(parent, _)| self.tasks[parent].depth).saturating_add(1)
+    }
+
+    /// Makes a task and its returns.
+    fn add(&mut self, origin: Origin, submission: Submission<C>, links: Option<Box<Links>>) -> TaskAt {
+        let job = &mut self.jobs[origin.job];
+        let class = self.classes.enter(&mut self.queue, origin.job, &mut job.classes, &submission);
+        job.tasks += 1;
+        job.records += 1;
+        job.has_begun = true;
+        self.number += 1;
+        let (id, returns) = (submission.id, submission.returns);
+        if let Some(links) = &links {
+            links.needs.iter().chain(&links.refs).for_each(|object| self.pin(*object));
+        }
+        let at = self.tasks.insert(Task {
+            id,
+            number: self.number,
+            links,
+            call: Some(submission.call),
+            class,
+            job: origin.job,
+            parent: origin.parent.map(|(parent, _)| parent),
+            child: None,
+            older: None,
+            younger: None,
+            ahead: None,
+            behind: None,
+            worker: None,
+            attempt: Attempt(0),
+            depth: self.depth(origin),
+            missing: 0,
+            returns,
+            state: State::Waiting,
+            stop: Stop::No,
+            is_late: false,
+        });
+        self.ids.entry(id.0).or_default().task = Some(at);
+        if origin.parent.is_none() {
+            (self.jobs[origin.job].first, self.jobs[origin.job].root) = (Some(at), Some(at));
+        }
+        self.tie(at);
+        for index in 0..returns {
+            let holder = origin.parent.map(|(_, worker)| worker);
+            self.create(id.returns(index), origin.job, Some(index), Value::Pending, holder);
+        }
+        at
+    }
+
+    /// Puts a task in line, now or once it has what it needs.
+    pub(crate) fn ready(&mut self, at: TaskAt) {
+        let Some(links) = self.tasks[at].links.take() else { return self.enqueue(at) };
+        let (mut missing, mut error) = (0, None);
+        for need in &links.needs {
+            match &self.objects[*need].value {
+                Value::Ready(_) => {}
+                Value::Failed(failed) => error = error.or_else(|| Some(failed.clone())),
+                Value::Pending => missing += 1,
+            }
+        }
+        if missing > 0 && error.is_none() {
+            let number = self.tasks[at].number;
+            for need in &links.needs {
+                let object = &mut self.objects[*need];
+                if object.is_pending() {
+                    let tasks = &self.tasks;
+                    object.depend(at, number, |task, number| {
+                        tasks.get(task).is_some_and(|task| task.number == number && task.state == State::Waiting)
+                    });
+                }
+            }
+        }
+        let task = &mut self.tasks[at];
+        (task.links, task.missing) = (Some(links), missing);
+        match error {
+            Some(error) => self.failing.push((at, error)),
+            None if missing == 0 => self.enqueue(at),
+            None => {}
+        }
+    }
+
+    /// A task is not run: its returns say why.
+    fn reject(&mut self, origin: Origin, submission: &Submission<C>, fault: Fault) {
+        let mut chain = self.chain(origin.parent.map(|(parent, _)| parent));
+        chain.push(submission.name.as_ref().to_owned());
+        let error = Arc::new(TaskError { fault, chain });
+        for index in 0..submission.returns.min(RETURNS_MAX) {
+            if !self.create_failed(origin, submission.id.returns(index), Some(index), error.clone()) {
+                break;
+            }
+        }
+        let job = &mut self.jobs[origin.job];
+        if origin.parent.is_none() {
+            job.has_begun = true;
+            self.out.push(Action::JobDone { job: job.id, result: Err(error) });
+        }
+    }
+
+    /// Makes an object without a value, unless there are too many. Says whether it did.
+    fn create_failed(&mut self, origin: Origin, id: ObjectId, index: Option<u32>, error: Arc<TaskError>) -> bool {
+        let job = &self.jobs[origin.job];
+        if job.objects >= job.limits.objects_max.saturating_add(OBJECTS_OVER_MAX) {
+            return false;
+        }
+        let holder = origin.parent.map(|(_, worker)| worker);
+        self.create(id, origin.job, index, Value::Failed(error), holder);
+        true
+    }
+}

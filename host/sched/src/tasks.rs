@@ -1,0 +1,228 @@
+//! Tasks: what is kept of each, and how they go from one state to the next.
+
+use std::sync::Arc;
+
+use sandbar_core::{Attempt, Code, Fault, TaskError, TaskId};
+
+use crate::classes::Class;
+use crate::event::Action;
+use crate::places::{ClassAt, JobAt, ObjectAt, TaskAt, WorkerAt};
+use crate::queue::Level;
+use crate::scheduler::Scheduler;
+
+/// An error names so many tasks at most: the first and the last of its chain.
+const CHAIN_MAX: usize = 64;
+
+/// A task. There may be millions: what tasks have in common is in their class, what few have is in a box.
+#[derive(Debug)]
+pub(crate) struct Task<C> {
+    pub(crate) id: TaskId,
+    /// In the order of submission. No two tasks have the same.
+    pub(crate) number: u64,
+    pub(crate) links: Option<Box<Links>>,
+    /// None once it has ended.
+    pub(crate) call: Option<C>,
+    pub(crate) class: ClassAt,
+    pub(crate) job: JobAt,
+    /// Who submitted it.
+    pub(crate) parent: Option<TaskAt>,
+    /// The last that it submitted, of those that are kept.
+    pub(crate) child: Option<TaskAt>,
+    /// Others of its parent, submitted before and after.
+    pub(crate) older: Option<TaskAt>,
+    pub(crate) younger: Option<TaskAt>,
+    /// Its neighbours in line.
+    pub(crate) ahead: Option<TaskAt>,
+    pub(crate) behind: Option<TaskAt>,
+    /// Who was given it.
+    pub(crate) worker: Option<WorkerAt>,
+    pub(crate) attempt: Attempt,
+    /// 1 of a job's first task.
+    pub(crate) depth: u32,
+    /// How many of its needs are not there yet.
+    pub(crate) missing: u32,
+    pub(crate) returns: u32,
+    pub(crate) state: State,
+    pub(crate) stop: Stop,
+    /// It stands in line beside those that came in order.
+    pub(crate) is_late: bool,
+}
+
+/// Objects that a task refers to.
+#[derive(Debug)]
+pub(crate) struct Links {
+    pub(crate) needs: Box<[ObjectAt]>,
+    pub(crate) refs: Box<[ObjectAt]>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// For its needs.
+    Waiting,
+    /// For a worker.
+    Queued,
+    /// In a worker.
+    Given,
+    /// In a worker, and waits for objects there.
+    Blocked,
+    Ended(End),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Succeeded,
+    Failed,
+    Stopped,
+}
+
+/// Whether a task in a worker was cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stop {
+    No,
+    Alone,
+    /// What it submits from now on is cancelled as well.
+    WithChildren,
+}
+
+impl<C> Task<C> {
+    pub(crate) fn level(&self, class: &Class) -> Level {
+        Level::new(class.kind.priority, self.depth)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.state, State::Ended(_))
+    }
+}
+
+impl<C, V> Scheduler<C, V> {
+    /// A task has what it needs.
+    pub(crate) fn enqueue(&mut self, at: TaskAt) {
+        let task = &mut self.tasks[at];
+        task.state = State::Queued;
+        let job = &mut self.jobs[task.job];
+        if job.first == Some(at) {
+            if job.driver.is_some() {
+                self.starting.insert(job.id);
+                self.is_stale = true;
+            }
+            return;
+        }
+        let class = self.classes.get(task.class);
+        let (shape, level) = (class.kind.shape, task.level(class));
+        let is_first = self.queue.push(&mut self.tasks, at, shape, level);
+        self.is_stale |= is_first;
+        if !self.is_feasible(shape) {
+            self.failing.push((at, self.infeasible(at, shape)));
+        } else if self.newest.is_none_or(|(newest, _)| level < newest) {
+            self.newest = Some((level, at));
+        }
+    }
+
+    /// Takes a task out of whatever line it stands in.
+    pub(crate) fn dequeue(&mut self, at: TaskAt) {
+        self.is_stale = true;
+        let task = &self.tasks[at];
+        let job = &self.jobs[task.job];
+        if job.first == Some(at) {
+            self.starting.remove(&job.id);
+            return;
+        }
+        let class = self.classes.get(task.class);
+        let (shape, level) = (class.kind.shape, task.level(class));
+        self.queue.remove(&mut self.tasks, at, shape, level);
+    }
+
+    /// An attempt, which is in no worker any more, came to nothing. It is begun again if that `may_help`.
+    pub(crate) fn fail_attempt(&mut self, at: TaskAt, error: Arc<TaskError>, may_help: bool) {
+        let task = &mut self.tasks[at];
+        let class = self.classes.get(task.class);
+        if task.stop != Stop::No {
+            let error = self.error(at, cancelled());
+            self.end_failed(at, error, End::Stopped);
+        } else if may_help && task.attempt.0 < class.kind.retries_max {
+            task.attempt.0 += 1;
+            self.stop_descendants(at);
+            self.ready(at);
+        } else {
+            let error = self.with_chain(at, error);
+            self.end_failed(at, error, End::Failed);
+        }
+    }
+
+    /// A task that is in no worker fails for good, if it has not ended before.
+    pub(crate) fn fail(&mut self, at: TaskAt, error: Arc<TaskError>) {
+        let Some(task) = self.tasks.get(at) else { return };
+        let end = if error.fault.code == Code::Cancelled { End::Stopped } else { End::Failed };
+        match task.state {
+            State::Waiting => self.end_failed(at, error, end),
+            State::Queued => {
+                self.dequeue(at);
+                self.end_failed(at, error, end);
+            }
+            State::Given | State::Blocked | State::Ended(_) => {}
+        }
+    }
+
+    /// Ends a task that stands in no line and in no worker: none of its returns has a value.
+    pub(crate) fn end_failed(&mut self, at: TaskAt, error: Arc<TaskError>, end: End) {
+        let (id, returns) = (self.tasks[at].id, self.tasks[at].returns);
+        for index in 0..returns {
+            match self.find_object(id.returns(index)) {
+                Some(object) => self.set_failed(object, &error),
+                None => unreachable!("what a task returns is kept until it has ended"),
+            }
+        }
+        self.end(at, end, Err(error));
+    }
+
+    /// A task has ended for good.
+    pub(crate) fn end(&mut self, at: TaskAt, end: End, result: Result<(), Arc<TaskError>>) {
+        let task = &mut self.tasks[at];
+        task.state = State::Ended(end);
+        task.call = None;
+        task.worker = None;
+        let links = task.links.take();
+        let (id, job_at) = (task.id, task.job);
+        self.ended.push((at, id));
+        let job = &mut self.jobs[job_at];
+        job.tasks -= 1;
+        self.out.push(Action::Ended { task: id, job: job.id });
+        if job.first == Some(at) {
+            self.out.push(Action::JobDone { job: job.id, result });
+        }
+        if let Some(links) = links {
+            links.needs.iter().chain(&links.refs).for_each(|object| self.unpin(*object));
+        }
+    }
+
+    /// An error of a task, with the names of those on behalf of which it was begun.
+    pub(crate) fn error(&self, at: TaskAt, fault: Fault) -> Arc<TaskError> {
+        Arc::new(TaskError { fault, chain: self.chain(Some(at)) })
+    }
+
+    pub(crate) fn with_chain(&self, at: TaskAt, error: Arc<TaskError>) -> Arc<TaskError> {
+        if error.chain.is_empty() { self.error(at, error.fault.clone()) } else { error }
+    }
+
+    /// Names of tasks from the job's first one down to this, of those that are known.
+    pub(crate) fn chain(&self, from: Option<TaskAt>) -> Vec<String> {
+        let parent = |at: &TaskAt| self.tasks[*at].parent;
+        let name = |at: TaskAt| self.classes.get(self.tasks[at].class).kind.name.as_ref().to_owned();
+        let all: Vec<TaskAt> = std::iter::successors(from, parent).collect();
+        let mut names: Vec<String> = if all.len() <= CHAIN_MAX {
+            all.into_iter().map(name).collect()
+        } else {
+            let half = CHAIN_MAX / 2;
+            let left_out = format!("({} more)", all.len() - 2 * half);
+            let (last, first) = (&all[..half], &all[all.len() - half..]);
+            last.iter().copied().map(name).chain([left_out]).chain(first.iter().copied().map(name)).collect()
+        };
+        names.reverse();
+        names
+    }
+}
+
+/// Why a task has no results that was cancelled.
+pub(crate) fn cancelled() -> Fault {
+    Fault::new(Code::Cancelled, "it was cancelled")
+}

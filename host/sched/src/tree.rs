@@ -1,0 +1,93 @@
+//! Which task submitted which. What has ended is kept while something that it submitted is, or what that submitted: so that
+//! this can be cancelled, and errors name it. Where these would be more than a job may have tasks, only those are kept that
+//! tie two or more together, of which there are fewer than of what they tie.
+
+use sandbar_core::TaskId;
+
+use crate::places::TaskAt;
+use crate::scheduler::Scheduler;
+use crate::tasks::Task;
+
+impl<C, V> Scheduler<C, V> {
+    /// Ties a task to its parent.
+    pub(crate) fn tie(&mut self, at: TaskAt) {
+        let Some(parent) = self.tasks[at].parent else { return };
+        let older = self.tasks[parent].child.replace(at);
+        self.tasks[at].older = older;
+        if let Some(older) = older {
+            self.tasks[older].younger = Some(at);
+        }
+    }
+
+    /// All that a task submitted, and what that submitted, of those that are `wanted`, in no order that means anything.
+    pub(crate) fn descendants(&self, at: TaskAt, wanted: impl Fn(&Task<C>) -> bool) -> Vec<TaskAt> {
+        let mut found = Vec::new();
+        let mut next = self.tasks[at].child;
+        let mut looked = 0;
+        loop {
+            while let Some(child) = next {
+                let task = &self.tasks[child];
+                if wanted(task) {
+                    found.push(child);
+                }
+                next = task.older;
+            }
+            let Some(task) = found.get(looked) else { return found };
+            next = self.tasks[*task].child;
+            looked += 1;
+        }
+    }
+
+    /// Forgets tasks that had ended by the end of the step before, as far as they tie nothing together.
+    pub(crate) fn forget_ended(&mut self) {
+        while let Some((at, id)) = self.ended.pop() {
+            self.forget_task(at, id);
+        }
+    }
+
+    fn forget_task(&mut self, at: TaskAt, id: TaskId) {
+        let mut next = self.tasks.get(at).filter(|task| task.id == id).map(|_| at);
+        while let Some(at) = next {
+            let task = &self.tasks[at];
+            let only = task.child.filter(|child| self.tasks[*child].older.is_none());
+            let job = &self.jobs[task.job];
+            let is_kept = task.child.is_some() && (only.is_none() || job.records - job.tasks <= job.limits.tasks_max);
+            if !task.has_ended() || is_kept {
+                return;
+            }
+            next = task.parent;
+            self.untie(at, only);
+            self.remove_task(at);
+        }
+    }
+
+    /// Takes a task out of the tree. Its only child, if there is one, takes its place.
+    fn untie(&mut self, at: TaskAt, heir: Option<TaskAt>) {
+        let task = &self.tasks[at];
+        let (parent, older, younger, job) = (task.parent, task.older, task.younger, task.job);
+        if let Some(heir) = heir {
+            let heir = &mut self.tasks[heir];
+            (heir.parent, heir.older, heir.younger) = (parent, older, younger);
+        }
+        if let Some(older) = older {
+            self.tasks[older].younger = heir.or(younger);
+        }
+        match (younger, parent) {
+            (Some(younger), _) => self.tasks[younger].older = heir.or(older),
+            (None, Some(parent)) => self.tasks[parent].child = heir.or(older),
+            (None, None) => self.jobs[job].root = heir,
+        }
+        if self.jobs[job].first == Some(at) {
+            self.jobs[job].first = None;
+        }
+    }
+
+    /// Removes the record of a task that is in no tree, line or worker.
+    pub(crate) fn remove_task(&mut self, at: TaskAt) {
+        if let Some(task) = self.tasks.remove(at) {
+            self.classes.leave(task.class);
+            self.jobs[task.job].records -= 1;
+            self.forget_id(task.id.0, |entry| entry.task = None);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! What can be seen of a scheduler: for whoever does what it says, for lists, and for tests.
+
+use std::sync::Arc;
+
+use sandbar_core::{Attempt, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+
+use crate::event::Role;
+use crate::places::TaskAt;
+use crate::refs::{Object, Value};
+use crate::resources::Demand;
+use crate::scheduler::Scheduler;
+use crate::tasks::{End, State, Task};
+
+/// Where a task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskState {
+    /// It waits for objects that it needs.
+    Pending,
+    /// It waits for a worker.
+    Queued,
+    /// A worker was given it.
+    Running,
+    /// It waits for objects, in its worker.
+    Blocked,
+    /// It has ended, with values.
+    Succeeded,
+    /// It has ended, with an error.
+    Failed,
+    /// It has ended: it was cancelled.
+    Stopped,
+}
+
+/// A task. Those that have ended are mostly there for one step more.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskView<'a> {
+    /// Its id.
+    pub id: TaskId,
+    /// Its job.
+    pub job: JobId,
+    /// For people.
+    pub name: &'a Arc<str>,
+    /// Where it is.
+    pub state: TaskState,
+    /// Who submitted it, while that is known.
+    pub parent: Option<TaskId>,
+    /// The attempt at hand, or the next.
+    pub attempt: Attempt,
+    /// 1 of a job's first task.
+    pub depth: u32,
+    /// Who was given it.
+    pub worker: Option<WorkerId>,
+    /// What comes first: higher numbers.
+    pub priority: i32,
+    /// What it takes of a node.
+    pub demand: &'a Demand,
+    /// How many objects it returns.
+    pub returns: u32,
+}
+
+/// What is known of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObjectState {
+    /// Its task has not ended.
+    Pending,
+    /// There is a value.
+    Ready,
+    /// There is an error.
+    Failed,
+}
+
+/// An object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ObjectView {
+    /// Its id.
+    pub id: ObjectId,
+    /// Its job.
+    pub job: JobId,
+    /// Which task returns it; none of what was put.
+    pub task: Option<TaskId>,
+    /// What is known of it.
+    pub state: ObjectState,
+    /// Tasks and values that refer to it.
+    pub pins: u32,
+    /// Workers that hold it, and how often.
+    pub holds: Vec<(WorkerId, u32)>,
+    /// What its value contains.
+    pub contents: Vec<ObjectId>,
+}
+
+/// A worker.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerView {
+    /// Its id.
+    pub id: WorkerId,
+    /// Where it is.
+    pub node: NodeId,
+    /// What it is for.
+    pub role: Role,
+    /// Tasks that it was given and that are not blocked, in order.
+    pub given: Vec<TaskId>,
+    /// Tasks that it was given and that are blocked.
+    pub blocked: Vec<TaskId>,
+    /// Whether its tasks were asked back.
+    pub is_recalled: bool,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeView<'a> {
+    /// Its id.
+    pub id: NodeId,
+    /// What it has.
+    pub total: &'a Demand,
+    /// Processors that are left; below 0 where tasks went on that had given theirs away.
+    pub free_cpus: i128,
+    /// All else that is left.
+    pub free_rest: &'a Demand,
+}
+
+impl<C, V> Scheduler<C, V> {
+    /// What a task calls, until it has ended.
+    pub fn call(&self, task: TaskId) -> Option<&C> {
+        self.tasks[self.find_task(task)?].call.as_ref()
+    }
+
+    /// The value of an object, or why there is none; nothing while that is not known, or when there is no such object.
+    pub fn value(&self, object: ObjectId) -> Option<Result<&V, &Arc<TaskError>>> {
+        match &self.objects[self.find_object(object)?].value {
+            Value::Pending => None,
+            Value::Ready(value) => Some(Ok(value)),
+            Value::Failed(error) => Some(Err(error)),
+        }
+    }
+
+    /// A task, until the step after that in which it ended.
+    pub fn task(&self, task: TaskId) -> Option<TaskView<'_>> {
+        self.find_task(task).map(|at| self.view_task(&self.tasks[at]))
+    }
+
+    /// An object, while something refers to it or its task has not ended.
+    pub fn object(&self, object: ObjectId) -> Option<ObjectView> {
+        self.find_object(object).map(|at| self.view_object(&self.objects[at]))
+    }
+
+    /// The job of a task, until the step after that in which it ended.
+    pub fn job_of(&self, task: TaskId) -> Option<JobId> {
+        self.find_task(task).map(|at| self.jobs[self.tasks[at].job].id)
+    }
+
+    /// The job of an object.
+    pub fn job_of_object(&self, object: ObjectId) -> Option<JobId> {
+        self.find_object(object).map(|at| self.jobs[self.objects[at].job].id)
+    }
+
+    /// The objects that the value of an object contains.
+    pub fn contained(&self, object: ObjectId) -> impl Iterator<Item = ObjectId> {
+        let object = self.find_object(object).map(|at| &self.objects[at]);
+        object.into_iter().flat_map(|object| object.contents()).map(|content| self.objects[*content].id)
+    }
+
+    /// The task that returns an object, or returned it.
+    pub fn maker(&self, object: ObjectId) -> Option<TaskId> {
+        let object = &self.objects[self.find_object(object)?];
+        object.index.map(|index| TaskId(object.id.0 - u64::from(index)))
+    }
+
+    /// Tasks, in no order that means anything.
+    pub fn tasks(&self) -> impl Iterator<Item = TaskView<'_>> {
+        self.tasks.iter().map(|(_, task)| self.view_task(task))
+    }
+
+    /// Objects, in no order that means anything.
+    pub fn objects(&self) -> impl Iterator<Item = ObjectView> {
+        self.objects.iter().map(|(_, object)| self.view_object(object))
+    }
+
+    /// Workers, in no order that means anything.
+    pub fn workers(&self) -> impl Iterator<Item = WorkerView> {
+        self.cluster.workers.iter().map(|(_, worker)| WorkerView {
+            id: worker.id,
+            node: self.cluster.nodes[worker.node].id,
+            role: worker.role,
+            given: worker.given.iter().map(|given| given.id).collect(),
+            blocked: worker.blocked.iter().map(|given| given.id).collect(),
+            is_recalled: worker.is_recalled,
+        })
+    }
+
+    /// Nodes, in no order that means anything.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeView<'_>> {
+        self.cluster.nodes.iter().map(|(_, node)| NodeView {
+            id: node.id,
+            total: &node.total,
+            free_cpus: node.free.cpus,
+            free_rest: &node.free.rest,
+        })
+    }
+
+    /// Jobs that have not ended.
+    pub fn jobs(&self) -> impl Iterator<Item = (JobId, TenantId)> {
+        self.jobs.iter().map(|(_, job)| (job.id, job.tenant))
+    }
+
+    /// Whether nothing is kept of any job.
+    pub fn is_empty(&self) -> bool {
+        let of_tasks =
+            self.tasks.len() + self.objects.len() + self.jobs.len() + self.classes.len() + self.queue.shapes();
+        of_tasks + self.ids.len() == 0 && self.queue.is_empty() && self.starting.is_empty()
+    }
+
+    fn view_task<'a>(&'a self, task: &'a Task<C>) -> TaskView<'a> {
+        let kind = &self.classes.get(task.class).kind;
+        let id = |at: TaskAt| self.tasks[at].id;
+        TaskView {
+            id: task.id,
+            job: self.jobs[task.job].id,
+            name: &kind.name,
+            state: match task.state {
+                State::Waiting => TaskState::Pending,
+                State::Queued => TaskState::Queued,
+                State::Given => TaskState::Running,
+                State::Blocked => TaskState::Blocked,
+                State::Ended(End::Succeeded) => TaskState::Succeeded,
+                State::Ended(End::Failed) => TaskState::Failed,
+                State::Ended(End::Stopped) => TaskState::Stopped,
+            },
+            parent: task.parent.map(id),
+            attempt: task.attempt,
+            depth: task.depth,
+            worker: task.worker.map(|worker| self.cluster.workers[worker].id),
+            priority: kind.priority,
+            demand: &self.queue.shape(kind.shape).demand,
+            returns: task.returns,
+        }
+    }
+
+    fn view_object(&self, object: &Object<V>) -> ObjectView {
+        ObjectView {
+            id: object.id,
+            job: self.jobs[object.job].id,
+            task: object.index.map(|index| TaskId(object.id.0 - u64::from(index))),
+            state: match object.value {
+                Value::Pending => ObjectState::Pending,
+                Value::Ready(_) => ObjectState::Ready,
+                Value::Failed(_) => ObjectState::Failed,
+            },
+            pins: object.pins,
+            holds: object.holders().collect(),
+            contents: object.contents().iter().map(|content| self.objects[*content].id).collect(),
+        }
+    }
+}

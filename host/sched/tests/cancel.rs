@@ -1,0 +1,65 @@
+//! Tasks that are cancelled.
+
+mod dsl;
+
+use dsl::*;
+use sandbar_sched::TaskState;
+
+#[test]
+fn what_waits_fails_at_once_and_what_runs_is_interrupted() {
+    let mut world = World::new(1, 1);
+    world.submit_all([t(10), retries(t(11), 3, true)]).gives("run w1 t10");
+    world.cancel(11, false).gives("ended t11").cancel(10, false).gives("interrupt w1 t10").cancel(10, false).gives("");
+    world.error_is(11, "main > t11: it was cancelled [cancelled]");
+    // Too late, but it was said that there is no result.
+    world.done(10, 1).gives("drop o10, ended t10");
+    world.error_is(10, "main > t10: it was cancelled [cancelled]");
+}
+
+#[test]
+fn a_cancelled_task_is_never_begun_again() {
+    let mut world = World::new(1, 1);
+    world.submit(retries(t(10), 3, true)).cancel(10, false).fails(10, 0, 1, true);
+    world.gives("run w1 t10, interrupt w1 t10, ended t10");
+    world
+        .submit(retries(t(11), 3, true))
+        .cancel(11, false)
+        .lose(1, &[11])
+        .gives("run w1 t11, interrupt w1 t11, ended t11");
+    world.error_is(11, "main > t11: it was cancelled [cancelled]");
+}
+
+#[test]
+fn of_a_chain_what_comes_after_fails_as_well() {
+    let mut world = World::new(4, 4);
+    world.submit_all([t(11), needs(t(12), &[11]), needs(t(13), &[12]), needs(t(14), &[13])]);
+    world.cancel(13, false).gives("run w1 t11, ended t13, ended t14");
+    world.done(11, 1).gives("ended t11, run w1 t12");
+}
+
+#[test]
+fn children_are_cancelled_if_that_is_asked_for() {
+    for recursive in [false, true] {
+        let mut world = World::new(2, 2);
+        world.submit(t(10)).submit(child(20, 10, 1)).submit(child(30, 20, 2)).gives("run w1 t10, run w2 t20");
+        world.cancel(10, recursive);
+        if recursive {
+            world.gives("interrupt w1 t10, interrupt w2 t20, ended t30");
+            world.error_is(30, "main > t10 > t20 > t30: it was cancelled [cancelled]");
+            world.submit(child(21, 10, 1)).submit(child(31, 20, 2)).gives("");
+            world.error_is(31, "main > t10 > t20 > t31: it was cancelled [cancelled]");
+        } else {
+            world.gives("interrupt w1 t10").submit(child(21, 10, 1)).gives("");
+            assert_eq!(world.state(21), Some(TaskState::Queued));
+        }
+    }
+}
+
+#[test]
+fn what_ended_tasks_have_submitted_is_found() {
+    let mut world = World::new(4, 4);
+    world.submit(t(10)).submit(child(20, 10, 1)).submit(child(30, 20, 2)).submit(child(31, 20, 2)).done(20, 2);
+    world.gives("run w1 t10, run w2 t20, run w3 t30, run w4 t31, ended t20");
+    world.done(31, 4).gives("ended t31").submit(child(32, 30, 3)).submit(child(33, 32, 2)).done(30, 3).somehow();
+    world.cancel(10, true).gives("interrupt w1 t10, interrupt w2 t32, interrupt w4 t33");
+}

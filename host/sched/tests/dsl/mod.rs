@@ -1,0 +1,276 @@
+//! Says what happens in few words, and what comes of it as text: `run w1 t10`, `drop o10`, `ended t10`.
+
+#![allow(dead_code, reason = "each file of tests uses some of it")]
+
+use std::sync::Arc;
+
+use sandbar_core::{Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_sched::{
+    Action, Demand, Event, Failure, JobLimits, Options, Outcome, Role, Scheduler, Submission, TaskState, UNIT,
+};
+
+/// The worker of the first task of job 1, which is task 1.
+pub const DRIVER: u32 = 100;
+
+pub struct World {
+    pub steps: Scheduler<u64, u64>,
+    actions: Vec<Action<u64>>,
+}
+
+/// Resources: processors, devices, memory.
+pub fn of(cpus: u64, gpus: u64, memory: u64) -> Demand {
+    Demand { cpus: cpus * UNIT, gpus: gpus * UNIT, memory, ..Demand::default() }
+}
+
+pub const LIMITS: JobLimits = JobLimits { tasks_max: 1000, depth_max: 10, objects_max: 1000 };
+
+/// A task of job 1 that the driver submits, with one return, for one processor.
+pub fn t(id: u64) -> Submission<u64> {
+    Submission {
+        id: TaskId(id),
+        job: JobId(1),
+        parent: Some((TaskId(1), Attempt(0), WorkerId(DRIVER))),
+        name: format!("t{id}").into(),
+        returns: 1,
+        demand: of(1, 0, 0),
+        priority: 0,
+        retries_max: 0,
+        retry_failures: false,
+        needs: Vec::new(),
+        refs: Vec::new(),
+        call: id,
+    }
+}
+
+/// The first task of a job.
+pub fn first(id: u64, job: u32) -> Submission<u64> {
+    Submission { job: JobId(job), parent: None, demand: of(0, 0, 0), name: "main".into(), ..t(id) }
+}
+
+/// A task that another one submits, in a worker.
+pub fn child(id: u64, parent: u64, worker: u32) -> Submission<u64> {
+    Submission { parent: Some((TaskId(parent), Attempt(0), WorkerId(worker))), ..t(id) }
+}
+
+pub fn needs(mut task: Submission<u64>, needs: &[u64]) -> Submission<u64> {
+    task.needs = objects(needs);
+    task
+}
+
+pub fn refs(mut task: Submission<u64>, refs: &[u64]) -> Submission<u64> {
+    task.refs = objects(refs);
+    task
+}
+
+pub fn asks(mut task: Submission<u64>, demand: Demand) -> Submission<u64> {
+    task.demand = demand;
+    task
+}
+
+pub fn retries(mut task: Submission<u64>, retries_max: u32, retry_failures: bool) -> Submission<u64> {
+    (task.retries_max, task.retry_failures) = (retries_max, retry_failures);
+    task
+}
+
+pub fn priority(mut task: Submission<u64>, priority: i32) -> Submission<u64> {
+    task.priority = priority;
+    task
+}
+
+/// A class of tasks of one name, which are known to be short once one has ended.
+pub fn short(id: u64) -> Submission<u64> {
+    Submission { name: "short".into(), ..t(id) }
+}
+
+pub fn objects(ids: &[u64]) -> Vec<ObjectId> {
+    ids.iter().copied().map(ObjectId).collect()
+}
+
+pub fn tasks(ids: &[u64]) -> Vec<TaskId> {
+    ids.iter().copied().map(TaskId).collect()
+}
+
+pub fn failed(message: &str, system: bool) -> Outcome<u64> {
+    let fault = Fault::new(Code::Trap, message);
+    Outcome::Failed(Failure { error: Arc::new(TaskError { fault, chain: Vec::new() }), system })
+}
+
+impl World {
+    pub fn empty() -> World {
+        World { steps: Scheduler::new(Options::default()), actions: Vec::new() }
+    }
+
+    /// A node with so many processors and workers, and job 1, whose first task runs.
+    pub fn new(cpus: u64, workers: u32) -> World {
+        let mut world = World::empty();
+        world.node(1, of(cpus, 0, 0)).job(1, LIMITS).driver(DRIVER, 1, 1);
+        (1..=workers).for_each(|worker| {
+            world.worker(worker, 1);
+        });
+        world.submit(first(1, 1)).gives("run w100 t1");
+        world
+    }
+
+    pub fn step(&mut self, event: Event<u64, u64>) -> &mut World {
+        self.steps.step(event, &mut self.actions);
+        self
+    }
+
+    /// What has come of all that happened since this was asked last.
+    pub fn gives(&mut self, expected: &str) -> &mut World {
+        let got: Vec<String> = self.actions.drain(..).map(|action| text(&action)).collect();
+        assert_eq!(got.join(", "), expected);
+        self
+    }
+
+    /// As `gives`, of actions that begin with this word.
+    pub fn gives_of(&mut self, word: &str, expected: &str) -> &mut World {
+        self.actions.retain(|action| text(action).split(' ').next() == Some(word));
+        self.gives(expected)
+    }
+
+    /// Whatever has come of it.
+    pub fn somehow(&mut self) -> &mut World {
+        self.actions.clear();
+        self
+    }
+
+    pub fn node(&mut self, node: u32, resources: Demand) -> &mut World {
+        self.step(Event::NodeJoined { node: NodeId(node), resources })
+    }
+
+    pub fn worker(&mut self, worker: u32, node: u32) -> &mut World {
+        self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), role: Role::Tasks })
+    }
+
+    pub fn driver(&mut self, worker: u32, node: u32, job: u32) -> &mut World {
+        self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), role: Role::Driver(JobId(job)) })
+    }
+
+    pub fn job(&mut self, job: u32, limits: JobLimits) -> &mut World {
+        self.step(Event::JobStarted { job: JobId(job), tenant: TenantId::DEFAULT, limits })
+    }
+
+    pub fn job_ends(&mut self, job: u32) -> &mut World {
+        self.step(Event::JobEnded { job: JobId(job) })
+    }
+
+    pub fn submit(&mut self, task: Submission<u64>) -> &mut World {
+        self.step(Event::Submitted { task })
+    }
+
+    pub fn submit_all(&mut self, all: impl IntoIterator<Item = Submission<u64>>) -> &mut World {
+        all.into_iter().for_each(|task| {
+            self.submit(task);
+        });
+        self
+    }
+
+    /// A worker has run a task to its end in `nanos`, in its first attempt. The value is the task's number.
+    pub fn ran(&mut self, task: u64, worker: u32, nanos: u64) -> &mut World {
+        self.finish(task, 0, worker, Outcome::Succeeded(vec![(task, Vec::new())]), nanos)
+    }
+
+    pub fn done(&mut self, task: u64, worker: u32) -> &mut World {
+        self.ran(task, worker, 50_000_000)
+    }
+
+    /// As `done`, with objects in its value.
+    pub fn returned(&mut self, task: u64, worker: u32, contents: &[u64]) -> &mut World {
+        self.finish(task, 0, worker, Outcome::Succeeded(vec![(task, objects(contents))]), 50_000_000)
+    }
+
+    pub fn fails(&mut self, task: u64, attempt: u32, worker: u32, system: bool) -> &mut World {
+        self.finish(task, attempt, worker, failed("it failed", system), 50_000_000)
+    }
+
+    pub fn finish(&mut self, task: u64, attempt: u32, worker: u32, outcome: Outcome<u64>, nanos: u64) -> &mut World {
+        let (task, attempt, worker) = (TaskId(task), Attempt(attempt), WorkerId(worker));
+        self.step(Event::Finished { task, attempt, worker, outcome, nanos })
+    }
+
+    pub fn inline(&mut self, task: Submission<u64>, worker: u32, outcome: Outcome<u64>) -> &mut World {
+        self.step(Event::RanInline { task, worker: WorkerId(worker), outcome, nanos: 1000 })
+    }
+
+    pub fn begin(&mut self, task: Submission<u64>, worker: u32) -> &mut World {
+        self.step(Event::BeganInline { task, worker: WorkerId(worker) })
+    }
+
+    pub fn put(&mut self, object: u64, task: u64, worker: u32, refs: &[u64]) -> &mut World {
+        let (object_id, task, worker) = (ObjectId(object), TaskId(task), WorkerId(worker));
+        self.step(Event::Put { object: object_id, task, worker, value: object, refs: objects(refs) })
+    }
+
+    pub fn want(&mut self, object: u64, worker: u32, task: u64) -> &mut World {
+        self.step(Event::Wanted { object: ObjectId(object), worker: WorkerId(worker), task: TaskId(task) })
+    }
+
+    pub fn release(&mut self, object: u64, worker: u32) -> &mut World {
+        self.step(Event::Released { object: ObjectId(object), worker: WorkerId(worker), times: 1 })
+    }
+
+    pub fn block(&mut self, task: u64, worker: u32, blocked: bool) -> &mut World {
+        self.step(Event::Blocked { task: TaskId(task), worker: WorkerId(worker), blocked })
+    }
+
+    pub fn cancel(&mut self, task: u64, recursive: bool) -> &mut World {
+        self.step(Event::Cancelled { task: TaskId(task), recursive })
+    }
+
+    pub fn recalled(&mut self, worker: u32, back: &[u64]) -> &mut World {
+        self.step(Event::Recalled { worker: WorkerId(worker), tasks: tasks(back) })
+    }
+
+    pub fn lose(&mut self, worker: u32, begun: &[u64]) -> &mut World {
+        self.step(Event::WorkerLost { worker: WorkerId(worker), begun: tasks(begun) })
+    }
+
+    pub fn lose_node(&mut self, node: u32) -> &mut World {
+        self.step(Event::NodeLost { node: NodeId(node) })
+    }
+
+    pub fn state(&self, task: u64) -> Option<TaskState> {
+        self.steps.task(TaskId(task)).map(|task| task.state)
+    }
+
+    /// Why there is no value.
+    pub fn error(&self, object: u64) -> TaskError {
+        self.steps.value(ObjectId(object)).expect("it is known").expect_err("there is none").as_ref().clone()
+    }
+
+    pub fn error_is(&mut self, object: u64, expected: &str) -> &mut World {
+        assert_eq!(self.error(object).to_string(), expected);
+        self
+    }
+
+    /// Each processor that is free, in whole units.
+    pub fn free_cpus(&self, node: u32) -> i128 {
+        let node = self.steps.nodes().find(|view| view.id == NodeId(node)).expect("it is there");
+        node.free_cpus / i128::from(UNIT)
+    }
+
+    /// Numbers of the objects there are.
+    pub fn kept(&self) -> Vec<u64> {
+        let mut all: Vec<u64> = self.steps.objects().map(|object| object.id.0).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+pub fn text(action: &Action<u64>) -> String {
+    let again = |attempt: &Attempt| if attempt.0 == 0 { String::new() } else { format!("#{attempt}") };
+    match action {
+        Action::Run { worker, task, attempt } => format!("run w{worker} t{task}{}", again(attempt)),
+        Action::Recall { worker } => format!("recall w{worker}"),
+        Action::Interrupt { worker, task, attempt } => format!("interrupt w{worker} t{task}{}", again(attempt)),
+        Action::Deliver { worker, object } => format!("deliver w{worker} o{object}"),
+        Action::Refuse { worker, object, error } => format!("refuse w{worker} o{object} ({error})"),
+        Action::Drop { object, value } if object.0 == *value => format!("drop o{object}"),
+        Action::Drop { object, value } => format!("drop o{object}={value}"),
+        Action::Ended { task, job: JobId(1) } => format!("ended t{task}"),
+        Action::Ended { task, job } => format!("ended t{task} of j{job}"),
+        Action::JobDone { job, result: Ok(()) } => format!("done j{job}"),
+        Action::JobDone { job, result: Err(error) } => format!("done j{job} ({error})"),
+    }
+}

@@ -1,0 +1,249 @@
+//! Whether a scheduler wants done what should be, and knows what it should.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sandbar_core::{ObjectId, WorkerId};
+use sandbar_sched::{Action, Demand, ObjectState, Role, TaskState};
+
+use crate::model::{Given, Model, Step, Steps, Task, Value, Worker, fits, is_light};
+
+impl Model {
+    /// Checks what a scheduler wants done, and what it says of itself.
+    pub fn check(&mut self, actions: &[Action<u64>], steps: &Steps) {
+        let mut step = std::mem::take(&mut self.step);
+        for action in actions {
+            self.check_action(action, &mut step, steps);
+        }
+        assert!(step.ended.is_empty(), "tasks {:?} should have ended", step.ended);
+        assert!(step.dropped.is_empty(), "values {:?} should have been dropped", step.dropped);
+        assert!(step.told.is_empty(), "{:?} should have been delivered", step.told);
+        assert!(step.refused.is_empty(), "{:?} should have been refused", step.refused);
+        assert!(step.interrupted.is_empty(), "{:?} should have been interrupted", step.interrupted);
+        assert!(step.jobs_done.is_empty(), "jobs {:?} should be done", step.jobs_done);
+        for (id, codes) in step.failed.iter().filter(|(id, codes)| !codes.is_empty() && self.objects.contains_key(id)) {
+            let error = steps.value(ObjectId(*id)).expect("it is known").expect_err("it failed");
+            let of_need = self.tasks[id].needs.iter().any(|need| {
+                self.objects.get(need).is_none_or(|need| matches!(need.value, Value::Failed | Value::Lost))
+            });
+            assert!(codes.contains(&error.fault.code) || of_need, "task {id} failed of {codes:?}, not of {error}");
+        }
+        self.check_objects(steps);
+        self.check_tasks(steps);
+        self.check_room(steps);
+        self.check_idle();
+    }
+
+    fn check_action(&mut self, action: &Action<u64>, step: &mut Step, steps: &Steps) {
+        let count_down = |counts: &mut BTreeMap<(u32, u64), u32>, worker: &WorkerId, object: &ObjectId| {
+            let key = (worker.0, object.0);
+            let left = counts.get_mut(&key).unwrap_or_else(|| panic!("nobody waits for {action:?}"));
+            *left -= 1;
+            counts.retain(|_, left| *left > 0);
+        };
+        match action {
+            Action::Run { worker, task, attempt } => self.check_run(worker.0, task.0, attempt.0),
+            Action::Recall { worker } => {
+                let worker = self.workers.get_mut(&worker.0).expect("a worker that is there is asked");
+                assert!(!std::mem::replace(&mut worker.is_recalled, true), "it was asked before");
+                assert!(worker.given.iter().filter(|given| !given.is_blocked).count() > 1, "it has something to give");
+                assert_eq!(worker.role, Role::Tasks);
+            }
+            Action::Interrupt { worker, task, attempt } => {
+                assert!(step.interrupted.remove(&(worker.0, task.0)), "task {task} is not to be interrupted");
+                let mut given = self.workers[&worker.0].given.iter();
+                let is_there = given.any(|given| given.task == task.0 && given.attempt == attempt.0);
+                assert!(is_there || !self.tasks.contains_key(&task.0), "what a worker has is interrupted");
+            }
+            Action::Deliver { worker, object } => {
+                count_down(&mut step.told, worker, object);
+                assert!(steps.value(*object).is_some(), "what is delivered is there");
+            }
+            Action::Refuse { worker, object, .. } => count_down(&mut step.refused, worker, object),
+            Action::Drop { value, .. } => {
+                assert!(step.dropped.remove(value), "value {value} is still referred to");
+                assert!(self.values.remove(value), "value {value} was dropped before");
+            }
+            Action::Ended { task, .. } => assert!(step.ended.remove(&task.0), "task {task} should not have ended"),
+            Action::JobDone { job, .. } => assert!(step.jobs_done.remove(&job.0), "job {job} is not done"),
+        }
+    }
+
+    fn turn(&self, id: u64) -> (i32, u32, u64) {
+        let task = &self.tasks[&id];
+        (-task.priority, u32::MAX - task.depth, task.number)
+    }
+
+    /// Tasks that could be begun, by anybody who may, in order.
+    fn queued(&self) -> Vec<u64> {
+        let is_queued = |(id, task): &(&u64, &Task)| {
+            let waits = !task.has_ended && task.worker.is_none() && self.has_needs(task);
+            waits && self.jobs[&task.job].first != Some(**id)
+        };
+        let mut queued: Vec<u64> = self.tasks.iter().filter(is_queued).map(|(id, _)| *id).collect();
+        queued.sort_by_key(|id| self.turn(*id));
+        queued
+    }
+
+    fn check_run(&mut self, worker_id: u32, id: u64, attempt: u32) {
+        let task = self.tasks.get(&id).expect("a task that is there is run");
+        assert!(!task.has_ended && task.worker.is_none(), "task {id} is run twice");
+        assert_eq!(task.attempt, attempt, "task {id}");
+        assert!(
+            task.needs.iter().all(|need| matches!(self.objects[need].value, Value::Ready(..))),
+            "task {id} has no needs"
+        );
+        let worker = self.workers.get(&worker_id).expect("a worker that is there runs it");
+        let is_first = self.jobs[&task.job].first == Some(id);
+        assert_eq!(worker.role == Role::Tasks, !is_first, "task {id} is run where it may");
+        let unblocked: Vec<&Given> = worker.given.iter().filter(|given| !given.is_blocked).collect();
+        let (cpus, rest) = self.free(worker.node);
+        if unblocked.is_empty() || is_first {
+            assert!(fits(&task.demand, cpus, &rest), "task {id} has no room on node {}", worker.node);
+        } else {
+            assert!(is_light(&task.demand), "task {id} is run alone");
+            assert!(
+                unblocked.iter().all(|given| given.demand == task.demand),
+                "task {id} is given with others of its kind"
+            );
+            assert!(unblocked.len() < 1024);
+        }
+        if !is_first {
+            let queued = self.queued();
+            let alike = queued.iter().find(|other| self.tasks[other].demand == task.demand);
+            assert_eq!(alike, Some(&id), "it is another's turn");
+            let first = &self.tasks[&queued[0]];
+            let could = unblocked.is_empty() && fits(&first.demand, cpus, &rest);
+            assert!(queued[0] == id || !could, "it is the turn of task {}, and not of task {id}", queued[0]);
+            if queued[0] == id && unblocked.is_empty() {
+                let (demand, best) = (task.demand.clone(), (worker.given.len(), worker_id));
+                let other = self.idle().into_iter().find(|(load, other, node)| {
+                    let (cpus, rest) = self.free(*node);
+                    (*load, *other) < best && fits(&demand, cpus, &rest)
+                });
+                assert_eq!(other, None, "it is not for worker {worker_id}");
+            }
+        }
+        let given = Given { task: id, attempt, demand: task.demand.clone(), is_blocked: false, is_ghost: false };
+        self.workers.get_mut(&worker_id).expect("it was found").given.push(given);
+        self.tasks.get_mut(&id).expect("it was found").worker = Some(worker_id);
+    }
+
+    /// What a node has left.
+    pub fn free(&self, node: u32) -> (i128, Demand) {
+        let mut rest = self.nodes[&node].clone();
+        let mut cpus = i128::from(rest.cpus);
+        rest.cpus = 0;
+        for worker in self.workers.values().filter(|worker| worker.node == node) {
+            let mut leases: Vec<&Demand> = Vec::new();
+            for given in &worker.given {
+                rest.gpus -= given.demand.gpus;
+                rest.memory -= given.demand.memory;
+                for (name, amount) in &given.demand.custom {
+                    *rest.custom.get_mut(name).expect("the node has it") -= amount;
+                }
+                if given.is_blocked || is_light(&given.demand) && leases.contains(&&given.demand) {
+                    continue;
+                }
+                cpus -= i128::from(given.demand.cpus);
+                leases.push(&given.demand);
+            }
+        }
+        (cpus, rest)
+    }
+
+    fn check_objects(&self, steps: &Steps) {
+        let pins = self.pins();
+        let mut count = 0;
+        for view in steps.objects() {
+            count += 1;
+            let object = self.objects.get(&view.id.0).unwrap_or_else(|| panic!("{view:?} should be gone"));
+            let holds: BTreeMap<u32, u64> =
+                view.holds.iter().map(|(worker, times)| (worker.0, (*times).into())).collect();
+            assert_eq!(holds, object.holds, "who holds object {}", view.id);
+            assert_eq!(view.pins, pins.get(&view.id.0).copied().unwrap_or(0), "what refers to object {}", view.id);
+            let state = match (&object.value, steps.value(view.id)) {
+                (Value::Pending, None) => ObjectState::Pending,
+                (Value::Ready(value, _), Some(Ok(there))) if value == there => ObjectState::Ready,
+                (Value::Failed | Value::Lost, Some(Err(_))) => ObjectState::Failed,
+                (_, there) => panic!("object {} is {there:?}", view.id),
+            };
+            assert_eq!(view.state, state);
+        }
+        assert_eq!(count, self.objects.len(), "objects are missing");
+    }
+
+    fn check_tasks(&self, steps: &Steps) {
+        let mut live = 0;
+        for view in steps.tasks() {
+            let task = self.tasks.get(&view.id.0).unwrap_or_else(|| panic!("{view:?} should be gone"));
+            let is_blocked = || {
+                let worker = &self.workers[&task.worker.expect("it is in a worker")];
+                worker.given.iter().any(|given| given.task == view.id.0 && given.is_blocked)
+            };
+            match view.state {
+                TaskState::Succeeded | TaskState::Failed | TaskState::Stopped => {
+                    assert!(task.has_ended, "{view:?}");
+                    continue;
+                }
+                TaskState::Pending => assert!(task.worker.is_none() && !self.has_needs(task), "{view:?}"),
+                TaskState::Queued => assert!(task.worker.is_none() && self.has_needs(task), "{view:?}"),
+                TaskState::Running => assert!(!is_blocked(), "{view:?}"),
+                TaskState::Blocked => assert!(is_blocked(), "{view:?}"),
+            }
+            live += 1;
+            assert_eq!(view.worker.map(|worker| worker.0), task.worker);
+            assert_eq!((view.attempt.0, view.depth), (task.attempt, task.depth));
+            assert!(steps.call(view.id).is_some());
+        }
+        assert_eq!(live, self.tasks.values().filter(|task| !task.has_ended).count(), "tasks are missing");
+    }
+
+    fn check_room(&self, steps: &Steps) {
+        assert_eq!(steps.nodes().count(), self.nodes.len());
+        for node in steps.nodes() {
+            let (cpus, rest) = self.free(node.id.0);
+            assert_eq!((node.free_cpus, node.free_rest), (cpus, &rest), "what node {} has left", node.id);
+        }
+        assert_eq!(steps.workers().count(), self.workers.len());
+        for view in steps.workers() {
+            let worker = &self.workers[&view.id.0];
+            let of = |is_blocked: bool| -> BTreeSet<u64> {
+                worker.given.iter().filter(|given| given.is_blocked == is_blocked).map(|given| given.task).collect()
+            };
+            assert_eq!(view.given.iter().map(|task| task.0).collect::<BTreeSet<_>>(), of(false));
+            assert_eq!(view.blocked.iter().map(|task| task.0).collect::<BTreeSet<_>>(), of(true));
+            assert_eq!(view.is_recalled, worker.is_recalled);
+        }
+    }
+
+    /// The first task waits only while no idle worker has room for it.
+    fn check_idle(&self) {
+        for (first, node) in self.starting() {
+            let (cpus, rest) = self.free(node);
+            assert!(!fits(&first.demand, cpus, &rest), "a first task waits that has room");
+        }
+        let Some(first) = self.queued().first().map(|id| &self.tasks[id]) else { return };
+        for (_, id, node) in self.idle() {
+            let (cpus, rest) = self.free(node);
+            assert!(!fits(&first.demand, cpus, &rest), "worker {id} could run the first task");
+        }
+    }
+
+    /// First tasks that wait for room, and where.
+    fn starting(&self) -> impl Iterator<Item = (&Task, u32)> {
+        self.jobs.values().filter_map(|job| {
+            let first = self.tasks.get(&job.first?)?;
+            let waits = !first.has_ended && first.worker.is_none() && self.has_needs(first);
+            let node = self.workers[&job.driver?].node;
+            waits.then_some((first, node))
+        })
+    }
+
+    /// Load, number and node of workers of anybody that have nothing to do, where no first task waits for room.
+    fn idle(&self) -> Vec<(usize, u32, u32)> {
+        let held: BTreeSet<u32> = self.starting().map(|(_, node)| node).collect();
+        let is_idle = |worker: &Worker| worker.role == Role::Tasks && worker.given.iter().all(|given| given.is_blocked);
+        let idle = self.workers.iter().filter(|(_, worker)| is_idle(worker) && !held.contains(&worker.node));
+        idle.map(|(id, worker)| (worker.given.len(), *id, worker.node)).collect()
+    }
+}

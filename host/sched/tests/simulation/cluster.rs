@@ -1,0 +1,511 @@
+//! A cluster that does what a scheduler says, some time later, and whatever else comes to a seed's mind.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use sandbar_core::{Attempt, Code, Fault, JobId, NodeId, ObjectId, Seed, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_sched::{Action, Demand, Event, Failure, JobLimits, Options, Outcome, Role, Submission, UNIT};
+
+use crate::model::{Model, Steps};
+
+type What = Event<u64, u64>;
+
+pub struct History {
+    seed: Seed,
+    steps: Steps,
+    model: Model,
+    workers: BTreeMap<u32, Local>,
+    nodes: Vec<u32>,
+    /// Events of before, for those that come late or twice.
+    past: Vec<What>,
+    next: u32,
+    /// Numbers of tasks, objects and values.
+    number: u64,
+    is_loud: bool,
+    trace: Option<Vec<String>>,
+}
+
+/// What a worker knows of itself.
+#[derive(Default)]
+struct Local {
+    inbox: VecDeque<Action<u64>>,
+    waiting: VecDeque<(TaskId, Attempt)>,
+    begun: Vec<(TaskId, Attempt, bool)>,
+}
+
+impl History {
+    pub fn new(seed: u64, is_loud: bool) -> History {
+        History {
+            seed: Seed::new(seed),
+            steps: Steps::new(Options::default()),
+            model: Model::default(),
+            workers: BTreeMap::new(),
+            nodes: Vec::new(),
+            past: Vec::new(),
+            next: 0,
+            number: 1000,
+            is_loud,
+            trace: None,
+        }
+    }
+
+    /// What happens with a seed, and what comes of it, line by line.
+    pub fn trace(seed: u64) -> Vec<String> {
+        let mut history = History { trace: Some(Vec::new()), ..History::new(seed, false) };
+        history.run();
+        history.trace.expect("it was kept")
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        self.seed.below(100) < percent
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        let index = self.seed.below(from.len().max(1) as u32) as usize;
+        from.get(index).cloned()
+    }
+
+    fn fresh(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    pub fn run(&mut self) {
+        let events = 60 + self.seed.below(200);
+        self.join();
+        self.start_job();
+        for _ in 0..events {
+            self.happen();
+        }
+        self.come_to_rest();
+    }
+
+    /// Something happens.
+    fn event(&mut self, event: What) {
+        if self.is_loud {
+            eprintln!("{event:?}");
+        }
+        let mut actions = Vec::new();
+        self.steps.step(event.clone(), &mut actions);
+        if self.is_loud {
+            actions.iter().for_each(|action| eprintln!("    {action:?}"));
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{event:?}"));
+            trace.extend(actions.iter().map(|action| format!("{action:?}")));
+        }
+        self.model.take_in(&event, &actions);
+        self.model.check(&actions, &self.steps);
+        self.past.push(event);
+        for action in actions {
+            let worker = match &action {
+                Action::Run { worker, .. } | Action::Recall { worker } | Action::Interrupt { worker, .. } => worker.0,
+                _ => continue,
+            };
+            self.workers.get_mut(&worker).expect("the model knows it").inbox.push_back(action);
+        }
+    }
+
+    fn happen(&mut self) {
+        match self.seed.below(1000) {
+            0..12 => self.join(),
+            12..30 => self.start_job(),
+            30..60 => self.hire(),
+            60..75 => self.lose_worker(),
+            75..79 => self.lose_node(),
+            79..90 => self.cancel(),
+            90..94 => self.end_job(),
+            94..104 => self.lose_object(),
+            104..134 => self.repeat(),
+            134..150 => self.lie(),
+            _ => self.work(),
+        }
+    }
+
+    fn join(&mut self) {
+        let node = self.fresh();
+        let mut resources = Demand { cpus: UNIT * u64::from(self.seed.below(5)), ..Demand::default() };
+        if self.chance(40) {
+            resources.gpus = UNIT * u64::from(self.seed.below(3));
+            resources.memory = 100;
+        }
+        if self.chance(20) {
+            resources.custom.insert("tpu".into(), UNIT);
+        }
+        self.nodes.push(node);
+        self.event(Event::NodeJoined { node: NodeId(node), resources });
+        (0..1 + self.seed.below(4)).for_each(|_| self.hire_for(node, Role::Tasks));
+    }
+
+    fn hire(&mut self) {
+        let Some(node) = self.pick(&self.nodes.clone()) else { return };
+        let without: Vec<u32> =
+            self.model.jobs.iter().filter(|(_, job)| job.driver.is_none()).map(|(id, _)| *id).collect();
+        match self.pick(&without) {
+            Some(job) => self.hire_for(node, Role::Driver(JobId(job))),
+            None => self.hire_for(node, Role::Tasks),
+        }
+    }
+
+    fn hire_for(&mut self, node: u32, role: Role) {
+        let worker = self.fresh();
+        self.workers.insert(worker, Local::default());
+        self.event(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), role });
+    }
+
+    fn start_job(&mut self) {
+        let job = self.fresh();
+        let (tasks_max, depth_max) = if self.chance(20) { (3, 2) } else { (1000, 20) };
+        let objects_max = if self.chance(10) { 6 } else { 1000 };
+        let limits = JobLimits { tasks_max, depth_max, objects_max };
+        self.event(Event::JobStarted { job: JobId(job), tenant: TenantId::DEFAULT, limits });
+        let mut task = self.submission(job, None);
+        let demand = if self.chance(80) { Demand::default() } else { task.demand.clone() };
+        (task.demand, task.needs, task.refs) = (demand, Vec::new(), Vec::new());
+        self.event(Event::Submitted { task });
+        if let Some(node) = self.pick(&self.nodes.clone())
+            && self.chance(90)
+        {
+            self.hire_for(node, Role::Driver(JobId(job)));
+        }
+    }
+
+    fn lose_worker(&mut self) {
+        let all: Vec<u32> = self.workers.keys().copied().collect();
+        let Some(worker) = self.pick(&all) else { return };
+        let local = self.workers.remove(&worker).expect("it is there");
+        let mut begun: Vec<TaskId> = local.begun.iter().map(|(task, ..)| *task).collect();
+        if self.chance(10) {
+            begun.extend(self.any_task());
+        }
+        self.event(Event::WorkerLost { worker: WorkerId(worker), begun });
+    }
+
+    fn lose_node(&mut self) {
+        let Some(node) = self.pick(&self.nodes.clone()) else { return };
+        self.nodes.retain(|other| *other != node);
+        let model = &self.model;
+        self.workers.retain(|worker, _| model.workers[worker].node != node);
+        self.event(Event::NodeLost { node: NodeId(node) });
+    }
+
+    fn any_task(&mut self) -> Option<TaskId> {
+        let all: Vec<u64> = self.model.tasks.keys().copied().collect();
+        self.pick(&all).map(TaskId)
+    }
+
+    fn cancel(&mut self) {
+        // What has ended is known only while there are not too many of these.
+        let is_there = |(id, task): (&u64, &crate::model::Task)| {
+            (!task.has_ended || self.model.jobs[&task.job].limits.tasks_max > 100).then_some(*id)
+        };
+        let all: Vec<u64> = self.model.tasks.iter().filter_map(is_there).collect();
+        let recursive = self.chance(50);
+        if let Some(task) = self.pick(&all) {
+            self.event(Event::Cancelled { task: TaskId(task), recursive });
+        }
+    }
+
+    fn end_job(&mut self) {
+        let all: Vec<u32> = self.model.jobs.keys().copied().collect();
+        if let Some(job) = self.pick(&all) {
+            self.event(Event::JobEnded { job: JobId(job) });
+        }
+    }
+
+    fn lose_object(&mut self) {
+        let all: Vec<u64> = self.model.objects.keys().copied().collect();
+        if let Some(object) = self.pick(&all) {
+            self.event(Event::ObjectLost { object: ObjectId(object) });
+        }
+    }
+
+    /// Something comes late, or twice.
+    fn repeat(&mut self) {
+        let Some(mut event) = self.pick(&self.past.clone()) else { return };
+        self.number += 1;
+        let has_ended = |number| self.model.tasks.get(&number).is_none_or(|task| task.has_ended);
+        let is_new = |number: u64| !self.model.objects.contains_key(&number) && has_ended(number);
+        match &mut event {
+            // Numbers that were forgotten are as good as new ones.
+            Event::Submitted { task } | Event::RanInline { task, .. } | Event::BeganInline { task, .. }
+                if is_new(task.id.0) =>
+            {
+                return;
+            }
+            Event::Put { object, .. } if is_new(object.0) => return,
+            // Who is lost stays lost, who is there is not lost without having been told.
+            Event::NodeJoined { node, .. } if !self.nodes.contains(&node.0) => return,
+            Event::WorkerReady { worker, .. } if !self.workers.contains_key(&worker.0) => return,
+            Event::JobStarted { job, .. } if !self.model.jobs.contains_key(&job.0) => return,
+            Event::Cancelled { task, .. } if self.model.tasks.get(&task.0).is_none_or(|task| task.has_ended) => return,
+            Event::JobEnded { .. } | Event::NodeLost { .. } => return,
+            Event::WorkerLost { worker, .. } if self.workers.contains_key(&worker.0) => return,
+            Event::Put { value, .. } => *value = self.number,
+            _ => {}
+        }
+        let outcome = match &mut event {
+            Event::Finished { outcome, .. } | Event::RanInline { outcome, .. } => Some(outcome),
+            _ => None,
+        };
+        if let Some(Outcome::Succeeded(values)) = outcome {
+            for (value, _) in values {
+                self.number += 1;
+                *value = self.number;
+            }
+        }
+        self.event(event);
+    }
+
+    /// A worker says something that is not so.
+    fn lie(&mut self) {
+        let workers: Vec<u32> = self.workers.keys().copied().chain([0, 999_999]).collect();
+        let (Some(worker), Some(task)) = (self.pick(&workers).map(WorkerId), self.any_task()) else { return };
+        let object =
+            self.pick(&self.model.objects.keys().copied().chain([5]).collect::<Vec<_>>()).map_or(ObjectId(7), ObjectId);
+        self.number += 10;
+        let event = match self.seed.below(6) {
+            0 => Event::Finished {
+                task,
+                attempt: Attempt(self.seed.below(2)),
+                worker,
+                outcome: Outcome::Succeeded(vec![(self.number, vec![object])]),
+                nanos: u64::MAX,
+            },
+            1 => Event::Blocked { task, worker, blocked: self.chance(50) },
+            2 => Event::Wanted { object, worker, task },
+            3 => Event::Released { object, worker, times: 1 + 1000 * self.seed.below(2) },
+            4 => Event::Recalled { worker, tasks: vec![task, task] },
+            _ => Event::Put { object: ObjectId(self.number), task, worker, value: self.number, refs: vec![object] },
+        };
+        self.event(event);
+    }
+
+    /// A worker goes on.
+    fn work(&mut self) {
+        let busy = |(id, local): (&u32, &Local)| {
+            (!local.inbox.is_empty() || !local.waiting.is_empty() || !local.begun.is_empty()).then_some(*id)
+        };
+        let all: Vec<u32> = self.workers.iter().filter_map(busy).collect();
+        let Some(worker) = self.pick(&all) else { return };
+        let may_read = self.chance(70);
+        let local = self.workers.get_mut(&worker).expect("it is there");
+        if may_read && let Some(action) = local.inbox.pop_front() {
+            return self.read(worker, action);
+        }
+        if local.begun.iter().all(|(.., is_blocked)| *is_blocked)
+            && let Some((task, attempt)) = local.waiting.pop_front()
+        {
+            return local.begun.push((task, attempt, false));
+        }
+        let begun = local.begun.clone();
+        match self.pick(&begun) {
+            Some((task, _, true)) => self.block(worker, task, false),
+            Some((task, attempt, false)) => self.go_on(worker, task, attempt),
+            None => {}
+        }
+    }
+
+    /// A worker does what it is told.
+    fn read(&mut self, worker: u32, action: Action<u64>) {
+        let fails_at_once = self.chance(70);
+        let local = self.workers.get_mut(&worker).expect("it is there");
+        match action {
+            Action::Run { task, attempt, .. } => local.waiting.push_back((task, attempt)),
+            Action::Recall { .. } => {
+                let tasks = local.waiting.drain(..).map(|(task, _)| task).collect();
+                self.event(Event::Recalled { worker: WorkerId(worker), tasks });
+            }
+            Action::Interrupt { task, attempt, .. } => {
+                let is_waiting = local.waiting.contains(&(task, attempt));
+                let is_here = local.begun.iter().any(|(id, of, _)| (*id, *of) == (task, attempt));
+                if is_waiting || is_here && fails_at_once {
+                    self.finish(worker, task, attempt, false);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn block(&mut self, worker: u32, task: TaskId, blocked: bool) {
+        let local = self.workers.get_mut(&worker).expect("it is there");
+        local.begun.iter_mut().filter(|(id, ..)| *id == task).for_each(|(.., is_blocked)| *is_blocked = blocked);
+        self.event(Event::Blocked { task, worker: WorkerId(worker), blocked });
+    }
+
+    fn finish(&mut self, worker: u32, task: TaskId, attempt: Attempt, succeeds: bool) {
+        let local = self.workers.get_mut(&worker).expect("it is there");
+        local.begun.retain(|(id, of, _)| (*id, *of) != (task, attempt));
+        local.waiting.retain(|other| *other != (task, attempt));
+        let outcome = self.outcome(task, succeeds);
+        let nanos = [1_000, 100_000, 2_000_000][self.seed.below(3) as usize];
+        self.event(Event::Finished { task, attempt, worker: WorkerId(worker), outcome, nanos });
+    }
+
+    fn outcome(&mut self, task: TaskId, succeeds: bool) -> Outcome<u64> {
+        if !succeeds {
+            let fault = Fault::new(Code::Trap, "it failed");
+            let error = Arc::new(TaskError { fault, chain: Vec::new() });
+            return Outcome::Failed(Failure { error, system: self.chance(30) });
+        }
+        let job = self.model.tasks.get(&task.0).map(|task| task.job);
+        let returns = self.model.tasks.get(&task.0).map_or(1, |task| task.returns);
+        let returns = if self.chance(2) { returns + 1 } else { returns };
+        let value = |history: &mut History| {
+            history.number += 1;
+            (history.number, history.some_objects(job, 20))
+        };
+        Outcome::Succeeded((0..returns).map(|_| value(self)).collect())
+    }
+
+    /// Objects of a job, or, seldom, others.
+    fn some_objects(&mut self, job: Option<u32>, percent: u32) -> Vec<ObjectId> {
+        let mut found = Vec::new();
+        while self.chance(percent) {
+            let is_wild = self.chance(2);
+            let all: Vec<u64> = self
+                .model
+                .objects
+                .iter()
+                .filter(|(_, object)| is_wild || Some(object.job) == job)
+                .map(|(id, _)| *id)
+                .collect();
+            found.extend(self.pick(&all).map(ObjectId));
+        }
+        found
+    }
+
+    fn submission(&mut self, job: u32, parent: Option<(TaskId, Attempt, WorkerId)>) -> Submission<u64> {
+        self.number += 10;
+        let kind = self.seed.below(100);
+        let cpus = |units: u64| Demand { cpus: units * UNIT / 2, ..Demand::default() };
+        let demand = match kind {
+            0..55 => cpus(2),
+            55..65 => cpus(1),
+            65..75 => cpus(4),
+            75..82 => cpus(0),
+            82..90 => Demand { gpus: UNIT / 2, ..cpus(2) },
+            90..95 => Demand { memory: 60, ..cpus(1) },
+            95..98 => Demand { custom: [("tpu".into(), UNIT / 2)].into(), ..cpus(2) },
+            _ => cpus(100),
+        };
+        Submission {
+            id: TaskId(self.number),
+            job: JobId(job),
+            parent,
+            name: ["a", "b", "c"][self.seed.below(3) as usize].into(),
+            returns: if self.chance(80) { 1 } else { 1 + self.seed.below(3) },
+            demand,
+            priority: if self.chance(85) { 0 } else { 1 },
+            retries_max: self.seed.below(3),
+            retry_failures: self.chance(30),
+            needs: self.some_objects(Some(job), 25),
+            refs: self.some_objects(Some(job), 15),
+            call: self.number,
+        }
+    }
+
+    /// A task does something.
+    fn go_on(&mut self, worker: u32, task: TaskId, attempt: Attempt) {
+        let id = WorkerId(worker);
+        let job = self.model.tasks.get(&task.0).map_or(0, |task| task.job);
+        match self.seed.below(100) {
+            0..35 => {
+                for _ in 0..1 + self.seed.below(4) * self.seed.below(3) {
+                    let task = self.submission(job, Some((task, attempt, id)));
+                    self.event(Event::Submitted { task });
+                }
+            }
+            35..42 => {
+                self.number += 10;
+                let refs = self.some_objects(Some(job), 40);
+                self.event(Event::Put { object: ObjectId(self.number), task, worker: id, value: self.number, refs });
+            }
+            42..55 => {
+                for object in self.some_objects(Some(job), 60) {
+                    self.event(Event::Wanted { object, worker: id, task });
+                }
+            }
+            55..68 => {
+                let held = self.model.objects.iter().filter(|(_, object)| object.holds.contains_key(&worker));
+                let held: Vec<u64> = held.map(|(id, _)| *id).collect();
+                for _ in 0..3 {
+                    if let Some(object) = self.pick(&held) {
+                        self.event(Event::Released { object: ObjectId(object), worker: id, times: 1 });
+                    }
+                }
+            }
+            68..76 => self.block(worker, task, true),
+            76..80 => {
+                let child = self.submission(job, Some((task, attempt, id)));
+                self.number += 1;
+                let succeeds = self.chance(80);
+                let mut outcome = self.outcome(child.id, succeeds);
+                if let Outcome::Succeeded(values) = &mut outcome {
+                    while values.len() < child.returns as usize {
+                        self.number += 1;
+                        values.push((self.number, Vec::new()));
+                    }
+                }
+                self.event(Event::RanInline { task: child, worker: id, outcome, nanos: 1000 });
+            }
+            80..84 => {
+                if self.chance(80) {
+                    self.block(worker, task, true);
+                }
+                let mut child = self.submission(job, Some((task, attempt, id)));
+                if self.chance(80) {
+                    child.demand = Demand { cpus: UNIT, ..Demand::default() };
+                }
+                let local = self.workers.get_mut(&worker).expect("it is there");
+                local.begun.push((child.id, Attempt(0), false));
+                self.event(Event::BeganInline { task: child, worker: id });
+            }
+            84..95 => self.finish(worker, task, attempt, true),
+            _ => self.finish(worker, task, attempt, false),
+        }
+    }
+
+    /// Everything comes to an end, and nothing is left.
+    fn come_to_rest(&mut self) {
+        let node = self.fresh();
+        let custom = [("tpu".into(), 10 * UNIT)].into();
+        let resources = Demand { cpus: 100 * UNIT, gpus: 10 * UNIT, memory: 1000, custom };
+        self.nodes.push(node);
+        self.event(Event::NodeJoined { node: NodeId(node), resources });
+        (0..3).for_each(|_| self.hire_for(node, Role::Tasks));
+        for round in 0.. {
+            assert!(round < 1000, "it comes to no end");
+            let without = self.model.jobs.iter().filter(|(_, job)| job.driver.is_none()).map(|(id, _)| *id);
+            for job in without.collect::<Vec<_>>() {
+                self.hire_for(node, Role::Driver(JobId(job)));
+            }
+            for worker in self.workers.keys().copied().collect::<Vec<_>>() {
+                while let Some(action) = self.workers.get_mut(&worker).and_then(|local| local.inbox.pop_front()) {
+                    self.read(worker, action);
+                }
+                let local = &self.workers[&worker];
+                let all =
+                    local.begun.iter().map(|(task, attempt, _)| (*task, *attempt)).chain(local.waiting.iter().copied());
+                for (task, attempt) in all.collect::<Vec<_>>() {
+                    self.finish(worker, task, attempt, true);
+                }
+            }
+            let given =
+                |(id, local): (&u32, &Local)| !local.inbox.is_empty() || !self.model.workers[id].given.is_empty();
+            if !self.workers.iter().any(given) {
+                break;
+            }
+        }
+        assert!(self.model.tasks.values().all(|task| task.has_ended), "all tasks have ended");
+        for job in self.model.jobs.keys().copied().collect::<Vec<_>>() {
+            self.event(Event::JobEnded { job: JobId(job) });
+        }
+        assert!(self.steps.is_empty(), "something is left");
+        assert!(self.model.values.is_empty(), "values {:?} are left", self.model.values);
+        for node in self.steps.nodes() {
+            assert_eq!(node.free_cpus, node.total.cpus.into());
+            assert_eq!(node.free_rest, &Demand { cpus: 0, ..node.total.clone() });
+        }
+    }
+}

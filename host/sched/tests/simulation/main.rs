@@ -1,0 +1,70 @@
+//! Histories of clusters at random: after each event what the scheduler knows and wants is compared with a simple model.
+//!
+//! `SANDBAR_SEED=7 cargo test --release -p sandbar-sched --test simulation -- --nocapture` replays one history and prints it;
+//! `SANDBAR_SEEDS` is how many are tried otherwise.
+
+mod check;
+mod cluster;
+mod model;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cluster::History;
+
+const SEEDS: u64 = 10_000;
+
+fn asked_for(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
+}
+
+#[test]
+fn histories_are_as_the_model_says() {
+    if let Some(seed) = asked_for("SANDBAR_SEED") {
+        return History::new(seed, true).run();
+    }
+    let seeds = asked_for("SANDBAR_SEEDS").unwrap_or(SEEDS);
+    let (next, failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+    let check = || {
+        while failed.load(Ordering::Relaxed) == u64::MAX {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                break;
+            }
+            if catch_unwind(AssertUnwindSafe(|| History::new(seed, false).run())).is_err() {
+                failed.fetch_min(seed, Ordering::Relaxed);
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(check))));
+    let failed = failed.into_inner();
+    assert!(failed == u64::MAX, "seed {failed}: SANDBAR_SEED={failed} replays it");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_actions() {
+    for seed in 0..100 {
+        assert_eq!(History::trace(seed), History::trace(seed), "seed {seed}");
+    }
+}
+
+/// A history in which nothing happens checks nothing.
+#[test]
+fn a_bit_of_everything_happens() {
+    let lines: Vec<String> = (0..200).flat_map(History::trace).collect();
+    for (wanted, at_least) in [
+        ("attempt: Attempt(2)", 5),
+        ("Recall {", 50),
+        ("Recalled {", 50),
+        ("Interrupt {", 200),
+        ("Deliver {", 500),
+        ("Refuse {", 100),
+        ("Drop {", 1000),
+        ("result: Ok", 50),
+        ("result: Err", 20),
+    ] {
+        let count = lines.iter().filter(|line| line.contains(wanted)).count();
+        assert!(count >= at_least, "`{wanted}` occurs {count} times, of {} lines", lines.len());
+    }
+}

@@ -1,0 +1,608 @@
+//! What a scheduler should know, kept in the most simple way: everything is looked for from the start each time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sandbar_core::{Code, ObjectId, TaskId, WorkerId};
+use sandbar_sched::{Action, Demand, Event, JobLimits, Outcome, Role, Scheduler, Submission};
+
+pub type Steps = Scheduler<u64, u64>;
+
+#[derive(Default)]
+pub struct Model {
+    pub nodes: BTreeMap<u32, Demand>,
+    pub workers: BTreeMap<u32, Worker>,
+    pub jobs: BTreeMap<u32, Job>,
+    /// All that were ever added, until their job ends.
+    pub tasks: BTreeMap<u64, Task>,
+    pub objects: BTreeMap<u64, Object>,
+    pub number: u64,
+    /// Values that came in and did not go out.
+    pub values: BTreeSet<u64>,
+    pub step: Step,
+}
+
+/// What should come of the step at hand.
+#[derive(Default)]
+pub struct Step {
+    pub failed: BTreeMap<u64, Vec<Code>>,
+    pub ended: BTreeSet<u64>,
+    pub dropped: BTreeSet<u64>,
+    pub told: BTreeMap<(u32, u64), u32>,
+    pub refused: BTreeMap<(u32, u64), u32>,
+    pub interrupted: BTreeSet<(u32, u64)>,
+    pub jobs_done: BTreeSet<u32>,
+    pub ready: BTreeSet<u64>,
+}
+
+pub struct Worker {
+    pub node: u32,
+    pub role: Role,
+    pub given: Vec<Given>,
+    pub is_recalled: bool,
+}
+
+#[derive(Clone)]
+pub struct Given {
+    pub task: u64,
+    pub attempt: u32,
+    pub demand: Demand,
+    pub is_blocked: bool,
+    pub is_ghost: bool,
+}
+
+pub struct Job {
+    pub limits: JobLimits,
+    pub first: Option<u64>,
+    pub driver: Option<u32>,
+}
+
+pub struct Task {
+    pub job: u32,
+    pub parent: Option<u64>,
+    pub demand: Demand,
+    pub priority: i32,
+    pub depth: u32,
+    pub number: u64,
+    pub returns: u32,
+    pub links: Vec<u64>,
+    pub needs: Vec<u64>,
+    pub retries_max: u32,
+    pub retry_failures: bool,
+    pub attempt: u32,
+    pub worker: Option<u32>,
+    pub stop: u8,
+    pub has_ended: bool,
+}
+
+pub struct Object {
+    pub job: u32,
+    pub value: Value,
+    pub holds: BTreeMap<u32, u64>,
+    pub wants: BTreeMap<u32, u32>,
+}
+
+#[derive(Clone, PartialEq)]
+pub enum Value {
+    Pending,
+    Ready(u64, Vec<u64>),
+    Failed,
+    /// A value that was lost.
+    Lost,
+}
+
+pub fn fits(demand: &Demand, cpus: i128, rest: &Demand) -> bool {
+    let custom = |name| rest.custom.get(name).copied().unwrap_or(0);
+    (demand.cpus == 0 || i128::from(demand.cpus) <= cpus)
+        && demand.gpus <= rest.gpus
+        && demand.memory <= rest.memory
+        && demand.custom.iter().all(|(name, amount)| *amount <= custom(name))
+}
+
+pub fn is_light(demand: &Demand) -> bool {
+    demand.gpus == 0 && demand.memory == 0 && demand.custom.is_empty()
+}
+
+impl Model {
+    pub fn is_known(&self, number: u64) -> bool {
+        self.objects.contains_key(&number) || self.tasks.contains_key(&number)
+    }
+
+    fn in_worker(&self, worker: WorkerId, task: TaskId) -> Option<usize> {
+        self.workers.get(&worker.0)?.given.iter().position(|given| given.task == task.0)
+    }
+
+    /// The task of an event, if it is alive and in that worker.
+    pub fn running(&self, worker: WorkerId, task: TaskId) -> Option<&Task> {
+        self.tasks.get(&task.0).filter(|task| task.worker == Some(worker.0))
+    }
+
+    /// Takes in what happened.
+    pub fn take_in(&mut self, event: &Event<u64, u64>, actions: &[Action<u64>]) {
+        self.step = Step::default();
+        match event {
+            Event::NodeJoined { node, resources } => {
+                self.nodes.entry(node.0).or_insert_with(|| resources.clone());
+            }
+            Event::NodeLost { node } => {
+                let of_node = |(id, worker): (&u32, &Worker)| (worker.node == node.0).then_some(*id);
+                let workers = self.workers.iter().filter_map(of_node).collect();
+                self.nodes.remove(&node.0);
+                self.lose(workers, None);
+            }
+            Event::WorkerReady { worker, node, role } => {
+                if self.nodes.contains_key(&node.0) && !self.workers.contains_key(&worker.0) {
+                    let record = Worker { node: node.0, role: *role, given: Vec::new(), is_recalled: false };
+                    self.workers.insert(worker.0, record);
+                    if let Role::Driver(job) = role
+                        && let Some(job) = self.jobs.get_mut(&job.0)
+                    {
+                        job.driver.get_or_insert(worker.0);
+                    }
+                }
+            }
+            Event::WorkerLost { worker, begun } => self.lose(vec![worker.0], Some(begun)),
+            Event::JobStarted { job, limits, .. } => {
+                self.jobs.entry(job.0).or_insert(Job { limits: *limits, first: None, driver: None });
+            }
+            Event::JobEnded { job } => self.end_job(job.0),
+            Event::Submitted { task } => {
+                self.submit(task, true);
+            }
+            Event::RanInline { task, worker, outcome, .. } => {
+                let is_so = task.parent.is_some_and(|(_, _, of)| of == *worker);
+                if is_so && self.submit(task, true) {
+                    self.finish(task.id.0, outcome);
+                } else {
+                    self.discard(outcome);
+                }
+            }
+            Event::BeganInline { task, worker } => self.began_inline(task, worker.0),
+            Event::Put { object, task, worker, value, refs } => self.put(object.0, *task, *worker, *value, refs),
+            Event::Finished { task, attempt, worker, outcome, .. } => {
+                let given = self.workers.get_mut(&worker.0).map(|worker| &mut worker.given);
+                let is_it = |given: &Given| given.task == task.0 && given.attempt == attempt.0;
+                let position = given.as_ref().and_then(|given| given.iter().position(is_it));
+                let Some((given, position)) = given.zip(position) else { return self.finish_step(outcome, actions) };
+                if given.remove(position).is_ghost {
+                    return self.finish_step(outcome, actions);
+                }
+                self.finish(task.0, outcome);
+            }
+            Event::Blocked { task, worker, blocked } => {
+                if let Some(at) = self.in_worker(*worker, *task) {
+                    let given = &mut self.workers.get_mut(&worker.0).expect("it was found").given;
+                    given[at].is_blocked = *blocked;
+                }
+            }
+            Event::Wanted { object, worker, task } => self.want(object.0, *worker, *task),
+            Event::Released { object, worker, times } => {
+                if self.workers.contains_key(&worker.0)
+                    && let Some(object) = self.objects.get_mut(&object.0)
+                    && let Some(held) = object.holds.get_mut(&worker.0)
+                {
+                    *held = held.saturating_sub((*times).into());
+                    object.holds.retain(|_, held| *held > 0);
+                }
+            }
+            Event::Cancelled { task, recursive } => {
+                if self.tasks.contains_key(&task.0) {
+                    self.stop(task.0, 1 + u8::from(*recursive));
+                    if *recursive {
+                        self.stop_descendants(task.0);
+                    }
+                }
+            }
+            Event::Recalled { worker, tasks } => {
+                if let Some(record) = self.workers.get_mut(&worker.0) {
+                    record.is_recalled = false;
+                    let mut back = Vec::new();
+                    for task in tasks {
+                        let given = &mut self.workers.get_mut(&worker.0).expect("it was found").given;
+                        let is_it = |given: &Given| given.task == task.0 && !given.is_blocked;
+                        if let Some(at) = given.iter().position(is_it)
+                            && !given.remove(at).is_ghost
+                        {
+                            self.tasks.get_mut(&task.0).expect("it is known").worker = None;
+                            back.push(task.0);
+                        }
+                    }
+                    back.into_iter().for_each(|task| self.give_back(task));
+                }
+            }
+            Event::ObjectLost { object } => {
+                if let Some(object) = self.objects.get_mut(&object.0)
+                    && let Value::Ready(value, _) = object.value
+                {
+                    object.value = Value::Lost;
+                    self.step.dropped.insert(value);
+                }
+            }
+        }
+        self.settle(actions);
+    }
+
+    fn finish_step(&mut self, outcome: &Outcome<u64>, actions: &[Action<u64>]) {
+        self.discard(outcome);
+        self.settle(actions);
+    }
+
+    fn discard(&mut self, outcome: &Outcome<u64>) {
+        if let Outcome::Succeeded(values) = outcome {
+            self.values.extend(values.iter().map(|(value, _)| value));
+            self.step.dropped.extend(values.iter().map(|(value, _)| value));
+        }
+    }
+
+    fn job_objects(&self, job: u32) -> u64 {
+        self.objects.values().filter(|object| object.job == job).count() as u64
+    }
+
+    fn of_job(&self, job: u32, ids: &[ObjectId]) -> bool {
+        ids.iter().all(|id| self.objects.get(&id.0).is_some_and(|object| object.job == job))
+    }
+
+    fn create(&mut self, id: u64, job: u32, value: Value, holder: Option<u32>) {
+        let holds = holder.map(|holder| (holder, 1)).into_iter().collect();
+        self.objects.insert(id, Object { job, value, holds, wants: BTreeMap::new() });
+    }
+
+    /// Says whether there is a task now.
+    fn submit(&mut self, task: &Submission<u64>, may: bool) -> bool {
+        let Some(job) = self.jobs.get(&task.job.0) else { return false };
+        let returns = u64::from(task.returns);
+        if (task.id.0..task.id.0 + returns).any(|number| self.is_known(number)) || returns == 0 {
+            return false;
+        }
+        let (mut depth, mut stop, mut holder) = (1, 0, None);
+        match task.parent {
+            None if job.first.is_some() => return false,
+            None => {}
+            Some((parent, attempt, worker)) => {
+                let Some(parent) = self.running(worker, parent) else { return false };
+                if parent.attempt != attempt.0 || parent.job != task.job.0 {
+                    return false;
+                }
+                (depth, stop, holder) = (parent.depth + 1, parent.stop, Some(worker.0));
+            }
+        }
+        let live = self.tasks.values().filter(|other| other.job == task.job.0 && !other.has_ended).count() as u64;
+        let is_over = depth > job.limits.depth_max
+            || live + 1 > job.limits.tasks_max
+            || self.job_objects(task.job.0) + returns > job.limits.objects_max;
+        let links: Vec<ObjectId> = task.needs.iter().chain(&task.refs).copied().collect();
+        let is_bad = !may || is_over || stop == 2 || !self.of_job(task.job.0, &links);
+        let value = if is_bad { Value::Failed } else { Value::Pending };
+        (task.id.0..task.id.0 + returns).for_each(|id| self.create(id, task.job.0, value.clone(), holder));
+        let job = self.jobs.get_mut(&task.job.0).expect("it was found");
+        if task.parent.is_none() {
+            job.first = Some(task.id.0);
+            if is_bad {
+                self.step.jobs_done.insert(task.job.0);
+            }
+        }
+        if is_bad {
+            return false;
+        }
+        self.number += 1;
+        let record = Task {
+            job: task.job.0,
+            parent: task.parent.map(|(parent, ..)| parent.0),
+            demand: task.demand.clone(),
+            priority: task.priority,
+            depth,
+            number: self.number,
+            returns: task.returns,
+            links: links.iter().map(|id| id.0).collect(),
+            needs: task.needs.iter().map(|id| id.0).collect(),
+            retries_max: task.retries_max,
+            retry_failures: task.retry_failures,
+            attempt: 0,
+            worker: None,
+            stop: 0,
+            has_ended: false,
+        };
+        self.tasks.insert(task.id.0, record);
+        true
+    }
+
+    fn began_inline(&mut self, task: &Submission<u64>, worker: u32) {
+        if task.parent.is_none_or(|(_, _, of)| of.0 != worker) {
+            return;
+        }
+        let known = self.objects.len();
+        if self.submit(task, is_light(&task.demand)) {
+            let (id, demand) = (task.id.0, task.demand.clone());
+            let given = Given { task: id, attempt: 0, demand, is_blocked: false, is_ghost: false };
+            self.workers.get_mut(&worker).expect("it has the parent").given.push(given);
+            self.tasks.get_mut(&id).expect("it was added").worker = Some(worker);
+        } else if self.objects.len() > known {
+            self.step.interrupted.insert((worker, task.id.0));
+        }
+    }
+
+    fn put(&mut self, id: u64, task: TaskId, worker: WorkerId, value: u64, refs: &[ObjectId]) {
+        self.values.insert(value);
+        let Some(job) = self.running(worker, task).map(|task| task.job).filter(|_| !self.is_known(id)) else {
+            self.step.dropped.insert(value);
+            return;
+        };
+        let has_room = self.job_objects(job) < self.jobs[&job].limits.objects_max;
+        if has_room && self.of_job(job, refs) {
+            let contents = refs.iter().map(|id| id.0).collect();
+            self.create(id, job, Value::Ready(value, contents), Some(worker.0));
+        } else {
+            self.create(id, job, Value::Failed, Some(worker.0));
+            self.step.dropped.insert(value);
+        }
+    }
+
+    fn want(&mut self, id: u64, worker: WorkerId, task: TaskId) {
+        if !self.workers.contains_key(&worker.0) {
+            return;
+        }
+        let job = self.running(worker, task).map(|task| task.job);
+        let may = |object: &&mut Object| Some(object.job) == job || object.holds.contains_key(&worker.0);
+        match self.objects.get_mut(&id).filter(may) {
+            Some(object) => *object.wants.entry(worker.0).or_default() += 1,
+            None => *self.step.refused.entry((worker.0, id)).or_default() += 1,
+        }
+    }
+
+    /// What becomes of a task whose attempt, which is in no worker any more, is over.
+    fn finish(&mut self, id: u64, outcome: &Outcome<u64>) {
+        let task = self.tasks.get_mut(&id).expect("who has it knows it");
+        task.worker = None;
+        let (job, stop, returns) = (task.job, task.stop, task.returns as usize);
+        match outcome {
+            Outcome::Succeeded(values) => {
+                let are_good = values.iter().all(|(_, refs)| self.of_job(job, refs));
+                if stop == 0 && values.len() == returns && are_good {
+                    for ((value, refs), id) in values.iter().zip(id..) {
+                        self.values.insert(*value);
+                        let contents = refs.iter().map(|id| id.0).collect();
+                        self.objects.get_mut(&id).expect("it is pending").value = Value::Ready(*value, contents);
+                        self.step.ready.insert(id);
+                    }
+                    self.end(id);
+                } else {
+                    self.discard(outcome);
+                    let code = if values.len() == returns { Code::BadRequest } else { Code::BadOutput };
+                    self.fail_attempt(id, code, false);
+                }
+            }
+            Outcome::Failed(failure) => self.fail_attempt(id, failure.error.fault.code, failure.system),
+        }
+    }
+
+    fn fail_attempt(&mut self, id: u64, code: Code, is_system: bool) {
+        let task = self.tasks.get_mut(&id).expect("it is known");
+        task.worker = None;
+        if task.stop > 0 {
+            self.fail(id, Code::Cancelled);
+        } else if (is_system || task.retry_failures) && task.attempt < task.retries_max {
+            task.attempt += 1;
+            self.stop_descendants(id);
+        } else {
+            self.fail(id, code);
+        }
+    }
+
+    fn give_back(&mut self, id: u64) {
+        let task = self.tasks.get_mut(&id).expect("it is known");
+        task.worker = None;
+        if task.stop > 0 {
+            self.fail(id, Code::Cancelled);
+        } else {
+            self.stop_descendants(id);
+        }
+    }
+
+    fn lose(&mut self, ids: Vec<u32>, begun: Option<&[TaskId]>) {
+        let workers: Vec<Worker> = ids.iter().filter_map(|id| self.workers.remove(id)).collect();
+        for object in self.objects.values_mut() {
+            object.holds.retain(|worker, _| !ids.contains(worker));
+            object.wants.retain(|worker, _| !ids.contains(worker));
+        }
+        for job in self.jobs.values_mut() {
+            job.driver = job.driver.filter(|driver| !ids.contains(driver));
+        }
+        let all = workers.iter().flat_map(|worker| &worker.given);
+        let lost: Vec<&Given> = all.filter(|given| !given.is_ghost).collect();
+        for given in &lost {
+            self.tasks.get_mut(&given.task).expect("it is known").worker = None;
+        }
+        for given in lost {
+            let has_begun = begun.is_none_or(|begun| begun.contains(&TaskId(given.task)));
+            let has_children = self.kept_child(given.task);
+            if has_begun || given.is_blocked || has_children {
+                self.stop_descendants(given.task);
+                self.fail_attempt(given.task, Code::WorkerLost, true);
+            } else {
+                self.give_back(given.task);
+            }
+        }
+    }
+
+    /// Whether something is left of what a task submitted.
+    fn kept_child(&self, id: u64) -> bool {
+        self.descendants(id).iter().any(|id| !self.tasks[id].has_ended || self.step.ended.contains(id))
+    }
+
+    fn descendants(&self, id: u64) -> Vec<u64> {
+        let mut found = vec![id];
+        let mut at = 0;
+        while at < found.len() {
+            let parent = Some(found[at]);
+            found.extend(self.tasks.iter().filter(|(_, task)| task.parent == parent).map(|(id, _)| *id));
+            at += 1;
+        }
+        found.split_off(1)
+    }
+
+    fn stop_descendants(&mut self, id: u64) {
+        self.descendants(id).into_iter().for_each(|id| self.stop(id, 2));
+    }
+
+    fn stop(&mut self, id: u64, how: u8) {
+        let task = self.tasks.get_mut(&id).expect("it is known");
+        match task.worker {
+            _ if task.has_ended => {}
+            None => self.fail(id, Code::Cancelled),
+            Some(worker) => {
+                if task.stop == 0 {
+                    self.step.interrupted.insert((worker, id));
+                }
+                task.stop = task.stop.max(how);
+            }
+        }
+    }
+
+    fn fail(&mut self, id: u64, code: Code) {
+        self.step.failed.entry(id).or_default().push(code);
+    }
+
+    fn end(&mut self, id: u64) {
+        let task = self.tasks.get_mut(&id).expect("it is known");
+        assert!(!task.has_ended, "task {id} ends twice");
+        task.has_ended = true;
+        task.worker = None;
+        self.step.ended.insert(id);
+        if self.jobs[&task.job].first == Some(id) {
+            self.step.jobs_done.insert(task.job);
+        }
+    }
+
+    fn end_job(&mut self, id: u32) {
+        if self.jobs.remove(&id).is_none() {
+            return;
+        }
+        for (number, task) in self.tasks.iter().filter(|(_, task)| task.job == id) {
+            if let Some(worker) = task.worker
+                && task.stop == 0
+            {
+                self.step.interrupted.insert((worker, *number));
+            }
+        }
+        for given in self.workers.values_mut().flat_map(|worker| &mut worker.given) {
+            given.is_ghost |= self.tasks.get(&given.task).is_some_and(|task| task.job == id);
+        }
+        self.tasks.retain(|_, task| task.job != id);
+        for object in self.objects.values().filter(|object| object.job == id) {
+            if let Value::Ready(value, _) = object.value {
+                self.step.dropped.insert(value);
+            }
+        }
+        self.objects.retain(|_, object| object.job != id);
+    }
+
+    /// What follows.
+    fn settle(&mut self, actions: &[Action<u64>]) {
+        let ended: BTreeSet<u64> = actions
+            .iter()
+            .filter_map(|action| if let Action::Ended { task, .. } = action { Some(task.0) } else { None })
+            .collect();
+        loop {
+            self.fail_for_needs(&ended);
+            self.fail_infeasible();
+            let failed: Vec<u64> = self.step.failed.keys().filter(|id| !self.tasks[id].has_ended).copied().collect();
+            if failed.is_empty() {
+                break;
+            }
+            for id in failed {
+                let returns = u64::from(self.tasks[&id].returns);
+                for object in id..id + returns {
+                    self.objects.get_mut(&object).expect("it is pending").value = Value::Failed;
+                    self.step.ready.insert(object);
+                }
+                self.end(id);
+            }
+        }
+        self.drop_forgotten();
+        for (id, object) in self.objects.iter_mut().filter(|(_, object)| object.value != Value::Pending) {
+            for (worker, times) in std::mem::take(&mut object.wants) {
+                self.step.told.insert((worker, *id), times);
+            }
+        }
+        let told: Vec<((u32, u64), u32)> = self.step.told.iter().map(|(key, times)| (*key, *times)).collect();
+        for ((worker, id), times) in told {
+            if let Value::Ready(_, contents) = self.objects[&id].value.clone() {
+                for content in contents {
+                    let content = self.objects.get_mut(&content).expect("it is contained");
+                    *content.holds.entry(worker).or_default() += u64::from(times);
+                }
+            }
+        }
+    }
+
+    /// Tasks that wait and need what failed. Of those that need what was lost, the ones that are found to.
+    fn fail_for_needs(&mut self, ended: &BTreeSet<u64>) {
+        let mut failing = Vec::new();
+        for (id, task) in self.tasks.iter().filter(|(_, task)| !task.has_ended && task.worker.is_none()) {
+            let has = |wanted: Value| task.needs.iter().any(|need| self.objects[need].value == wanted);
+            if has(Value::Failed) || has(Value::Lost) && ended.contains(id) {
+                failing.push(*id);
+            }
+        }
+        failing.into_iter().for_each(|id| {
+            self.step.failed.entry(id).or_default();
+        });
+    }
+
+    fn fail_infeasible(&mut self) {
+        let mut failing = Vec::new();
+        let waits = |task: &Task| !task.has_ended && task.worker.is_none() && self.has_needs(task);
+        for (id, task) in self.tasks.iter().filter(|(_, task)| waits(task)) {
+            let job = &self.jobs[&task.job];
+            let nodes: Vec<&Demand> = match (job.first == Some(*id), job.driver) {
+                (false, _) => self.nodes.values().collect(),
+                (true, Some(driver)) => vec![&self.nodes[&self.workers[&driver].node]],
+                (true, None) => Vec::new(),
+            };
+            if !nodes.is_empty() && !nodes.iter().any(|total| fits(&task.demand, total.cpus.into(), total)) {
+                failing.push(*id);
+            }
+        }
+        failing.into_iter().for_each(|id| self.fail(id, Code::Infeasible));
+    }
+
+    /// Whether a task waits for no object.
+    pub fn has_needs(&self, task: &Task) -> bool {
+        task.needs.iter().all(|need| self.objects[need].value != Value::Pending)
+    }
+
+    /// How many tasks and values refer to each object.
+    pub fn pins(&self) -> BTreeMap<u64, u32> {
+        let mut pins = BTreeMap::new();
+        let live = self.tasks.values().filter(|task| !task.has_ended);
+        live.flat_map(|task| &task.links).for_each(|id| *pins.entry(*id).or_default() += 1);
+        for object in self.objects.values() {
+            if let Value::Ready(_, contents) = &object.value {
+                contents.iter().for_each(|id| *pins.entry(*id).or_default() += 1);
+            }
+        }
+        pins
+    }
+
+    fn drop_forgotten(&mut self) {
+        loop {
+            let pins = self.pins();
+            let is_kept = |id: &u64, object: &Object| {
+                object.value == Value::Pending || !object.holds.is_empty() || pins.contains_key(id)
+            };
+            let forgotten: Vec<u64> =
+                self.objects.iter().filter(|(id, object)| !is_kept(id, object)).map(|(id, _)| *id).collect();
+            if forgotten.is_empty() {
+                return;
+            }
+            for id in forgotten {
+                let object = self.objects.remove(&id).expect("it was found");
+                if let Value::Ready(value, _) = object.value {
+                    self.step.dropped.insert(value);
+                }
+                for (worker, times) in object.wants {
+                    *self.step.refused.entry((worker, id)).or_default() += times;
+                }
+            }
+        }
+    }
+}
