@@ -3,14 +3,14 @@
 
 wit_bindgen::generate!({
     path: "../wit/sandbar.wit",
-    world: "udf",
+    world: "with-tasks",
     ownership: Borrowing { duplicate_if_necessary: false },
 });
 
-pub use exports::sandbar::udf::guest;
-pub use sandbar::udf::log;
+pub use exports::sandbar::udf::{guest, program};
 #[cfg(target_family = "wasm")]
 pub use sandbar::udf::{data, groups};
+pub use sandbar::udf::{log, tasks};
 
 #[cfg(target_family = "wasm")]
 use crate::export::Component;

@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use arrow_schema::{Field, Schema};
 
 use crate::bindings::guest::{Function as Description, Guest};
-use crate::registry::{Opened, functions};
-use crate::{bindings, random};
+use crate::bindings::program;
+use crate::registry::{Opened, functions, tasks};
+use crate::{bindings, random, task};
 
 pub(crate) struct Component;
 
@@ -29,12 +30,7 @@ impl Guest for Component {
     }
 
     fn open(function: u32, params: String, seed: u64) -> Result<(), String> {
-        std::panic::set_hook(Box::new(|info| bindings::log::panic(&info.to_string())));
-        // A second `open` in one instance finds the logger set already.
-        if log::set_logger(&HostLog).is_ok() {
-            log::set_max_level(log::LevelFilter::Debug);
-        }
-        random::seed(seed);
+        begin(seed);
         let all = functions();
         let function =
             all.get(function as usize).ok_or_else(|| format!("there is no function {function}, only {}", all.len()))?;
@@ -54,6 +50,38 @@ impl Guest for Component {
     fn predict(header: Vec<u8>) -> Result<(), String> {
         with_opened(|f| f.predict(&header))
     }
+}
+
+impl program::Guest for Component {
+    fn describe() -> Vec<program::Task> {
+        let argument = |(name, of): &(&str, &str)| program::Argument { name: (*name).into(), type_: (*of).into() };
+        tasks()
+            .into_iter()
+            .map(|task| program::Task {
+                name: task.name.into(),
+                arguments: task.arguments.iter().map(argument).collect(),
+                returns: task.returns.into(),
+                count: task.count,
+                about: task.about.trim().into(),
+            })
+            .collect()
+    }
+
+    fn run(task: u32, seed: u64, arguments: Vec<u8>) -> Result<(), String> {
+        begin(seed);
+        task::forget_handles();
+        task::run(task, &arguments)
+    }
+}
+
+/// What comes before each call.
+fn begin(seed: u64) {
+    std::panic::set_hook(Box::new(|info| bindings::log::panic(&info.to_string())));
+    // A second call in one instance finds the logger set already.
+    if log::set_logger(&HostLog).is_ok() {
+        log::set_max_level(log::LevelFilter::Debug);
+    }
+    random::seed(seed);
 }
 
 fn with_opened(call: impl FnOnce(&mut dyn Opened) -> Result<(), String>) -> Result<(), String> {

@@ -8,4 +8,6 @@ pub(crate) use imported::*;
 #[cfg(not(target_family = "wasm"))]
 mod local;
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use local::*;
+mod objects;
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use {local::*, objects::*};

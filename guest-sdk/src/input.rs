@@ -73,12 +73,24 @@ impl Region {
 
     /// `bytes` bytes of the body, its pages laid over the region.
     pub(crate) fn map(bytes: usize) -> Region {
+        // SAFETY: whole pages, just allocated.
+        Region::mapped(bytes, |at, pages| unsafe { host::map_pages(at, pages) })
+    }
+
+    /// `bytes` bytes, which `map` lays over whole pages of the region: it takes where they start, and their bytes.
+    fn mapped(bytes: usize, map: impl FnOnce(*mut u8, usize)) -> Region {
         let pages = bytes.next_multiple_of(PAGE_BYTES);
         let mut region = Region::new(pages, if pages < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES });
-        // SAFETY: whole pages, just allocated.
-        unsafe { host::map_pages(region.at.as_ptr(), pages) };
+        map(region.at.as_ptr(), pages);
         region.filled = bytes;
         region
+    }
+
+    /// All that is filled.
+    fn into_buffer(self) -> Buffer {
+        let (at, filled) = (self.at, self.filled);
+        // SAFETY: the region holds `filled` filled bytes and lives as long as the buffer.
+        unsafe { Buffer::from_custom_allocation(at, filled, Arc::new(self)) }
     }
 }
 
@@ -91,17 +103,22 @@ impl Drop for Region {
 
 /// The whole body as one buffer, copied or mapped as its size wants.
 pub(crate) fn body(bytes: usize) -> Buffer {
+    // SAFETY: all of it, just allocated.
+    let copy = |at| unsafe { host::read(0, at, bytes) };
+    // SAFETY: whole pages, just allocated.
+    buffer(bytes, copy, |at, pages| unsafe { host::map_pages(at, pages) })
+}
+
+/// `bytes` bytes at a multiple of [`ALIGNMENT`], which `copy` fills, or `map`, whole pages of them, as their number wants.
+pub(crate) fn buffer(bytes: usize, copy: impl FnOnce(*mut u8), map: impl FnOnce(*mut u8, usize)) -> Buffer {
     if bytes == 0 {
         return MutableBuffer::new(0).into();
     }
-    let region = if bytes >= MAP_FROM_BYTES {
-        Region::map(bytes)
-    } else {
-        let mut region = Region::new(bytes, ALIGNMENT);
-        region.append(0, bytes);
-        region
-    };
-    let at = region.at;
-    // SAFETY: the region holds `bytes` filled bytes and lives as long as the buffer.
-    unsafe { Buffer::from_custom_allocation(at, bytes, Arc::new(region)) }
+    if bytes >= MAP_FROM_BYTES {
+        return Region::mapped(bytes, map).into_buffer();
+    }
+    let mut region = Region::new(bytes, ALIGNMENT);
+    copy(region.at.as_ptr());
+    region.filled = bytes;
+    region.into_buffer()
 }

@@ -55,12 +55,40 @@
 //! }
 //! ```
 //!
+//! A program is functions that call each other elsewhere, on other processors and machines: [`macro@task`] makes of a
+//! function one that can be submitted ([`Task`]). What it returns is an object then, an immutable value that is there some
+//! time later: [`ObjectRef`]. Tasks take objects in the place of values, so that what is large is not carried around; a
+//! record batch among them is a [`Batch`].
+//!
+//! ```
+//! use sandbar_guest::prelude::*;
+//!
+//! /// The sum of two numbers.
+//! #[task]
+//! fn add(a: i64, b: i64) -> i64 {
+//!     a + b
+//! }
+//!
+//! #[task]
+//! fn sums(n: i64) -> Result<Vec<i64>, TaskError> {
+//!     let one = put(&1); // stored once, for all
+//!     let parts: Vec<ObjectRef<i64>> = (0..n).map(|i| add::submit(i, &one)).collect();
+//!     let (ready, _rest) = wait(&parts, 1, None); // the first that is there
+//!     let _more = add::options().cpus(0.5).max_retries(0).submit(&ready[0], 5);
+//!     get_all(&parts)
+//! }
+//!
+//! assert_eq!(add(1, 2), 3); // here and now
+//! assert_eq!(sums::submit(3).get(), Ok(vec![1, 2, 3]));
+//! ```
+//!
 //! Columns are viewed in place, in the memory the host laid them in. A function
 //! has its parameters, [`log`], a seeded [`random`] source, and nothing else: no
 //! files, network, clock or environment.
 //!
 //! On other targets than wasm32-wasip2 everything compiles and functions can be
-//! tested: called as they are, or through [`testing`] as a host calls them.
+//! tested: called as they are, or through [`testing`] as a host calls them. A task that is submitted runs at once, in the
+//! same thread.
 
 mod batch;
 mod bindings;
@@ -72,18 +100,23 @@ mod libc;
 pub mod random;
 mod registry;
 mod scalar;
+mod task;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
 mod trainer;
 
 pub use log;
-pub use sandbar_guest_macros::{batch, scalar, trainer};
+pub use sandbar_core::{Code, Fault, TaskError};
+pub use sandbar_guest_macros::{batch, scalar, task, trainer};
 pub use scalar::Timestamp;
+pub use task::{Arg, Batch, Handles, ObjectRef, Submission, Value, cancel, get_all, put, wait};
 pub use trainer::{Features, Group, Model};
 
 /// What most functions need.
 pub mod prelude {
-    pub use crate::{Features, Group, Model, Timestamp, batch, scalar, trainer};
+    pub use crate::{Batch, Features, Group, Model, ObjectRef, TaskError, Timestamp};
+    pub use crate::{batch, scalar, task, trainer};
+    pub use crate::{cancel, get_all, put, wait};
     pub use arrow_array::RecordBatch;
     pub use serde::{Deserialize, Serialize};
 }
@@ -93,8 +126,9 @@ pub mod prelude {
 pub mod __private {
     pub use crate::batch::{Batch, any};
     pub use crate::export::NoParams;
-    pub use crate::registry::Function;
+    pub use crate::registry::{Function, Offered};
     pub use crate::scalar::{Argument, Chunk, ColumnOf, Return, Scalar, gather, mask};
+    pub use crate::task::{Arguments, Task, failed, hand_over};
     pub use crate::trainer::Trainer;
     pub use arrow_array::RecordBatch;
     pub use arrow_schema::Field;

@@ -3,8 +3,8 @@
 
 use std::cell::Cell;
 
-pub use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
+pub use rand_xoshiro::{Xoshiro256PlusPlus, rand_core};
 
 thread_local! {
     static SEED: Cell<u64> = const { Cell::new(0) };
@@ -20,6 +20,7 @@ pub fn seeded(seed: u64) -> Xoshiro256PlusPlus {
     Xoshiro256PlusPlus::seed_from_u64(seed)
 }
 
-pub(crate) fn seed(seed: u64) {
-    SEED.set(seed);
+/// Sets the seed; gives the one before.
+pub(crate) fn seed(seed: u64) -> u64 {
+    SEED.replace(seed)
 }

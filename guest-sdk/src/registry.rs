@@ -1,8 +1,11 @@
-//! The functions of a component, as their attributes announced them.
+//! The functions and tasks of a component, as their attributes announced them.
+
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrow_schema::Field;
 
 use crate::bindings::guest::Kind;
+use crate::task::Arguments;
 
 /// A function the component offers. One static value each, made by an attribute.
 pub struct Function {
@@ -34,4 +37,71 @@ pub(crate) fn functions() -> Vec<&'static Function> {
     let mut all: Vec<_> = inventory::iter::<Function>.into_iter().collect();
     all.sort_by_key(|f| f.name);
     all
+}
+
+/// A task the component offers.
+#[derive(Debug)]
+pub struct Offered {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// Name and type of each.
+    pub(crate) arguments: &'static [(&'static str, &'static str)],
+    pub(crate) returns: &'static str,
+    /// How many values it returns.
+    pub(crate) count: u32,
+    pub(crate) run: fn(&Arguments<'_>) -> Result<(), String>,
+    /// What [`Offered::place`] found.
+    place: AtomicU32,
+}
+
+inventory::collect!(&'static Offered);
+
+/// Not looked for yet.
+const NOWHERE: u32 = u32::MAX;
+
+impl Offered {
+    /// Announces a task.
+    pub const fn new(
+        name: &'static str,
+        about: &'static str,
+        arguments: &'static [(&'static str, &'static str)],
+        returns: (&'static str, u32),
+        run: fn(&Arguments<'_>) -> Result<(), String>,
+    ) -> Offered {
+        Offered { name, about, arguments, returns: returns.0, count: returns.1, run, place: AtomicU32::new(NOWHERE) }
+    }
+
+    /// Its place among [`tasks`].
+    pub(crate) fn place(&self) -> u32 {
+        match self.place.load(Ordering::Relaxed) {
+            NOWHERE => {
+                let before = inventory::iter::<&'static Offered>.into_iter().filter(|task| task.key() < self.key());
+                let place = before.count() as u32;
+                self.place.store(place, Ordering::Relaxed);
+                place
+            }
+            place => place,
+        }
+    }
+
+    /// Tasks are in this order. Of two of one name the host calls neither, but each still has its place.
+    fn key(&self) -> (&'static str, usize) {
+        (self.name, std::ptr::from_ref(self).addr())
+    }
+}
+
+/// All tasks of this component, by name.
+pub(crate) fn tasks() -> Vec<&'static Offered> {
+    let mut all: Vec<_> = inventory::iter::<&'static Offered>.into_iter().copied().collect();
+    all.sort_unstable_by_key(|task| task.key());
+    all
+}
+
+/// The task in a place of [`tasks`]. (A fresh sandbox asks for one: it does not sort all.)
+pub(crate) fn task(place: u32) -> Result<&'static Offered, String> {
+    let mut all: Vec<_> = inventory::iter::<&'static Offered>.into_iter().copied().collect();
+    match place as usize {
+        place if place < all.len() => Ok(all.select_nth_unstable_by_key(place, |task| task.key()).1),
+        _ => Err(format!("there is no task {place}, only {}", all.len())),
+    }
 }

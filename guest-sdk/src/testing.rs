@@ -26,10 +26,12 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use sandbar_batch::{Header, decode_schema, encode, read};
+use sandbar_core::{Argument, Request};
 
 use crate::host::{self, Local};
 use crate::random;
-use crate::registry::{Opened, functions};
+use crate::registry::{Opened, functions, tasks};
+use crate::task::{ObjectRef, Value, release_gone};
 
 /// A group of a training or prediction call: where its rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +103,42 @@ pub fn predict(
     (local.splits, local.models) = (groups.to_vec(), models.to_vec());
     let (answer, local) = host::with(local, || opened.predict(&header));
     answer.map(|()| local.settled.into_iter().map(|group| group.map(|fitted| fitted.predictions)).collect())
+}
+
+/// Runs the task of this name, with its arguments as a JSON object. Tasks that it submits run when they are submitted, in
+/// this thread. (Tasks can be submitted without this as well: outside of a sandbox they all run so.)
+///
+/// # Errors
+/// What a host would be told: arguments that are missing, wrong or too many, and the task's own errors.
+pub fn run<R: Value>(task: &str, arguments: &str) -> Result<R, String> {
+    let of_name: Vec<_> = tasks().into_iter().filter(|t| t.name == task).collect();
+    let task = match of_name[..] {
+        [task] if task.count == 1 => task,
+        [task] => return Err(format!("{task} returns {} objects: call it instead", task.count, task = task.name)),
+        [] => return Err(format!("there is no task {task}")),
+        _ => return Err(format!("there are {} tasks called {task}; rename all but one", of_name.len())),
+    };
+    let mut given: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(arguments).map_err(|e| format!("the arguments are no JSON object: {e}"))?;
+    let texts: Vec<_> =
+        task.arguments.iter().map(|(name, _)| given.remove(*name).map(|json| json.to_string())).collect();
+    if let Some(name) = given.keys().next() {
+        return Err(format!("there is no argument `{name}`"));
+    }
+    let as_argument = |text| match text {
+        Some(text) => Argument::Json(text),
+        None => Argument::Missing,
+    };
+    let arguments = texts.iter().map(|text| as_argument(text.as_deref())).collect();
+    let request = postcard::to_stdvec(&Request { arguments, ..Request::default() }).map_err(|e| e.to_string())?;
+    ObjectRef::held(host::submit(task.place(), 1, &request)).get().map_err(|e| e.to_string())
+}
+
+/// How many objects there are in this thread. What is dropped is gone when the next task is submitted, or the next object is
+/// waited for, and here.
+pub fn objects() -> usize {
+    release_gone();
+    host::count()
 }
 
 fn open(function: &str, params: &str) -> Result<Box<dyn Opened>, String> {

@@ -12,15 +12,24 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sandbar-batch", &[]),
     ("sandbar-store", &["sandbar-core"]),
     ("sandbar-sandbox", &["sandbar-core"]),
+    ("sandbar-sched", &["sandbar-core"]),
     ("sandbar-worker", &["sandbar-batch", "sandbar-core", "sandbar-sandbox", "sandbar-store"]),
     ("sandbar-dataset", &["sandbar-core"]),
     (
         "sandbar-node",
-        &["sandbar-batch", "sandbar-core", "sandbar-dataset", "sandbar-sandbox", "sandbar-store", "sandbar-worker"],
+        &[
+            "sandbar-batch",
+            "sandbar-core",
+            "sandbar-dataset",
+            "sandbar-sandbox",
+            "sandbar-sched",
+            "sandbar-store",
+            "sandbar-worker",
+        ],
     ),
     ("sandbar-cli", &["sandbar-core", "sandbar-node"]),
-    // What guests are compiled with shares one room with the host: how a batch is laid out.
-    ("sandbar-guest", &["sandbar-batch", "sandbar-guest-macros"]),
+    // What guests are compiled with shares two rooms with the host: how a batch is laid out, and how a task is called.
+    ("sandbar-guest", &["sandbar-batch", "sandbar-core", "sandbar-guest-macros"]),
     ("sandbar-guest-macros", &[]),
 ];
 

@@ -2,6 +2,7 @@
 //! announces it to the host beside it.
 
 mod signature;
+mod task;
 
 use proc_macro::TokenStream;
 use proc_macro2::{Span, TokenStream as Tokens};
@@ -56,6 +57,34 @@ pub fn trainer(args: TokenStream, item: TokenStream) -> TokenStream {
         }
         expand_trainer(f)
     })
+}
+
+/// Turns a function into a task: it stays as it is, and a type of its name submits it.
+///
+/// Its arguments are values: what implements `serde::Serialize` and `serde::Deserialize` and borrows nothing, or a `Batch`.
+/// It returns one, or a `Result` of one whose errors implement `Display`. With `#[task(returns = 2)]` it returns a tuple of
+/// two (up to eight), and `submit` gives a tuple of two handles.
+///
+/// ```ignore
+/// #[task]
+/// fn add(a: i64, b: i64) -> i64 {
+///     a + b
+/// }
+///
+/// let five = add::submit(2, 3); // an ObjectRef<i64>
+/// let nine = add::submit(&five, 4);
+/// assert_eq!(nine.get()?, add(5, 4));
+/// ```
+#[proc_macro_attribute]
+pub fn task(args: TokenStream, item: TokenStream) -> TokenStream {
+    let function = parse_macro_input!(item as ItemFn);
+    match task::expand(&function, args.into()) {
+        Ok(task) => task.into(),
+        Err(e) => {
+            let error = e.to_compile_error();
+            quote!(#function #error).into()
+        }
+    }
 }
 
 /// The function as it was, with its announcement or with what is wrong with it.

@@ -1,7 +1,7 @@
 //! What an attribute needs to know of the function under it.
 
 use proc_macro2::{Span, TokenStream as Tokens};
-use quote::quote_spanned;
+use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{
@@ -55,11 +55,16 @@ impl<'a> Signature<'a> {
 
     /// `call` as a `Result<T, String>`.
     pub fn as_result(&self, call: Tokens, usage: &str) -> syn::Result<Tokens> {
+        self.as_result_with(call, usage, quote!(|e| ::std::string::ToString::to_string(&e)))
+    }
+
+    /// As above, with how an error becomes a `String`.
+    pub fn as_result_with(&self, call: Tokens, usage: &str, failed: Tokens) -> syn::Result<Tokens> {
         let success = self.success(usage)?;
         let output = self.output.unwrap_or(success);
         let span = output.span().resolved_at(Span::call_site());
         Ok(match result_of(output) {
-            Some(_) => quote_spanned!(span=> #call.map_err(|e| ::std::string::ToString::to_string(&e))),
+            Some(_) => quote_spanned!(span=> #call.map_err(#failed)),
             None => quote_spanned!(span=> ::core::result::Result::<_, ::std::string::String>::Ok(#call)),
         })
     }

@@ -11,9 +11,10 @@ use wasmtime::{
     Config, CustomCodeMemory, Enabled, InstanceAllocationStrategy, Module, OptLevel, PoolingAllocationConfig, Store,
 };
 
-use crate::contract::{GUEST, Shape, check_binary};
+use crate::contract::{GUEST, PROGRAM, Shape, check_binary};
 use crate::imports;
 use crate::instance::Instance;
+use crate::interrupt;
 use crate::memory::{PAGE_BYTES, Slots};
 use crate::relink;
 use crate::services::Services;
@@ -82,7 +83,7 @@ fn pooling(limits: &Limits, sandboxes: u32) -> PoolingAllocationConfig {
         .total_tables(sandboxes * limits.tables_max)
         .max_tables_per_component(limits.tables_max)
         .table_elements(limits.table_elements_max as usize)
-        .total_stacks(1)
+        .total_stacks(sandboxes)
         .max_unused_warm_slots(sandboxes)
         .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
         .table_keep_resident(KEEP_TABLE_BYTES)
@@ -115,12 +116,23 @@ impl Engine {
 
     /// As [`Engine::new`], with room for so many sandboxes at once.
     pub fn with_room(limits: &Limits, sandboxes: u32) -> Result<Engine, Fault> {
+        Engine::make(limits, sandboxes, false)
+    }
+
+    /// An engine for [`Program::run`], with room for so many sandboxes at once: each may wait, with its call.
+    pub fn for_programs(limits: &Limits, sandboxes: u32) -> Result<Engine, Fault> {
+        let engine = Engine::make(limits, sandboxes, true)?;
+        interrupt::prepare(&engine.engine)?;
+        Ok(engine)
+    }
+
+    fn make(limits: &Limits, sandboxes: u32, waits: bool) -> Result<Engine, Fault> {
         let mut config = config();
         config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(limits, sandboxes)));
         config.parallel_compilation(false);
         config.with_custom_code_memory(Some(Arc::new(WhereItLies)));
         let engine = wasmtime::Engine::new(&config).map_err(host)?;
-        let linker = imports::linker(&engine).map_err(host)?;
+        let linker = imports::linker(&engine, waits).map_err(host)?;
         let slots = probe_slots(&engine, sandboxes).map_err(host)?;
         Ok(Engine { engine, linker, slots: Arc::new(slots) })
     }
@@ -173,11 +185,13 @@ impl CustomCodeMemory for WhereItLies {
     }
 
     fn publish_executable(&self, at: *const u8, bytes: usize) -> wasmtime::Result<()> {
+        interrupt::add_code(at as usize, bytes);
         // SAFETY: wasmtime owns these pages, or was lent them to run what is in them; nobody writes them any more.
         Ok(unsafe { mprotect(at.cast_mut().cast(), bytes, MprotectFlags::READ | MprotectFlags::EXEC) }?)
     }
 
     fn unpublish_executable(&self, at: *const u8, bytes: usize) -> wasmtime::Result<()> {
+        interrupt::remove_code(at as usize);
         // SAFETY: as above, and none of it runs.
         Ok(unsafe { mprotect(at.cast_mut().cast(), bytes, MprotectFlags::READ) }?)
     }
@@ -212,10 +226,14 @@ pub struct Program {
 impl Program {
     /// A fresh sandbox under `limits`. Its randomness is a function of `seed`.
     pub fn instantiate(&self, services: Box<dyn Services>, limits: &Limits, seed: u64) -> Result<Instance<'_>, Fault> {
+        Instance::new(self, self.store(services, limits, seed))
+    }
+
+    pub(crate) fn store(&self, services: Box<dyn Services>, limits: &Limits, seed: u64) -> Store<State> {
         let state = State::new(services, limits, self.image_end, self.slots.clone(), seed);
         let mut store = Store::new(self.pre.engine(), state);
         store.limiter(|state| &mut state.limiter);
-        Instance::new(self, store)
+        store
     }
 }
 
@@ -226,6 +244,14 @@ pub(crate) struct Exports {
     pub(crate) process: ComponentExportIndex,
     pub(crate) fit: ComponentExportIndex,
     pub(crate) predict: ComponentExportIndex,
+    /// Of a component that has tasks.
+    pub(crate) tasks: Option<TaskExports>,
+}
+
+/// Where the functions are of what has tasks.
+pub(crate) struct TaskExports {
+    pub(crate) describe: ComponentExportIndex,
+    pub(crate) run: ComponentExportIndex,
 }
 
 impl Exports {
@@ -241,6 +267,10 @@ impl Exports {
             process: find("process")?,
             fit: find("fit")?,
             predict: find("predict")?,
+            tasks: component.get_export_index(None, PROGRAM).and_then(|program| {
+                let find = |name: &str| component.get_export_index(Some(&program), name);
+                Some(TaskExports { describe: find("describe")?, run: find("run")? })
+            }),
         })
     }
 }

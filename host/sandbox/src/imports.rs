@@ -4,23 +4,27 @@ use sandbar_core::{Code, copy_from_others};
 use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, WasmList, WasmStr};
 use wasmtime::{Engine, Error, Result, StoreContextMut};
 
-use crate::memory::{OVERLAYS_MAX, PAGE_BYTES, Region};
-use crate::services::{GroupAt, Level, Predictions, Refusal};
+use crate::memory::{OVERLAYS_MAX, Overlays, PAGE_BYTES, Region, Slots};
+use crate::services::{GroupAt, Input, Level, Predictions, Refusal};
 use crate::state::State;
+use crate::tasks;
 
 /// Buffers of one emitted batch; more are refused.
 const BUFFERS_MAX: usize = 1 << 16;
 
-pub(crate) fn linker(engine: &Engine) -> Result<Linker<State>> {
+/// What guests may import. `waits` says whether those may wait that ask for objects: then they are instantiated and
+/// called as futures.
+pub(crate) fn linker(engine: &Engine, waits: bool) -> Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_sync(&mut linker)?;
     data(&mut linker.instance("sandbar:udf/data@0.1.0")?)?;
     log(&mut linker.instance("sandbar:udf/log@0.1.0")?)?;
     groups(&mut linker.instance("sandbar:udf/groups@0.1.0")?)?;
+    tasks::imports(&mut linker.instance("sandbar:udf/tasks@0.1.0")?, waits)?;
     Ok(linker)
 }
 
-type Context<'a> = StoreContextMut<'a, State>;
+pub(crate) type Context<'a> = StoreContextMut<'a, State>;
 
 fn data(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     linker
@@ -34,14 +38,18 @@ fn data(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
 }
 
 /// Address and length of a guest's list, without a reference into its memory.
-fn range(store: &Context<'_>, list: &WasmList<u8>) -> (*mut u8, usize) {
+pub(crate) fn range(store: &Context<'_>, list: &WasmList<u8>) -> (*mut u8, usize) {
     let slice = list.as_le_slice(store);
     (slice.as_ptr().cast_mut(), slice.len())
 }
 
 fn read(store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
-    let (to, len) = range(&store, region);
-    let input = store.data().services.input().bytes;
+    let region = range(&store, region);
+    copy(&store.data().services.input().bytes, offset, region)
+}
+
+/// Copies bytes of an input, from `offset` on, to a guest's region.
+pub(crate) fn copy(input: &[u8], offset: u64, (to, len): (*mut u8, usize)) -> Result<()> {
     let Some(from) = usize::try_from(offset).ok().and_then(|start| input.get(start..start.checked_add(len)?)) else {
         return refuse(Refusal::bad_request(format!(
             "it reads {len} bytes at {offset} of an input of {} bytes",
@@ -55,12 +63,21 @@ fn read(store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
 }
 
 fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
-    let (to, len) = range(&store, region);
-    let state = store.data_mut();
+    let region = range(&store, region);
+    let State { services, overlays, slots, image_end, .. } = store.data_mut();
+    lay((overlays, slots, *image_end), services.input(), offset, region)
+}
+
+/// Lays the pages of an input, from `offset` on, over a guest's region, or copies them there if it has no file.
+pub(crate) fn lay(
+    (overlays, slots, image_end): (&mut Overlays, &Slots, u64),
+    input: Input<'_>,
+    offset: u64,
+    (to, len): (*mut u8, usize),
+) -> Result<()> {
     let Some(pages) = Region::new(to as usize, len).filter(|_| offset.is_multiple_of(PAGE_BYTES as u64)) else {
         return refuse(Refusal::bad_request(format!("it maps {len} bytes at {offset}, which are not whole pages")));
     };
-    let input = state.services.input();
     let end = offset.checked_add(len as u64);
     if end.is_none_or(|end| end > (input.bytes.len() as u64).next_multiple_of(PAGE_BYTES as u64)) {
         return refuse(Refusal::bad_request(format!(
@@ -75,19 +92,19 @@ fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Resu
         unsafe { copy_from_others(from.as_ptr(), to, from.len()) };
         return Ok(());
     };
-    let address = state.slots.guest_address(to as usize);
-    if address.is_none_or(|a| a < state.image_end.next_multiple_of(PAGE_BYTES as u64)) {
+    let address = slots.guest_address(to as usize);
+    if address.is_none_or(|a| a < image_end.next_multiple_of(PAGE_BYTES as u64)) {
         return refuse(Refusal::bad_request(format!(
             "it maps pages over its initialised data, which ends at {}",
-            state.image_end
+            image_end
         )));
     }
-    if !state.overlays.has_room_for(pages) {
+    if !overlays.has_room_for(pages) {
         return refuse(Refusal::bad_request(format!("it maps more than {OVERLAYS_MAX} regions; map larger ones")));
     }
     // SAFETY: the region was just checked to lie in the guest's memory, behind its image; no reference
     // into it lives; inputs with a file are sealed and were checked to have the pages.
-    let laid = unsafe { state.overlays.lay(pages, file, start + offset) };
+    let laid = unsafe { overlays.lay(pages, file, start + offset) };
     laid.or_else(|message| refuse(Refusal { code: Code::Host, message }))
 }
 
@@ -207,12 +224,12 @@ fn groups(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
 ///
 /// # Safety
 /// Guest memory must neither move nor change while the slice is in use.
-unsafe fn detached<'a>(store: &Context<'_>, list: &WasmList<u8>) -> &'a [u8] {
+pub(crate) unsafe fn detached<'a>(store: &Context<'_>, list: &WasmList<u8>) -> &'a [u8] {
     let (at, len) = range(store, list);
     // SAFETY: the list was just checked to lie in guest memory; the caller vouches for the rest.
     unsafe { std::slice::from_raw_parts(at.cast_const(), len) }
 }
 
-fn refuse<T>(refusal: Refusal) -> Result<T> {
+pub(crate) fn refuse<T>(refusal: Refusal) -> Result<T> {
     Err(Error::from(refusal))
 }

@@ -45,6 +45,24 @@ struct WitFunction {
     about: String,
 }
 
+#[derive(ComponentType, Lift)]
+#[component(record)]
+struct WitArgument {
+    name: String,
+    #[component(name = "type")]
+    type_name: String,
+}
+
+#[derive(ComponentType, Lift)]
+#[component(record)]
+struct WitTask {
+    name: String,
+    arguments: Vec<WitArgument>,
+    returns: String,
+    count: u32,
+    about: String,
+}
+
 type Answer = (Result<(), String>,);
 
 impl<'p> Instance<'p> {
@@ -69,6 +87,7 @@ impl<'p> Instance<'p> {
             let message = format!("it has two functions called `{}`; rename one", twice.name);
             return Err(Fault::new(Code::Export, message));
         }
+        let tasks = self.describe_tasks()?;
         let kind = |kind| match kind {
             WitKind::Scalar => Kind::Scalar,
             WitKind::Batch => Kind::Batch,
@@ -83,7 +102,31 @@ impl<'p> Instance<'p> {
                 returns: f.returns,
                 about: f.about,
             })
+            .chain(tasks)
             .collect())
+    }
+
+    /// What it says of its tasks, if it has any.
+    fn describe_tasks(&mut self) -> Result<Vec<Function>, Fault> {
+        let Some(exports) = &self.program.exports.tasks else { return Ok(Vec::new()) };
+        let describe = exports.describe;
+        let (tasks,) = self.call::<(), (Vec<WitTask>,)>(|_| describe, ())?;
+        if tasks.len() > FUNCTIONS_MAX {
+            let message = format!("it describes {} tasks, the limit is {FUNCTIONS_MAX}", tasks.len());
+            return Err(Fault::new(Code::BadOutput, message));
+        }
+        let encoded = |task: &WitTask| {
+            let arguments: Vec<_> = task.arguments.iter().map(|a| (&a.name, &a.type_name)).collect();
+            Ok((postcard::to_stdvec(&arguments)?, postcard::to_stdvec(&(&task.returns, task.count))?))
+        };
+        tasks
+            .into_iter()
+            .map(|task| {
+                let (arguments, returns) =
+                    encoded(&task).map_err(|e: postcard::Error| Fault::new(Code::BadOutput, e.to_string()))?;
+                Ok(Function { name: task.name, kind: Kind::Task, arguments, returns, about: task.about })
+            })
+            .collect()
     }
 
     /// Chooses function `index`, its parameters (a JSON object) and its seed.

@@ -3,8 +3,9 @@
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::task::Poll;
 
-use sandbar_core::{Code, Fault};
+use sandbar_core::{Code, Fault, ObjectId};
 
 /// How important a line of a guest's log is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +85,17 @@ impl<'a> Predictions<'a> {
         let (numbers, _) = self.0.as_chunks::<8>();
         numbers.iter().map(|bytes| f64::from_le_bytes(*bytes))
     }
+}
+
+/// What a guest gets that asks for an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Got {
+    /// A value of so many bytes.
+    Value(u64),
+    /// An error of so many bytes.
+    Failed(u64),
+    /// Nothing in time.
+    TimeOut,
 }
 
 /// Why the host refuses what a guest asks; the guest traps with it.
@@ -167,6 +179,56 @@ pub trait Services: Send + 'static {
     fn failed(&mut self, _message: &str) -> Result<(), Refusal> {
         Err(Refusal::bad_request("this call has no groups"))
     }
+
+    /// Submits a task; gives its first result.
+    fn submit(&mut self, _task: u32, _returns: u32, _request: &[u8]) -> Result<ObjectId, Refusal> {
+        Err(no_program())
+    }
+
+    /// Stores a value, in parts, that contains these objects.
+    fn put(&mut self, _parts: &[&[u8]], _contained: &[u64]) -> Result<ObjectId, Refusal> {
+        Err(no_program())
+    }
+
+    /// Waits until `count` of these objects are there, for so many nanoseconds at most: [`Services::begin_wait`], then
+    /// this until it is ready. Says of each whether it is.
+    fn poll_wait(&mut self) -> Poll<Result<Vec<bool>, Refusal>> {
+        Poll::Ready(Err(no_program()))
+    }
+
+    /// Begins to wait.
+    fn begin_wait(&mut self, _objects: &[u64], _count: u32, _nanos: Option<u64>) -> Result<(), Refusal> {
+        Err(no_program())
+    }
+
+    /// What there is of an object: all of its value, or of its error.
+    fn object(&mut self, _object: ObjectId) -> Result<(Got, Input<'_>), Refusal> {
+        Err(no_program())
+    }
+
+    /// These objects are held no more.
+    fn release(&mut self, _objects: &[u64]) -> Result<(), Refusal> {
+        Err(no_program())
+    }
+
+    /// Ends the task that an object comes of.
+    fn cancel(&mut self, _object: ObjectId, _recursive: bool) -> Result<(), Refusal> {
+        Err(no_program())
+    }
+
+    /// It is going to fail with this [`sandbar_core::TaskError`] of another, in postcard.
+    fn fails_with(&mut self, _error: &[u8]) -> Result<(), Refusal> {
+        Err(no_program())
+    }
+
+    /// Takes the next result, in parts, that contains these objects.
+    fn returned(&mut self, _parts: &[&[u8]], _contained: &[u64]) -> Result<(), Refusal> {
+        Err(no_program())
+    }
+}
+
+fn no_program() -> Refusal {
+    Refusal::bad_request("only tasks have tasks and objects; submit the program as a job of its own")
 }
 
 /// Refuses everything: for describing a component.

@@ -1,0 +1,178 @@
+//! What `#[task]` expands to.
+
+use proc_macro2::TokenStream as Tokens;
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::{Attribute, Expr, ExprLit, Ident, Index, ItemFn, Lit, Meta, Type, parse_str};
+
+use crate::at;
+use crate::signature::Signature;
+
+/// As many as `Task::submit` is written for.
+const ARGUMENTS_MAX: usize = 12;
+/// As many as `Handles` is written for.
+const RETURNS_MAX: usize = 8;
+
+/// The function as it is, and a type of the same name, by which it is submitted.
+pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
+    let signature = Signature::parse(function)?;
+    check_arguments(function, &signature)?;
+    let values = values(&signature, parse_returns(args)?)?;
+    let handles = match values.as_slice() {
+        [one] => quote!(::sandbar_guest::ObjectRef<#one>),
+        several => quote!((#(::sandbar_guest::ObjectRef<#several>),*)),
+    };
+    let (ident, name, about) = (signature.ident, &signature.name, &signature.about);
+    let (names, types): (Vec<_>, Vec<_>) = signature.inputs.iter().cloned().unzip();
+    let texts = types.iter().map(|of| text(*of));
+    let output = signature.output.map_or(quote!(()), ToTokens::to_token_stream);
+    let (returned, count) = match values.as_slice() {
+        [one] => (text(one), 1),
+        several => (text(quote!((#(#several),*))), several.len() as u32),
+    };
+    // Of the macro's own span they would still be no names of variables where tasks of the user's have them.
+    let [arguments, results] = ["__sandbar_arguments", "__sandbar_results"].map(|name| format_ident!("{name}"));
+    let places = 0..names.len();
+    let taken = types.iter().zip(places).map(|(of, i)| quote_spanned!(at(of)=> #arguments.take::<#of>(#i)?));
+    let call = quote!(#ident(#(#taken),*));
+    let call = match signature.output {
+        Some(_) => signature.as_result_with(call, "", quote!(::sandbar_guest::__private::failed))?,
+        None => quote!(::core::result::Result::<_, ::std::string::String>::Ok(#call)),
+    };
+    let handed_over = values.iter().enumerate().map(|(i, of)| {
+        let place = (values.len() > 1).then(|| Index::from(i)).map(|i| quote!(.#i));
+        quote_spanned!(at(of)=> ::sandbar_guest::__private::hand_over::<#of>(#results #place)?;)
+    });
+    let conditions: Vec<&Attribute> = function.attrs.iter().filter(|a| a.path().is_ident("cfg")).collect();
+    let (vis, submits) = (&function.vis, format!("Submits [`{name}`](fn@{name})."));
+    let own = names.iter().map(|name| parse_str(name).unwrap_or_else(|_| Ident::new_raw(name, ident.span())));
+    let own: Vec<Ident> = own.collect();
+    let taken_as =
+        types.iter().map(|of| quote_spanned!(at(of)=> impl ::core::convert::Into<::sandbar_guest::Arg<#of>>));
+    let as_function = quote!(fn(#(#types),*) -> #output);
+    Ok(quote! {
+        #function
+        #(#conditions)*
+        #[doc = #submits]
+        #[allow(non_camel_case_types, reason = "it is named as the function")]
+        #vis enum #ident {}
+        #(#conditions)*
+        const _: () = {
+            fn __sandbar_run(
+                #arguments: &::sandbar_guest::__private::Arguments<'_>,
+            ) -> ::core::result::Result<(), ::std::string::String> {
+                let #results = #call?;
+                #(#handed_over)*
+                ::core::result::Result::Ok(())
+            }
+            static __SANDBAR_OFFERED: ::sandbar_guest::__private::Offered = ::sandbar_guest::__private::Offered::new(
+                #name,
+                #about,
+                &[#((#names, #texts)),*],
+                (#returned, #count),
+                __sandbar_run,
+            );
+            ::sandbar_guest::__private::inventory::submit!(&__SANDBAR_OFFERED);
+            impl #ident {
+                /// Has it called elsewhere with these arguments: values, or objects in the place of values.
+                #[allow(dead_code, clippy::too_many_arguments, reason = "as the function has it")]
+                #vis fn submit(#(#own: #taken_as),*) -> #handles {
+                    ::sandbar_guest::__private::Task::<#as_function, #handles>::new(&__SANDBAR_OFFERED).submit(#(#own),*)
+                }
+
+                /// How calls are to be run, where that is not as usual: one processor, nothing else.
+                #[allow(dead_code, reason = "mostly it is as usual")]
+                #vis fn options() -> ::sandbar_guest::Submission<#as_function, #handles> {
+                    ::sandbar_guest::Submission::new(&__SANDBAR_OFFERED)
+                }
+            }
+        };
+    })
+}
+
+/// Refuses what can't come from elsewhere.
+fn check_arguments(function: &ItemFn, signature: &Signature<'_>) -> syn::Result<()> {
+    if let Some(lifetime) = function.sig.generics.params.first() {
+        return Err(syn::Error::new_spanned(lifetime, "a task's arguments come from elsewhere: it can't borrow them"));
+    }
+    for (_, of) in &signature.inputs {
+        match of {
+            Type::Reference(reference) => {
+                let own = text(&*reference.elem);
+                let own = match own.as_str() {
+                    "str" => "String".to_owned(),
+                    own => own
+                        .strip_prefix('[')
+                        .and_then(|o| o.strip_suffix(']'))
+                        .map_or(own.to_owned(), |item| format!("Vec<{item}>")),
+                };
+                let message = format!("a task's arguments come from elsewhere, it can't borrow them: take `{own}`");
+                return Err(syn::Error::new_spanned(of, message));
+            }
+            Type::ImplTrait(_) => {
+                return Err(syn::Error::new_spanned(of, "the host calls one function, not a family: give the types"));
+            }
+            _ => {}
+        }
+    }
+    if let Some(over) = function.sig.inputs.iter().nth(ARGUMENTS_MAX) {
+        let message = format!("a task takes up to {ARGUMENTS_MAX} arguments: put some into a struct");
+        return Err(syn::Error::new_spanned(over, message));
+    }
+    Ok(())
+}
+
+/// `N` of `returns = N`; 1 when nothing is said.
+fn parse_returns(args: Tokens) -> syn::Result<usize> {
+    if args.is_empty() {
+        return Ok(1);
+    }
+    let expected = "expected `returns = N`: how many objects its tuple becomes";
+    let literal = match syn::parse2(args)? {
+        Meta::NameValue(pair) if pair.path.is_ident("returns") => match pair.value {
+            Expr::Lit(ExprLit { lit: Lit::Int(literal), .. }) => literal,
+            other => return Err(syn::Error::new_spanned(other, expected)),
+        },
+        other => return Err(syn::Error::new_spanned(other, expected)),
+    };
+    match literal.base10_parse()? {
+        count if (1..=RETURNS_MAX).contains(&count) => Ok(count),
+        _ => Err(syn::Error::new_spanned(literal, format!("a task returns 1 to {RETURNS_MAX} objects"))),
+    }
+}
+
+/// The types of what becomes an object each.
+fn values(signature: &Signature<'_>, count: usize) -> syn::Result<Vec<Type>> {
+    let unit: Type = syn::parse_quote!(());
+    let success = match signature.output {
+        Some(_) => signature.success("a task returns a value or a Result of one")?,
+        None => &unit,
+    };
+    match success {
+        one if count == 1 => Ok(vec![one.clone()]),
+        Type::Tuple(tuple) if tuple.elems.len() == count => Ok(tuple.elems.iter().cloned().collect()),
+        other => {
+            let message =
+                format!("`returns = {count}`, but it is no tuple of {count} that `{}` returns", signature.name);
+            Err(match signature.output {
+                Some(_) => syn::Error::new_spanned(other, message),
+                None => syn::Error::new_spanned(signature.ident, message),
+            })
+        }
+    }
+}
+
+/// A type as people write it.
+fn text(of: impl ToTokens) -> String {
+    let spaced = of.to_token_stream().to_string();
+    let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    let mut text = String::with_capacity(spaced.len());
+    let mut rest = spaced.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            ' ' if !(word(text.chars().last()) && word(rest.peek().copied())) => {}
+            ',' => text.push_str(", "),
+            c => text.push(c),
+        }
+    }
+    text
+}

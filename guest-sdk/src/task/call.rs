@@ -1,0 +1,302 @@
+//! Calls of tasks: put together here, taken apart there.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::fmt::Display;
+
+use postcard::serialize_with_flavor;
+use sandbar_core::{Argument, Options, TaskError, VALUE_INLINE_BYTES_MAX};
+
+use super::batch::Batch;
+use super::object::{Handles, ObjectRef, fetch, release_many};
+use super::value::{Appended, Bytes, Scratch, Value};
+use crate::host;
+use crate::registry::{self, Offered};
+
+/// Memory that is used again is kept up to this size.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// What a task fails with, in words. What another task failed with stays what it is.
+pub fn failed<E: Display + 'static>(error: E) -> String {
+    let text = error.to_string();
+    if let Some(error) = (&error as &dyn Any).downcast_ref::<TaskError>() {
+        host::fails_with(&postcard::to_stdvec(error).expect("an error is texts"));
+    }
+    text
+}
+
+/// An argument of a call: a value, or an object that holds it. Made from either.
+#[derive(Debug)]
+pub struct Arg<T>(Kind<T>);
+
+#[derive(Debug)]
+enum Kind<T> {
+    Value(T),
+    Object(ObjectRef<T>),
+}
+
+impl<T> From<T> for Arg<T> {
+    fn from(value: T) -> Self {
+        Arg(Kind::Value(value))
+    }
+}
+
+impl<T> From<ObjectRef<T>> for Arg<T> {
+    fn from(object: ObjectRef<T>) -> Self {
+        Arg(Kind::Object(object))
+    }
+}
+
+impl<T> From<&ObjectRef<T>> for Arg<T> {
+    fn from(object: &ObjectRef<T>) -> Self {
+        Arg(Kind::Object(object.clone()))
+    }
+}
+
+/// For a task that takes the handle itself.
+impl<T> From<&ObjectRef<T>> for Arg<ObjectRef<T>> {
+    fn from(object: &ObjectRef<T>) -> Self {
+        Arg(Kind::Value(object.clone()))
+    }
+}
+
+impl From<&str> for Arg<String> {
+    fn from(text: &str) -> Self {
+        Arg(Kind::Value(text.to_owned()))
+    }
+}
+
+impl From<arrow_array::RecordBatch> for Arg<Batch> {
+    fn from(batch: arrow_array::RecordBatch) -> Self {
+        Arg(Kind::Value(Batch(batch)))
+    }
+}
+
+/// A call that is put together: a `Request` of `sandbar-core`, written as it grows.
+pub(super) struct Call {
+    offered: &'static Offered,
+    buffers: Box<Buffers>,
+    pushed: usize,
+}
+
+#[derive(Default)]
+struct Buffers {
+    request: Vec<u8>,
+    /// Objects that the arguments contain.
+    refs: Vec<u64>,
+    scratch: Scratch,
+}
+
+thread_local! {
+    /// Memory that is used again, unless it is in use.
+    static BUFFERS: Cell<Option<Box<Buffers>>> = const { Cell::new(None) };
+}
+
+impl Buffers {
+    fn take() -> Box<Buffers> {
+        BUFFERS.take().unwrap_or_default()
+    }
+
+    fn keep(mut self: Box<Self>) {
+        self.request.clear();
+        self.refs.clear();
+        if self.scratch.bytes.capacity() > KEPT_BYTES_MAX {
+            self.scratch.bytes = Vec::new();
+        }
+        BUFFERS.set(Some(self));
+    }
+}
+
+/// Calls `call` with memory that is used again.
+pub(super) fn with_scratch<T>(call: impl FnOnce(&mut Scratch) -> T) -> T {
+    let mut buffers = Buffers::take();
+    let result = call(&mut buffers.scratch);
+    buffers.keep();
+    result
+}
+
+impl Call {
+    pub(super) fn begin(offered: &'static Offered, options: Option<&Options>) -> Call {
+        release_many();
+        let mut buffers = Buffers::take();
+        let request = &mut buffers.request;
+        match options {
+            None => request.push(0),
+            Some(options) => {
+                request.push(1);
+                serialize_with_flavor(options, Appended(request)).expect("options are numbers and texts");
+            }
+        }
+        write_number(request, offered.arguments.len() as u64);
+        Call { offered, buffers, pushed: 0 }
+    }
+
+    pub(super) fn push<T: Value>(&mut self, argument: Arg<T>) {
+        let Buffers { request, refs, scratch } = &mut *self.buffers;
+        let written = match argument.0 {
+            Kind::Object(object) => Ok(Some(object.number())),
+            Kind::Value(value) => value.write(scratch, |parts, objects| {
+                let bytes: usize = parts.iter().map(|part| part.len()).sum();
+                if bytes > VALUE_INLINE_BYTES_MAX {
+                    return Some(ObjectRef::<T>::held(host::put(parts, objects)).number());
+                }
+                request.push(0);
+                write_number(request, bytes as u64);
+                parts.iter().for_each(|part| request.extend_from_slice(part));
+                refs.extend_from_slice(objects);
+                None
+            }),
+        };
+        match written {
+            Ok(None) => {}
+            // Handles that are dropped by now are released when the call is sent, at the earliest.
+            Ok(Some(object)) => {
+                request.push(1);
+                write_number(request, object);
+            }
+            Err(e) => panic!("argument {} of `{}` can't be encoded: {e}", self.pushed, self.offered.name),
+        }
+        self.pushed += 1;
+    }
+
+    pub(super) fn send<R: Handles>(mut self) -> R {
+        self.finish();
+        let number = host::submit(self.offered.place(), R::COUNT, &self.buffers.request);
+        self.buffers.keep();
+        R::from_first(number)
+    }
+
+    fn finish(&mut self) {
+        let Buffers { request, refs, .. } = &mut *self.buffers;
+        write_number(request, refs.len() as u64);
+        refs.iter().for_each(|object| write_number(request, *object));
+    }
+}
+
+/// As postcard writes it: seven bits a byte, the low ones first.
+fn write_number(to: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        to.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    to.push(number as u8);
+}
+
+/// What a task is called with.
+#[derive(Debug)]
+pub struct Arguments<'a> {
+    offered: &'static Offered,
+    given: Vec<Argument<'a>>,
+}
+
+impl Arguments<'_> {
+    /// The argument in this place.
+    ///
+    /// # Errors
+    /// When it is missing or another value, by its name.
+    pub fn take<T: Value>(&self, place: usize) -> Result<T, String> {
+        let (name, of) = self.offered.arguments[place];
+        let wrong = |e| format!("argument `{name}` can't be read as {of}: {e}");
+        match self.given.get(place).unwrap_or(&Argument::Missing) {
+            Argument::Value(bytes) => T::read(Bytes::Here(bytes)).map_err(wrong),
+            Argument::Object(object) => fetch(object.0, None).map_err(|e| format!("argument `{name}`: {e}")),
+            Argument::Json(text) => T::from_json(text).map_err(wrong),
+            // What can be nothing is.
+            Argument::Missing => T::from_json("null").map_err(|_| format!("argument `{name}` is missing")),
+        }
+    }
+}
+
+/// Hands a result of the task at hand over to the host.
+///
+/// # Errors
+/// When it can't be encoded, and why.
+pub fn hand_over<T: Value>(value: T) -> Result<(), String> {
+    with_scratch(|scratch| value.write(scratch, host::returned)).map_err(|e| format!("what it returns: {e}"))
+}
+
+/// Runs the task in this place of [`registry::tasks`]. `arguments` is a list of `Argument`.
+pub(crate) fn run(place: u32, arguments: &[u8]) -> Result<(), String> {
+    let offered = registry::task(place)?;
+    let given: Vec<Argument<'_>> =
+        postcard::from_bytes(arguments).map_err(|e| format!("its arguments can't be read: {e}"))?;
+    if given.len() > offered.arguments.len() {
+        return Err(format!("it takes {} arguments, not {}", offered.arguments.len(), given.len()));
+    }
+    (offered.run)(&Arguments { offered, given })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sandbar_core::{ObjectId, Request};
+
+    use super::super::object::captured;
+    use super::*;
+    use crate::Submission;
+
+    fn offered(arguments: usize) -> &'static Offered {
+        const ARGUMENTS: &[(&str, &str)] = &[("a", "A"), ("b", "B")];
+        Box::leak(Box::new(Offered::new("f", "", &ARGUMENTS[..arguments], ("()", 1), |_| Ok(()))))
+    }
+
+    fn check(options: Option<&Options>, push: impl FnOnce(&mut Call), arguments: &[Argument<'_>], refs: &[u64]) {
+        let mut call = Call::begin(offered(arguments.len()), options);
+        push(&mut call);
+        call.finish();
+        let refs = refs.iter().map(|number| ObjectId(*number)).collect();
+        let expected = Request { options: options.cloned().map(Box::new), arguments: arguments.to_vec(), refs };
+        assert_eq!(postcard::from_bytes(&call.buffers.request), Ok(expected.clone()));
+        assert_eq!(call.buffers.request, postcard::to_stdvec(&expected).unwrap());
+        call.buffers.keep();
+    }
+
+    fn value<T: Value + serde::Serialize>(value: &T) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        captured(&mut Vec::new(), || serialize_with_flavor(value, Appended(&mut bytes))).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn requests_are_as_postcard_writes_them() {
+        let with = |push: &dyn Fn(&mut Call), arguments: &[Argument<'_>], refs: &[u64]| {
+            let options = Submission::<fn(), ()>::new(offered(0));
+            let options = options.name("x").cpus(0.5).gpus(1.0).memory(1 << 40).resource("disk", 2.0).max_retries(0);
+            let options = options.retry_failures(true).timeout(Duration::from_micros(1500)).priority(-7);
+            assert_eq!(options.chosen().timeout_ms, Some(2));
+            for options in [None, Some(&Options::default()), Some(options.chosen())] {
+                check(options, |call| push(call), arguments, refs);
+            }
+        };
+        let objects: Vec<ObjectRef<i64>> = (0..2).map(|i| crate::put(&i)).collect();
+        let [first, second] = [objects[0].number(), objects[1].number()];
+        let long = "x".repeat(1000);
+        with(&|_| {}, &[], &[]);
+        with(
+            &|call| {
+                call.push(Arg::from(300_i64));
+                call.push(Arg::<String>::from(long.as_str()));
+            },
+            &[Argument::Value(&value(&300_i64)), Argument::Value(&value(&long))],
+            &[],
+        );
+        with(
+            &|call| {
+                call.push(Arg::<i64>::from(&objects[0]));
+                call.push(Arg::from((objects.clone(), Some(objects[1].clone()))));
+            },
+            &[Argument::Object(ObjectId(first)), Argument::Value(&value(&(objects.clone(), Some(objects[1].clone()))))],
+            &[first, second, second],
+        );
+    }
+
+    #[test]
+    fn large_values_are_stored_first() {
+        let mut call = Call::begin(offered(1), None);
+        call.push(Arg::from("x".repeat(VALUE_INLINE_BYTES_MAX)));
+        call.finish();
+        let request: Request<'_> = postcard::from_bytes(&call.buffers.request).unwrap();
+        assert!(matches!(request.arguments[..], [Argument::Object(_)]), "{request:?}");
+    }
+}

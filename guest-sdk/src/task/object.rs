@@ -1,0 +1,344 @@
+//! Handles to objects, and what is asked of them.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::marker::PhantomData;
+use std::mem;
+use std::time::Duration;
+
+use sandbar_core::{Code, Fault, TaskError};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+use super::call::with_scratch;
+use super::value::{Bytes, Value};
+use crate::bindings::tasks::Outcome;
+use crate::host;
+
+/// The host is told of so many objects at once that nobody here holds any more. (It is told before each wait anyway.)
+const RELEASED_TOGETHER: usize = 64;
+
+/// A handle to an immutable value that is there or will be: what a task returns, or what [`put`] stored.
+///
+/// It is cheap to clone, and a value like any other: tasks take and return it, by itself or in something else. The object is
+/// kept as long as someone has a handle to it.
+pub struct ObjectRef<T> {
+    number: u64,
+    // One thread has the counts: a pointer stays there.
+    of: PhantomData<*const T>,
+}
+
+impl<T: Value> ObjectRef<T> {
+    /// Waits for the value.
+    ///
+    /// # Errors
+    /// Why there is none: its task failed, or one that it needed.
+    pub fn get(&self) -> Result<T, TaskError> {
+        release_gone();
+        fetch(self.number, None)
+    }
+
+    /// As [`ObjectRef::get`], for so long at most.
+    ///
+    /// # Errors
+    /// As `get`; [`Code::GetTimeOut`] when nothing is known of it by then.
+    pub fn get_timeout(&self, timeout: Duration) -> Result<T, TaskError> {
+        release_gone();
+        fetch(self.number, Some(timeout))
+    }
+}
+
+impl<T> ObjectRef<T> {
+    /// A handle to an object that the host says this program holds.
+    pub(crate) fn held(number: u64) -> Self {
+        HANDLES.with_borrow_mut(|handles| *handles.counts.entry(number).or_insert(0) += 1);
+        ObjectRef { number, of: PhantomData }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl<T> Clone for ObjectRef<T> {
+    fn clone(&self) -> Self {
+        ObjectRef::held(self.number)
+    }
+}
+
+impl<T> Drop for ObjectRef<T> {
+    fn drop(&mut self) {
+        // A thread that ends may have dropped the counts before.
+        let _ = HANDLES.try_with(|handles| handles.borrow_mut().drop_one(self.number));
+    }
+}
+
+impl<T> PartialEq for ObjectRef<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl<T> Eq for ObjectRef<T> {}
+
+impl<T> Hash for ObjectRef<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.number.hash(state);
+    }
+}
+
+impl<T> fmt::Debug for ObjectRef<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectRef({})", self.number)
+    }
+}
+
+impl<T> Serialize for ObjectRef<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let captures = |captured: &mut Captured| {
+            let captures = captured.depth > 0 && !serializer.is_human_readable();
+            captured.objects.extend(captures.then_some(self.number));
+            captures
+        };
+        if !CAPTURED.with_borrow_mut(captures) {
+            return Err(ser::Error::custom("an ObjectRef can only be written into a value of a task or an object"));
+        }
+        self.number.serialize(serializer)
+    }
+}
+
+impl<'de, T> Deserialize<'de> for ObjectRef<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            return Err(de::Error::custom("an ObjectRef can only be read from a value of a task or an object"));
+        }
+        u64::deserialize(deserializer).map(ObjectRef::held)
+    }
+}
+
+/// Stores a value, for tasks to take as often as they like.
+///
+/// # Panics
+/// When it can't be encoded.
+pub fn put<T: Value>(value: &T) -> ObjectRef<T> {
+    release_many();
+    with_scratch(|scratch| match value.write(scratch, host::put) {
+        Ok(number) => ObjectRef::held(number),
+        Err(e) => panic!("a value can't be stored: {e}"),
+    })
+}
+
+/// Waits until `count` of these objects are there, with a value or an error, or until the time is over. Gives those that
+/// are, `count` at most, and the rest, both in the order given.
+pub fn wait<T>(
+    objects: &[ObjectRef<T>],
+    count: usize,
+    timeout: Option<Duration>,
+) -> (Vec<ObjectRef<T>>, Vec<ObjectRef<T>>) {
+    let mut ready = vec![0; objects.len()];
+    let there = wait_for(objects, count, timeout, &mut ready);
+    let (mut first, mut rest) = (Vec::with_capacity(there), Vec::with_capacity(objects.len() - there));
+    for (object, ready) in objects.iter().zip(ready) {
+        if ready == 1 { &mut first } else { &mut rest }.push(object.clone());
+    }
+    (first, rest)
+}
+
+/// Waits for all of these values.
+///
+/// # Errors
+/// The first, in the order given.
+pub fn get_all<T: Value>(objects: &[ObjectRef<T>]) -> Result<Vec<T>, TaskError> {
+    if objects.len() > 1 {
+        wait_for(objects, objects.len(), None, &mut vec![0; objects.len()]);
+    }
+    objects.iter().map(ObjectRef::get).collect()
+}
+
+/// Ends the task that an object comes of, and those that it submitted if `recursive`: their objects are errors of
+/// [`Code::Cancelled`] then. Of an object that is there already nothing changes.
+pub fn cancel<T>(object: &ObjectRef<T>, recursive: bool) {
+    host::cancel(object.number, recursive);
+}
+
+/// As [`wait`]; gives how many are there.
+fn wait_for<T>(objects: &[ObjectRef<T>], count: usize, timeout: Option<Duration>, ready: &mut [u8]) -> usize {
+    release_gone();
+    let numbers: Vec<u64> = objects.iter().map(ObjectRef::number).collect();
+    let count = u32::try_from(count.min(objects.len())).unwrap_or(u32::MAX);
+    host::wait(&numbers, count, timeout.map(nanoseconds), ready) as usize
+}
+
+/// Waits for the value of an object.
+pub(super) fn fetch<T: Value>(number: u64, timeout: Option<Duration>) -> Result<T, TaskError> {
+    let got = host::get(number, timeout.map(nanoseconds));
+    let bytes = Bytes::Object(number, usize::try_from(got.bytes).unwrap_or(usize::MAX));
+    let unreadable = |what: &str, e: String| failure(Code::BadOutput, format!("object {number} is no {what}: {e}"));
+    match got.outcome {
+        Outcome::Value => T::read(bytes).map_err(|e| unreadable(std::any::type_name::<T>(), e)),
+        Outcome::Failed => Err(TaskError::read(bytes).unwrap_or_else(|e| unreadable("error", e))),
+        Outcome::TimeOut => {
+            let waited = timeout.unwrap_or_default();
+            Err(failure(Code::GetTimeOut, format!("object {number} was not there within {waited:?}")))
+        }
+    }
+}
+
+fn failure(code: Code, message: String) -> TaskError {
+    TaskError { fault: Fault::new(code, message), chain: Vec::new() }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What `submit` gives: a handle to each result, one or a tuple.
+pub trait Handles: Sized {
+    /// How many results there are.
+    const COUNT: u32;
+
+    /// To the first, and those whose numbers follow.
+    #[doc(hidden)]
+    fn from_first(number: u64) -> Self;
+}
+
+impl<T> Handles for ObjectRef<T> {
+    const COUNT: u32 = 1;
+
+    fn from_first(number: u64) -> Self {
+        ObjectRef::held(number)
+    }
+}
+
+macro_rules! several {
+    ($($count:literal: $($type:ident $place:tt),*;)*) => {$(
+        impl<$($type),*> Handles for ($(ObjectRef<$type>,)*) {
+            const COUNT: u32 = $count;
+
+            fn from_first(number: u64) -> Self {
+                ($(ObjectRef::<$type>::held(number + $place),)*)
+            }
+        }
+    )*};
+}
+
+several! {
+    2: A 0, B 1;
+    3: A 0, B 1, C 2;
+    4: A 0, B 1, C 2, D 3;
+    5: A 0, B 1, C 2, D 3, E 4;
+    6: A 0, B 1, C 2, D 3, E 4, F 5;
+    7: A 0, B 1, C 2, D 3, E 4, F 5, G 6;
+    8: A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7;
+}
+
+thread_local! {
+    static HANDLES: RefCell<HandleCounts> = const { RefCell::new(HandleCounts::new()) };
+    static CAPTURED: RefCell<Captured> = const { RefCell::new(Captured { depth: 0, objects: Vec::new() }) };
+}
+
+/// What the values that are being written contain.
+struct Captured {
+    /// How many are being written: to write one may be to store another.
+    depth: usize,
+    /// What the last one contains so far, behind what those before it do.
+    objects: Vec<u64>,
+}
+
+/// How many handles there are to each object.
+struct HandleCounts {
+    /// None, too, until the host knows.
+    counts: HashMap<u64, u32, BuildHasherDefault<Mixed>>,
+    /// Objects whose last handle went, in that order. Some may have got another since, or be there twice.
+    gone: Vec<u64>,
+}
+
+impl HandleCounts {
+    const fn new() -> Self {
+        HandleCounts { counts: HashMap::with_hasher(BuildHasherDefault::new()), gone: Vec::new() }
+    }
+
+    fn drop_one(&mut self, number: u64) {
+        if let Some(count) = self.counts.get_mut(&number) {
+            *count -= 1;
+            if *count == 0 {
+                self.gone.push(number);
+            }
+        }
+    }
+
+    /// Those of `gone` that nobody has a handle to, each once. They are forgotten.
+    fn forget(&mut self) -> Vec<u64> {
+        let mut gone = mem::take(&mut self.gone);
+        gone.retain(|number| self.counts.get(number) == Some(&0) && self.counts.remove(number).is_some());
+        gone
+    }
+}
+
+/// Tells the host which objects nobody holds any more, if there are many.
+pub(super) fn release_many() {
+    if HANDLES.with_borrow(|handles| handles.gone.len() >= RELEASED_TOGETHER) {
+        release_gone();
+    }
+}
+
+/// Tells the host which objects nobody holds any more.
+///
+/// Never while a call is put together: it may name objects by number alone.
+pub(crate) fn release_gone() {
+    if HANDLES.with_borrow(|handles| handles.gone.is_empty()) {
+        return;
+    }
+    let mut gone = HANDLES.with_borrow_mut(HandleCounts::forget);
+    if !gone.is_empty() {
+        host::release(&gone);
+    }
+    gone.clear();
+    HANDLES.with_borrow_mut(|handles| {
+        if handles.gone.is_empty() {
+            handles.gone = gone;
+        }
+    });
+}
+
+/// Forgets what an earlier task of this instance held: the host does so when a task ends.
+pub(crate) fn forget_handles() {
+    HANDLES.with_borrow_mut(|handles| {
+        handles.counts.clear();
+        handles.gone.clear();
+    });
+}
+
+/// Calls `write`, and appends the numbers of the objects that it wrote to `objects`.
+pub(super) fn captured<T>(objects: &mut Vec<u64>, write: impl FnOnce() -> T) -> T {
+    let start = CAPTURED.with_borrow_mut(|captured| {
+        captured.depth += 1;
+        captured.objects.len()
+    });
+    let result = write();
+    CAPTURED.with_borrow_mut(|captured| {
+        captured.depth -= 1;
+        objects.extend(captured.objects.drain(start..));
+    });
+    result
+}
+
+/// Numbers follow each other: a multiplication spreads them over the bits that the map looks at.
+#[derive(Default)]
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // Fibonacci hashing: 2^64 over the golden ratio. The map takes the place from the low bits.
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+    }
+}

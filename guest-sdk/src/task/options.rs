@@ -1,0 +1,84 @@
+//! How a call of a task is to be run.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use sandbar_core::Options;
+
+use crate::registry::Offered;
+
+/// A task with options: what `options()` of a [task](macro@crate::task) gives. It can be submitted any number of times.
+#[derive(Debug)]
+#[must_use = "it does nothing until it is submitted"]
+pub struct Submission<F, R> {
+    offered: &'static Offered,
+    options: Options,
+    task: PhantomData<fn() -> (F, R)>,
+}
+
+impl<F, R> Submission<F, R> {
+    /// For the attribute.
+    #[doc(hidden)]
+    pub fn new(offered: &'static Offered) -> Self {
+        Submission { offered, options: Options::default(), task: PhantomData }
+    }
+
+    pub(super) fn offered(&self) -> &'static Offered {
+        self.offered
+    }
+
+    pub(super) fn chosen(&self) -> &Options {
+        &self.options
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
+        set(&mut self.options);
+        self
+    }
+
+    /// What people call it; the function's name otherwise.
+    pub fn name(self, name: impl Into<String>) -> Self {
+        self.with(|options| options.name = Some(name.into()))
+    }
+
+    /// Processors, to ten thousandths; 1 otherwise.
+    pub fn cpus(self, cpus: f64) -> Self {
+        self.with(|options| options.cpus = Some(cpus))
+    }
+
+    /// Devices, to ten thousandths; 0 otherwise.
+    pub fn gpus(self, gpus: f64) -> Self {
+        self.with(|options| options.gpus = Some(gpus))
+    }
+
+    /// Memory in bytes that is set aside for it; none otherwise.
+    pub fn memory(self, bytes: u64) -> Self {
+        self.with(|options| options.memory = Some(bytes))
+    }
+
+    /// So much of something else that a node was said to have.
+    pub fn resource(self, name: impl Into<String>, amount: f64) -> Self {
+        self.with(|options| options.resources.push((name.into(), amount)))
+    }
+
+    /// How often it is begun again when its worker dies under it; 3 otherwise.
+    pub fn max_retries(self, retries: u32) -> Self {
+        self.with(|options| options.max_retries = Some(retries))
+    }
+
+    /// Whether it is begun again when it fails by itself, too; not otherwise.
+    pub fn retry_failures(self, retry: bool) -> Self {
+        self.with(|options| options.retry_failures = retry)
+    }
+
+    /// Wall time of an attempt, to milliseconds (and one at least); without a limit otherwise.
+    pub fn timeout(self, time: Duration) -> Self {
+        let milliseconds = u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        self.with(|options| options.timeout_ms = Some(milliseconds.max(1)))
+    }
+
+    /// Tasks of higher numbers come first; 0 otherwise.
+    pub fn priority(self, priority: i32) -> Self {
+        self.with(|options| options.priority = priority)
+    }
+}

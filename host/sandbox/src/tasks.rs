@@ -1,0 +1,160 @@
+//! The imports by which a program asks for tasks and objects.
+
+use std::future::poll_fn;
+
+use sandbar_core::ObjectId;
+use wasmtime::component::{ComponentType, LinkerInstance, Lower, WasmList};
+use wasmtime::{Error, Result};
+
+use crate::imports::{Context, copy, detached, lay, range, refuse};
+use crate::services::{Got, Refusal};
+use crate::state::State;
+
+/// Parts of one value; more are refused.
+const PARTS_MAX: usize = 1 << 16;
+
+#[derive(ComponentType, Lower, Clone, Copy)]
+#[component(enum)]
+#[repr(u8)]
+enum WitOutcome {
+    #[component(name = "value")]
+    Value,
+    #[component(name = "failed")]
+    Failed,
+    #[component(name = "time-out")]
+    TimeOut,
+}
+
+#[derive(ComponentType, Lower, Clone, Copy)]
+#[component(record)]
+struct WitGot {
+    outcome: WitOutcome,
+    bytes: u64,
+}
+
+impl From<Got> for WitGot {
+    fn from(got: Got) -> WitGot {
+        let (outcome, bytes) = match got {
+            Got::Value(bytes) => (WitOutcome::Value, bytes),
+            Got::Failed(bytes) => (WitOutcome::Failed, bytes),
+            Got::TimeOut => (WitOutcome::TimeOut, 0),
+        };
+        WitGot { outcome, bytes }
+    }
+}
+
+pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Result<()> {
+    linker.func_wrap("submit", |mut store: Context<'_>, (task, returns, request): (u32, u32, WasmList<u8>)| {
+        // SAFETY: the guest waits for this call.
+        let request = unsafe { detached(&store, &request) };
+        let object = store.data_mut().services.submit(task, returns, request)?;
+        Ok((object.0,))
+    })?;
+    linker.func_wrap(
+        "put",
+        |mut store: Context<'_>, (parts, contained): (WasmList<WasmList<u8>>, WasmList<u64>)| {
+            let (parts, contained) = value(&mut store, &parts, &contained)?;
+            let object = store.data_mut().services.put(&parts, &contained)?;
+            Ok((object.0,))
+        },
+    )?;
+    linker.func_wrap(
+        "returned",
+        |mut store: Context<'_>, (parts, contained): (WasmList<WasmList<u8>>, WasmList<u64>)| {
+            let (parts, contained) = value(&mut store, &parts, &contained)?;
+            Ok(store.data_mut().services.returned(&parts, &contained)?)
+        },
+    )?;
+    linker.func_wrap("failed", |mut store: Context<'_>, (error,): (WasmList<u8>,)| {
+        // SAFETY: the guest waits for this call.
+        let error = unsafe { detached(&store, &error) };
+        Ok(store.data_mut().services.fails_with(error)?)
+    })?;
+    linker.func_wrap("read", |mut store: Context<'_>, (object, offset, region): (u64, u64, WasmList<u8>)| {
+        let region = range(&store, &region);
+        let (_, input) = store.data_mut().services.object(ObjectId(object))?;
+        copy(&input.bytes, offset, region)
+    })?;
+    linker.func_wrap("map-pages", |mut store: Context<'_>, (object, offset, region): (u64, u64, WasmList<u8>)| {
+        let region = range(&store, &region);
+        let State { services, overlays, slots, image_end, .. } = store.data_mut();
+        let (_, input) = services.object(ObjectId(object))?;
+        lay((overlays, slots, *image_end), input, offset, region)
+    })?;
+    linker.func_wrap("release", |mut store: Context<'_>, (objects,): (WasmList<u64>,)| {
+        let objects = objects.as_le_slice(&store).to_vec();
+        Ok(store.data_mut().services.release(&objects)?)
+    })?;
+    linker.func_wrap("cancel", |mut store: Context<'_>, (object, recursive): (u64, bool)| {
+        Ok(store.data_mut().services.cancel(ObjectId(object), recursive)?)
+    })?;
+    if waits { waiting(linker) } else { refusing(linker) }
+}
+
+fn waiting(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+    linker.func_wrap_async("get", |mut store: Context<'_>, (object, nanos): (u64, Option<u64>)| {
+        Box::new(async move {
+            store.data_mut().services.begin_wait(&[object], 1, nanos)?;
+            let ready = poll_fn(|_| store.data_mut().services.poll_wait()).await?;
+            if !ready.first().is_some_and(|ready| *ready) {
+                return Ok((WitGot::from(Got::TimeOut),));
+            }
+            let (got, _) = store.data_mut().services.object(ObjectId(object))?;
+            Ok((got.into(),))
+        })
+    })?;
+    linker.func_wrap_async(
+        "wait",
+        |mut store: Context<'_>, (objects, count, nanos, ready): (WasmList<u64>, u32, Option<u64>, WasmList<u8>)| {
+            Box::new(async move {
+                let wanted = objects.as_le_slice(&store).to_vec();
+                let (to, len) = range(&store, &ready);
+                // A pointer may not wait here.
+                let to = to as usize;
+                if len != wanted.len() {
+                    return refuse(Refusal::bad_request(format!("{} objects and {len} bytes", wanted.len())));
+                }
+                store.data_mut().services.begin_wait(&wanted, count, nanos)?;
+                let ready = poll_fn(|_| store.data_mut().services.poll_wait()).await?;
+                for (at, ready) in ready.iter().take(len).enumerate() {
+                    // SAFETY: the guest's own bytes, which stay where they are while it waits for this call.
+                    unsafe { (to as *mut u8).add(at).write(u8::from(*ready)) };
+                }
+                Ok((ready.iter().filter(|ready| **ready).count() as u32,))
+            })
+        },
+    )
+}
+
+/// Where nobody can wait.
+fn refusing(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+    let refuse = |mut store: Context<'_>| match store.data_mut().services.begin_wait(&[], 0, None) {
+        Err(refusal) => Error::from(refusal),
+        Ok(()) => Error::from(Refusal::bad_request("it can't wait here")),
+    };
+    linker.func_wrap("get", move |store: Context<'_>, (_, _): (u64, Option<u64>)| -> Result<(WitGot,)> {
+        Err(refuse(store))
+    })?;
+    linker.func_wrap(
+        "wait",
+        move |store: Context<'_>, (_, _, _, _): (WasmList<u64>, u32, Option<u64>, WasmList<u8>)| -> Result<(u32,)> {
+            Err(refuse(store))
+        },
+    )
+}
+
+/// The parts of a value, no longer tied to the store, and what it contains.
+fn value<'a>(
+    store: &mut Context<'_>,
+    parts: &WasmList<WasmList<u8>>,
+    contained: &WasmList<u64>,
+) -> Result<(Vec<&'a [u8]>, Vec<u64>)> {
+    if parts.len() > PARTS_MAX {
+        let message = format!("a value of {} parts, the limit is {PARTS_MAX}", parts.len());
+        return refuse(Refusal::bad_output(message));
+    }
+    let lists = parts.iter(&mut *store)?.collect::<Result<Vec<_>>>()?;
+    // SAFETY: the guest waits for this call.
+    let parts = lists.iter().map(|list| unsafe { detached(&*store, list) }).collect();
+    Ok((parts, contained.as_le_slice(&*store).to_vec()))
+}

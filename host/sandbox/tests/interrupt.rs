@@ -1,0 +1,148 @@
+//! Loops without an end are ended from outside, at whatever instruction they are, and what waits beside them goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use sandbar_core::{Code, Limits, ObjectId, TaskId};
+use sandbar_sandbox::{Engine, Got, Input, Program, Refusal, Running, Services, TaskCall, compile, interruptible};
+
+/// A component whose tasks are: 0, a loop that touches nothing; 1, one that calls and stores; 2, one that grows its
+/// memory and asks its host without an end; 3, waits for an object.
+const GUEST: &str = r#"(component
+    (type $outcome' (enum "value" "failed" "time-out"))
+    (import "sandbar:udf/tasks@0.1.0" (instance $tasks
+        (alias outer 1 $outcome' (type $o))
+        (export "outcome" (type $outcome (eq $o)))
+        (type $got' (record (field "outcome" $outcome) (field "bytes" u64)))
+        (export "got" (type $got (eq $got')))
+        (export "release" (func (param "objects" (list u64))))
+        (export "get" (func (param "object" u64) (param "timeout" (option u64)) (result $got)))))
+    (core module $libc (memory (export "memory") 2 128))
+    (core instance $libc (instantiate $libc))
+    (alias core export $libc "memory" (core memory $memory))
+    (core func $release (canon lower (func $tasks "release") (memory $memory)))
+    (core func $get (canon lower (func $tasks "get") (memory $memory)))
+    (core module $main
+        (import "libc" "memory" (memory 2 128))
+        (import "tasks" "release" (func $release (param i32 i32)))
+        (import "tasks" "get" (func $get (param i64 i32 i64 i32)))
+        (func $step (param i32) (result i32)
+            (i32.store (i32.const 8192) (local.get 0))
+            (i32.add (i32.load (i32.const 8192)) (i32.const 1)))
+        (func (export "realloc") (param i32 i32 i32 i32) (result i32) i32.const 4096)
+        (func (export "describe") (result i32) i32.const 8)
+        (func (export "open") (param i32 i32 i32 i64) (result i32) i32.const 1024)
+        (func (export "process") (param i32 i32) (result i32) i32.const 1024)
+        (func (export "run") (param $task i32) (param i64 i32 i32) (result i32)
+            (local $number i32)
+            (if (i32.eq (local.get $task) (i32.const 0)) (then (loop $next (br $next))))
+            (if (i32.eq (local.get $task) (i32.const 1)) (then
+                (loop $next (local.set $number (call $step (local.get $number))) (br $next))))
+            (if (i32.eq (local.get $task) (i32.const 2)) (then
+                (loop $next
+                    (drop (memory.grow (i32.const 1)))
+                    (call $release (i32.const 4096) (i32.const 3))
+                    (br $next))))
+            (call $get (i64.const 7) (i32.const 0) (i64.const 0) (i32.const 2048))
+            i32.const 1024))
+    (core instance $main (instantiate $main
+        (with "libc" (instance $libc))
+        (with "tasks" (instance (export "release" (func $release)) (export "get" (func $get))))))
+    (type $kind (enum "scalar" "batch" "trainer"))
+    (type $function (record (field "name" string) (field "kind" $kind) (field "arguments" (list u8))
+        (field "returns" (list u8)) (field "about" string)))
+    (func $describe (result (list $function)) (canon lift (core func $main "describe") (memory $memory)))
+    (func $open (param "function" u32) (param "params" string) (param "seed" u64) (result (result (error string)))
+        (canon lift (core func $main "open") (memory $memory) (realloc (core func $main "realloc"))))
+    (func $process (param "header" (list u8)) (result (result (error string)))
+        (canon lift (core func $main "process") (memory $memory) (realloc (core func $main "realloc"))))
+    (func $run (param "task" u32) (param "seed" u64) (param "arguments" (list u8)) (result (result (error string)))
+        (canon lift (core func $main "run") (memory $memory) (realloc (core func $main "realloc"))))
+    (instance $guest (export "kind" (type $kind)) (export "function" (type $function))
+        (export "describe" (func $describe)) (export "open" (func $open)) (export "process" (func $process))
+        (export "fit" (func $process)) (export "predict" (func $process)))
+    (export "sandbar:udf/guest@0.1.0" (instance $guest))
+    (instance $program (export "describe" (func $describe)) (export "run" (func $run)))
+    (export "sandbar:udf/program@0.1.0" (instance $program)))"#;
+
+/// An object that is there once it is said to be.
+struct Waiting(Arc<AtomicBool>);
+
+impl Services for Waiting {
+    fn begin_wait(&mut self, _: &[u64], _: u32, _: Option<u64>) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn poll_wait(&mut self) -> Poll<Result<Vec<bool>, Refusal>> {
+        if self.0.load(SeqCst) { Poll::Ready(Ok(vec![true])) } else { Poll::Pending }
+    }
+
+    fn object(&mut self, _: ObjectId) -> Result<(Got, Input<'_>), Refusal> {
+        Ok((Got::Value(0), Input { bytes: (&[][..]).into(), file: None }))
+    }
+
+    fn release(&mut self, _: &[u64]) -> Result<(), Refusal> {
+        Ok(())
+    }
+}
+
+fn begin(program: &Arc<Program>, function: u32, is_there: &Arc<AtomicBool>) -> Running {
+    let call = TaskCall { function, seed: 0, arguments: [].into() };
+    program.run(Box::new(Waiting(is_there.clone())), &Limits::default(), call)
+}
+
+#[test]
+fn loops_end_when_they_are_told_to_and_nothing_else_does() {
+    static UNWANTED: AtomicU64 = AtomicU64::new(u64::MAX);
+    let limits = Limits { memory_bytes_max: 1 << 20, ..Limits::default() };
+    let engine = Engine::for_programs(&limits, 8).unwrap();
+    let (code, shape) = compile(&wat::parse_str(GUEST).unwrap()).unwrap();
+    // SAFETY: it was compiled just now.
+    let program = Arc::new(unsafe { engine.load(&code, shape.image_end) }.unwrap());
+    interruptible(&UNWANTED).unwrap();
+    // SAFETY: of this thread, which lives as long as the others use it.
+    let this = unsafe { libc::pthread_self() };
+
+    let is_there = Arc::new(AtomicBool::new(false));
+    let mut beside = begin(&program, 3, &is_there);
+    assert!(beside.poll(TaskId(1)).is_pending());
+    const TIMES: u64 = 600;
+    for time in 0..TIMES {
+        let (task, done) = (TaskId(100 + time), Arc::new(AtomicBool::new(false)));
+        let is_done = done.clone();
+        let ending = std::thread::spawn(move || {
+            let signal = |unwanted: u64| {
+                UNWANTED.store(unwanted, SeqCst);
+                // SAFETY: as above.
+                unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
+            };
+            // Others than that which runs are left alone.
+            signal(1);
+            std::thread::sleep(Duration::from_nanos(20_000 + 211 * time));
+            let since = Instant::now();
+            while !is_done.load(SeqCst) {
+                signal(task.0);
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            since.elapsed()
+        });
+        let mut running = begin(&program, (time % 3) as u32, &is_there);
+        let Poll::Ready(ended) = running.poll(task) else { panic!("it waits") };
+        done.store(true, SeqCst);
+        assert_eq!(ended.result.unwrap_err().code, Code::Cancelled);
+        assert!(ending.join().unwrap() < Duration::from_secs(5));
+        drop(running);
+        // The next one in its place starts anew.
+        if time % 50 == 0 {
+            let mut other = begin(&program, 3, &Arc::new(AtomicBool::new(true)));
+            let Poll::Ready(ended) = other.poll(task) else { panic!("it waits") };
+            ended.result.unwrap();
+        }
+    }
+    is_there.store(true, SeqCst);
+    let Poll::Ready(ended) = beside.poll(TaskId(1)) else { panic!("it still waits") };
+    ended.result.unwrap();
+}
