@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Trains a model for each group of rows, as a job file says.
+    /// Runs a job: what a job file says, or a program.
     Submit(Submit),
     /// Predicts new rows with the models of a job.
     Predict(Predict),
@@ -63,12 +63,18 @@ pub(crate) enum Command {
   host submit examples/taxi.toml
   host submit examples/taxi.toml --input 'data/2019/*.parquet' --output best.parquet
   host submit examples/taxi.toml --set train.test=0.2 --set 'train.group_by=[\"vendor_id\"]' --json
+  host submit examples/pi --arg tasks=100
+  host submit program.wasm#other --arg name=value --json
 
 Exit codes: 0 all well, 1 some groups failed or the job failed, 2 wrong usage;
 129, 130 and 143 ended by a hang-up, an interrupt (Ctrl-C) or a request to terminate.")]
 pub(crate) struct Submit {
-    /// The job file (TOML).
+    /// The job file (TOML), which says how models are trained; or a program, as PATH or PATH#TASK: a component or the folder
+    /// of a crate, and the task that it begins with (`main` if none is named).
     pub job: PathBuf,
+    /// Of a program: an argument of its first task, as JSON or text. May be given several times.
+    #[arg(long = "arg", value_name = "NAME=VALUE", value_parser = argument)]
+    pub args: Vec<(String, String)>,
     /// Sets anything of the job: a dotted key and a TOML value.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -145,6 +151,12 @@ impl From<Predict> for PredictSpec {
     fn from(p: Predict) -> PredictSpec {
         PredictSpec { models: p.models, input: p.input, output: p.output, model: p.model, file: p.file }
     }
+}
+
+/// The name and the value of an argument.
+fn argument(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("not NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// More workers than this are a mistake.

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use sandbar_node::{Heap, Job, Node, NodeError, NodeOptions};
+use sandbar_node::{Heap, Job, Node, NodeError, NodeOptions, ProgramSpec};
 
 use args::{Arguments, Command, Submit};
 
@@ -136,6 +136,13 @@ fn start_node(
 }
 
 async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
+    let is_job_file = submit.job.extension().is_some_and(|extension| extension == "toml");
+    if !is_job_file {
+        return run_program(submit).await;
+    }
+    if !submit.args.is_empty() {
+        return Err(CliError::Usage("--arg is for programs; change a job file's settings with --set".to_owned()));
+    }
     let text =
         std::fs::read_to_string(&submit.job).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
     let job = Job::parse(&text, &submit.overrides())
@@ -147,6 +154,21 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
     let summary = result?;
     output::summary(&summary, &job, submit.json)?;
     Ok(if summary.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn run_program(submit: Submit) -> Result<ExitCode, CliError> {
+    if !submit.set.is_empty() || !submit.input.is_empty() || submit.output.is_some() {
+        let message = "--set, --input and --output are for job files; give a program arguments with --arg";
+        return Err(CliError::Usage(message.to_owned()));
+    }
+    let limits = sandbar_node::Limits::default();
+    let spec = ProgramSpec { program: submit.job.display().to_string(), arguments: submit.args, limits, seed: 0 };
+    let node = start_node(submit.workers, submit.memory, limits)?;
+    let bar = progress::watch(node.progress().clone(), submit.quiet);
+    let result = node.run_program(&spec).await;
+    bar.finish();
+    output::program(&result?, submit.json)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {

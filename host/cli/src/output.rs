@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use sandbar_node::{Inspected, Job, Predicted, Summary, Table};
+use sandbar_node::{Inspected, Job, Predicted, ProgramSummary, Summary, Table};
 
 use crate::CliError;
 
@@ -115,6 +115,18 @@ pub(crate) fn predicted(predicted: &Predicted, as_json: bool) -> Result<(), CliE
         "predicted {} rows in {:.2} s; {} without a model, {} failed\npredictions: {}",
         predicted.rows, predicted.seconds, predicted.without_model, predicted.failed, predicted.output
     ))
+}
+
+pub(crate) fn program(summary: &ProgramSummary, as_json: bool) -> Result<(), CliError> {
+    if as_json {
+        return json(summary);
+    }
+    if !summary.result.is_null() {
+        line(&summary.result.as_str().map_or_else(|| summary.result.to_string(), str::to_owned))?;
+    }
+    let ProgramSummary { tasks, failed, seconds, .. } = summary;
+    talk(&format!("succeeded: {tasks} tasks in {seconds:.2} s; {failed} attempts failed"));
+    Ok(())
 }
 
 pub(crate) fn inspection(inspection: &Inspected, as_json: bool) -> Result<(), CliError> {

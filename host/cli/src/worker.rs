@@ -9,7 +9,9 @@
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use sandbar_node::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler, run_worker};
+use sandbar_node::{
+    COMPILER_ARGUMENT, PROGRAM_ARGUMENT, WORKER_ARGUMENT, run_compiler, run_program_worker, run_worker,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -17,6 +19,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let ended = match std::env::args().nth(1).as_deref() {
         Some(WORKER_ARGUMENT) => run_worker(),
+        Some(PROGRAM_ARGUMENT) => run_program_worker(),
         Some(COMPILER_ARGUMENT) => run_compiler(),
         _ => Err(std::io::Error::other("this program is started by `host`")),
     };

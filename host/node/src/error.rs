@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use sandbar_core::Fault;
+use sandbar_core::{Fault, TaskError};
 use sandbar_dataset::DatasetError;
 
 use crate::build::BuildError;
@@ -21,6 +21,9 @@ pub enum NodeError {
     /// A component can't be used, or a transform failed.
     #[error("{0}")]
     Fault(#[from] Fault),
+    /// A program's first task failed.
+    #[error("{0}")]
+    Task(TaskError),
     /// A crate can't be built.
     #[error(transparent)]
     Build(#[from] BuildError),

@@ -189,8 +189,8 @@ pub async fn inspect(node: &Node, path: &Path) -> Result<Inspected, NodeError> {
     let functions = loaded.functions.iter().map(|f| InspectedFunction {
         name: f.name.clone(),
         kind: f.kind,
-        arguments: columns(&f.arguments),
-        returns: columns(&f.returns),
+        arguments: if f.kind == Kind::Task { task_arguments(&f.arguments) } else { columns(&f.arguments) },
+        returns: if f.kind == Kind::Task { task_returns(&f.returns) } else { columns(&f.returns) },
         about: f.about.clone(),
     });
     Ok(Inspected {
@@ -200,6 +200,20 @@ pub async fn inspect(node: &Node, path: &Path) -> Result<Inspected, NodeError> {
         imports: shape.imports,
         functions: functions.collect(),
     })
+}
+
+/// Name and type of each argument of a task.
+fn task_arguments(encoded: &[u8]) -> Vec<String> {
+    let arguments: Result<Vec<(String, String)>, _> = postcard::from_bytes(encoded);
+    let malformed = |_| vec!["(malformed)".to_owned()];
+    arguments.map_or_else(malformed, |all| all.into_iter().map(|(name, of)| format!("{name}: {of}")).collect())
+}
+
+/// The type of what a task returns, if that is anything.
+fn task_returns(encoded: &[u8]) -> Vec<String> {
+    let returns: Result<(String, u32), _> = postcard::from_bytes(encoded);
+    let (of, _) = returns.unwrap_or_else(|_| ("(malformed)".to_owned(), 1));
+    if of == "()" { Vec::new() } else { vec![of] }
 }
 
 fn columns(encoded: &[u8]) -> Vec<String> {

@@ -17,6 +17,7 @@ mod input;
 mod job;
 mod output;
 mod predict;
+mod program;
 mod progress;
 mod results;
 mod stored;
@@ -28,6 +29,7 @@ pub use error::NodeError;
 pub use function::{Inspected, InspectedFunction, inspect};
 pub use job::{InputSpec, Job, ModelSpec, OutputSpec, TrainSpec, TransformSpec, set};
 pub use predict::{PredictSpec, Predicted};
+pub use program::{ProgramSpec, ProgramSummary};
 pub use progress::{Phase, Progress};
 pub use results::{Failure, Table};
 pub use sandbar_core::{Code, Fault, Kind, Limits};
@@ -39,6 +41,7 @@ use std::sync::Arc;
 
 use sandbar_worker::{Compiler, Native, Pool, PoolOptions};
 
+pub use sandbar_worker::program::{PROGRAM_ARGUMENT, run_program_worker};
 pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler};
 
 /// Runs a worker until its node closes the socket.

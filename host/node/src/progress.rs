@@ -79,6 +79,12 @@ impl Progress {
         }
     }
 
+    /// A line that a task logged.
+    pub(crate) fn log_line(&self, task: &str, level: u8, line: &str) {
+        let level = ["debug", "info", "warn"].get(usize::from(level)).copied().unwrap_or("error");
+        self.log(task, &[LogLine { level, message: line.to_owned() }]);
+    }
+
     /// Says something of the job as a whole, among what guests log.
     pub(crate) fn warn(&self, text: String) {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).push(text);

@@ -47,7 +47,7 @@ impl Compiled {
     }
 
     /// Its number in this process.
-    pub(crate) fn number(&self) -> u32 {
+    pub fn number(&self) -> u32 {
         self.number
     }
 
@@ -232,7 +232,7 @@ impl End {
 /// Compiles the component on standard input, and writes native code or a fault
 /// to standard output.
 pub fn run_compiler() -> io::Result<()> {
-    confine::limit_resources()?;
+    confine::limit_resources(confine::FEW_FILES)?;
     let at_most = |n| Rlimit { current: Some(n), maximum: Some(n) };
     setrlimit(Resource::As, at_most(ADDRESS_SPACE_BYTES_MAX))?;
     setrlimit(Resource::Cpu, at_most(CPU_SECONDS_MAX))?;

@@ -73,12 +73,15 @@ const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] = &[
     (libc::SYS_prctl, 0, &[libc::PR_SET_VMA as u64]),
 ];
 
-/// Ends with the node; writes no files and no core; opens few files.
-pub(crate) fn limit_resources() -> io::Result<()> {
+/// Files that a process opens which is handed one for a call at hand, at most.
+pub(crate) const FEW_FILES: u64 = 256;
+
+/// Ends with the node; writes no files and no core; opens no more files than so many.
+pub(crate) fn limit_resources(files: u64) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let at_most = |n| Rlimit { current: Some(n), maximum: Some(n) };
     setrlimit(Resource::Core, at_most(0))?;
-    setrlimit(Resource::Nofile, at_most(256))?;
+    setrlimit(Resource::Nofile, at_most(files))?;
     Ok(())
 }
 

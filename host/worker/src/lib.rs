@@ -24,6 +24,7 @@ mod confine;
 mod journal;
 mod pool;
 mod process;
+pub mod program;
 mod protocol;
 mod socket;
 

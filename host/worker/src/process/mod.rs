@@ -8,7 +8,7 @@ mod outcome;
 mod stored;
 
 pub use collect::{Collect, Collecting, Collection, Collectors, not_a_column};
-pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES, Outcome};
+pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES, Outcome, shortened};
 pub use stored::{StoredReader, StoredReaders, StoredRows};
 
 use std::collections::HashMap;
@@ -44,7 +44,7 @@ pub struct Native {
 /// Runs a worker until its node closes the socket. Returns only errors of the set-up
 /// and of the socket; a hostile node is not defended against.
 pub fn run_worker(native: Native) -> io::Result<()> {
-    confine::limit_resources()?;
+    confine::limit_resources(confine::FEW_FILES)?;
     let stdin = io::stdin();
     let socket = stdin.as_fd();
     let (mut received, mut frame) = (Vec::new(), Vec::new());

@@ -207,7 +207,7 @@ fn over_slot(bytes: usize) -> Refusal {
 }
 
 /// A guest chooses the words of its errors; it does not choose how many.
-pub(super) fn shortened(mut fault: Fault) -> Fault {
+pub(crate) fn shortened(mut fault: Fault) -> Fault {
     if let Some((end, _)) = fault.message.char_indices().nth(MESSAGE_CHARS_MAX) {
         fault.message.truncate(end);
         fault.message.push('…');

@@ -1,0 +1,110 @@
+//! The workers for programs, as the hub has them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Instant;
+
+use rustc_hash::FxHashSet;
+use sandbar_core::{TaskId, WorkerId};
+use sandbar_sched::Role;
+use sandbar_worker::program::{Bell, Crew, CrewOptions, Given};
+
+/// A worker, and what it was given.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) id: WorkerId,
+    pub(super) role: Role,
+    pub(super) crew: Crew,
+    /// Tasks that it was given, and where they stand, in order.
+    given: VecDeque<(Given, TaskId)>,
+    /// Tasks that it has begun.
+    begun: FxHashSet<TaskId>,
+    /// Tasks that found no room.
+    pub(super) waiting: VecDeque<TaskId>,
+    /// Numbers of the programs that it has.
+    pub(super) programs: FxHashSet<u32>,
+    pub(super) started: Instant,
+    /// Why it is to be ended.
+    pub(super) broken: Option<String>,
+}
+
+impl Member {
+    pub(super) fn start(options: &CrewOptions, id: WorkerId, role: Role, bell: &Bell) -> io::Result<Member> {
+        let name = match role {
+            Role::Tasks => "tasks",
+            Role::Driver(_) => "driver",
+        };
+        let crew = Crew::start(options, id, name, bell)?;
+        Ok(Member {
+            id,
+            role,
+            crew,
+            given: VecDeque::new(),
+            begun: FxHashSet::default(),
+            waiting: VecDeque::new(),
+            programs: FxHashSet::default(),
+            started: Instant::now(),
+            broken: None,
+        })
+    }
+
+    pub(super) fn gave(&mut self, task: TaskId, given: Given) {
+        self.given.push_back((given, task));
+    }
+
+    /// A task that was begun without having been given.
+    pub(super) fn began(&mut self, task: TaskId) {
+        self.begun.insert(task);
+    }
+
+    /// A task has ended.
+    pub(super) fn ended(&mut self, task: TaskId) {
+        // Mostly the one given first.
+        match self.given.front() {
+            Some((_, first)) if *first == task => drop(self.given.pop_front()),
+            _ => {
+                if !self.begun.remove(&task) {
+                    self.given.retain(|(_, given)| *given != task);
+                }
+            }
+        }
+    }
+
+    /// A task waits: others are begun before it has ended.
+    pub(super) fn waits(&mut self, task: TaskId) {
+        if let Some((_, first)) = self.given.front()
+            && *first == task
+        {
+            self.given.pop_front();
+            self.begun.insert(task);
+        }
+    }
+
+    /// Whether a task has been begun.
+    pub(super) fn has_begun(&self, task: TaskId) -> bool {
+        let taken = self.crew.taken();
+        self.begun.contains(&task) || self.given.iter().any(|(given, other)| *other == task && given.is_begun(taken))
+    }
+
+    /// Takes back what was not begun.
+    pub(super) fn take_back(&mut self) -> Vec<TaskId> {
+        let taken = self.crew.take_back();
+        let kept = self.given.partition_point(|(given, _)| given.is_begun(taken));
+        let back = self.given.split_off(kept);
+        back.into_iter().map(|(_, task)| task).collect()
+    }
+
+    /// The tasks that it has begun and that have not ended.
+    pub(super) fn all_begun(&self) -> Vec<TaskId> {
+        let taken = self.crew.taken();
+        let given = self.given.iter().filter(|(given, _)| given.is_begun(taken)).map(|(_, task)| *task);
+        let mut begun: Vec<_> = given.chain(self.begun.iter().copied()).collect();
+        begun.sort_unstable();
+        begun
+    }
+
+    /// Whether it has anything to do that somebody waits for.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.given.is_empty() || !self.begun.is_empty()
+    }
+}

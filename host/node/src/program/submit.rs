@@ -1,0 +1,178 @@
+//! A program, from its path to what its first task returns.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use sandbar_core::{Argument, Code, Fault, Kind, Limits};
+use sandbar_sched::JobLimits;
+use sandbar_worker::peak_memory_bytes;
+use sandbar_worker::program::CrewOptions;
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use super::hub::{JobResult, machine};
+use super::{Hub, HubOptions, NewJob, Program, ProgramTask};
+use crate::function::Loaded;
+use crate::{Node, NodeError, build_crate};
+
+/// Tasks that a job may have at once, how deep, and objects.
+const JOB_LIMITS: JobLimits = JobLimits { tasks_max: 4_000_000, depth_max: 1000, objects_max: 16_000_000 };
+/// Sandboxes of a worker: tasks that run, or wait for others.
+const SANDBOXES_MAX: u32 = 1100;
+/// The task that a job begins with, unless another is named.
+const MAIN: &str = "main";
+
+/// A program to be run.
+#[derive(Debug, Clone)]
+pub struct ProgramSpec {
+    /// `PATH` or `PATH#task`, where `PATH` is a component or the folder of a crate.
+    pub program: String,
+    /// Names and values of the task's arguments: JSON, or else text.
+    pub arguments: Vec<(String, String)>,
+    /// What each task may use.
+    pub limits: Limits,
+    /// What each task's seed is a function of.
+    pub seed: u64,
+}
+
+/// What came of a program.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProgramSummary {
+    /// `succeeded`.
+    pub state: &'static str,
+    /// What its first task returned, where that is a number, a text or nothing.
+    pub result: serde_json::Value,
+    /// Tasks that were submitted, the first not counted.
+    pub tasks: u64,
+    /// Attempts that failed.
+    pub failed: u64,
+    /// Workers that ended while they ran something.
+    pub lost_workers: u64,
+    /// From its start to its end.
+    pub seconds: f64,
+    /// Most memory of the node itself.
+    pub peak_memory_bytes: u64,
+}
+
+impl Node {
+    /// Runs a program: its first task, and all that this submits.
+    ///
+    /// # Errors
+    /// What it can't be run for, and what its first task failed with.
+    pub async fn run_program(&self, spec: &ProgramSpec) -> Result<ProgramSummary, NodeError> {
+        let (path, name) = spec.program.rsplit_once('#').unwrap_or((&spec.program, MAIN));
+        let path = PathBuf::from(path);
+        let file = if path.is_dir() { build_crate(&path, &self.options.cache).await? } else { path.clone() };
+        let component = File::open(&file).map_err(NodeError::file(&file))?;
+        let loaded = self.load(component, &path).await?;
+        let (program, returns) = program(&loaded, spec.limits)?;
+        let function = find(&program, name, &path)?;
+        let arguments = arguments(&program.tasks[function], &spec.arguments)?;
+        let options = HubOptions {
+            workers: self.options.workers,
+            crew: CrewOptions { limits: spec.limits, sandboxes: SANDBOXES_MAX, program: self.options.worker.clone() },
+            resources: machine(self.options.workers, self.options.memory_bytes_max),
+            job_limits: JOB_LIMITS,
+        };
+        let host = |e: std::io::Error| Fault::new(Code::Host, format!("the node can't run programs: {e}"));
+        let hub = Hub::start(options).map_err(host)?;
+        let (done, result) = oneshot::channel();
+        let progress = self.progress.clone();
+        let log = Box::new(move |task: &str, level: u8, line: &str| progress.log_line(task, level, line));
+        let started = Instant::now();
+        hub.submit(NewJob {
+            program: Arc::new(program),
+            function: function as u32,
+            seed: spec.seed,
+            arguments,
+            done,
+            log,
+        });
+        let ended = || Fault::new(Code::Host, "the node ended before the program did");
+        let JobResult { result, counts } = result.await.map_err(|_| ended())?;
+        let seconds = started.elapsed().as_secs_f64();
+        let result = result.map_err(|error| NodeError::Task((*error).clone()))?;
+        Ok(ProgramSummary {
+            state: "succeeded",
+            result: readable(&returns[function], &result),
+            tasks: counts.submitted.saturating_sub(1),
+            failed: counts.failed,
+            lost_workers: counts.lost,
+            seconds,
+            peak_memory_bytes: peak_memory_bytes(std::process::id()),
+        })
+    }
+}
+
+/// The tasks of a component, and the types of their results.
+fn program(loaded: &Loaded, limits: Limits) -> Result<(Program, Vec<String>), Fault> {
+    let mut returned = Vec::new();
+    let malformed = |e| Fault::new(Code::BadOutput, format!("its description is malformed: {e}"));
+    let tasks = loaded.functions.iter().filter(|function| function.kind == Kind::Task).map(|function| {
+        let arguments = postcard::from_bytes(&function.arguments).map_err(malformed)?;
+        let (returns, _): (String, u32) = postcard::from_bytes(&function.returns).map_err(malformed)?;
+        returned.push(returns);
+        Ok(ProgramTask { name: function.name.as_str().into(), arguments })
+    });
+    let tasks = tasks.collect::<Result<_, Fault>>()?;
+    Ok((Program { compiled: loaded.compiled.clone(), limits, tasks }, returned))
+}
+
+fn find(program: &Program, name: &str, path: &Path) -> Result<usize, Fault> {
+    program.tasks.iter().position(|task| &*task.name == name).ok_or_else(|| {
+        let there: Vec<_> = program.tasks.iter().map(|task| &*task.name).collect();
+        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        let message = format!("it has no task `{name}`; its tasks are: {there} (choose one by PATH#TASK)");
+        Fault::new(Code::Export, message).of(&path.display().to_string())
+    })
+}
+
+/// The arguments of a task in their order, each as JSON.
+fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Result<Box<[u8]>, NodeError> {
+    let known = |name: &str| task.arguments.iter().any(|(argument, _)| argument == name);
+    if let Some((name, _)) = given.iter().find(|(name, _)| !known(name)) {
+        let names: Vec<_> = task.arguments.iter().map(|(name, of)| format!("{name}: {of}")).collect();
+        return Err(NodeError::Job(format!(
+            "task `{}` has no argument `{name}`; it takes ({})",
+            task.name,
+            names.join(", ")
+        )));
+    }
+    let texts: Vec<Option<String>> = task.arguments.iter().map(|(name, of)| json(given, name, of)).collect();
+    let arguments: Vec<Argument<'_>> =
+        texts.iter().map(|text| text.as_deref().map_or(Argument::Missing, Argument::Json)).collect();
+    let encoded = postcard::to_stdvec(&arguments).map_err(|e| NodeError::Job(e.to_string()))?;
+    Ok(encoded.into())
+}
+
+/// The last value that was given for an argument: as it is if it is JSON, and not of a text.
+fn json(given: &[(String, String)], name: &str, of: &str) -> Option<String> {
+    let (_, text) = given.iter().rev().find(|(argument, _)| argument == name)?;
+    let is_text = of == "String" || of == "Option < String >" || of == "Option<String>";
+    let is_json = !is_text && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+    Some(if is_json { text.clone() } else { serde_json::Value::from(text.as_str()).to_string() })
+}
+
+/// A result, where its type is one that is known.
+fn readable(of: &str, bytes: &[u8]) -> serde_json::Value {
+    fn read<'a, T: serde::Deserialize<'a> + Into<serde_json::Value>>(bytes: &'a [u8]) -> serde_json::Value {
+        postcard::from_bytes::<T>(bytes).map_or(serde_json::Value::Null, Into::into)
+    }
+    match of {
+        "bool" => read::<bool>(bytes),
+        "i8" => read::<i8>(bytes),
+        "i16" => read::<i16>(bytes),
+        "i32" => read::<i32>(bytes),
+        "i64" | "isize" => read::<i64>(bytes),
+        "u8" => read::<u8>(bytes),
+        "u16" => read::<u16>(bytes),
+        "u32" => read::<u32>(bytes),
+        "u64" | "usize" => read::<u64>(bytes),
+        "f32" => read::<f32>(bytes),
+        "f64" => read::<f64>(bytes),
+        "String" => read::<String>(bytes),
+        _ => serde_json::Value::Null,
+    }
+}

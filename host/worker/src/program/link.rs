@@ -1,0 +1,381 @@
+//! The node's side: a worker for programs, as the node holds it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Release, SeqCst};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::futex;
+use sandbar_core::{Limits, WorkerId};
+use sandbar_store::{Object, Scratch};
+use serde::{Deserialize, Serialize};
+
+use super::PROGRAM_ARGUMENT;
+use super::messages::{Begin, Down};
+use super::ring::{Giver, Place, Receiver, Sender};
+use crate::compiler::Compiled;
+use crate::socket;
+
+/// Words of a worker's memory, as indices of u64, a line of the caches apart.
+pub(super) mod words {
+    /// The task that is to end.
+    pub const UNWANTED: usize = 0;
+    /// Whether the worker sleeps.
+    pub const BELL: usize = 8;
+    pub const UP: usize = 16;
+    pub const UP_READ: usize = 24;
+    pub const DOWN: usize = 32;
+    pub const DOWN_READ: usize = 40;
+    pub const TASKS: usize = 48;
+    /// The task whose code it runs, and how many it has begun.
+    pub const AT_HAND: usize = 56;
+    pub const STEPS: usize = 57;
+}
+
+const CONTROL_BYTES: usize = 4096;
+const UP_BYTES: usize = 2 << 20;
+const DOWN_BYTES: usize = 1 << 20;
+const TASKS_BYTES: usize = 1 << 20;
+pub(super) const MEMORY_BYTES: usize = CONTROL_BYTES + UP_BYTES + DOWN_BYTES + TASKS_BYTES;
+/// The node's bell, in a page of its own that all workers have.
+pub(super) const BELL_BYTES: usize = 4096;
+
+/// Where the rings of a worker are.
+pub(super) fn places(memory: &Arc<Scratch>) -> (Place, Place, Place) {
+    let place = |word, read, at, bytes| Place { memory: memory.clone(), word, read, at, bytes };
+    let down = CONTROL_BYTES + UP_BYTES;
+    (
+        place(words::UP, words::UP_READ, CONTROL_BYTES, UP_BYTES),
+        place(words::DOWN, words::DOWN_READ, down, DOWN_BYTES),
+        place(words::TASKS, 0, down + DOWN_BYTES, TASKS_BYTES),
+    )
+}
+
+/// Who sleeps until somebody has something for it. In memory of several processes.
+#[derive(Debug, Clone)]
+pub struct Bell {
+    memory: Arc<Scratch>,
+    /// As an index of u64.
+    word: usize,
+}
+
+impl Bell {
+    /// The bell of a node.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn new() -> io::Result<Bell> {
+        Ok(Bell::at(Arc::new(Scratch::new(BELL_BYTES)?), 0))
+    }
+
+    pub(super) fn at(memory: Arc<Scratch>, word: usize) -> Bell {
+        Bell { memory, word }
+    }
+
+    /// Wakes who sleeps. Costs next to nothing when nobody does.
+    pub fn ring(&self) {
+        let sleeps = self.memory.atomic32(2 * self.word);
+        std::sync::atomic::fence(SeqCst);
+        if sleeps.load(SeqCst) != 0 && sleeps.swap(0, AcqRel) != 0 {
+            let _ = futex::wake(sleeps, futex::Flags::empty(), 1);
+        }
+    }
+
+    /// Sleeps until it is rung, or for so long, unless `has_some` finds something to do.
+    pub fn sleep(&self, time: Option<Duration>, has_some: impl FnOnce() -> bool) {
+        let sleeps = self.memory.atomic32(2 * self.word);
+        sleeps.store(1, SeqCst);
+        std::sync::atomic::fence(SeqCst);
+        if !has_some() {
+            let time = time.and_then(|time| time.try_into().ok());
+            // Woken, over or interrupted: whatever it is, who sleeps looks around.
+            let _ = futex::wait(sleeps, futex::Flags::empty(), 1, time.as_ref());
+        }
+        sleeps.store(0, SeqCst);
+    }
+}
+
+/// How workers for programs are made.
+#[derive(Debug, Clone)]
+pub struct CrewOptions {
+    /// The most that a task may ask for.
+    pub limits: Limits,
+    /// Sandboxes that a worker may have at once.
+    pub sandboxes: u32,
+    /// The program `host-worker`.
+    pub program: PathBuf,
+}
+
+/// What goes over the socket: to the worker, but for files of values.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Packet {
+    Hello {
+        worker: u32,
+        limits: Limits,
+        sandboxes: u32,
+    },
+    /// File: compiled code.
+    Program {
+        program: u32,
+        code_bytes: u64,
+        image_end: u64,
+        limits: Limits,
+        tasks: u32,
+    },
+    /// File: a value, which a message in the ring names.
+    File,
+}
+
+/// A worker for programs. Dropping it kills the process.
+#[derive(Debug)]
+pub struct Crew {
+    child: Option<Child>,
+    socket: OwnedFd,
+    memory: Arc<Scratch>,
+    bell: Bell,
+    up: Receiver,
+    down: Sender,
+    tasks: Giver,
+    /// Frames and files that found no room.
+    frames: VecDeque<Vec<u8>>,
+    packets: VecDeque<(Vec<u8>, Option<Object>)>,
+    received: Vec<u8>,
+    buffer: Vec<u8>,
+    /// Whether it was told something that it may sleep over.
+    told: bool,
+}
+
+/// Where a task stands that was given: it was begun when the worker is behind that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Given(u32);
+
+impl Given {
+    /// Whether it had been begun when the worker was at `taken`.
+    pub fn is_begun(self, taken: Given) -> bool {
+        taken.0.wrapping_sub(self.0) as i32 >= 0
+    }
+}
+
+/// What came of listening.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// A message.
+    Some,
+    /// There is none now.
+    Nothing,
+}
+
+impl Crew {
+    /// Starts a worker. It sets itself up while this returns, and may be told and given things meanwhile. `role` is for who
+    /// looks at the machine's processes.
+    ///
+    /// # Errors
+    /// When the process or its memory can't be made.
+    pub fn start(options: &CrewOptions, id: WorkerId, role: &str, node: &Bell) -> io::Result<Crew> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let memory = Arc::new(Scratch::new(MEMORY_BYTES)?);
+        memory.atomic(words::UNWANTED).store(u64::MAX, Release);
+        let child = Command::new(&options.program)
+            .args([PROGRAM_ARGUMENT, role])
+            .env_clear()
+            .env("MIMALLOC_ALLOW_THP", "0")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        let (up, down, tasks) = places(&memory);
+        let hello = Packet::Hello { worker: id.0, limits: options.limits, sandboxes: options.sandboxes };
+        let crew = Crew {
+            child: Some(child),
+            socket: ours,
+            bell: Bell::at(memory.clone(), words::BELL),
+            up: Receiver::new(up),
+            down: Sender::new(down),
+            tasks: Giver::new(tasks),
+            memory,
+            frames: VecDeque::new(),
+            packets: VecDeque::new(),
+            received: Vec::new(),
+            buffer: Vec::new(),
+            told: false,
+        };
+        let mut buffer = Vec::new();
+        let files = [crew.memory.as_fd(), node.memory.as_fd()];
+        socket::send(&crew.socket, socket::frame(&hello, &mut buffer)?, &files)?;
+        Ok(crew)
+    }
+
+    /// Its process.
+    pub fn process(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Hands over a program's code: of so many tasks.
+    ///
+    /// # Errors
+    /// When the worker is gone.
+    pub fn send_program(&mut self, program: &Compiled, limits: &Limits, tasks: u32) -> io::Result<()> {
+        let (number, code) = (program.number(), program.code());
+        let (code_bytes, image_end) = (code.bytes(), program.image_end());
+        let message = Packet::Program { program: number, code_bytes, image_end, limits: *limits, tasks };
+        self.send_file(&message, code)
+    }
+
+    fn send_file(&mut self, message: &Packet, file: &Object) -> io::Result<()> {
+        let frame = postcard::to_stdvec(message).map_err(io::Error::other)?;
+        self.packets.push_back((frame, Some(file.clone())));
+        self.send_packets()
+    }
+
+    fn send_packets(&mut self) -> io::Result<()> {
+        while let Some((frame, file)) = self.packets.front() {
+            let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+            match socket::send(&self.socket, frame, &files) {
+                Ok(()) => self.packets.pop_front(),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) => return Err(e),
+            };
+        }
+        Ok(())
+    }
+
+    /// Tells it something, before what it is given from then on.
+    pub fn tell(&mut self, message: &Down<'_>) {
+        self.buffer.clear();
+        // To memory, which grows.
+        let _ = postcard::to_io(message, &mut self.buffer);
+        self.told = true;
+        if !self.frames.is_empty() || self.down.write(&self.buffer).is_none() {
+            self.frames.push_back(self.buffer.clone());
+        }
+    }
+
+    /// As [`Crew::tell`], of a value that lies in a file.
+    ///
+    /// # Errors
+    /// When the worker is gone.
+    pub fn tell_with(&mut self, message: &Down<'_>, file: &Object) -> io::Result<()> {
+        self.send_file(&Packet::File, file)?;
+        self.tell(message);
+        Ok(())
+    }
+
+    /// Gives it a task; none when there is no room, or what it was told before has not found any.
+    pub fn give(&mut self, task: &Begin<'_>) -> Option<Given> {
+        if !self.frames.is_empty() {
+            return None;
+        }
+        self.buffer.clear();
+        let _ = postcard::to_io(task, &mut self.buffer);
+        // What it was told comes first.
+        self.down.publish();
+        let end = self.tasks.give(&self.buffer)?;
+        self.told = true;
+        Some(Given(end))
+    }
+
+    /// How far it has begun what it was given.
+    pub fn taken(&self) -> Given {
+        Given(self.tasks.taken())
+    }
+
+    /// Takes back what it has not begun: what is given behind what this gives.
+    pub fn take_back(&mut self) -> Given {
+        Given(self.tasks.take_back())
+    }
+
+    /// Lets it know what it was told and given.
+    ///
+    /// # Errors
+    /// When the worker is gone.
+    pub fn flush(&mut self) -> io::Result<()> {
+        while let Some(frame) = self.frames.front() {
+            if self.down.write(frame).is_none() {
+                break;
+            }
+            self.frames.pop_front();
+        }
+        if !self.packets.is_empty() {
+            self.send_packets()?;
+        }
+        if std::mem::take(&mut self.told) {
+            self.down.publish();
+            self.bell.ring();
+        }
+        Ok(())
+    }
+
+    /// Whether it said something.
+    pub fn has_some(&self) -> bool {
+        self.up.has_some()
+    }
+
+    /// Takes what it said for itself so far, too.
+    pub fn take_unpublished(&self) {
+        if self.up.has_unpublished() {
+            self.up.take_all();
+        }
+    }
+
+    /// The next message, an [`super::Up`], in `frame`.
+    ///
+    /// # Errors
+    /// When the worker makes no sense.
+    pub fn hear(&mut self, frame: &mut Vec<u8>) -> io::Result<Heard> {
+        Ok(if self.up.next(frame)? { Heard::Some } else { Heard::Nothing })
+    }
+
+    /// The next file that a message named. Waits a moment: it was sent before the message.
+    ///
+    /// # Errors
+    /// When there is none, or it can be changed.
+    pub fn next_file(&mut self, bytes: u64) -> io::Result<Object> {
+        let Some((Packet::File, files)) = socket::receive(&self.socket, &mut self.received)? else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a value's file is missing"));
+        };
+        let file = files.into_iter().next().ok_or(io::ErrorKind::InvalidData)?;
+        Object::of_sealed(file, bytes)
+    }
+
+    /// Ends the task if its code runs. To be done again until it has ended.
+    pub fn interrupt(&self, task: u64) {
+        self.memory.atomic(words::UNWANTED).store(task, SeqCst);
+        if let Some(process) = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32)) {
+            let _ = kill_process(process, Signal::USR1);
+        }
+    }
+
+    /// The task whose code it runs, if it runs any, and how many it has begun.
+    pub fn progress(&self) -> (Option<u64>, u64) {
+        let read = |word| self.memory.atomic(word).load(SeqCst);
+        (Some(read(words::AT_HAND)).filter(|task| *task != u64::MAX), read(words::STEPS))
+    }
+
+    /// Whether the process has ended.
+    pub fn is_gone(&self) -> bool {
+        let mut watched = [PollFd::new(&self.socket, PollFlags::empty())];
+        let ended = poll(&mut watched, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
+        ended.is_ok_and(|count| count > 0) && watched[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+
+    /// Ends the process and says how it ended.
+    pub fn kill(&mut self) -> String {
+        let Some(mut child) = self.child.take() else { return "it ended".into() };
+        let _ = child.kill();
+        child.wait().map_or_else(|e| e.to_string(), |status| status.to_string())
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,150 @@
+//! What node and worker say to each other, in postcard. Each frame of a ring is one message.
+
+use sandbar_core::TaskError;
+use serde::{Deserialize, Serialize};
+
+/// A task that another submits.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Submit<'a> {
+    /// Its number, which its worker chose.
+    pub task: u64,
+    /// The task that submits it, and that one's attempt.
+    pub parent: u64,
+    /// As above.
+    pub attempt: u32,
+    /// Its function's place among the program's tasks.
+    pub function: u32,
+    /// How many objects it returns.
+    pub returns: u32,
+    /// Its seed.
+    pub seed: u64,
+    /// A [`sandbar_core::Request`].
+    #[serde(borrow, with = "serde_bytes")]
+    pub request: &'a [u8],
+}
+
+/// A value on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ValueUp<'a> {
+    /// All of it.
+    Inline(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
+    /// So many bytes of the next file that comes over the socket.
+    File(u64),
+}
+
+/// What a task returned: each value, and the objects that it contains.
+pub type ReturnedUp<'a> = Vec<(ValueUp<'a>, Vec<u64>)>;
+
+/// What a worker says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Up<'a> {
+    /// A task is to be run.
+    Submit(#[serde(borrow)] Submit<'a>),
+    /// A task was begun here, by the one that submits it and waits for it.
+    Began(#[serde(borrow)] Submit<'a>),
+    /// As above, and has ended.
+    Ran {
+        /// The task.
+        #[serde(borrow)]
+        submit: Submit<'a>,
+        /// What it returned, or why it failed: by itself, without names of tasks, or with what another failed with.
+        #[serde(borrow)]
+        returned: Result<ReturnedUp<'a>, Box<TaskError>>,
+        /// How long it computed.
+        nanos: u64,
+        /// Most linear memory that it had, in bytes.
+        memory_bytes: u64,
+    },
+    /// A task has ended.
+    Finished {
+        /// Which.
+        task: u64,
+        /// Which of its attempts.
+        attempt: u32,
+        /// What it returned, or why it failed: by itself, without names of tasks, or with what another failed with.
+        #[serde(borrow)]
+        returned: Result<ReturnedUp<'a>, Box<TaskError>>,
+        /// How long it computed.
+        nanos: u64,
+        /// Most linear memory that it had, in bytes.
+        memory_bytes: u64,
+    },
+    /// A value was stored.
+    Put {
+        /// Its number.
+        object: u64,
+        /// By whom.
+        task: u64,
+        /// The value.
+        #[serde(borrow)]
+        value: ValueUp<'a>,
+        /// What it contains.
+        refs: Vec<u64>,
+    },
+    /// A task waits (true), or goes on.
+    Blocked(u64, bool),
+    /// A task wants to be told of an object.
+    Want(u64, u64),
+    /// An object is held so many times less.
+    Released(u64, u32),
+    /// The task that an object comes of, and all that it submitted if so, is not wanted any more.
+    Cancel(u64, bool),
+    /// A line of a task's log: its level, and its words.
+    Log(u64, u8, &'a str),
+}
+
+/// A task to be begun.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Begin<'a> {
+    /// Its number.
+    pub task: u64,
+    /// Which attempt it is.
+    pub attempt: u32,
+    /// Its job: objects of others are none to it.
+    pub job: u32,
+    /// The program, which came over the socket.
+    pub program: u32,
+    /// Its function's place among the program's tasks.
+    pub function: u32,
+    /// Its seed.
+    pub seed: u64,
+    /// Objects among its arguments, each of which was delivered.
+    pub needs: Vec<u64>,
+    /// A list of [`sandbar_core::Argument`].
+    #[serde(borrow, with = "serde_bytes")]
+    pub arguments: &'a [u8],
+}
+
+/// What there is of an object.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub enum Delivery<'a> {
+    /// A value.
+    Value(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
+    /// A value of so many bytes, in the next file that comes over the socket.
+    File(u64),
+    /// An error: a [`sandbar_core::TaskError`].
+    Failed(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
+}
+
+/// What a node says besides giving tasks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Down<'a> {
+    /// An object of a job that was wanted, or that a task needs which is given next.
+    Deliver {
+        /// The job.
+        job: u32,
+        /// The object.
+        object: u64,
+        /// What there is of it.
+        #[serde(borrow)]
+        value: Delivery<'a>,
+        /// What its value contains. Of an object that was wanted, the worker holds each of these once more.
+        contains: Vec<u64>,
+        /// Whether it was wanted.
+        wanted: bool,
+    },
+    /// An object of a job was delivered for a task that was taken back.
+    Unneeded(u32, u64),
+    /// An attempt of a task is to end: it is not begun, if it was not yet, and does not go on, if it waits.
+    Cancel(u64, u32),
+}

@@ -1,0 +1,377 @@
+//! The worker's side: one thread that runs tasks, each until it waits or has ended.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+use sandbar_core::{Code, Fault, Ids, Limits, Request, TaskError, TaskId, WorkerId};
+use sandbar_sandbox::{Ended, Engine, Program, Running, TaskCall};
+use sandbar_store::{Mapping, Scratch};
+
+use super::link::{BELL_BYTES, Bell, MEMORY_BYTES, Packet, places, words};
+use super::messages::{Begin, Delivery, Down, ReturnedUp, Submit, Up, ValueUp};
+use super::objects::{Slot, Value};
+use super::ring::{Receiver, Taker};
+use super::services::{Desk, Returned, TaskDesk, TaskServices, lock, send_file};
+use crate::process::shortened;
+use crate::{confine, socket};
+
+/// The argument with which `host-worker` is a worker for programs; its socket is standard input.
+pub const PROGRAM_ARGUMENT: &str = "program";
+
+/// Who has nothing to do looks again for so long before it sleeps: to be woken takes as long.
+const LOOK_AGAIN: Duration = Duration::from_micros(60);
+
+/// Files of values that tasks here have got, and hold.
+const FILES_MAX: u64 = 4096;
+
+/// A program with the limits of its tasks, and how many there are.
+type Loaded = Result<(Arc<Program>, Limits, u32), Fault>;
+
+struct Worker {
+    engine: Engine,
+    memory: Arc<Scratch>,
+    bell: Bell,
+    down: Receiver,
+    tasks: Taker,
+    desk: Arc<Mutex<Desk>>,
+    programs: FxHashMap<u32, Loaded>,
+    /// By their places, as the desk's.
+    active: Vec<Option<Active>>,
+    free: Vec<Slot>,
+    /// Where each task is that is here.
+    slots: FxHashMap<u64, Slot>,
+    /// Attempts that are not to be begun, of those that it was given.
+    cancelled: Vec<(u64, u32)>,
+    frame: Vec<u8>,
+    packet: Vec<u8>,
+}
+
+struct Active {
+    id: u64,
+    running: Running,
+    program: u32,
+    nanos: u64,
+}
+
+/// Runs a worker for programs until its node closes the socket.
+///
+/// # Errors
+/// Of its set-up, and of what its node says.
+pub fn run_program_worker() -> io::Result<()> {
+    confine::limit_resources(FILES_MAX)?;
+    let stdin = io::stdin();
+    let mut packet = Vec::new();
+    let Some((hello, files)) = socket::receive::<Packet>(stdin.as_fd(), &mut packet)? else { return Ok(()) };
+    let Packet::Hello { worker, limits, sandboxes } = hello else {
+        return Err(io::Error::other("the first message is not a hello"));
+    };
+    let Ok([memory, bell]) = <[OwnedFd; 2]>::try_from(files) else {
+        return Err(io::Error::other("its memory is missing"));
+    };
+    let memory = Arc::new(Scratch::open(memory, MEMORY_BYTES)?);
+    let node = Bell::at(Arc::new(Scratch::open(bell, BELL_BYTES)?), 0);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let _entered = runtime.enter();
+    let engine = Engine::for_programs(&limits, sandboxes).map_err(io::Error::other)?;
+    // The process ends before its memory does.
+    let unwanted = Box::leak(Box::new(memory.clone())).atomic(words::UNWANTED);
+    sandbar_sandbox::interruptible(unwanted)?;
+    confine::silence()?;
+    confine::seccomp()?;
+    let (_, down, tasks) = places(&memory);
+    let desk = Desk::new(memory.clone(), node, Ids::of(WorkerId(worker)), sandboxes as usize);
+    let mut worker = Worker {
+        engine,
+        bell: Bell::at(memory.clone(), words::BELL),
+        memory,
+        down: Receiver::new(down),
+        tasks: Taker::new(tasks),
+        desk: Arc::new(Mutex::new(desk)),
+        programs: FxHashMap::default(),
+        active: Vec::new(),
+        free: Vec::new(),
+        slots: FxHashMap::default(),
+        cancelled: Vec::new(),
+        frame: Vec::new(),
+        packet,
+    };
+    worker.memory.atomic(words::AT_HAND).store(u64::MAX, SeqCst);
+    loop {
+        if !worker.turn()? {
+            worker.idle()?;
+        }
+    }
+}
+
+impl Worker {
+    /// Does one thing, if there is any to do.
+    fn turn(&mut self) -> io::Result<bool> {
+        self.listen()?;
+        let mut desk = lock(&self.desk);
+        desk.wake_late();
+        let woken = desk.woken.pop();
+        drop(desk);
+        if let Some(slot) = woken {
+            self.go_on(slot)?;
+            return Ok(true);
+        }
+        if self.has_room() && self.tasks.has_some() && self.begin_next()? {
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn has_room(&self) -> bool {
+        let desk = lock(&self.desk);
+        desk.alive < desk.room
+    }
+
+    fn idle(&mut self) -> io::Result<()> {
+        if !self.tasks.has_some() {
+            // The others have ended, or were taken back.
+            self.cancelled.clear();
+        }
+        lock(&self.desk).publish();
+        let since = Instant::now();
+        while since.elapsed() < LOOK_AGAIN {
+            if self.down.has_some() || self.tasks.has_some() && self.has_room() {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
+        let deadline = lock(&self.desk).first_deadline();
+        let time = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let (down, tasks, room) = (&self.down, &self.tasks, self.has_room());
+        self.bell.sleep(time, || down.has_some() || room && tasks.has_some());
+        Ok(())
+    }
+
+    /// Reads what the node says.
+    fn listen(&mut self) -> io::Result<()> {
+        let mut frame = std::mem::take(&mut self.frame);
+        while self.down.next(&mut frame)? {
+            match postcard::from_bytes(&frame).map_err(io::Error::other)? {
+                Down::Deliver { job, object, value, contains, wanted } => {
+                    let value = match value {
+                        Delivery::Value(bytes) => Value::inline(bytes, false),
+                        Delivery::Failed(error) => Value::inline(error, true),
+                        Delivery::File(bytes) => Value::of_file(self.next_file()?, bytes)?,
+                    };
+                    lock(&self.desk).delivered((job, object), value, contains, wanted);
+                }
+                Down::Unneeded(job, object) => lock(&self.desk).unneeded((job, object)),
+                Down::Cancel(task, attempt) => self.cancel(task, attempt)?,
+            }
+        }
+        self.frame = frame;
+        Ok(())
+    }
+
+    /// An attempt is to end, which does not run now.
+    fn cancel(&mut self, task: u64, attempt: u32) -> io::Result<()> {
+        let Some(slot) = self.slots.get(&task).copied() else {
+            self.cancelled.push((task, attempt));
+            return Ok(());
+        };
+        let same = lock(&self.desk).task(slot).is_some_and(|own| own.attempt == attempt);
+        if !same {
+            return Ok(());
+        }
+        let result = Err(Fault::new(Code::Cancelled, "it was ended while it waited"));
+        self.end(slot, Ended { result, memory_bytes: 0 })
+    }
+
+    /// The next file that comes over the socket, of a value.
+    fn next_file(&mut self) -> io::Result<OwnedFd> {
+        loop {
+            match self.receive()? {
+                (Packet::File, Some(file)) => return Ok(file),
+                (message, file) => self.load(message, file)?,
+            }
+        }
+    }
+
+    fn receive(&mut self) -> io::Result<(Packet, Option<OwnedFd>)> {
+        match socket::receive(io::stdin().as_fd(), &mut self.packet)? {
+            Some((message, files)) => Ok((message, files.into_iter().next())),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn load(&mut self, message: Packet, file: Option<OwnedFd>) -> io::Result<()> {
+        let (Packet::Program { program, code_bytes, image_end, limits, tasks }, Some(file)) = (message, file) else {
+            return Err(io::Error::other("something else than a program's code"));
+        };
+        let code = Mapping::sealed(file.as_fd(), code_bytes)?;
+        // SAFETY: the node hands over what this build compiled (see `compiler`), in a sealed file of its own.
+        let loaded = unsafe { self.engine.load_in_place(code, image_end) };
+        let loaded = loaded.and_then(|program| match program.has_tasks() {
+            true => Ok((Arc::new(program), limits, tasks)),
+            false => Err(Fault::new(Code::Export, "it has no tasks")),
+        });
+        self.programs.insert(program, loaded);
+        Ok(())
+    }
+
+    /// Begins the next task that was given.
+    fn begin_next(&mut self) -> io::Result<bool> {
+        let mut frame = std::mem::take(&mut self.frame);
+        let taken = self.tasks.take(&mut frame)?;
+        if taken {
+            let begin: Begin<'_> = postcard::from_bytes(&frame).map_err(io::Error::other)?;
+            self.begin(begin, None)?;
+        }
+        self.frame = frame;
+        Ok(taken)
+    }
+
+    fn begin(&mut self, begin: Begin<'_>, unannounced: Option<(Slot, Vec<u8>)>) -> io::Result<()> {
+        let Begin { task, attempt, job, program, function, seed, needs, arguments } = begin;
+        while !self.programs.contains_key(&program) {
+            let (message, file) = self.receive()?;
+            self.load(message, file)?;
+        }
+        let refused = match &self.programs[&program] {
+            Err(fault) => Some(fault.clone()),
+            Ok(_) if self.cancelled.contains(&(task, attempt)) => Some(Fault::new(Code::Cancelled, "it was not begun")),
+            Ok((loaded, limits, tasks)) => {
+                let (loaded, limits, tasks) = (loaded.clone(), *limits, *tasks);
+                let slot = self.free.pop().unwrap_or(self.active.len());
+                let call = TaskCall { function, seed, arguments: arguments.into() };
+                let services = TaskServices { desk: self.desk.clone(), slot, at_hand: None };
+                let running = loaded.run(Box::new(services), &limits, call);
+                self.place(slot, Active { id: task, running, program, nanos: 0 });
+                let mut desk = lock(&self.desk);
+                desk.seat(
+                    slot,
+                    TaskDesk::new(task, attempt, job, seed, tasks, needs, unannounced),
+                    limits.log_bytes_max,
+                );
+                drop(desk);
+                self.go_on(slot)?;
+                return Ok(());
+            }
+        };
+        self.cancelled.retain(|cancelled| *cancelled != (task, attempt));
+        if let Some(fault) = refused {
+            let returned = Err(Box::new(by_itself(fault)));
+            let mut desk = lock(&self.desk);
+            needs.iter().for_each(|object| desk.unneeded((job, *object)));
+            desk.say(&Up::Finished { task, attempt, returned, nanos: 0, memory_bytes: 0 });
+            desk.publish_in_time();
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, slot: Slot, active: Active) {
+        self.slots.insert(active.id, slot);
+        if slot == self.active.len() {
+            self.active.push(None);
+        }
+        self.active[slot] = Some(active);
+    }
+
+    /// Runs a task until it waits or has ended, and what it waits for, if that is to be run here.
+    fn go_on(&mut self, slot: Slot) -> io::Result<()> {
+        let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) else { return Ok(()) };
+        let mut desk = lock(&self.desk);
+        desk.unblock(slot);
+        // What the node does not know of yet runs on behalf of who waits for it.
+        let parent = desk.task(slot).and_then(|task| Some(task.unannounced.as_ref()?.0));
+        let behalf = parent.and_then(|parent| desk.task(parent)).map_or(active.id, |parent| parent.id);
+        drop(desk);
+        self.memory.atomic(words::AT_HAND).store(behalf, SeqCst);
+        self.memory.atomic(words::STEPS).fetch_add(1, Relaxed);
+        let start = Instant::now();
+        let polled = active.running.poll(TaskId(behalf));
+        active.nanos += start.elapsed().as_nanos() as u64;
+        self.memory.atomic(words::AT_HAND).store(u64::MAX, SeqCst);
+        match polled {
+            Poll::Ready(ended) => self.end(slot, ended),
+            Poll::Pending => {
+                let inline = lock(&self.desk).inline.take();
+                match inline {
+                    Some((parent, frame)) => self.begin_inline(parent, frame),
+                    None => {
+                        lock(&self.desk).block(slot);
+                        Ok(())
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins a task that its parent waits for.
+    fn begin_inline(&mut self, parent: Slot, frame: Vec<u8>) -> io::Result<()> {
+        let Ok(Up::Submit(submit)) = postcard::from_bytes(&frame) else { return Ok(()) };
+        let Submit { task, function, seed, request, .. } = submit;
+        let Ok(request) = postcard::from_bytes::<Request<'_>>(request) else { return Ok(()) };
+        let arguments = postcard::to_stdvec(&request.arguments).map_err(io::Error::other)?;
+        let Some(program) = self.active[parent].as_ref().map(|active| active.program) else { return Ok(()) };
+        let Some(job) = lock(&self.desk).task(parent).map(|task| task.job) else { return Ok(()) };
+        let needs = Vec::new();
+        let begin = Begin { task, attempt: 0, job, program, function, seed, needs, arguments: &arguments };
+        self.begin(begin, Some((parent, frame.clone())))
+    }
+
+    /// A task has ended.
+    fn end(&mut self, slot: Slot, ended: Ended) -> io::Result<()> {
+        let Some(active) = self.active[slot].take() else { return Ok(()) };
+        let Active { id: task, running, nanos, .. } = active;
+        drop(running);
+        self.slots.remove(&task);
+        self.free.push(slot);
+        let mut desk = lock(&self.desk);
+        let Some(mut own) = desk.leave(slot) else { return Ok(()) };
+        let fails_with = own.fails_with.take();
+        let TaskDesk { attempt, job, ref returned, ref unannounced, .. } = own;
+        let Ended { result, memory_bytes } = ended;
+        let values: ReturnedUp<'_> = returned
+            .iter()
+            .map(|(value, refs)| match value {
+                Returned::Inline(bytes) => (ValueUp::Inline(bytes), refs.clone()),
+                Returned::File(file) => (ValueUp::File(file.bytes()), refs.clone()),
+            })
+            .collect();
+        let is_awaited = desk.is_awaited(job, task);
+        let mut is_told = false;
+        if let (Ok(()), [(Returned::Inline(bytes), refs)]) = (&result, &returned[..])
+            && is_awaited
+        {
+            // By its parent here: the node need not say what it is.
+            desk.objects.contains((job, task), refs.clone(), false);
+            desk.arrived((job, task), Value::inline(bytes, false));
+            is_told = true;
+        }
+        let files = returned.iter().filter_map(|(value, _)| match value {
+            Returned::Inline(_) => None,
+            Returned::File(file) => Some(file.clone()),
+        });
+        let files: Vec<_> = if result.is_ok() { files.collect() } else { Vec::new() };
+        files.iter().try_for_each(|file| send_file(file, &mut self.packet))?;
+        let returned = result.map(|()| values).map_err(|fault| match (fault.code, fails_with) {
+            (Code::Refused, Some(error)) => error,
+            _ => Box::new(by_itself(fault)),
+        });
+        match unannounced.as_ref().map(|(_, frame)| postcard::from_bytes(frame)) {
+            Some(Ok(Up::Submit(submit))) => desk.say(&Up::Ran { submit, returned, nanos, memory_bytes }),
+            _ => desk.say(&Up::Finished { task, attempt, returned, nanos, memory_bytes }),
+        };
+        if is_awaited && !is_told {
+            desk.want(job, task);
+        }
+        desk.release_all(&own);
+        desk.publish_in_time();
+        Ok(())
+    }
+}
+
+/// A failure that is the task's own.
+fn by_itself(fault: Fault) -> TaskError {
+    TaskError { fault: shortened(fault), chain: Vec::new() }
+}
