@@ -8,7 +8,7 @@ use crate::run::{Context as _, Result, run_quiet_stdout, say};
 use crate::workspace::Workspace;
 
 /// Folders whose inner folders may be guests that tests use.
-const SHELVES: [&str; 3] = ["examples", "tests/hostile", "udfs"];
+const SHELVES: [&str; 4] = ["examples", "tests/hostile", "tests/programs", "udfs"];
 
 /// Builds every guest in `folders` with `host build`.
 pub fn build_guests(workspace: &Workspace, folders: &[PathBuf]) -> Result {

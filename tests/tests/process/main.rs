@@ -5,6 +5,7 @@ mod hostile;
 mod job;
 mod lifecycle;
 mod pool;
+mod programs;
 mod real;
 mod stored;
 mod usage;

@@ -1,0 +1,42 @@
+//! Pi, by throwing darts at a square: how many of them hit the circle in it. In many tasks, counted as they end.
+//!
+//! `host submit examples/pi --arg tasks=200 --arg darts=1000000`
+
+use sandbar_guest::prelude::*;
+use sandbar_guest::random::{self, rand_core::RngCore};
+
+/// Of so many darts, those that hit.
+#[task]
+fn throw(darts: u64) -> u64 {
+    let mut random = random::rng();
+    let mut side = || (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+    (0..darts).filter(|_| side().powi(2) + side().powi(2) < 1.0).count() as u64
+}
+
+/// Pi, about.
+#[task]
+fn main(tasks: Option<u64>, darts: Option<u64>) -> Result<f64, TaskError> {
+    let (tasks, darts) = (tasks.unwrap_or(100), darts.unwrap_or(100_000));
+    let mut rest: Vec<_> = (0..tasks).map(|_| throw::submit(darts)).collect();
+    let (mut hits, mut thrown) = (0, 0);
+    while !rest.is_empty() {
+        let half = rest.len().div_ceil(2);
+        let (ready, others) = wait(&rest, half, None);
+        rest = others;
+        hits += get_all(&ready)?.iter().sum::<u64>();
+        thrown += darts * ready.len() as u64;
+        sandbar_guest::log::info!("pi is about {:.6} after {thrown} darts", 4.0 * hits as f64 / thrown as f64);
+    }
+    Ok(4.0 * hits as f64 / thrown as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbar_guest::testing;
+
+    #[test]
+    fn it_is_about_pi() {
+        let pi: f64 = testing::run("main", r#"{"tasks": 20, "darts": 10000}"#).unwrap();
+        assert!((pi - std::f64::consts::PI).abs() < 0.05, "{pi}");
+    }
+}

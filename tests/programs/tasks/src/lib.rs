@@ -1,0 +1,218 @@
+//! Programs for tests: each task that takes nothing, or numbers, is one that a test begins with, and says what it saw.
+
+use std::time::Duration;
+
+use sandbar_guest::prelude::*;
+
+#[task]
+fn add(a: i64, b: i64) -> i64 {
+    a + b
+}
+
+#[task]
+fn fails(message: String) -> Result<i64, String> {
+    Err(message)
+}
+
+#[task]
+fn panics() -> i64 {
+    panic!("on purpose")
+}
+
+/// A loop without an end that touches no memory.
+#[task]
+fn spins() -> i64 {
+    let mut number = 1u64;
+    loop {
+        number = std::hint::black_box(number.wrapping_mul(3) + 1);
+        if number == 0 {
+            return 0;
+        }
+    }
+}
+
+/// Computes for about so many steps.
+#[task]
+fn computes(steps: u64) -> u64 {
+    (0..steps).fold(1, |number, step| std::hint::black_box((number ^ step).wrapping_mul(0x9e37_79b9)))
+}
+
+/// Counts the leaves of a tree of tasks, each of which computes a little.
+#[task]
+fn tree(depth: u32, width: u32, steps: u64) -> Result<u64, TaskError> {
+    computes(steps);
+    if depth == 0 {
+        return Ok(1);
+    }
+    let parts: Vec<_> = (0..width).map(|_| tree::submit(depth - 1, width, steps)).collect();
+    Ok(get_all(&parts)?.iter().sum())
+}
+
+/// The same, of tasks that are begun again however often their workers end.
+#[task]
+fn tree_retried(depth: u32, width: u32, steps: u64) -> Result<u64, TaskError> {
+    computes(steps);
+    if depth == 0 {
+        return Ok(1);
+    }
+    let often = tree_retried::options().max_retries(1000);
+    let parts: Vec<_> = (0..width).map(|_| often.submit(depth - 1, width, steps)).collect();
+    Ok(get_all(&parts)?.iter().sum())
+}
+
+/// Fails with what another has failed with.
+#[task]
+fn passes_on() -> Result<i64, TaskError> {
+    fails::submit("on purpose".to_owned()).get()
+}
+
+/// A sum of tasks that take what others return.
+#[task]
+fn chains(length: i64) -> Result<i64, TaskError> {
+    let first = add::submit(0, 0);
+    (0..length).fold(first, add::submit).get()
+}
+
+/// What became of tasks that fail, each in one way.
+#[task]
+fn failures() -> String {
+    let told = |result: Result<i64, TaskError>| match result {
+        Ok(value) => format!("{value}"),
+        Err(error) => format!("{}: {}", error.chain.join(" > "), error.fault.code.as_str()),
+    };
+    let failed = fails::submit("no".to_owned());
+    let late = spins::options().timeout(Duration::from_millis(30)).submit();
+    [
+        told(failed.get()),
+        told(panics::submit().get()),
+        told(add::submit(&failed, 1).get()),
+        told(late.get()),
+        told(spins::options().timeout(Duration::from_millis(30)).submit().get_timeout(Duration::from_millis(5))),
+    ]
+    .join("\n")
+}
+
+/// Cancels the third of four tasks of which each takes what the one before returns.
+#[task]
+fn cancels_one() -> String {
+    let first = add::submit(1, 1);
+    let second = add::submit(&first, 1);
+    let third = slow::submit(&second);
+    let fourth = add::submit(&third, 1);
+    let _ = second.get();
+    cancel(&third, false);
+    let told = |object: &ObjectRef<i64>| match object.get() {
+        Ok(value) => value.to_string(),
+        Err(error) => error.fault.code.as_str().to_owned(),
+    };
+    [told(&first), told(&second), told(&third), told(&fourth)].join(" ")
+}
+
+#[task]
+fn slow(number: i64) -> i64 {
+    number + spins()
+}
+
+/// A tree of tasks whose leaves never end, cancelled with all of it.
+#[task]
+fn cancels_tree(width: u32) -> Result<String, TaskError> {
+    let root = endless::submit(2, width);
+    // Time for it to grow.
+    computes::submit(30_000_000).get()?;
+    cancel(&root, true);
+    Ok(match root.get() {
+        Ok(value) => value.to_string(),
+        Err(error) => error.fault.code.as_str().to_owned(),
+    })
+}
+
+#[task]
+fn endless(depth: u32, width: u32) -> Result<i64, TaskError> {
+    if depth == 0 {
+        return Ok(spins());
+    }
+    let parts: Vec<_> = (0..width).map(|_| endless::submit(depth - 1, width)).collect();
+    Ok(get_all(&parts)?.iter().sum())
+}
+
+/// Waits for the first of several, for none in time, and for all.
+#[task]
+fn waits() -> String {
+    let quick: Vec<_> = (0..3).map(|number| add::submit(number, 0)).collect();
+    let never = spins::options().timeout(Duration::from_millis(300)).submit();
+    let mut all = quick.clone();
+    all.insert(1, never.clone());
+    let (ready, rest) = wait(&all, 3, None);
+    let told = |all: &[ObjectRef<i64>]| {
+        let place =
+            |object: &ObjectRef<i64>| quick.iter().position(|q| q == object).map_or("-".into(), |p| p.to_string());
+        all.iter().map(place).collect::<Vec<_>>().join(",")
+    };
+    let (none, all_left) = wait(std::slice::from_ref(&never), 1, Some(Duration::from_millis(5)));
+    let (late, _) = wait(&[never], 1, None);
+    format!("{} {} {} {} {}", told(&ready), told(&rest), none.len(), all_left.len(), late.len())
+}
+
+/// Forever one deeper.
+#[task]
+fn deeper(depth: u64) -> Result<u64, TaskError> {
+    deeper::submit(depth + 1).get()
+}
+
+/// Submits without an end.
+#[task]
+fn floods() -> Result<u64, TaskError> {
+    let mut last = add::submit(0, 0);
+    loop {
+        let next = add::submit(&last, 1);
+        // What can't be submitted any more says so when it is asked.
+        if let (ready, _) = wait(std::slice::from_ref(&next), 1, Some(Duration::ZERO))
+            && !ready.is_empty()
+        {
+            next.get()?;
+        }
+        last = next;
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Shared {
+    numbers: ObjectRef<Vec<u64>>,
+    name: String,
+}
+
+#[task]
+fn sums(numbers: Vec<u64>, times: u64) -> u64 {
+    numbers.iter().sum::<u64>() * times
+}
+
+#[task]
+fn sums_shared(shared: Shared) -> Result<u64, TaskError> {
+    Ok(shared.numbers.get()?.iter().sum::<u64>() + shared.name.len() as u64)
+}
+
+#[task]
+fn makes(count: u64) -> Shared {
+    Shared { numbers: put(&(0..count).collect::<Vec<u64>>()), name: "made".to_owned() }
+}
+
+/// Values that are shared: stored, passed as arguments, inside others, and back.
+#[task]
+fn shares(count: u64) -> Result<String, TaskError> {
+    let numbers = put(&(0..count).collect::<Vec<u64>>());
+    let four: Vec<_> = (1..=4).map(|times| sums::submit(&numbers, times)).collect();
+    let inside = sums_shared::submit(Shared { numbers: numbers.clone(), name: "four".to_owned() });
+    drop(numbers);
+    let made = makes::submit(count);
+    let back = made.get()?;
+    drop(made);
+    Ok(format!("{:?} {} {}", get_all(&four)?, inside.get()?, back.numbers.get()?.len()))
+}
+
+/// Stores so many values of so many bytes, and lets none of them go.
+#[task]
+fn leaks(values: u32, bytes: u32) -> u64 {
+    let kept: Vec<_> = (0..values).map(|value| put(&vec![value as u8; bytes as usize])).collect();
+    std::mem::forget(kept);
+    u64::from(values)
+}

@@ -1,0 +1,183 @@
+//! Programs: tasks that submit tasks, wait for each other, share values, fail, are cancelled, and lose their workers.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sandbar_tests::{Lab, Running, children, component, is_alive};
+use serde_json::{Value, json};
+
+use crate::lifecycle::until;
+
+/// The arguments that begin a task of the tests' program.
+fn submit(task: &str, arguments: &[(&str, u64)]) -> Vec<String> {
+    let program = format!("{}#{task}", component("tests/programs/tasks").display());
+    let arguments = arguments.iter().flat_map(|(name, value)| ["--arg".to_owned(), format!("{name}={value}")]);
+    ["submit".to_owned(), program, "--json".to_owned()].into_iter().chain(arguments).collect()
+}
+
+fn start(lab: &Lab, task: &str, arguments: &[(&str, u64)]) -> Running {
+    let line = submit(task, arguments);
+    lab.start(&line.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// What a program says that it saw.
+#[track_caller]
+fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) -> Value {
+    let lab = Lab::new();
+    let summary = start(&lab, task, arguments).wait().expect_code(0).json();
+    assert_eq!(summary["result"], expected.into(), "{task}: {summary}");
+    assert_eq!(lab.names(), Vec::<String>::new());
+    summary
+}
+
+/// How a program fails.
+#[track_caller]
+fn check_failure(task: &str, arguments: &[(&str, u64)], words: &[&str]) {
+    start(&Lab::new(), task, arguments).wait().expect_code(1).expect_talk(words);
+}
+
+#[test]
+fn tasks_submit_tasks_to_any_depth() {
+    assert_eq!(check("tree", &[("depth", 3), ("width", 10), ("steps", 10)], 1000)["tasks"], json!(1110));
+    check("tree", &[("depth", 100), ("width", 1), ("steps", 1)], 1);
+    check("tree", &[("depth", 1), ("width", 5000), ("steps", 1)], 5000);
+}
+
+#[test]
+fn a_task_takes_what_others_return() {
+    check("chains", &[("length", 300)], 300 * 299 / 2);
+}
+
+#[test]
+fn values_are_shared_stored_and_passed_within_others() {
+    check("shares", &[("count", 10)], "[45, 90, 135, 180] 49 10");
+    // In files.
+    check("shares", &[("count", 200_000)], "[19999900000, 39999800000, 59999700000, 79999600000] 19999900004 200000");
+    check("leaks", &[("values", 10_000), ("bytes", 10)], 10_000);
+    check("leaks", &[("values", 300), ("bytes", 200_000)], 300);
+}
+
+#[test]
+fn an_error_names_the_tasks_that_led_to_it() {
+    let expected = "failures > fails: refused\nfailures > panics: panic\nfailures > fails: refused\n\
+                    failures > spins: time-out\n: get-time-out";
+    check("failures", &[], expected);
+    check_failure("passes_on", &[], &["passes_on > fails: ", "on purpose [refused]"]);
+}
+
+#[test]
+fn wait_keeps_order_and_heeds_its_time() {
+    check("waits", &[], "0,1,2 - 0 1 1");
+}
+
+/// 1, 2, 3, 4, each of which takes what the one before returns: 3 is cancelled.
+#[test]
+fn cancelling_spares_what_came_before() {
+    check("cancels_one", &[], "2 3 cancelled cancelled");
+}
+
+#[test]
+fn cancelling_recursively_ends_a_whole_tree() {
+    check("cancels_tree", &[("width", 31)], "cancelled");
+}
+
+#[test]
+fn what_never_ends_is_bounded() {
+    check_failure("deeper", &[("depth", 0)], &["would be nested 1001 deep, its job's limit is 1000", "[task-limit]"]);
+}
+
+#[test]
+fn arguments_are_checked_before_anything_runs() {
+    for (task, arguments, code, words) in [
+        ("none", &[][..], 1, "it has no task `none`; its tasks are: "),
+        ("tree", &["depth=1", "widht=2"], 2, "task `tree` has no argument `widht`; it takes (depth: u32, width: u32, "),
+        ("tree", &["depth=1"], 1, "argument `width` is missing"),
+        ("tree", &["depth=x"], 1, "argument `depth` can't be read as u32"),
+        ("tree", &["depth"], 2, "not NAME=VALUE"),
+    ] {
+        let program = format!("{}#{task}", component("tests/programs/tasks").display());
+        let mut line = vec!["submit", &program];
+        line.extend(arguments.iter().flat_map(|argument| ["--arg", argument]));
+        Lab::new().host(&line).expect_code(code).expect_talk(&[words]);
+    }
+    let lab = Lab::new();
+    let taxi = component("udfs/taxi");
+    lab.host(&["submit", &taxi.display().to_string()]).expect_code(1).expect_talk(&["has no task `main`", "none"]);
+}
+
+/// Of the host's workers, those that run tasks of anybody, or the one that the first task of a job has for itself.
+fn workers(host: u32, role: &str) -> Vec<u32> {
+    let is_one = |process: &u32| {
+        let line = std::fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        line.split('\0').skip(1).take(2).eq(["program", role])
+    };
+    children(host).into_iter().filter(is_one).collect()
+}
+
+fn kill(process: u32) {
+    // It may have ended.
+    let _ = kill_process(Pid::from_raw(process.cast_signed()).expect("a process has an id"), Signal::KILL);
+}
+
+/// More than 20,000 nested tasks, and a worker killed every 200 ms.
+#[test]
+fn results_are_right_whatever_happens_to_workers() {
+    let lab = Lab::new();
+    let mut host = start(&lab, "tree_retried", &[("depth", 4), ("width", 12), ("steps", 60_000)]);
+    let mut killed = 0;
+    let mut next = Instant::now() + Duration::from_millis(200);
+    while !host.has_ended() {
+        if Instant::now() >= next {
+            next += Duration::from_millis(200);
+            let all = workers(host.process(), "tasks");
+            all.get(killed % all.len().max(1)).copied().into_iter().for_each(kill);
+            killed += 1;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let summary = host.wait().expect_code(0).json();
+    assert_eq!(summary["result"], json!(12u64.pow(4)));
+    assert!(killed >= 3 && summary["lost_workers"].as_u64() >= Some(1), "{killed} {summary}");
+}
+
+/// The example, whose result follows from the seeds of its tasks.
+#[test]
+fn pi_is_about_pi() {
+    let lab = Lab::new();
+    let program = component("examples/pi");
+    let line = ["submit", &program.display().to_string(), "--arg", "tasks=50", "--arg", "darts=20000"];
+    let ended = lab.host(&line).expect_code(0).expect_talk(&["main: info: pi is about 3.1", "50 tasks"]);
+    let pi: f64 = ended.stdout.trim().parse().unwrap();
+    assert!((pi - std::f64::consts::PI).abs() < 0.01, "{pi}");
+    assert_eq!(lab.host(&line).expect_code(0).stdout, ended.stdout);
+}
+
+#[test]
+fn a_job_ends_with_its_driver() {
+    let lab = Lab::new();
+    let mut host = start(&lab, "spins", &[]);
+    // One that has not begun the job's first task is replaced.
+    until("the job ends", || {
+        workers(host.process(), "driver").into_iter().for_each(kill);
+        std::thread::sleep(Duration::from_millis(100));
+        host.has_ended()
+    });
+    host.wait().expect_code(1).expect_talk(&["worker"]);
+}
+
+#[test]
+fn an_interrupt_ends_a_program_and_its_workers() {
+    let lab = Lab::new();
+    for task in ["spins", "cancels_tree"] {
+        let arguments = if task == "spins" { &[][..] } else { &[("width", 300)] };
+        let mut host = start(&lab, task, arguments);
+        let process = host.process();
+        until("there are workers", || !host.has_ended() && workers(process, "driver").len() == 1);
+        let all = children(process);
+        host.interrupt();
+        let ended = host.wait().expect_code(130).expect_talk(&["interrupted"]);
+        assert!(ended.took < Duration::from_secs(20), "{:?}", ended.took);
+        until("its workers end with it", || !all.iter().any(|worker| is_alive(*worker)));
+        assert_eq!(lab.names(), Vec::<String>::new());
+    }
+}
