@@ -70,6 +70,21 @@ fn a_worker_is_not_robbed_again_before_something_has_ended_there() {
 }
 
 #[test]
+fn a_worker_that_is_asked_for_tasks_is_given_none() {
+    let mut world = World::new(1, 1);
+    let urgent = |id| priority(short(id), 1);
+    world.submit(urgent(8)).ran(8, 1, 100_000).submit_all((10..40).map(short)).ran(10, 1, 100_000).somehow();
+    world.submit_all((50..60).map(urgent)).gives("recall w1");
+    (11..20).for_each(|id| {
+        world.ran(id, 1, 100_000);
+    });
+    world
+        .gives_of("run", "")
+        .recalled(1, &[])
+        .gives_of("run", "run w1 t50, run w1 t51, run w1 t52, run w1 t53, run w1 t54");
+}
+
+#[test]
 fn a_cancelled_task_that_comes_back_is_not_run() {
     let mut world = with_a_window();
     world.cancel(13, false).gives("interrupt w1 t13");

@@ -6,6 +6,7 @@ mod jobs;
 mod native;
 mod peers;
 mod places;
+mod programs;
 mod report;
 mod sandbox;
 mod start;
@@ -44,6 +45,10 @@ enum Name {
     Forest,
     /// A scalar function of two integers.
     Udf,
+    /// Tasks of a program: many in flight, one at a time, nested.
+    Tasks,
+    /// A million tasks that wait at once.
+    Queue,
     /// All of them.
     All,
 }
@@ -102,6 +107,9 @@ impl Arguments {
             rows: self.rows,
             groups: self.groups,
             forests: 20,
+            tasks: 500_000,
+            children: 1_000,
+            queued: 1_000_000,
             many_copies: true,
         }
     }
@@ -144,6 +152,12 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if wanted(Name::Udf) {
         udf::run(report, effort)?;
+    }
+    if wanted(Name::Tasks) {
+        programs::tasks(report, effort, peers.as_ref())?;
+    }
+    if wanted(Name::Queue) {
+        programs::queue(report, effort)?;
     }
     if wanted(Name::Training) {
         jobs::training(report, effort, peers.as_ref())?;

@@ -11,6 +11,7 @@ use crate::places;
 use crate::report::say;
 
 const SCRIPT: &str = include_str!("../peers.py");
+const TASKS: &str = include_str!("../tasks.py");
 const PACKAGES: [&str; 5] = ["numpy", "pandas", "pyarrow", "ray", "scikit-learn"];
 
 /// Python with the peers.
@@ -27,6 +28,8 @@ pub struct Peer {
     pub seconds: f64,
     /// Models it made, where it was given fewer than we were: it is too slow for all.
     pub models: Option<f64>,
+    /// Tasks that it ran.
+    pub tasks: Option<f64>,
 }
 
 impl Peers {
@@ -55,14 +58,24 @@ impl Peers {
             "clean": bench.clean,
             "models": bench.models.iter().map(|m| m.label()).collect::<Vec<_>>(),
         }))?);
-        let output = python.stderr(Stdio::inherit()).output()?;
-        if !output.status.success() {
-            return Err(format!("{}: the peers ended with {}", bench.name, output.status).into());
-        }
-        let lines = String::from_utf8(output.stdout)?;
-        let peers = lines.lines().filter(|line| line.starts_with('{')).map(serde_json::from_str);
-        Ok(peers.collect::<Result<_, _>>()?)
+        said(&mut python, &bench.name)
     }
+
+    /// Runs tasks that do nothing.
+    pub fn tasks(&self) -> Result<Vec<Peer>, Failure> {
+        said(Command::new(&self.python).args(["-c", TASKS]), "tasks")
+    }
+}
+
+/// The figures that a script prints.
+fn said(python: &mut Command, name: &str) -> Result<Vec<Peer>, Failure> {
+    let output = python.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(format!("{name}: the peers ended with {}", output.status).into());
+    }
+    let lines = String::from_utf8(output.stdout)?;
+    let peers = lines.lines().filter(|line| line.starts_with('{')).map(serde_json::from_str);
+    Ok(peers.collect::<Result<_, _>>()?)
 }
 
 fn run(command: &mut Command) -> Result<(), Failure> {

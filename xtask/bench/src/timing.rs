@@ -22,6 +22,10 @@ pub struct Effort {
     pub groups: u64,
     /// Forests, of 8, 12, … trees.
     pub forests: usize,
+    /// Tasks of a program, those of each of two parents, and those that wait at once.
+    pub tasks: u64,
+    pub children: u64,
+    pub queued: u64,
     /// Whether many sandboxes copy one large object each, which takes 3 GiB.
     pub many_copies: bool,
 }
@@ -38,6 +42,9 @@ impl Effort {
             rows: 20_000,
             groups: 1_000,
             forests: 1,
+            tasks: 1_000,
+            children: 100,
+            queued: 2_000,
             many_copies: false,
         }
     }

@@ -6,19 +6,23 @@ use std::process::Command;
 use serde_json::Value;
 
 /// What some figure is given of.
-const MEASURED: [&str; 16] = [
+const MEASURED: [&str; 20] = [
     "boundary/50 sandboxes over 64 MiB/map",
     "boundary/in/copy/64 KiB/fresh",
     "boundary/in/map/64 MiB/warm",
     "boundary/in/stream/1 MiB/warm",
     "boundary/out/64 MiB/warm",
     "forest",
+    "queue/memory of the node a task",
     "small-models",
     "small-models/groups",
     "start/1 worker",
     "start/2 workers",
     "start/2 workers, middle round",
     "start/in this process",
+    "tasks/in flight",
+    "tasks/one at a time",
+    "tasks/two parents",
     "training/linear",
     "training/three models",
     "udf/1M rows/warm",

@@ -230,11 +230,27 @@ impl State {
             } else if now - last_work < LOOK_AGAIN {
                 std::thread::yield_now();
             } else {
-                let is_busy = self.members.values().any(Member::is_busy);
-                let members = &self.members;
-                let time = if is_busy { TICK } else { IDLE_TICK };
-                self.bell.sleep(Some(time), || members.values().any(|member| member.crew.has_some()));
+                self.sleep();
             }
+        }
+    }
+
+    /// Sleeps until somebody says something, or it is time to look around.
+    fn sleep(&mut self) {
+        let is_busy = self.members.values().any(Member::is_busy);
+        let time = if is_busy { TICK } else { IDLE_TICK };
+        let mut command = None;
+        self.bell.sleep(Some(time), || {
+            command = self.commands.try_recv().ok();
+            command.is_some() || self.members.values().any(|member| member.crew.has_some())
+        });
+        command.into_iter().for_each(|command| self.obey(command));
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Start(job) => self.start_job(job),
+            Command::Stop => self.stopping = true,
         }
     }
 
@@ -243,10 +259,7 @@ impl State {
         let mut worked = false;
         while let Ok(command) = self.commands.try_recv() {
             worked = true;
-            match command {
-                Command::Start(job) => self.start_job(job),
-                Command::Stop => self.stopping = true,
-            }
+            self.obey(command);
         }
         let workers: Vec<WorkerId> = self.members.keys().copied().collect();
         for worker in workers {

@@ -108,6 +108,7 @@ impl Model {
             assert!(unblocked.len() < 1024);
         }
         if !is_first {
+            assert!(self.starting().all(|(_, node)| node != worker.node), "node {} is held", worker.node);
             let queued = self.queued();
             let alike = queued.iter().find(|other| self.tasks[other].demand == task.demand);
             assert_eq!(alike, Some(&id), "it is another's turn");
