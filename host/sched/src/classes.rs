@@ -15,6 +15,9 @@ const UNUSED_MAX: usize = 256;
 /// The weight of a new measurement among those before: one in so many.
 const SMOOTHING: u64 = 8;
 
+/// What took longer (18 minutes) counts as this: sums of many fit.
+const NANOS_MAX: u64 = 1 << 40;
+
 /// What tells classes apart.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Kind {
@@ -38,7 +41,7 @@ pub(crate) struct Class {
 impl Class {
     /// Learns how long an attempt took.
     pub(crate) fn took(&mut self, nanos: u64) {
-        let nanos = nanos.max(1);
+        let nanos = nanos.clamp(1, NANOS_MAX);
         self.nanos = match self.nanos {
             0 => nanos,
             before if nanos < before => before - (before - nanos) / SMOOTHING,
@@ -155,6 +158,37 @@ impl Classes {
         if let Some(class) = self.classes.remove(at) {
             queue.leave_shape(class.kind.shape);
             self.by_kind.remove(&class.kind);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::places::Place;
+
+    #[test]
+    fn durations_are_smoothed() {
+        for (took, smoothed) in [
+            (&[][..], None),
+            (&[0], Some(1)),
+            (&[800], Some(800)),
+            (&[800, 1600], Some(900)),
+            (&[800, 0], Some(701)),
+            (&[u64::MAX, u64::MAX], Some(NANOS_MAX)),
+        ] {
+            let mut queue = Queue::new();
+            let kind = Kind {
+                job: Place::of(0),
+                name: "f".into(),
+                shape: queue.use_demand(&Default::default()),
+                priority: 0,
+                retries_max: 0,
+                retry_failures: false,
+            };
+            let mut class = Class { kind, nanos: 0, tasks: 0 };
+            took.iter().for_each(|nanos| class.took(*nanos));
+            assert_eq!(class.nanos(), smoothed, "{took:?}");
         }
     }
 }

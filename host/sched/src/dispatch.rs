@@ -214,7 +214,8 @@ impl<C, V> Scheduler<C, V> {
     /// Says whether the first task of a job waits no more.
     fn begin_driver(&mut self, id: JobId) -> bool {
         let job = &self.jobs[self.job_ids[&id]];
-        let (Some(at), Some(worker)) = (job.first, job.driver) else { return true };
+        let first = job.first.filter(|at| self.tasks[*at].state == State::Queued);
+        let (Some(at), Some(worker)) = (first, job.driver) else { return true };
         let shape = self.classes.get(self.tasks[at].class).kind.shape;
         let node_at = self.cluster.workers[worker].node;
         let node = &self.cluster.nodes[node_at];

@@ -58,8 +58,6 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn end_job(&mut self, id: JobId) {
         let Some(at) = self.job_ids.remove(&id) else { return };
         self.starting.remove(&id);
-        // Room was kept for its tasks.
-        self.is_stale = true;
         self.end_tasks(at);
         self.end_objects(at);
         if let Some(job) = self.jobs.remove(at) {

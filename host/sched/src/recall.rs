@@ -17,8 +17,13 @@ impl<C, V> Scheduler<C, V> {
         let mut back = Vec::with_capacity(tasks.len());
         // What was given last is said last.
         for id in tasks.iter().rev() {
-            let Some(place) = self.cluster.position_from_end(at, *id) else { continue };
-            let given = self.cluster.take_given(at, place, &mut self.queue);
+            let given = if let Some(place) = self.cluster.position_from_end(at, *id) {
+                self.cluster.take_given(at, place, &mut self.queue)
+            } else if let Some(place) = self.cluster.position_blocked(at, *id) {
+                self.cluster.take_blocked(at, place, &mut self.queue)
+            } else {
+                None
+            };
             if let Some(task) = given.and_then(|given| given.task) {
                 self.tasks[task].worker = None;
                 self.tasks[task].state = State::Waiting;
@@ -48,16 +53,18 @@ impl<C, V> Scheduler<C, V> {
         (demand.is_within(&node.total) && node.free.fits_but_cpus(demand)).then_some(worker)
     }
 
-    /// The worker with the most tasks, of those from which something is taken for one that has none.
+    /// The worker with the most tasks, of those from which something is taken for one that has none: nothing that is queued
+    /// has found a place there.
     fn richest(&mut self) -> Option<WorkerAt> {
-        if !self.queue.is_empty() || self.cluster.idle <= self.cluster.recalls {
+        if self.cluster.idle <= self.cluster.recalls {
             return None;
         }
         let workers = &self.cluster.workers;
         let able = self.cluster.waiting().filter(|at| !workers[*at].is_robbed);
         let at = able.max_by_key(|at| (workers[*at].given.len(), Reverse(workers[*at].id)))?;
         let shape = workers[at].given.back()?.shape;
-        self.cluster.offers().find(|(.., node)| self.has_room(*node, shape, None))?;
+        let stuck = self.queue.after(None).map(|(_, shape)| shape);
+        self.cluster.offers().find(|(.., node)| self.has_room(*node, shape, stuck))?;
         self.cluster.workers[at].is_robbed = true;
         Some(at)
     }

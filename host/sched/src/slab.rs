@@ -66,7 +66,7 @@ impl<P: Place, T> Slab<P, T> {
     /// By place.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (P, &T)> {
         let records = self.pieces.iter().flat_map(|piece| piece.iter());
-        (0..).zip(records).filter_map(|(index, record)| Some((P::of(index), record.as_ref()?)))
+        (0..self.fresh).zip(records).filter_map(|(index, record)| Some((P::of(index), record.as_ref()?)))
     }
 
     /// Gives memory back, once nothing is left.

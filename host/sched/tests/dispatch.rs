@@ -132,7 +132,7 @@ fn a_big_task_gets_its_turn() {
 fn what_is_given_in_advance_is_held_back_for_a_big_task_as_well() {
     let mut world = World::new(3, 2);
     world.submit(t(8)).submit(needs(asks(t(9), of(3, 0, 0)), &[8])).submit_all((10..40).map(short));
-    world.ran(11, 2, 1).gives("run w1 t8, run w2 t10").ran(10, 2, 100_000);
+    world.gives("run w1 t8, run w2 t10").ran(10, 2, 100_000);
     world.gives(
         "ended t10, run w2 t11, run w2 t12, run w2 t13, run w2 t14, run w2 t15, run w2 t16, run w2 t17, run w2 t18",
     );

@@ -55,6 +55,19 @@ fn a_worker_without_work_gets_some_of_what_another_was_given() {
 }
 
 #[test]
+fn what_is_queued_and_has_no_place_keeps_no_worker_from_work() {
+    let mut world = with_a_rest();
+    world.node(2, of(2, 0, 0)).worker(2, 2).node(3, of(0, 1, 0)).recalled(1, &[]).gives("recall w1");
+    world.submit(asks(t(30), of(1, 1, 0))).gives("ended t30").submit(asks(t(31), of(0, 1, 0))).ran(11, 1, 100_000);
+    world.gives("ended t11, recall w1").recalled(1, &[13]).gives("run w2 t13");
+}
+
+#[test]
+fn a_task_of_the_same_level_calls_nothing_back() {
+    with_a_window().submit(short(60)).gives("");
+}
+
+#[test]
 fn nothing_is_asked_back_where_there_is_no_room_for_it() {
     let mut world = with_a_rest();
     world.worker(2, 1).gives("").node(2, of(0, 1, 0)).worker(3, 2).gives("");
@@ -78,10 +91,8 @@ fn a_worker_that_is_asked_for_tasks_is_given_none() {
     (11..20).for_each(|id| {
         world.ran(id, 1, 100_000);
     });
-    world
-        .gives_of("run", "")
-        .recalled(1, &[])
-        .gives_of("run", "run w1 t50, run w1 t51, run w1 t52, run w1 t53, run w1 t54");
+    world.gives_of("run", "").recalled(1, &[]);
+    world.gives(&(50..59).map(|id| format!("run w1 t{id}")).collect::<Vec<_>>().join(", "));
 }
 
 #[test]

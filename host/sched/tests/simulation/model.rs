@@ -198,7 +198,7 @@ impl Model {
                     let mut back = Vec::new();
                     for task in tasks {
                         let given = &mut self.workers.get_mut(&worker.0).expect("it was found").given;
-                        let is_it = |given: &Given| given.task == task.0 && !given.is_blocked;
+                        let is_it = |given: &Given| given.task == task.0;
                         if let Some(at) = given.iter().position(is_it)
                             && !given.remove(at).is_ghost
                         {
