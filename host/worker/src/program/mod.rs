@@ -9,12 +9,12 @@
 //! or when who submitted it waits for others. If it waits for this very task, it takes it back and runs it itself: that
 //! wakes nobody. Tasks that a node has given to a worker can be taken back in the same way, until they are begun.
 
+mod desk;
 mod link;
 mod messages;
 mod objects;
 mod process;
 mod ring;
-mod services;
 
 pub use link::{Bell, Crew, CrewOptions, Given, Heard};
 pub use messages::{Begin, Delivery, Down, ReturnedUp, Submit, Up, ValueUp};

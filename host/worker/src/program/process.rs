@@ -16,7 +16,7 @@ use super::link::{BELL_BYTES, Bell, MEMORY_BYTES, Packet, places, words};
 use super::messages::{Begin, Delivery, Down, ReturnedUp, Submit, Up, ValueUp};
 use super::objects::{Slot, Value};
 use super::ring::{Receiver, Taker};
-use super::services::{Desk, Returned, TaskDesk, TaskServices, lock, send_file};
+use super::desk::{Desk, Returned, TaskDesk, TaskServices, lock, send_file};
 use crate::process::shortened;
 use crate::{confine, socket};
 

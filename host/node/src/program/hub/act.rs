@@ -1,0 +1,153 @@
+//! What the scheduler wants done.
+
+use std::io;
+use std::time::Instant;
+
+use sandbar_core::{Attempt, Fault, Ids, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_sched::{Action, Event, Scheduler};
+use sandbar_worker::program::{Begin, Delivery, Down};
+
+use super::{Ending, OWN, State, Stored};
+use crate::program::calls::Call;
+use crate::program::members::Member;
+
+impl State {
+    /// Has the scheduler decide, and does what it wants done.
+    pub(super) fn step(&mut self, event: Event<Call, Stored>) {
+        let mut next = Some(event);
+        while let Some(event) = next {
+            if let Event::Submitted { .. } | Event::BeganInline { .. } | Event::RanInline { .. } = &event {
+                self.count.submitted += 1;
+            }
+            let mut actions = std::mem::take(&mut self.actions);
+            self.sched.step(event, &mut actions);
+            actions.drain(..).for_each(|action| self.act(action));
+            self.actions = actions;
+            self.end_jobs();
+            next = self.events.pop_front();
+        }
+    }
+
+    fn act(&mut self, action: Action<Stored>) {
+        match action {
+            Action::Run { worker, task, attempt: _ } => self.give(worker, task),
+            Action::Recall { worker } => {
+                if let Some(member) = self.members.get_mut(&worker) {
+                    let mut tasks = member.take_back();
+                    for task in &tasks {
+                        unneeded(member, &self.sched, *task);
+                    }
+                    tasks.extend(member.waiting.drain(..));
+                    self.events.push_back(Event::Recalled { worker, tasks });
+                }
+            }
+            Action::Interrupt { worker, task, attempt } => self.interrupt(worker, task, attempt, None),
+            Action::Deliver { worker, object } => self.deliver(worker, object),
+            Action::Refuse { worker, object, error } => self.refuse(worker, object, &error),
+            // Nobody holds what a job's first task returns, but whoever submitted the job.
+            Action::Drop { object, value } if Ids::giver(object.0) == OWN => drop(self.results.insert(object, value)),
+            Action::Drop { .. } => {}
+            Action::Ended { .. } => self.count.ended += 1,
+            Action::JobDone { job, result } => self.done.push((job, result)),
+        }
+    }
+
+    fn deliver(&mut self, worker: WorkerId, object: ObjectId) {
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        if let Err(e) = tell(member, &self.sched, object, true) {
+            member.broken.get_or_insert_with(|| e.to_string());
+        }
+    }
+
+    /// Tells a worker why it can't have the object that it has just asked for.
+    fn refuse(&mut self, worker: WorkerId, object: ObjectId, error: &TaskError) {
+        let (Some(member), Some(job)) = (self.members.get_mut(&worker), self.asking) else { return };
+        let bytes = postcard::to_stdvec(error).unwrap_or_default();
+        let (value, contains) = (Delivery::Failed(&bytes), Vec::new());
+        member.crew.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: true });
+    }
+
+    fn give(&mut self, worker: WorkerId, task: TaskId) {
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        if !member.waiting.is_empty() {
+            member.waiting.push_back(task);
+            return;
+        }
+        match give(member, &self.sched, task) {
+            Ok(true) => {}
+            Ok(false) => member.waiting.push_back(task),
+            Err(e) => drop(member.broken.get_or_insert_with(|| e.to_string())),
+        }
+    }
+
+    /// Ends an attempt, begun or not.
+    pub(super) fn interrupt(&mut self, worker: WorkerId, task: TaskId, attempt: Attempt, why: Option<Fault>) {
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        member.crew.tell(&Down::Cancel(task.0, attempt.0));
+        member.crew.interrupt(task.0);
+        self.ending.entry(task).or_insert(Ending { worker, since: Instant::now(), why });
+    }
+}
+
+/// Tells a worker of an object: one that it wanted, or that a task needs which it is given next.
+fn tell(member: &mut Member, sched: &Scheduler<Call, Stored>, object: ObjectId, wanted: bool) -> io::Result<()> {
+    let (Some(job), Some(stored)) = (sched.job_of_object(object), sched.value(object)) else { return Ok(()) };
+    let contains = sched.contained(object).map(|object| object.0).collect();
+    let mut error = Vec::new();
+    let (value, file) = match stored {
+        Ok(Stored::Inline(bytes)) => (Delivery::Value(bytes), None),
+        Ok(Stored::File(file)) => (Delivery::File(file.bytes()), Some(file)),
+        Err(failed) => {
+            error = postcard::to_stdvec(&**failed).map_err(io::Error::other)?;
+            (Delivery::Failed(&error), None)
+        }
+    };
+    let message = Down::Deliver { job: job.0, object: object.0, value, contains, wanted };
+    match file {
+        Some(file) => member.crew.tell_with(&message, file)?,
+        None => member.crew.tell(&message),
+    }
+    drop(error);
+    Ok(())
+}
+
+/// A task was taken back: its worker does not need what it was told for it.
+fn unneeded(member: &mut Member, sched: &Scheduler<Call, Stored>, task: TaskId) {
+    let (Some(call), Some(job)) = (sched.call(task), sched.job_of(task)) else { return };
+    for object in &call.needs {
+        member.crew.tell(&Down::Unneeded(job.0, object.0));
+    }
+}
+
+/// Gives a task to a worker, with what it needs. Says whether there was room.
+pub(super) fn give(member: &mut Member, sched: &Scheduler<Call, Stored>, task: TaskId) -> io::Result<bool> {
+    let (Some(call), Some(view)) = (sched.call(task), sched.task(task)) else { return Ok(true) };
+    let program = call.program.compiled.number();
+    if member.programs.insert(program) {
+        let tasks = call.program.tasks.len() as u32;
+        member.crew.send_program(&call.program.compiled, &call.program.limits, tasks)?;
+    }
+    for object in &call.needs {
+        tell(member, sched, *object, false)?;
+    }
+    let begin = Begin {
+        task: task.0,
+        attempt: view.attempt.0,
+        job: view.job.0,
+        program,
+        function: call.function,
+        seed: call.seed,
+        needs: call.needs.iter().map(|object| object.0).collect(),
+        arguments: &call.arguments,
+    };
+    Ok(match member.crew.give(&begin) {
+        Some(given) => {
+            member.gave(task, given);
+            true
+        }
+        None => {
+            unneeded(member, sched, task);
+            false
+        }
+    })
+}

@@ -1,0 +1,179 @@
+//! What workers say.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbar_core::{Attempt, ObjectId, Options, TaskError, TaskId, WorkerId};
+use sandbar_sched::{Event, Failure, Outcome, Submission};
+use sandbar_worker::program::{Heard, ReturnedUp, Submit, Up, ValueUp};
+
+use super::{State, Stored};
+use crate::program::calls::{Call, Read, demand, usual_demand};
+
+/// Messages of one worker before another's turn.
+const MESSAGES_A_TURN: usize = 256;
+/// How often tasks are begun again, if they say nothing else.
+const RETRIES: u32 = 3;
+
+impl State {
+    pub(super) fn hear(&mut self, worker: WorkerId, frame: &mut Vec<u8>) -> bool {
+        for heard in 0..MESSAGES_A_TURN {
+            let Some(member) = self.members.get_mut(&worker) else { return heard > 0 };
+            match member.crew.hear(frame) {
+                Ok(Heard::Nothing) => return heard > 0,
+                Ok(Heard::Some) => {
+                    let understood = match postcard::from_bytes(frame) {
+                        Ok(message) => self.understand(worker, message),
+                        Err(e) => Err(io::Error::other(e)),
+                    };
+                    if let Err(e) = understood {
+                        self.lose(worker, &format!("it said something that makes no sense: {e}"));
+                    }
+                }
+                Err(e) => self.lose(worker, &e.to_string()),
+            }
+        }
+        true
+    }
+
+    fn understand(&mut self, worker: WorkerId, message: Up<'_>) -> io::Result<()> {
+        match message {
+            Up::Submit(submit) => {
+                if let Some(task) = self.submission(worker, &submit)? {
+                    self.step(Event::Submitted { task });
+                }
+            }
+            Up::Began(submit) => {
+                let id = TaskId(submit.task);
+                if let Some(member) = self.members.get_mut(&worker) {
+                    member.began(id);
+                }
+                match self.submission(worker, &submit)? {
+                    Some(task) => self.step(Event::BeganInline { task, worker }),
+                    None => self.interrupt(worker, id, Attempt(0), None),
+                }
+            }
+            Up::Ran { submit, returned, nanos, memory_bytes: _ } => {
+                let outcome = self.outcome(worker, TaskId(submit.task), returned)?;
+                if let Some(task) = self.submission(worker, &submit)? {
+                    self.step(Event::RanInline { task, worker, outcome, nanos });
+                }
+            }
+            Up::Finished { task, attempt, returned, nanos, memory_bytes: _ } => {
+                let task = TaskId(task);
+                let outcome = self.outcome(worker, task, returned)?;
+                if let Some(member) = self.members.get_mut(&worker) {
+                    member.ended(task);
+                }
+                self.step(Event::Finished { task, attempt: Attempt(attempt), worker, outcome, nanos });
+            }
+            Up::Put { object, task, value, refs } => {
+                let value = self.stored(worker, value)?;
+                let refs = refs.into_iter().map(ObjectId).collect();
+                self.step(Event::Put { object: ObjectId(object), task: TaskId(task), worker, value, refs });
+            }
+            Up::Blocked(task, blocked) => {
+                let task = TaskId(task);
+                if let Some(member) = self.members.get_mut(&worker).filter(|_| blocked) {
+                    member.waits(task);
+                }
+                self.step(Event::Blocked { task, worker, blocked });
+            }
+            Up::Want(object, task) => {
+                self.asking = self.sched.job_of(TaskId(task));
+                self.step(Event::Wanted { object: ObjectId(object), worker, task: TaskId(task) });
+            }
+            Up::Released(object, times) => self.step(Event::Released { object: ObjectId(object), worker, times }),
+            Up::Cancel(object, recursive) => {
+                if let Some(task) = self.sched.maker(ObjectId(object)) {
+                    self.step(Event::Cancelled { task, recursive });
+                }
+            }
+            Up::Log(task, level, line) => self.log(TaskId(task), level, line),
+        }
+        Ok(())
+    }
+
+    /// What a task submits; none of one that is not there any more, which has no children.
+    fn submission(&mut self, worker: WorkerId, submit: &Submit<'_>) -> io::Result<Option<Submission<Call>>> {
+        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        let Read { options, arguments, needs, refs } = Read::of(submit.request).map_err(io::Error::other)?;
+        let parent = TaskId(submit.parent);
+        let program = self.sched.call(parent).map(|call| call.program.clone());
+        let (Some(program), Some(job)) = (program, self.sched.job_of(parent)) else { return Ok(None) };
+        let known = program.tasks.get(submit.function as usize).ok_or_else(|| wrong("a function that is not there"))?;
+        let options = options.as_deref();
+        let name = match options.and_then(|options| options.name.clone()) {
+            Some(name) => self.names.of(name),
+            None => known.name.clone(),
+        };
+        let id = TaskId(submit.task);
+        if let Some(limit) = options.and_then(|options| options.timeout_ms) {
+            self.timed.insert(id, (Duration::from_millis(limit), worker, None));
+        }
+        let usual = Options::default();
+        let chosen = options.unwrap_or(&usual);
+        Ok(Some(Submission {
+            id,
+            job,
+            parent: Some((parent, Attempt(submit.attempt), worker)),
+            name,
+            returns: submit.returns,
+            demand: options.map_or_else(usual_demand, demand),
+            priority: chosen.priority,
+            retries_max: chosen.max_retries.unwrap_or(RETRIES),
+            retry_failures: chosen.retry_failures,
+            refs,
+            call: Call {
+                function: submit.function,
+                seed: submit.seed,
+                arguments,
+                program,
+                needs: needs.as_slice().into(),
+            },
+            needs,
+        }))
+    }
+
+    fn outcome(
+        &mut self,
+        worker: WorkerId,
+        task: TaskId,
+        returned: Result<ReturnedUp<'_>, Box<TaskError>>,
+    ) -> io::Result<Outcome<Stored>> {
+        let ending = self.ending.remove(&task);
+        self.timed.remove(&task);
+        Ok(match returned {
+            Ok(values) => {
+                let values = values
+                    .into_iter()
+                    .map(|(value, refs)| Ok((self.stored(worker, value)?, refs.into_iter().map(ObjectId).collect())));
+                Outcome::Succeeded(values.collect::<io::Result<_>>()?)
+            }
+            Err(error) => {
+                self.count.failed += 1;
+                let why = ending.and_then(|ending| ending.why);
+                let error = why.map_or(*error, |fault| TaskError { fault, chain: Vec::new() });
+                Outcome::Failed(Failure { error: Arc::new(error), system: false })
+            }
+        })
+    }
+
+    fn stored(&mut self, worker: WorkerId, value: ValueUp<'_>) -> io::Result<Stored> {
+        match value {
+            ValueUp::Inline(bytes) => Ok(Stored::Inline(bytes.into())),
+            ValueUp::File(bytes) => {
+                let member = self.members.get_mut(&worker).ok_or(io::ErrorKind::NotFound)?;
+                Ok(Stored::File(member.crew.next_file(bytes)?))
+            }
+        }
+    }
+
+    fn log(&self, task: TaskId, level: u8, line: &str) {
+        let Some(view) = self.sched.task(task) else { return };
+        if let Some(job) = self.jobs.get(&view.job) {
+            (job.log)(view.name, level, line);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The hub: one thread that has the scheduler and the workers.
+
+mod act;
+mod hear;
+mod jobs;
+mod workers;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sandbar_core::{Fault, Ids, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_sched::{Action, Demand, Event, JobLimits, Role, Scheduler, UNIT};
+use sandbar_store::Object;
+use sandbar_worker::program::{Bell, CrewOptions};
+use tokio::sync::oneshot;
+
+use super::calls::{Call, Names, Program};
+use super::members::Member;
+
+/// The hub looks again for so long before it sleeps.
+const LOOK_AGAIN: Duration = Duration::from_micros(100);
+/// How often workers are looked after, while they have something to do and while they have not.
+const TICK: Duration = Duration::from_millis(1);
+const IDLE_TICK: Duration = Duration::from_millis(100);
+
+/// How a hub is made.
+#[derive(Debug, Clone)]
+pub(crate) struct HubOptions {
+    /// Workers that run tasks.
+    pub(crate) workers: usize,
+    pub(crate) crew: CrewOptions,
+    pub(crate) resources: Demand,
+    pub(crate) job_limits: JobLimits,
+}
+
+/// Gets each line that a task logs: its name, the level (0 to 3), the line.
+pub(crate) type Log = Box<dyn Fn(&str, u8, &str) + Send>;
+
+/// A job to be run.
+pub(crate) struct NewJob {
+    pub(crate) program: Arc<Program>,
+    /// The function of its first task.
+    pub(crate) function: u32,
+    pub(crate) seed: u64,
+    /// A list of [`sandbar_core::Argument`], in postcard.
+    pub(crate) arguments: Box<[u8]>,
+    /// Gets what the first task returns.
+    pub(crate) done: oneshot::Sender<JobResult>,
+    pub(crate) log: Log,
+}
+
+/// What came of a job.
+#[derive(Debug)]
+pub(crate) struct JobResult {
+    /// What its first task returned.
+    pub(crate) result: Result<Vec<u8>, Arc<TaskError>>,
+    pub(crate) counts: Counts,
+}
+
+enum Command {
+    Start(NewJob),
+    Stop,
+}
+
+/// A hub's thread. Dropping it ends all jobs and workers.
+pub(crate) struct Hub {
+    commands: Mutex<Sender<Command>>,
+    bell: Bell,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a hub has done so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) submitted: u64,
+    pub(crate) ended: u64,
+    pub(crate) failed: u64,
+    /// Workers that ended while they ran something.
+    pub(crate) lost: u64,
+}
+
+impl Hub {
+    /// Starts it, and its workers.
+    ///
+    /// # Errors
+    /// When there is no memory, or no thread.
+    pub(crate) fn start(options: HubOptions) -> io::Result<Hub> {
+        let (commands, received) = channel();
+        let bell = Bell::new()?;
+        let own_bell = bell.clone();
+        let thread = std::thread::Builder::new()
+            .name("hub".into())
+            .spawn(move || State::new(options, own_bell, received).run())?;
+        Ok(Hub { commands: Mutex::new(commands), bell, thread: Some(thread) })
+    }
+
+    /// Runs a job.
+    pub(crate) fn submit(&self, job: NewJob) {
+        self.command(Command::Start(job));
+    }
+
+    fn command(&self, command: Command) {
+        // A hub that has ended drops what it is asked, and who asked is told by that.
+        let _ = self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command);
+        self.bell.ring();
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.command(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The value of an object.
+#[derive(Debug, Clone)]
+enum Stored {
+    Inline(Box<[u8]>),
+    File(Object),
+}
+
+struct Job {
+    first: TaskId,
+    driver: WorkerId,
+    done: Option<oneshot::Sender<JobResult>>,
+    log: Log,
+}
+
+/// An attempt that is to end.
+struct Ending {
+    worker: WorkerId,
+    since: Instant,
+    why: Option<Fault>,
+}
+
+struct State {
+    options: HubOptions,
+    bell: Bell,
+    commands: Receiver<Command>,
+    count: Counts,
+    sched: Scheduler<Call, Stored>,
+    members: BTreeMap<WorkerId, Member>,
+    jobs: FxHashMap<JobId, Job>,
+    ids: Ids,
+    next_worker: u32,
+    next_job: u32,
+    names: Names,
+    ending: FxHashMap<TaskId, Ending>,
+    /// Tasks that may take so long, and since when they run.
+    timed: FxHashMap<TaskId, (Duration, WorkerId, Option<Instant>)>,
+    actions: Vec<Action<Stored>>,
+    /// What first tasks of jobs returned.
+    results: FxHashMap<ObjectId, Stored>,
+    /// Jobs whose first tasks have ended in this step.
+    done: Vec<(JobId, Result<(), Arc<TaskError>>)>,
+    /// The job of who asked for an object last.
+    asking: Option<JobId>,
+    /// What came of actions.
+    events: VecDeque<Event<Call, Stored>>,
+    failed_starts: u32,
+    stopping: bool,
+}
+
+const THIS_NODE: NodeId = NodeId(0);
+/// Who gives out the numbers of jobs' first tasks: no worker.
+const OWN: WorkerId = WorkerId(0);
+
+impl State {
+    fn new(options: HubOptions, bell: Bell, commands: Receiver<Command>) -> State {
+        State {
+            options,
+            bell,
+            commands,
+            count: Counts::default(),
+            sched: Scheduler::new(sandbar_sched::Options::default()),
+            members: BTreeMap::new(),
+            jobs: FxHashMap::default(),
+            // Workers' numbers start behind it.
+            ids: Ids::of(OWN),
+            next_worker: 1,
+            next_job: 1,
+            names: Names::default(),
+            ending: FxHashMap::default(),
+            timed: FxHashMap::default(),
+            actions: Vec::new(),
+            results: FxHashMap::default(),
+            done: Vec::new(),
+            asking: None,
+            events: VecDeque::new(),
+            failed_starts: 0,
+            stopping: false,
+        }
+    }
+
+    fn run(mut self) {
+        // Each large object is a file.
+        let files = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
+        self.step(Event::NodeJoined { node: THIS_NODE, resources: self.options.resources.clone() });
+        for _ in 0..self.options.workers {
+            self.start_worker(Role::Tasks);
+        }
+        let mut frame = Vec::new();
+        let (mut last_work, mut last_tick) = (Instant::now(), Instant::now());
+        while !self.stopping {
+            let worked = self.turn(&mut frame);
+            let now = Instant::now();
+            if now - last_tick >= TICK {
+                last_tick = now;
+                self.look_after(now);
+            }
+            if worked {
+                last_work = now;
+            } else if now - last_work < LOOK_AGAIN {
+                std::thread::yield_now();
+            } else {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Sleeps until somebody says something, or it is time to look around.
+    fn sleep(&mut self) {
+        let is_busy = self.members.values().any(Member::is_busy);
+        let time = if is_busy { TICK } else { IDLE_TICK };
+        let mut command = None;
+        self.bell.sleep(Some(time), || {
+            command = self.commands.try_recv().ok();
+            command.is_some() || self.members.values().any(|member| member.crew.has_some())
+        });
+        command.into_iter().for_each(|command| self.obey(command));
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Start(job) => self.start_job(job),
+            Command::Stop => self.stopping = true,
+        }
+    }
+
+    /// Hears everybody, and does what comes of it.
+    fn turn(&mut self, frame: &mut Vec<u8>) -> bool {
+        let mut worked = false;
+        while let Ok(command) = self.commands.try_recv() {
+            worked = true;
+            self.obey(command);
+        }
+        let workers: Vec<WorkerId> = self.members.keys().copied().collect();
+        for worker in workers {
+            worked |= self.hear(worker, frame);
+        }
+        for member in self.members.values_mut() {
+            if let Err(e) = member.crew.flush() {
+                member.broken.get_or_insert_with(|| e.to_string());
+            }
+        }
+        worked
+    }
+}
+
+/// The resources of this machine: its processors and its memory.
+pub(crate) fn machine(cpus: usize, memory: u64) -> Demand {
+    Demand { cpus: cpus as u64 * UNIT, memory, ..Demand::default() }
+}

@@ -1,0 +1,143 @@
+//! Workers: started, looked after, replaced; and tasks that are to end there.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use sandbar_core::{Code, Fault, JobId, WorkerId};
+use sandbar_sched::{Event, Role};
+
+use super::act::give;
+use super::{State, THIS_NODE};
+use crate::program::members::Member;
+
+/// A task that is to end and does not within this takes its worker with it.
+const END_TIME_MAX: Duration = Duration::from_secs(2);
+/// A worker that can't be started is tried again so often.
+const STARTS_MAX: u32 = 5;
+/// The level of what is worth a look.
+const WARN: u8 = 2;
+
+impl State {
+    pub(super) fn start_worker(&mut self, role: Role) -> Option<WorkerId> {
+        let id = WorkerId(self.next_worker);
+        self.next_worker += 1;
+        match Member::start(&self.options.crew, id, role, &self.bell) {
+            Ok(member) => {
+                self.members.insert(id, member);
+                self.step(Event::WorkerReady { worker: id, node: THIS_NODE, role });
+                Some(id)
+            }
+            Err(_) => {
+                self.failed_starts += 1;
+                None
+            }
+        }
+    }
+
+    /// A worker is gone, or has to go.
+    pub(super) fn lose(&mut self, worker: WorkerId, why: &str) {
+        let Some(mut member) = self.members.remove(&worker) else { return };
+        member.crew.kill();
+        let begun = member.all_begun();
+        self.ending.retain(|_, ending| ending.worker != worker);
+        if begun.is_empty() && member.started.elapsed() < END_TIME_MAX {
+            self.failed_starts += 1;
+        } else {
+            self.failed_starts = 0;
+        }
+        if !begun.is_empty() {
+            self.count.lost += 1;
+            let jobs: BTreeSet<JobId> = begun.iter().filter_map(|task| self.sched.job_of(*task)).collect();
+            for job in jobs.iter().filter_map(|job| self.jobs.get(job)) {
+                let line = format!("a worker is lost, with {} tasks that it had begun: {why}", begun.len());
+                (job.log)("node", WARN, &line);
+            }
+        }
+        self.step(Event::WorkerLost { worker, begun });
+        if self.failed_starts < STARTS_MAX {
+            self.replace(member.role);
+        } else {
+            self.give_up(why);
+        }
+    }
+
+    /// Starts another worker for one that is gone.
+    fn replace(&mut self, role: Role) {
+        match role {
+            Role::Tasks => drop(self.start_worker(role)),
+            // Of a job whose first task was not begun.
+            Role::Driver(job) if self.jobs.contains_key(&job) => {
+                if let (Some(driver), Some(job)) = (self.start_worker(role), self.jobs.get_mut(&job)) {
+                    job.driver = driver;
+                }
+            }
+            Role::Driver(_) => {}
+        }
+    }
+
+    /// What is to be done now and then.
+    pub(super) fn look_after(&mut self, now: Instant) {
+        let mut gone = Vec::new();
+        for member in self.members.values_mut() {
+            member.crew.take_unpublished();
+            if let Some(why) = member.broken.take() {
+                gone.push((member.id, why));
+            } else if !member.crew.has_some() && member.crew.is_gone() {
+                gone.push((member.id, "it has ended".to_owned()));
+            }
+            while let Some(task) = member.waiting.front().copied() {
+                match give(member, &self.sched, task) {
+                    Ok(true) => drop(member.waiting.pop_front()),
+                    Ok(false) => break,
+                    Err(e) => {
+                        gone.push((member.id, e.to_string()));
+                        break;
+                    }
+                }
+            }
+        }
+        for (worker, why) in gone {
+            self.lose(worker, &why);
+        }
+        self.end_late(now);
+        self.end_again(now);
+    }
+
+    /// Ends tasks that have run as long as they may.
+    fn end_late(&mut self, now: Instant) {
+        let mut late = Vec::new();
+        for (task, (limit, _, since)) in &mut self.timed {
+            let Some(view) = self.sched.task(*task) else { continue };
+            let Some(worker) = view.worker else { continue };
+            let begun = self.members.get(&worker).is_some_and(|member| member.has_begun(*task));
+            match since {
+                None if begun => *since = Some(now),
+                Some(since) if now - *since >= *limit => late.push((*task, worker, view.attempt, *limit)),
+                _ => {}
+            }
+        }
+        for (task, worker, attempt, limit) in late {
+            self.timed.remove(&task);
+            let why = Fault::new(Code::TimeOut, format!("it ran longer than {} ms (timeout)", limit.as_millis()));
+            self.interrupt(worker, task, attempt, Some(why));
+        }
+    }
+
+    /// Signals again for tasks that are still there.
+    fn end_again(&mut self, now: Instant) {
+        let mut stuck = Vec::new();
+        for (task, ending) in &self.ending {
+            let Some(member) = self.members.get(&ending.worker) else { continue };
+            // There is one word for it.
+            if member.crew.progress().0 == Some(task.0) {
+                member.crew.interrupt(task.0);
+            }
+            if now - ending.since > END_TIME_MAX {
+                stuck.push(ending.worker);
+            }
+        }
+        for worker in stuck {
+            self.lose(worker, "a task did not end when it was told to");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The desk: what the tasks of a worker share, and what each of them has there.
+
+mod objects;
+mod services;
+mod wait;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashSet;
+use sandbar_core::{Code, Ids, TaskError, TaskId};
+use sandbar_sandbox::{Refusal, runs_on_behalf_of};
+use sandbar_store::{Object, Scratch};
+use serde::Serialize;
+
+pub(super) use self::objects::send_file;
+pub(super) use self::services::{TaskServices, lock};
+
+use super::link::{Bell, places, words};
+use super::messages::Up;
+use super::objects::{Objects, Slot};
+use super::ring::Sender;
+
+/// Messages are the node's to read when there are so many, or when the first of them waits so long.
+const UNPUBLISHED_MAX: u32 = 16;
+const UNPUBLISHED_TIME_MAX: Duration = Duration::from_micros(50);
+/// Results of one task.
+const RETURNS_MAX: u32 = 10_000;
+
+/// What all tasks of a worker share with its loop.
+pub(super) struct Desk {
+    pub up: Sender,
+    memory: Arc<Scratch>,
+    /// The node's.
+    pub bell: Bell,
+    pub ids: Ids,
+    pub objects: Objects,
+    /// The tasks here, by their places.
+    pub tasks: Vec<Option<TaskDesk>>,
+    /// Tasks that can go on.
+    pub woken: Vec<Slot>,
+    /// The frame that was written last, if it is of a task that was submitted and can be taken back.
+    pub child: Option<Child>,
+    /// A task that its parent waits for, to be run here: the parent, and what it submitted.
+    pub inline: Option<(Slot, Vec<u8>)>,
+    frame: Vec<u8>,
+    packet: Vec<u8>,
+    unpublished: u32,
+    unpublished_since: Instant,
+    /// How many tasks there may be at once.
+    pub room: usize,
+    pub alive: usize,
+    /// When the first of those is over who wait for so long only.
+    first_deadline: Option<Instant>,
+}
+
+/// What a task has.
+pub(super) struct TaskDesk {
+    pub id: u64,
+    pub attempt: u32,
+    pub job: u32,
+    pub seed: u64,
+    /// How many tasks its program has.
+    pub tasks: u32,
+    children: u64,
+    /// Objects that it holds.
+    pub holds: FxHashSet<u64>,
+    /// Objects that it needs, which the node keeps for it.
+    pub needs: Vec<u64>,
+    pub returned: Vec<(Returned, Vec<u64>)>,
+    /// What another failed with, if it is going to fail with that.
+    pub fails_with: Option<Box<TaskError>>,
+    pub waiting: Option<Waiting>,
+    pub log_left: u64,
+    /// Whether the node was told that it waits.
+    pub blocked: bool,
+    /// A task that its parent, which is there, had run here, and that the node was not told of: its [`Up::Submit`].
+    pub unannounced: Option<(Slot, Vec<u8>)>,
+}
+
+pub(super) enum Returned {
+    Inline(Vec<u8>),
+    File(Object),
+}
+
+#[derive(Debug)]
+pub(super) struct Waiting {
+    objects: Vec<u64>,
+    count: usize,
+    /// How many more must come before it is worth looking.
+    pub missing: usize,
+    pub deadline: Option<Instant>,
+}
+
+/// A task that was submitted last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Child {
+    at: u32,
+    parent: Slot,
+    task: u64,
+}
+
+impl Desk {
+    pub(super) fn new(memory: Arc<Scratch>, bell: Bell, ids: Ids, room: usize) -> Desk {
+        Desk {
+            up: Sender::new(places(&memory).0),
+            memory,
+            bell,
+            ids,
+            objects: Objects::default(),
+            tasks: Vec::new(),
+            woken: Vec::new(),
+            child: None,
+            inline: None,
+            frame: Vec::new(),
+            packet: Vec::new(),
+            unpublished: 0,
+            unpublished_since: Instant::now(),
+            room,
+            alive: 0,
+            first_deadline: None,
+        }
+    }
+
+    /// Writes a message, which the node gets with others. Gives where it stands.
+    pub(super) fn say(&mut self, message: &Up<'_>) -> u32 {
+        self.child = None;
+        let frame = encode(message, &mut self.frame);
+        let at = loop {
+            match self.up.write(frame) {
+                Some(at) => break at,
+                None => {
+                    // The node reads, or is gone and takes this process with it.
+                    self.up.publish();
+                    self.bell.ring();
+                    std::thread::yield_now();
+                }
+            }
+        };
+        if self.unpublished == 0 {
+            self.unpublished_since = Instant::now();
+        }
+        self.unpublished += 1;
+        at
+    }
+
+    /// Has the node read what there is, if that is much or old.
+    pub(super) fn publish_in_time(&mut self) {
+        if self.unpublished >= UNPUBLISHED_MAX || self.unpublished_since.elapsed() > UNPUBLISHED_TIME_MAX {
+            self.publish();
+        }
+    }
+
+    /// Has the node read what there is.
+    pub(super) fn publish(&mut self) {
+        if self.unpublished > 0 {
+            self.unpublished = 0;
+            self.child = None;
+            self.up.publish();
+            self.bell.ring();
+        }
+    }
+
+    /// Tells the node of a task that was begun without it, before the first thing of which it has to know who did it.
+    fn announce(&mut self, slot: Slot) {
+        let Some((parent, frame)) = self.task(slot).and_then(|task| task.unannounced.take()) else { return };
+        self.block(parent);
+        if let Some(task) = self.task(slot) {
+            let id = task.id;
+            runs_on_behalf_of(TaskId(id));
+            self.memory.atomic(words::AT_HAND).store(id, SeqCst);
+        }
+        if let Ok(Up::Submit(submit)) = postcard::from_bytes(&frame) {
+            self.say(&Up::Began(submit));
+        }
+    }
+
+    /// Tells the node that a task waits.
+    pub(super) fn block(&mut self, slot: Slot) {
+        self.announce(slot);
+        if let Some(task) = self.task(slot) {
+            task.blocked = true;
+            let id = task.id;
+            self.say(&Up::Blocked(id, true));
+        }
+    }
+
+    /// Tells the node that a task goes on, if it was told that it waits.
+    pub(super) fn unblock(&mut self, slot: Slot) {
+        if let Some(task) = self.task(slot)
+            && std::mem::take(&mut task.blocked)
+        {
+            let id = task.id;
+            self.say(&Up::Blocked(id, false));
+        }
+    }
+
+    pub(super) fn task(&mut self, slot: Slot) -> Option<&mut TaskDesk> {
+        self.tasks.get_mut(slot)?.as_mut()
+    }
+
+    /// A task begins at a place.
+    pub(super) fn seat(&mut self, slot: Slot, mut task: TaskDesk, log_bytes_max: u64) {
+        task.log_left = log_bytes_max;
+        if slot >= self.tasks.len() {
+            self.tasks.resize_with(slot + 1, || None);
+        }
+        self.tasks[slot] = Some(task);
+        self.alive += 1;
+    }
+
+    /// The task there has ended.
+    pub(super) fn leave(&mut self, slot: Slot) -> Option<TaskDesk> {
+        let task = self.tasks.get_mut(slot)?.take();
+        self.alive -= usize::from(task.is_some());
+        task
+    }
+}
+
+impl TaskDesk {
+    pub(super) fn new(
+        id: u64,
+        attempt: u32,
+        job: u32,
+        seed: u64,
+        tasks: u32,
+        needs: Vec<u64>,
+        unannounced: Option<(Slot, Vec<u8>)>,
+    ) -> TaskDesk {
+        TaskDesk {
+            id,
+            attempt,
+            job,
+            seed,
+            tasks,
+            children: 0,
+            holds: FxHashSet::default(),
+            needs,
+            returned: Vec::new(),
+            fails_with: None,
+            waiting: None,
+            log_left: 0,
+            blocked: false,
+            unannounced,
+        }
+    }
+}
+
+fn encode<'b>(message: &impl Serialize, buffer: &'b mut Vec<u8>) -> &'b [u8] {
+    buffer.clear();
+    // To memory, which grows.
+    let _ = postcard::to_io(message, &mut *buffer);
+    buffer
+}
+
+fn gone() -> Refusal {
+    Refusal { code: Code::Host, message: "the task is not here any more".into() }
+}

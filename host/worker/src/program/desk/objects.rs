@@ -1,0 +1,191 @@
+//! What tasks submit and store, and the objects that they hold.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use sandbar_core::{Code, ObjectId, Request, Seed, VALUE_INLINE_BYTES_MAX};
+use sandbar_sandbox::Refusal;
+use sandbar_store::Object;
+
+use super::{Child, Desk, RETURNS_MAX, Returned, TaskDesk, gone};
+use crate::program::link::Packet;
+use crate::program::messages::{Submit, Up, ValueUp};
+use crate::program::objects::{Key, Slot, Value};
+use crate::socket;
+
+/// A task may submit with so many bytes of arguments; more goes into objects.
+const REQUEST_BYTES_MAX: usize = 256 << 10;
+
+impl Desk {
+    pub(super) fn submit(&mut self, slot: Slot, function: u32, returns: u32, request: &[u8]) -> Result<ObjectId, Refusal> {
+        if returns == 0 || returns > RETURNS_MAX || request.len() > REQUEST_BYTES_MAX {
+            return Err(Refusal::bad_request(format!(
+                "it submits a task with {returns} results and {} bytes of arguments; 1 to {RETURNS_MAX} and {REQUEST_BYTES_MAX} are allowed: `put` what is larger",
+                request.len()
+            )));
+        }
+        if !is_request(request) {
+            return Err(Refusal::bad_request("it submits a task by a request that makes no sense"));
+        }
+        let tasks = self.task(slot).map_or(0, |task| task.tasks);
+        if function >= tasks {
+            return Err(Refusal::bad_request(format!("it submits task {function} of {tasks}")));
+        }
+        self.announce(slot);
+        let first = self.take_ids(returns)?;
+        let Some(task) = self.task(slot) else { return Err(gone()) };
+        let seed = Seed::new(task.seed).with(&task.children.to_le_bytes()).value();
+        task.children += 1;
+        let (parent, attempt, job) = (task.id, task.attempt, task.job);
+        task.holds.extend(first..first + u64::from(returns));
+        (first..first + u64::from(returns)).for_each(|object| self.objects.made((job, object)));
+        let at = self.say(&Up::Submit(Submit { task: first, parent, attempt, function, returns, seed, request }));
+        self.child = (returns == 1).then_some(Child { at, parent: slot, task: first });
+        self.publish_in_time();
+        Ok(ObjectId(first))
+    }
+
+    fn take_ids(&mut self, count: u32) -> Result<u64, Refusal> {
+        let none = || Refusal { code: Code::TaskLimit, message: "its worker has no more numbers to give".into() };
+        self.ids.take(count).ok_or_else(none)
+    }
+
+    pub(super) fn put(&mut self, slot: Slot, parts: &[&[u8]], contained: &[u64]) -> Result<ObjectId, Refusal> {
+        self.announce(slot);
+        let object = self.take_ids(1)?;
+        let value = kept(parts)?;
+        let Some(task) = self.task(slot) else { return Err(gone()) };
+        task.holds.insert(object);
+        let (id, job) = (task.id, task.job);
+        let refs = contained.to_vec();
+        let value = match value {
+            Returned::Inline(bytes) => {
+                self.say(&Up::Put { object, task: id, value: ValueUp::Inline(&bytes), refs });
+                Some(Value::inline(&bytes, false))
+            }
+            Returned::File(file) => {
+                let bytes = file.bytes();
+                // Before the message that names it.
+                send_file(&file, &mut self.packet).map_err(no_memory)?;
+                self.say(&Up::Put { object, task: id, value: ValueUp::File(bytes), refs });
+                // Who wants it here asks for it: many do not.
+                None
+            }
+        };
+        self.objects.made((job, object));
+        if value.is_some() {
+            self.objects.contains((job, object), contained.to_vec(), false);
+        }
+        self.objects.entry((job, object)).value = value;
+        self.publish_in_time();
+        Ok(ObjectId(object))
+    }
+
+    /// A task gets a value: it holds what that contains.
+    pub(super) fn hold_contained(&mut self, slot: Slot, object: u64) {
+        let Some(task) = self.tasks.get_mut(slot).and_then(Option::as_mut) else { return };
+        let job = task.job;
+        let contained = self.objects.contained((job, object));
+        let new: Vec<u64> = contained.iter().copied().filter(|object| task.holds.insert(*object)).collect();
+        new.into_iter().for_each(|object| self.objects.hold((job, object)));
+    }
+
+    pub(super) fn release(&mut self, slot: Slot, objects: &[u64]) {
+        self.announce(slot);
+        for object in objects {
+            let Some(task) = self.task(slot) else { return };
+            let (job, held) = (task.job, task.holds.remove(object));
+            if held {
+                self.objects.release((job, *object));
+            }
+        }
+        self.let_go();
+    }
+
+    /// A task that has ended holds and needs nothing.
+    pub(in crate::program) fn release_all(&mut self, task: &TaskDesk) {
+        for object in task.needs.iter().chain(&task.holds) {
+            self.objects.release((task.job, *object));
+        }
+        self.let_go();
+    }
+
+    /// Tells the node what is not held here any more.
+    fn let_go(&mut self) {
+        for (object, times) in std::mem::take(&mut self.objects.gone) {
+            self.say(&Up::Released(object, times));
+        }
+    }
+
+    /// Whether somebody here waits for an object, and the node was not asked for it.
+    pub(in crate::program) fn is_awaited(&mut self, job: u32, object: u64) -> bool {
+        self.objects.get((job, object)).is_some_and(|entry| !entry.wanted && !entry.waiters.is_empty())
+    }
+
+    /// Asks the node for what was to be had here.
+    pub(in crate::program) fn want(&mut self, job: u32, object: u64) {
+        let entry = self.objects.entry((job, object));
+        entry.wanted = true;
+        if let Some((_, task)) = entry.waiters.first().copied() {
+            self.say(&Up::Want(object, task));
+        }
+    }
+
+    /// What the node delivers: to who wanted it, or for a task that is begun later, which then holds it.
+    pub(in crate::program) fn delivered(&mut self, key: Key, value: Arc<Value>, contains: Vec<u64>, wanted: bool) {
+        self.objects.hold(key);
+        if self.objects.value(key).is_none() {
+            self.objects.contains(key, contains, wanted);
+            self.arrived(key, value);
+        } else if wanted {
+            contains.iter().for_each(|object| self.objects.entry((key.0, *object)).held += 1);
+        }
+        if wanted {
+            // Perhaps it is not wanted any more.
+            self.unneeded(key);
+        }
+    }
+
+    /// A task that needs an object does not hold it, or not any more.
+    pub(in crate::program) fn unneeded(&mut self, key: Key) {
+        self.objects.release(key);
+        self.let_go();
+    }
+
+    /// An object's value, or its error, has come.
+    pub(in crate::program) fn arrived(&mut self, key: Key, value: Arc<Value>) {
+        for (slot, id) in self.objects.arrived(key, value) {
+            let task = self.tasks.get_mut(slot).and_then(Option::as_mut).filter(|task| task.id == id);
+            if let Some(waiting) = task.and_then(|task| task.waiting.as_mut()) {
+                waiting.missing = waiting.missing.saturating_sub(1);
+                if waiting.missing == 0 {
+                    self.woken.push(slot);
+                }
+            }
+        }
+    }
+}
+
+/// Sends a value's file over the socket: the next message that names one means it.
+pub(in crate::program) fn send_file(file: &Object, packet: &mut Vec<u8>) -> io::Result<()> {
+    socket::send(io::stdin().as_fd(), socket::frame(&Packet::File, packet)?, &[file.as_fd()])
+}
+
+/// Whether bytes of a guest are a request.
+fn is_request(bytes: &[u8]) -> bool {
+    bytes == [0, 0, 0] || postcard::from_bytes::<Request<'_>>(bytes).is_ok()
+}
+
+/// A value's parts, as one.
+pub(super) fn kept(parts: &[&[u8]]) -> Result<Returned, Refusal> {
+    let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
+    if bytes <= VALUE_INLINE_BYTES_MAX {
+        return Ok(Returned::Inline(parts.concat()));
+    }
+    Object::of_parts(parts).map(Returned::File).map_err(no_memory)
+}
+
+fn no_memory(error: io::Error) -> Refusal {
+    Refusal { code: Code::Host, message: format!("there is no memory for a value: {error}") }
+}

@@ -1,0 +1,105 @@
+//! What one task asks of its worker.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use sandbar_core::{ObjectId, TaskError};
+use sandbar_sandbox::{Got, Input, Level, Refusal, Services};
+
+use super::objects::kept;
+use super::{Desk, RETURNS_MAX, gone};
+use crate::program::messages::Up;
+use crate::program::objects::{Slot, Value};
+
+/// Tasks that an error may name.
+const CHAIN_MAX: usize = 10_000;
+
+/// What one task gets.
+pub(in crate::program) struct TaskServices {
+    pub desk: Arc<Mutex<Desk>>,
+    pub slot: Slot,
+    /// The object that was asked for last.
+    pub at_hand: Option<(u64, Arc<Value>)>,
+}
+
+pub(in crate::program) fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
+    desk.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Services for TaskServices {
+    fn log(&mut self, level: Level, message: &str) {
+        let mut desk = lock(&self.desk);
+        let Some(task) = desk.task(self.slot) else { return };
+        let cost = message.len() as u64 + 16;
+        if cost > task.log_left {
+            return;
+        }
+        task.log_left -= cost;
+        let id = task.id;
+        desk.announce(self.slot);
+        desk.say(&Up::Log(id, level as u8, message));
+    }
+
+    fn submit(&mut self, task: u32, returns: u32, request: &[u8]) -> Result<ObjectId, Refusal> {
+        lock(&self.desk).submit(self.slot, task, returns, request)
+    }
+
+    fn put(&mut self, parts: &[&[u8]], contained: &[u64]) -> Result<ObjectId, Refusal> {
+        lock(&self.desk).put(self.slot, parts, contained)
+    }
+
+    fn begin_wait(&mut self, objects: &[u64], count: u32, nanos: Option<u64>) -> Result<(), Refusal> {
+        lock(&self.desk).begin_wait(self.slot, objects, count as usize, nanos)
+    }
+
+    fn poll_wait(&mut self) -> Poll<Result<Vec<bool>, Refusal>> {
+        lock(&self.desk).poll_wait(self.slot)
+    }
+
+    fn object(&mut self, object: ObjectId) -> Result<(Got, Input<'_>), Refusal> {
+        if self.at_hand.as_ref().is_none_or(|(number, _)| *number != object.0) {
+            let mut desk = lock(&self.desk);
+            let job = desk.task(self.slot).ok_or_else(gone)?.job;
+            let value = desk.objects.value((job, object.0)).cloned();
+            let unknown = || Refusal::bad_request(format!("object {object} is not there; `get` it first"));
+            desk.hold_contained(self.slot, object.0);
+            self.at_hand = Some((object.0, value.ok_or_else(unknown)?));
+        }
+        let (_, value) = self.at_hand.as_ref().ok_or_else(gone)?;
+        Ok((value.got(), value.input()))
+    }
+
+    fn release(&mut self, objects: &[u64]) -> Result<(), Refusal> {
+        self.at_hand = None;
+        lock(&self.desk).release(self.slot, objects);
+        Ok(())
+    }
+
+    fn cancel(&mut self, object: ObjectId, recursive: bool) -> Result<(), Refusal> {
+        let mut desk = lock(&self.desk);
+        desk.announce(self.slot);
+        desk.say(&Up::Cancel(object.0, recursive));
+        desk.publish();
+        Ok(())
+    }
+
+    fn fails_with(&mut self, error: &[u8]) -> Result<(), Refusal> {
+        let error = postcard::from_bytes::<TaskError>(error).ok().filter(|error| error.chain.len() <= CHAIN_MAX);
+        let malformed = || Refusal::bad_request("it fails with what is no error");
+        let error = error.ok_or_else(malformed)?;
+        let mut desk = lock(&self.desk);
+        desk.task(self.slot).ok_or_else(gone)?.fails_with = Some(Box::new(error));
+        Ok(())
+    }
+
+    fn returned(&mut self, parts: &[&[u8]], contained: &[u64]) -> Result<(), Refusal> {
+        let value = kept(parts)?;
+        let mut desk = lock(&self.desk);
+        let task = desk.task(self.slot).ok_or_else(gone)?;
+        if task.returned.len() >= RETURNS_MAX as usize {
+            return Err(Refusal::bad_output(format!("it returns more than {RETURNS_MAX} results")));
+        }
+        task.returned.push((value, contained.to_vec()));
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! Tasks that wait: for objects, and for how long.
+
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use sandbar_core::{Argument, Request};
+use sandbar_sandbox::Refusal;
+
+use super::{Desk, Waiting, gone};
+use crate::program::messages::{Submit, Up};
+use crate::program::objects::Slot;
+
+/// Objects in one question.
+const OBJECTS_MAX: usize = 10_000_000;
+
+impl Desk {
+    pub(super) fn begin_wait(&mut self, slot: Slot, objects: &[u64], count: usize, nanos: Option<u64>) -> Result<(), Refusal> {
+        if objects.len() > OBJECTS_MAX || count > objects.len() {
+            return Err(Refusal::bad_request(format!("it waits for {count} of {} objects", objects.len())));
+        }
+        let Some(task) = self.tasks.get_mut(slot).and_then(Option::as_mut) else { return Err(gone()) };
+        let (id, job) = (task.id, task.job);
+        // What it waits for stays until it has it, also if it was only lent it.
+        for object in objects.iter().filter(|object| task.holds.insert(**object)) {
+            self.objects.hold((job, *object));
+        }
+        let missing: Vec<u64> =
+            objects.iter().copied().filter(|object| self.objects.value((job, *object)).is_none()).collect();
+        let there = objects.len() - missing.len();
+        let deadline = nanos.map(|nanos| Instant::now() + Duration::from_nanos(nanos));
+        let waiting = Waiting { objects: objects.to_vec(), count, missing: count.saturating_sub(there), deadline };
+        let waits = waiting.missing > 0;
+        if let Some(task) = self.task(slot) {
+            task.waiting = Some(waiting);
+        }
+        if !waits {
+            return Ok(());
+        }
+        if let Some(deadline) = deadline {
+            self.first_deadline = Some(self.first_deadline.map_or(deadline, |first| first.min(deadline)));
+        }
+        if let [only] = missing[..]
+            && nanos.is_none()
+            && let Some(frame) = self.take_child(slot, only)
+        {
+            self.inline = Some((slot, frame));
+            self.objects.entry((job, only)).waiters.push((slot, id));
+            return Ok(());
+        }
+        self.announce(slot);
+        for object in missing {
+            let entry = self.objects.entry((job, object));
+            if entry.waiters.last() != Some(&(slot, id)) {
+                entry.waiters.push((slot, id));
+            }
+            if !std::mem::replace(&mut entry.wanted, true) {
+                self.say(&Up::Want(object, id));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn poll_wait(&mut self, slot: Slot) -> Poll<Result<Vec<bool>, Refusal>> {
+        let Some(task) = self.tasks.get_mut(slot).and_then(Option::as_mut) else {
+            return Poll::Ready(Err(gone()));
+        };
+        let Some(waiting) = &mut task.waiting else { return Poll::Ready(Err(gone())) };
+        let over = waiting.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        if waiting.missing > 0 && !over {
+            return Poll::Pending;
+        }
+        let mut left = waiting.count;
+        let is_there = |object: &u64| {
+            let there = left > 0 && self.objects.value((task.job, *object)).is_some();
+            left -= usize::from(there);
+            there
+        };
+        let ready: Vec<bool> = waiting.objects.iter().map(is_there).collect();
+        if left > 0 && !over {
+            // Some of those that came were asked for before.
+            waiting.missing = left;
+            return Poll::Pending;
+        }
+        task.waiting = None;
+        Poll::Ready(Ok(ready))
+    }
+
+    /// Takes the task back that was submitted last, if it is that one, and whoever submitted it can have it run here.
+    fn take_child(&mut self, parent: Slot, task: u64) -> Option<Vec<u8>> {
+        let child = self.child.filter(|child| child.parent == parent && child.task == task)?;
+        if self.alive >= self.room || !self.up.take_back(child.at) {
+            return None;
+        }
+        (self.child, self.unpublished) = (None, self.unpublished.saturating_sub(1));
+        // It is what was encoded last.
+        let frame = std::mem::take(&mut self.frame);
+        let is_plain = |submit: &Submit<'_>| {
+            let request = postcard::from_bytes::<Request<'_>>(submit.request);
+            request.is_ok_and(|request| {
+                request.options.is_none() && !request.arguments.iter().any(|a| matches!(a, Argument::Object(_)))
+            })
+        };
+        match postcard::from_bytes(&frame) {
+            Ok(Up::Submit(submit)) if is_plain(&submit) => Some(frame),
+            Ok(message) => {
+                self.say(&message);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// When the first of those is over who wait for so long only.
+    pub(in crate::program) fn first_deadline(&self) -> Option<Instant> {
+        self.first_deadline
+    }
+
+    /// Wakes those that have waited as long as they wanted to.
+    pub(in crate::program) fn wake_late(&mut self) {
+        let Some(first) = self.first_deadline else { return };
+        let now = Instant::now();
+        if now < first {
+            return;
+        }
+        self.first_deadline = None;
+        for (slot, task) in self.tasks.iter().enumerate() {
+            let deadline = task.as_ref().and_then(|task| task.waiting.as_ref()?.deadline);
+            match deadline {
+                Some(deadline) if deadline <= now => self.woken.push(slot),
+                Some(deadline) => {
+                    self.first_deadline = Some(self.first_deadline.map_or(deadline, |first| first.min(deadline)));
+                }
+                None => {}
+            }
+        }
+    }
+}
