@@ -9,6 +9,8 @@ use crate::ids::ObjectId;
 pub struct Request<'a> {
     /// How it is to be run, where that is not as usual.
     pub options: Option<Box<Options>>,
+    /// The handle of the actor whose method it is.
+    pub actor: Option<ObjectId>,
     /// Its arguments, in order.
     #[serde(borrow)]
     pub arguments: Vec<Argument<'a>>,
@@ -51,6 +53,28 @@ pub struct Options {
     pub timeout_ms: Option<u64>,
     /// Tasks of higher numbers come first. 0 otherwise.
     pub priority: i32,
+    /// Of what makes an actor. Its name is then the one by which it is found.
+    pub actor: Option<Box<ActorOptions>>,
+}
+
+/// How an actor is to live. What is none is as usual.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ActorOptions {
+    /// Whether it lives until it is killed, rather than as long as its job and its handles.
+    pub detached: bool,
+    /// Whether the actor of that name is meant, if there is one.
+    pub get_if_exists: bool,
+    /// How often it is begun anew when its sandbox or its worker has ended. 0 otherwise.
+    pub max_restarts: u32,
+    /// How often a call is begun again that was begun when the actor died. 0 otherwise.
+    pub max_task_retries: u32,
+    /// Calls that may wait, or run, at once. Without a limit otherwise.
+    pub max_pending_calls: Option<u64>,
+    /// Calls of methods that wait beside each other. 1000 otherwise.
+    pub max_concurrency: Option<u32>,
+    /// After how many calls it is saved, if it can be. 1 otherwise.
+    pub checkpoint_every: Option<u32>,
 }
 
 /// Values up to so many bytes travel in messages; larger ones lie in memory files.

@@ -75,6 +75,15 @@ codes! {
     Cancelled = "cancelled", Job;
     /// The value of an object is gone, and it can't be made again.
     ObjectLost = "object-lost", Host;
+    /// The actor that was called is not there any more: it failed, was killed, or its worker died more often than it is
+    /// begun again.
+    ActorDied = "actor-died", Guest;
+    /// There is no actor of that name, or it has another type.
+    NoActor = "no-actor", Job;
+    /// There is an actor of that name already.
+    NameTaken = "name-taken", Job;
+    /// An actor has as many calls waiting as it may have.
+    PendingCalls = "pending-calls", Job;
     /// It waited longer for an object than it wanted to.
     GetTimeOut = "get-time-out", Guest;
     /// Its job has as many tasks as it may have, or they are nested as deep.

@@ -28,6 +28,23 @@ impl Kind {
     }
 }
 
+/// A kind of task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TaskKind {
+    /// A function.
+    Task,
+    /// Makes an actor.
+    Make,
+    /// A method that has its actor for itself.
+    Method,
+    /// A method beside which others of its kind may be called while it waits.
+    Shared,
+    /// A method that gives what `Restore` takes.
+    Checkpoint,
+    /// Makes an actor of what `Checkpoint` gave.
+    Restore,
+}
+
 /// A function of a component, as the component describes it. Nothing in it is
 /// checked yet: schemas are decoded by whoever needs them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +57,7 @@ pub struct Function {
     /// postcard.
     pub arguments: Vec<u8>,
     /// Encoded schema of what it returns; empty when that depends on the input. Of a task: the type and the number of its
-    /// results, in postcard.
+    /// results, and its [`TaskKind`], in postcard.
     pub returns: Vec<u8>,
     /// One line for people.
     pub about: String,

@@ -34,6 +34,9 @@ numbers! {
     TaskId(u64);
     /// An immutable value that a task returned or stored. Its number is one of whoever made it: see [`Ids`].
     ObjectId(u64);
+    /// A value with methods, which keeps its state between calls. Its number is that of the task that made it, and of the
+    /// object that is its handle.
+    ActorId(u64);
     /// How often a task was begun before.
     Attempt(u32);
 }
@@ -47,6 +50,18 @@ impl TaskId {
     /// What it returns in place `index`.
     pub fn returns(self, index: u32) -> ObjectId {
         ObjectId(self.0 + u64::from(index))
+    }
+}
+
+impl ActorId {
+    /// The task that made it, which lasts as long as it does.
+    pub fn maker(self) -> TaskId {
+        TaskId(self.0)
+    }
+
+    /// Its handle: it lives as long as somebody refers to that.
+    pub fn handle(self) -> ObjectId {
+        ObjectId(self.0)
     }
 }
 

@@ -14,10 +14,10 @@ mod ids;
 mod limits;
 mod seed;
 
-pub use call::{Argument, Options, Request, VALUE_INLINE_BYTES_MAX};
+pub use call::{ActorOptions, Argument, Options, Request, VALUE_INLINE_BYTES_MAX};
 pub use copy::{copy_for_others, copy_from_others};
 pub use fault::{Blame, Code, Fault, TaskError};
-pub use function::{Function, Kind};
-pub use ids::{Attempt, ComponentId, Ids, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId};
+pub use function::{Function, Kind, TaskKind};
+pub use ids::{ActorId, Attempt, ComponentId, Ids, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId};
 pub use limits::{LOG_BYTES_MAX, Limits};
 pub use seed::{Seed, Split};

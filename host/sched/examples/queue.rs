@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use sandbar_core::{Attempt, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId};
-use sandbar_sched::{Action, Demand, Event, JobLimits, Options, Outcome, Role, Scheduler, Submission, UNIT};
+use sandbar_sched::{Action, Demand, Event, JobLimits, Options, Outcome, Role, Scheduler, Submission, UNIT, Work};
 
 /// Counts what is allocated.
 struct Counting;
@@ -53,6 +53,7 @@ fn submission(id: TaskId, parent: Option<(TaskId, Attempt, WorkerId)>, name: &Ar
         retry_failures: false,
         needs: Vec::new(),
         refs: Vec::new(),
+        work: Work::Task,
         call: (),
     }
 }

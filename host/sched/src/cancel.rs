@@ -26,19 +26,22 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// A task fails by the end of the step, or once its worker has let go of it.
-    fn stop(&mut self, at: TaskAt, how: Stop) {
+    pub(crate) fn stop(&mut self, at: TaskAt, how: Stop) {
         let task = &mut self.tasks[at];
         match task.state {
             State::Waiting | State::Queued => {
                 let error = self.error(at, cancelled());
                 self.failing.push((at, error));
             }
-            State::Given | State::Blocked => {
+            State::Given | State::Blocked | State::Resident => {
                 if task.stop == Stop::No
                     && let Some(worker) = task.worker
                 {
-                    let worker = self.cluster.workers[worker].id;
-                    self.out.push(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
+                    let (worker, task, attempt) = (self.cluster.workers[worker].id, task.id, task.attempt);
+                    self.out.push(match self.is_method(at) {
+                        true => Action::Withdraw { worker, task, attempt },
+                        false => Action::Interrupt { worker, task, attempt },
+                    });
                 }
             }
             State::Ended(_) => {}

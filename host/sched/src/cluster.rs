@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use sandbar_core::{Attempt, NodeId, TaskId, WorkerId};
+use sandbar_core::{ActorId, Attempt, NodeId, TaskId, WorkerId};
 
 use crate::event::Role;
 use crate::places::{NodeAt, ObjectAt, ShapeAt, TaskAt, WorkerAt};
@@ -18,6 +18,12 @@ pub(crate) struct Node {
     pub(crate) free: Free,
     /// A driver waits for room here: nothing else is begun.
     pub(crate) is_held: bool,
+    /// Workers that have several actors.
+    actor_workers: Vec<WorkerAt>,
+    /// Another one was asked for.
+    pub(crate) is_hiring: bool,
+    /// Actors here.
+    pub(crate) actors: usize,
     /// Workers that could begin a task at once, those with the fewest blocked ones first.
     idle: BTreeSet<(u32, WorkerId)>,
 }
@@ -43,6 +49,8 @@ pub(crate) struct Worker {
     /// Tasks that are not blocked, in the order in which they are run.
     pub(crate) given: VecDeque<Given>,
     pub(crate) blocked: Vec<Given>,
+    /// Actors that it has, by the tasks that made them.
+    pub(crate) residents: BTreeMap<TaskId, Given>,
     /// How many of `given` are of each light shape: its processors are taken once for all of them.
     pub(crate) leases: Vec<(ShapeAt, u32)>,
     /// How long `given` were thought to take.
@@ -72,6 +80,8 @@ pub(crate) struct Cluster {
     pub(crate) node_ids: BTreeMap<NodeId, NodeAt>,
     pub(crate) workers: Slab<WorkerAt, Worker>,
     worker_ids: Table<WorkerId, WorkerAt>,
+    /// Workers that are for one actor each.
+    of_actors: Table<ActorId, WorkerAt>,
     /// The first idle worker of each node.
     offers: BTreeSet<(u32, WorkerId, NodeAt)>,
     /// Idle workers.
@@ -95,6 +105,7 @@ impl Cluster {
             node_ids: BTreeMap::new(),
             workers: Slab::new(),
             worker_ids: Table::default(),
+            of_actors: Table::default(),
             offers: BTreeSet::new(),
             idle: 0,
             waiting: BTreeSet::new(),
@@ -116,7 +127,16 @@ impl Cluster {
             return false;
         }
         let free = Free::all_of(&total);
-        let at = self.nodes.insert(Node { id, total, free, is_held: false, idle: BTreeSet::new() });
+        let at = self.nodes.insert(Node {
+            id,
+            total,
+            free,
+            is_held: false,
+            actor_workers: Vec::new(),
+            is_hiring: false,
+            actors: 0,
+            idle: BTreeSet::new(),
+        });
         self.node_ids.insert(id, at);
         self.changes += 1;
         self.has_more = true;
@@ -142,6 +162,7 @@ impl Cluster {
             role,
             given: VecDeque::new(),
             blocked: Vec::new(),
+            residents: BTreeMap::new(),
             leases: Vec::new(),
             nanos: 0,
             is_recalled: false,
@@ -151,6 +172,14 @@ impl Cluster {
             waiting: None,
         });
         self.worker_ids.insert(id, at);
+        match role {
+            Role::Tasks | Role::Driver(_) => {}
+            Role::Actors => {
+                self.nodes[node].actor_workers.push(at);
+                self.nodes[node].is_hiring = false;
+            }
+            Role::Actor(actor) => drop(self.of_actors.insert(actor, at)),
+        }
         self.of_tasks += usize::from(role == Role::Tasks);
         self.refresh(at);
         Some(at)
@@ -162,15 +191,47 @@ impl Cluster {
         let (given, blocked) = (self.workers[at].given.len(), self.workers[at].blocked.len());
         let given: Vec<Given> = (0..given).filter_map(|_| self.take_given(at, 0, queue)).collect();
         let blocked: Vec<Given> = (0..blocked).filter_map(|_| self.take_blocked(at, 0, queue)).collect();
+        let residents: Vec<TaskId> = self.workers[at].residents.keys().copied().collect();
+        let residents = residents.into_iter().filter_map(|id| Some((id, self.move_out(at, id, queue)?))).collect();
         let worker = &self.workers[at];
         self.worker_ids.remove(&worker.id);
+        match worker.role {
+            Role::Actors => self.nodes[worker.node].actor_workers.retain(|other| *other != at),
+            Role::Actor(actor) if self.of_actors.get(&actor) == Some(&at) => drop(self.of_actors.remove(&actor)),
+            _ => {}
+        }
         self.of_tasks -= usize::from(worker.role == Role::Tasks);
         self.set_idle(at, None);
         self.set_waiting(at, None);
         let mut worker = self.workers.remove(at)?;
         worker.given = given.into();
         worker.blocked = blocked;
+        worker.residents = residents;
         Some(worker)
+    }
+
+    /// What made an actor stays with its worker, and has what it asked for as long.
+    pub(crate) fn move_in(&mut self, at: WorkerAt, given: Given, queue: &mut Queue) {
+        queue.use_shape(given.shape);
+        let (demand, node) = (&queue.shape(given.shape).demand, self.workers[at].node);
+        let free = &mut self.nodes[node].free;
+        free.cpus -= i128::from(demand.cpus);
+        free.take_rest(demand);
+        self.nodes[node].actors += 1;
+        self.workers[at].residents.insert(given.id, given);
+    }
+
+    /// An actor is not the worker's any more.
+    pub(crate) fn move_out(&mut self, at: WorkerAt, id: TaskId, queue: &mut Queue) -> Option<Given> {
+        let given = self.workers[at].residents.remove(&id)?;
+        let demand = &queue.shape(given.shape).demand;
+        let node = &mut self.nodes[self.workers[at].node];
+        node.free.cpus += i128::from(demand.cpus);
+        node.free.give_rest(demand);
+        node.actors -= 1;
+        self.has_more = true;
+        queue.leave_shape(given.shape);
+        Some(given)
     }
 
     /// Gives a task to a worker, behind its others, and takes of its node what that needs.
@@ -296,6 +357,19 @@ impl Cluster {
     pub(crate) fn load(&self, at: WorkerAt) -> (u32, WorkerId) {
         let worker = &self.workers[at];
         (worker.blocked.len() as u32, worker.id)
+    }
+
+    /// Of the workers of a node that have several actors: the one with the fewest, with those that are being made, and how
+    /// many workers these are.
+    pub(crate) fn actor_workers(&self, node: NodeAt) -> (Option<(usize, WorkerAt)>, usize) {
+        let workers = self.nodes[node].actor_workers.iter().copied();
+        let load = |at: WorkerAt| self.workers[at].residents.len() + self.workers[at].given.len();
+        (workers.clone().map(|at| (load(at), at)).min(), workers.count())
+    }
+
+    /// The worker that is for one actor.
+    pub(crate) fn worker_of_actor(&self, actor: ActorId) -> Option<WorkerAt> {
+        self.of_actors.get(&actor).copied()
     }
 
     /// Whether a worker is idle, and does not stand among those yet.

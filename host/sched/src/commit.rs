@@ -12,6 +12,12 @@ use crate::tasks::{End, State, Stop, cancelled};
 impl<C, V> Scheduler<C, V> {
     pub(crate) fn finished(&mut self, id: TaskId, attempt: Attempt, worker: WorkerId, outcome: Outcome<V>, nanos: u64) {
         let Some(at) = self.cluster.find(worker) else { return self.discard(id, outcome) };
+        if let Some(task) = self.find_task(id).filter(|task| self.is_method(*task)) {
+            return self.finished_call(task, attempt, at, outcome, nanos);
+        }
+        if self.cluster.workers[at].residents.get(&id).is_some_and(|given| given.attempt == attempt) {
+            return self.finished_resident(id, at, outcome);
+        }
         let workers = &self.cluster.workers;
         let given = if let Some(place) = self.cluster.position(at, id)
             && workers[at].given[place].attempt == attempt
@@ -30,7 +36,10 @@ impl<C, V> Scheduler<C, V> {
         let Some(task) = given.task else { return self.discard(id, outcome) };
         self.tasks[task].worker = None;
         self.classes.get_mut(self.tasks[task].class).took(nanos);
-        self.finish(task, outcome);
+        match self.made_by(task) {
+            Some(actor) => self.finished_making(actor, task, (at, given), outcome),
+            None => self.finish(task, outcome),
+        }
     }
 
     /// What became of an attempt of a task that is in no worker any more.
@@ -61,7 +70,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// What the values of a task contain, if they are as many as it returns and contain what they may.
-    fn contents(&self, at: TaskAt, values: &[(V, Vec<ObjectId>)]) -> Result<Vec<Vec<ObjectAt>>, Fault> {
+    pub(crate) fn contents(&self, at: TaskAt, values: &[(V, Vec<ObjectId>)]) -> Result<Vec<Vec<ObjectAt>>, Fault> {
         let task = &self.tasks[at];
         if values.len() != task.returns as usize {
             let message = format!("handed back {} values, it returns {}", values.len(), task.returns);

@@ -39,6 +39,7 @@ impl<C, V> Scheduler<C, V> {
             return;
         }
         self.begin_drivers();
+        self.place_actors();
         let (mut passed, mut stuck) = (None, None);
         for _ in 0..STUCK_MAX {
             let Some(turn) = self.place_all(passed, stuck) else { break };
@@ -158,14 +159,14 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// Why an object is not there any more that a task needs.
-    fn lost_need(&self, at: TaskAt) -> Option<Arc<TaskError>> {
+    pub(crate) fn lost_need(&self, at: TaskAt) -> Option<Arc<TaskError>> {
         self.tasks[at].links.as_ref()?.needs.iter().find_map(|need| match &self.objects[*need].value {
             Value::Failed(error) => Some(error.clone()),
             Value::Pending | Value::Ready(_) => None,
         })
     }
 
-    fn give(&mut self, worker: WorkerAt, at: TaskAt, shape: ShapeAt, nanos: u64) {
+    pub(crate) fn give(&mut self, worker: WorkerAt, at: TaskAt, shape: ShapeAt, nanos: u64) {
         let task = &mut self.tasks[at];
         task.state = State::Given;
         task.worker = Some(worker);
@@ -254,6 +255,7 @@ impl<C, V> Scheduler<C, V> {
 
     /// Tasks fail that no node can ever have room for, after nodes came or went.
     pub(crate) fn fail_infeasible(&mut self) {
+        self.fail_infeasible_actors();
         for shape in self.queue.waiting() {
             if self.is_feasible(shape) {
                 continue;

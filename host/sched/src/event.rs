@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Attempt, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_core::{ActorId, Attempt, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 
 use crate::resources::Demand;
 
@@ -45,6 +45,10 @@ pub enum Event<C, V> {
     Recalled { worker: WorkerId, tasks: Vec<TaskId> },
     /// The value of an object can't be had any more.
     ObjectLost { object: ObjectId },
+    /// An actor is to end, and all calls of it that have not; or to begin anew, if it may.
+    Killed { actor: ActorId, restart: bool },
+    /// From here on an actor begins anew with what lies in an object, which the worker that has the actor holds.
+    Saved { actor: ActorId, attempt: Attempt, worker: WorkerId, object: ObjectId },
 }
 
 /// What a worker is for.
@@ -54,6 +58,10 @@ pub enum Role {
     Tasks,
     /// Runs the first task of one job, and no other task but that one's own children inline.
     Driver(JobId),
+    /// Has actors that ask for less than a processor.
+    Actors,
+    /// Has one actor.
+    Actor(ActorId),
 }
 
 /// A task to be run.
@@ -82,8 +90,35 @@ pub struct Submission<C> {
     pub needs: Vec<ObjectId>,
     /// Objects that its arguments contain besides, which are kept until it has ended.
     pub refs: Vec<ObjectId>,
+    /// What kind of call it is.
+    pub work: Work,
     /// What it calls, and with what.
     pub call: C,
+}
+
+/// A kind of call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// Of a function, by itself.
+    Task,
+    /// Of what makes an actor. It returns the handle, lasts as long as the actor, and has what it takes of a node so long.
+    Actor(Box<ActorSpec>),
+    /// Of a method. Calls by one task are begun in the order in which it submitted them. They take nothing of a node.
+    Method(ActorId),
+}
+
+/// What is to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActorSpec {
+    /// By which tasks of its job find it; those of its tenant's other jobs too, if it is detached.
+    pub name: Option<Arc<str>>,
+    /// The job that it belongs to instead of its maker's: it lives on when nobody has a handle to it, and its maker's job has
+    /// ended, until it is killed.
+    pub detached: Option<JobId>,
+    /// How often it is begun anew when its sandbox, or its worker, has ended.
+    pub restarts_max: u32,
+    /// So many calls may wait for it, or run, at once.
+    pub calls_max: u64,
 }
 
 /// What became of an attempt.
@@ -126,6 +161,10 @@ pub enum Action<V> {
     Recall { worker: WorkerId },
     /// End an attempt that was given to a worker, begun or not. The worker says that it failed, unless it has ended by then.
     Interrupt { worker: WorkerId, task: TaskId, attempt: Attempt },
+    /// Take a call of an actor's method back, unless it is begun. The worker says that it failed, unless it goes on.
+    Withdraw { worker: WorkerId, task: TaskId, attempt: Attempt },
+    /// Start a worker on a node, for this.
+    Hire { node: NodeId, role: Role },
     /// Tell a worker of an object that it wants: its value or why there is none. It then holds each object that the value
     /// contains once (more).
     Deliver { worker: WorkerId, object: ObjectId },

@@ -58,8 +58,10 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn end_job(&mut self, id: JobId) {
         let Some(at) = self.job_ids.remove(&id) else { return };
         self.starting.remove(&id);
-        self.end_tasks(at);
+        let actors = self.actors_of(at);
+        self.end_tasks(at, actors.iter().filter_map(|(.., maker)| *maker));
         self.end_objects(at);
+        actors.into_iter().for_each(|(_, id, _)| self.forget_if_gone(id));
         if let Some(job) = self.jobs.remove(at) {
             self.classes.forget(&mut self.queue, job.classes);
         }
@@ -71,14 +73,19 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    fn end_tasks(&mut self, job: JobAt) {
-        let Some(root) = self.jobs[job].root.take() else { return };
-        let mut tasks = self.descendants(root, |_| true);
-        tasks.push(root);
+    fn end_tasks(&mut self, job: JobAt, makers: impl Iterator<Item = TaskAt>) {
+        let root = self.jobs[job].root.take();
+        // Actors that were made for other jobs are nobody's children.
+        let makers = makers.filter(|maker| self.tasks[*maker].parent.is_none() && Some(*maker) != root);
+        let roots: Vec<TaskAt> = makers.chain(root).collect();
+        let mut tasks: Vec<TaskAt> = roots.iter().flat_map(|root| self.descendants(*root, |_| true)).collect();
+        tasks.extend(roots);
         let mut workers: Vec<WorkerAt> = Vec::new();
         for at in &tasks {
             let task = &self.tasks[*at];
-            if let Some(worker) = task.worker {
+            if self.is_method(*at) {
+                self.forget_call(*at);
+            } else if let Some(worker) = task.worker {
                 workers.push(worker);
                 if task.stop == Stop::No {
                     let worker = self.cluster.workers[worker].id;
@@ -92,11 +99,19 @@ impl<C, V> Scheduler<C, V> {
         workers.dedup();
         for worker in workers {
             let worker = &mut self.cluster.workers[worker];
-            for given in worker.given.iter_mut().chain(&mut worker.blocked) {
+            for given in worker.given.iter_mut().chain(&mut worker.blocked).chain(worker.residents.values_mut()) {
                 given.task = given.task.filter(|task| self.tasks[*task].job != job);
             }
         }
-        tasks.into_iter().for_each(|at| self.remove_task(at));
+        for at in tasks {
+            let links = self.tasks[at].links.take();
+            let linked = links.iter().flat_map(|links| links.needs.iter().chain(&links.refs));
+            linked.for_each(|object| self.unpin_of_others(*object, job));
+            if let Some(actor) = self.made_by(at) {
+                self.orphan(actor);
+            }
+            self.remove_task(at);
+        }
     }
 
     fn end_objects(&mut self, job: JobAt) {
@@ -104,6 +119,7 @@ impl<C, V> Scheduler<C, V> {
         while let Some(object) = next.and_then(|at| self.objects.remove(at)) {
             next = object.after;
             self.forget_id(object.id.0, |entry| entry.object = None);
+            object.contents().iter().for_each(|content| self.unpin_of_others(*content, job));
             for (holder, _) in object.holders() {
                 if let Some(holder) = self.cluster.find(holder) {
                     self.cluster.workers[holder].holds.count -= 1;
@@ -112,6 +128,13 @@ impl<C, V> Scheduler<C, V> {
             if let Value::Ready(value) = object.value {
                 self.out.push(Action::Drop { object: object.id, value });
             }
+        }
+    }
+
+    /// What an object of another job is not referred to by any more.
+    fn unpin_of_others(&mut self, object: ObjectAt, job: JobAt) {
+        if self.objects.get(object).is_some_and(|object| object.job != job) {
+            self.unpin(object);
         }
     }
 }

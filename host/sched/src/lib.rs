@@ -9,6 +9,8 @@
 // Nothing that a guest, a peer, a file or a user says may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod actors;
+mod calls;
 mod cancel;
 mod classes;
 mod cluster;
@@ -18,6 +20,7 @@ mod event;
 mod jobs;
 mod lost;
 mod objects;
+mod place_actors;
 mod places;
 mod queue;
 mod recall;
@@ -31,7 +34,7 @@ mod tasks;
 mod tree;
 mod view;
 
-pub use event::{Action, Event, Failure, JobLimits, Outcome, Role, Submission};
+pub use event::{Action, ActorSpec, Event, Failure, JobLimits, Outcome, Role, Submission, Work};
 pub use resources::{Demand, UNIT};
 pub use scheduler::{Options, Scheduler};
-pub use view::{NodeView, ObjectState, ObjectView, TaskState, TaskView, WorkerView};
+pub use view::{ActorState, ActorView, NodeView, ObjectState, ObjectView, TaskState, TaskView, WorkerView};

@@ -32,10 +32,12 @@ impl<C, V> Scheduler<C, V> {
         self.is_stale = true;
         let tasks = |given: &Given| given.task;
         let (mut blocked, mut given): (Vec<TaskAt>, Vec<TaskAt>) = (Vec::new(), Vec::new());
+        let mut makers: Vec<TaskAt> = Vec::new();
         for at in workers {
             let Some(worker) = self.cluster.remove_worker(at, &mut self.queue) else { continue };
             blocked.extend(worker.blocked.iter().filter_map(tasks));
             given.extend(worker.given.iter().filter_map(tasks));
+            makers.extend(worker.residents.values().filter_map(tasks));
             self.forget_worker(at, worker);
         }
         if let Some(node) = node {
@@ -45,6 +47,7 @@ impl<C, V> Scheduler<C, V> {
             self.tasks[*task].worker = None;
             self.tasks[*task].state = State::Waiting;
         }
+        let calls: Vec<Vec<TaskAt>> = makers.iter().map(|maker| self.take_calls(*maker)).collect();
         blocked.into_iter().for_each(|task| self.lose_attempt(task));
         for task in given {
             // What has submitted tasks was begun, whatever is known of it.
@@ -54,6 +57,10 @@ impl<C, V> Scheduler<C, V> {
                 self.give_back(task);
             }
         }
+        for (maker, calls) in makers.into_iter().zip(calls) {
+            let fault = Fault::new(Code::WorkerLost, "its worker died");
+            self.lose_actor(maker, calls, Arc::new(TaskError { fault, chain: Vec::new() }), &is_begun);
+        }
     }
 
     fn forget_worker(&mut self, at: WorkerAt, worker: Worker) {
@@ -61,6 +68,11 @@ impl<C, V> Scheduler<C, V> {
             if self.objects.get_mut(place).is_some_and(|object| object.release(worker.id, u32::MAX)) {
                 self.check(place);
             }
+        }
+        if let Role::Actor(id) = worker.role
+            && let Some(actor) = self.actor_ids.get(&id)
+        {
+            self.actors[*actor].hired_on = None;
         }
         if let Role::Driver(job) = worker.role
             && let Some(job) = self.job_ids.get(&job)

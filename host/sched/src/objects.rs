@@ -100,6 +100,9 @@ impl<C, V> Scheduler<C, V> {
             self.objects[after].before = object.before;
         }
         self.forget_id(object.id.0, |entry| entry.object = None);
+        if object.index == Some(0) {
+            self.drop_handle(object.id);
+        }
         object.take_contents().iter().for_each(|content| self.unpin(*content));
         for (worker, times) in object.take_waiters() {
             let times = if self.cluster.find(worker).is_some() { times } else { 0 };
@@ -173,7 +176,7 @@ impl<C, V> Scheduler<C, V> {
         let Some(worker_at) = self.cluster.find(worker) else { return };
         let task = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker_at));
         let job = task.map(|at| self.tasks[at].job);
-        match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker)) {
+        match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker) || self.is_of_all(object)) {
             Err(fault) => self.refuse_object(id, worker, task, fault),
             Ok(at) if !self.objects[at].is_pending() => self.deliver(at, worker_at),
             Ok(at) if self.objects[at].waits_of(worker) < WAITS_MAX => self.objects[at].wait(worker),

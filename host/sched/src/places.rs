@@ -37,6 +37,8 @@ places! {
     TaskAt;
     /// Of an object.
     ObjectAt;
+    /// Of an actor.
+    ActorAt;
     /// Of a job.
     JobAt;
     /// Of a class of tasks.

@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sandbar_core::{JobId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{ActorId, JobId, ObjectId, TaskError, TaskId, WorkerId};
 
+use crate::actors::{Actor, Names};
 use crate::classes::Classes;
 use crate::cluster::Cluster;
 use crate::event::{Action, Event, Role};
 use crate::jobs::Job;
-use crate::places::{JobAt, NodeAt, ObjectAt, TaskAt, WorkerAt};
+use crate::place_actors::Unplaced;
+use crate::places::{ActorAt, JobAt, NodeAt, ObjectAt, TaskAt, WorkerAt};
 use crate::queue::{Level, Queue};
 use crate::refs::Object;
 use crate::slab::Slab;
@@ -23,11 +25,13 @@ pub struct Options {
     pub window_nanos: u64,
     /// And no more tasks than this.
     pub window_max: u32,
+    /// A worker that has several has no more actors than this.
+    pub actors_max: u32,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { window_nanos: 1_000_000, window_max: 1024 }
+        Options { window_nanos: 1_000_000, window_max: 1024, actors_max: 1000 }
     }
 }
 
@@ -38,6 +42,10 @@ pub struct Scheduler<C, V> {
     pub(crate) ids: Table<u64, Entry>,
     pub(crate) tasks: Slab<TaskAt, Task<C>>,
     pub(crate) objects: Slab<ObjectAt, Object<V>>,
+    pub(crate) actors: Slab<ActorAt, Actor>,
+    pub(crate) actor_ids: Table<ActorId, ActorAt>,
+    pub(crate) names: Names,
+    pub(crate) unplaced: Unplaced,
     pub(crate) jobs: Slab<JobAt, Job>,
     pub(crate) job_ids: Table<JobId, JobAt>,
     pub(crate) classes: Classes,
@@ -83,6 +91,10 @@ impl<C, V> Scheduler<C, V> {
             ids: Table::default(),
             tasks: Slab::new(),
             objects: Slab::new(),
+            actors: Slab::new(),
+            actor_ids: Table::default(),
+            names: Names::default(),
+            unplaced: Unplaced::default(),
             jobs: Slab::new(),
             job_ids: Table::default(),
             classes: Classes::new(),
@@ -133,10 +145,12 @@ impl<C, V> Scheduler<C, V> {
             }
             Event::NodeLost { node } => self.lose_node(node),
             Event::WorkerReady { worker, node, role } => {
-                if let Some(at) = self.cluster.add_worker(worker, node, role)
-                    && let Role::Driver(job) = role
-                {
-                    self.add_driver(job, at);
+                if let Some(at) = self.cluster.add_worker(worker, node, role) {
+                    match role {
+                        Role::Tasks => {}
+                        Role::Driver(job) => self.add_driver(job, at),
+                        Role::Actors | Role::Actor(_) => self.is_stale = true,
+                    }
                 }
             }
             Event::WorkerLost { worker, begun } => self.lose_worker(worker, &begun),
@@ -155,6 +169,8 @@ impl<C, V> Scheduler<C, V> {
             Event::Cancelled { task, recursive } => self.cancel(task, recursive),
             Event::Recalled { worker, tasks } => self.recalled(worker, &tasks),
             Event::ObjectLost { object } => self.lose_object(object),
+            Event::Killed { actor, restart } => self.kill_actor(actor, restart),
+            Event::Saved { actor, attempt, worker, object } => self.save_actor(actor, attempt, worker, object),
         }
     }
 
@@ -187,6 +203,13 @@ impl<C, V> Scheduler<C, V> {
 
     fn block(&mut self, id: TaskId, worker: WorkerId, is_blocked: bool) {
         let Some(at) = self.cluster.find(worker) else { return };
+        if let Some(task) = self.find_task(id).filter(|task| self.is_method(*task)) {
+            let task = &mut self.tasks[task];
+            if task.worker == Some(at) {
+                task.state = if is_blocked { State::Blocked } else { State::Given };
+            }
+            return;
+        }
         let place = if is_blocked { self.cluster.position(at, id) } else { self.cluster.position_blocked(at, id) };
         let Some(place) = place else { return };
         let (task, state) = if is_blocked {

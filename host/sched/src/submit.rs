@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 
-use crate::event::{Action, Outcome, Submission};
+use crate::event::{Action, Outcome, Submission, Work};
 use crate::places::{JobAt, ObjectAt, TaskAt, WorkerAt};
 use crate::refs::Value;
 use crate::scheduler::Scheduler;
@@ -27,6 +27,7 @@ struct Origin {
 impl<C, V> Scheduler<C, V> {
     pub(crate) fn submit(&mut self, submission: Submission<C>) {
         let Some(origin) = self.origin(&submission) else { return };
+        let origin = self.home(origin, &submission);
         match self.admit(origin, &submission) {
             Ok(links) => {
                 let at = self.add(origin, submission, links);
@@ -41,7 +42,7 @@ impl<C, V> Scheduler<C, V> {
         let id = submission.id;
         let origin = self.origin(&submission).filter(|origin| self.is_in(*origin, worker));
         let Some(origin) = origin else { return self.discard(id, outcome) };
-        let links = match self.admit(origin, &submission) {
+        let links = match alone(&submission).and_then(|()| self.admit(origin, &submission)) {
             Ok(links) => links,
             Err(fault) => {
                 self.discard(id, outcome);
@@ -59,7 +60,7 @@ impl<C, V> Scheduler<C, V> {
         let id = submission.id;
         let Some(origin) = self.origin(&submission).filter(|origin| self.is_in(*origin, worker)) else { return };
         let admitted = if submission.demand.is_light() {
-            self.admit(origin, &submission)
+            alone(&submission).and_then(|()| self.admit(origin, &submission))
         } else {
             let message = "was begun where it was submitted, and asks for more than processors";
             Err(Fault::new(Code::BadRequest, message))
@@ -75,6 +76,13 @@ impl<C, V> Scheduler<C, V> {
         if let Some((_, worker)) = origin.parent {
             self.give_begun(worker, at);
         }
+    }
+
+    /// Where a task belongs: an actor that outlives its job to another one.
+    fn home(&self, origin: Origin, submission: &Submission<C>) -> Origin {
+        let Work::Actor(spec) = &submission.work else { return origin };
+        let home = spec.detached.and_then(|job| self.job_ids.get(&job));
+        home.map_or(origin, |home| Origin { job: *home, ..origin })
     }
 
     fn is_in(&self, origin: Origin, worker: WorkerId) -> bool {
@@ -145,6 +153,10 @@ impl<C, V> Scheduler<C, V> {
             return Err(Fault::new(Code::TaskLimit, message));
         }
         self.has_room_for(origin.job, submission.returns)?;
+        if origin.parent.is_none() {
+            alone(submission)?;
+        }
+        self.admit_actor(origin.job, submission)?;
         if submission.needs.is_empty() && submission.refs.is_empty() {
             return Ok(None);
         }
@@ -163,7 +175,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     pub(crate) fn all_usable(&self, job: JobAt, ids: &[ObjectId]) -> Result<Vec<ObjectAt>, Fault> {
-        ids.iter().map(|id| self.usable(*id, |object| object.job == job)).collect()
+        ids.iter().map(|id| self.usable(*id, |object| object.job == job || self.is_of_all(object))).collect()
     }
 
     fn depth(&self, origin: Origin) -> u32 {
@@ -182,6 +194,10 @@ impl<C, V> Scheduler<C, V> {
         if let Some(links) = &links {
             links.needs.iter().chain(&links.refs).for_each(|object| self.pin(*object));
         }
+        // What outlives its maker's job is nobody's child.
+        let is_tied = |parent: &TaskAt| self.tasks[*parent].job == origin.job;
+        let parent = origin.parent.map(|(parent, _)| parent).filter(is_tied);
+        let depth = if parent.is_some() { self.depth(origin) } else { 1 };
         let at = self.tasks.insert(Task {
             id,
             number: self.number,
@@ -189,20 +205,22 @@ impl<C, V> Scheduler<C, V> {
             call: Some(submission.call),
             class,
             job: origin.job,
-            parent: origin.parent.map(|(parent, _)| parent),
+            parent,
             child: None,
             older: None,
             younger: None,
             ahead: None,
             behind: None,
             worker: None,
+            actor: None,
             attempt: Attempt(0),
-            depth: self.depth(origin),
+            depth,
             missing: 0,
             returns,
             state: State::Waiting,
             stop: Stop::No,
             is_late: false,
+            is_gated: false,
         });
         self.ids.entry(id.0).or_default().task = Some(at);
         if origin.parent.is_none() {
@@ -212,6 +230,11 @@ impl<C, V> Scheduler<C, V> {
         for index in 0..returns {
             let holder = origin.parent.map(|(_, worker)| worker);
             self.create(id.returns(index), origin.job, Some(index), Value::Pending, holder);
+        }
+        match submission.work {
+            Work::Task => {}
+            Work::Actor(spec) => self.add_actor(at, *spec),
+            Work::Method(actor) => self.add_call(at, actor),
         }
         at
     }
@@ -244,7 +267,7 @@ impl<C, V> Scheduler<C, V> {
         match error {
             Some(error) => self.failing.push((at, error)),
             None if missing == 0 => self.enqueue(at),
-            None => {}
+            None => self.gate(at),
         }
     }
 
@@ -274,5 +297,15 @@ impl<C, V> Scheduler<C, V> {
         let holder = origin.parent.map(|(_, worker)| worker);
         self.create(id, origin.job, index, Value::Failed(error), holder);
         true
+    }
+}
+
+/// Refuses what has to do with an actor.
+fn alone<C>(submission: &Submission<C>) -> Result<(), Fault> {
+    match submission.work {
+        Work::Task => Ok(()),
+        Work::Actor(_) | Work::Method(_) => {
+            Err(Fault::new(Code::BadRequest, "is of an actor, and was begun where it was submitted, or first"))
+        }
     }
 }

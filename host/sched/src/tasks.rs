@@ -6,7 +6,7 @@ use sandbar_core::{Attempt, Code, Fault, TaskError, TaskId};
 
 use crate::classes::Class;
 use crate::event::Action;
-use crate::places::{ClassAt, JobAt, ObjectAt, TaskAt, WorkerAt};
+use crate::places::{ActorAt, ClassAt, JobAt, ObjectAt, TaskAt, WorkerAt};
 use crate::queue::Level;
 use crate::scheduler::Scheduler;
 
@@ -36,6 +36,8 @@ pub(crate) struct Task<C> {
     pub(crate) behind: Option<TaskAt>,
     /// Who was given it.
     pub(crate) worker: Option<WorkerAt>,
+    /// The actor that it makes, or whose method it calls.
+    pub(crate) actor: Option<ActorAt>,
     pub(crate) attempt: Attempt,
     /// 1 of a job's first task.
     pub(crate) depth: u32,
@@ -46,6 +48,8 @@ pub(crate) struct Task<C> {
     pub(crate) stop: Stop,
     /// It stands in line beside those that came in order.
     pub(crate) is_late: bool,
+    /// A call that waits for earlier ones of its caller.
+    pub(crate) is_gated: bool,
 }
 
 /// Objects that a task refers to.
@@ -65,6 +69,8 @@ pub(crate) enum State {
     Given,
     /// In a worker, and waits for objects there.
     Blocked,
+    /// In a worker, as the actor that it made.
+    Resident,
     Ended(End),
 }
 
@@ -97,6 +103,9 @@ impl<C> Task<C> {
 impl<C, V> Scheduler<C, V> {
     /// A task has what it needs.
     pub(crate) fn enqueue(&mut self, at: TaskAt) {
+        if let Some(actor) = self.tasks[at].actor {
+            return self.enqueue_of_actor(at, actor);
+        }
         let task = &mut self.tasks[at];
         task.state = State::Queued;
         let job = &mut self.jobs[task.job];
@@ -120,6 +129,9 @@ impl<C, V> Scheduler<C, V> {
 
     /// Takes a task out of whatever line it stands in.
     pub(crate) fn dequeue(&mut self, at: TaskAt) {
+        if let Some(actor) = self.tasks[at].actor {
+            return self.dequeue_of_actor(at, actor);
+        }
         self.is_stale = true;
         let task = &self.tasks[at];
         let job = &self.jobs[task.job];
@@ -134,6 +146,9 @@ impl<C, V> Scheduler<C, V> {
 
     /// An attempt, which is in no worker any more, came to nothing. It is begun again if that `may_help`.
     pub(crate) fn fail_attempt(&mut self, at: TaskAt, error: Arc<TaskError>, may_help: bool) {
+        if let Some(actor) = self.made_by(at) {
+            return self.fail_actor(actor, at, error, may_help);
+        }
         let task = &mut self.tasks[at];
         let class = self.classes.get(task.class);
         if task.stop != Stop::No {
@@ -159,12 +174,15 @@ impl<C, V> Scheduler<C, V> {
                 self.dequeue(at);
                 self.end_failed(at, error, end);
             }
-            State::Given | State::Blocked | State::Ended(_) => {}
+            State::Given | State::Blocked | State::Resident | State::Ended(_) => {}
         }
     }
 
     /// Ends a task that stands in no line and in no worker: none of its returns has a value.
     pub(crate) fn end_failed(&mut self, at: TaskAt, error: Arc<TaskError>, end: End) {
+        if let Some(actor) = self.made_by(at) {
+            return self.end_actor(actor, at, &error, end);
+        }
         let (id, returns) = (self.tasks[at].id, self.tasks[at].returns);
         for index in 0..returns {
             match self.find_object(id.returns(index)) {
@@ -182,7 +200,7 @@ impl<C, V> Scheduler<C, V> {
         task.call = None;
         task.worker = None;
         let links = task.links.take();
-        let (id, job_at) = (task.id, task.job);
+        let (id, job_at, actor) = (task.id, task.job, task.actor);
         self.ended.push((at, id));
         let job = &mut self.jobs[job_at];
         job.tasks -= 1;
@@ -192,6 +210,9 @@ impl<C, V> Scheduler<C, V> {
         }
         if let Some(links) = links {
             links.needs.iter().chain(&links.refs).for_each(|object| self.unpin(*object));
+        }
+        if let Some(actor) = actor {
+            self.ended_of_actor(at, actor);
         }
     }
 

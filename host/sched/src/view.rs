@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Attempt, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_core::{ActorId, Attempt, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 
+use crate::actors::Actor;
 use crate::event::Role;
 use crate::places::TaskAt;
 use crate::refs::{Object, Value};
@@ -100,8 +101,52 @@ pub struct WorkerView {
     pub given: Vec<TaskId>,
     /// Tasks that it was given and that are blocked.
     pub blocked: Vec<TaskId>,
+    /// Actors that it has.
+    pub actors: Vec<ActorId>,
     /// Whether its tasks were asked back.
     pub is_recalled: bool,
+}
+
+/// Where an actor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ActorState {
+    /// It waits for objects that it is made with.
+    Pending,
+    /// It waits for a worker with room, or is being made.
+    Creating,
+    /// It can be called.
+    Alive,
+    /// As `Creating`, after it had died.
+    Restarting,
+    /// It has died, and somebody has a handle to it.
+    Dead,
+}
+
+/// An actor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ActorView<'a> {
+    /// Its id.
+    pub id: ActorId,
+    /// Its job.
+    pub job: JobId,
+    /// By which it is found.
+    pub name: Option<&'a Arc<str>>,
+    /// What made it, for people.
+    pub maker: Option<&'a Arc<str>>,
+    /// Where it is.
+    pub state: ActorState,
+    /// The worker that has it.
+    pub worker: Option<WorkerId>,
+    /// How often it was begun anew.
+    pub restarts: u32,
+    /// Calls that its worker was given.
+    pub given: Vec<TaskId>,
+    /// Calls that have not ended.
+    pub calls: u64,
+    /// What it is begun anew with.
+    pub saved: Option<ObjectId>,
+    /// Why it is dead.
+    pub died: Option<&'a Arc<TaskError>>,
 }
 
 /// A node.
@@ -182,8 +227,51 @@ impl<C, V> Scheduler<C, V> {
             role: worker.role,
             given: worker.given.iter().map(|given| given.id).collect(),
             blocked: worker.blocked.iter().map(|given| given.id).collect(),
+            actors: worker.residents.keys().map(|task| ActorId(task.0)).collect(),
             is_recalled: worker.is_recalled,
         })
+    }
+
+    /// Actors, in no order that means anything.
+    pub fn actors(&self) -> impl Iterator<Item = ActorView<'_>> {
+        self.actors.iter().map(|(_, actor)| self.view_actor(actor))
+    }
+
+    /// An actor, while somebody has a handle to it or a call of it is left.
+    pub fn actor(&self, id: ActorId) -> Option<ActorView<'_>> {
+        self.actor_ids.get(&id).map(|at| self.view_actor(&self.actors[*at]))
+    }
+
+    /// The actor whose method a task calls.
+    pub fn actor_of(&self, task: TaskId) -> Option<ActorId> {
+        let at = self.find_task(task).filter(|at| self.is_method(*at))?;
+        self.tasks[at].actor.map(|actor| self.actors[actor].id)
+    }
+
+    fn view_actor<'a>(&'a self, actor: &'a Actor) -> ActorView<'a> {
+        let maker = actor.maker.map(|maker| &self.tasks[maker]);
+        let state = match maker {
+            None => ActorState::Dead,
+            Some(maker) => match (maker.state, maker.attempt.0) {
+                (State::Resident, _) => ActorState::Alive,
+                (State::Waiting, 0) => ActorState::Pending,
+                (_, 0) => ActorState::Creating,
+                _ => ActorState::Restarting,
+            },
+        };
+        ActorView {
+            id: actor.id,
+            job: self.jobs[actor.job].id,
+            name: actor.spec.name.as_ref(),
+            maker: maker.map(|maker| &self.classes.get(maker.class).kind.name),
+            state,
+            worker: maker.and_then(|maker| maker.worker).map(|worker| self.cluster.workers[worker].id),
+            restarts: maker.map_or(0, |maker| maker.attempt.0),
+            given: actor.given.iter().map(|call| self.tasks[*call].id).collect(),
+            calls: actor.calls,
+            saved: actor.saved.map(|saved| self.objects[saved].id),
+            died: actor.died.as_ref(),
+        }
     }
 
     /// Nodes, in no order that means anything.
@@ -205,7 +293,11 @@ impl<C, V> Scheduler<C, V> {
     pub fn is_empty(&self) -> bool {
         let of_tasks =
             self.tasks.len() + self.objects.len() + self.jobs.len() + self.classes.len() + self.queue.shapes();
-        of_tasks + self.ids.len() == 0 && self.queue.is_empty() && self.starting.is_empty()
+        let of_actors = self.actors.len() + self.actor_ids.len() + self.names.len();
+        of_tasks + of_actors + self.ids.len() == 0
+            && self.unplaced.is_empty()
+            && self.queue.is_empty()
+            && self.starting.is_empty()
     }
 
     fn view_task<'a>(&'a self, task: &'a Task<C>) -> TaskView<'a> {
@@ -218,7 +310,7 @@ impl<C, V> Scheduler<C, V> {
             state: match task.state {
                 State::Waiting => TaskState::Pending,
                 State::Queued => TaskState::Queued,
-                State::Given => TaskState::Running,
+                State::Given | State::Resident => TaskState::Running,
                 State::Blocked => TaskState::Blocked,
                 State::Ended(End::Succeeded) => TaskState::Succeeded,
                 State::Ended(End::Failed) => TaskState::Failed,

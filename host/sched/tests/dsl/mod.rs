@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
-use sandbar_sched::{
-    Action, Demand, Event, Failure, JobLimits, Options, Outcome, Role, Scheduler, Submission, TaskState, UNIT,
+use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+pub use sandbar_sched::{
+    Action, ActorSpec, ActorState, Demand, Event, Failure, JobLimits, Options, Outcome, Role, Scheduler, Submission,
+    TaskState, UNIT, Work,
 };
 
 /// The worker of the first task of job 1, which is task 1.
@@ -38,8 +39,27 @@ pub fn t(id: u64) -> Submission<u64> {
         retry_failures: false,
         needs: Vec::new(),
         refs: Vec::new(),
+        work: Work::Task,
         call: id,
     }
+}
+
+/// What makes an actor that asks for nothing and is begun anew so often.
+pub fn actor(id: u64, restarts_max: u32) -> Submission<u64> {
+    let spec = ActorSpec { name: None, detached: None, restarts_max, calls_max: 1000 };
+    Submission { demand: of(0, 0, 0), work: Work::Actor(Box::new(spec)), ..t(id) }
+}
+
+pub fn with_spec(mut task: Submission<u64>, set: impl FnOnce(&mut ActorSpec)) -> Submission<u64> {
+    if let Work::Actor(spec) = &mut task.work {
+        set(spec);
+    }
+    task
+}
+
+/// A call of an actor's method.
+pub fn call(id: u64, actor: u64) -> Submission<u64> {
+    Submission { demand: of(0, 0, 0), work: Work::Method(ActorId(actor)), ..t(id) }
 }
 
 /// The first task of a job.
@@ -145,6 +165,36 @@ impl World {
 
     pub fn driver(&mut self, worker: u32, node: u32, job: u32) -> &mut World {
         self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), role: Role::Driver(JobId(job)) })
+    }
+
+    /// A worker that has several actors.
+    pub fn actor_worker(&mut self, worker: u32, node: u32) -> &mut World {
+        self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), role: Role::Actors })
+    }
+
+    /// A worker that has one actor.
+    pub fn own_worker(&mut self, worker: u32, node: u32, actor: u64) -> &mut World {
+        let role = Role::Actor(ActorId(actor));
+        self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), role })
+    }
+
+    pub fn kill(&mut self, actor: u64, restart: bool) -> &mut World {
+        self.step(Event::Killed { actor: ActorId(actor), restart })
+    }
+
+    /// An actor has ended in its worker.
+    pub fn dies(&mut self, actor: u64, attempt: u32, worker: u32) -> &mut World {
+        self.finish(actor, attempt, worker, failed("it trapped", true), 0)
+    }
+
+    pub fn saved(&mut self, actor: u64, attempt: u32, worker: u32, object: u64) -> &mut World {
+        let (actor, attempt, worker) = (ActorId(actor), Attempt(attempt), WorkerId(worker));
+        self.step(Event::Saved { actor, attempt, worker, object: ObjectId(object) })
+    }
+
+    pub fn actor_is(&mut self, actor: u64, expected: Option<ActorState>) -> &mut World {
+        assert_eq!(self.steps.actor(ActorId(actor)).map(|actor| actor.state), expected);
+        self
     }
 
     pub fn job(&mut self, job: u32, limits: JobLimits) -> &mut World {
@@ -264,6 +314,9 @@ pub fn text(action: &Action<u64>) -> String {
         Action::Run { worker, task, attempt } => format!("run w{worker} t{task}{}", again(attempt)),
         Action::Recall { worker } => format!("recall w{worker}"),
         Action::Interrupt { worker, task, attempt } => format!("interrupt w{worker} t{task}{}", again(attempt)),
+        Action::Withdraw { worker, task, attempt } => format!("withdraw w{worker} t{task}{}", again(attempt)),
+        Action::Hire { node, role: Role::Actor(actor) } => format!("hire n{node} for t{actor}"),
+        Action::Hire { node, .. } => format!("hire n{node}"),
         Action::Deliver { worker, object } => format!("deliver w{worker} o{object}"),
         Action::Refuse { worker, object, error } => format!("refuse w{worker} o{object} ({error})"),
         Action::Drop { object, value } if object.0 == *value => format!("drop o{object}"),

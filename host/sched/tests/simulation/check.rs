@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandbar_core::{ObjectId, WorkerId};
-use sandbar_sched::{Action, Demand, ObjectState, Role, TaskState};
+use sandbar_core::{ActorId, Code, ObjectId, WorkerId};
+use sandbar_sched::{Action, ActorState, Demand, ObjectState, Role, TaskState, UNIT, Work};
 
 use crate::model::{Given, Model, Step, Steps, Task, Value, Worker, fits, is_light};
 
@@ -19,18 +19,28 @@ impl Model {
         assert!(step.told.is_empty(), "{:?} should have been delivered", step.told);
         assert!(step.refused.is_empty(), "{:?} should have been refused", step.refused);
         assert!(step.interrupted.is_empty(), "{:?} should have been interrupted", step.interrupted);
+        assert!(step.withdrawn.is_empty(), "{:?} should have been withdrawn", step.withdrawn);
         assert!(step.jobs_done.is_empty(), "jobs {:?} should be done", step.jobs_done);
         for (id, codes) in step.failed.iter().filter(|(id, codes)| !codes.is_empty() && self.objects.contains_key(id)) {
+            if self.actors.contains_key(id) {
+                continue;
+            }
             let error = steps.value(ObjectId(*id)).expect("it is known").expect_err("it failed");
             let of_need = self.tasks[id].needs.iter().any(|need| {
                 self.objects.get(need).is_none_or(|need| matches!(need.value, Value::Failed | Value::Lost))
             });
-            assert!(codes.contains(&error.fault.code) || of_need, "task {id} failed of {codes:?}, not of {error}");
+            // It may have failed of the one while it was to fail of the other.
+            let of_death = error.fault.code == Code::ActorDied && matches!(self.tasks[id].work, Work::Method(_));
+            assert!(
+                codes.contains(&error.fault.code) || of_need || of_death,
+                "task {id} failed of {codes:?}, not of {error}"
+            );
         }
         self.check_objects(steps);
         self.check_tasks(steps);
         self.check_room(steps);
         self.check_idle();
+        self.check_actors(steps);
     }
 
     fn check_action(&mut self, action: &Action<u64>, step: &mut Step, steps: &Steps) {
@@ -50,9 +60,18 @@ impl Model {
             }
             Action::Interrupt { worker, task, attempt } => {
                 assert!(step.interrupted.remove(&(worker.0, task.0)), "task {task} is not to be interrupted");
-                let mut given = self.workers[&worker.0].given.iter();
+                let worker = &self.workers[&worker.0];
+                let mut given = worker.given.iter().chain(&worker.residents);
                 let is_there = given.any(|given| given.task == task.0 && given.attempt == attempt.0);
-                assert!(is_there || !self.tasks.contains_key(&task.0), "what a worker has is interrupted");
+                // What hands back wrong values may have made an actor nevertheless.
+                let is_maker = self.actors.contains_key(&task.0);
+                assert!(is_there || is_maker || !self.tasks.contains_key(&task.0), "what a worker has is interrupted");
+            }
+            Action::Withdraw { worker, task, .. } => {
+                assert!(step.withdrawn.remove(&(worker.0, task.0)), "call {task} is not to be withdrawn");
+            }
+            Action::Hire { node, role } => {
+                assert!(self.nodes.contains_key(&node.0) && matches!(role, Role::Actors | Role::Actor(_)));
             }
             Action::Deliver { worker, object } => {
                 count_down(&mut step.told, worker, object);
@@ -77,11 +96,86 @@ impl Model {
     fn queued(&self) -> Vec<u64> {
         let is_queued = |(id, task): &(&u64, &Task)| {
             let waits = !task.has_ended && task.worker.is_none() && self.has_needs(task);
-            waits && self.jobs[&task.job].first != Some(**id)
+            waits && self.jobs[&task.job].first != Some(**id) && task.work == Work::Task
         };
         let mut queued: Vec<u64> = self.tasks.iter().filter(is_queued).map(|(id, _)| *id).collect();
         queued.sort_by_key(|id| self.turn(*id));
         queued
+    }
+
+    /// Whether a call could be given: what it needs is there, and all before it of its caller were.
+    fn is_callable(&self, id: u64) -> bool {
+        let task = &self.tasks[&id];
+        let Work::Method(ActorId(actor)) = &task.work else { return false };
+        let is_before =
+            |other: &&u64| self.tasks[*other].number < task.number && self.tasks[*other].parent == task.parent;
+        let calls = self.calls(*actor);
+        self.has_needs(task) && calls.iter().filter(is_before).all(|other| self.tasks[other].worker.is_some())
+    }
+
+    fn check_call(&mut self, worker: u32, id: u64, actor: u64) {
+        assert_eq!(self.home(actor), Some(worker), "call {id} goes where its actor is");
+        assert!(self.is_callable(id), "it is not the turn of call {id}");
+        self.tasks.get_mut(&id).expect("it was found").worker = Some(worker);
+    }
+
+    /// What makes actors and waits for a place, in order.
+    fn unplaced(&self) -> Vec<u64> {
+        let waits = |task: &Task| matches!(task.work, Work::Actor(_)) && !task.has_ended && task.worker.is_none();
+        let waiting = self.tasks.iter().filter(|(_, task)| waits(task) && self.has_needs(task));
+        let mut all: Vec<u64> = waiting.map(|(id, _)| *id).collect();
+        all.sort_by_key(|id| self.turn(*id));
+        all
+    }
+
+    fn check_making(&mut self, worker_id: u32, id: u64) {
+        let (task, worker) = (&self.tasks[&id], &self.workers[&worker_id]);
+        let is_alone = task.demand.cpus >= UNIT;
+        let role = if is_alone { Role::Actor(ActorId(id)) } else { Role::Actors };
+        assert_eq!(worker.role, role, "actor {id} is made where it may");
+        let (cpus, rest) = self.free(worker.node);
+        assert!(fits(&task.demand, cpus, &rest), "actor {id} has no room on node {}", worker.node);
+        let alike = self.unplaced().into_iter().find(|other| self.tasks[other].demand == task.demand);
+        assert_eq!(alike, Some(id), "it is another's turn");
+        let given =
+            Given { task: id, attempt: task.attempt, demand: task.demand.clone(), is_blocked: false, is_ghost: false };
+        self.workers.get_mut(&worker_id).expect("it was found").given.push(given);
+        self.tasks.get_mut(&id).expect("it was found").worker = Some(worker_id);
+    }
+
+    /// What is known of actors, and that none waits for nothing.
+    fn check_actors(&self, steps: &Steps) {
+        for view in steps.actors() {
+            let maker = &self.tasks[&view.id.0];
+            let given: BTreeSet<u64> =
+                self.calls(view.id.0).into_iter().filter(|call| self.tasks[call].worker.is_some()).collect();
+            assert_eq!(view.given.iter().map(|call| call.0).collect::<BTreeSet<_>>(), given);
+            assert_eq!(view.calls, self.calls(view.id.0).len() as u64);
+            assert_eq!(view.state == ActorState::Dead, maker.has_ended);
+            assert_eq!(view.state == ActorState::Alive, self.home(view.id.0).is_some());
+            assert_eq!(view.saved.map(|object| object.0), self.actors[&view.id.0].saved);
+            if self.home(view.id.0).is_some() {
+                let left = self.calls(view.id.0).into_iter().find(|id| {
+                    let call = &self.tasks[id];
+                    call.worker.is_none() && self.is_callable(*id)
+                });
+                assert_eq!(left, None, "actor {} could be called", view.id);
+            }
+        }
+        let held: BTreeSet<u32> = self.starting().map(|(_, node)| node).collect();
+        let mut seen: Vec<&Demand> = Vec::new();
+        for id in self.unplaced() {
+            let demand = &self.tasks[&id].demand;
+            if seen.contains(&demand) {
+                continue;
+            }
+            seen.push(demand);
+            let role = if demand.cpus >= UNIT { Role::Actor(ActorId(id)) } else { Role::Actors };
+            for worker in self.workers.values().filter(|worker| worker.role == role && !held.contains(&worker.node)) {
+                let (cpus, rest) = self.free(worker.node);
+                assert!(!fits(demand, cpus, &rest), "actor {id} waits for a place that there is");
+            }
+        }
     }
 
     fn check_run(&mut self, worker_id: u32, id: u64, attempt: u32) {
@@ -92,6 +186,11 @@ impl Model {
             task.needs.iter().all(|need| matches!(self.objects[need].value, Value::Ready(..))),
             "task {id} has no needs"
         );
+        match task.work {
+            Work::Task => {}
+            Work::Actor(_) => return self.check_making(worker_id, id),
+            Work::Method(actor) => return self.check_call(worker_id, id, actor.0),
+        }
         let worker = self.workers.get(&worker_id).expect("a worker that is there runs it");
         let is_first = self.jobs[&task.job].first == Some(id);
         assert_eq!(worker.role == Role::Tasks, !is_first, "task {id} is run where it may");
@@ -148,6 +247,14 @@ impl Model {
                 cpus -= i128::from(given.demand.cpus);
                 leases.push(&given.demand);
             }
+            for Given { demand, .. } in &worker.residents {
+                cpus -= i128::from(demand.cpus);
+                rest.gpus -= demand.gpus;
+                rest.memory -= demand.memory;
+                for (name, amount) in &demand.custom {
+                    *rest.custom.get_mut(name).expect("the node has it") -= amount;
+                }
+            }
         }
         (cpus, rest)
     }
@@ -178,6 +285,9 @@ impl Model {
         for view in steps.tasks() {
             let task = self.tasks.get(&view.id.0).unwrap_or_else(|| panic!("{view:?} should be gone"));
             let is_blocked = || {
+                if matches!(task.work, Work::Method(_)) {
+                    return task.is_blocked;
+                }
                 let worker = &self.workers[&task.worker.expect("it is in a worker")];
                 worker.given.iter().any(|given| given.task == view.id.0 && given.is_blocked)
             };
@@ -213,6 +323,8 @@ impl Model {
             };
             assert_eq!(view.given.iter().map(|task| task.0).collect::<BTreeSet<_>>(), of(false));
             assert_eq!(view.blocked.iter().map(|task| task.0).collect::<BTreeSet<_>>(), of(true));
+            let residents: BTreeSet<u64> = worker.residents.iter().map(|given| given.task).collect();
+            assert_eq!(view.actors.iter().map(|actor| actor.0).collect::<BTreeSet<_>>(), residents);
             assert_eq!(view.is_recalled, worker.is_recalled);
         }
     }

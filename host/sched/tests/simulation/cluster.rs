@@ -3,8 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use sandbar_core::{Attempt, Code, Fault, JobId, NodeId, ObjectId, Seed, TaskError, TaskId, TenantId, WorkerId};
-use sandbar_sched::{Action, Demand, Event, Failure, JobLimits, Options, Outcome, Role, Submission, UNIT};
+use sandbar_core::{
+    ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, Seed, TaskError, TaskId, TenantId, WorkerId,
+};
+use sandbar_sched::{
+    Action, ActorSpec, Demand, Event, Failure, JobLimits, Options, Outcome, Role, Submission, UNIT, Work,
+};
 
 use crate::model::{Model, Steps};
 
@@ -18,6 +22,8 @@ pub struct History {
     nodes: Vec<u32>,
     /// Events of before, for those that come late or twice.
     past: Vec<What>,
+    /// Workers that were asked for.
+    hires: Vec<(u32, Role)>,
     next: u32,
     /// Numbers of tasks, objects and values.
     number: u64,
@@ -31,6 +37,7 @@ struct Local {
     inbox: VecDeque<Action<u64>>,
     waiting: VecDeque<(TaskId, Attempt)>,
     begun: Vec<(TaskId, Attempt, bool)>,
+    residents: Vec<(TaskId, Attempt)>,
 }
 
 impl History {
@@ -42,6 +49,7 @@ impl History {
             workers: BTreeMap::new(),
             nodes: Vec::new(),
             past: Vec::new(),
+            hires: Vec::new(),
             next: 0,
             number: 1000,
             is_loud,
@@ -99,7 +107,14 @@ impl History {
         self.past.push(event);
         for action in actions {
             let worker = match &action {
-                Action::Run { worker, .. } | Action::Recall { worker } | Action::Interrupt { worker, .. } => worker.0,
+                Action::Run { worker, .. }
+                | Action::Recall { worker }
+                | Action::Interrupt { worker, .. }
+                | Action::Withdraw { worker, .. } => worker.0,
+                Action::Hire { node, role } => {
+                    self.hires.push((node.0, *role));
+                    continue;
+                }
                 _ => continue,
             };
             self.workers.get_mut(&worker).expect("the model knows it").inbox.push_back(action);
@@ -118,6 +133,9 @@ impl History {
             94..104 => self.lose_object(),
             104..134 => self.repeat(),
             134..150 => self.lie(),
+            150..165 => self.kill(),
+            165..185 => self.die(),
+            185..260 => self.hire_asked_for(),
             _ => self.work(),
         }
     }
@@ -145,6 +163,61 @@ impl History {
             Some(job) => self.hire_for(node, Role::Driver(JobId(job))),
             None => self.hire_for(node, Role::Tasks),
         }
+    }
+
+    /// A worker comes that was asked for.
+    fn hire_asked_for(&mut self) {
+        if self.hires.is_empty() {
+            return self.work();
+        }
+        let at = self.seed.below(self.hires.len() as u32) as usize;
+        let (node, role) = self.hires.swap_remove(at);
+        if self.nodes.contains(&node) {
+            self.hire_for(node, role);
+        }
+    }
+
+    fn any_actor(&mut self) -> Option<ActorId> {
+        let all: Vec<u64> = self.model.actors.keys().copied().collect();
+        self.pick(&all).map(ActorId)
+    }
+
+    fn kill(&mut self) {
+        let restart = self.chance(50);
+        if let Some(actor) = self.any_actor() {
+            self.event(Event::Killed { actor, restart });
+        }
+    }
+
+    /// An actor ends by itself.
+    fn die(&mut self) {
+        let all: Vec<(u32, TaskId, Attempt)> = self
+            .workers
+            .iter()
+            .flat_map(|(id, local)| local.residents.iter().map(|(task, attempt)| (*id, *task, *attempt)))
+            .collect();
+        if let Some((worker, actor, attempt)) = self.pick(&all) {
+            self.end_actor(worker, actor, attempt);
+        }
+    }
+
+    /// What was begun of an actor fails with it, what was not is not heard of.
+    fn end_actor(&mut self, worker: u32, actor: TaskId, attempt: Attempt) {
+        let is_call = |task: &TaskId| {
+            let task = self.model.tasks.get(&task.0);
+            task.is_some_and(|task| task.work == Work::Method(ActorId(actor.0)))
+        };
+        let local = self.workers.get_mut(&worker).expect("it is there");
+        local.residents.retain(|resident| *resident != (actor, attempt));
+        local.waiting.retain(|(task, _)| !is_call(task));
+        local.inbox.retain(|action| !matches!(action, Action::Run { task, .. } if is_call(task)));
+        let begun: Vec<(TaskId, Attempt)> =
+            local.begun.iter().filter(|(task, ..)| is_call(task)).map(|(task, attempt, _)| (*task, *attempt)).collect();
+        for (task, attempt) in begun {
+            self.finish(worker, task, attempt, false);
+        }
+        let outcome = self.outcome(actor, false);
+        self.event(Event::Finished { task: actor, attempt, worker: WorkerId(worker), outcome, nanos: 0 });
     }
 
     fn hire_for(&mut self, node: u32, role: Role) {
@@ -264,7 +337,8 @@ impl History {
         let object =
             self.pick(&self.model.objects.keys().copied().chain([5]).collect::<Vec<_>>()).map_or(ObjectId(7), ObjectId);
         self.number += 10;
-        let event = match self.seed.below(6) {
+        let actor = self.any_actor().unwrap_or(ActorId(task.0));
+        let event = match self.seed.below(7) {
             0 => Event::Finished {
                 task,
                 attempt: Attempt(self.seed.below(2)),
@@ -275,6 +349,7 @@ impl History {
             1 => Event::Blocked { task, worker, blocked: self.chance(50) },
             2 => Event::Wanted { object, worker, task },
             3 => Event::Released { object, worker, times: 1 + 1000 * self.seed.below(2) },
+            5 => Event::Saved { actor, attempt: Attempt(self.seed.below(2)), worker, object },
             4 => Event::Recalled { worker, tasks: vec![task, task] },
             _ => Event::Put { object: ObjectId(self.number), task, worker, value: self.number, refs: vec![object] },
         };
@@ -316,6 +391,14 @@ impl History {
                 let tasks = local.waiting.drain(..).map(|(task, _)| task).collect();
                 self.event(Event::Recalled { worker: WorkerId(worker), tasks });
             }
+            Action::Interrupt { task, attempt, .. } if local.residents.contains(&(task, attempt)) => {
+                self.end_actor(worker, task, attempt);
+            }
+            Action::Withdraw { task, attempt, .. } => {
+                if local.waiting.contains(&(task, attempt)) {
+                    self.finish(worker, task, attempt, false);
+                }
+            }
             Action::Interrupt { task, attempt, .. } => {
                 let is_waiting = local.waiting.contains(&(task, attempt));
                 let is_here = local.begun.iter().any(|(id, of, _)| (*id, *of) == (task, attempt));
@@ -338,6 +421,10 @@ impl History {
         local.begun.retain(|(id, of, _)| (*id, *of) != (task, attempt));
         local.waiting.retain(|other| *other != (task, attempt));
         let outcome = self.outcome(task, succeeds);
+        let makes = self.model.tasks.get(&task.0).is_some_and(|task| matches!(task.work, Work::Actor(_)));
+        if makes && let Outcome::Succeeded(_) = outcome {
+            self.workers.get_mut(&worker).expect("it is there").residents.push((task, attempt));
+        }
         let nanos = [1_000, 100_000, 2_000_000][self.seed.below(3) as usize];
         self.event(Event::Finished { task, attempt, worker: WorkerId(worker), outcome, nanos });
     }
@@ -389,6 +476,7 @@ impl History {
             95..98 => Demand { custom: [("tpu".into(), UNIT / 2)].into(), ..cpus(2) },
             _ => cpus(100),
         };
+        let (work, demand) = self.work_of(job, parent.is_some(), demand);
         Submission {
             id: TaskId(self.number),
             job: JobId(job),
@@ -401,8 +489,43 @@ impl History {
             retry_failures: self.chance(30),
             needs: self.some_objects(Some(job), 25),
             refs: self.some_objects(Some(job), 15),
+            work,
             call: self.number,
         }
+    }
+
+    fn work_of(&mut self, job: u32, may: bool, demand: Demand) -> (Work, Demand) {
+        let kind = self.seed.below(100);
+        match kind {
+            0..12 if may || kind == 0 => {
+                let (restarts_max, calls_max) = (self.seed.below(3), if self.chance(90) { 100 } else { 1 });
+                let spec = ActorSpec { name: None, detached: None, restarts_max, calls_max };
+                let demand = if self.chance(60) { Demand::default() } else { demand };
+                (Work::Actor(Box::new(spec)), demand)
+            }
+            12..45 if may => {
+                let is_wild = self.chance(2);
+                let of_job = |actor: &u64| is_wild || self.model.tasks.get(actor).is_some_and(|task| task.job == job);
+                let all: Vec<u64> = self.model.actors.keys().copied().filter(of_job).collect();
+                match self.pick(&all) {
+                    Some(actor) => (Work::Method(ActorId(actor)), Demand::default()),
+                    None => (Work::Task, demand),
+                }
+            }
+            _ => (Work::Task, demand),
+        }
+    }
+
+    /// An actor is saved, by a call.
+    fn save(&mut self, worker: u32, task: TaskId) {
+        let Some(Work::Method(actor)) = self.model.tasks.get(&task.0).map(|task| task.work.clone()) else { return };
+        let attempt = self.model.tasks.get(&actor.0).map_or(Attempt(0), |maker| Attempt(maker.attempt));
+        self.number += 10;
+        let (object, worker) = (ObjectId(self.number), WorkerId(worker));
+        let refs = self.some_objects(self.model.tasks.get(&task.0).map(|task| task.job), 20);
+        self.event(Event::Put { object, task, worker, value: self.number, refs });
+        self.event(Event::Saved { actor, attempt, worker, object });
+        self.event(Event::Released { object, worker, times: 1 });
     }
 
     /// A task does something.
@@ -435,7 +558,8 @@ impl History {
                     }
                 }
             }
-            68..76 => self.block(worker, task, true),
+            68..73 => self.block(worker, task, true),
+            73..76 => self.save(worker, task),
             76..80 => {
                 let child = self.submission(job, Some((task, attempt, id)));
                 self.number += 1;
@@ -480,6 +604,9 @@ impl History {
             for job in without.collect::<Vec<_>>() {
                 self.hire_for(node, Role::Driver(JobId(job)));
             }
+            while !self.hires.is_empty() {
+                self.hire_asked_for();
+            }
             for worker in self.workers.keys().copied().collect::<Vec<_>>() {
                 while let Some(action) = self.workers.get_mut(&worker).and_then(|local| local.inbox.pop_front()) {
                     self.read(worker, action);
@@ -493,9 +620,12 @@ impl History {
             }
             let given =
                 |(id, local): (&u32, &Local)| !local.inbox.is_empty() || !self.model.workers[id].given.is_empty();
-            if !self.workers.iter().any(given) {
-                break;
+            if self.workers.iter().any(given) || !self.hires.is_empty() {
+                continue;
             }
+            let alive = |actor: &u64| self.model.tasks.get(actor).is_some_and(|maker| !maker.has_ended);
+            let Some(actor) = self.model.actors.keys().copied().find(alive) else { break };
+            self.event(Event::Killed { actor: ActorId(actor), restart: false });
         }
         assert!(self.model.tasks.values().all(|task| task.has_ended), "all tasks have ended");
         for job in self.model.jobs.keys().copied().collect::<Vec<_>>() {

@@ -61,6 +61,9 @@ fn a_bit_of_everything_happens() {
         ("Deliver {", 500),
         ("Refuse {", 100),
         ("Drop {", 1000),
+        ("Withdraw {", 10),
+        ("Hire {", 50),
+        ("Saved {", 20),
         ("result: Ok", 50),
         ("result: Err", 20),
     ] {

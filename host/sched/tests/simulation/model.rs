@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandbar_core::{Code, ObjectId, TaskId, WorkerId};
-use sandbar_sched::{Action, Demand, Event, JobLimits, Outcome, Role, Scheduler, Submission};
+use sandbar_core::{ActorId, Code, ObjectId, TaskId, WorkerId};
+use sandbar_sched::{Action, Demand, Event, JobLimits, Outcome, Role, Scheduler, Submission, Work};
 
 pub type Steps = Scheduler<u64, u64>;
 
@@ -15,6 +15,8 @@ pub struct Model {
     /// All that were ever added, until their job ends.
     pub tasks: BTreeMap<u64, Task>,
     pub objects: BTreeMap<u64, Object>,
+    /// All that were ever made, until their job ends.
+    pub actors: BTreeMap<u64, Actor>,
     pub number: u64,
     /// Values that came in and did not go out.
     pub values: BTreeSet<u64>,
@@ -30,6 +32,7 @@ pub struct Step {
     pub told: BTreeMap<(u32, u64), u32>,
     pub refused: BTreeMap<(u32, u64), u32>,
     pub interrupted: BTreeSet<(u32, u64)>,
+    pub withdrawn: BTreeSet<(u32, u64)>,
     pub jobs_done: BTreeSet<u32>,
     pub ready: BTreeSet<u64>,
 }
@@ -38,7 +41,15 @@ pub struct Worker {
     pub node: u32,
     pub role: Role,
     pub given: Vec<Given>,
+    /// What made the actors that it has.
+    pub residents: Vec<Given>,
     pub is_recalled: bool,
+}
+
+pub struct Actor {
+    pub restarts_max: u32,
+    pub calls_max: u64,
+    pub saved: Option<u64>,
 }
 
 #[derive(Clone)]
@@ -72,6 +83,9 @@ pub struct Task {
     pub worker: Option<u32>,
     pub stop: u8,
     pub has_ended: bool,
+    pub work: Work,
+    /// Of a call, in its actor's worker.
+    pub is_blocked: bool,
 }
 
 pub struct Object {
@@ -107,6 +121,21 @@ impl Model {
         self.objects.contains_key(&number) || self.tasks.contains_key(&number)
     }
 
+    /// The worker of an actor that can be called.
+    pub fn home(&self, actor: u64) -> Option<u32> {
+        let worker = self.tasks.get(&actor)?.worker?;
+        let is_it = |given: &Given| given.task == actor && !given.is_ghost;
+        self.workers[&worker].residents.iter().any(is_it).then_some(worker)
+    }
+
+    /// Calls of an actor that have not ended, in order.
+    pub fn calls(&self, actor: u64) -> Vec<u64> {
+        let is_call = |task: &Task| !task.has_ended && task.work == Work::Method(ActorId(actor));
+        let mut calls: Vec<u64> = self.tasks.iter().filter(|(_, task)| is_call(task)).map(|(id, _)| *id).collect();
+        calls.sort_by_key(|id| self.tasks[id].number);
+        calls
+    }
+
     fn in_worker(&self, worker: WorkerId, task: TaskId) -> Option<usize> {
         self.workers.get(&worker.0)?.given.iter().position(|given| given.task == task.0)
     }
@@ -131,7 +160,13 @@ impl Model {
             }
             Event::WorkerReady { worker, node, role } => {
                 if self.nodes.contains_key(&node.0) && !self.workers.contains_key(&worker.0) {
-                    let record = Worker { node: node.0, role: *role, given: Vec::new(), is_recalled: false };
+                    let record = Worker {
+                        node: node.0,
+                        role: *role,
+                        given: Vec::new(),
+                        residents: Vec::new(),
+                        is_recalled: false,
+                    };
                     self.workers.insert(worker.0, record);
                     if let Role::Driver(job) = role
                         && let Some(job) = self.jobs.get_mut(&job.0)
@@ -150,7 +185,7 @@ impl Model {
             }
             Event::RanInline { task, worker, outcome, .. } => {
                 let is_so = task.parent.is_some_and(|(_, _, of)| of == *worker);
-                if is_so && self.submit(task, true) {
+                if is_so && self.submit(task, task.work == Work::Task) {
                     self.finish(task.id.0, outcome);
                 } else {
                     self.discard(outcome);
@@ -158,15 +193,47 @@ impl Model {
             }
             Event::BeganInline { task, worker } => self.began_inline(task, worker.0),
             Event::Put { object, task, worker, value, refs } => self.put(object.0, *task, *worker, *value, refs),
+            Event::Finished { task, attempt, worker, outcome, .. }
+                if self.tasks.get(&task.0).is_some_and(|task| matches!(task.work, Work::Method(_))) =>
+            {
+                let call = &self.tasks[&task.0];
+                if call.worker != Some(worker.0) || call.attempt != attempt.0 {
+                    return self.finish_step(outcome, actions);
+                }
+                self.finish(task.0, outcome);
+            }
+            Event::Finished { task, attempt, worker, outcome, .. } if self.resides(*worker, *task, attempt.0) => {
+                let residents = &mut self.workers.get_mut(&worker.0).expect("it was found").residents;
+                let at = residents.iter().position(|given| given.task == task.0).expect("it was found");
+                let given = residents.remove(at);
+                self.discard(outcome);
+                if !given.is_ghost {
+                    let calls = self.take_calls(task.0);
+                    self.lose_actor(task.0, calls, &|_| false);
+                }
+            }
             Event::Finished { task, attempt, worker, outcome, .. } => {
                 let given = self.workers.get_mut(&worker.0).map(|worker| &mut worker.given);
                 let is_it = |given: &Given| given.task == task.0 && given.attempt == attempt.0;
                 let position = given.as_ref().and_then(|given| given.iter().position(is_it));
                 let Some((given, position)) = given.zip(position) else { return self.finish_step(outcome, actions) };
-                if given.remove(position).is_ghost {
+                let given = given.remove(position);
+                if given.is_ghost {
                     return self.finish_step(outcome, actions);
                 }
-                self.finish(task.0, outcome);
+                let made = matches!(self.tasks[&task.0].work, Work::Actor(_)).then_some(outcome);
+                match made {
+                    Some(Outcome::Succeeded(values)) => self.made(task.0, worker.0, given, values),
+                    _ => self.finish(task.0, outcome),
+                }
+            }
+            Event::Blocked { task, worker, blocked }
+                if self.tasks.get(&task.0).is_some_and(|task| matches!(task.work, Work::Method(_))) =>
+            {
+                let task = self.tasks.get_mut(&task.0).expect("it was found");
+                if task.worker == Some(worker.0) && self.workers.contains_key(&worker.0) {
+                    task.is_blocked = *blocked;
+                }
             }
             Event::Blocked { task, worker, blocked } => {
                 if let Some(at) = self.in_worker(*worker, *task) {
@@ -207,6 +274,28 @@ impl Model {
                         }
                     }
                     back.into_iter().for_each(|task| self.give_back(task));
+                }
+            }
+            Event::Killed { actor, restart: false } => {
+                if self.tasks.get(&actor.0).is_some_and(|maker| !maker.has_ended) && self.actors.contains_key(&actor.0)
+                {
+                    self.stop(actor.0, 1);
+                }
+            }
+            Event::Killed { actor, restart: true } => {
+                if let Some(worker) = self.home(actor.0).filter(|_| self.tasks[&actor.0].stop == 0) {
+                    self.step.interrupted.insert((worker, actor.0));
+                }
+            }
+            Event::Saved { actor, attempt, worker, object } => {
+                let is_now = |maker: &Task| maker.attempt == attempt.0;
+                if self.home(actor.0) == Some(worker.0)
+                    && self.tasks.get(&actor.0).is_some_and(is_now)
+                    && let Some(object_is) = self.objects.get(&object.0)
+                    && object_is.job == self.tasks[&actor.0].job
+                    && matches!(object_is.value, Value::Ready(..))
+                {
+                    self.actors.get_mut(&actor.0).expect("it is alive").saved = Some(object.0);
                 }
             }
             Event::ObjectLost { object } => {
@@ -270,6 +359,7 @@ impl Model {
             || live + 1 > job.limits.tasks_max
             || self.job_objects(task.job.0) + returns > job.limits.objects_max;
         let links: Vec<ObjectId> = task.needs.iter().chain(&task.refs).copied().collect();
+        let may = may && self.may_work(task);
         let is_bad = !may || is_over || stop == 2 || !self.of_job(task.job.0, &links);
         let value = if is_bad { Value::Failed } else { Value::Pending };
         (task.id.0..task.id.0 + returns).for_each(|id| self.create(id, task.job.0, value.clone(), holder));
@@ -300,9 +390,78 @@ impl Model {
             worker: None,
             stop: 0,
             has_ended: false,
+            work: task.work.clone(),
+            is_blocked: false,
         };
         self.tasks.insert(task.id.0, record);
+        if let Work::Actor(spec) = &task.work {
+            let actor = Actor { restarts_max: spec.restarts_max, calls_max: spec.calls_max, saved: None };
+            self.actors.insert(task.id.0, actor);
+        }
         true
+    }
+
+    /// Whether a task may have to do with an actor as it wants to.
+    fn may_work(&self, task: &Submission<u64>) -> bool {
+        match &task.work {
+            Work::Task => true,
+            Work::Actor(_) => task.parent.is_some() && task.returns == 1,
+            Work::Method(actor) => {
+                let is_alive =
+                    self.tasks.get(&actor.0).is_some_and(|maker| !maker.has_ended && maker.job == task.job.0);
+                let has_room =
+                    self.actors.get(&actor.0).is_some_and(|of| (self.calls(actor.0).len() as u64) < of.calls_max);
+                task.parent.is_some() && is_alive && has_room && self.objects.contains_key(&actor.0)
+            }
+        }
+    }
+
+    fn resides(&self, worker: WorkerId, task: TaskId, attempt: u32) -> bool {
+        let is_it = |given: &Given| given.task == task.0 && given.attempt == attempt;
+        self.workers.get(&worker.0).is_some_and(|worker| worker.residents.iter().any(is_it))
+    }
+
+    /// An actor is made, or what it says of that is wrong.
+    fn made(&mut self, id: u64, worker: u32, given: Given, values: &[(u64, Vec<ObjectId>)]) {
+        let maker = &self.tasks[&id];
+        let are_good = values.len() == 1 && values.iter().all(|(_, refs)| self.of_job(maker.job, refs));
+        let outcome = Outcome::Succeeded(values.to_vec());
+        if maker.stop > 0 || !are_good {
+            self.step.interrupted.insert((worker, id));
+            return self.finish(id, &outcome);
+        }
+        self.workers.get_mut(&worker).expect("it said so").residents.push(Given { is_blocked: false, ..given });
+        self.tasks.get_mut(&id).expect("it is known").worker = Some(worker);
+        match self.objects.get_mut(&id).filter(|object| object.value == Value::Pending) {
+            Some(handle) => {
+                let (value, refs) = &values[0];
+                self.values.insert(*value);
+                handle.value = Value::Ready(*value, refs.iter().map(|id| id.0).collect());
+                self.step.ready.insert(id);
+            }
+            None => self.discard(&outcome),
+        }
+    }
+
+    /// Calls that an actor's worker had, which are in no worker now.
+    fn take_calls(&mut self, id: u64) -> Vec<u64> {
+        self.tasks.get_mut(&id).expect("it is known").worker = None;
+        let calls = self.calls(id).into_iter();
+        calls.filter(|call| self.tasks.get_mut(call).expect("it is known").worker.take().is_some()).collect()
+    }
+
+    /// An actor is not there any more.
+    fn lose_actor(&mut self, id: u64, calls: Vec<u64>, has_begun: &dyn Fn(u64) -> bool) {
+        for call in calls {
+            if has_begun(call) || self.kept_child(call) {
+                self.stop_descendants(call);
+                self.fail_attempt(call, Code::ActorDied, true);
+            } else {
+                self.give_back(call);
+            }
+        }
+        self.stop_descendants(id);
+        self.fail_attempt(id, Code::ActorDied, true);
     }
 
     fn began_inline(&mut self, task: &Submission<u64>, worker: u32) {
@@ -310,7 +469,7 @@ impl Model {
             return;
         }
         let known = self.objects.len();
-        if self.submit(task, is_light(&task.demand)) {
+        if self.submit(task, is_light(&task.demand) && task.work == Work::Task) {
             let (id, demand) = (task.id.0, task.demand.clone());
             let given = Given { task: id, attempt: 0, demand, is_blocked: false, is_ghost: false };
             self.workers.get_mut(&worker).expect("it has the parent").given.push(given);
@@ -351,7 +510,7 @@ impl Model {
     /// What becomes of a task whose attempt, which is in no worker any more, is over.
     fn finish(&mut self, id: u64, outcome: &Outcome<u64>) {
         let task = self.tasks.get_mut(&id).expect("who has it knows it");
-        task.worker = None;
+        (task.worker, task.is_blocked) = (None, false);
         let (job, stop, returns) = (task.job, task.stop, task.returns as usize);
         match outcome {
             Outcome::Succeeded(values) => {
@@ -376,10 +535,11 @@ impl Model {
 
     fn fail_attempt(&mut self, id: u64, code: Code, is_system: bool) {
         let task = self.tasks.get_mut(&id).expect("it is known");
-        task.worker = None;
+        (task.worker, task.is_blocked) = (None, false);
+        let retries_max = self.actors.get(&id).map_or(task.retries_max, |actor| actor.restarts_max);
         if task.stop > 0 {
             self.fail(id, Code::Cancelled);
-        } else if (is_system || task.retry_failures) && task.attempt < task.retries_max {
+        } else if (is_system || task.retry_failures) && task.attempt < retries_max {
             task.attempt += 1;
             self.stop_descendants(id);
         } else {
@@ -406,11 +566,14 @@ impl Model {
         for job in self.jobs.values_mut() {
             job.driver = job.driver.filter(|driver| !ids.contains(driver));
         }
+        let residents = workers.iter().flat_map(|worker| &worker.residents);
+        let makers: Vec<u64> = residents.filter(|given| !given.is_ghost).map(|given| given.task).collect();
         let all = workers.iter().flat_map(|worker| &worker.given);
         let lost: Vec<&Given> = all.filter(|given| !given.is_ghost).collect();
         for given in &lost {
             self.tasks.get_mut(&given.task).expect("it is known").worker = None;
         }
+        let calls: Vec<Vec<u64>> = makers.iter().map(|maker| self.take_calls(*maker)).collect();
         for given in lost {
             let has_begun = begun.is_none_or(|begun| begun.contains(&TaskId(given.task)));
             let has_children = self.kept_child(given.task);
@@ -420,6 +583,9 @@ impl Model {
             } else {
                 self.give_back(given.task);
             }
+        }
+        for (maker, calls) in makers.into_iter().zip(calls) {
+            self.lose_actor(maker, calls, &|call| begun.is_none_or(|begun| begun.contains(&TaskId(call))));
         }
     }
 
@@ -450,7 +616,10 @@ impl Model {
             None => self.fail(id, Code::Cancelled),
             Some(worker) => {
                 if task.stop == 0 {
-                    self.step.interrupted.insert((worker, id));
+                    match task.work {
+                        Work::Method(_) => self.step.withdrawn.insert((worker, id)),
+                        _ => self.step.interrupted.insert((worker, id)),
+                    };
                 }
                 task.stop = task.stop.max(how);
             }
@@ -467,6 +636,11 @@ impl Model {
         task.has_ended = true;
         task.worker = None;
         self.step.ended.insert(id);
+        if matches!(task.work, Work::Actor(_)) {
+            self.calls(id).into_iter().for_each(|call| self.fail(call, Code::ActorDied));
+            self.actors.get_mut(&id).expect("it was made").saved = None;
+        }
+        let task = &self.tasks[&id];
         if self.jobs[&task.job].first == Some(id) {
             self.step.jobs_done.insert(task.job);
         }
@@ -480,12 +654,17 @@ impl Model {
             if let Some(worker) = task.worker
                 && task.stop == 0
             {
-                self.step.interrupted.insert((worker, *number));
+                match task.work {
+                    Work::Method(_) => self.step.withdrawn.insert((worker, *number)),
+                    _ => self.step.interrupted.insert((worker, *number)),
+                };
             }
         }
-        for given in self.workers.values_mut().flat_map(|worker| &mut worker.given) {
+        let all = self.workers.values_mut().flat_map(|worker| worker.given.iter_mut().chain(&mut worker.residents));
+        for given in all {
             given.is_ghost |= self.tasks.get(&given.task).is_some_and(|task| task.job == id);
         }
+        self.actors.retain(|actor, _| self.tasks[actor].job != id);
         self.tasks.retain(|_, task| task.job != id);
         for object in self.objects.values().filter(|object| object.job == id) {
             if let Value::Ready(value, _) = object.value {
@@ -506,18 +685,25 @@ impl Model {
             self.fail_infeasible();
             let failed: Vec<u64> = self.step.failed.keys().filter(|id| !self.tasks[id].has_ended).copied().collect();
             if failed.is_empty() {
-                break;
+                self.drop_forgotten();
+                if self.step.failed.keys().all(|id| self.tasks[id].has_ended) {
+                    break;
+                }
+                continue;
             }
             for id in failed {
                 let returns = u64::from(self.tasks[&id].returns);
+                let pending = |object: &&mut Object| object.value == Value::Pending;
                 for object in id..id + returns {
-                    self.objects.get_mut(&object).expect("it is pending").value = Value::Failed;
-                    self.step.ready.insert(object);
+                    // The handle of an actor is there as soon as it was made once, or was.
+                    if let Some(object_is) = self.objects.get_mut(&object).filter(pending) {
+                        object_is.value = Value::Failed;
+                        self.step.ready.insert(object);
+                    }
                 }
                 self.end(id);
             }
         }
-        self.drop_forgotten();
         for (id, object) in self.objects.iter_mut().filter(|(_, object)| object.value != Value::Pending) {
             for (worker, times) in std::mem::take(&mut object.wants) {
                 self.step.told.insert((worker, *id), times);
@@ -574,7 +760,11 @@ impl Model {
     pub fn pins(&self) -> BTreeMap<u64, u32> {
         let mut pins = BTreeMap::new();
         let live = self.tasks.values().filter(|task| !task.has_ended);
-        live.flat_map(|task| &task.links).for_each(|id| *pins.entry(*id).or_default() += 1);
+        for task in live {
+            let called = if let Work::Method(actor) = &task.work { Some(&actor.0) } else { None };
+            task.links.iter().chain(called).for_each(|id| *pins.entry(*id).or_default() += 1);
+        }
+        self.actors.values().filter_map(|actor| actor.saved).for_each(|id| *pins.entry(id).or_default() += 1);
         for object in self.objects.values() {
             if let Value::Ready(_, contents) = &object.value {
                 contents.iter().for_each(|id| *pins.entry(*id).or_default() += 1);
@@ -598,6 +788,9 @@ impl Model {
                 let object = self.objects.remove(&id).expect("it was found");
                 if let Value::Ready(value, _) = object.value {
                     self.step.dropped.insert(value);
+                }
+                if self.actors.contains_key(&id) && !self.tasks[&id].has_ended {
+                    self.stop(id, 1);
                 }
                 for (worker, times) in object.wants {
                     *self.step.refused.entry((worker, id)).or_default() += times;
