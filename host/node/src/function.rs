@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, Function, Kind, Limits};
+use sandbar_core::{Code, Fault, Function, Kind, Limits, TaskKind};
 use sandbar_worker::{Binding, Compiled, Request, Work};
 use serde::Serialize;
 
@@ -211,8 +211,8 @@ fn task_arguments(encoded: &[u8]) -> Vec<String> {
 
 /// The type of what a task returns, if that is anything.
 fn task_returns(encoded: &[u8]) -> Vec<String> {
-    let returns: Result<(String, u32), _> = postcard::from_bytes(encoded);
-    let (of, _) = returns.unwrap_or_else(|_| ("(malformed)".to_owned(), 1));
+    let returns: Result<(String, u32, TaskKind), _> = postcard::from_bytes(encoded);
+    let of = returns.map_or_else(|_| "(malformed)".to_owned(), |(of, ..)| of);
     if of == "()" { Vec::new() } else { vec![of] }
 }
 

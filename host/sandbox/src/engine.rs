@@ -252,6 +252,8 @@ pub(crate) struct Exports {
 pub(crate) struct TaskExports {
     pub(crate) describe: ComponentExportIndex,
     pub(crate) run: ComponentExportIndex,
+    pub(crate) resume: ComponentExportIndex,
+    pub(crate) abandon: ComponentExportIndex,
 }
 
 impl Exports {
@@ -269,7 +271,12 @@ impl Exports {
             predict: find("predict")?,
             tasks: component.get_export_index(None, PROGRAM).and_then(|program| {
                 let find = |name: &str| component.get_export_index(Some(&program), name);
-                Some(TaskExports { describe: find("describe")?, run: find("run")? })
+                Some(TaskExports {
+                    describe: find("describe")?,
+                    run: find("run")?,
+                    resume: find("resume")?,
+                    abandon: find("abandon")?,
+                })
             }),
         })
     }

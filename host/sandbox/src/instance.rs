@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use sandbar_core::{Code, Fault, Function, Kind};
+use sandbar_core::{Code, Fault, Function, Kind, TaskKind};
 use wasmtime::Store;
 use wasmtime::component::{ComponentNamedList, ComponentType, Lift, Lower, TypedFunc};
 
@@ -54,9 +54,42 @@ struct WitArgument {
 }
 
 #[derive(ComponentType, Lift)]
+#[component(enum)]
+#[repr(u8)]
+#[expect(dead_code, reason = "only lifted from a guest")]
+enum WitTaskKind {
+    #[component(name = "task")]
+    Task,
+    #[component(name = "make")]
+    Make,
+    #[component(name = "method")]
+    Method,
+    #[component(name = "shared")]
+    Shared,
+    #[component(name = "checkpoint")]
+    Checkpoint,
+    #[component(name = "restore")]
+    Restore,
+}
+
+impl From<WitTaskKind> for TaskKind {
+    fn from(kind: WitTaskKind) -> TaskKind {
+        match kind {
+            WitTaskKind::Task => TaskKind::Task,
+            WitTaskKind::Make => TaskKind::Make,
+            WitTaskKind::Method => TaskKind::Method,
+            WitTaskKind::Shared => TaskKind::Shared,
+            WitTaskKind::Checkpoint => TaskKind::Checkpoint,
+            WitTaskKind::Restore => TaskKind::Restore,
+        }
+    }
+}
+
+#[derive(ComponentType, Lift)]
 #[component(record)]
 struct WitTask {
     name: String,
+    kind: WitTaskKind,
     arguments: Vec<WitArgument>,
     returns: String,
     count: u32,
@@ -115,18 +148,14 @@ impl<'p> Instance<'p> {
             let message = format!("it describes {} tasks, the limit is {FUNCTIONS_MAX}", tasks.len());
             return Err(Fault::new(Code::BadOutput, message));
         }
-        let encoded = |task: &WitTask| {
+        let encoded = |task: WitTask| {
             let arguments: Vec<_> = task.arguments.iter().map(|a| (&a.name, &a.type_name)).collect();
-            Ok((postcard::to_stdvec(&arguments)?, postcard::to_stdvec(&(&task.returns, task.count))?))
+            let arguments = postcard::to_stdvec(&arguments)?;
+            let returns = postcard::to_stdvec(&(task.returns, task.count, TaskKind::from(task.kind)))?;
+            Ok(Function { name: task.name, kind: Kind::Task, arguments, returns, about: task.about })
         };
-        tasks
-            .into_iter()
-            .map(|task| {
-                let (arguments, returns) =
-                    encoded(&task).map_err(|e: postcard::Error| Fault::new(Code::BadOutput, e.to_string()))?;
-                Ok(Function { name: task.name, kind: Kind::Task, arguments, returns, about: task.about })
-            })
-            .collect()
+        let malformed = |e: postcard::Error| Fault::new(Code::BadOutput, e.to_string());
+        tasks.into_iter().map(|task| encoded(task).map_err(malformed)).collect()
     }
 
     /// Chooses function `index`, its parameters (a JSON object) and its seed.

@@ -5,7 +5,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Poll;
 
-use sandbar_core::{Code, Fault, ObjectId};
+use sandbar_core::{ActorId, Code, Fault, ObjectId};
+
+use crate::running::TaskCall;
 
 /// How important a line of a guest's log is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +98,17 @@ pub enum Got {
     Failed(u64),
     /// Nothing in time.
     TimeOut,
+}
+
+/// What an actor is to do next.
+#[derive(Debug)]
+pub enum Next {
+    /// Begin a call of a method.
+    Run(TaskCall),
+    /// Go on with a call that waits, by its number.
+    Resume(u64),
+    /// Forget a call that waits.
+    Abandon(u64),
 }
 
 /// Why the host refuses what a guest asks; the guest traps with it.
@@ -215,6 +228,32 @@ pub trait Services: Send + 'static {
     fn cancel(&mut self, _object: ObjectId, _recursive: bool) -> Result<(), Refusal> {
         Err(no_program())
     }
+
+    /// The actor of this name: an object that will be its handle.
+    fn find(&mut self, _name: &str) -> Result<ObjectId, Refusal> {
+        Err(no_program())
+    }
+
+    /// Ends an actor, or has it begun anew.
+    fn kill(&mut self, _actor: ActorId, _restart: bool) -> Result<(), Refusal> {
+        Err(no_program())
+    }
+
+    /// What the call at hand of an actor waits for, if it says that it has not ended.
+    fn awaits(&mut self, _objects: &[u64]) -> Result<(), Refusal> {
+        Err(no_program())
+    }
+
+    /// The actor is made, and takes calls from here on.
+    fn made(&mut self) {}
+
+    /// What the actor is to do next, once there is something.
+    fn poll_next(&mut self) -> Poll<Next> {
+        Poll::Pending
+    }
+
+    /// The call at hand of the actor has ended, or waits (false), or failed by itself. The sandbox has so much memory.
+    fn answered(&mut self, _answer: Result<bool, Fault>, _memory_bytes: u64) {}
 
     /// It is going to fail with this [`sandbar_core::TaskError`] of another, in postcard.
     fn fails_with(&mut self, _error: &[u8]) -> Result<(), Refusal> {

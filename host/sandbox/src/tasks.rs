@@ -2,8 +2,8 @@
 
 use std::future::poll_fn;
 
-use sandbar_core::ObjectId;
-use wasmtime::component::{ComponentType, LinkerInstance, Lower, WasmList};
+use sandbar_core::{ActorId, ObjectId};
+use wasmtime::component::{ComponentType, LinkerInstance, Lower, WasmList, WasmStr};
 use wasmtime::{Error, Result};
 
 use crate::imports::{Context, copy, detached, lay, range, refuse};
@@ -65,6 +65,17 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
             Ok(store.data_mut().services.returned(&parts, &contained)?)
         },
     )?;
+    linker.func_wrap("find", |mut store: Context<'_>, (name,): (WasmStr,)| {
+        let name = name.to_str(&store)?.into_owned();
+        Ok((store.data_mut().services.find(&name)?.0,))
+    })?;
+    linker.func_wrap("kill", |mut store: Context<'_>, (actor, restart): (u64, bool)| {
+        Ok(store.data_mut().services.kill(ActorId(actor), restart)?)
+    })?;
+    linker.func_wrap("awaits", |mut store: Context<'_>, (objects,): (WasmList<u64>,)| {
+        let objects = objects.as_le_slice(&store).to_vec();
+        Ok(store.data_mut().services.awaits(&objects)?)
+    })?;
     linker.func_wrap("failed", |mut store: Context<'_>, (error,): (WasmList<u8>,)| {
         // SAFETY: the guest waits for this call.
         let error = unsafe { detached(&store, &error) };

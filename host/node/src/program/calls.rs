@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{Argument, Limits, ObjectId, Options, Request};
+use sandbar_core::{ActorId, ActorOptions, Argument, Limits, ObjectId, Options, Request, TaskKind};
 use sandbar_sched::{Demand, UNIT};
 use sandbar_worker::Compiled;
+use sandbar_worker::program::MakeOptions;
 
 /// A component with its tasks.
 #[derive(Debug)]
@@ -21,6 +22,53 @@ pub(crate) struct ProgramTask {
     pub(crate) name: Arc<str>,
     /// Name and type of each argument.
     pub(crate) arguments: Vec<(String, String)>,
+    pub(crate) kind: TaskKind,
+}
+
+impl Program {
+    /// What kinds its tasks are of, in order.
+    pub(super) fn kinds(&self) -> Vec<TaskKind> {
+        self.tasks.iter().map(|task| task.kind).collect()
+    }
+
+    /// The function of this kind that is of the same actor as `function`.
+    fn beside(&self, function: u32, kind: TaskKind) -> Option<u32> {
+        let (actor, _) = self.tasks.get(function as usize)?.name.rsplit_once('.')?;
+        let is_it = |task: &ProgramTask| {
+            task.kind == kind && task.name.rsplit_once('.').is_some_and(|(other, _)| other == actor)
+        };
+        self.tasks.iter().position(is_it).map(|place| place as u32)
+    }
+
+    /// How an actor is to be called that a function makes.
+    pub(super) fn make(&self, function: u32, options: &ActorOptions) -> Make {
+        let restore = self.beside(function, TaskKind::Restore);
+        Make {
+            options: MakeOptions {
+                concurrency: options.max_concurrency.unwrap_or(CONCURRENCY),
+                checkpoint: restore.and_then(|_| self.beside(function, TaskKind::Checkpoint)),
+                checkpoint_every: options.checkpoint_every.unwrap_or(1).max(1),
+            },
+            restore,
+            call_retries: options.max_task_retries,
+            get_if_exists: options.get_if_exists,
+        }
+    }
+}
+
+/// Calls of an actor that wait beside each other, if it says nothing else.
+const CONCURRENCY: u32 = 1000;
+
+/// How an actor is made.
+#[derive(Debug, Clone)]
+pub(super) struct Make {
+    pub(super) options: MakeOptions,
+    /// The function that makes it anew of what it was saved as.
+    pub(super) restore: Option<u32>,
+    /// How often a call is begun again that was begun when the actor died, if it says nothing else.
+    pub(super) call_retries: u32,
+    /// Whether the actor of that name is meant, if there is one.
+    pub(super) get_if_exists: bool,
 }
 
 /// What a task calls, and with what.
@@ -33,12 +81,16 @@ pub(super) struct Call {
     pub(super) arguments: Box<[u8]>,
     /// Objects among them.
     pub(super) needs: Box<[ObjectId]>,
+    /// Of what makes an actor.
+    pub(super) make: Option<Box<Make>>,
 }
 
 /// A request, read.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) options: Option<Box<Options>>,
+    /// The actor whose method is called.
+    pub(super) actor: Option<ActorId>,
     pub(super) arguments: Box<[u8]>,
     pub(super) needs: Vec<ObjectId>,
     pub(super) refs: Vec<ObjectId>,
@@ -50,7 +102,7 @@ impl Read {
     /// # Errors
     /// When they are none.
     pub(super) fn of(request: &[u8]) -> Result<Read, postcard::Error> {
-        let Request { options, arguments, refs } = postcard::from_bytes(request)?;
+        let Request { options, actor, arguments, refs } = postcard::from_bytes(request)?;
         let needs = arguments.iter().filter_map(|argument| match argument {
             Argument::Object(object) => Some(*object),
             _ => None,
@@ -58,7 +110,8 @@ impl Read {
         let needs = needs.collect();
         // Mostly none.
         let arguments = if arguments.is_empty() { vec![0] } else { postcard::to_stdvec(&arguments)? };
-        Ok(Read { options, arguments: arguments.into(), needs, refs })
+        let actor = actor.map(|handle| ActorId(handle.0));
+        Ok(Read { options, actor, arguments: arguments.into(), needs, refs })
     }
 }
 
@@ -77,6 +130,12 @@ pub(super) fn demand(options: &Options) -> Demand {
         memory: options.memory.unwrap_or(0),
         custom: options.resources.iter().map(|(name, of)| (name.as_str().into(), amount(*of))).collect(),
     }
+}
+
+/// What an actor with these options takes: no processor, if nothing else is said.
+pub(super) fn actor_demand(options: &Options) -> Demand {
+    let asked = demand(options);
+    Demand { cpus: options.cpus.map_or(0, |_| asked.cpus), ..asked }
 }
 
 /// Names of tasks that were given one of their own.

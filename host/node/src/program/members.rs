@@ -33,6 +33,8 @@ impl Member {
         let name = match role {
             Role::Tasks => "tasks",
             Role::Driver(_) => "driver",
+            Role::Actors => "actors",
+            Role::Actor(_) => "actor",
         };
         let crew = Crew::start(options, id, name, bell)?;
         Ok(Member {
@@ -67,6 +69,13 @@ impl Member {
                     self.given.retain(|(_, given)| *given != task);
                 }
             }
+        }
+    }
+
+    /// A call was given, and will not be begun.
+    pub(super) fn dropped(&mut self, task: TaskId) {
+        if let Some(at) = self.given.iter().position(|(_, given)| *given == task) {
+            self.given.remove(at);
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use sandbar_core::{Argument, Code, Fault, Kind, Limits};
+use sandbar_core::{Argument, Code, Fault, Kind, Limits, TaskKind};
 use sandbar_sched::JobLimits;
 use sandbar_worker::peak_memory_bytes;
 use sandbar_worker::program::CrewOptions;
@@ -72,7 +72,12 @@ impl Node {
         let arguments = arguments(&program.tasks[function], &spec.arguments)?;
         let options = HubOptions {
             workers: self.options.workers,
-            crew: CrewOptions { limits: spec.limits, sandboxes: SANDBOXES_MAX, program: self.options.worker.clone() },
+            crew: CrewOptions {
+                limits: spec.limits,
+                sandboxes: SANDBOXES_MAX,
+                inline: true,
+                program: self.options.worker.clone(),
+            },
             resources: machine(self.options.workers, self.options.memory_bytes_max),
             job_limits: JOB_LIMITS,
         };
@@ -112,17 +117,19 @@ fn program(loaded: &Loaded, limits: Limits) -> Result<(Program, Vec<String>), Fa
     let malformed = |e| Fault::new(Code::BadOutput, format!("its description is malformed: {e}"));
     let tasks = loaded.functions.iter().filter(|function| function.kind == Kind::Task).map(|function| {
         let arguments = postcard::from_bytes(&function.arguments).map_err(malformed)?;
-        let (returns, _): (String, u32) = postcard::from_bytes(&function.returns).map_err(malformed)?;
+        let (returns, _, kind): (String, u32, TaskKind) = postcard::from_bytes(&function.returns).map_err(malformed)?;
         returned.push(returns);
-        Ok(ProgramTask { name: function.name.as_str().into(), arguments })
+        Ok(ProgramTask { name: function.name.as_str().into(), arguments, kind })
     });
     let tasks = tasks.collect::<Result<_, Fault>>()?;
     Ok((Program { compiled: loaded.compiled.clone(), limits, tasks }, returned))
 }
 
 fn find(program: &Program, name: &str, path: &Path) -> Result<usize, Fault> {
-    program.tasks.iter().position(|task| &*task.name == name).ok_or_else(|| {
-        let there: Vec<_> = program.tasks.iter().map(|task| &*task.name).collect();
+    let is_task = |task: &&ProgramTask| task.kind == TaskKind::Task;
+    let found = program.tasks.iter().position(|task| is_task(&task) && &*task.name == name);
+    found.ok_or_else(|| {
+        let there: Vec<_> = program.tasks.iter().filter(is_task).map(|task| &*task.name).collect();
         let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
         let message = format!("it has no task `{name}`; its tasks are: {there} (choose one by PATH#TASK)");
         Fault::new(Code::Export, message).of(&path.display().to_string())

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::futex;
-use sandbar_core::{Limits, WorkerId};
+use sandbar_core::{Limits, TaskKind, WorkerId};
 use sandbar_store::{Object, Scratch};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,8 @@ pub(super) mod words {
     /// The task whose code it runs, and how many it has begun.
     pub const AT_HAND: usize = 56;
     pub const STEPS: usize = 57;
+    /// The call of an actor that this is for.
+    pub const CALL: usize = 58;
 }
 
 const CONTROL_BYTES: usize = 4096;
@@ -109,6 +111,8 @@ pub struct CrewOptions {
     pub limits: Limits,
     /// Sandboxes that a worker may have at once.
     pub sandboxes: u32,
+    /// Whether it runs by itself what a task submits and waits for. Otherwise that does not keep it from what else it has.
+    pub inline: bool,
     /// The program `host-worker`.
     pub program: PathBuf,
 }
@@ -120,6 +124,7 @@ pub(super) enum Packet {
         worker: u32,
         limits: Limits,
         sandboxes: u32,
+        inline: bool,
     },
     /// File: compiled code.
     Program {
@@ -127,7 +132,7 @@ pub(super) enum Packet {
         code_bytes: u64,
         image_end: u64,
         limits: Limits,
-        tasks: u32,
+        kinds: Vec<TaskKind>,
     },
     /// File: a value, which a message in the ring names.
     File,
@@ -192,7 +197,12 @@ impl Crew {
             .stdout(Stdio::null())
             .spawn()?;
         let (up, down, tasks) = places(&memory);
-        let hello = Packet::Hello { worker: id.0, limits: options.limits, sandboxes: options.sandboxes };
+        let hello = Packet::Hello {
+            worker: id.0,
+            limits: options.limits,
+            sandboxes: options.sandboxes,
+            inline: options.inline,
+        };
         let crew = Crew {
             child: Some(child),
             socket: ours,
@@ -218,14 +228,14 @@ impl Crew {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// Hands over a program's code: of so many tasks.
+    /// Hands over a program's code, which has tasks of these kinds.
     ///
     /// # Errors
     /// When the worker is gone.
-    pub fn send_program(&mut self, program: &Compiled, limits: &Limits, tasks: u32) -> io::Result<()> {
+    pub fn send_program(&mut self, program: &Compiled, limits: &Limits, kinds: Vec<TaskKind>) -> io::Result<()> {
         let (number, code) = (program.number(), program.code());
         let (code_bytes, image_end) = (code.bytes(), program.image_end());
-        let message = Packet::Program { program: number, code_bytes, image_end, limits: *limits, tasks };
+        let message = Packet::Program { program: number, code_bytes, image_end, limits: *limits, kinds };
         self.send_file(&message, code)
     }
 
@@ -357,6 +367,11 @@ impl Crew {
     pub fn progress(&self) -> (Option<u64>, u64) {
         let read = |word| self.memory.atomic(word).load(SeqCst);
         (Some(read(words::AT_HAND)).filter(|task| *task != u64::MAX), read(words::STEPS))
+    }
+
+    /// The call of an actor whose code it runs, or that waits in the actor's code.
+    pub fn call_at_hand(&self) -> u64 {
+        self.memory.atomic(words::CALL).load(SeqCst)
     }
 
     /// Whether the process has ended.

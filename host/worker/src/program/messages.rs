@@ -68,7 +68,26 @@ pub enum Up<'a> {
         nanos: u64,
         /// Most linear memory that it had, in bytes.
         memory_bytes: u64,
+        /// Of a call of an actor: whether that ended with it.
+        lost: bool,
+        /// Of a call of an actor: the object that this was saved in after it.
+        saved: Option<u64>,
     },
+    /// A call of an actor was not begun, and will not be: the actor ended before.
+    Dropped(u64),
+    /// A task wants the handle of the actor of a name, as an object of this number.
+    Find {
+        /// The object.
+        object: u64,
+        /// The task, and its attempt.
+        task: u64,
+        /// As above.
+        attempt: u32,
+        /// The name.
+        name: &'a str,
+    },
+    /// An actor is to end, or to begin anew (true).
+    Kill(u64, bool),
     /// A value was stored.
     Put {
         /// Its number.
@@ -108,11 +127,35 @@ pub struct Begin<'a> {
     pub function: u32,
     /// Its seed.
     pub seed: u64,
+    /// What it has to do with an actor.
+    pub role: BeginRole,
     /// Objects among its arguments, each of which was delivered.
     pub needs: Vec<u64>,
     /// A list of [`sandbar_core::Argument`].
     #[serde(borrow, with = "serde_bytes")]
     pub arguments: &'a [u8],
+}
+
+/// What a task has to do with an actor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BeginRole {
+    /// Nothing.
+    Task,
+    /// It makes one.
+    Make(MakeOptions),
+    /// It is a call of one: its number, and in which attempt that was made.
+    Call(u64, u32),
+}
+
+/// How an actor is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MakeOptions {
+    /// So many calls wait beside each other.
+    pub concurrency: u32,
+    /// The function that gives what it can be made anew with.
+    pub checkpoint: Option<u32>,
+    /// After how many calls it is asked for that.
+    pub checkpoint_every: u32,
 }
 
 /// What there is of an object.
@@ -147,4 +190,6 @@ pub enum Down<'a> {
     Unneeded(u32, u64),
     /// An attempt of a task is to end: it is not begun, if it was not yet, and does not go on, if it waits.
     Cancel(u64, u32),
+    /// A call of an actor is not wanted any more: the actor, the call, its attempt. What runs goes on.
+    Withdraw(u64, u64, u32),
 }

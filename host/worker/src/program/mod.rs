@@ -17,5 +17,5 @@ mod process;
 mod ring;
 
 pub use link::{Bell, Crew, CrewOptions, Given, Heard};
-pub use messages::{Begin, Delivery, Down, ReturnedUp, Submit, Up, ValueUp};
+pub use messages::{Begin, BeginRole, Delivery, Down, MakeOptions, ReturnedUp, Submit, Up, ValueUp};
 pub use process::{PROGRAM_ARGUMENT, run_program_worker};

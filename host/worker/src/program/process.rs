@@ -8,16 +8,15 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{Code, Fault, Ids, Limits, Request, TaskError, TaskId, WorkerId};
+use sandbar_core::{Code, Fault, Ids, Limits, Request, TaskId, TaskKind, WorkerId};
 use sandbar_sandbox::{Ended, Engine, Program, Running, TaskCall};
 use sandbar_store::{Mapping, Scratch};
 
+use super::desk::{Cost, Desk, Queued, Resident, TaskDesk, TaskServices, lock};
 use super::link::{BELL_BYTES, Bell, MEMORY_BYTES, Packet, places, words};
-use super::messages::{Begin, Delivery, Down, ReturnedUp, Submit, Up, ValueUp};
+use super::messages::{Begin, BeginRole, Delivery, Down, Submit, Up};
 use super::objects::{Slot, Value};
 use super::ring::{Receiver, Taker};
-use super::desk::{Desk, Returned, TaskDesk, TaskServices, lock, send_file};
-use crate::process::shortened;
 use crate::{confine, socket};
 
 /// The argument with which `host-worker` is a worker for programs; its socket is standard input.
@@ -29,8 +28,8 @@ const LOOK_AGAIN: Duration = Duration::from_micros(60);
 /// Files of values that tasks here have got, and hold.
 const FILES_MAX: u64 = 4096;
 
-/// A program with the limits of its tasks, and how many there are.
-type Loaded = Result<(Arc<Program>, Limits, u32), Fault>;
+/// A program with the limits of its tasks, and what they are.
+type Loaded = Result<(Arc<Program>, Limits, Arc<[TaskKind]>), Fault>;
 
 struct Worker {
     engine: Engine,
@@ -67,7 +66,7 @@ pub fn run_program_worker() -> io::Result<()> {
     let stdin = io::stdin();
     let mut packet = Vec::new();
     let Some((hello, files)) = socket::receive::<Packet>(stdin.as_fd(), &mut packet)? else { return Ok(()) };
-    let Packet::Hello { worker, limits, sandboxes } = hello else {
+    let Packet::Hello { worker, limits, sandboxes, inline } = hello else {
         return Err(io::Error::other("the first message is not a hello"));
     };
     let Ok([memory, bell]) = <[OwnedFd; 2]>::try_from(files) else {
@@ -84,7 +83,7 @@ pub fn run_program_worker() -> io::Result<()> {
     confine::silence()?;
     confine::seccomp()?;
     let (_, down, tasks) = places(&memory);
-    let desk = Desk::new(memory.clone(), node, Ids::of(WorkerId(worker)), sandboxes as usize);
+    let desk = Desk::new(memory.clone(), node, Ids::of(WorkerId(worker)), sandboxes as usize, inline);
     let mut worker = Worker {
         engine,
         bell: Bell::at(memory.clone(), words::BELL),
@@ -166,6 +165,7 @@ impl Worker {
                 }
                 Down::Unneeded(job, object) => lock(&self.desk).unneeded((job, object)),
                 Down::Cancel(task, attempt) => self.cancel(task, attempt)?,
+                Down::Withdraw(actor, task, attempt) => self.withdraw(actor, task, attempt)?,
             }
         }
         self.frame = frame;
@@ -178,12 +178,24 @@ impl Worker {
             self.cancelled.push((task, attempt));
             return Ok(());
         };
-        let same = lock(&self.desk).task(slot).is_some_and(|own| own.attempt == attempt);
+        let mut desk = lock(&self.desk);
+        let of_actor = desk.residents.get(&slot).map(|resident| resident.attempt);
+        let same = of_actor.or_else(|| desk.task(slot).map(|own| own.attempt)) == Some(attempt);
+        drop(desk);
         if !same {
             return Ok(());
         }
         let result = Err(Fault::new(Code::Cancelled, "it was ended while it waited"));
         self.end(slot, Ended { result, memory_bytes: 0 })
+    }
+
+    /// A call of an actor is not wanted any more.
+    fn withdraw(&mut self, actor: u64, task: u64, attempt: u32) -> io::Result<()> {
+        // It may be among what was given, and not taken yet.
+        self.cancelled.push((task, attempt));
+        let Some(slot) = self.slots.get(&actor).copied() else { return Ok(()) };
+        let can_go_on = lock(&self.desk).withdraw(slot, task, attempt);
+        if can_go_on { self.go_on(slot) } else { Ok(()) }
     }
 
     /// The next file that comes over the socket, of a value.
@@ -204,14 +216,14 @@ impl Worker {
     }
 
     fn load(&mut self, message: Packet, file: Option<OwnedFd>) -> io::Result<()> {
-        let (Packet::Program { program, code_bytes, image_end, limits, tasks }, Some(file)) = (message, file) else {
+        let (Packet::Program { program, code_bytes, image_end, limits, kinds }, Some(file)) = (message, file) else {
             return Err(io::Error::other("something else than a program's code"));
         };
         let code = Mapping::sealed(file.as_fd(), code_bytes)?;
         // SAFETY: the node hands over what this build compiled (see `compiler`), in a sealed file of its own.
         let loaded = unsafe { self.engine.load_in_place(code, image_end) };
         let loaded = loaded.and_then(|program| match program.has_tasks() {
-            true => Ok((Arc::new(program), limits, tasks)),
+            true => Ok((Arc::new(program), limits, kinds.into())),
             false => Err(Fault::new(Code::Export, "it has no tasks")),
         });
         self.programs.insert(program, loaded);
@@ -231,41 +243,57 @@ impl Worker {
     }
 
     fn begin(&mut self, begin: Begin<'_>, unannounced: Option<(Slot, Vec<u8>)>) -> io::Result<()> {
-        let Begin { task, attempt, job, program, function, seed, needs, arguments } = begin;
+        let Begin { task, attempt, job, program, function, seed, role, needs, arguments } = begin;
         while !self.programs.contains_key(&program) {
             let (message, file) = self.receive()?;
             self.load(message, file)?;
         }
-        let refused = match &self.programs[&program] {
-            Err(fault) => Some(fault.clone()),
-            Ok(_) if self.cancelled.contains(&(task, attempt)) => Some(Fault::new(Code::Cancelled, "it was not begun")),
-            Ok((loaded, limits, tasks)) => {
-                let (loaded, limits, tasks) = (loaded.clone(), *limits, *tasks);
-                let slot = self.free.pop().unwrap_or(self.active.len());
-                let call = TaskCall { function, seed, arguments: arguments.into() };
-                let services = TaskServices { desk: self.desk.clone(), slot, at_hand: None };
-                let running = loaded.run(Box::new(services), &limits, call);
-                self.place(slot, Active { id: task, running, program, nanos: 0 });
-                let mut desk = lock(&self.desk);
-                desk.seat(
-                    slot,
-                    TaskDesk::new(task, attempt, job, seed, tasks, needs, unannounced),
-                    limits.log_bytes_max,
-                );
-                drop(desk);
-                self.go_on(slot)?;
+        let loaded = match &self.programs[&program] {
+            Err(fault) => Err(fault.clone()),
+            Ok(_) if self.cancelled.contains(&(task, attempt)) => Err(Fault::new(Code::Cancelled, "it was not begun")),
+            Ok((loaded, limits, kinds)) => Ok((loaded.clone(), *limits, kinds.clone())),
+        };
+        let kinds = loaded.as_ref().map(|(_, _, kinds)| kinds.clone()).unwrap_or_default();
+        let mut own = TaskDesk::new(task, attempt, job, seed, kinds, needs, unannounced);
+        let (loaded, limits) = match loaded {
+            Ok((loaded, limits, _)) => (loaded, limits),
+            Err(fault) => {
+                self.cancelled.retain(|cancelled| *cancelled != (task, attempt));
+                lock(&self.desk).refused(&own, fault);
                 return Ok(());
             }
         };
-        self.cancelled.retain(|cancelled| *cancelled != (task, attempt));
-        if let Some(fault) = refused {
-            let returned = Err(Box::new(by_itself(fault)));
-            let mut desk = lock(&self.desk);
-            needs.iter().for_each(|object| desk.unneeded((job, *object)));
-            desk.say(&Up::Finished { task, attempt, returned, nanos: 0, memory_bytes: 0 });
-            desk.publish_in_time();
+        own.log_left = limits.log_bytes_max;
+        if let BeginRole::Call(actor, made_in) = role {
+            return self.call(actor, made_in, Queued { own, function, arguments: arguments.into() });
         }
-        Ok(())
+        let slot = self.free.pop().unwrap_or(self.active.len());
+        let call = TaskCall { function, call: task, seed, arguments: arguments.into() };
+        let services = Box::new(TaskServices { desk: self.desk.clone(), slot, at_hand: None });
+        let running = match role {
+            BeginRole::Make(options) => {
+                lock(&self.desk).residents.insert(slot, Resident::new(attempt, options));
+                loaded.make(services, &limits, call)
+            }
+            _ => loaded.run(services, &limits, call),
+        };
+        self.place(slot, Active { id: task, running, program, nanos: 0 });
+        lock(&self.desk).seat(slot, own);
+        self.go_on(slot)
+    }
+
+    /// A call of an actor that is here, or was.
+    fn call(&mut self, actor: u64, made_in: u32, call: Queued) -> io::Result<()> {
+        let mut desk = lock(&self.desk);
+        let slot = self.slots.get(&actor).copied();
+        let slot = slot.filter(|slot| desk.residents.get(slot).is_some_and(|actor| actor.attempt == made_in));
+        let Some(slot) = slot else {
+            desk.drop_call(&call.own);
+            return Ok(());
+        };
+        let can_go_on = desk.queue(slot, call);
+        drop(desk);
+        if can_go_on { self.go_on(slot) } else { Ok(()) }
     }
 
     fn place(&mut self, slot: Slot, active: Active) {
@@ -294,11 +322,17 @@ impl Worker {
         match polled {
             Poll::Ready(ended) => self.end(slot, ended),
             Poll::Pending => {
-                let inline = lock(&self.desk).inline.take();
+                let mut desk = lock(&self.desk);
+                let inline = desk.inline.take();
+                let is_idle = desk.residents.get(&slot).is_some_and(|resident| resident.is_idle());
                 match inline {
-                    Some((parent, frame)) => self.begin_inline(parent, frame),
+                    Some((parent, frame)) => {
+                        drop(desk);
+                        self.begin_inline(parent, frame)
+                    }
+                    None if is_idle => Ok(()),
                     None => {
-                        lock(&self.desk).block(slot);
+                        desk.block(slot);
                         Ok(())
                     }
                 }
@@ -314,8 +348,8 @@ impl Worker {
         let arguments = postcard::to_stdvec(&request.arguments).map_err(io::Error::other)?;
         let Some(program) = self.active[parent].as_ref().map(|active| active.program) else { return Ok(()) };
         let Some(job) = lock(&self.desk).task(parent).map(|task| task.job) else { return Ok(()) };
-        let needs = Vec::new();
-        let begin = Begin { task, attempt: 0, job, program, function, seed, needs, arguments: &arguments };
+        let (needs, role) = (Vec::new(), BeginRole::Task);
+        let begin = Begin { task, attempt: 0, job, program, function, seed, role, needs, arguments: &arguments };
         self.begin(begin, Some((parent, frame.clone())))
     }
 
@@ -327,51 +361,16 @@ impl Worker {
         self.slots.remove(&task);
         self.free.push(slot);
         let mut desk = lock(&self.desk);
-        let Some(mut own) = desk.leave(slot) else { return Ok(()) };
-        let fails_with = own.fails_with.take();
-        let TaskDesk { attempt, job, ref returned, ref unannounced, .. } = own;
+        let Some(own) = desk.leave(slot) else { return Ok(()) };
         let Ended { result, memory_bytes } = ended;
-        let values: ReturnedUp<'_> = returned
-            .iter()
-            .map(|(value, refs)| match value {
-                Returned::Inline(bytes) => (ValueUp::Inline(bytes), refs.clone()),
-                Returned::File(file) => (ValueUp::File(file.bytes()), refs.clone()),
-            })
-            .collect();
-        let is_awaited = desk.is_awaited(job, task);
-        let mut is_told = false;
-        if let (Ok(()), [(Returned::Inline(bytes), refs)]) = (&result, &returned[..])
-            && is_awaited
-        {
-            // By its parent here: the node need not say what it is.
-            desk.objects.contains((job, task), refs.clone(), false);
-            desk.arrived((job, task), Value::inline(bytes, false));
-            is_told = true;
+        let cost = Cost { nanos, memory_bytes, ..Cost::default() };
+        match desk.residents.remove(&slot) {
+            Some(resident) => {
+                let fault = result.err().unwrap_or_else(|| Fault::new(Code::ActorDied, "it has ended"));
+                desk.end_actor(own, resident, fault, cost);
+            }
+            None => desk.ended(own, result, cost),
         }
-        let files = returned.iter().filter_map(|(value, _)| match value {
-            Returned::Inline(_) => None,
-            Returned::File(file) => Some(file.clone()),
-        });
-        let files: Vec<_> = if result.is_ok() { files.collect() } else { Vec::new() };
-        files.iter().try_for_each(|file| send_file(file, &mut self.packet))?;
-        let returned = result.map(|()| values).map_err(|fault| match (fault.code, fails_with) {
-            (Code::Refused, Some(error)) => error,
-            _ => Box::new(by_itself(fault)),
-        });
-        match unannounced.as_ref().map(|(_, frame)| postcard::from_bytes(frame)) {
-            Some(Ok(Up::Submit(submit))) => desk.say(&Up::Ran { submit, returned, nanos, memory_bytes }),
-            _ => desk.say(&Up::Finished { task, attempt, returned, nanos, memory_bytes }),
-        };
-        if is_awaited && !is_told {
-            desk.want(job, task);
-        }
-        desk.release_all(&own);
-        desk.publish_in_time();
         Ok(())
     }
-}
-
-/// A failure that is the task's own.
-fn by_itself(fault: Fault) -> TaskError {
-    TaskError { fault: shortened(fault), chain: Vec::new() }
 }

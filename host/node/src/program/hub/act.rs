@@ -7,6 +7,7 @@ use sandbar_core::{Attempt, Fault, Ids, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Action, Event, Scheduler};
 use sandbar_worker::program::{Begin, Delivery, Down};
 
+use super::actors::{Beginning, beginning};
 use super::{Ending, OWN, State, Stored};
 use crate::program::calls::Call;
 use crate::program::members::Member;
@@ -24,6 +25,7 @@ impl State {
             actions.drain(..).for_each(|action| self.act(action));
             self.actions = actions;
             self.end_jobs();
+            self.hire();
             next = self.events.pop_front();
         }
     }
@@ -42,12 +44,17 @@ impl State {
                 }
             }
             Action::Interrupt { worker, task, attempt } => self.interrupt(worker, task, attempt, None),
+            Action::Withdraw { worker, task, attempt } => self.withdraw(worker, task, attempt),
+            Action::Hire { role, .. } => self.wanted.push(role),
             Action::Deliver { worker, object } => self.deliver(worker, object),
             Action::Refuse { worker, object, error } => self.refuse(worker, object, &error),
             // Nobody holds what a job's first task returns, but whoever submitted the job.
             Action::Drop { object, value } if Ids::giver(object.0) == OWN => drop(self.results.insert(object, value)),
             Action::Drop { .. } => {}
-            Action::Ended { .. } => self.count.ended += 1,
+            Action::Ended { task, .. } => {
+                self.count.ended += 1;
+                self.actor_ended(task);
+            }
             Action::JobDone { job, result } => self.done.push((job, result)),
         }
     }
@@ -114,7 +121,7 @@ fn tell(member: &mut Member, sched: &Scheduler<Call, Stored>, object: ObjectId, 
 /// A task was taken back: its worker does not need what it was told for it.
 fn unneeded(member: &mut Member, sched: &Scheduler<Call, Stored>, task: TaskId) {
     let (Some(call), Some(job)) = (sched.call(task), sched.job_of(task)) else { return };
-    for object in &call.needs {
+    for object in beginning(sched, task, call).needs.iter() {
         member.crew.tell(&Down::Unneeded(job.0, object.0));
     }
 }
@@ -124,10 +131,10 @@ pub(super) fn give(member: &mut Member, sched: &Scheduler<Call, Stored>, task: T
     let (Some(call), Some(view)) = (sched.call(task), sched.task(task)) else { return Ok(true) };
     let program = call.program.compiled.number();
     if member.programs.insert(program) {
-        let tasks = call.program.tasks.len() as u32;
-        member.crew.send_program(&call.program.compiled, &call.program.limits, tasks)?;
+        member.crew.send_program(&call.program.compiled, &call.program.limits, call.program.kinds())?;
     }
-    for object in &call.needs {
+    let Beginning { role, function, needs, arguments } = beginning(sched, task, call);
+    for object in needs.iter() {
         tell(member, sched, *object, false)?;
     }
     let begin = Begin {
@@ -135,10 +142,11 @@ pub(super) fn give(member: &mut Member, sched: &Scheduler<Call, Stored>, task: T
         attempt: view.attempt.0,
         job: view.job.0,
         program,
-        function: call.function,
+        function,
         seed: call.seed,
-        needs: call.needs.iter().map(|object| object.0).collect(),
-        arguments: &call.arguments,
+        role,
+        needs: needs.iter().map(|object| object.0).collect(),
+        arguments: &arguments,
     };
     Ok(match member.crew.give(&begin) {
         Some(given) => {

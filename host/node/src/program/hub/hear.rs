@@ -4,12 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_core::{Attempt, ObjectId, Options, TaskError, TaskId, WorkerId};
-use sandbar_sched::{Event, Failure, Outcome, Submission};
+use sandbar_core::{ActorId, ActorOptions, Attempt, ObjectId, Options, TaskError, TaskId, TaskKind, WorkerId};
+use sandbar_sched::{Demand, Event, Failure, Outcome, Submission, Work};
 use sandbar_worker::program::{Heard, ReturnedUp, Submit, Up, ValueUp};
 
+use super::actors::actor_spec;
 use super::{State, Stored};
-use crate::program::calls::{Call, Read, demand, usual_demand};
+use crate::program::calls::{Call, Read, actor_demand, demand, usual_demand};
 
 /// Messages of one worker before another's turn.
 const MESSAGES_A_TURN: usize = 256;
@@ -41,7 +42,7 @@ impl State {
         match message {
             Up::Submit(submit) => {
                 if let Some(task) = self.submission(worker, &submit)? {
-                    self.step(Event::Submitted { task });
+                    self.submit(worker, task);
                 }
             }
             Up::Began(submit) => {
@@ -60,14 +61,29 @@ impl State {
                     self.step(Event::RanInline { task, worker, outcome, nanos });
                 }
             }
-            Up::Finished { task, attempt, returned, nanos, memory_bytes: _ } => {
+            Up::Finished { task, attempt, returned, nanos, memory_bytes: _, lost, saved } => {
                 let task = TaskId(task);
-                let outcome = self.outcome(worker, task, returned)?;
+                let mut outcome = self.outcome(worker, task, returned)?;
+                if let Outcome::Failed(failure) = &mut outcome {
+                    failure.system |= lost;
+                }
                 if let Some(member) = self.members.get_mut(&worker) {
                     member.ended(task);
                 }
+                if let Some(object) = saved {
+                    self.save(worker, task, ObjectId(object));
+                }
                 self.step(Event::Finished { task, attempt: Attempt(attempt), worker, outcome, nanos });
             }
+            Up::Dropped(task) => {
+                if let Some(member) = self.members.get_mut(&worker) {
+                    member.dropped(TaskId(task));
+                }
+            }
+            Up::Find { object, task, attempt, name } => {
+                self.find(worker, TaskId(object), (TaskId(task), Attempt(attempt)), name);
+            }
+            Up::Kill(actor, restart) => self.kill(worker, ActorId(actor), restart),
             Up::Put { object, task, value, refs } => {
                 let value = self.stored(worker, value)?;
                 let refs = refs.into_iter().map(ObjectId).collect();
@@ -98,13 +114,26 @@ impl State {
     /// What a task submits; none of one that is not there any more, which has no children.
     fn submission(&mut self, worker: WorkerId, submit: &Submit<'_>) -> io::Result<Option<Submission<Call>>> {
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-        let Read { options, arguments, needs, refs } = Read::of(submit.request).map_err(io::Error::other)?;
+        let Read { options, actor, arguments, needs, refs } = Read::of(submit.request).map_err(io::Error::other)?;
         let parent = TaskId(submit.parent);
         let program = self.sched.call(parent).map(|call| call.program.clone());
         let (Some(program), Some(job)) = (program, self.sched.job_of(parent)) else { return Ok(None) };
         let known = program.tasks.get(submit.function as usize).ok_or_else(|| wrong("a function that is not there"))?;
+        let usual_actor = ActorOptions::default();
+        let of_actor = options.as_ref().and_then(|options| options.actor.as_deref()).unwrap_or(&usual_actor);
+        let (work, make) = match (known.kind, actor) {
+            (TaskKind::Task, None) => (Work::Task, None),
+            (TaskKind::Make, None) => {
+                let name = options.as_ref().and_then(|options| options.name.as_deref());
+                let work = Work::Actor(Box::new(actor_spec(name, of_actor)));
+                (work, Some(Box::new(program.make(submit.function, of_actor))))
+            }
+            (TaskKind::Method | TaskKind::Shared, Some(actor)) => (Work::Method(actor), None),
+            _ => return Err(wrong("a function that is called as what it is not")),
+        };
         let options = options.as_deref();
-        let name = match options.and_then(|options| options.name.clone()) {
+        let own_name = options.and_then(|options| options.name.clone()).filter(|_| known.kind != TaskKind::Make);
+        let name = match own_name {
             Some(name) => self.names.of(name),
             None => known.name.clone(),
         };
@@ -120,9 +149,17 @@ impl State {
             parent: Some((parent, Attempt(submit.attempt), worker)),
             name,
             returns: submit.returns,
-            demand: options.map_or_else(usual_demand, demand),
+            demand: match &work {
+                Work::Task => options.map_or_else(usual_demand, demand),
+                Work::Actor(_) => actor_demand(chosen),
+                Work::Method(_) => Demand::default(),
+            },
             priority: chosen.priority,
-            retries_max: chosen.max_retries.unwrap_or(RETRIES),
+            retries_max: chosen.max_retries.unwrap_or(match &work {
+                Work::Task => RETRIES,
+                Work::Actor(_) => 0,
+                Work::Method(actor) => self.made(*actor).map_or(0, |made| made.call_retries),
+            }),
             retry_failures: chosen.retry_failures,
             refs,
             call: Call {
@@ -131,7 +168,9 @@ impl State {
                 arguments,
                 program,
                 needs: needs.as_slice().into(),
+                make,
             },
+            work,
             needs,
         }))
     }
@@ -143,6 +182,7 @@ impl State {
         returned: Result<ReturnedUp<'_>, Box<TaskError>>,
     ) -> io::Result<Outcome<Stored>> {
         let ending = self.ending.remove(&task);
+        let late = self.late_calls.remove(&task).map(|(_, why)| why);
         self.timed.remove(&task);
         Ok(match returned {
             Ok(values) => {
@@ -153,7 +193,7 @@ impl State {
             }
             Err(error) => {
                 self.count.failed += 1;
-                let why = ending.and_then(|ending| ending.why);
+                let why = late.or_else(|| ending.and_then(|ending| ending.why));
                 let error = why.map_or(*error, |fault| TaskError { fault, chain: Vec::new() });
                 Outcome::Failed(Failure { error: Arc::new(error), system: false })
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, JobId, TaskError, TaskId, TenantId};
-use sandbar_sched::{Demand, Event, Role, Submission};
+use sandbar_sched::{Demand, Event, Role, Submission, Work};
 
 use super::{Job, JobResult, NewJob, State, Stored};
 use crate::program::calls::Call;
@@ -35,7 +35,8 @@ impl State {
             retry_failures: false,
             needs: Vec::new(),
             refs: Vec::new(),
-            call: Call { program, function, seed, arguments, needs: Box::new([]) },
+            work: Work::Task,
+            call: Call { program, function, seed, arguments, needs: Box::new([]), make: None },
         };
         self.step(Event::Submitted { task });
     }

@@ -1,6 +1,7 @@
 //! The hub: one thread that has the scheduler and the workers.
 
 mod act;
+mod actors;
 mod hear;
 mod jobs;
 mod workers;
@@ -14,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sandbar_core::{Fault, Ids, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{ActorId, Fault, Ids, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, JobLimits, Role, Scheduler, UNIT};
 use sandbar_store::Object;
 use sandbar_worker::program::{Bell, CrewOptions};
 use tokio::sync::oneshot;
 
+use self::actors::HOME;
 use super::calls::{Call, Names, Program};
 use super::members::Member;
 
@@ -155,6 +157,8 @@ struct State {
     next_job: u32,
     names: Names,
     ending: FxHashMap<TaskId, Ending>,
+    /// Calls of actors that have taken as long as they may: where they are, and why they end.
+    late_calls: FxHashMap<TaskId, (WorkerId, Fault)>,
     /// Tasks that may take so long, and since when they run.
     timed: FxHashMap<TaskId, (Duration, WorkerId, Option<Instant>)>,
     actions: Vec<Action<Stored>>,
@@ -166,6 +170,10 @@ struct State {
     asking: Option<JobId>,
     /// What came of actions.
     events: VecDeque<Event<Call, Stored>>,
+    /// Workers of actors that have one for themselves.
+    of_actors: FxHashMap<ActorId, WorkerId>,
+    /// Workers that the scheduler asked for.
+    wanted: Vec<Role>,
     failed_starts: u32,
     stopping: bool,
 }
@@ -190,12 +198,15 @@ impl State {
             next_job: 1,
             names: Names::default(),
             ending: FxHashMap::default(),
+            late_calls: FxHashMap::default(),
             timed: FxHashMap::default(),
             actions: Vec::new(),
             results: FxHashMap::default(),
             done: Vec::new(),
             asking: None,
             events: VecDeque::new(),
+            of_actors: FxHashMap::default(),
+            wanted: Vec::new(),
             failed_starts: 0,
             stopping: false,
         }
@@ -206,6 +217,8 @@ impl State {
         let files = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
         self.step(Event::NodeJoined { node: THIS_NODE, resources: self.options.resources.clone() });
+        let limits = self.options.job_limits;
+        self.step(Event::JobStarted { job: HOME, tenant: TenantId::DEFAULT, limits });
         for _ in 0..self.options.workers {
             self.start_worker(Role::Tasks);
         }

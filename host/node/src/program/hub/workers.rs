@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use sandbar_core::{Code, Fault, JobId, WorkerId};
 use sandbar_sched::{Event, Role};
+use sandbar_worker::program::CrewOptions;
 
 use super::act::give;
 use super::{State, THIS_NODE};
@@ -21,9 +22,14 @@ impl State {
     pub(super) fn start_worker(&mut self, role: Role) -> Option<WorkerId> {
         let id = WorkerId(self.next_worker);
         self.next_worker += 1;
-        match Member::start(&self.options.crew, id, role, &self.bell) {
+        // What many actors share is not to be kept from one by another's children.
+        let crew = CrewOptions { inline: role != Role::Actors, ..self.options.crew.clone() };
+        match Member::start(&crew, id, role, &self.bell) {
             Ok(member) => {
                 self.members.insert(id, member);
+                if let Role::Actor(actor) = role {
+                    self.of_actors.insert(actor, id);
+                }
                 self.step(Event::WorkerReady { worker: id, node: THIS_NODE, role });
                 Some(id)
             }
@@ -40,6 +46,7 @@ impl State {
         member.crew.kill();
         let begun = member.all_begun();
         self.ending.retain(|_, ending| ending.worker != worker);
+        self.late_calls.retain(|_, (of, _)| *of != worker);
         if begun.is_empty() && member.started.elapsed() < END_TIME_MAX {
             self.failed_starts += 1;
         } else {
@@ -71,7 +78,8 @@ impl State {
                     job.driver = driver;
                 }
             }
-            Role::Driver(_) => {}
+            // The scheduler asks for another, if it wants one.
+            Role::Driver(_) | Role::Actors | Role::Actor(_) => {}
         }
     }
 
@@ -100,6 +108,8 @@ impl State {
             self.lose(worker, &why);
         }
         self.end_late(now);
+        self.end_late_calls();
+        self.hire();
         self.end_again(now);
     }
 
@@ -119,6 +129,11 @@ impl State {
         for (task, worker, attempt, limit) in late {
             self.timed.remove(&task);
             let why = Fault::new(Code::TimeOut, format!("it ran longer than {} ms (timeout)", limit.as_millis()));
+            if self.sched.actor_of(task).is_some() {
+                self.late_calls.insert(task, (worker, why));
+                self.withdraw(worker, task, attempt);
+                continue;
+            }
             self.interrupt(worker, task, attempt, Some(why));
         }
     }

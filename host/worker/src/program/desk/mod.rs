@@ -1,5 +1,7 @@
 //! The desk: what the tasks of a worker share, and what each of them has there.
 
+mod actors;
+mod ended;
 mod objects;
 mod services;
 mod wait;
@@ -8,13 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashSet;
-use sandbar_core::{Code, Ids, TaskError, TaskId};
+use rustc_hash::{FxHashMap, FxHashSet};
+use sandbar_core::{Code, Ids, TaskError, TaskId, TaskKind};
 use sandbar_sandbox::{Refusal, runs_on_behalf_of};
 use sandbar_store::{Object, Scratch};
 use serde::Serialize;
 
-pub(super) use self::objects::send_file;
+pub(super) use self::actors::{Queued, Resident};
+pub(super) use self::ended::Cost;
 pub(super) use self::services::{TaskServices, lock};
 
 use super::link::{Bell, places, words};
@@ -38,6 +41,8 @@ pub(super) struct Desk {
     pub objects: Objects,
     /// The tasks here, by their places.
     pub tasks: Vec<Option<TaskDesk>>,
+    /// Those of them that are actors, or make one.
+    pub residents: FxHashMap<Slot, Resident>,
     /// Tasks that can go on.
     pub woken: Vec<Slot>,
     /// The frame that was written last, if it is of a task that was submitted and can be taken back.
@@ -48,6 +53,8 @@ pub(super) struct Desk {
     packet: Vec<u8>,
     unpublished: u32,
     unpublished_since: Instant,
+    /// Whether tasks are run here that others here wait for.
+    runs_children: bool,
     /// How many tasks there may be at once.
     pub room: usize,
     pub alive: usize,
@@ -61,8 +68,8 @@ pub(super) struct TaskDesk {
     pub attempt: u32,
     pub job: u32,
     pub seed: u64,
-    /// How many tasks its program has.
-    pub tasks: u32,
+    /// What tasks its program has.
+    pub kinds: Arc<[TaskKind]>,
     children: u64,
     /// Objects that it holds.
     pub holds: FxHashSet<u64>,
@@ -72,6 +79,8 @@ pub(super) struct TaskDesk {
     /// What another failed with, if it is going to fail with that.
     pub fails_with: Option<Box<TaskError>>,
     pub waiting: Option<Waiting>,
+    /// Of an actor's call that says that it waits: for any of these.
+    pub awaits: Vec<u64>,
     pub log_left: u64,
     /// Whether the node was told that it waits.
     pub blocked: bool,
@@ -102,7 +111,7 @@ pub(super) struct Child {
 }
 
 impl Desk {
-    pub(super) fn new(memory: Arc<Scratch>, bell: Bell, ids: Ids, room: usize) -> Desk {
+    pub(super) fn new(memory: Arc<Scratch>, bell: Bell, ids: Ids, room: usize, runs_children: bool) -> Desk {
         Desk {
             up: Sender::new(places(&memory).0),
             memory,
@@ -110,6 +119,7 @@ impl Desk {
             ids,
             objects: Objects::default(),
             tasks: Vec::new(),
+            residents: FxHashMap::default(),
             woken: Vec::new(),
             child: None,
             inline: None,
@@ -117,6 +127,7 @@ impl Desk {
             packet: Vec::new(),
             unpublished: 0,
             unpublished_since: Instant::now(),
+            runs_children,
             room,
             alive: 0,
             first_deadline: None,
@@ -201,8 +212,7 @@ impl Desk {
     }
 
     /// A task begins at a place.
-    pub(super) fn seat(&mut self, slot: Slot, mut task: TaskDesk, log_bytes_max: u64) {
-        task.log_left = log_bytes_max;
+    pub(super) fn seat(&mut self, slot: Slot, task: TaskDesk) {
         if slot >= self.tasks.len() {
             self.tasks.resize_with(slot + 1, || None);
         }
@@ -224,7 +234,7 @@ impl TaskDesk {
         attempt: u32,
         job: u32,
         seed: u64,
-        tasks: u32,
+        kinds: Arc<[TaskKind]>,
         needs: Vec<u64>,
         unannounced: Option<(Slot, Vec<u8>)>,
     ) -> TaskDesk {
@@ -233,13 +243,14 @@ impl TaskDesk {
             attempt,
             job,
             seed,
-            tasks,
+            kinds,
             children: 0,
             holds: FxHashSet::default(),
             needs,
             returned: Vec::new(),
             fails_with: None,
             waiting: None,
+            awaits: Vec::new(),
             log_left: 0,
             blocked: false,
             unannounced,

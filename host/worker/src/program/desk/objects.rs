@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use sandbar_core::{Code, ObjectId, Request, Seed, VALUE_INLINE_BYTES_MAX};
+use sandbar_core::{Code, ObjectId, Request, Seed, TaskKind, VALUE_INLINE_BYTES_MAX};
 use sandbar_sandbox::Refusal;
 use sandbar_store::Object;
 
@@ -18,20 +18,32 @@ use crate::socket;
 const REQUEST_BYTES_MAX: usize = 256 << 10;
 
 impl Desk {
-    pub(super) fn submit(&mut self, slot: Slot, function: u32, returns: u32, request: &[u8]) -> Result<ObjectId, Refusal> {
+    pub(super) fn submit(
+        &mut self,
+        slot: Slot,
+        function: u32,
+        returns: u32,
+        request: &[u8],
+    ) -> Result<ObjectId, Refusal> {
         if returns == 0 || returns > RETURNS_MAX || request.len() > REQUEST_BYTES_MAX {
             return Err(Refusal::bad_request(format!(
                 "it submits a task with {returns} results and {} bytes of arguments; 1 to {RETURNS_MAX} and {REQUEST_BYTES_MAX} are allowed: `put` what is larger",
                 request.len()
             )));
         }
-        if !is_request(request) {
+        let Some(has_actor) = has_actor(request) else {
             return Err(Refusal::bad_request("it submits a task by a request that makes no sense"));
-        }
-        let tasks = self.task(slot).map_or(0, |task| task.tasks);
-        if function >= tasks {
-            return Err(Refusal::bad_request(format!("it submits task {function} of {tasks}")));
-        }
+        };
+        let kinds = self.task(slot).map(|task| task.kinds.clone()).unwrap_or_default();
+        let kind = kinds.get(function as usize).copied();
+        let is_plain = match (kind, has_actor, returns) {
+            (Some(TaskKind::Task), false, _) => true,
+            (Some(TaskKind::Make), false, 1) | (Some(TaskKind::Method | TaskKind::Shared), true, _) => false,
+            _ => {
+                let of = kinds.len();
+                return Err(Refusal::bad_request(format!("it submits task {function} of {of} as what that is not")));
+            }
+        };
         self.announce(slot);
         let first = self.take_ids(returns)?;
         let Some(task) = self.task(slot) else { return Err(gone()) };
@@ -41,12 +53,12 @@ impl Desk {
         task.holds.extend(first..first + u64::from(returns));
         (first..first + u64::from(returns)).for_each(|object| self.objects.made((job, object)));
         let at = self.say(&Up::Submit(Submit { task: first, parent, attempt, function, returns, seed, request }));
-        self.child = (returns == 1).then_some(Child { at, parent: slot, task: first });
+        self.child = (returns == 1 && is_plain).then_some(Child { at, parent: slot, task: first });
         self.publish_in_time();
         Ok(ObjectId(first))
     }
 
-    fn take_ids(&mut self, count: u32) -> Result<u64, Refusal> {
+    pub(super) fn take_ids(&mut self, count: u32) -> Result<u64, Refusal> {
         let none = || Refusal { code: Code::TaskLimit, message: "its worker has no more numbers to give".into() };
         self.ids.take(count).ok_or_else(none)
     }
@@ -157,11 +169,14 @@ impl Desk {
     pub(in crate::program) fn arrived(&mut self, key: Key, value: Arc<Value>) {
         for (slot, id) in self.objects.arrived(key, value) {
             let task = self.tasks.get_mut(slot).and_then(Option::as_mut).filter(|task| task.id == id);
-            if let Some(waiting) = task.and_then(|task| task.waiting.as_mut()) {
-                waiting.missing = waiting.missing.saturating_sub(1);
-                if waiting.missing == 0 {
-                    self.woken.push(slot);
+            match task.and_then(|task| task.waiting.as_mut()) {
+                Some(waiting) => {
+                    waiting.missing = waiting.missing.saturating_sub(1);
+                    if waiting.missing == 0 {
+                        self.woken.push(slot);
+                    }
                 }
+                None => self.can_resume(slot, id),
             }
         }
     }
@@ -172,9 +187,13 @@ pub(in crate::program) fn send_file(file: &Object, packet: &mut Vec<u8>) -> io::
     socket::send(io::stdin().as_fd(), socket::frame(&Packet::File, packet)?, &[file.as_fd()])
 }
 
-/// Whether bytes of a guest are a request.
-fn is_request(bytes: &[u8]) -> bool {
-    bytes == [0, 0, 0] || postcard::from_bytes::<Request<'_>>(bytes).is_ok()
+/// Whether a request is of an actor; nothing if these bytes of a guest are no request.
+fn has_actor(bytes: &[u8]) -> Option<bool> {
+    // Mostly it is one without arguments.
+    if bytes == [0; 4] {
+        return Some(false);
+    }
+    postcard::from_bytes::<Request<'_>>(bytes).ok().map(|request| request.actor.is_some())
 }
 
 /// A value's parts, as one.

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use sandbar_core::{ObjectId, TaskError};
-use sandbar_sandbox::{Got, Input, Level, Refusal, Services};
+use sandbar_core::{ActorId, Fault, ObjectId, TaskError};
+use sandbar_sandbox::{Got, Input, Level, Next, Refusal, Services};
 
 use super::objects::kept;
 use super::{Desk, RETURNS_MAX, gone};
@@ -81,6 +81,36 @@ impl Services for TaskServices {
         desk.say(&Up::Cancel(object.0, recursive));
         desk.publish();
         Ok(())
+    }
+
+    fn find(&mut self, name: &str) -> Result<ObjectId, Refusal> {
+        lock(&self.desk).find(self.slot, name)
+    }
+
+    fn kill(&mut self, actor: ActorId, restart: bool) -> Result<(), Refusal> {
+        let mut desk = lock(&self.desk);
+        desk.announce(self.slot);
+        desk.say(&Up::Kill(actor.0, restart));
+        desk.publish();
+        Ok(())
+    }
+
+    fn awaits(&mut self, objects: &[u64]) -> Result<(), Refusal> {
+        lock(&self.desk).awaits(self.slot, objects)
+    }
+
+    fn made(&mut self) {
+        self.at_hand = None;
+        lock(&self.desk).made(self.slot);
+    }
+
+    fn poll_next(&mut self) -> Poll<Next> {
+        lock(&self.desk).poll_next(self.slot)
+    }
+
+    fn answered(&mut self, answer: Result<bool, Fault>, memory_bytes: u64) {
+        self.at_hand = None;
+        lock(&self.desk).answered(self.slot, answer, memory_bytes);
     }
 
     fn fails_with(&mut self, error: &[u8]) -> Result<(), Refusal> {

@@ -14,7 +14,13 @@ use crate::program::objects::Slot;
 const OBJECTS_MAX: usize = 10_000_000;
 
 impl Desk {
-    pub(super) fn begin_wait(&mut self, slot: Slot, objects: &[u64], count: usize, nanos: Option<u64>) -> Result<(), Refusal> {
+    pub(super) fn begin_wait(
+        &mut self,
+        slot: Slot,
+        objects: &[u64],
+        count: usize,
+        nanos: Option<u64>,
+    ) -> Result<(), Refusal> {
         if objects.len() > OBJECTS_MAX || count > objects.len() {
             return Err(Refusal::bad_request(format!("it waits for {count} of {} objects", objects.len())));
         }
@@ -88,7 +94,7 @@ impl Desk {
     /// Takes the task back that was submitted last, if it is that one, and whoever submitted it can have it run here.
     fn take_child(&mut self, parent: Slot, task: u64) -> Option<Vec<u8>> {
         let child = self.child.filter(|child| child.parent == parent && child.task == task)?;
-        if self.alive >= self.room || !self.up.take_back(child.at) {
+        if !self.runs_children || self.alive >= self.room || !self.up.take_back(child.at) {
             return None;
         }
         (self.child, self.unpublished) = (None, self.unpublished.saturating_sub(1));
@@ -97,7 +103,9 @@ impl Desk {
         let is_plain = |submit: &Submit<'_>| {
             let request = postcard::from_bytes::<Request<'_>>(submit.request);
             request.is_ok_and(|request| {
-                request.options.is_none() && !request.arguments.iter().any(|a| matches!(a, Argument::Object(_)))
+                request.options.is_none()
+                    && request.actor.is_none()
+                    && !request.arguments.iter().any(|a| matches!(a, Argument::Object(_)))
             })
         };
         match postcard::from_bytes(&frame) {

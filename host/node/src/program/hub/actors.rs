@@ -1,0 +1,174 @@
+//! What workers say of actors, and what is to be done with these.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use sandbar_core::{
+    ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId,
+};
+use sandbar_sched::{ActorSpec, Demand, Event, Failure, Outcome, Scheduler, Submission, Work};
+use sandbar_worker::program::{BeginRole, Down};
+
+use super::{State, Stored};
+use crate::program::calls::{Call, Make};
+
+/// The job of actors that outlive the jobs that made them.
+pub(super) const HOME: JobId = JobId(0);
+
+/// What is to be made with these options.
+pub(super) fn actor_spec(name: Option<&str>, options: &ActorOptions) -> ActorSpec {
+    ActorSpec {
+        name: name.map(Arc::from),
+        detached: options.detached.then_some(HOME),
+        restarts_max: options.max_restarts,
+        calls_max: options.max_pending_calls.unwrap_or(u64::MAX),
+    }
+}
+
+/// How a worker begins a task.
+pub(super) struct Beginning<'c> {
+    pub(super) role: BeginRole,
+    pub(super) function: u32,
+    /// Objects that it is told before.
+    pub(super) needs: Cow<'c, [ObjectId]>,
+    pub(super) arguments: Cow<'c, [u8]>,
+}
+
+/// How a task is begun: an actor that was saved is made of that.
+pub(super) fn beginning<'c>(sched: &Scheduler<Call, Stored>, task: TaskId, call: &'c Call) -> Beginning<'c> {
+    let as_called = |role| Beginning {
+        role,
+        function: call.function,
+        needs: Cow::Borrowed(&call.needs),
+        arguments: Cow::Borrowed(&call.arguments),
+    };
+    let Some(make) = &call.make else {
+        let Some(actor) = sched.actor_of(task) else { return as_called(BeginRole::Task) };
+        let made_in = sched.task(actor.maker()).map_or(Attempt(0), |maker| maker.attempt);
+        return as_called(BeginRole::Call(actor.0, made_in.0));
+    };
+    let role = BeginRole::Make(make.options);
+    let saved = sched.actor(ActorId(task.0)).and_then(|actor| actor.saved);
+    match (saved, make.restore) {
+        (Some(saved), Some(function)) => {
+            let arguments = postcard::to_stdvec(&[Argument::Object(saved)][..]).unwrap_or_default();
+            Beginning { role, function, needs: Cow::Owned(vec![saved]), arguments: Cow::Owned(arguments) }
+        }
+        _ => as_called(role),
+    }
+}
+
+impl State {
+    /// How an actor was made that has not ended.
+    pub(super) fn made(&self, actor: ActorId) -> Option<&Make> {
+        self.sched.call(actor.maker())?.make.as_deref()
+    }
+
+    /// A task is submitted. What is to make an actor may mean another one, which is there already.
+    pub(super) fn submit(&mut self, worker: WorkerId, task: Submission<Call>) {
+        let meant = match (&task.work, &task.call.make) {
+            (Work::Actor(spec), Some(make)) if make.get_if_exists => {
+                spec.name.as_ref().and_then(|name| self.sched.actor_named(task.job, name))
+            }
+            _ => None,
+        };
+        let Some(other) = meant else { return self.step(Event::Submitted { task }) };
+        let value = postcard::to_stdvec(&Some(other.0)).unwrap_or_default();
+        let outcome = Outcome::Succeeded(vec![(Stored::Inline(value.into()), vec![other.handle()])]);
+        let task = Submission { work: Work::Task, demand: Demand::default(), ..task };
+        self.step(Event::RanInline { task, worker, outcome, nanos: 0 });
+    }
+
+    /// A task looks for an actor: what it gets is as if it had run a task that returns its handle.
+    pub(super) fn find(&mut self, worker: WorkerId, id: TaskId, (parent, attempt): (TaskId, Attempt), name: &str) {
+        let (Some(job), Some(call)) = (self.sched.job_of(parent), self.sched.call(parent)) else { return };
+        let call = Call { arguments: Box::new([]), needs: Box::new([]), make: None, ..call.clone() };
+        let outcome = match self.sched.actor_named(job, name) {
+            Some(actor) => {
+                let value = postcard::to_stdvec(&actor.0).unwrap_or_default();
+                Outcome::Succeeded(vec![(Stored::Inline(value.into()), vec![actor.handle()])])
+            }
+            None => {
+                let fault = Fault::new(Code::NoActor, format!("there is no actor `{name}`"));
+                let error = Arc::new(TaskError { fault, chain: Vec::new() });
+                Outcome::Failed(Failure { error, system: false })
+            }
+        };
+        let task = Submission {
+            id,
+            job,
+            parent: Some((parent, attempt, worker)),
+            name: self.names.of("find".to_owned()),
+            returns: 1,
+            demand: Demand::default(),
+            priority: 0,
+            retries_max: 0,
+            retry_failures: false,
+            needs: Vec::new(),
+            refs: Vec::new(),
+            work: Work::Task,
+            call,
+        };
+        self.step(Event::RanInline { task, worker, outcome, nanos: 0 });
+    }
+
+    /// A task wants an actor ended, or begun anew. Who has no handle to it can't: whoever has holds it.
+    pub(super) fn kill(&mut self, worker: WorkerId, actor: ActorId, restart: bool) {
+        let holds = |(holder, _): &(WorkerId, u32)| *holder == worker;
+        if self.sched.object(actor.handle()).is_some_and(|handle| handle.holds.iter().any(holds)) {
+            self.step(Event::Killed { actor, restart });
+        }
+    }
+
+    /// After a call an actor was saved in an object.
+    pub(super) fn save(&mut self, worker: WorkerId, call: TaskId, object: ObjectId) {
+        let Some(actor) = self.sched.actor_of(call) else { return };
+        let attempt = self.sched.task(actor.maker()).map_or(Attempt(0), |maker| maker.attempt);
+        self.step(Event::Saved { actor, attempt, worker, object });
+    }
+
+    /// Takes a call of an actor back, unless it runs.
+    pub(super) fn withdraw(&mut self, worker: WorkerId, task: TaskId, attempt: Attempt) {
+        let Some(actor) = self.sched.actor_of(task) else { return };
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.crew.tell(&Down::Withdraw(actor.0, task.0, attempt.0));
+        }
+    }
+
+    /// Actors end whose call runs longer than that may: there is no other way out of its code.
+    pub(super) fn end_late_calls(&mut self) {
+        let runs = |(call, (worker, _)): &(&TaskId, &(WorkerId, Fault))| {
+            self.members.get(worker).is_some_and(|member| member.crew.call_at_hand() == call.0)
+        };
+        let late: Vec<(TaskId, WorkerId)> =
+            self.late_calls.iter().filter(runs).map(|(call, (worker, _))| (*call, *worker)).collect();
+        for (call, worker) in late {
+            let Some(maker) = self.sched.actor_of(call).and_then(|actor| self.sched.task(actor.maker())) else {
+                continue;
+            };
+            let (id, attempt) = (maker.id, maker.attempt);
+            if !self.ending.contains_key(&id) {
+                self.interrupt(worker, id, attempt, None);
+            }
+        }
+    }
+
+    /// The worker of an actor that has one for itself goes with it.
+    pub(super) fn actor_ended(&mut self, task: TaskId) {
+        if let Some(worker) = self.of_actors.remove(&ActorId(task.0))
+            && let Some(mut member) = self.members.remove(&worker)
+        {
+            member.crew.kill();
+            self.events.push_back(Event::WorkerLost { worker, begun: Vec::new() });
+        }
+    }
+
+    /// Starts workers that were asked for. Those that can't be started are tried again later.
+    pub(super) fn hire(&mut self) {
+        for role in std::mem::take(&mut self.wanted) {
+            if self.start_worker(role).is_none() {
+                self.wanted.push(role);
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What a worker says of tasks that have ended.
+
+use sandbar_core::{Code, Fault, TaskError};
+
+use super::objects::send_file;
+use super::{Desk, Returned, TaskDesk};
+use crate::process::shortened;
+use crate::program::messages::{ReturnedUp, Up, ValueUp};
+use crate::program::objects::Value;
+
+/// What a task took, and what else became of its actor.
+#[derive(Debug, Default, Clone, Copy)]
+pub(in crate::program) struct Cost {
+    pub nanos: u64,
+    pub memory_bytes: u64,
+    /// Its actor ended with it.
+    pub lost: bool,
+    /// The object that its actor was saved in after it.
+    pub saved: Option<u64>,
+}
+
+impl Desk {
+    /// Says what came of a task, which holds nothing any more then.
+    pub(in crate::program) fn ended(&mut self, mut own: TaskDesk, result: Result<(), Fault>, cost: Cost) {
+        let fails_with = own.fails_with.take();
+        let TaskDesk { id: task, attempt, job, ref returned, ref unannounced, .. } = own;
+        let values: ReturnedUp<'_> = returned
+            .iter()
+            .map(|(value, refs)| match value {
+                Returned::Inline(bytes) => (ValueUp::Inline(bytes), refs.clone()),
+                Returned::File(file) => (ValueUp::File(file.bytes()), refs.clone()),
+            })
+            .collect();
+        let is_awaited = self.is_awaited(job, task);
+        let mut is_told = false;
+        if let (Ok(()), [(Returned::Inline(bytes), refs)]) = (&result, &returned[..])
+            && is_awaited
+        {
+            // By its parent here: the node need not say what it is.
+            self.objects.contains((job, task), refs.clone(), false);
+            self.arrived((job, task), Value::inline(bytes, false));
+            is_told = true;
+        }
+        let files = returned.iter().filter_map(|(value, _)| match value {
+            Returned::Inline(_) => None,
+            Returned::File(file) => Some(file),
+        });
+        // Before the message that names them.
+        let sent = if result.is_ok() { files.map(|file| send_file(file, &mut self.packet)).collect() } else { Ok(()) };
+        let result = result.and_then(|()| {
+            sent.map_err(|e: std::io::Error| Fault::new(Code::Host, format!("a result can't be handed over: {e}")))
+        });
+        let returned = result.map(|()| values).map_err(|fault| match (fault.code, fails_with) {
+            (Code::Refused, Some(error)) => error,
+            _ => Box::new(by_itself(fault)),
+        });
+        let Cost { nanos, memory_bytes, lost, saved } = cost;
+        match unannounced.as_ref().map(|(_, frame)| postcard::from_bytes(frame)) {
+            Some(Ok(Up::Submit(submit))) => self.say(&Up::Ran { submit, returned, nanos, memory_bytes }),
+            _ => self.say(&Up::Finished { task, attempt, returned, nanos, memory_bytes, lost, saved }),
+        };
+        if is_awaited && !is_told {
+            self.want(job, task);
+        }
+        self.release_all(&own);
+        self.publish_in_time();
+    }
+
+    /// Says that a task was not begun: it holds nothing, but for what it needs.
+    pub(in crate::program) fn refused(&mut self, own: &TaskDesk, fault: Fault) {
+        let returned = Err(Box::new(by_itself(fault)));
+        let (task, attempt) = (own.id, own.attempt);
+        self.say(&Up::Finished { task, attempt, returned, nanos: 0, memory_bytes: 0, lost: false, saved: None });
+        self.release_all(own);
+        self.publish_in_time();
+    }
+}
+
+/// A failure that is the task's own.
+fn by_itself(fault: Fault) -> TaskError {
+    TaskError { fault: shortened(fault), chain: Vec::new() }
+}
