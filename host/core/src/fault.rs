@@ -84,6 +84,8 @@ codes! {
     NameTaken = "name-taken", Job;
     /// An actor has as many calls waiting as it may have.
     PendingCalls = "pending-calls", Job;
+    /// There is no room for a value: not in memory, and not on disk.
+    StoreFull = "store-full", Job;
     /// It waited longer for an object than it wanted to.
     GetTimeOut = "get-time-out", Guest;
     /// Its job has as many tasks as it may have, or they are nested as deep.

@@ -51,6 +51,22 @@ impl TaskId {
     pub fn returns(self, index: u32) -> ObjectId {
         ObjectId(self.0 + u64::from(index))
     }
+
+    /// For people: who gave out the number, and which of theirs it is. `3-17`.
+    pub fn short(self) -> String {
+        short(self.0)
+    }
+}
+
+impl ObjectId {
+    /// As of tasks.
+    pub fn short(self) -> String {
+        short(self.0)
+    }
+}
+
+fn short(number: u64) -> String {
+    format!("{}-{}", Ids::giver(number), number & ((1 << IDS_BITS) - 1))
 }
 
 impl ActorId {

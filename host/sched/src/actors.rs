@@ -98,7 +98,7 @@ impl<C, V> Scheduler<C, V> {
     /// An actor that tasks of a job may call.
     fn callable(&self, job: JobAt, id: ActorId) -> Result<ActorAt, Fault> {
         let unknown = || Fault::new(Code::ActorDied, format!("actor {id} is not there, or not any more"));
-        let at = *self.actor_ids.get(&id).ok_or_else(unknown)?;
+        let at = self.find_actor(id).ok_or_else(unknown)?;
         let actor = &self.actors[at];
         if actor.job != job && actor.spec.detached.is_none() {
             return Err(Fault::new(Code::BadRequest, format!("actor {id} is of another job")));
@@ -106,7 +106,7 @@ impl<C, V> Scheduler<C, V> {
         if let Some(died) = &actor.died {
             return Err(died.fault.clone());
         }
-        if self.find_object(id.handle()).is_none() {
+        if self.find_object(actor.id.handle()).is_none() {
             return Err(unknown());
         }
         if actor.calls >= actor.spec.calls_max {
@@ -114,6 +114,17 @@ impl<C, V> Scheduler<C, V> {
             return Err(Fault::new(Code::PendingCalls, message));
         }
         Ok(at)
+    }
+
+    /// The actor behind a handle: its own, or one whose value is the handle of the actor that was meant.
+    pub(crate) fn find_actor(&self, id: ActorId) -> Option<ActorAt> {
+        if let Some(at) = self.actor_ids.get(&id) {
+            return Some(*at);
+        }
+        match self.objects[self.find_object(id.handle())?].contents() {
+            [meant] => self.actor_ids.get(&ActorId(self.objects[*meant].id.0)).copied(),
+            _ => None,
+        }
     }
 
     /// Whether tasks of all jobs may use an object: it is the handle of an actor that no job owns.
@@ -383,8 +394,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     pub(crate) fn kill_actor(&mut self, id: ActorId, restart: bool) {
-        let Some(at) = self.actor_ids.get(&id) else { return };
-        let Some(maker) = self.actors[*at].maker else { return };
+        let Some(maker) = self.find_actor(id).and_then(|at| self.actors[at].maker) else { return };
         if !restart {
             return self.stop(maker, Stop::Alone);
         }

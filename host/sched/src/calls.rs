@@ -13,10 +13,10 @@ const WINDOW: usize = 256;
 impl<C, V> Scheduler<C, V> {
     /// A task was added that calls a method of an actor, which is there.
     pub(crate) fn add_call(&mut self, at: TaskAt, id: ActorId) {
-        let Some(actor) = self.actor_ids.get(&id).copied() else { unreachable!("it was admitted") };
+        let Some(actor) = self.find_actor(id) else { unreachable!("it was admitted") };
         self.tasks[at].actor = Some(actor);
         self.actors[actor].calls += 1;
-        if let Some(handle) = self.find_object(id.handle()) {
+        if let Some(handle) = self.find_object(self.actors[actor].id.handle()) {
             self.pin(handle);
         }
     }

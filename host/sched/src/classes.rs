@@ -34,8 +34,9 @@ pub(crate) struct Class {
     pub(crate) kind: Kind,
     /// Smoothed duration of an attempt in nanoseconds; 0 before there was one.
     nanos: u64,
-    /// Tasks that are of it.
+    /// Tasks that are of it, and those of them that have not ended.
     tasks: u64,
+    pub(crate) live: u64,
 }
 
 impl Class {
@@ -94,6 +95,10 @@ impl Classes {
         &self.classes[at]
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Class> {
+        self.classes.iter().map(|(_, class)| class)
+    }
+
     pub(crate) fn get_mut(&mut self, at: ClassAt) -> &mut Class {
         &mut self.classes[at]
     }
@@ -110,6 +115,7 @@ impl Classes {
         let at = last.unwrap_or_else(|| self.find(queue, job, of_job, task));
         of_job.last = Some(at);
         self.classes[at].tasks += 1;
+        self.classes[at].live += 1;
         at
     }
 
@@ -130,7 +136,7 @@ impl Classes {
             self.forget_unused(queue, of_job);
             of_job.max = UNUSED_MAX + 2 * of_job.all.len();
         }
-        let at = self.classes.insert(Class { kind: kind.clone(), nanos: 0, tasks: 0 });
+        let at = self.classes.insert(Class { kind: kind.clone(), nanos: 0, tasks: 0, live: 0 });
         self.by_kind.insert(kind, at);
         of_job.all.push(at);
         at
@@ -186,7 +192,7 @@ mod tests {
                 retries_max: 0,
                 retry_failures: false,
             };
-            let mut class = Class { kind, nanos: 0, tasks: 0 };
+            let mut class = Class { kind, nanos: 0, tasks: 0, live: 0 };
             took.iter().for_each(|nanos| class.took(*nanos));
             assert_eq!(class.nanos(), smoothed, "{took:?}");
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{ActorId, Attempt, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_core::{ActorId, Attempt, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 
 use crate::resources::Demand;
 
@@ -31,20 +31,25 @@ pub enum Event<C, V> {
     BeganInline { task: Submission<C>, worker: WorkerId },
     /// A value was stored. The worker holds it once.
     Put { object: ObjectId, task: TaskId, worker: WorkerId, value: V, refs: Vec<ObjectId> },
+    /// As `Put`, of a value that there was no room for.
+    PutFailed { object: ObjectId, task: TaskId, worker: WorkerId, fault: Fault },
     /// What became of an attempt.
     Finished { task: TaskId, attempt: Attempt, worker: WorkerId, outcome: Outcome<V>, nanos: u64 },
     /// A task waits for objects, and gives its processors away (true), or goes on.
     Blocked { task: TaskId, worker: WorkerId, blocked: bool },
     /// A worker wants to be told when there is an object, and its value.
     Wanted { object: ObjectId, worker: WorkerId, task: TaskId },
+    /// A worker holds an object once more, on behalf of a task whose arguments contain it.
+    Held { object: ObjectId, worker: WorkerId, task: TaskId },
     /// A worker holds an object so many times less.
     Released { object: ObjectId, worker: WorkerId, times: u32 },
     /// A task, its attempts to come, and all that it submitted if `recursive`, are not wanted any more.
     Cancelled { task: TaskId, recursive: bool },
     /// Tasks that were given to a worker and taken back before it began them.
     Recalled { worker: WorkerId, tasks: Vec<TaskId> },
-    /// The value of an object can't be had any more.
-    ObjectLost { object: ObjectId },
+    /// The value of an object can't be had any more. The workers are those that were to be told of it and were not: each of
+    /// them as often as that.
+    ObjectLost { object: ObjectId, waiters: Vec<WorkerId> },
     /// An actor is to end, and all calls of it that have not; or to begin anew, if it may.
     Killed { actor: ActorId, restart: bool },
     /// From here on an actor begins anew with what lies in an object, which the worker that has the actor holds.
@@ -174,8 +179,8 @@ pub enum Action<V> {
     /// A value is not needed any more. Each value that comes in goes out by this once, also one that was refused: then
     /// under the number that it came by, which may be another value's.
     Drop { object: ObjectId, value: V },
-    /// A task has ended for good: for who keeps records.
-    Ended { task: TaskId, job: JobId },
+    /// A task has ended for good, with an error or without: for who keeps records.
+    Ended { task: TaskId, job: JobId, error: Option<Arc<TaskError>> },
     /// The first task of a job has ended.
     JobDone { job: JobId, result: Result<(), Arc<TaskError>> },
 }

@@ -55,6 +55,16 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
+    /// A worker holds an object once more that one of its tasks may use.
+    pub(crate) fn hold_for(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
+        let Some(worker) = self.cluster.find(worker) else { return };
+        let Some(task) = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker)) else { return };
+        let job = self.tasks[task].job;
+        if let Ok(object) = self.usable(id, |object| object.job == job || self.is_of_all(object)) {
+            self.hold(object, worker);
+        }
+    }
+
     /// A worker holds an object so many times less.
     pub(crate) fn release(&mut self, id: ObjectId, worker: WorkerId, times: u32) {
         let Some(at) = self.find_object(id) else { return };
@@ -155,22 +165,6 @@ impl<C, V> Scheduler<C, V> {
         self.tasks.get(task).is_some_and(|task| task.number == number && task.state == State::Waiting)
     }
 
-    /// The value of an object is gone.
-    pub(crate) fn lose_object(&mut self, id: ObjectId) {
-        let Some(at) = self.find_object(id) else { return };
-        if !matches!(self.objects[at].value, Value::Ready(_)) {
-            return;
-        }
-        let fault = Fault::new(Code::ObjectLost, format!("the value of object {id} is gone"));
-        let error = Arc::new(TaskError { fault, chain: Vec::new() });
-        let object = &mut self.objects[at];
-        let contents = object.take_contents();
-        if let Value::Ready(value) = std::mem::replace(&mut object.value, Value::Failed(error)) {
-            self.out.push(Action::Drop { object: id, value });
-        }
-        contents.iter().for_each(|content| self.unpin(*content));
-    }
-
     /// A worker wants to be told of an object.
     pub(crate) fn want(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
         let Some(worker_at) = self.cluster.find(worker) else { return };
@@ -195,7 +189,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// Tells a worker of an object. It then holds what that contains.
-    fn deliver(&mut self, at: ObjectAt, worker_at: WorkerAt) {
+    pub(crate) fn deliver(&mut self, at: ObjectAt, worker_at: WorkerAt) {
         for index in 0..self.objects[at].contents().len() {
             self.hold(self.objects[at].contents()[index], worker_at);
         }

@@ -33,7 +33,7 @@ impl Demand {
             && self.custom.iter().all(|(name, amount)| *amount <= total.of(name))
     }
 
-    fn of(&self, name: &str) -> u64 {
+    pub(crate) fn of(&self, name: &str) -> u64 {
         self.custom.get(name).copied().unwrap_or(0)
     }
 

@@ -160,15 +160,17 @@ impl<C, V> Scheduler<C, V> {
             Event::RanInline { task, worker, outcome, nanos } => self.ran_inline(task, worker, outcome, nanos),
             Event::BeganInline { task, worker } => self.began_inline(task, worker),
             Event::Put { object, task, worker, value, refs } => self.put(object, task, worker, value, &refs),
+            Event::PutFailed { object, task, worker, fault } => self.put_failed(object, task, worker, fault),
             Event::Finished { task, attempt, worker, outcome, nanos } => {
                 self.finished(task, attempt, worker, outcome, nanos);
             }
             Event::Blocked { task, worker, blocked } => self.block(task, worker, blocked),
             Event::Wanted { object, worker, task } => self.want(object, worker, task),
+            Event::Held { object, worker, task } => self.hold_for(object, worker, task),
             Event::Released { object, worker, times } => self.release(object, worker, times),
             Event::Cancelled { task, recursive } => self.cancel(task, recursive),
             Event::Recalled { worker, tasks } => self.recalled(worker, &tasks),
-            Event::ObjectLost { object } => self.lose_object(object),
+            Event::ObjectLost { object, waiters } => self.lose_object(object, &waiters),
             Event::Killed { actor, restart } => self.kill_actor(actor, restart),
             Event::Saved { actor, attempt, worker, object } => self.save_actor(actor, attempt, worker, object),
         }

@@ -90,17 +90,13 @@ impl<C, V> Scheduler<C, V> {
     }
 
     pub(crate) fn put(&mut self, id: ObjectId, task: TaskId, worker: WorkerId, value: V, refs: &[ObjectId]) {
-        let maker = self.cluster.find(worker).and_then(|worker| {
-            let task = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker))?;
-            Some((task, worker))
-        });
-        let Some((task, worker)) = maker.filter(|_| !self.ids.contains_key(&id.0)) else {
+        let Some((task, origin)) = self.maker_of(id, task, worker) else {
             return self.out.push(Action::Drop { object: id, value });
         };
-        let origin = Origin { job: self.tasks[task].job, parent: Some((task, worker)) };
+        let worker = origin.parent.map(|(_, worker)| worker);
         match self.has_room_for(origin.job, 1).and_then(|()| self.all_usable(origin.job, refs)) {
             Ok(contents) => {
-                let at = self.create(id, origin.job, None, Value::Pending, Some(worker));
+                let at = self.create(id, origin.job, None, Value::Pending, worker);
                 self.set_ready(at, value, contents);
             }
             Err(fault) => {
@@ -109,6 +105,22 @@ impl<C, V> Scheduler<C, V> {
                 self.create_failed(origin, id, None, error);
             }
         }
+    }
+
+    /// A value that there was no room for.
+    pub(crate) fn put_failed(&mut self, id: ObjectId, task: TaskId, worker: WorkerId, fault: Fault) {
+        if let Some((task, origin)) = self.maker_of(id, task, worker) {
+            let error = self.error(task, fault);
+            self.create_failed(origin, id, None, error);
+        }
+    }
+
+    /// The task that stores a value, if it is where it is said to be, and there is none of this number yet.
+    fn maker_of(&self, id: ObjectId, task: TaskId, worker: WorkerId) -> Option<(TaskAt, Origin)> {
+        let worker = self.cluster.find(worker)?;
+        let task = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker))?;
+        let origin = Origin { job: self.tasks[task].job, parent: Some((task, worker)) };
+        (!self.ids.contains_key(&id.0)).then_some((task, origin))
     }
 
     /// Where a task comes from; none if that is not so, or not any more.

@@ -200,11 +200,12 @@ impl<C, V> Scheduler<C, V> {
         task.call = None;
         task.worker = None;
         let links = task.links.take();
-        let (id, job_at, actor) = (task.id, task.job, task.actor);
+        let (id, job_at, class, actor) = (task.id, task.job, task.class, task.actor);
         self.ended.push((at, id));
         let job = &mut self.jobs[job_at];
         job.tasks -= 1;
-        self.out.push(Action::Ended { task: id, job: job.id });
+        self.classes.get_mut(class).live -= 1;
+        self.out.push(Action::Ended { task: id, job: job.id, error: result.as_ref().err().cloned() });
         if job.first == Some(at) {
             self.out.push(Action::JobDone { job: job.id, result });
         }

@@ -149,6 +149,17 @@ pub struct ActorView<'a> {
     pub died: Option<&'a Arc<TaskError>>,
 }
 
+/// Tasks that are called the same and ask for the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClassView<'a> {
+    /// Their job.
+    pub job: JobId,
+    /// For people.
+    pub name: &'a Arc<str>,
+    /// How many of them have not ended.
+    pub live: u64,
+}
+
 /// A node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeView<'a> {
@@ -281,6 +292,15 @@ impl<C, V> Scheduler<C, V> {
             total: &node.total,
             free_cpus: node.free.cpus,
             free_rest: &node.free.rest,
+        })
+    }
+
+    /// Classes of tasks, in no order that means anything. Several may have one name.
+    pub fn classes(&self) -> impl Iterator<Item = ClassView<'_>> {
+        self.classes.iter().map(|class| ClassView {
+            job: self.jobs[class.kind.job].id,
+            name: &class.kind.name,
+            live: class.live,
         })
     }
 

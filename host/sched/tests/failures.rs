@@ -150,7 +150,7 @@ fn a_child_that_began_inline_is_in_its_worker() {
 #[test]
 fn an_error_names_no_more_tasks_than_is_useful() {
     let mut world = World::empty();
-    let limits = sandbar_sched::JobLimits { depth_max: 300, ..LIMITS };
+    let limits = JobLimits { depth_max: 300, ..LIMITS };
     world.node(1, of(0, 0, 0)).job(1, limits).driver(DRIVER, 1, 1).submit(first(1, 1));
     (1..200u32).for_each(|id| {
         let worker = if id == 1 { DRIVER } else { DRIVER + id };

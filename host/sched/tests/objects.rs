@@ -3,8 +3,6 @@
 mod dsl;
 
 use dsl::*;
-use sandbar_core::ObjectId;
-use sandbar_sched::Event;
 
 #[test]
 fn a_result_is_kept_while_its_submitter_holds_it() {
@@ -42,7 +40,7 @@ fn what_a_value_contains_is_kept_as_long_as_that() {
 #[test]
 fn a_long_chain_of_values_is_dropped_at_once() {
     let mut world = World::empty();
-    let limits = sandbar_sched::JobLimits { objects_max: 2_000_000, ..LIMITS };
+    let limits = JobLimits { objects_max: 2_000_000, ..LIMITS };
     world.node(1, of(1, 0, 0)).job(1, limits).driver(DRIVER, 1, 1).submit(first(1, 1));
     world.put(2, 1, DRIVER, &[]);
     (3..1_000_000).for_each(|id| {
@@ -96,7 +94,7 @@ fn a_lost_worker_holds_nothing() {
 fn a_lost_value_is_an_error() {
     let mut world = World::new(1, 1);
     world.put(10, 1, DRIVER, &[]).submit(t(11)).submit(needs(t(12), &[10])).gives("run w1 t11");
-    world.step(Event::ObjectLost { object: ObjectId(10) }).gives("drop o10");
+    world.lose_object(10).gives("drop o10");
     world.error_is(10, "the value of object 10 is gone [object-lost]");
     world.done(11, 1).gives("ended t11, ended t12");
     world.error_is(12, "the value of object 10 is gone [object-lost]");

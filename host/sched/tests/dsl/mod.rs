@@ -280,6 +280,10 @@ impl World {
         self.step(Event::NodeLost { node: NodeId(node) })
     }
 
+    pub fn lose_object(&mut self, object: u64) -> &mut World {
+        self.step(Event::ObjectLost { object: ObjectId(object), waiters: Vec::new() })
+    }
+
     pub fn state(&self, task: u64) -> Option<TaskState> {
         self.steps.task(TaskId(task)).map(|task| task.state)
     }
@@ -321,8 +325,8 @@ pub fn text(action: &Action<u64>) -> String {
         Action::Refuse { worker, object, error } => format!("refuse w{worker} o{object} ({error})"),
         Action::Drop { object, value } if object.0 == *value => format!("drop o{object}"),
         Action::Drop { object, value } => format!("drop o{object}={value}"),
-        Action::Ended { task, job: JobId(1) } => format!("ended t{task}"),
-        Action::Ended { task, job } => format!("ended t{task} of j{job}"),
+        Action::Ended { task, job: JobId(1), .. } => format!("ended t{task}"),
+        Action::Ended { task, job, .. } => format!("ended t{task} of j{job}"),
         Action::JobDone { job, result: Ok(()) } => format!("done j{job}"),
         Action::JobDone { job, result: Err(error) } => format!("done j{job} ({error})"),
     }

@@ -289,7 +289,7 @@ impl History {
     fn lose_object(&mut self) {
         let all: Vec<u64> = self.model.objects.keys().copied().collect();
         if let Some(object) = self.pick(&all) {
-            self.event(Event::ObjectLost { object: ObjectId(object) });
+            self.event(Event::ObjectLost { object: ObjectId(object), waiters: Vec::new() });
         }
     }
 
@@ -306,7 +306,7 @@ impl History {
             {
                 return;
             }
-            Event::Put { object, .. } if is_new(object.0) => return,
+            Event::Put { object, .. } | Event::PutFailed { object, .. } if is_new(object.0) => return,
             // Who is lost stays lost, who is there is not lost without having been told.
             Event::NodeJoined { node, .. } if !self.nodes.contains(&node.0) => return,
             Event::WorkerReady { worker, .. } if !self.workers.contains_key(&worker.0) => return,
@@ -542,6 +542,10 @@ impl History {
             35..42 => {
                 self.number += 10;
                 let refs = self.some_objects(Some(job), 40);
+                if self.chance(10) {
+                    let fault = Fault::new(Code::StoreFull, "no room");
+                    return self.event(Event::PutFailed { object: ObjectId(self.number), task, worker: id, fault });
+                }
                 self.event(Event::Put { object: ObjectId(self.number), task, worker: id, value: self.number, refs });
             }
             42..55 => {
@@ -559,7 +563,12 @@ impl History {
                 }
             }
             68..73 => self.block(worker, task, true),
-            73..76 => self.save(worker, task),
+            73..75 => self.save(worker, task),
+            75..76 => {
+                for object in self.some_objects(Some(job), 60) {
+                    self.event(Event::Held { object, worker: id, task });
+                }
+            }
             76..80 => {
                 let child = self.submission(job, Some((task, attempt, id)));
                 self.number += 1;

@@ -193,6 +193,12 @@ impl Model {
             }
             Event::BeganInline { task, worker } => self.began_inline(task, worker.0),
             Event::Put { object, task, worker, value, refs } => self.put(object.0, *task, *worker, *value, refs),
+            Event::PutFailed { object, task, worker, .. } => {
+                let job = self.running(*worker, *task).map(|task| task.job).filter(|_| !self.is_known(object.0));
+                if let Some(job) = job {
+                    self.create(object.0, job, Value::Failed, Some(worker.0));
+                }
+            }
             Event::Finished { task, attempt, worker, outcome, .. }
                 if self.tasks.get(&task.0).is_some_and(|task| matches!(task.work, Work::Method(_))) =>
             {
@@ -242,6 +248,14 @@ impl Model {
                 }
             }
             Event::Wanted { object, worker, task } => self.want(object.0, *worker, *task),
+            Event::Held { object, worker, task } => {
+                if self.workers.contains_key(&worker.0)
+                    && let Some(job) = self.running(*worker, *task).map(|task| task.job)
+                    && let Some(object) = self.objects.get_mut(&object.0).filter(|object| object.job == job)
+                {
+                    *object.holds.entry(worker.0).or_default() += 1;
+                }
+            }
             Event::Released { object, worker, times } => {
                 if self.workers.contains_key(&worker.0)
                     && let Some(object) = self.objects.get_mut(&object.0)
@@ -298,7 +312,7 @@ impl Model {
                     self.actors.get_mut(&actor.0).expect("it is alive").saved = Some(object.0);
                 }
             }
-            Event::ObjectLost { object } => {
+            Event::ObjectLost { object, .. } => {
                 if let Some(object) = self.objects.get_mut(&object.0)
                     && let Value::Ready(value, _) = object.value
                 {
@@ -447,7 +461,12 @@ impl Model {
     fn take_calls(&mut self, id: u64) -> Vec<u64> {
         self.tasks.get_mut(&id).expect("it is known").worker = None;
         let calls = self.calls(id).into_iter();
-        calls.filter(|call| self.tasks.get_mut(call).expect("it is known").worker.take().is_some()).collect()
+        let take = |call: &u64| {
+            let call = self.tasks.get_mut(call).expect("it is known");
+            call.is_blocked = false;
+            call.worker.take().is_some()
+        };
+        calls.filter(take).collect()
     }
 
     /// An actor is not there any more.
