@@ -7,7 +7,7 @@ use arrow_schema::{Field, Schema};
 use crate::bindings::guest::{Function as Description, Guest};
 use crate::bindings::program;
 use crate::registry::{Opened, functions, tasks};
-use crate::{bindings, random, task};
+use crate::{actor, bindings, random, task};
 
 pub(crate) struct Component;
 
@@ -59,6 +59,7 @@ impl program::Guest for Component {
             .into_iter()
             .map(|task| program::Task {
                 name: task.name.into(),
+                kind: task.kind,
                 arguments: task.arguments.iter().map(argument).collect(),
                 returns: task.returns.into(),
                 count: task.count,
@@ -67,19 +68,41 @@ impl program::Guest for Component {
             .collect()
     }
 
-    fn run(task: u32, seed: u64, arguments: Vec<u8>) -> Result<(), String> {
+    fn run(task: u32, call: u64, seed: u64, arguments: Vec<u8>) -> Result<bool, String> {
         begin(seed);
-        task::forget_handles();
-        task::run(task, &arguments)
+        if !actor::is_made() {
+            task::forget_handles();
+        }
+        let has_ended = task::run(task, call, &arguments);
+        settled(has_ended)
     }
+
+    fn resume(call: u64) -> Result<bool, String> {
+        let has_ended = actor::resume(call);
+        settled(has_ended)
+    }
+
+    fn abandon(call: u64) {
+        actor::abandon(call);
+        task::release_gone();
+    }
+}
+
+/// What comes after a part of a call: an actor holds what its value holds, and its calls that wait. Of others the host
+/// knows that nothing is left.
+fn settled(has_ended: Result<bool, String>) -> Result<bool, String> {
+    if actor::is_made() {
+        task::release_gone();
+    }
+    has_ended
 }
 
 /// What comes before each call.
 fn begin(seed: u64) {
-    std::panic::set_hook(Box::new(|info| bindings::log::panic(&info.to_string())));
     // A second call in one instance finds the logger set already.
     if log::set_logger(&HostLog).is_ok() {
         log::set_max_level(log::LevelFilter::Debug);
+        std::panic::set_hook(Box::new(|info| bindings::log::panic(&info.to_string())));
     }
     random::seed(seed);
 }

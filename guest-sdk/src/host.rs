@@ -6,8 +6,12 @@ mod imported;
 pub(crate) use imported::*;
 
 #[cfg(not(target_family = "wasm"))]
+mod actors;
+#[cfg(not(target_family = "wasm"))]
+mod calls;
+#[cfg(not(target_family = "wasm"))]
 mod local;
 #[cfg(not(target_family = "wasm"))]
 mod objects;
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use {local::*, objects::*};
+pub(crate) use {actors::*, calls::*, local::*, objects::*};

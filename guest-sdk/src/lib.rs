@@ -82,6 +82,59 @@
 //! assert_eq!(sums::submit(3).get(), Ok(vec![1, 2, 3]));
 //! ```
 //!
+//! A task of one argument can be run for each of many: [`Pool`].
+//!
+//! An [`macro@actor`] keeps its state between calls, in a sandbox of its own. Its methods are called by a handle: in order,
+//! and one that takes `&mut self` alone. Those that take `&self` may wait beside each other, by `.await`.
+//!
+//! ```
+//! use sandbar_guest::prelude::*;
+//!
+//! struct Counter {
+//!     count: i64,
+//! }
+//!
+//! #[actor]
+//! impl Counter {
+//!     pub fn new(start: i64) -> Counter {
+//!         Counter { count: start }
+//!     }
+//!
+//!     /// Adds to it.
+//!     pub fn add(&mut self, n: i64) -> i64 {
+//!         self.count += n;
+//!         self.count
+//!     }
+//!
+//!     /// What it is, and these, together. Other methods are called until all of them are there.
+//!     pub async fn sum_with(&self, others: Vec<ObjectRef<i64>>) -> Result<i64, TaskError> {
+//!         let mut sum = self.count;
+//!         for other in others {
+//!             sum += other.await?;
+//!         }
+//!         Ok(sum)
+//!     }
+//!
+//!     /// What is saved after calls, and what it begins anew with.
+//!     pub fn checkpoint(&self) -> i64 {
+//!         self.count
+//!     }
+//!
+//!     pub fn restore(saved: i64) -> Counter {
+//!         Counter { count: saved }
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), TaskError> {
+//! let counter = Counter::options().name("counter").max_restarts(3).submit(5);
+//! let six = counter.add(1); // an ObjectRef<i64>, at once
+//! assert_eq!(counter.sum_with(vec![six.clone(), six]).get(), Ok(18));
+//! counter.restart(); // as if its worker had died
+//! assert_eq!(CounterHandle::find("counter")?.add(1).get(), Ok(7));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Columns are viewed in place, in the memory the host laid them in. A function
 //! has its parameters, [`log`], a seeded [`random`] source, and nothing else: no
 //! files, network, clock or environment.
@@ -90,6 +143,7 @@
 //! tested: called as they are, or through [`testing`] as a host calls them. A task that is submitted runs at once, in the
 //! same thread.
 
+mod actor;
 mod batch;
 mod bindings;
 mod export;
@@ -105,17 +159,18 @@ mod task;
 pub mod testing;
 mod trainer;
 
+pub use actor::{ActorHandle, Awaited, CallOptions, Creation};
 pub use log;
 pub use sandbar_core::{Code, Fault, TaskError};
-pub use sandbar_guest_macros::{batch, scalar, task, trainer};
+pub use sandbar_guest_macros::{actor, batch, scalar, task, trainer};
 pub use scalar::Timestamp;
-pub use task::{Arg, Batch, Handles, ObjectRef, Submission, Value, cancel, get_all, put, wait};
+pub use task::{Arg, Batch, Handles, ObjectRef, Pool, Results, Submission, Value, cancel, get_all, put, wait};
 pub use trainer::{Features, Group, Model};
 
 /// What most functions need.
 pub mod prelude {
-    pub use crate::{Batch, Features, Group, Model, ObjectRef, TaskError, Timestamp};
-    pub use crate::{batch, scalar, task, trainer};
+    pub use crate::{ActorHandle, Batch, CallOptions, Features, Group, Model, ObjectRef, TaskError, Timestamp};
+    pub use crate::{actor, batch, scalar, task, trainer};
     pub use crate::{cancel, get_all, put, wait};
     pub use arrow_array::RecordBatch;
     pub use serde::{Deserialize, Serialize};
@@ -124,13 +179,16 @@ pub mod prelude {
 /// What the attributes expand to. Not for use by hand.
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::actor::{ActorRef, Method, exclusive, keep, shared, until_done};
     pub use crate::batch::{Batch, any};
+    pub use crate::bindings::program::TaskKind;
     pub use crate::export::NoParams;
-    pub use crate::registry::{Function, Offered};
+    pub use crate::registry::{Function, Later, Offered, Run};
     pub use crate::scalar::{Argument, Chunk, ColumnOf, Return, Scalar, gather, mask};
     pub use crate::task::{Arguments, Task, failed, hand_over};
     pub use crate::trainer::Trainer;
     pub use arrow_array::RecordBatch;
     pub use arrow_schema::Field;
     pub use inventory;
+    pub use serde;
 }

@@ -20,6 +20,11 @@ pub fn seeded(seed: u64) -> Xoshiro256PlusPlus {
     Xoshiro256PlusPlus::seed_from_u64(seed)
 }
 
+/// The seed of the call at hand.
+pub(crate) fn at_hand() -> u64 {
+    SEED.get()
+}
+
 /// Sets the seed; gives the one before.
 pub(crate) fn seed(seed: u64) -> u64 {
     SEED.replace(seed)

@@ -1,10 +1,14 @@
 //! The functions and tasks of a component, as their attributes announced them.
 
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrow_schema::Field;
 
 use crate::bindings::guest::Kind;
+use crate::bindings::program::TaskKind;
 use crate::task::Arguments;
 
 /// A function the component offers. One static value each, made by an attribute.
@@ -39,20 +43,33 @@ pub(crate) fn functions() -> Vec<&'static Function> {
     all
 }
 
-/// A task the component offers.
+/// A task the component offers, or what belongs to an actor.
 #[derive(Debug)]
 pub struct Offered {
     pub(crate) name: &'static str,
+    pub(crate) kind: TaskKind,
     pub(crate) about: &'static str,
     /// Name and type of each.
     pub(crate) arguments: &'static [(&'static str, &'static str)],
     pub(crate) returns: &'static str,
     /// How many values it returns.
     pub(crate) count: u32,
-    pub(crate) run: fn(&Arguments<'_>) -> Result<(), String>,
+    pub(crate) run: Run,
     /// What [`Offered::place`] found.
     place: AtomicU32,
 }
+
+/// How it is run.
+#[derive(Debug, Clone, Copy)]
+pub enum Run {
+    /// Until it has ended.
+    Now(fn(&Arguments<'_>) -> Result<(), String>),
+    /// Until it waits, or has ended.
+    Later(fn(&Arguments<'_>) -> Result<Later, String>),
+}
+
+/// A call that may wait.
+pub type Later = Pin<Box<dyn Future<Output = Result<(), String>>>>;
 
 inventory::collect!(&'static Offered);
 
@@ -68,7 +85,21 @@ impl Offered {
         returns: (&'static str, u32),
         run: fn(&Arguments<'_>) -> Result<(), String>,
     ) -> Offered {
-        Offered { name, about, arguments, returns: returns.0, count: returns.1, run, place: AtomicU32::new(NOWHERE) }
+        let (returns, count) = returns;
+        let (kind, run, place) = (TaskKind::Task, Run::Now(run), AtomicU32::new(NOWHERE));
+        Offered { name, kind, about, arguments, returns, count, run, place }
+    }
+
+    /// Announces what belongs to an actor.
+    pub const fn of_actor(
+        name: &'static str,
+        kind: TaskKind,
+        about: &'static str,
+        arguments: &'static [(&'static str, &'static str)],
+        returns: &'static str,
+        run: Run,
+    ) -> Offered {
+        Offered { name, kind, about, arguments, returns, count: 1, run, place: AtomicU32::new(NOWHERE) }
     }
 
     /// Its place among [`tasks`].
@@ -102,6 +133,17 @@ pub(crate) fn task(place: u32) -> Result<&'static Offered, String> {
     let mut all: Vec<_> = inventory::iter::<&'static Offered>.into_iter().copied().collect();
     match place as usize {
         place if place < all.len() => Ok(all.select_nth_unstable_by_key(place, |task| task.key()).1),
-        _ => Err(format!("there is no task {place}, only {}", all.len())),
+        place => Err(no_task(place, all.len())),
     }
+}
+
+/// The same, where others are asked for later.
+pub(crate) fn one_of_many(place: u32) -> Result<&'static Offered, String> {
+    static ALL: OnceLock<Vec<&'static Offered>> = OnceLock::new();
+    let all = ALL.get_or_init(tasks);
+    all.get(place as usize).copied().ok_or_else(|| no_task(place as usize, all.len()))
+}
+
+fn no_task(place: usize, of: usize) -> String {
+    format!("there is no task {place}, only {of}")
 }

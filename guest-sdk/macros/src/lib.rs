@@ -1,6 +1,7 @@
 //! The attributes of `sandbar-guest`: each leaves the function as it is and
 //! announces it to the host beside it.
 
+mod actor;
 mod signature;
 mod task;
 
@@ -9,7 +10,7 @@ use proc_macro2::{Span, TokenStream as Tokens};
 use quote::{quote, quote_spanned};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Ident, ItemFn, LitStr, Token, parse_macro_input};
+use syn::{Ident, Item, ItemFn, LitStr, Token, parse_macro_input};
 
 use signature::{Lifetimes, Signature, with_lifetimes};
 
@@ -85,6 +86,42 @@ pub fn task(args: TokenStream, item: TokenStream) -> TokenStream {
             quote!(#function #error).into()
         }
     }
+}
+
+/// Turns the public methods of an `impl` into those of an actor: it stays as it is, and `NameHandle` calls them elsewhere.
+///
+/// `pub fn new` makes the actor; `Name::submit` takes its arguments, has it made in a sandbox of its own, and gives a
+/// `NameHandle`. A method takes `&self` or `&mut self`, and values as a `#[task]` does. One that takes `&mut self` has the
+/// actor for itself until it has ended. Those that take `&self` may be `async`: while they wait for objects
+/// (`object.await`), others of them are called. `pub fn checkpoint(&self)` and `pub fn restore(saved: …)` save the actor and
+/// make it anew of what was saved. What is not `pub` is no method of the actor.
+///
+/// ```ignore
+/// #[actor]
+/// impl Counter {
+///     pub fn new(start: i64) -> Counter {
+///         Counter { count: start }
+///     }
+///
+///     pub fn add(&mut self, n: i64) -> i64 {
+///         self.count += n;
+///         self.count
+///     }
+/// }
+///
+/// let counter = Counter::submit(5); // a CounterHandle
+/// let eight = counter.add(3); // an ObjectRef<i64>
+/// ```
+#[proc_macro_attribute]
+pub fn actor(args: TokenStream, item: TokenStream) -> TokenStream {
+    let item = parse_macro_input!(item as Item);
+    let args = Tokens::from(args);
+    let expanded = match args.is_empty() {
+        true => actor::expand(&item),
+        false => Err(syn::Error::new_spanned(&args, "#[actor] takes no arguments: the actor's are those of `new`")),
+    };
+    let expanded = expanded.unwrap_or_else(|e| e.to_compile_error());
+    quote!(#item #expanded).into()
 }
 
 /// The function as it was, with its announcement or with what is wrong with it.

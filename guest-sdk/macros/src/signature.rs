@@ -5,9 +5,12 @@ use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Expr, FnArg, GenericArgument, GenericParam, Ident, ItemFn, Lifetime, Lit, Meta, Pat, PathArguments,
-    ReturnType, Type,
+    Attribute, Expr, FnArg, GenericArgument, GenericParam, Ident, ItemFn, Lifetime, Lit, Meta, Pat, PatType,
+    PathArguments, ReturnType, Type,
 };
+
+/// Why what the host calls can't be async.
+const WAITED_FOR: &str = "the host calls it and waits: it can't be async";
 
 /// A function's name, arguments, result and documentation.
 pub struct Signature<'a> {
@@ -19,34 +22,57 @@ pub struct Signature<'a> {
     pub output: Option<&'a Type>,
     /// The first line of the documentation.
     pub about: String,
-    function: &'a ItemFn,
+    sig: &'a syn::Signature,
 }
 
 impl<'a> Signature<'a> {
     /// Refuses what the host can't call, pointing at it.
     pub fn parse(function: &'a ItemFn) -> syn::Result<Self> {
+        Self::of_function(function, WAITED_FOR)
+    }
+
+    /// As above, with why it can't be async.
+    pub fn of_function(function: &'a ItemFn, waited_for: &str) -> syn::Result<Self> {
         let sig = &function.sig;
+        let signature = Self::of_any(sig, &function.attrs)?;
+        if let Some(token) = &sig.asyncness {
+            return Err(syn::Error::new_spanned(token, waited_for));
+        }
+        match sig.receiver() {
+            Some(receiver) => Err(syn::Error::new_spanned(receiver, "the host calls functions, not methods")),
+            None => Ok(signature),
+        }
+    }
+
+    /// Of a function or a method, whose receiver is none of its arguments. It may be async.
+    pub fn of_any(sig: &'a syn::Signature, attrs: &[Attribute]) -> syn::Result<Self> {
         if let Some(generic) = sig.generics.params.iter().find(|p| !matches!(p, GenericParam::Lifetime(_))) {
             return Err(syn::Error::new_spanned(generic, "the host calls one function, not a family: give the types"));
-        }
-        if let Some(token) = &sig.asyncness {
-            return Err(syn::Error::new_spanned(token, "the host calls it and waits: it can't be async"));
         }
         if let Some(token) = &sig.unsafety {
             return Err(syn::Error::new_spanned(token, "the host has nothing to promise: it can't be unsafe"));
         }
-        let inputs = sig.inputs.iter().enumerate().map(|(i, input)| argument(i, input)).collect::<syn::Result<_>>()?;
+        let inputs = sig.inputs.iter().filter_map(|input| match input {
+            FnArg::Receiver(_) => None,
+            FnArg::Typed(typed) => Some(typed),
+        });
+        let inputs = inputs.enumerate().map(|(i, typed)| argument(i, typed)).collect::<syn::Result<_>>()?;
         let output = match &sig.output {
             ReturnType::Default => None,
             ReturnType::Type(_, output) => Some(output.as_ref()),
         };
         let name = sig.ident.unraw().to_string();
-        Ok(Signature { ident: &sig.ident, name, inputs, output, about: first_line(&function.attrs), function })
+        Ok(Signature { ident: &sig.ident, name, inputs, output, about: first_line(attrs), sig })
+    }
+
+    /// Whether it may wait by `.await`.
+    pub fn is_async(&self) -> bool {
+        self.sig.asyncness.is_some()
     }
 
     /// The type returned on success: `T` of `T` or of `Result<T, E>`.
     pub fn success(&self, usage: &str) -> syn::Result<&'a Type> {
-        let output = self.output.ok_or_else(|| syn::Error::new_spanned(&self.function.sig, usage))?;
+        let output = self.output.ok_or_else(|| syn::Error::new_spanned(self.sig, usage))?;
         match result_of(output) {
             None => Ok(output),
             Some(success) => success.ok_or_else(|| syn::Error::new_spanned(output, usage)),
@@ -70,21 +96,16 @@ impl<'a> Signature<'a> {
     }
 }
 
-fn argument(index: usize, input: &FnArg) -> syn::Result<(String, &Type)> {
-    match input {
-        FnArg::Receiver(receiver) => Err(syn::Error::new_spanned(receiver, "the host calls functions, not methods")),
-        FnArg::Typed(typed) => {
-            if let Some(condition) = typed.attrs.iter().find(|a| a.path().is_ident("cfg")) {
-                let message = "the host passes all arguments or none: put the condition at the function";
-                return Err(syn::Error::new_spanned(condition, message));
-            }
-            let name = match typed.pat.as_ref() {
-                Pat::Ident(ident) => ident.ident.unraw().to_string(),
-                _ => format!("argument_{index}"),
-            };
-            Ok((name, typed.ty.as_ref()))
-        }
+fn argument(index: usize, typed: &PatType) -> syn::Result<(String, &Type)> {
+    if let Some(condition) = typed.attrs.iter().find(|a| a.path().is_ident("cfg")) {
+        let message = "the host passes all arguments or none: put the condition at the function";
+        return Err(syn::Error::new_spanned(condition, message));
     }
+    let name = match typed.pat.as_ref() {
+        Pat::Ident(ident) => ident.ident.unraw().to_string(),
+        _ => format!("argument_{index}"),
+    };
+    Ok((name, typed.ty.as_ref()))
 }
 
 /// For a `Result`, its first argument, if it has one.

@@ -1,8 +1,8 @@
 //! What `#[task]` expands to.
 
-use proc_macro2::TokenStream as Tokens;
+use proc_macro2::{Span, TokenStream as Tokens};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
-use syn::{Attribute, Expr, ExprLit, Ident, Index, ItemFn, Lit, Meta, Type, parse_str};
+use syn::{Attribute, Expr, ExprLit, FnArg, Ident, Index, ItemFn, Lit, Meta, Type, parse_str};
 
 use crate::at;
 use crate::signature::Signature;
@@ -14,8 +14,8 @@ const RETURNS_MAX: usize = 8;
 
 /// The function as it is, and a type of the same name, by which it is submitted.
 pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
-    let signature = Signature::parse(function)?;
-    check_arguments(function, &signature)?;
+    let signature = Signature::of_function(function, "a task waits with `get`: only methods of an actor can be async")?;
+    check_arguments("task", &function.sig, &signature)?;
     let values = values(&signature, parse_returns(args)?)?;
     let handles = match values.as_slice() {
         [one] => quote!(::sandbar_guest::ObjectRef<#one>),
@@ -44,11 +44,18 @@ pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
     });
     let conditions: Vec<&Attribute> = function.attrs.iter().filter(|a| a.path().is_ident("cfg")).collect();
     let (vis, submits) = (&function.vis, format!("Submits [`{name}`](fn@{name})."));
-    let own = names.iter().map(|name| parse_str(name).unwrap_or_else(|_| Ident::new_raw(name, ident.span())));
-    let own: Vec<Ident> = own.collect();
-    let taken_as =
-        types.iter().map(|of| quote_spanned!(at(of)=> impl ::core::convert::Into<::sandbar_guest::Arg<#of>>));
+    let (own, taken_as) = (own(&names, ident.span()), types.iter().map(taken_as));
     let as_function = quote!(fn(#(#types),*) -> #output);
+    let pool = match (types.as_slice(), values.as_slice()) {
+        ([one], [result]) => quote! {
+            /// Runs it for each of many arguments: see [`Pool`](::sandbar_guest::Pool).
+            #[allow(dead_code, reason = "mostly it is called by itself")]
+            #vis fn pool<'p>() -> ::sandbar_guest::Pool<'p, #one, #result> {
+                Self::options().pool()
+            }
+        },
+        _ => quote!(),
+    };
     Ok(quote! {
         #function
         #(#conditions)*
@@ -79,6 +86,8 @@ pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
                     ::sandbar_guest::__private::Task::<#as_function, #handles>::new(&__SANDBAR_OFFERED).submit(#(#own),*)
                 }
 
+                #pool
+
                 /// How calls are to be run, where that is not as usual: one processor, nothing else.
                 #[allow(dead_code, reason = "mostly it is as usual")]
                 #vis fn options() -> ::sandbar_guest::Submission<#as_function, #handles> {
@@ -89,10 +98,22 @@ pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
     })
 }
 
+/// Names of arguments as identifiers.
+pub fn own(names: &[String], span: Span) -> Vec<Ident> {
+    let own = |name: &String| parse_str(name).unwrap_or_else(|_| Ident::new_raw(name, span));
+    names.iter().map(own).collect()
+}
+
+/// What is taken in the place of a value of this type.
+pub fn taken_as(of: &impl ToTokens) -> Tokens {
+    quote_spanned!(at(of)=> impl ::core::convert::Into<::sandbar_guest::Arg<#of>>)
+}
+
 /// Refuses what can't come from elsewhere.
-fn check_arguments(function: &ItemFn, signature: &Signature<'_>) -> syn::Result<()> {
-    if let Some(lifetime) = function.sig.generics.params.first() {
-        return Err(syn::Error::new_spanned(lifetime, "a task's arguments come from elsewhere: it can't borrow them"));
+pub fn check_arguments(what: &str, sig: &syn::Signature, signature: &Signature<'_>) -> syn::Result<()> {
+    if let Some(lifetime) = sig.generics.params.first() {
+        let message = format!("a {what}'s arguments come from elsewhere: it can't borrow them");
+        return Err(syn::Error::new_spanned(lifetime, message));
     }
     for (_, of) in &signature.inputs {
         match of {
@@ -105,7 +126,7 @@ fn check_arguments(function: &ItemFn, signature: &Signature<'_>) -> syn::Result<
                         .and_then(|o| o.strip_suffix(']'))
                         .map_or(own.to_owned(), |item| format!("Vec<{item}>")),
                 };
-                let message = format!("a task's arguments come from elsewhere, it can't borrow them: take `{own}`");
+                let message = format!("a {what}'s arguments come from elsewhere, it can't borrow them: take `{own}`");
                 return Err(syn::Error::new_spanned(of, message));
             }
             Type::ImplTrait(_) => {
@@ -114,8 +135,9 @@ fn check_arguments(function: &ItemFn, signature: &Signature<'_>) -> syn::Result<
             _ => {}
         }
     }
-    if let Some(over) = function.sig.inputs.iter().nth(ARGUMENTS_MAX) {
-        let message = format!("a task takes up to {ARGUMENTS_MAX} arguments: put some into a struct");
+    let typed = |input: &&FnArg| matches!(input, FnArg::Typed(_));
+    if let Some(over) = sig.inputs.iter().filter(typed).nth(ARGUMENTS_MAX) {
+        let message = format!("a {what} takes up to {ARGUMENTS_MAX} arguments: put some into a struct");
         return Err(syn::Error::new_spanned(over, message));
     }
     Ok(())
@@ -162,7 +184,7 @@ fn values(signature: &Signature<'_>, count: usize) -> syn::Result<Vec<Type>> {
 }
 
 /// A type as people write it.
-fn text(of: impl ToTokens) -> String {
+pub fn text(of: impl ToTokens) -> String {
     let spaced = of.to_token_stream().to_string();
     let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let mut text = String::with_capacity(spaced.len());

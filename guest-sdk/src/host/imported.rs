@@ -3,7 +3,9 @@
 pub(crate) use crate::bindings::data::emit;
 pub(crate) use crate::bindings::groups::{failed, fitted, model, next as next_group, predicted};
 
-pub(crate) use crate::bindings::tasks::{cancel, failed as fails_with, get, put, release, returned, submit};
+pub(crate) use crate::bindings::tasks::{
+    awaits, cancel, failed as fails_with, find, get, kill, put, release, returned, submit,
+};
 
 use crate::bindings::{data, tasks};
 

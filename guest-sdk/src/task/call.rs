@@ -8,10 +8,11 @@ use postcard::serialize_with_flavor;
 use sandbar_core::{Argument, Options, TaskError, VALUE_INLINE_BYTES_MAX};
 
 use super::batch::Batch;
+use super::chunk::{self, List};
 use super::object::{Handles, ObjectRef, fetch, release_many};
 use super::value::{Appended, Bytes, Scratch, Value};
-use crate::host;
-use crate::registry::{self, Offered};
+use crate::registry::{self, Offered, Run};
+use crate::{actor, host};
 
 /// Memory that is used again is kept up to this size.
 const KEPT_BYTES_MAX: usize = 1 << 20;
@@ -20,7 +21,10 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 pub fn failed<E: Display + 'static>(error: E) -> String {
     let text = error.to_string();
     if let Some(error) = (&error as &dyn Any).downcast_ref::<TaskError>() {
-        host::fails_with(&postcard::to_stdvec(error).expect("an error is texts"));
+        let error = postcard::to_stdvec(error).expect("an error is texts");
+        if !chunk::fails_with(&error) {
+            host::fails_with(&error);
+        }
     }
     text
 }
@@ -73,7 +77,7 @@ impl From<arrow_array::RecordBatch> for Arg<Batch> {
 }
 
 /// A call that is put together: a `Request` of `sandbar-core`, written as it grows.
-pub(super) struct Call {
+pub(crate) struct Call {
     offered: &'static Offered,
     buffers: Box<Buffers>,
     pushed: usize,
@@ -116,7 +120,21 @@ pub(super) fn with_scratch<T>(call: impl FnOnce(&mut Scratch) -> T) -> T {
 }
 
 impl Call {
-    pub(super) fn begin(offered: &'static Offered, options: Option<&Options>) -> Call {
+    /// `actor` is the handle of that whose method it is.
+    pub(crate) fn begin(offered: &'static Offered, options: Option<&Options>, actor: Option<u64>) -> Call {
+        Call::begin_with(offered.arguments.len(), offered, options, actor)
+    }
+
+    /// A call with a list of arguments, for a task that takes one.
+    pub(super) fn of_list<A: Value>(offered: &'static Offered, options: &Options, list: List<'_, A>) -> Call {
+        let mut call = Call::begin_with(2, offered, Some(options), None);
+        call.push(Arg::from(list));
+        // That says that it is a list: `Argument::Missing`.
+        call.buffers.request.push(3);
+        call
+    }
+
+    fn begin_with(arguments: usize, offered: &'static Offered, options: Option<&Options>, actor: Option<u64>) -> Call {
         release_many();
         let mut buffers = Buffers::take();
         let request = &mut buffers.request;
@@ -127,7 +145,14 @@ impl Call {
                 serialize_with_flavor(options, Appended(request)).expect("options are numbers and texts");
             }
         }
-        write_number(request, offered.arguments.len() as u64);
+        match actor {
+            None => request.push(0),
+            Some(handle) => {
+                request.push(1);
+                write_number(request, handle);
+            }
+        }
+        write_number(request, arguments as u64);
         Call { offered, buffers, pushed: 0 }
     }
 
@@ -174,7 +199,7 @@ impl Call {
 }
 
 /// As postcard writes it: seven bits a byte, the low ones first.
-fn write_number(to: &mut Vec<u8>, mut number: u64) {
+pub(super) fn write_number(to: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         to.push(number as u8 | 0x80);
         number >>= 7;
@@ -185,11 +210,17 @@ fn write_number(to: &mut Vec<u8>, mut number: u64) {
 /// What a task is called with.
 #[derive(Debug)]
 pub struct Arguments<'a> {
-    offered: &'static Offered,
-    given: Vec<Argument<'a>>,
+    pub(super) offered: &'static Offered,
+    pub(super) call: u64,
+    pub(super) given: Vec<Argument<'a>>,
 }
 
 impl Arguments<'_> {
+    /// The number of the call.
+    pub fn call(&self) -> u64 {
+        self.call
+    }
+
     /// The argument in this place.
     ///
     /// # Errors
@@ -212,18 +243,29 @@ impl Arguments<'_> {
 /// # Errors
 /// When it can't be encoded, and why.
 pub fn hand_over<T: Value>(value: T) -> Result<(), String> {
-    with_scratch(|scratch| value.write(scratch, host::returned)).map_err(|e| format!("what it returns: {e}"))
+    let written = with_scratch(|scratch| match chunk::hand_over(&value, scratch) {
+        Some(written) => written,
+        None => value.write(scratch, host::returned),
+    });
+    written.map_err(|e| format!("what it returns: {e}"))
 }
 
-/// Runs the task in this place of [`registry::tasks`]. `arguments` is a list of `Argument`.
-pub(crate) fn run(place: u32, arguments: &[u8]) -> Result<(), String> {
-    let offered = registry::task(place)?;
+/// Runs the task in this place of [`registry::tasks`]. `arguments` is a list of `Argument`. Gives whether it has ended.
+pub(crate) fn run(place: u32, call: u64, arguments: &[u8]) -> Result<bool, String> {
+    let offered = if actor::is_made() { registry::one_of_many(place) } else { registry::task(place) }?;
     let given: Vec<Argument<'_>> =
         postcard::from_bytes(arguments).map_err(|e| format!("its arguments can't be read: {e}"))?;
+    if chunk::is_list(offered, &given) {
+        return chunk::apart(|| actor::within(None, || chunk::run(offered, call, &given[0]))).map(|()| true);
+    }
     if given.len() > offered.arguments.len() {
         return Err(format!("it takes {} arguments, not {}", offered.arguments.len(), given.len()));
     }
-    (offered.run)(&Arguments { offered, given })
+    let arguments = Arguments { offered, call, given };
+    match offered.run {
+        Run::Now(run) => chunk::apart(|| actor::within(None, || run(&arguments))).map(|()| true),
+        Run::Later(begin) => actor::begin(call, begin(&arguments)?),
+    }
 }
 
 #[cfg(test)]
@@ -241,15 +283,18 @@ mod tests {
         Box::leak(Box::new(Offered::new("f", "", &ARGUMENTS[..arguments], ("()", 1), |_| Ok(()))))
     }
 
-    fn check(options: Option<&Options>, push: impl FnOnce(&mut Call), arguments: &[Argument<'_>], refs: &[u64]) {
-        let mut call = Call::begin(offered(arguments.len()), options);
-        push(&mut call);
-        call.finish();
-        let refs = refs.iter().map(|number| ObjectId(*number)).collect();
-        let expected = Request { options: options.cloned().map(Box::new), arguments: arguments.to_vec(), refs };
-        assert_eq!(postcard::from_bytes(&call.buffers.request), Ok(expected.clone()));
-        assert_eq!(call.buffers.request, postcard::to_stdvec(&expected).unwrap());
-        call.buffers.keep();
+    fn check(options: Option<&Options>, push: impl Fn(&mut Call), arguments: &[Argument<'_>], refs: &[u64]) {
+        for actor in [None, Some(0), Some(1 << 40)] {
+            let mut call = Call::begin(offered(arguments.len()), options, actor);
+            push(&mut call);
+            call.finish();
+            let refs = refs.iter().map(|number| ObjectId(*number)).collect();
+            let (options, actor) = (options.cloned().map(Box::new), actor.map(ObjectId));
+            let expected = Request { options, actor, arguments: arguments.to_vec(), refs };
+            assert_eq!(postcard::from_bytes(&call.buffers.request), Ok(expected.clone()));
+            assert_eq!(call.buffers.request, postcard::to_stdvec(&expected).unwrap());
+            call.buffers.keep();
+        }
     }
 
     fn value<T: Value + serde::Serialize>(value: &T) -> Vec<u8> {
@@ -293,7 +338,7 @@ mod tests {
 
     #[test]
     fn large_values_are_stored_first() {
-        let mut call = Call::begin(offered(1), None);
+        let mut call = Call::begin(offered(1), None, None);
         call.push(Arg::from("x".repeat(VALUE_INLINE_BYTES_MAX)));
         call.finish();
         let request: Request<'_> = postcard::from_bytes(&call.buffers.request).unwrap();

@@ -4,8 +4,10 @@
 
 mod batch;
 mod call;
+mod chunk;
 mod object;
 mod options;
+mod pool;
 mod value;
 
 use std::marker::PhantomData;
@@ -14,15 +16,15 @@ pub use batch::Batch;
 pub use call::{Arg, Arguments, failed, hand_over};
 pub use object::{Handles, ObjectRef, cancel, get_all, put, wait};
 pub use options::Submission;
+pub use pool::{Pool, Results};
 pub use value::Value;
 
-pub(crate) use call::run;
-pub(crate) use object::forget_handles;
-#[cfg(not(target_family = "wasm"))]
-pub(crate) use object::release_gone;
+pub(crate) use call::{Call, run};
+pub(crate) use object::{fetch, fetch_now, forget_handles, release_gone};
+pub(crate) use options::milliseconds;
 
+use crate::actor::{Creation, Method};
 use crate::registry::Offered;
-use call::Call;
 
 /// A function that [`macro@crate::task`] has announced.
 #[derive(Debug)]
@@ -38,31 +40,29 @@ impl<F, R> Task<F, R> {
     }
 }
 
-macro_rules! submit {
-    ($(($($name:ident $type:ident),*))*) => {$(
-        impl<$($type: Value,)* Output, R: Handles> Task<fn($($type),*) -> Output, R> {
-            /// Has it called with these arguments.
-            ///
-            /// # Panics
-            /// When an argument can't be encoded.
-            #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
-            pub fn submit(&self, $($name: impl Into<Arg<$type>>),*) -> R {
-                #[allow(unused_mut, reason = "of no arguments none is pushed")]
-                let mut call = Call::begin(self.offered, None);
-                $(call.push($name.into());)*
-                call.send()
-            }
-        }
+impl<F, R> Task<F, R> {
+    fn begin(&self) -> Call {
+        Call::begin(self.offered, None, None)
+    }
+}
 
-        impl<$($type: Value,)* Output, R: Handles> Submission<fn($($type),*) -> Output, R> {
-            /// Has the task called with these arguments, and with these options.
+macro_rules! submit {
+    ($(($($name:ident $type:ident),*))*) => {
+        submit!(Task, "Has it called with these arguments.": $(($($name $type),*))*);
+        submit!(Submission, "Has the task called with these arguments, and with these options.": $(($($name $type),*))*);
+        submit!(Creation, "Makes an actor of these arguments, with these options.": $(($($name $type),*))*);
+        submit!(Method, "Has it called with these arguments.": $(($($name $type),*))*);
+    };
+    ($of:ident, $about:literal: $(($($name:ident $type:ident),*))*) => {$(
+        impl<$($type: Value,)* Output, R: Handles> $of<fn($($type),*) -> Output, R> {
+            #[doc = $about]
             ///
             /// # Panics
             /// When an argument can't be encoded.
             #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
             pub fn submit(&self, $($name: impl Into<Arg<$type>>),*) -> R {
                 #[allow(unused_mut, reason = "of no arguments none is pushed")]
-                let mut call = Call::begin(self.offered(), Some(self.chosen()));
+                let mut call = self.begin();
                 $(call.push($name.into());)*
                 call.send()
             }

@@ -8,12 +8,12 @@ use std::marker::PhantomData;
 use std::mem;
 use std::time::Duration;
 
-use sandbar_core::{Code, Fault, TaskError};
+use sandbar_core::{Code, Fault, TaskError, VALUE_INLINE_BYTES_MAX};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use super::call::with_scratch;
 use super::value::{Bytes, Value};
-use crate::bindings::tasks::Outcome;
+use crate::bindings::tasks::{Got, Outcome};
 use crate::host;
 
 /// The host is told of so many objects at once that nobody here holds any more. (It is told before each wait anyway.)
@@ -56,7 +56,7 @@ impl<T> ObjectRef<T> {
         ObjectRef { number, of: PhantomData }
     }
 
-    pub(super) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.number
     }
 }
@@ -123,7 +123,14 @@ impl<'de, T> Deserialize<'de> for ObjectRef<T> {
 /// When it can't be encoded.
 pub fn put<T: Value>(value: &T) -> ObjectRef<T> {
     release_many();
-    with_scratch(|scratch| match value.write(scratch, host::put) {
+    let put = |parts: &[&[u8]], objects: &[u64]| {
+        // Memory of large values that nobody needs any more is the next one's.
+        if parts.iter().map(|part| part.len()).sum::<usize>() > VALUE_INLINE_BYTES_MAX {
+            release_gone();
+        }
+        host::put(parts, objects)
+    };
+    with_scratch(|scratch| match value.write(scratch, put) {
         Ok(number) => ObjectRef::held(number),
         Err(e) => panic!("a value can't be stored: {e}"),
     })
@@ -163,7 +170,12 @@ pub fn cancel<T>(object: &ObjectRef<T>, recursive: bool) {
 }
 
 /// As [`wait`]; gives how many are there.
-fn wait_for<T>(objects: &[ObjectRef<T>], count: usize, timeout: Option<Duration>, ready: &mut [u8]) -> usize {
+pub(super) fn wait_for<T>(
+    objects: &[ObjectRef<T>],
+    count: usize,
+    timeout: Option<Duration>,
+    ready: &mut [u8],
+) -> usize {
     release_gone();
     let numbers: Vec<u64> = objects.iter().map(ObjectRef::number).collect();
     let count = u32::try_from(count.min(objects.len())).unwrap_or(u32::MAX);
@@ -171,17 +183,27 @@ fn wait_for<T>(objects: &[ObjectRef<T>], count: usize, timeout: Option<Duration>
 }
 
 /// Waits for the value of an object.
-pub(super) fn fetch<T: Value>(number: u64, timeout: Option<Duration>) -> Result<T, TaskError> {
+pub(crate) fn fetch<T: Value>(number: u64, timeout: Option<Duration>) -> Result<T, TaskError> {
     let got = host::get(number, timeout.map(nanoseconds));
+    read(number, &got).unwrap_or_else(|| {
+        let waited = timeout.unwrap_or_default();
+        Err(failure(Code::GetTimeOut, format!("object {number} was not there within {waited:?}")))
+    })
+}
+
+/// The value of an object that is there.
+pub(crate) fn fetch_now<T: Value>(number: u64) -> Option<Result<T, TaskError>> {
+    read(number, &host::get(number, Some(0)))
+}
+
+/// What there is of an object, if there is something.
+fn read<T: Value>(number: u64, got: &Got) -> Option<Result<T, TaskError>> {
     let bytes = Bytes::Object(number, usize::try_from(got.bytes).unwrap_or(usize::MAX));
     let unreadable = |what: &str, e: String| failure(Code::BadOutput, format!("object {number} is no {what}: {e}"));
     match got.outcome {
-        Outcome::Value => T::read(bytes).map_err(|e| unreadable(std::any::type_name::<T>(), e)),
-        Outcome::Failed => Err(TaskError::read(bytes).unwrap_or_else(|e| unreadable("error", e))),
-        Outcome::TimeOut => {
-            let waited = timeout.unwrap_or_default();
-            Err(failure(Code::GetTimeOut, format!("object {number} was not there within {waited:?}")))
-        }
+        Outcome::Value => Some(T::read(bytes).map_err(|e| unreadable(std::any::type_name::<T>(), e))),
+        Outcome::Failed => Some(Err(TaskError::read(bytes).unwrap_or_else(|e| unreadable("error", e)))),
+        Outcome::TimeOut => None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sandbar_core::Options;
 
+use super::call::Call;
 use crate::registry::Offered;
 
 /// A task with options: what `options()` of a [task](macro@crate::task) gives. It can be submitted any number of times.
@@ -23,10 +24,15 @@ impl<F, R> Submission<F, R> {
         Submission { offered, options: Options::default(), task: PhantomData }
     }
 
-    pub(super) fn offered(&self) -> &'static Offered {
-        self.offered
+    pub(super) fn into_parts(self) -> (&'static Offered, Options) {
+        (self.offered, self.options)
     }
 
+    pub(super) fn begin(&self) -> Call {
+        Call::begin(self.offered, Some(&self.options), None)
+    }
+
+    #[cfg(test)]
     pub(super) fn chosen(&self) -> &Options {
         &self.options
     }
@@ -73,12 +79,16 @@ impl<F, R> Submission<F, R> {
 
     /// Wall time of an attempt, to milliseconds (and one at least); without a limit otherwise.
     pub fn timeout(self, time: Duration) -> Self {
-        let milliseconds = u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-        self.with(|options| options.timeout_ms = Some(milliseconds.max(1)))
+        self.with(|options| options.timeout_ms = Some(milliseconds(time)))
     }
 
     /// Tasks of higher numbers come first; 0 otherwise.
     pub fn priority(self, priority: i32) -> Self {
         self.with(|options| options.priority = priority)
     }
+}
+
+/// At least one.
+pub(crate) fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
 }

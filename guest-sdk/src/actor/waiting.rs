@@ -1,0 +1,141 @@
+//! What calls wait for: objects, each by a future that is ready when the object is there.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use sandbar_core::TaskError;
+
+use crate::host;
+use crate::task::{ObjectRef, Value, fetch, fetch_now};
+
+thread_local! {
+    static WAITING: RefCell<Waiting> = const { RefCell::new(Waiting { at_hand: None, last: 0, all: BTreeMap::new() }) };
+}
+
+struct Waiting {
+    /// The call that is being polled.
+    at_hand: Option<u64>,
+    /// The key given out last.
+    last: u64,
+    /// By call, and by a key of each future.
+    all: BTreeMap<(u64, u64), For>,
+}
+
+/// An object that is waited for, and whom to tell.
+struct For {
+    object: u64,
+    waker: Waker,
+}
+
+/// Waits for the value of an object: in a method of an actor beside other calls of it. Elsewhere it waits as
+/// [`ObjectRef::get`] does.
+#[derive(Debug)]
+#[must_use = "it waits when it is awaited"]
+pub struct Awaited<T> {
+    object: ObjectRef<T>,
+    /// Under which it is waited for.
+    key: Option<(u64, u64)>,
+}
+
+impl<T: Value> IntoFuture for ObjectRef<T> {
+    type Output = Result<T, TaskError>;
+    type IntoFuture = Awaited<T>;
+
+    fn into_future(self) -> Awaited<T> {
+        Awaited { object: self, key: None }
+    }
+}
+
+impl<T: Value> IntoFuture for &ObjectRef<T> {
+    type Output = Result<T, TaskError>;
+    type IntoFuture = Awaited<T>;
+
+    fn into_future(self) -> Awaited<T> {
+        self.clone().into_future()
+    }
+}
+
+impl<T: Value> Future for Awaited<T> {
+    type Output = Result<T, TaskError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let object = self.object.number();
+        let Some(call) = WAITING.with_borrow(|waiting| waiting.at_hand) else {
+            return Poll::Ready(fetch(object, None));
+        };
+        forget(self.key.take());
+        match fetch_now(object) {
+            Some(value) => Poll::Ready(value),
+            None => {
+                let waits = For { object, waker: context.waker().clone() };
+                self.key = Some(WAITING.with_borrow_mut(|waiting| waiting.add(call, waits)));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> Drop for Awaited<T> {
+    fn drop(&mut self) {
+        forget(self.key.take());
+    }
+}
+
+impl Waiting {
+    fn add(&mut self, call: u64, waits: For) -> (u64, u64) {
+        self.last += 1;
+        self.all.insert((call, self.last), waits);
+        (call, self.last)
+    }
+}
+
+fn forget(key: Option<(u64, u64)>) {
+    // A waker goes when nothing is borrowed, and a thread that ends may have dropped all of them before.
+    let forgotten = key.map(|key| WAITING.try_with(|waiting| waiting.borrow_mut().all.remove(&key)));
+    drop(forgotten);
+}
+
+/// Has what is polled wait on behalf of this call, or of none; gives the one before.
+pub(super) fn on_behalf_of(call: Option<u64>) -> Option<u64> {
+    WAITING.with_borrow_mut(|waiting| std::mem::replace(&mut waiting.at_hand, call))
+}
+
+/// The objects that a call waits for.
+pub(super) fn awaited(call: u64) -> Vec<u64> {
+    WAITING.with_borrow(|waiting| waiting.all.range(of(call)).map(|(_, waits)| waits.object).collect())
+}
+
+/// Tells what waits for objects that are there by now.
+pub(super) fn tell(call: u64) {
+    let objects = awaited(call);
+    let mut ready = vec![1; objects.len()];
+    // Of one there is no doubt: it is why the call goes on.
+    if objects.len() > 1 {
+        host::wait(&objects, objects.len() as u32, Some(0), &mut ready);
+    }
+    tell_ready(call, &ready);
+}
+
+/// Waits for one of the objects that a call waits for.
+pub(super) fn wait(call: u64) {
+    let objects = awaited(call);
+    let mut ready = vec![0; objects.len()];
+    host::wait(&objects, 1, None, &mut ready);
+    tell_ready(call, &ready);
+}
+
+/// Tells what waits for those objects of a call that are `ready`.
+fn tell_ready(call: u64, ready: &[u8]) {
+    let ready = |waiting: &mut Waiting| {
+        let all = waiting.all.range(of(call)).zip(ready).filter(|(_, ready)| **ready == 1);
+        all.map(|((_, waits), _)| waits.waker.clone()).collect::<Vec<_>>()
+    };
+    WAITING.with_borrow_mut(ready).into_iter().for_each(Waker::wake);
+}
+
+fn of(call: u64) -> std::ops::RangeInclusive<(u64, u64)> {
+    (call, 0)..=(call, u64::MAX)
+}

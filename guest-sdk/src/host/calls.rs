@@ -1,0 +1,337 @@
+//! Calls of a host in this process and thread, for tests: one runs when it is submitted, or else as soon as what it needs is
+//! there and its actor is free.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+use sandbar_core::{Argument, Code, Fault, ObjectId, Request, TaskError};
+
+use super::actors::{Actor, Making};
+use super::objects::{Host, Returned, host};
+use crate::actor::{self, State};
+use crate::bindings::program::TaskKind;
+use crate::bindings::tasks::Outcome;
+use crate::registry::{self, Offered};
+use crate::{random, task};
+
+pub(super) struct Call {
+    pub(super) offered: &'static Offered,
+    /// Names of the tasks that led to it, and its own.
+    pub(super) chain: Vec<String>,
+    /// As the guest reads them.
+    pub(super) arguments: Vec<u8>,
+    needs: Vec<u64>,
+    refs: Vec<u64>,
+    returns: u32,
+    /// That it makes, or that it is a method of.
+    pub(super) actor: Option<u64>,
+    pub(super) state: Progress,
+}
+
+/// How far a call has come.
+#[derive(Debug, PartialEq)]
+pub(super) enum Progress {
+    Queued,
+    Runs,
+    /// For one of these objects.
+    Waits(Vec<u64>),
+}
+
+/// A part of a call that is under way.
+#[derive(Default)]
+pub(super) struct Running {
+    chain: Vec<String>,
+    /// What it returned so far.
+    pub(super) returned: Vec<Returned>,
+    /// What another failed with, if it is going to fail with that.
+    fails_with: Option<TaskError>,
+    awaits: Vec<u64>,
+    /// Nothing of its instance can be used any more.
+    pub(super) panicked: bool,
+}
+
+/// What is to be done next.
+pub(super) enum Step {
+    Begin(u64),
+    GoOn(u64),
+    Remake(u64),
+    Save(u64),
+}
+
+/// What became of a call, or what its error is.
+pub(super) type Ended = Result<Vec<Returned>, TaskError>;
+
+pub(crate) fn submit(function: u32, returns: u32, request: &[u8]) -> u64 {
+    let Request { options, actor, arguments, refs } =
+        postcard::from_bytes(request).expect("a request is written by `submit`");
+    let offered = registry::task(function).expect("a task's place is one of the list");
+    let needs = arguments.iter().filter_map(|argument| match argument {
+        Argument::Object(object) => Some(object.0),
+        _ => None,
+    });
+    let needs: Vec<u64> = needs.collect();
+    let refs: Vec<u64> = refs.iter().map(|object| object.0).collect();
+    let arguments = postcard::to_stdvec(&arguments).expect("arguments are bytes and numbers");
+    let options = options.map(|options| *options).unwrap_or_default();
+    let first = host(|host| {
+        let chain = host.chain_to(options.name.as_deref().unwrap_or(offered.name));
+        host.pin(&refs);
+        host.pin(&needs);
+        let first = host.add(Outcome::TimeOut, Vec::new(), Vec::new());
+        (1..returns).for_each(|_| _ = host.add(Outcome::TimeOut, Vec::new(), Vec::new()));
+        let call = Call { offered, chain, arguments, needs, refs, returns, actor: None, state: Progress::Queued };
+        host.calls.insert(first, call);
+        let refused = match (offered.kind, actor) {
+            (TaskKind::Task, _) => None,
+            (TaskKind::Make, _) => host.admit_actor(first, options),
+            (_, Some(ObjectId(handle))) => host.admit_method(first, handle),
+            (_, None) => Some(Fault::new(Code::BadRequest, "a method is called of an actor")),
+        };
+        if let Some(fault) = refused {
+            let chain = host.calls[&first].chain.clone();
+            host.finish(first, Err(TaskError { fault, chain }));
+        }
+        first
+    });
+    settle();
+    first
+}
+
+pub(crate) fn fails_with(error: &[u8]) {
+    let error = postcard::from_bytes(error).expect("an error is written by `failed`");
+    host(|host| host.running.last_mut().expect("a task fails while it runs").fails_with = Some(error));
+}
+
+pub(crate) fn returned(parts: &[&[u8]], objects: &[u64]) {
+    host(|host| {
+        host.pin(objects);
+        let part = host.running.last_mut().expect("a task returns while it runs");
+        part.returned.push((parts.concat(), objects.to_vec()));
+    });
+}
+
+pub(crate) fn awaits(objects: &[u64]) {
+    host(|host| host.running.last_mut().expect("a task waits while it runs").awaits = objects.to_vec());
+}
+
+/// What runs is not ended.
+pub(crate) fn cancel(object: u64, _recursive: bool) {
+    host(|host| {
+        host.is_there(object);
+        let call = host.calls.range(..=object).next_back();
+        let call = call.filter(|(first, call)| object - **first < u64::from(call.returns));
+        if let Some((&first, Call { chain, actor, .. })) = call {
+            let fault = Fault::new(Code::Cancelled, "it was cancelled, or its job was stopped");
+            let error = TaskError { fault, chain: chain.clone() };
+            match actor.filter(|actor| *actor == first) {
+                Some(actor) => host.kill(actor, false),
+                None => host.stop(first, error),
+            }
+        }
+    });
+    settle();
+}
+
+/// Does all that can be done.
+pub(super) fn settle() {
+    while let Some(step) = host(Host::next) {
+        match step {
+            Step::Begin(number) => advance(number, false),
+            Step::GoOn(number) => advance(number, true),
+            Step::Remake(actor) => super::actors::remake(actor),
+            Step::Save(actor) => super::actors::save(actor),
+        }
+    }
+}
+
+/// Begins a call, or goes on with it.
+fn advance(number: u64, begun: bool) {
+    // What the program holds no more is to be known before a call begins to hold it.
+    task::release_gone();
+    let (offered, chain, arguments, state) = host(|host| {
+        let call = host.calls.get_mut(&number).expect("it was found just now");
+        call.state = Progress::Runs;
+        let (refs, actor) = (call.refs.clone(), call.actor);
+        let part = (call.offered, call.chain.clone(), call.arguments.clone());
+        if !begun {
+            host.hold(&refs);
+        }
+        let state = actor.and_then(|actor| host.actors.get_mut(&actor)).and_then(Actor::enter);
+        (part.0, part.1, part.2, state)
+    });
+    let failed = host(|host| host.failed(&host.calls[&number].needs));
+    let (has_ended, part, state) = match failed.filter(|_| !begun) {
+        Some(error) => {
+            (Err(postcard::from_bytes(&error).expect("an error is written here")), Running::default(), state)
+        }
+        None => run(chain, state, number, || match begun {
+            true => actor::resume(number),
+            false => task::run(offered.place(), number, &arguments),
+        }),
+    };
+    host(|host| host.advanced(number, has_ended, part, state));
+}
+
+/// Runs a part of a call in an instance with this state. Gives whether it has ended, what it said meanwhile, and the state.
+pub(super) fn run(
+    chain: Vec<String>,
+    state: State,
+    seed: u64,
+    part: impl FnOnce() -> Result<bool, String>,
+) -> (Result<bool, TaskError>, Running, State) {
+    host(|host| host.running.push(Running { chain, ..Running::default() }));
+    let (before, seed) = (actor::swapped(state), random::seed(seed));
+    let ended = catch_unwind(AssertUnwindSafe(|| actor::within(None, part)));
+    random::seed(seed);
+    let state = actor::swapped(before);
+    let mut part = host(|host| host.running.pop()).expect("it was pushed above");
+    part.panicked = ended.is_err();
+    let ended = result(ended, part.fails_with.take(), &part.chain);
+    (ended, part, state)
+}
+
+fn result(
+    ended: thread::Result<Result<bool, String>>,
+    fails_with: Option<TaskError>,
+    chain: &[String],
+) -> Result<bool, TaskError> {
+    let fault = match ended {
+        Ok(Ok(has_ended)) => return Ok(has_ended),
+        Ok(Err(message)) => Fault::new(Code::Refused, message),
+        Err(panic) => Fault::new(Code::Panic, said(panic.as_ref())),
+    };
+    match fails_with {
+        Some(error) if fault.code == Code::Refused => Err(error),
+        _ => Err(TaskError { fault, chain: chain.to_vec() }),
+    }
+}
+
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it panicked").to_owned()
+}
+
+impl Call {
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.state, Progress::Waits(_))
+    }
+
+    /// For who makes an actor by it, now and again.
+    pub(super) fn making(&self) -> Making {
+        Making {
+            offered: self.offered,
+            chain: self.chain.clone(),
+            arguments: self.arguments.clone(),
+            needs: self.needs.clone(),
+            refs: self.refs.clone(),
+        }
+    }
+}
+
+impl Host {
+    /// Names of the tasks that run, and this one.
+    pub(super) fn chain_to(&self, name: &str) -> Vec<String> {
+        let mut chain = self.running.last().map(|part| part.chain.clone()).unwrap_or_default();
+        chain.push(name.to_owned());
+        chain
+    }
+
+    /// What can be done: what was submitted first comes first, and of an actor nothing before what was submitted earlier.
+    fn next(&mut self) -> Option<Step> {
+        if let Some(step) = self.next_of_actors() {
+            return Some(step);
+        }
+        let mut passed = Vec::new();
+        let numbers: Vec<u64> = self.calls.keys().copied().collect();
+        numbers.into_iter().find_map(|number| {
+            let call = &self.calls[&number];
+            let (actor, kind) = (call.actor, call.offered.kind);
+            match &call.state {
+                Progress::Runs => None,
+                Progress::Waits(objects) => {
+                    let objects = objects.clone();
+                    let is_free = actor.and_then(|actor| self.actors.get(&actor)).is_some_and(|a| !a.is_entered());
+                    let goes_on = is_free && objects.into_iter().any(|object| self.is_there(object));
+                    goes_on.then_some(Step::GoOn(number))
+                }
+                Progress::Queued => {
+                    let needs = call.needs.clone();
+                    if let Some(actor) = actor {
+                        let is_first = !passed.contains(&actor);
+                        passed.push(actor);
+                        if !is_first || !self.is_free_for(actor, kind) {
+                            return None;
+                        }
+                    }
+                    needs.into_iter().all(|object| self.is_there(object)).then_some(Step::Begin(number))
+                }
+            }
+        })
+    }
+
+    /// A call waits, or has ended.
+    fn advanced(&mut self, number: u64, has_ended: Result<bool, TaskError>, part: Running, state: State) {
+        let Running { mut returned, awaits, panicked, .. } = part;
+        let call = self.calls.get_mut(&number).expect("what runs is not ended by others");
+        let is_whole = matches!(has_ended, Ok(true)) && returned.len() == call.returns as usize;
+        let ended = match has_ended {
+            Ok(false) => {
+                call.state = Progress::Waits(awaits);
+                None
+            }
+            Ok(true) if is_whole => Some(Ok(std::mem::take(&mut returned))),
+            Ok(true) => {
+                let message = format!("it returned {} values, not {}", returned.len(), call.returns);
+                let error = TaskError { fault: Fault::new(Code::BadOutput, message), chain: call.chain.clone() };
+                Some(Err(error))
+            }
+            Err(error) => Some(Err(error)),
+        };
+        let actor = call.actor;
+        // Of what is no result.
+        returned.iter().for_each(|(_, contains)| self.unpin(contains));
+        match actor {
+            Some(actor) => self.advanced_of_actor(actor, number, (state, panicked), ended),
+            None => _ = ended.map(|ended| self.finish(number, ended)),
+        }
+    }
+
+    /// A call has ended, or does not come to anything. What is returned contains is pinned.
+    pub(super) fn finish(&mut self, number: u64, ended: Ended) {
+        let call = self.calls.remove(&number).expect("a call ends once");
+        for place in 0..call.returns {
+            let object = number + u64::from(place);
+            match &ended {
+                Ok(returned) => {
+                    let (bytes, contains) = &returned[place as usize];
+                    self.set(object, Outcome::Value, bytes, contains);
+                }
+                Err(error) => self.set(object, Outcome::Failed, &encoded(error), &[]),
+            }
+        }
+        for (_, contains) in ended.iter().flatten() {
+            self.unpin(contains);
+        }
+        self.unpin(&call.refs);
+        self.unpin(&call.needs);
+        if let Some(actor) = call.actor.filter(|actor| *actor != number) {
+            self.unpin(&[actor]);
+        }
+    }
+
+    /// Ends a call that does not run.
+    pub(super) fn stop(&mut self, number: u64, error: TaskError) {
+        match self.calls.get(&number).map(|call| &call.state) {
+            None | Some(Progress::Runs) => {}
+            Some(Progress::Queued) => self.finish(number, Err(error)),
+            Some(Progress::Waits(_)) => {
+                self.trash.calls.push(number);
+                self.finish(number, Err(error));
+            }
+        }
+    }
+}
+
+pub(super) fn encoded(error: &TaskError) -> Vec<u8> {
+    postcard::to_stdvec(error).expect("an error is texts")
+}

@@ -1,0 +1,196 @@
+//! Calls of one task with many arguments, one after another, for [pools](super::Pool).
+//!
+//! A task of one argument takes a list of them where a second argument is missing, and returns a list of what came of each:
+//! 0 and the bytes of a value, or 1 and those of a `TaskError`. Lists are of bytes, as postcard writes them; a list of
+//! arguments has the numbers of the objects in them behind it.
+
+use std::cell::RefCell;
+
+use sandbar_core::{Argument, Code, Fault, Seed, TaskError};
+
+use super::call::{Arguments, write_number};
+use super::object::ObjectRef;
+use super::value::{Bytes, Scratch, Value};
+use crate::registry::{Offered, Run};
+use crate::{host, random};
+
+/// What came of an argument.
+const VALUE: u8 = 0;
+const FAILED: u8 = 1;
+
+/// Values as a list has them, and the objects that they contain.
+#[derive(Debug, Default)]
+struct Items {
+    count: usize,
+    bytes: Vec<u8>,
+    objects: Vec<u64>,
+}
+
+impl Items {
+    fn push(&mut self, head: &[u8], parts: &[&[u8]], objects: &[u64]) {
+        let bytes = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
+        write_number(&mut self.bytes, bytes as u64);
+        self.bytes.extend_from_slice(head);
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        self.objects.extend_from_slice(objects);
+        self.count += 1;
+    }
+
+    /// Gives `take` the list's bytes, in parts one behind another, and the objects.
+    fn write<T>(&self, take: impl FnOnce(&[&[u8]], &[u64]) -> T) -> T {
+        let mut head = Vec::new();
+        write_number(&mut head, self.count as u64);
+        take(&[&head, &self.bytes], &self.objects)
+    }
+}
+
+/// Arguments for one call each.
+#[derive(Debug)]
+pub(super) struct List<'a, A>(pub(super) &'a [A]);
+
+impl<A: Value> Value for List<'_, A> {
+    fn write<T>(&self, scratch: &mut Scratch, take: impl FnOnce(&[&[u8]], &[u64]) -> T) -> Result<T, String> {
+        let mut items = Items::default();
+        self.0.iter().try_for_each(|item| item.write(scratch, |parts, objects| items.push(&[], parts, objects)))?;
+        let objects = items.objects.clone();
+        write_number(&mut items.bytes, objects.len() as u64);
+        objects.iter().for_each(|object| write_number(&mut items.bytes, *object));
+        Ok(items.write(take))
+    }
+
+    fn read(_: Bytes<'_>) -> Result<Self, String> {
+        Err("a list is read argument by argument".to_owned())
+    }
+
+    fn from_json(_: &str) -> Result<Self, String> {
+        Err("a list has no JSON".to_owned())
+    }
+}
+
+/// What came of the calls.
+#[derive(Debug)]
+pub(super) struct Outcomes<R>(pub(super) Vec<Result<R, TaskError>>);
+
+impl<R: Value> Value for Outcomes<R> {
+    fn write<T>(&self, _: &mut Scratch, _: impl FnOnce(&[&[u8]], &[u64]) -> T) -> Result<T, String> {
+        Err("outcomes are written result by result".to_owned())
+    }
+
+    fn read(bytes: Bytes<'_>) -> Result<Self, String> {
+        let outcome = |item: &[u8]| match item.split_first() {
+            Some((&VALUE, value)) => R::read(Bytes::Here(value)).map(Ok),
+            Some((&FAILED, error)) => TaskError::read(Bytes::Here(error)).map(Err),
+            _ => Err("it is neither a value nor an error".to_owned()),
+        };
+        bytes.with(|bytes| {
+            let items: Vec<&[u8]> = postcard::from_bytes(bytes).map_err(|e| e.to_string())?;
+            items.into_iter().map(outcome).collect::<Result<_, _>>().map(Outcomes)
+        })
+    }
+
+    fn from_json(_: &str) -> Result<Self, String> {
+        Err("outcomes have no JSON".to_owned())
+    }
+}
+
+thread_local! {
+    /// What came of the arguments so far, while a list of them is run.
+    static RESULTS: RefCell<Option<Results>> = const { RefCell::new(None) };
+}
+
+#[derive(Default)]
+struct Results {
+    all: Items,
+    /// Those of the objects in them: who returned them holds them no more.
+    held: Vec<ObjectRef<()>>,
+    /// What the call at hand is going to fail with.
+    fails_with: Option<Vec<u8>>,
+}
+
+/// Calls `run` as it is called outside of a list. (In tests a call may have others run within it.)
+pub(super) fn apart<T>(run: impl FnOnce() -> T) -> T {
+    /// Puts back what was, also when `run` panics.
+    struct Before(Option<Results>);
+
+    impl Drop for Before {
+        fn drop(&mut self) {
+            RESULTS.set(self.0.take());
+        }
+    }
+
+    let _before = Before(RESULTS.take());
+    run()
+}
+
+/// Takes a result, if a list is run.
+pub(super) fn hand_over<T: Value>(value: &T, scratch: &mut Scratch) -> Option<Result<(), String>> {
+    let mut results = RESULTS.take()?;
+    let written = value.write(scratch, |parts, objects| {
+        results.all.push(&[VALUE], parts, objects);
+        results.held.extend(objects.iter().map(|object| ObjectRef::held(*object)));
+    });
+    RESULTS.set(Some(results));
+    Some(written)
+}
+
+/// Takes what a call is going to fail with, if a list is run.
+pub(super) fn fails_with(error: &[u8]) -> bool {
+    RESULTS.with_borrow_mut(|results| match results {
+        Some(results) => {
+            results.fails_with = Some(error.to_vec());
+            true
+        }
+        None => false,
+    })
+}
+
+/// Whether a task is to be called with a list.
+pub(super) fn is_list(offered: &Offered, given: &[Argument<'_>]) -> bool {
+    offered.arguments.len() == 1 && offered.count == 1 && matches!(given, [_, Argument::Missing])
+}
+
+/// Calls a task with each argument of a list.
+pub(super) fn run(offered: &'static Offered, call: u64, list: &Argument<'_>) -> Result<(), String> {
+    let Run::Now(run) = offered.run else { return Err("a method takes no lists".to_owned()) };
+    let seed = random::at_hand();
+    let each = |bytes: &[u8]| -> Result<(), String> {
+        let list = postcard::from_bytes(bytes).map_err(|e| format!("a list can't be read: {e}"));
+        let (items, objects): (Vec<&[u8]>, Vec<u64>) = list?;
+        // One of them may be in several arguments.
+        let _held: Vec<ObjectRef<()>> = objects.into_iter().map(ObjectRef::held).collect();
+        let mut seeds = Seed::new(seed);
+        for item in items {
+            random::seed(seeds.next_u64());
+            if let Err(message) = run(&Arguments { offered, call, given: vec![Argument::Value(item)] }) {
+                failed(offered, message);
+            }
+        }
+        Ok(())
+    };
+    RESULTS.set(Some(Results::default()));
+    match list {
+        Argument::Value(bytes) => each(bytes)?,
+        Argument::Object(object) => {
+            let got = host::get(object.0, None);
+            Bytes::Object(object.0, usize::try_from(got.bytes).unwrap_or(usize::MAX)).with(each)?;
+        }
+        _ => return Err("a list is missing".to_owned()),
+    }
+    random::seed(seed);
+    let results = RESULTS.take().unwrap_or_default();
+    results.all.write(host::returned);
+    Ok(())
+}
+
+/// A call of the list that is run has failed.
+fn failed(offered: &Offered, message: String) {
+    RESULTS.with_borrow_mut(|results| {
+        let results = results.get_or_insert_default();
+        let own = || {
+            let error = TaskError { fault: Fault::new(Code::Refused, message), chain: vec![offered.name.to_owned()] };
+            postcard::to_stdvec(&error).expect("an error is texts")
+        };
+        let error = results.fails_with.take().unwrap_or_else(own);
+        results.all.push(&[FAILED], &[&error], &[]);
+    });
+}
