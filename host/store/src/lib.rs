@@ -7,17 +7,27 @@
 //! shared memory that is written many times: what one process hands to another,
 //! which copies it before it looks.
 //!
-//! Non-goals (yet): names, references, quotas and spill of objects.
+//! [`Values`] are what the objects of programs hold: in memory up to a quota, on [`Disk`] beyond.
+//!
+//! Non-goals: names of objects, and who refers to them.
 
 // Nothing that a guest, a peer, a file or a user says may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod disk;
 mod heap;
 mod mapping;
 mod object;
 mod segments;
+mod spill;
+mod unsealed;
+mod values;
 
+pub use disk::{Disk, DiskDone, DiskTask};
 pub use heap::Heap;
 pub use mapping::{Mapping, Scratch};
 pub use object::Object;
 pub use segments::{Draft, Lent, Part, Segments};
+pub use spill::{Restored, Source, SpillFolder, Spilled};
+pub use unsealed::{Taken, Unsealed};
+pub use values::{Fate, Lending, Memory, Order, StoreLimits, StoreUse, ValueKey, ValueView, Values};

@@ -22,7 +22,7 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Maps `bytes` bytes of a file, at least one, from the offset `from` on, a multiple of [`HUGE_PAGE_BYTES`]. At the
 /// start of a huge page when there are as many: only there is a huge page of the file mapped as one.
-fn map(
+pub(crate) fn map(
     file: BorrowedFd<'_>,
     from: usize,
     bytes: usize,
@@ -154,7 +154,7 @@ pub(crate) fn huge_bytes(bytes: usize) -> usize {
 ///
 /// # Safety
 /// They are whole huge pages, mapped to be written, of a file that nobody else writes meanwhile.
-unsafe fn gather(at: NonNull<u8>, bytes: usize) {
+pub(crate) unsafe fn gather(at: NonNull<u8>, bytes: usize) {
     if bytes == 0 {
         return;
     }

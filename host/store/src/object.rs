@@ -7,7 +7,8 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create, sendfile};
 use rustix::io::write;
 
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
+pub(crate) const SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
 
 /// Immutable bytes in a memory file that can't be written, grown or shrunk.
 #[derive(Debug, Clone)]
@@ -64,9 +65,14 @@ impl Object {
         Object::seal(file, bytes)
     }
 
-    fn seal(file: OwnedFd, bytes: u64) -> io::Result<Object> {
+    pub(crate) fn seal(file: OwnedFd, bytes: u64) -> io::Result<Object> {
         fcntl_add_seals(&file, SEALS)?;
         Ok(Object { file: Arc::new(file), bytes })
+    }
+
+    /// A file that was just sealed.
+    pub(crate) fn of_shared(file: Arc<OwnedFd>, bytes: u64) -> Object {
+        Object { file, bytes }
     }
 
     /// Length in bytes.
@@ -75,7 +81,7 @@ impl Object {
     }
 }
 
-fn new_file() -> io::Result<OwnedFd> {
+pub(crate) fn new_file() -> io::Result<OwnedFd> {
     Ok(memfd_create("sandbar-object", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?)
 }
 

@@ -1,0 +1,117 @@
+//! The thread that writes values to disk and reads them back, so that nobody else waits for a disk.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use sandbar_core::Fault;
+
+use crate::spill::{Restored, Source, SpillFolder, Spilled};
+use crate::values::ValueKey;
+
+/// What the thread has before it, at most. The rest waits here.
+const AHEAD_MAX: usize = 8;
+
+/// What is to be done with a disk.
+#[derive(Debug)]
+pub enum DiskTask {
+    /// Write values, all or none.
+    Write(Vec<(ValueKey, Source)>),
+    /// Read a value back.
+    Read(ValueKey, Arc<Spilled>),
+    /// Give up what a value takes.
+    Free(Arc<Spilled>),
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum DiskDone {
+    /// These were written, or none of them.
+    Written(Vec<ValueKey>, Result<Vec<Spilled>, Fault>),
+    /// This was read, or can't be.
+    Read(ValueKey, io::Result<Restored>),
+}
+
+/// A disk, by its thread. Dropping it waits for what the thread is at.
+#[derive(Debug)]
+pub struct Disk {
+    tasks: Option<SyncSender<DiskTask>>,
+    done: Receiver<DiskDone>,
+    thread: Option<JoinHandle<()>>,
+    /// Values that somebody waits for come first.
+    reads: VecDeque<DiskTask>,
+    others: VecDeque<DiskTask>,
+}
+
+impl Disk {
+    /// Starts the thread. It calls `notify` whenever it has done something.
+    ///
+    /// # Errors
+    /// When there is no thread.
+    pub fn start(folder: SpillFolder, notify: impl Fn() + Send + 'static) -> io::Result<Disk> {
+        let (tasks, received) = sync_channel(AHEAD_MAX);
+        let (sender, done) = channel();
+        let work = move || work(folder, &received, &sender, notify);
+        let thread = std::thread::Builder::new().name("spill".into()).spawn(work)?;
+        Ok(Disk { tasks: Some(tasks), done, thread: Some(thread), reads: VecDeque::new(), others: VecDeque::new() })
+    }
+
+    /// Has something done.
+    pub fn ask(&mut self, task: DiskTask) {
+        match task {
+            DiskTask::Read(..) => self.reads.push_back(task),
+            _ => self.others.push_back(task),
+        }
+        self.send();
+    }
+
+    /// The next that was done, if there is any.
+    pub fn next(&mut self) -> Option<DiskDone> {
+        self.send();
+        self.done.try_recv().ok()
+    }
+
+    fn send(&mut self) {
+        let Some(tasks) = &self.tasks else { return };
+        while let Some(task) = self.reads.pop_front().or_else(|| self.others.pop_front()) {
+            match tasks.try_send(task) {
+                Ok(()) => {}
+                Err(TrySendError::Full(task) | TrySendError::Disconnected(task)) => {
+                    let queue = if matches!(task, DiskTask::Read(..)) { &mut self.reads } else { &mut self.others };
+                    return queue.push_front(task);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.tasks = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(mut folder: SpillFolder, tasks: &Receiver<DiskTask>, done: &Sender<DiskDone>, notify: impl Fn()) {
+    for task in tasks {
+        let result = match task {
+            DiskTask::Write(values) => {
+                let (keys, sources): (Vec<_>, Vec<_>) = values.into_iter().unzip();
+                DiskDone::Written(keys, folder.write(&sources))
+            }
+            DiskTask::Read(key, spilled) => DiskDone::Read(key, spilled.read()),
+            DiskTask::Free(spilled) => {
+                drop(spilled);
+                continue;
+            }
+        };
+        if done.send(result).is_err() {
+            return;
+        }
+        notify();
+    }
+}

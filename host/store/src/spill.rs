@@ -1,0 +1,315 @@
+//! Values on disk: many in one file, each with its length and checksum.
+//!
+//! Files have no name: they vanish with the process, however it ends. What is not needed any more is given back to the
+//! disk at once where the file system can do that, and with its file otherwise. Nothing is read that was not written to
+//! its end: a [`Spilled`] comes into being after that.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crc32fast::Hasher;
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use rustix::io::pread;
+use sandbar_core::{Code, Fault};
+
+use crate::{Object, Taken, Unsealed};
+
+/// A file takes values up to so many bytes; then the next one begins.
+const FILE_BYTES: u64 = 64 << 20;
+/// Bytes that are copied at once.
+const COPY_BYTES: usize = 1 << 20;
+/// From so many bytes on what comes back lies in a memory file with huge pages.
+const LARGE_BYTES: u64 = 1 << 20;
+
+/// A folder for values.
+#[derive(Debug)]
+pub struct SpillFolder {
+    folder: PathBuf,
+    /// Bytes of the disk that are left free.
+    reserve_bytes: u64,
+    /// The file at hand, and where its next value goes.
+    current: Option<(Arc<File>, u64)>,
+    buffer: Vec<u8>,
+}
+
+/// The bytes of a value that goes to disk.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// In this process's memory.
+    Bytes(Arc<[u8]>),
+    /// In a sealed file.
+    Object(Object),
+    /// In a file that its writer could still write to.
+    Taken(Taken),
+}
+
+/// A value on disk. Dropping it gives its place up.
+#[derive(Debug)]
+pub struct Spilled {
+    file: Arc<File>,
+    at: u64,
+    bytes: u64,
+    checksum: u32,
+    is_file: bool,
+}
+
+/// A value that has come back.
+#[derive(Debug)]
+pub enum Restored {
+    /// In this process's memory, as it was.
+    Bytes(Arc<[u8]>),
+    /// In a sealed file.
+    Object(Object),
+}
+
+impl SpillFolder {
+    /// A folder on whose disk `reserve_bytes` are left free; none of the disk's twentieth, 8 GiB at most.
+    pub fn new(folder: PathBuf, reserve_bytes: Option<u64>) -> SpillFolder {
+        let usual =
+            || statvfs(&folder).map_or(0, |disk| (disk.f_blocks.saturating_mul(disk.f_frsize) / 20).min(8 << 30));
+        let reserve_bytes = reserve_bytes.unwrap_or_else(usual);
+        SpillFolder { folder, reserve_bytes, current: None, buffer: Vec::new() }
+    }
+
+    /// Writes values, one behind another. All of them are on disk then, or none.
+    ///
+    /// # Errors
+    /// [`Code::StoreFull`] when the disk is, or can't be written to.
+    pub fn write(&mut self, values: &[Source]) -> Result<Vec<Spilled>, Fault> {
+        let bytes = values.iter().map(Source::bytes).sum();
+        self.has_room(bytes)?;
+        let (file, start) = match self.current.take().filter(|(_, end)| *end < FILE_BYTES) {
+            Some(current) => current,
+            None => (Arc::new(tempfile::tempfile_in(&self.folder).map_err(|e| self.fault(&e))?), 0),
+        };
+        let written = write_all(&file, start, values, &mut self.buffer);
+        let end = start + if written.is_ok() { bytes } else { 0 };
+        if written.is_err() {
+            // What is there of them is no good to anybody.
+            let _ = file.set_len(start);
+        }
+        self.current = Some((file, end));
+        written.map_err(|e| self.fault(&e))
+    }
+
+    fn has_room(&self, bytes: u64) -> Result<(), Fault> {
+        let disk = statvfs(&self.folder).map_err(|e| self.fault(&e.into()))?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if free >= self.reserve_bytes.saturating_add(bytes) {
+            return Ok(());
+        }
+        let message = format!(
+            "no room for {bytes} bytes of objects on the disk of {}: {free} bytes are free, of which {} are left alone",
+            self.folder.display(),
+            self.reserve_bytes
+        );
+        Err(Fault::new(Code::StoreFull, message))
+    }
+
+    fn fault(&self, error: &io::Error) -> Fault {
+        Fault::new(Code::StoreFull, format!("objects can't be written to {}: {error}", self.folder.display()))
+    }
+}
+
+fn write_all(file: &Arc<File>, start: u64, values: &[Source], buffer: &mut Vec<u8>) -> io::Result<Vec<Spilled>> {
+    let mut at = start;
+    let mut spilled = Vec::with_capacity(values.len());
+    for value in values {
+        let mut hasher = Hasher::new();
+        let bytes = value.bytes();
+        match value {
+            Source::Bytes(all) => {
+                hasher.update(all);
+                file.write_all_at(all, at)?;
+            }
+            Source::Object(object) => copy(object.as_fd(), bytes, (file, at), buffer, &mut hasher)?,
+            Source::Taken(taken) => copy(taken.as_fd(), bytes, (file, at), buffer, &mut hasher)?,
+        }
+        let is_file = !matches!(value, Source::Bytes(_));
+        spilled.push(Spilled { file: file.clone(), at, bytes, checksum: hasher.finalize(), is_file });
+        at += bytes;
+    }
+    Ok(spilled)
+}
+
+/// Copies the first `bytes` bytes of a memory file. They are not mapped: its writer could cut it off.
+fn copy(
+    from: BorrowedFd<'_>,
+    bytes: u64,
+    (to, at): (&File, u64),
+    buffer: &mut Vec<u8>,
+    hasher: &mut Hasher,
+) -> io::Result<()> {
+    buffer.resize(COPY_BYTES, 0);
+    let mut done = 0;
+    while done < bytes {
+        let left = usize::try_from(bytes - done).map_or(COPY_BYTES, |left| left.min(COPY_BYTES));
+        let read = pread(from, &mut buffer[..left], done)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        hasher.update(&buffer[..read]);
+        to.write_all_at(&buffer[..read], at + done)?;
+        done += read as u64;
+    }
+    Ok(())
+}
+
+impl Source {
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Source::Bytes(bytes) => bytes.len() as u64,
+            Source::Object(object) => object.bytes(),
+            Source::Taken(taken) => taken.bytes(),
+        }
+    }
+}
+
+impl Spilled {
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Reads it back: as bytes if it was, as an object otherwise.
+    ///
+    /// # Errors
+    /// When it can't be read, or is not what was written.
+    pub fn read(&self) -> io::Result<Restored> {
+        let len = usize::try_from(self.bytes).map_err(io::Error::other)?;
+        if self.is_file && self.bytes >= LARGE_BYTES {
+            let mut memory = Unsealed::new(len)?;
+            memory.fill(len, |to| self.read_into(to))?;
+            return Ok(Restored::Object(memory.seal(self.bytes)?));
+        }
+        let mut bytes = vec![0; len];
+        self.read_into(&mut bytes)?;
+        Ok(if self.is_file { Restored::Object(Object::new(&bytes)?) } else { Restored::Bytes(bytes.into()) })
+    }
+
+    fn read_into(&self, to: &mut [u8]) -> io::Result<()> {
+        let mut hasher = Hasher::new();
+        for (at, piece) in (self.at..).step_by(COPY_BYTES).zip(to.chunks_mut(COPY_BYTES)) {
+            self.file.read_exact_at(piece, at)?;
+            hasher.update(piece);
+        }
+        let is_same = hasher.finalize() == self.checksum;
+        is_same.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its checksum is another"))
+    }
+}
+
+impl Drop for Spilled {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // Where that can't be done, the bytes go with the file.
+            let _ = fallocate(&*self.file, hole, self.at, self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Deref;
+
+    use super::*;
+    use crate::Mapping;
+
+    fn folder(reserve: u64) -> (tempfile::TempDir, SpillFolder) {
+        let folder = tempfile::tempdir().unwrap();
+        let spill = SpillFolder::new(folder.path().to_owned(), Some(reserve));
+        (folder, spill)
+    }
+
+    fn check(spilled: &Spilled, expected: &[u8]) {
+        match spilled.read().unwrap() {
+            Restored::Bytes(bytes) => assert_eq!(bytes.deref(), expected),
+            Restored::Object(object) => {
+                assert_eq!(&*Mapping::sealed(object.as_fd(), object.bytes()).unwrap(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_back_is_what_was_there() {
+        let (kept, mut spill) = folder(0);
+        let bytes = |len: usize| (0..len).map(|at| (at * 31 % 251) as u8).collect::<Vec<u8>>();
+        let lengths = [0, 1, 5000, COPY_BYTES - 1, COPY_BYTES, LARGE_BYTES as usize + 1, 3 * COPY_BYTES + 77];
+        let mut all = Vec::new();
+        for len in lengths {
+            let value = bytes(len);
+            let mut unsealed = Unsealed::new(len).unwrap();
+            unsealed.write(&[&value]).unwrap();
+            let taken = Taken::of(unsealed.as_fd().try_clone_to_owned().unwrap(), len as u64).unwrap();
+            let sources = [
+                Source::Bytes(value.as_slice().into()),
+                Source::Object(Object::new(&value).unwrap()),
+                Source::Taken(taken),
+            ];
+            all.extend(spill.write(&sources).unwrap().into_iter().map(|spilled| (spilled, len)));
+        }
+        all.iter().for_each(|(spilled, len)| check(spilled, &bytes(*len)));
+        // Those that are left stay what they are.
+        all.retain(|(_, len)| len % 2 == 1);
+        all.iter().for_each(|(spilled, len)| check(spilled, &bytes(*len)));
+        assert_eq!(std::fs::read_dir(kept.path()).unwrap().count(), 0, "files have no names");
+    }
+
+    #[test]
+    fn what_was_damaged_or_cut_off_is_not_given_back() {
+        let (_kept, mut spill) = folder(0);
+        let value = || Source::Bytes(vec![5u8; 10_000].into());
+        let two = spill.write(&[value(), value()]).unwrap();
+        two[1].file.write_all_at(&[6], 15_000).unwrap();
+        check(&two[0], &[5; 10_000]);
+        assert!(two[1].read().is_err());
+        two[0].file.set_len(9_999).unwrap();
+        assert!(two[0].read().is_err());
+    }
+
+    #[test]
+    fn a_disk_that_is_nearly_full_is_not_written_to() {
+        let (_kept, mut spill) = folder(u64::MAX / 2);
+        let fault = spill.write(&[Source::Bytes(vec![1; 10].into())]).unwrap_err();
+        assert_eq!(fault.code, Code::StoreFull);
+        assert!(fault.message.contains("no room for 10 bytes"), "{fault}");
+        assert!(spill.current.is_none());
+    }
+
+    /// `/dev/full` is a disk without any room.
+    #[test]
+    fn what_can_t_be_written_is_an_error_and_costs_nothing_that_was_written_before() {
+        let (_kept, mut spill) = folder(0);
+        let value = || Source::Bytes(vec![1; 10].into());
+        let before = spill.write(&[value()]).unwrap();
+        let full = File::options().read(true).write(true).open("/dev/full").unwrap();
+        let good = spill.current.replace((Arc::new(full), 0));
+        let fault = spill.write(&[value()]).unwrap_err();
+        assert_eq!(fault.code, Code::StoreFull);
+        assert!(fault.message.contains("No space left"), "{fault}");
+        spill.current = good;
+        let after = spill.write(&[value()]).unwrap();
+        before.iter().chain(&after).for_each(|spilled| check(spilled, &[1; 10]));
+    }
+
+    #[test]
+    fn what_is_given_up_leaves_the_disk() {
+        use std::os::unix::fs::MetadataExt as _;
+
+        let (_kept, mut spill) = folder(0);
+        let value = || Source::Bytes(vec![1; COPY_BYTES].into());
+        let mut two = spill.write(&[value(), value()]).unwrap();
+        let file = two[0].file.clone();
+        file.sync_all().unwrap();
+        let before = file.metadata().unwrap().blocks();
+        two.pop();
+        file.sync_all().unwrap();
+        assert!(file.metadata().unwrap().blocks() < before);
+        check(&two[0], &[1; COPY_BYTES]);
+    }
+}
