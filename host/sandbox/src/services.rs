@@ -214,6 +214,15 @@ pub trait Services: Send + 'static {
         Err(no_program())
     }
 
+    /// Begins to wait for one object, with its value: then [`Services::poll_wait`], then [`Services::object`].
+    fn begin_get(&mut self, object: ObjectId, nanos: Option<u64>) -> Result<(), Refusal> {
+        self.begin_wait(&[object.0], 1, nanos)
+    }
+
+    /// Pages of the object that was asked for last were laid over so many bytes of the guest's memory from an address on:
+    /// they stay until others are, or the guest's end.
+    fn mapped(&mut self, _at: usize, _bytes: usize) {}
+
     /// What there is of an object: all of its value, or of its error.
     fn object(&mut self, _object: ObjectId) -> Result<(Got, Input<'_>), Refusal> {
         Err(no_program())

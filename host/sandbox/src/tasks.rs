@@ -90,7 +90,9 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
         let region = range(&store, &region);
         let State { services, overlays, slots, image_end, .. } = store.data_mut();
         let (_, input) = services.object(ObjectId(object))?;
-        lay((overlays, slots, *image_end), input, offset, region)
+        lay((overlays, slots, *image_end), input, offset, region)?;
+        services.mapped(region.0 as usize, region.1);
+        Ok(())
     })?;
     linker.func_wrap("release", |mut store: Context<'_>, (objects,): (WasmList<u64>,)| {
         let objects = objects.as_le_slice(&store).to_vec();
@@ -105,7 +107,7 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
 fn waiting(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     linker.func_wrap_async("get", |mut store: Context<'_>, (object, nanos): (u64, Option<u64>)| {
         Box::new(async move {
-            store.data_mut().services.begin_wait(&[object], 1, nanos)?;
+            store.data_mut().services.begin_get(ObjectId(object), nanos)?;
             let ready = poll_fn(|_| store.data_mut().services.poll_wait()).await?;
             if !ready.first().is_some_and(|ready| *ready) {
                 return Ok((WitGot::from(Got::TimeOut),));

@@ -36,7 +36,9 @@ const GUEST: &str = r#"(component
         (func (export "describe") (result i32) i32.const 8)
         (func (export "open") (param i32 i32 i32 i64) (result i32) i32.const 1024)
         (func (export "process") (param i32 i32) (result i32) i32.const 1024)
-        (func (export "run") (param $task i32) (param i64 i32 i32) (result i32)
+        (func (export "resume") (param i64) (result i32) i32.const 1024)
+        (func (export "abandon") (param i64))
+        (func (export "run") (param $task i32) (param i64 i64 i32 i32) (result i32)
             (local $number i32)
             (if (i32.eq (local.get $task) (i32.const 0)) (then (loop $next (br $next))))
             (if (i32.eq (local.get $task) (i32.const 1)) (then
@@ -47,6 +49,7 @@ const GUEST: &str = r#"(component
                     (call $release (i32.const 4096) (i32.const 3))
                     (br $next))))
             (call $get (i64.const 7) (i32.const 0) (i64.const 0) (i32.const 2048))
+            (i32.store8 (i32.const 1028) (i32.const 1))
             i32.const 1024))
     (core instance $main (instantiate $main
         (with "libc" (instance $libc))
@@ -59,13 +62,18 @@ const GUEST: &str = r#"(component
         (canon lift (core func $main "open") (memory $memory) (realloc (core func $main "realloc"))))
     (func $process (param "header" (list u8)) (result (result (error string)))
         (canon lift (core func $main "process") (memory $memory) (realloc (core func $main "realloc"))))
-    (func $run (param "task" u32) (param "seed" u64) (param "arguments" (list u8)) (result (result (error string)))
+    (func $run (param "task" u32) (param "call" u64) (param "seed" u64) (param "arguments" (list u8))
+        (result (result bool (error string)))
         (canon lift (core func $main "run") (memory $memory) (realloc (core func $main "realloc"))))
+    (func $resume (param "call" u64) (result (result bool (error string)))
+        (canon lift (core func $main "resume") (memory $memory) (realloc (core func $main "realloc"))))
+    (func $abandon (param "call" u64) (canon lift (core func $main "abandon")))
     (instance $guest (export "kind" (type $kind)) (export "function" (type $function))
         (export "describe" (func $describe)) (export "open" (func $open)) (export "process" (func $process))
         (export "fit" (func $process)) (export "predict" (func $process)))
     (export "sandbar:udf/guest@0.1.0" (instance $guest))
-    (instance $program (export "describe" (func $describe)) (export "run" (func $run)))
+    (instance $program (export "describe" (func $describe)) (export "run" (func $run))
+        (export "resume" (func $resume)) (export "abandon" (func $abandon)))
     (export "sandbar:udf/program@0.1.0" (instance $program)))"#;
 
 /// An object that is there once it is said to be.
@@ -90,7 +98,7 @@ impl Services for Waiting {
 }
 
 fn begin(program: &Arc<Program>, function: u32, is_there: &Arc<AtomicBool>) -> Running {
-    let call = TaskCall { function, seed: 0, arguments: [].into() };
+    let call = TaskCall { function, call: 1, seed: 0, arguments: [].into() };
     program.run(Box::new(Waiting(is_there.clone())), &Limits::default(), call)
 }
 

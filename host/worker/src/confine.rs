@@ -55,7 +55,7 @@ const ALLOWED: &[libc::c_long] = &[
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 
 /// System calls of a worker with some values of one argument: the number of the argument, and the values.
-/// The allocator names memory that it maps. A descriptor's owner would be signalled when there is something to read.
+/// The allocator names memory that it maps; what large values are written to comes in huge pages. A descriptor's owner would be signalled when there is something to read.
 const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] = &[
     (
         libc::SYS_fcntl,
@@ -70,7 +70,7 @@ const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] = &[
         ],
     ),
     (libc::SYS_ioctl, 1, &[PAGEMAP_SCAN]),
-    (libc::SYS_prctl, 0, &[libc::PR_SET_VMA as u64]),
+    (libc::SYS_prctl, 0, &[libc::PR_SET_VMA as u64, libc::PR_GET_THP_DISABLE as u64, libc::PR_SET_THP_DISABLE as u64]),
 ];
 
 /// Files that a process opens which is handed one for a call at hand, at most.
@@ -130,6 +130,7 @@ mod tests {
         ("compute",           true,  || ()),
         ("take memory",       true,  || drop(std::hint::black_box(vec![1u8; 64 << 20]))),
         ("name memory",       true,  || syscall(libc::SYS_prctl, &[i64::from(libc::PR_SET_VMA), 0, 0, 0, 0])),
+        ("want huge pages",   true,  || syscall(libc::SYS_prctl, &[i64::from(libc::PR_SET_THP_DISABLE), 0, 0, 0, 0])),
         ("ask for its core",  true,  || syscall(libc::SYS_getcpu, &[0, 0, 0])),
         ("open a file",       false, || drop(std::fs::read("/etc/passwd"))),
         ("open a socket",     false, || drop(std::net::TcpListener::bind("127.0.0.1:0"))),

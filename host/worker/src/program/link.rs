@@ -39,6 +39,10 @@ pub(super) mod words {
     pub const STEPS: usize = 57;
     /// The call of an actor that this is for.
     pub const CALL: usize = 58;
+    /// Bytes of files that the node has taken in.
+    pub const TAKEN_IN: usize = 64;
+    /// Which of its memories may be written again, a bit each: who clears it has it.
+    pub const FREE: usize = 72;
 }
 
 const CONTROL_BYTES: usize = 4096;
@@ -113,6 +117,8 @@ pub struct CrewOptions {
     pub sandboxes: u32,
     /// Whether it runs by itself what a task submits and waits for. Otherwise that does not keep it from what else it has.
     pub inline: bool,
+    /// Bytes of one value.
+    pub value_bytes_max: u64,
     /// The program `host-worker`.
     pub program: PathBuf,
 }
@@ -125,6 +131,7 @@ pub(super) enum Packet {
         limits: Limits,
         sandboxes: u32,
         inline: bool,
+        value_bytes_max: u64,
     },
     /// File: compiled code.
     Program {
@@ -202,6 +209,7 @@ impl Crew {
             limits: options.limits,
             sandboxes: options.sandboxes,
             inline: options.inline,
+            value_bytes_max: options.value_bytes_max,
         };
         let crew = Crew {
             child: Some(child),
@@ -343,16 +351,31 @@ impl Crew {
         Ok(if self.up.next(frame)? { Heard::Some } else { Heard::Nothing })
     }
 
-    /// The next file that a message named. Waits a moment: it was sent before the message.
+    /// The next file that a message named: it was sent before the message.
     ///
     /// # Errors
-    /// When there is none, or it can be changed.
-    pub fn next_file(&mut self, bytes: u64) -> io::Result<Object> {
+    /// When there is none.
+    pub fn next_file(&mut self) -> io::Result<OwnedFd> {
         let Some((Packet::File, files)) = socket::receive(&self.socket, &mut self.received)? else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a value's file is missing"));
         };
-        let file = files.into_iter().next().ok_or(io::ErrorKind::InvalidData)?;
-        Object::of_sealed(file, bytes)
+        Ok(files.into_iter().next().ok_or(io::ErrorKind::InvalidData)?)
+    }
+
+    /// So many bytes of files that it sent are taken in: it may send as many more.
+    pub fn took_in(&self, bytes: u64) {
+        self.memory.atomic(words::TAKEN_IN).fetch_add(bytes, AcqRel);
+    }
+
+    /// Nobody but the worker had its memory of this number: it may be written again.
+    pub fn free_memory(&self, number: u32) {
+        self.memory.atomic(words::FREE).fetch_or(1 << (number % u64::BITS), AcqRel);
+    }
+
+    /// Takes memory back that may be written again, unless the worker has taken it before. Says whether it did.
+    pub fn take_memory(&self, number: u32) -> bool {
+        let bit = 1 << (number % u64::BITS);
+        self.memory.atomic(words::FREE).fetch_and(!bit, AcqRel) & bit != 0
     }
 
     /// Ends the task if its code runs. To be done again until it has ended.

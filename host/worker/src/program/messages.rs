@@ -28,8 +28,9 @@ pub struct Submit<'a> {
 pub enum ValueUp<'a> {
     /// All of it.
     Inline(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
-    /// So many bytes of the next file that comes over the socket.
-    File(u64),
+    /// So many bytes of the next file that comes over the socket. With a number, the worker has it still, and could write
+    /// to it: it is its memory of that number.
+    File(u64, Option<u32>),
 }
 
 /// What a task returned: each value, and the objects that it contains.
@@ -54,6 +55,10 @@ pub enum Up<'a> {
         nanos: u64,
         /// Most linear memory that it had, in bytes.
         memory_bytes: u64,
+        /// When it began, by [`super::monotonic_nanos`].
+        begun: u64,
+        /// How long it waited for others since, in nanoseconds.
+        waited: u64,
     },
     /// A task has ended.
     Finished {
@@ -72,6 +77,10 @@ pub enum Up<'a> {
         lost: bool,
         /// Of a call of an actor: the object that this was saved in after it.
         saved: Option<u64>,
+        /// When it began, by [`super::monotonic_nanos`].
+        begun: u64,
+        /// How long it waited for others since, in nanoseconds.
+        waited: u64,
     },
     /// A call of an actor was not begun, and will not be: the actor ended before.
     Dropped(u64),
@@ -104,10 +113,14 @@ pub enum Up<'a> {
     Blocked(u64, bool),
     /// A task wants to be told of an object.
     Want(u64, u64),
+    /// An object that the arguments of a task contain (the second) is held once more, and beyond the task's end.
+    Held(u64, u64),
     /// An object is held so many times less.
     Released(u64, u32),
     /// The task that an object comes of, and all that it submitted if so, is not wanted any more.
     Cancel(u64, bool),
+    /// A file that was lent is not in use here any more.
+    Forgot(u64),
     /// A line of a task's log: its level, and its words.
     Log(u64, u8, &'a str),
 }
@@ -131,6 +144,8 @@ pub struct Begin<'a> {
     pub role: BeginRole,
     /// Objects among its arguments, each of which was delivered.
     pub needs: Vec<u64>,
+    /// Objects that values among its arguments contain: of what an actor may keep.
+    pub refs: Vec<u64>,
     /// A list of [`sandbar_core::Argument`].
     #[serde(borrow, with = "serde_bytes")]
     pub arguments: &'a [u8],
@@ -163,8 +178,13 @@ pub struct MakeOptions {
 pub enum Delivery<'a> {
     /// A value.
     Value(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
-    /// A value of so many bytes, in the next file that comes over the socket.
-    File(u64),
+    /// A value of so many bytes, in the next file that comes over the socket, which is lent by this number until it is to
+    /// be [forgotten](Down::Forget).
+    File(u64, u64),
+    /// A value in a file that is lent by this number.
+    Same(u64),
+    /// Nothing yet, of what a task needs: it asks for it.
+    Later,
     /// An error: a [`sandbar_core::TaskError`].
     Failed(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
 }
@@ -188,6 +208,10 @@ pub enum Down<'a> {
     },
     /// An object of a job was delivered for a task that was taken back.
     Unneeded(u32, u64),
+    /// A file that was lent by this number is to be forgotten, once no task has it in use, and that to be said.
+    Forget(u64),
+    /// Memory that a value was written to here is given up, by its number.
+    Close(u32),
     /// An attempt of a task is to end: it is not begun, if it was not yet, and does not go on, if it waits.
     Cancel(u64, u32),
     /// A call of an actor is not wanted any more: the actor, the call, its attempt. What runs goes on.

@@ -9,6 +9,7 @@
 //! or when who submitted it waits for others. If it waits for this very task, it takes it back and runs it itself: that
 //! wakes nobody. Tasks that a node has given to a worker can be taken back in the same way, until they are begun.
 
+mod clock;
 mod desk;
 mod link;
 mod messages;
@@ -16,6 +17,7 @@ mod objects;
 mod process;
 mod ring;
 
+pub use clock::monotonic_nanos;
 pub use link::{Bell, Crew, CrewOptions, Given, Heard};
 pub use messages::{Begin, BeginRole, Delivery, Down, MakeOptions, ReturnedUp, Submit, Up, ValueUp};
 pub use process::{PROGRAM_ARGUMENT, run_program_worker};

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustc_hash::FxHashMap;
 use sandbar_sandbox::{Bytes, Got, Input};
@@ -70,6 +70,8 @@ pub(super) struct Entry {
     holds: u32,
     /// How often this worker holds it, as the node sees it.
     pub held: u32,
+    /// Whether it is known what its value contains, which is there or was.
+    pub is_known: bool,
     /// What its value contains.
     contains: Vec<u64>,
     /// Tasks that wait for it, or did: where they are, or were, and which.
@@ -82,11 +84,20 @@ pub(super) struct Objects {
     entries: FxHashMap<Key, Entry>,
     /// Those that nobody here holds any more, and how often the node thinks that this worker does.
     pub gone: Vec<(u64, u32)>,
+    /// Files that the node has lent, until it wants them forgotten: what each is the value of.
+    lent: FxHashMap<u64, (Key, Arc<Value>)>,
+    /// Those that were forgotten, while tasks have them in use.
+    leaving: Vec<(u64, Weak<Value>)>,
 }
 
 impl Objects {
     pub(super) fn value(&self, key: Key) -> Option<&Arc<Value>> {
         self.entries.get(&key)?.value.as_ref()
+    }
+
+    /// Whether it is known what became of an object; for who wants its value, whether that is here.
+    pub(super) fn is_there(&self, key: Key, with_value: bool) -> bool {
+        self.entries.get(&key).is_some_and(|entry| entry.value.is_some() || entry.is_known && !with_value)
     }
 
     pub(super) fn get(&self, key: Key) -> Option<&Entry> {
@@ -116,7 +127,35 @@ impl Objects {
             entry.holds += 1;
             entry.held += u32::from(by_node);
         }
-        self.entry(key).contains = contained;
+        let entry = self.entry(key);
+        (entry.contains, entry.is_known) = (contained, true);
+    }
+
+    /// The node has lent a file.
+    pub(super) fn lend(&mut self, file: u64, key: Key, value: &Arc<Value>) {
+        self.lent.insert(file, (key, value.clone()));
+    }
+
+    /// A file that was lent before.
+    pub(super) fn lent(&self, file: u64) -> Option<Arc<Value>> {
+        self.lent.get(&file).map(|(_, value)| value.clone())
+    }
+
+    /// The node wants a file forgotten. Who wants its value asks for it again.
+    pub(super) fn forget(&mut self, file: u64) {
+        let Some((key, value)) = self.lent.remove(&file) else { return };
+        if let Some(entry) = self.entries.get_mut(&key)
+            && entry.value.as_ref().is_some_and(|own| Arc::ptr_eq(own, &value))
+        {
+            (entry.value, entry.wanted) = (None, false);
+        }
+        self.leaving.push((file, Arc::downgrade(&value)));
+    }
+
+    /// Files that were forgotten and that no task has in use any more.
+    pub(super) fn forgotten(&mut self) -> impl Iterator<Item = u64> + use<> {
+        let gone = self.leaving.extract_if(.., |(_, value)| value.strong_count() == 0);
+        gone.map(|(file, _)| file).collect::<Vec<_>>().into_iter()
     }
 
     /// What the value of an object contains.

@@ -12,10 +12,11 @@ use sandbar_core::{Code, Fault, Ids, Limits, Request, TaskId, TaskKind, WorkerId
 use sandbar_sandbox::{Ended, Engine, Program, Running, TaskCall};
 use sandbar_store::{Mapping, Scratch};
 
+use super::clock::monotonic_nanos;
 use super::desk::{Cost, Desk, Queued, Resident, TaskDesk, TaskServices, lock};
 use super::link::{BELL_BYTES, Bell, MEMORY_BYTES, Packet, places, words};
 use super::messages::{Begin, BeginRole, Delivery, Down, Submit, Up};
-use super::objects::{Slot, Value};
+use super::objects::{Key, Slot, Value};
 use super::ring::{Receiver, Taker};
 use crate::{confine, socket};
 
@@ -55,6 +56,20 @@ struct Active {
     running: Running,
     program: u32,
     nanos: u64,
+    /// When it began, and until when it has run, in nanoseconds.
+    begun: u64,
+    until: u64,
+}
+
+impl Active {
+    /// It has run for a while.
+    fn ran(&mut self, from: u64, until: u64) {
+        if self.begun == 0 {
+            self.begun = from;
+        }
+        self.nanos += until.saturating_sub(from);
+        self.until = until;
+    }
 }
 
 /// Runs a worker for programs until its node closes the socket.
@@ -66,7 +81,7 @@ pub fn run_program_worker() -> io::Result<()> {
     let stdin = io::stdin();
     let mut packet = Vec::new();
     let Some((hello, files)) = socket::receive::<Packet>(stdin.as_fd(), &mut packet)? else { return Ok(()) };
-    let Packet::Hello { worker, limits, sandboxes, inline } = hello else {
+    let Packet::Hello { worker, limits, sandboxes, inline, value_bytes_max } = hello else {
         return Err(io::Error::other("the first message is not a hello"));
     };
     let Ok([memory, bell]) = <[OwnedFd; 2]>::try_from(files) else {
@@ -80,10 +95,13 @@ pub fn run_program_worker() -> io::Result<()> {
     // The process ends before its memory does.
     let unwanted = Box::leak(Box::new(memory.clone())).atomic(words::UNWANTED);
     sandbar_sandbox::interruptible(unwanted)?;
+    // What finds the clock asks the system for it the first time, which is not allowed later.
+    monotonic_nanos();
     confine::silence()?;
     confine::seccomp()?;
     let (_, down, tasks) = places(&memory);
-    let desk = Desk::new(memory.clone(), node, Ids::of(WorkerId(worker)), sandboxes as usize, inline);
+    let mut desk = Desk::new(memory.clone(), node, Ids::of(WorkerId(worker)), sandboxes as usize, inline);
+    desk.value_bytes_max = value_bytes_max;
     let mut worker = Worker {
         engine,
         bell: Bell::at(memory.clone(), words::BELL),
@@ -156,20 +174,37 @@ impl Worker {
         while self.down.next(&mut frame)? {
             match postcard::from_bytes(&frame).map_err(io::Error::other)? {
                 Down::Deliver { job, object, value, contains, wanted } => {
-                    let value = match value {
-                        Delivery::Value(bytes) => Value::inline(bytes, false),
-                        Delivery::Failed(error) => Value::inline(error, true),
-                        Delivery::File(bytes) => Value::of_file(self.next_file()?, bytes)?,
-                    };
+                    let value = self.value((job, object), value)?;
                     lock(&self.desk).delivered((job, object), value, contains, wanted);
                 }
+                Down::Forget(file) => lock(&self.desk).objects.forget(file),
+                Down::Close(number) => lock(&self.desk).close(number),
                 Down::Unneeded(job, object) => lock(&self.desk).unneeded((job, object)),
                 Down::Cancel(task, attempt) => self.cancel(task, attempt)?,
                 Down::Withdraw(actor, task, attempt) => self.withdraw(actor, task, attempt)?,
             }
         }
         self.frame = frame;
+        lock(&self.desk).tell_forgotten();
         Ok(())
+    }
+
+    /// What is delivered, if that is more than a promise.
+    fn value(&mut self, key: Key, value: Delivery<'_>) -> io::Result<Option<Arc<Value>>> {
+        Ok(match value {
+            Delivery::Value(bytes) => Some(Value::inline(bytes, false)),
+            Delivery::Failed(error) => Some(Value::inline(error, true)),
+            Delivery::File(bytes, file) => {
+                let value = Value::of_file(self.next_file()?, bytes)?;
+                lock(&self.desk).objects.lend(file, key, &value);
+                Some(value)
+            }
+            Delivery::Same(file) => {
+                let value = lock(&self.desk).objects.lent(file);
+                Some(value.ok_or_else(|| io::Error::other("a file that was never lent"))?)
+            }
+            Delivery::Later => None,
+        })
     }
 
     /// An attempt is to end, which does not run now.
@@ -184,6 +219,9 @@ impl Worker {
         drop(desk);
         if !same {
             return Ok(());
+        }
+        if let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) {
+            active.until = monotonic_nanos();
         }
         let result = Err(Fault::new(Code::Cancelled, "it was ended while it waited"));
         self.end(slot, Ended { result, memory_bytes: 0 })
@@ -243,7 +281,7 @@ impl Worker {
     }
 
     fn begin(&mut self, begin: Begin<'_>, unannounced: Option<(Slot, Vec<u8>)>) -> io::Result<()> {
-        let Begin { task, attempt, job, program, function, seed, role, needs, arguments } = begin;
+        let Begin { task, attempt, job, program, function, seed, role, needs, refs, arguments } = begin;
         while !self.programs.contains_key(&program) {
             let (message, file) = self.receive()?;
             self.load(message, file)?;
@@ -264,6 +302,7 @@ impl Worker {
             }
         };
         own.log_left = limits.log_bytes_max;
+        lock(&self.desk).lend(&mut own, &refs);
         if let BeginRole::Call(actor, made_in) = role {
             return self.call(actor, made_in, Queued { own, function, arguments: arguments.into() });
         }
@@ -277,7 +316,7 @@ impl Worker {
             }
             _ => loaded.run(services, &limits, call),
         };
-        self.place(slot, Active { id: task, running, program, nanos: 0 });
+        self.place(slot, Active { id: task, running, program, nanos: 0, begun: 0, until: 0 });
         lock(&self.desk).seat(slot, own);
         self.go_on(slot)
     }
@@ -315,9 +354,9 @@ impl Worker {
         drop(desk);
         self.memory.atomic(words::AT_HAND).store(behalf, SeqCst);
         self.memory.atomic(words::STEPS).fetch_add(1, Relaxed);
-        let start = Instant::now();
+        let start = monotonic_nanos();
         let polled = active.running.poll(TaskId(behalf));
-        active.nanos += start.elapsed().as_nanos() as u64;
+        active.ran(start, monotonic_nanos());
         self.memory.atomic(words::AT_HAND).store(u64::MAX, SeqCst);
         match polled {
             Poll::Ready(ended) => self.end(slot, ended),
@@ -349,21 +388,33 @@ impl Worker {
         let Some(program) = self.active[parent].as_ref().map(|active| active.program) else { return Ok(()) };
         let Some(job) = lock(&self.desk).task(parent).map(|task| task.job) else { return Ok(()) };
         let (needs, role) = (Vec::new(), BeginRole::Task);
-        let begin = Begin { task, attempt: 0, job, program, function, seed, role, needs, arguments: &arguments };
+        let begin = Begin {
+            task,
+            attempt: 0,
+            job,
+            program,
+            function,
+            seed,
+            role,
+            needs,
+            refs: Vec::new(),
+            arguments: &arguments,
+        };
         self.begin(begin, Some((parent, frame.clone())))
     }
 
     /// A task has ended.
     fn end(&mut self, slot: Slot, ended: Ended) -> io::Result<()> {
         let Some(active) = self.active[slot].take() else { return Ok(()) };
-        let Active { id: task, running, nanos, .. } = active;
+        let Active { id: task, running, nanos, begun, until, .. } = active;
+        let waited = until.saturating_sub(begun).saturating_sub(nanos);
         drop(running);
         self.slots.remove(&task);
         self.free.push(slot);
         let mut desk = lock(&self.desk);
         let Some(own) = desk.leave(slot) else { return Ok(()) };
         let Ended { result, memory_bytes } = ended;
-        let cost = Cost { nanos, memory_bytes, ..Cost::default() };
+        let cost = Cost { nanos, memory_bytes, begun, waited, ..Cost::default() };
         match desk.residents.remove(&slot) {
             Some(resident) => {
                 let fault = result.err().unwrap_or_else(|| Fault::new(Code::ActorDied, "it has ended"));

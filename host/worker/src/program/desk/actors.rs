@@ -6,13 +6,14 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
-use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{Code, Fault, ObjectId, TaskKind};
 use sandbar_sandbox::{Next, Refusal, TaskCall};
 
+use super::ended::finished;
 use super::{Cost, Desk, Returned, TaskDesk, gone};
+use crate::program::clock::monotonic_nanos;
 use crate::program::link::words;
 use crate::program::messages::{MakeOptions, Up, ValueUp};
 use crate::program::objects::Slot;
@@ -61,7 +62,8 @@ struct Parked {
 
 #[derive(Debug, Clone, Copy)]
 struct AtHand {
-    since: Instant,
+    /// When it began, in nanoseconds of the machine's clock.
+    begun: u64,
     /// It has the actor to itself.
     is_alone: bool,
     is_checkpoint: bool,
@@ -124,19 +126,46 @@ impl Desk {
         Ok(())
     }
 
+    /// What an actor's arguments contain: it has handles to that, and keeps those that it likes.
+    pub(in crate::program) fn lend(&mut self, own: &mut TaskDesk, refs: &[u64]) {
+        let new: Vec<u64> = refs.iter().copied().filter(|object| own.holds.insert(*object)).collect();
+        new.iter().for_each(|object| self.objects.hold((own.job, *object)));
+        own.lent.extend(new);
+    }
+
+    /// What an actor keeps of what it was lent is held here from now on, as the node sees it.
+    fn keep_lent(&mut self, own: &mut TaskDesk) {
+        for object in std::mem::take(&mut own.lent) {
+            if !own.holds.contains(&object) {
+                continue;
+            }
+            let entry = self.objects.entry((own.job, object));
+            if entry.held == 0 {
+                entry.held += 1;
+                self.say(&Up::Held(object, own.id));
+            }
+        }
+    }
+
     /// A task has made an actor.
     pub(super) fn made(&mut self, slot: Slot) {
         if let Some(resident) = self.residents.get_mut(&slot) {
             resident.is_made = true;
         }
         let Some(maker) = self.task(slot) else { return };
-        let (task, attempt) = (maker.id, maker.attempt);
         // What it is made with it holds or not, as it likes.
         let needs = std::mem::take(&mut maker.needs);
         let job = maker.job;
         maker.returned.clear();
+        if let Some(mut own) = self.tasks.get_mut(slot).and_then(Option::take) {
+            self.keep_lent(&mut own);
+            self.tasks[slot] = Some(own);
+        }
         let returned = Ok(vec![(ValueUp::Inline(&THIS_ACTOR), Vec::new())]);
-        self.say(&Up::Finished { task, attempt, returned, nanos: 0, memory_bytes: 0, lost: false, saved: None });
+        if let Some(maker) = self.tasks.get(slot).and_then(Option::as_ref) {
+            let said = finished(maker, returned);
+            self.say(&said);
+        }
         needs.into_iter().for_each(|object| self.unneeded((job, object)));
         self.publish_in_time();
     }
@@ -157,7 +186,7 @@ impl Desk {
             let own =
                 TaskDesk::new(ended.id, ended.attempt, ended.job, ended.seed, ended.kinds.clone(), Vec::new(), None);
             let call = TaskCall { function, call: own.id, seed: own.seed, arguments: NOTHING.into() };
-            self.take_up(slot, own, AtHand { since: Instant::now(), is_alone: true, is_checkpoint: true });
+            self.take_up(slot, own, AtHand { begun: monotonic_nanos(), is_alone: true, is_checkpoint: true });
             return Poll::Ready(Next::Run(call));
         }
         while let Some(turn) = resident.ready.pop_front() {
@@ -183,7 +212,7 @@ impl Desk {
         }
         let Some(Queued { own, function, arguments }) = resident.queue.pop_front() else { return Poll::Pending };
         let call = TaskCall { function, call: own.id, seed: own.seed, arguments };
-        self.take_up(slot, own, AtHand { since: Instant::now(), is_alone, is_checkpoint: false });
+        self.take_up(slot, own, AtHand { begun: monotonic_nanos(), is_alone, is_checkpoint: false });
         Poll::Ready(Next::Run(call))
     }
 
@@ -194,7 +223,10 @@ impl Desk {
         let Some(mut maker) = self.tasks.get_mut(slot).and_then(Option::take) else { return };
         // What is of another job is held as long as the call, and nothing of the actor's job is found meanwhile.
         if own.job == maker.job {
+            // What it was lent twice is held here twice.
+            let twice: Vec<u64> = own.holds.intersection(&maker.holds).copied().collect();
             own.holds.extend(std::mem::take(&mut maker.holds));
+            twice.into_iter().for_each(|object| self.objects.release((own.job, object)));
         }
         resident.maker = Some(maker);
         self.memory.atomic(words::CALL).store(own.id, Relaxed);
@@ -217,6 +249,10 @@ impl Desk {
 
     /// The call at hand has ended, or waits.
     pub(super) fn answered(&mut self, slot: Slot, answer: Result<bool, Fault>, memory_bytes: u64) {
+        if let Some(mut own) = self.tasks.get_mut(slot).and_then(Option::take) {
+            self.keep_lent(&mut own);
+            self.tasks[slot] = Some(own);
+        }
         let Some((own, call)) = self.put_down(slot) else { return };
         if call.is_checkpoint {
             return self.saved(slot, own, answer);
@@ -227,7 +263,8 @@ impl Desk {
             Ok(true) => Ok(()),
             Err(fault) => Err(fault),
         };
-        let cost = Cost { nanos: call.since.elapsed().as_nanos() as u64, memory_bytes, ..Cost::default() };
+        let (begun, nanos) = (call.begun, monotonic_nanos().saturating_sub(call.begun));
+        let cost = Cost { nanos, memory_bytes, begun, ..Cost::default() };
         let Some(resident) = self.residents.get_mut(&slot) else { return };
         resident.unsaved += 1;
         let is_due = resident.options.checkpoint.is_some() && resident.unsaved >= resident.options.checkpoint_every;
@@ -255,9 +292,9 @@ impl Desk {
                     true
                 }
                 Returned::File(file) => {
-                    let sent = super::objects::send_file(file, &mut self.packet).is_ok();
+                    let sent = self.send_file(file).is_ok();
                     if sent {
-                        self.say(&Up::Put { object, task, value: ValueUp::File(file.bytes()), refs });
+                        self.say(&Up::Put { object, task, value: file.named(), refs });
                     }
                     sent
                 }

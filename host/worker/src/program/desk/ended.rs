@@ -1,10 +1,11 @@
 //! What a worker says of tasks that have ended.
 
 use sandbar_core::{Code, Fault, TaskError};
+use sandbar_sandbox::Level;
 
-use super::objects::send_file;
 use super::{Desk, Returned, TaskDesk};
 use crate::process::shortened;
+use crate::program::clock::monotonic_nanos;
 use crate::program::messages::{ReturnedUp, Up, ValueUp};
 use crate::program::objects::Value;
 
@@ -13,6 +14,9 @@ use crate::program::objects::Value;
 pub(in crate::program) struct Cost {
     pub nanos: u64,
     pub memory_bytes: u64,
+    /// When it began, and how long it waited since.
+    pub begun: u64,
+    pub waited: u64,
     /// Its actor ended with it.
     pub lost: bool,
     /// The object that its actor was saved in after it.
@@ -28,7 +32,7 @@ impl Desk {
             .iter()
             .map(|(value, refs)| match value {
                 Returned::Inline(bytes) => (ValueUp::Inline(bytes), refs.clone()),
-                Returned::File(file) => (ValueUp::File(file.bytes()), refs.clone()),
+                Returned::File(file) => (file.named(), refs.clone()),
             })
             .collect();
         let is_awaited = self.is_awaited(job, task);
@@ -45,8 +49,14 @@ impl Desk {
             Returned::Inline(_) => None,
             Returned::File(file) => Some(file),
         });
-        // Before the message that names them.
-        let sent = if result.is_ok() { files.map(|file| send_file(file, &mut self.packet)).collect() } else { Ok(()) };
+        let mut sent = Ok(());
+        for file in files {
+            match &result {
+                // Before the message that names them.
+                Ok(()) => sent = sent.and_then(|()| self.send_file(file)),
+                Err(_) => self.discard(file),
+            }
+        }
         let result = result.and_then(|()| {
             sent.map_err(|e: std::io::Error| Fault::new(Code::Host, format!("a result can't be handed over: {e}")))
         });
@@ -54,10 +64,14 @@ impl Desk {
             (Code::Refused, Some(error)) => error,
             _ => Box::new(by_itself(fault)),
         });
-        let Cost { nanos, memory_bytes, lost, saved } = cost;
+        if own.log_dropped > 0 {
+            let line = format!("({} lines more were dropped: `limits.log_bytes_max` is reached)", own.log_dropped);
+            self.say(&Up::Log(task, Level::Warn as u8, &line));
+        }
+        let Cost { nanos, memory_bytes, begun, waited, lost, saved } = cost;
         match unannounced.as_ref().map(|(_, frame)| postcard::from_bytes(frame)) {
-            Some(Ok(Up::Submit(submit))) => self.say(&Up::Ran { submit, returned, nanos, memory_bytes }),
-            _ => self.say(&Up::Finished { task, attempt, returned, nanos, memory_bytes, lost, saved }),
+            Some(Ok(Up::Submit(submit))) => self.say(&Up::Ran { submit, returned, nanos, memory_bytes, begun, waited }),
+            _ => self.say(&Up::Finished { task, attempt, returned, nanos, memory_bytes, begun, waited, lost, saved }),
         };
         if is_awaited && !is_told {
             self.want(job, task);
@@ -69,11 +83,16 @@ impl Desk {
     /// Says that a task was not begun: it holds nothing, but for what it needs.
     pub(in crate::program) fn refused(&mut self, own: &TaskDesk, fault: Fault) {
         let returned = Err(Box::new(by_itself(fault)));
-        let (task, attempt) = (own.id, own.attempt);
-        self.say(&Up::Finished { task, attempt, returned, nanos: 0, memory_bytes: 0, lost: false, saved: None });
+        self.say(&finished(own, returned));
         self.release_all(own);
         self.publish_in_time();
     }
+}
+
+/// What says that a task has ended that took nothing.
+pub(super) fn finished<'a>(own: &TaskDesk, returned: Result<ReturnedUp<'a>, Box<TaskError>>) -> Up<'a> {
+    let (task, attempt, begun) = (own.id, own.attempt, monotonic_nanos());
+    Up::Finished { task, attempt, returned, nanos: 0, memory_bytes: 0, begun, waited: 0, lost: false, saved: None }
 }
 
 /// A failure that is the task's own.

@@ -2,10 +2,12 @@
 
 mod actors;
 mod ended;
+mod memory;
 mod objects;
 mod services;
 mod wait;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -13,21 +15,24 @@ use std::time::{Duration, Instant};
 use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{Code, Ids, TaskError, TaskId, TaskKind};
 use sandbar_sandbox::{Refusal, runs_on_behalf_of};
-use sandbar_store::{Object, Scratch};
+use sandbar_store::Scratch;
 use serde::Serialize;
 
 pub(super) use self::actors::{Queued, Resident};
 pub(super) use self::ended::Cost;
+pub(super) use self::memory::ValueFile;
 pub(super) use self::services::{TaskServices, lock};
 
 use super::link::{Bell, places, words};
 use super::messages::Up;
-use super::objects::{Objects, Slot};
+use super::objects::{Objects, Slot, Value};
 use super::ring::Sender;
 
 /// Messages are the node's to read when there are so many, or when the first of them waits so long.
 const UNPUBLISHED_MAX: u32 = 16;
 const UNPUBLISHED_TIME_MAX: Duration = Duration::from_micros(50);
+/// How often who finds no room for a message looks again.
+const FULL_LOOK_AGAIN: Duration = Duration::from_micros(20);
 /// Results of one task.
 const RETURNS_MAX: u32 = 10_000;
 
@@ -51,6 +56,9 @@ pub(super) struct Desk {
     pub inline: Option<(Slot, Vec<u8>)>,
     frame: Vec<u8>,
     packet: Vec<u8>,
+    memories: memory::Memories,
+    /// Bytes of one value.
+    pub value_bytes_max: u64,
     unpublished: u32,
     unpublished_since: Instant,
     /// Whether tasks are run here that others here wait for.
@@ -73,6 +81,8 @@ pub(super) struct TaskDesk {
     children: u64,
     /// Objects that it holds.
     pub holds: FxHashSet<u64>,
+    /// Of an actor's call: objects that it was lent, and may keep.
+    pub lent: Vec<u64>,
     /// Objects that it needs, which the node keeps for it.
     pub needs: Vec<u64>,
     pub returned: Vec<(Returned, Vec<u64>)>,
@@ -81,7 +91,13 @@ pub(super) struct TaskDesk {
     pub waiting: Option<Waiting>,
     /// Of an actor's call that says that it waits: for any of these.
     pub awaits: Vec<u64>,
+    /// The object that it waited for, and that it has got.
+    got: Option<(u64, Arc<Value>)>,
+    /// What it has mapped, and where.
+    mapped: Vec<(Range<usize>, Arc<Value>)>,
     pub log_left: u64,
+    /// Lines that were too many.
+    pub log_dropped: u64,
     /// Whether the node was told that it waits.
     pub blocked: bool,
     /// A task that its parent, which is there, had run here, and that the node was not told of: its [`Up::Submit`].
@@ -90,13 +106,15 @@ pub(super) struct TaskDesk {
 
 pub(super) enum Returned {
     Inline(Vec<u8>),
-    File(Object),
+    File(ValueFile),
 }
 
 #[derive(Debug)]
 pub(super) struct Waiting {
     objects: Vec<u64>,
     count: usize,
+    /// For the value of one, not only for what became of it.
+    is_get: bool,
     /// How many more must come before it is worth looking.
     pub missing: usize,
     pub deadline: Option<Instant>,
@@ -125,6 +143,8 @@ impl Desk {
             inline: None,
             frame: Vec::new(),
             packet: Vec::new(),
+            memories: memory::Memories::new(),
+            value_bytes_max: u64::MAX,
             unpublished: 0,
             unpublished_since: Instant::now(),
             runs_children,
@@ -145,7 +165,7 @@ impl Desk {
                     // The node reads, or is gone and takes this process with it.
                     self.up.publish();
                     self.bell.ring();
-                    std::thread::yield_now();
+                    std::thread::sleep(FULL_LOOK_AGAIN);
                 }
             }
         };
@@ -246,12 +266,16 @@ impl TaskDesk {
             kinds,
             children: 0,
             holds: FxHashSet::default(),
+            lent: Vec::new(),
             needs,
             returned: Vec::new(),
             fails_with: None,
             waiting: None,
             awaits: Vec::new(),
+            got: None,
+            mapped: Vec::new(),
             log_left: 0,
+            log_dropped: 0,
             blocked: false,
             unannounced,
         }

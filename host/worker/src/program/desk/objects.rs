@@ -1,18 +1,14 @@
 //! What tasks submit and store, and the objects that they hold.
 
-use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use sandbar_core::{Code, ObjectId, Request, Seed, TaskKind, VALUE_INLINE_BYTES_MAX};
+use sandbar_core::{Code, ObjectId, Request, Seed, TaskKind};
 use sandbar_sandbox::Refusal;
-use sandbar_store::Object;
 
+use super::memory::no_memory;
 use super::{Child, Desk, RETURNS_MAX, Returned, TaskDesk, gone};
-use crate::program::link::Packet;
 use crate::program::messages::{Submit, Up, ValueUp};
 use crate::program::objects::{Key, Slot, Value};
-use crate::socket;
 
 /// A task may submit with so many bytes of arguments; more goes into objects.
 const REQUEST_BYTES_MAX: usize = 256 << 10;
@@ -66,7 +62,7 @@ impl Desk {
     pub(super) fn put(&mut self, slot: Slot, parts: &[&[u8]], contained: &[u64]) -> Result<ObjectId, Refusal> {
         self.announce(slot);
         let object = self.take_ids(1)?;
-        let value = kept(parts)?;
+        let value = self.keep(parts)?;
         let Some(task) = self.task(slot) else { return Err(gone()) };
         task.holds.insert(object);
         let (id, job) = (task.id, task.job);
@@ -77,10 +73,9 @@ impl Desk {
                 Some(Value::inline(&bytes, false))
             }
             Returned::File(file) => {
-                let bytes = file.bytes();
                 // Before the message that names it.
-                send_file(&file, &mut self.packet).map_err(no_memory)?;
-                self.say(&Up::Put { object, task: id, value: ValueUp::File(bytes), refs });
+                self.send_file(&file).map_err(no_memory)?;
+                self.say(&Up::Put { object, task: id, value: file.named(), refs });
                 // Who wants it here asks for it: many do not.
                 None
             }
@@ -100,6 +95,9 @@ impl Desk {
         let job = task.job;
         let contained = self.objects.contained((job, object));
         let new: Vec<u64> = contained.iter().copied().filter(|object| task.holds.insert(*object)).collect();
+        if self.residents.contains_key(&slot) {
+            task.lent.extend(&new);
+        }
         new.into_iter().for_each(|object| self.objects.hold((job, object)));
     }
 
@@ -121,6 +119,13 @@ impl Desk {
             self.objects.release((task.job, *object));
         }
         self.let_go();
+    }
+
+    /// Tells the node of files that it wanted forgotten and that are.
+    pub(in crate::program) fn tell_forgotten(&mut self) {
+        for file in self.objects.forgotten() {
+            self.say(&Up::Forgot(file));
+        }
     }
 
     /// Tells the node what is not held here any more.
@@ -145,13 +150,23 @@ impl Desk {
     }
 
     /// What the node delivers: to who wanted it, or for a task that is begun later, which then holds it.
-    pub(in crate::program) fn delivered(&mut self, key: Key, value: Arc<Value>, contains: Vec<u64>, wanted: bool) {
+    pub(in crate::program) fn delivered(
+        &mut self,
+        key: Key,
+        value: Option<Arc<Value>>,
+        contains: Vec<u64>,
+        wanted: bool,
+    ) {
         self.objects.hold(key);
-        if self.objects.value(key).is_none() {
-            self.objects.contains(key, contains, wanted);
-            self.arrived(key, value);
-        } else if wanted {
-            contains.iter().for_each(|object| self.objects.entry((key.0, *object)).held += 1);
+        if let Some(value) = value {
+            if !self.objects.entry(key).is_known {
+                self.objects.contains(key, contains, wanted);
+            } else if wanted {
+                contains.iter().for_each(|object| self.objects.entry((key.0, *object)).held += 1);
+            }
+            if self.objects.value(key).is_none() {
+                self.arrived(key, value);
+            }
         }
         if wanted {
             // Perhaps it is not wanted any more.
@@ -167,24 +182,22 @@ impl Desk {
 
     /// An object's value, or its error, has come.
     pub(in crate::program) fn arrived(&mut self, key: Key, value: Arc<Value>) {
-        for (slot, id) in self.objects.arrived(key, value) {
+        for (slot, id) in self.objects.arrived(key, value.clone()) {
             let task = self.tasks.get_mut(slot).and_then(Option::as_mut).filter(|task| task.id == id);
-            match task.and_then(|task| task.waiting.as_mut()) {
-                Some(waiting) => {
-                    waiting.missing = waiting.missing.saturating_sub(1);
-                    if waiting.missing == 0 {
-                        self.woken.push(slot);
-                    }
-                }
-                None => self.can_resume(slot, id),
+            let Some((task, waiting)) = task.and_then(|task| Some((&mut task.got, task.waiting.as_mut()?))) else {
+                self.can_resume(slot, id);
+                continue;
+            };
+            if waiting.is_get && waiting.objects == [key.1] {
+                // Whatever the node wants forgotten before the task goes on.
+                *task = Some((key.1, value.clone()));
+            }
+            waiting.missing = waiting.missing.saturating_sub(1);
+            if waiting.missing == 0 {
+                self.woken.push(slot);
             }
         }
     }
-}
-
-/// Sends a value's file over the socket: the next message that names one means it.
-pub(in crate::program) fn send_file(file: &Object, packet: &mut Vec<u8>) -> io::Result<()> {
-    socket::send(io::stdin().as_fd(), socket::frame(&Packet::File, packet)?, &[file.as_fd()])
 }
 
 /// Whether a request is of an actor; nothing if these bytes of a guest are no request.
@@ -194,17 +207,4 @@ fn has_actor(bytes: &[u8]) -> Option<bool> {
         return Some(false);
     }
     postcard::from_bytes::<Request<'_>>(bytes).ok().map(|request| request.actor.is_some())
-}
-
-/// A value's parts, as one.
-pub(super) fn kept(parts: &[&[u8]]) -> Result<Returned, Refusal> {
-    let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
-    if bytes <= VALUE_INLINE_BYTES_MAX {
-        return Ok(Returned::Inline(parts.concat()));
-    }
-    Object::of_parts(parts).map(Returned::File).map_err(no_memory)
-}
-
-fn no_memory(error: io::Error) -> Refusal {
-    Refusal { code: Code::Host, message: format!("there is no memory for a value: {error}") }
 }

@@ -6,7 +6,6 @@ use std::task::Poll;
 use sandbar_core::{ActorId, Fault, ObjectId, TaskError};
 use sandbar_sandbox::{Got, Input, Level, Next, Refusal, Services};
 
-use super::objects::kept;
 use super::{Desk, RETURNS_MAX, gone};
 use crate::program::messages::Up;
 use crate::program::objects::{Slot, Value};
@@ -32,7 +31,8 @@ impl Services for TaskServices {
         let Some(task) = desk.task(self.slot) else { return };
         let cost = message.len() as u64 + 16;
         if cost > task.log_left {
-            return;
+            task.log_dropped += 1;
+            return desk.announce(self.slot);
         }
         task.log_left -= cost;
         let id = task.id;
@@ -49,7 +49,11 @@ impl Services for TaskServices {
     }
 
     fn begin_wait(&mut self, objects: &[u64], count: u32, nanos: Option<u64>) -> Result<(), Refusal> {
-        lock(&self.desk).begin_wait(self.slot, objects, count as usize, nanos)
+        lock(&self.desk).begin_wait(self.slot, objects, (count as usize, false), nanos)
+    }
+
+    fn begin_get(&mut self, object: ObjectId, nanos: Option<u64>) -> Result<(), Refusal> {
+        lock(&self.desk).begin_wait(self.slot, &[object.0], (1, true), nanos)
     }
 
     fn poll_wait(&mut self) -> Poll<Result<Vec<bool>, Refusal>> {
@@ -59,14 +63,25 @@ impl Services for TaskServices {
     fn object(&mut self, object: ObjectId) -> Result<(Got, Input<'_>), Refusal> {
         if self.at_hand.as_ref().is_none_or(|(number, _)| *number != object.0) {
             let mut desk = lock(&self.desk);
-            let job = desk.task(self.slot).ok_or_else(gone)?.job;
-            let value = desk.objects.value((job, object.0)).cloned();
+            let task = desk.task(self.slot).ok_or_else(gone)?;
+            let (job, got) = (task.job, task.got.take_if(|(number, _)| *number == object.0));
+            let value = got.map(|(_, value)| value).or_else(|| desk.objects.value((job, object.0)).cloned());
             let unknown = || Refusal::bad_request(format!("object {object} is not there; `get` it first"));
             desk.hold_contained(self.slot, object.0);
             self.at_hand = Some((object.0, value.ok_or_else(unknown)?));
         }
         let (_, value) = self.at_hand.as_ref().ok_or_else(gone)?;
         Ok((value.got(), value.input()))
+    }
+
+    fn mapped(&mut self, at: usize, bytes: usize) {
+        if let Some((_, value)) = &self.at_hand
+            && let Some(task) = lock(&self.desk).task(self.slot)
+        {
+            let region = at..at + bytes;
+            task.mapped.retain(|(other, _)| other.start < region.start || other.end > region.end);
+            task.mapped.push((region, value.clone()));
+        }
     }
 
     fn release(&mut self, objects: &[u64]) -> Result<(), Refusal> {
@@ -123,8 +138,8 @@ impl Services for TaskServices {
     }
 
     fn returned(&mut self, parts: &[&[u8]], contained: &[u64]) -> Result<(), Refusal> {
-        let value = kept(parts)?;
         let mut desk = lock(&self.desk);
+        let value = desk.keep(parts)?;
         let task = desk.task(self.slot).ok_or_else(gone)?;
         if task.returned.len() >= RETURNS_MAX as usize {
             return Err(Refusal::bad_output(format!("it returns more than {RETURNS_MAX} results")));

@@ -14,11 +14,12 @@ use crate::program::objects::Slot;
 const OBJECTS_MAX: usize = 10_000_000;
 
 impl Desk {
+    /// Begins to wait until `count` of these are there; or, of a `get`, for the value of one.
     pub(super) fn begin_wait(
         &mut self,
         slot: Slot,
         objects: &[u64],
-        count: usize,
+        (count, is_get): (usize, bool),
         nanos: Option<u64>,
     ) -> Result<(), Refusal> {
         if objects.len() > OBJECTS_MAX || count > objects.len() {
@@ -31,13 +32,18 @@ impl Desk {
             self.objects.hold((job, *object));
         }
         let missing: Vec<u64> =
-            objects.iter().copied().filter(|object| self.objects.value((job, *object)).is_none()).collect();
+            objects.iter().copied().filter(|object| !self.objects.is_there((job, *object), is_get)).collect();
         let there = objects.len() - missing.len();
         let deadline = nanos.map(|nanos| Instant::now() + Duration::from_nanos(nanos));
-        let waiting = Waiting { objects: objects.to_vec(), count, missing: count.saturating_sub(there), deadline };
+        let waiting =
+            Waiting { objects: objects.to_vec(), count, is_get, missing: count.saturating_sub(there), deadline };
         let waits = waiting.missing > 0;
+        let got = objects.first().filter(|_| is_get).and_then(|object| {
+            let value = self.objects.value((job, *object))?;
+            Some((*object, value.clone()))
+        });
         if let Some(task) = self.task(slot) {
-            task.waiting = Some(waiting);
+            (task.waiting, task.got) = (Some(waiting), got);
         }
         if !waits {
             return Ok(());
@@ -76,8 +82,9 @@ impl Desk {
             return Poll::Pending;
         }
         let mut left = waiting.count;
+        let (is_get, has_got) = (waiting.is_get, task.got.is_some());
         let is_there = |object: &u64| {
-            let there = left > 0 && self.objects.value((task.job, *object)).is_some();
+            let there = left > 0 && (has_got || self.objects.is_there((task.job, *object), is_get));
             left -= usize::from(there);
             there
         };
