@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use sandbar_node::PredictSpec;
 
+use crate::view_args::{Jobs, List, OfJob, Summary, Timeline};
+
 /// Runs other people's functions next to data, each in a sandbox.
 #[derive(Debug, Parser)]
 #[command(
@@ -17,6 +19,8 @@ use sandbar_node::PredictSpec;
   host new fares
   host build fares
   host inspect fares
+  host jobs list
+  host summary tasks
 
 `host COMMAND --help` says more of each."
 )]
@@ -56,6 +60,26 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Programs that run or ran here: lists them, says what became of them, shows their logs, ends them.
+    #[command(subcommand, after_help = "Examples:\n  host jobs list\n  host jobs status\n  host jobs logs -f 4f3a9c")]
+    Jobs(Jobs),
+    /// Lists what a program has: tasks, actors, objects or workers.
+    #[command(subcommand, after_help = "Examples:\n  host list tasks --state failed\n  host list workers --json")]
+    List(List),
+    /// Sums up what a program has, by name.
+    #[command(subcommand, after_help = "Examples:\n  host summary tasks\n  host summary tasks --job 4f3a9c --json")]
+    Summary(Summary),
+    /// Writes a program's timeline as Chrome trace events, which <https://ui.perfetto.dev> opens.
+    #[command(
+        after_help = "Examples:\n  host timeline -o timeline.json\n  host timeline 4f3a9c | gzip > timeline.json.gz"
+    )]
+    Timeline(Timeline),
+    /// Lists the objects of a program that runs, the largest first, and who holds them.
+    #[command(after_help = "Examples:\n  host objects\n  host objects 4f3a9c --json")]
+    Objects(OfJob),
+    /// Says what memory a program takes that runs: of which process, in objects, and who holds these.
+    #[command(after_help = "Examples:\n  host memory\n  host memory 4f3a9c --json")]
+    Memory(OfJob),
 }
 
 #[derive(Debug, Args)]
@@ -65,9 +89,10 @@ pub(crate) enum Command {
   host submit examples/taxi.toml --set train.test=0.2 --set 'train.group_by=[\"vendor_id\"]' --json
   host submit examples/pi --arg tasks=100
   host submit program.wasm#other --arg name=value --json
+  host jobs logs -f                     (of the program that was submitted last)
 
 Exit codes: 0 all well, 1 some groups failed or the job failed, 2 wrong usage;
-129, 130 and 143 ended by a hang-up, an interrupt (Ctrl-C) or a request to terminate.")]
+129, 130 and 143 ended by a hang-up, an interrupt (Ctrl-C, or `host jobs stop`) or a request to terminate.")]
 pub(crate) struct Submit {
     /// The job file (TOML), which says how models are trained; or a program, as PATH or PATH#TASK: a component or the folder
     /// of a crate, and the task that it begins with (`main` if none is named).
@@ -90,6 +115,12 @@ pub(crate) struct Submit {
     /// Memory for grouped rows, such as `2GiB`, before they go to disk; by default two fifths of what this process may use.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub memory: Option<u64>,
+    /// Of a program: memory for its objects before they go to disk; by default three tenths of what this process may use.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub object_memory: Option<u64>,
+    /// Of a program: how much of the disk its objects leave free; by default a twentieth of it, 8GiB at most.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub disk_reserve: Option<u64>,
     /// Print one JSON object on standard output.
     #[arg(long)]
     pub json: bool,

@@ -4,17 +4,21 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod args;
+mod jobs;
 mod new;
 mod output;
 mod paths;
 mod progress;
 mod signals;
+mod table;
+mod view_args;
+mod views;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use sandbar_node::{Heap, Job, Node, NodeError, NodeOptions, ProgramSpec};
+use sandbar_node::{Heap, Job, JobKeeper, Node, NodeError, NodeOptions, ProgramSpec};
 
 use args::{Arguments, Command, Submit};
 
@@ -75,9 +79,18 @@ async fn run(arguments: Arguments) -> ExitCode {
         Command::New { name, sdk } => new::create(&name, sdk.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Build { paths } => run_build(&paths).await,
         Command::Inspect { component, json } => run_inspect(&component, json).await,
+        Command::Jobs(jobs) => jobs::run(jobs).await,
+        Command::List(list) => views::list(list).await,
+        Command::Summary(summary) => views::summary(summary).await,
+        Command::Timeline(timeline) => views::timeline(timeline).await,
+        Command::Objects(of) => views::all_objects(of).await,
+        Command::Memory(of) => views::memory(of).await,
     };
     result.unwrap_or_else(|failure| {
-        output::talk(&format!("error: {failure}"));
+        match &failure {
+            CliError::Stopped(words) => output::talk(words),
+            _ => output::talk(&format!("error: {failure}")),
+        }
         failure.code()
     })
 }
@@ -89,6 +102,8 @@ pub(crate) enum CliError {
     Usage(String),
     /// It did not work: exit code 1.
     Failed(String),
+    /// It was ended from elsewhere: exit code 130, as of an interrupt.
+    Stopped(String),
 }
 
 impl CliError {
@@ -96,6 +111,7 @@ impl CliError {
         match self {
             CliError::Usage(_) => ExitCode::from(2),
             CliError::Failed(_) => ExitCode::FAILURE,
+            CliError::Stopped(_) => ExitCode::from(signals::exit_code(signals::INTERRUPT)),
         }
     }
 }
@@ -103,7 +119,7 @@ impl CliError {
 impl std::fmt::Display for CliError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            CliError::Usage(words) | CliError::Failed(words) => f.write_str(words),
+            CliError::Usage(words) | CliError::Failed(words) | CliError::Stopped(words) => f.write_str(words),
         }
     }
 }
@@ -112,24 +128,37 @@ impl From<NodeError> for CliError {
     fn from(error: NodeError) -> Self {
         match error {
             NodeError::Job(_) => CliError::Usage(error.to_string()),
+            NodeError::Stopped => CliError::Stopped(error.to_string()),
             _ => CliError::Failed(error.to_string()),
         }
     }
 }
 
+/// What memory and disk are for; what is usual otherwise.
+#[derive(Debug, Clone, Copy, Default)]
+struct Memory {
+    rows: Option<u64>,
+    objects: Option<u64>,
+    disk_reserve: Option<u64>,
+}
+
+impl Memory {
+    fn of(submit: &Submit) -> Memory {
+        Memory { rows: submit.memory, objects: submit.object_memory, disk_reserve: submit.disk_reserve }
+    }
+}
+
 /// A node for as long as this process runs.
-fn start_node(
-    workers: Option<usize>,
-    memory: Option<u64>,
-    limits: sandbar_node::Limits,
-) -> Result<&'static Node, CliError> {
+fn start_node(workers: Option<usize>, memory: Memory, limits: sandbar_node::Limits) -> Result<&'static Node, CliError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let options = NodeOptions {
         workers: workers.unwrap_or(cores),
         limits,
         cache: paths::cache_folder().map_err(CliError::Failed)?,
         spill: std::env::temp_dir(),
-        memory_bytes_max: memory.unwrap_or_else(paths::memory_for_rows),
+        memory_bytes_max: memory.rows.unwrap_or_else(paths::memory_for_rows),
+        object_bytes_max: memory.objects.unwrap_or_else(paths::memory_for_objects),
+        disk_reserve_bytes: memory.disk_reserve,
         worker: paths::worker().map_err(CliError::Failed)?,
     };
     Ok(Box::leak(Box::new(Node::start(options))))
@@ -143,11 +172,15 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
     if !submit.args.is_empty() {
         return Err(CliError::Usage("--arg is for programs; change a job file's settings with --set".to_owned()));
     }
+    if submit.object_memory.is_some() || submit.disk_reserve.is_some() {
+        let message = "--object-memory and --disk-reserve are for programs; bound a job file's rows with --memory";
+        return Err(CliError::Usage(message.to_owned()));
+    }
     let text =
         std::fs::read_to_string(&submit.job).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
     let job = Job::parse(&text, &submit.overrides())
         .map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
-    let node = start_node(submit.workers, submit.memory, job.limits)?;
+    let node = start_node(submit.workers, Memory::of(&submit), job.limits)?;
     let bar = progress::watch(node.progress().clone(), submit.quiet);
     let result = node.submit(&job).await;
     bar.finish();
@@ -162,19 +195,33 @@ async fn run_program(submit: Submit) -> Result<ExitCode, CliError> {
         return Err(CliError::Usage(message.to_owned()));
     }
     let limits = sandbar_node::Limits::default();
+    let memory = Memory::of(&submit);
     let spec = ProgramSpec { program: submit.job.display().to_string(), arguments: submit.args, limits, seed: 0 };
-    let node = start_node(submit.workers, submit.memory, limits)?;
+    let node = start_node(submit.workers, memory, limits)?;
+    let keeper = keeper(&spec);
+    if let Some(name) = keeper.name().filter(|_| !submit.quiet) {
+        output::talk(&format!("job {}", name.short()));
+    }
     let bar = progress::watch(node.progress().clone(), submit.quiet);
-    let result = node.run_program(&spec).await;
+    let result = node.run_program(&spec, keeper).await;
     bar.finish();
     output::program(&result?, submit.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// Who keeps what there is to keep of a program. It runs, too, where nothing can be kept.
+fn keeper(spec: &ProgramSpec) -> JobKeeper {
+    let begun = jobs::shelf().and_then(|shelf| Ok(shelf.begin(&spec.program, &spec.arguments)?));
+    begun.unwrap_or_else(|e| {
+        output::talk(&format!("warning: nothing is kept of this job: {e}"));
+        JobKeeper::nowhere()
+    })
+}
+
 async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
     let (workers, quiet, json) = (predict.workers, predict.quiet, predict.json);
     let spec = sandbar_node::PredictSpec::from(predict);
-    let node = start_node(workers, None, spec.limits()?)?;
+    let node = start_node(workers, Memory::default(), spec.limits()?)?;
     let bar = progress::watch(node.progress().clone(), quiet);
     let result = node.predict(&spec).await;
     bar.finish();
@@ -193,7 +240,7 @@ async fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError>
 }
 
 async fn run_inspect(component: &std::path::Path, json: bool) -> Result<ExitCode, CliError> {
-    let node = start_node(Some(1), None, sandbar_node::Limits::default())?;
+    let node = start_node(Some(1), Memory::default(), sandbar_node::Limits::default())?;
     let inspection = sandbar_node::inspect(node, component).await?;
     output::inspection(&inspection, json)?;
     Ok(ExitCode::SUCCESS)

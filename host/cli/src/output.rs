@@ -34,7 +34,7 @@ pub(crate) fn talk(text: &str) {
     let _ = writeln!(io::stderr(), "{}", plain(text.trim_end()).replace('\n', "\n  "));
 }
 
-fn print(text: &str) -> Result<(), CliError> {
+pub(crate) fn print(text: &str) -> Result<(), CliError> {
     write(&plain(text))
 }
 
@@ -46,11 +46,21 @@ fn write(text: &str) -> Result<(), CliError> {
     }
 }
 
+/// Prints a part of what goes on. Says whether anybody reads it.
+pub(crate) fn stream(text: &str) -> Result<bool, CliError> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(plain(text).as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(CliError::Failed(format!("standard output: {e}"))),
+    }
+}
+
 pub(crate) fn line(text: &str) -> Result<(), CliError> {
     print(&format!("{text}\n"))
 }
 
-fn json(value: &impl serde::Serialize) -> Result<(), CliError> {
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string(value).map_err(|e| CliError::Failed(e.to_string()))?;
     write(&format!("{text}\n"))
 }

@@ -8,6 +8,8 @@ use rustix::process::geteuid;
 
 /// Share of the machine's memory that grouped rows may take before they spill.
 const MEMORY_SHARE: f64 = 0.4;
+/// Share that objects of programs may take.
+const OBJECTS_SHARE: f64 = 0.3;
 const MEMORY_FALLBACK_BYTES: u64 = 1 << 30;
 
 /// The program of workers and of the compiler: it is installed beside this one.
@@ -23,29 +25,39 @@ pub(crate) fn worker() -> Result<PathBuf, String> {
 
 /// The user's folder for what can be made again: no other user's, who could put native code into it.
 pub(crate) fn cache_folder() -> Result<PathBuf, String> {
+    folder("XDG_CACHE_HOME", ".cache", "sandbar")
+}
+
+/// The user's folder for what is kept of jobs: no other user's, who could read and answer in their place.
+pub(crate) fn state_folder() -> Result<PathBuf, String> {
+    folder("XDG_STATE_HOME", ".local/state", "sandbar-state")
+}
+
+/// A folder of the user's own: where `variable` says, or in the home, or, without one, in the temporary folder.
+fn folder(variable: &str, in_home: &str, temporary: &str) -> Result<PathBuf, String> {
     let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let base = from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")));
+    let base = from(variable).or_else(|| from("HOME").map(|home| home.join(in_home)));
     let user = geteuid().as_raw();
     let folder = match base {
         Some(base) => base.join("sandbar"),
         None => {
-            let folder = std::env::temp_dir().join(format!("sandbar-{user}"));
+            let folder = std::env::temp_dir().join(format!("{temporary}-{user}"));
             // A cache that can't be written is slower, not wrong.
             let _ = DirBuilder::new().mode(0o700).create(&folder);
             folder
         }
     };
-    refuse_of_others(&folder, user)?;
+    refuse_of_others(&folder, user, variable)?;
     Ok(folder)
 }
 
 /// Refuses a folder, and a link to one, of somebody else than `user` and root.
-fn refuse_of_others(folder: &Path, user: u32) -> Result<(), String> {
+fn refuse_of_others(folder: &Path, user: u32, variable: &str) -> Result<(), String> {
     for found in [fs::symlink_metadata(folder), fs::metadata(folder)].into_iter().flatten() {
         let owner = found.uid();
         if owner != user && owner != 0 {
             return Err(format!(
-                "the cache folder {} belongs to another user (of id {owner}); set XDG_CACHE_HOME to a folder of your own",
+                "the folder {} belongs to another user (of id {owner}); set {variable} to a folder of your own",
                 folder.display()
             ));
         }
@@ -53,9 +65,18 @@ fn refuse_of_others(folder: &Path, user: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes that grouped rows may take: a share of what this process may use (its
-/// cgroup's limit, or the machine's memory).
+/// Bytes that grouped rows may take.
 pub(crate) fn memory_for_rows() -> u64 {
+    memory(MEMORY_SHARE)
+}
+
+/// Bytes that objects of programs may take.
+pub(crate) fn memory_for_objects() -> u64 {
+    memory(OBJECTS_SHARE)
+}
+
+/// A share of what this process may use: its cgroup's limit, or the machine's memory.
+fn memory(share: f64) -> u64 {
     let read = |path: &str| fs::read_to_string(path).ok();
     let cgroup = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse::<u64>().ok());
     let machine = read("/proc/meminfo").and_then(|text| {
@@ -64,7 +85,7 @@ pub(crate) fn memory_for_rows() -> u64 {
         line.map(|kib| kib * 1024)
     });
     let all = cgroup.into_iter().chain(machine).min();
-    all.map_or(MEMORY_FALLBACK_BYTES, |bytes| (bytes as f64 * MEMORY_SHARE) as u64)
+    all.map_or(MEMORY_FALLBACK_BYTES, |bytes| (bytes as f64 * share) as u64)
 }
 
 #[cfg(test)]
@@ -80,7 +101,12 @@ mod tests {
         let owner = fs::metadata(&folder).unwrap().uid();
         let missing = folder.join("missing");
         for (folder, user, refused) in [(&folder, owner, false), (&folder, owner + 1, true), (&missing, owner, false)] {
-            assert_eq!(refuse_of_others(folder, user).is_err(), refused, "{} of {user}", folder.display());
+            assert_eq!(
+                refuse_of_others(folder, user, "XDG_CACHE_HOME").is_err(),
+                refused,
+                "{} of {user}",
+                folder.display()
+            );
         }
         fs::remove_dir(&folder).unwrap();
     }

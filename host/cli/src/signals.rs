@@ -10,6 +10,9 @@ use tokio::sync::oneshot;
 /// What Ctrl-C, whoever ends a service, and a terminal that is closed send.
 const KINDS: [SignalKind; 3] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
 
+/// The number of what Ctrl-C sends.
+pub(crate) const INTERRUPT: u8 = 2;
+
 /// Listens from now on; gives the first signal's number. A second one ends this process at once, whatever it does.
 ///
 /// # Errors

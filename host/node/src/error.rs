@@ -24,6 +24,9 @@ pub enum NodeError {
     /// A program's first task failed.
     #[error("{0}")]
     Task(TaskError),
+    /// Somebody ended the job.
+    #[error("stopped by `host jobs stop`")]
+    Stopped,
     /// A crate can't be built.
     #[error(transparent)]
     Build(#[from] BuildError),

@@ -19,6 +19,9 @@ pub(crate) struct Loaded {
     pub(crate) path: PathBuf,
 }
 
+/// The form of what is kept of a component's description: another host's may be another.
+const DESCRIPTION: u32 = 2;
+
 /// Components of a job, each built, compiled and described once.
 pub(crate) struct Components {
     /// What each call of their functions may use.
@@ -119,7 +122,7 @@ impl Node {
     pub(crate) async fn load(&self, component: File, path: &Path) -> Result<Loaded, Fault> {
         let name = path.display().to_string();
         let compiled = Arc::new(self.compiler.compile(component).await.map_err(|f| f.of(&name))?);
-        let described = self.options.cache.join("described").join(format!("{}.json", compiled.id()));
+        let described = self.options.cache.join("described").join(format!("{}.{DESCRIPTION}.json", compiled.id()));
         let functions = match std::fs::read(&described).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
             Some(functions) => functions,
             None => {

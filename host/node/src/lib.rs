@@ -15,6 +15,7 @@ mod error;
 mod function;
 mod input;
 mod job;
+mod jobs;
 mod output;
 mod predict;
 mod program;
@@ -28,6 +29,11 @@ pub use build::{BuildError, build_crate};
 pub use error::NodeError;
 pub use function::{Inspected, InspectedFunction, inspect};
 pub use job::{InputSpec, Job, ModelSpec, OutputSpec, TrainSpec, TransformSpec, set};
+pub use jobs::{
+    ActorRow, Answer, ControlError, ErrorRow, HolderRow, JobCounts, JobFailure, JobFolderLimits, JobKeeper, JobName,
+    JobRecord, JobShelf, JobSummary, Listing, LogCounts, LogReader, LoggedLine, MemoryView, NameSummary, ObjectRow,
+    ProcessRow, Question, RunState, ShelfError, Spread, StoredJob, TaskRow, WorkerRow, trace,
+};
 pub use predict::{PredictSpec, Predicted};
 pub use program::{ProgramSpec, ProgramSummary};
 pub use progress::{Phase, Progress};
@@ -65,6 +71,10 @@ pub struct NodeOptions {
     pub spill: PathBuf,
     /// Memory for grouped rows before they spill, in bytes.
     pub memory_bytes_max: u64,
+    /// Memory for objects of programs before they spill, in bytes.
+    pub object_bytes_max: u64,
+    /// What objects leave free of the disk, in bytes; a usual share otherwise.
+    pub disk_reserve_bytes: Option<u64>,
     /// The program `host-worker`: a worker, or the compiler.
     pub worker: PathBuf,
 }

@@ -79,10 +79,11 @@ impl Progress {
         }
     }
 
-    /// A line that a task logged.
-    pub(crate) fn log_line(&self, task: &str, level: u8, line: &str) {
-        let level = ["debug", "info", "warn"].get(usize::from(level)).copied().unwrap_or("error");
-        self.log(task, &[LogLine { level, message: line.to_owned() }]);
+    /// A line of a program's log, with who said it.
+    pub(crate) fn show(&self, text: String) {
+        if self.logged.fetch_add(1, Relaxed) < LOG_LINES_MAX {
+            self.log.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+        }
     }
 
     /// Says something of the job as a whole, among what guests log.

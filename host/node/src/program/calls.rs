@@ -81,8 +81,12 @@ pub(super) struct Call {
     pub(super) arguments: Box<[u8]>,
     /// Objects among them.
     pub(super) needs: Box<[ObjectId]>,
+    /// Objects that values among them contain, of what has to do with an actor.
+    pub(super) refs: Box<[ObjectId]>,
     /// Of what makes an actor.
     pub(super) make: Option<Box<Make>>,
+    /// When it was submitted, in nanoseconds of the machine's monotonic clock.
+    pub(super) submitted: u64,
 }
 
 /// A request, read.

@@ -5,8 +5,9 @@ use std::io;
 use std::time::Instant;
 
 use rustc_hash::FxHashSet;
-use sandbar_core::{TaskId, WorkerId};
+use sandbar_core::{Fault, TaskId, WorkerId};
 use sandbar_sched::Role;
+use sandbar_store::ValueKey;
 use sandbar_worker::program::{Bell, Crew, CrewOptions, Given};
 
 /// A worker, and what it was given.
@@ -23,7 +24,13 @@ pub(super) struct Member {
     pub(super) waiting: VecDeque<TaskId>,
     /// Numbers of the programs that it has.
     pub(super) programs: FxHashSet<u32>,
+    /// Values of the message at hand, taken in, or why they are not.
+    pub(super) arrived: VecDeque<Result<ValueKey, Fault>>,
+    /// A message that waits until there is room for these, and all behind it.
+    pub(super) held: Option<Vec<u8>>,
     pub(super) started: Instant,
+    /// It has said something: it could be started.
+    pub(super) has_spoken: bool,
     /// Why it is to be ended.
     pub(super) broken: Option<String>,
 }
@@ -45,7 +52,10 @@ impl Member {
             begun: FxHashSet::default(),
             waiting: VecDeque::new(),
             programs: FxHashSet::default(),
+            arrived: VecDeque::new(),
+            held: None,
             started: Instant::now(),
+            has_spoken: false,
             broken: None,
         })
     }
@@ -114,6 +124,6 @@ impl Member {
 
     /// Whether it has anything to do that somebody waits for.
     pub(super) fn is_busy(&self) -> bool {
-        !self.given.is_empty() || !self.begun.is_empty()
+        !self.given.is_empty() || !self.begun.is_empty() || self.held.is_some()
     }
 }

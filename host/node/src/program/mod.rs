@@ -6,10 +6,12 @@
 
 mod calls;
 mod hub;
+mod keeping;
 mod members;
+mod records;
 mod submit;
 
 pub use submit::{ProgramSpec, ProgramSummary};
 
 pub(crate) use calls::{Program, ProgramTask};
-pub(crate) use hub::{Hub, HubOptions, NewJob};
+pub(crate) use hub::{Hub, HubOptions, NewJob, StoreOptions};

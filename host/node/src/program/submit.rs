@@ -13,8 +13,10 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::hub::{JobResult, machine};
-use super::{Hub, HubOptions, NewJob, Program, ProgramTask};
+use super::keeping::Keeping;
+use super::{Hub, HubOptions, NewJob, Program, ProgramTask, StoreOptions};
 use crate::function::Loaded;
+use crate::jobs::JobKeeper;
 use crate::{Node, NodeError, build_crate};
 
 /// Tasks that a job may have at once, how deep, and objects.
@@ -40,6 +42,8 @@ pub struct ProgramSpec {
 /// What came of a program.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProgramSummary {
+    /// What the job is called, if anything is kept of it.
+    pub job: Option<String>,
     /// `succeeded`.
     pub state: &'static str,
     /// What its first task returned, where that is a number, a text or nothing.
@@ -50,6 +54,10 @@ pub struct ProgramSummary {
     pub failed: u64,
     /// Workers that ended while they ran something.
     pub lost_workers: u64,
+    /// Bytes of objects that went to disk.
+    pub spilled_bytes: u64,
+    /// And that came back.
+    pub restored_bytes: u64,
     /// From its start to its end.
     pub seconds: f64,
     /// Most memory of the node itself.
@@ -57,11 +65,22 @@ pub struct ProgramSummary {
 }
 
 impl Node {
-    /// Runs a program: its first task, and all that this submits.
+    /// Runs a program: its first task, and all that this submits. What became of it goes to `keeper`, who also answers
+    /// for it meanwhile.
     ///
     /// # Errors
-    /// What it can't be run for, and what its first task failed with.
-    pub async fn run_program(&self, spec: &ProgramSpec) -> Result<ProgramSummary, NodeError> {
+    /// What it can't be run for, what its first task failed with, and that somebody stopped it.
+    pub async fn run_program(&self, spec: &ProgramSpec, keeper: JobKeeper) -> Result<ProgramSummary, NodeError> {
+        let keeping = Keeping::start(keeper, self.progress.clone()).map_err(host)?;
+        let result = tokio::select! {
+            result = self.run(spec, &keeping) => result,
+            () = keeping.serve() => Err(NodeError::Stopped),
+        };
+        keeping.finish(&result);
+        result
+    }
+
+    async fn run(&self, spec: &ProgramSpec, keeping: &Keeping) -> Result<ProgramSummary, NodeError> {
         let (path, name) = spec.program.rsplit_once('#').unwrap_or((&spec.program, MAIN));
         let path = PathBuf::from(path);
         let file = if path.is_dir() { build_crate(&path, &self.options.cache).await? } else { path.clone() };
@@ -76,39 +95,52 @@ impl Node {
                 limits: spec.limits,
                 sandboxes: SANDBOXES_MAX,
                 inline: true,
+                value_bytes_max: self.options.object_bytes_max,
                 program: self.options.worker.clone(),
             },
             resources: machine(self.options.workers, self.options.memory_bytes_max),
             job_limits: JOB_LIMITS,
+            store: StoreOptions {
+                memory_bytes_max: self.options.object_bytes_max,
+                job_bytes_max: u64::MAX,
+                folder: self.options.spill.clone(),
+                reserve_bytes: self.options.disk_reserve_bytes,
+            },
         };
-        let host = |e: std::io::Error| Fault::new(Code::Host, format!("the node can't run programs: {e}"));
         let hub = Hub::start(options).map_err(host)?;
         let (done, result) = oneshot::channel();
-        let progress = self.progress.clone();
-        let log = Box::new(move |task: &str, level: u8, line: &str| progress.log_line(task, level, line));
+        let ended = || Fault::new(Code::Host, "the node ended before the program did");
         let started = Instant::now();
-        hub.submit(NewJob {
+        let job = hub.submit(NewJob {
             program: Arc::new(program),
             function: function as u32,
             seed: spec.seed,
             arguments,
             done,
-            log,
+            log: keeping.log().ok_or_else(ended)?,
+            left: keeping.left(),
         });
-        let ended = || Fault::new(Code::Host, "the node ended before the program did");
+        keeping.begun(hub.asker(), job);
         let JobResult { result, counts } = result.await.map_err(|_| ended())?;
         let seconds = started.elapsed().as_secs_f64();
         let result = result.map_err(|error| NodeError::Task((*error).clone()))?;
         Ok(ProgramSummary {
+            job: keeping.name().map(|name| name.as_str().to_owned()),
             state: "succeeded",
             result: readable(&returns[function], &result),
             tasks: counts.submitted.saturating_sub(1),
             failed: counts.failed,
             lost_workers: counts.lost,
+            spilled_bytes: counts.spilled_bytes,
+            restored_bytes: counts.restored_bytes,
             seconds,
             peak_memory_bytes: peak_memory_bytes(std::process::id()),
         })
     }
+}
+
+fn host(error: std::io::Error) -> Fault {
+    Fault::new(Code::Host, format!("the node can't run programs: {error}"))
 }
 
 /// The tasks of a component, and the types of their results.

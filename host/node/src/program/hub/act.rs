@@ -3,11 +3,13 @@
 use std::io;
 use std::time::Instant;
 
-use sandbar_core::{Attempt, Fault, Ids, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{Attempt, Fault, Ids, JobId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Action, Event, Scheduler};
+use sandbar_store::{Lending, ValueKey};
 use sandbar_worker::program::{Begin, Delivery, Down};
 
 use super::actors::{Beginning, beginning};
+use super::store::Store;
 use super::{Ending, OWN, State, Stored};
 use crate::program::calls::Call;
 use crate::program::members::Member;
@@ -19,6 +21,9 @@ impl State {
         while let Some(event) = next {
             if let Event::Submitted { .. } | Event::BeganInline { .. } | Event::RanInline { .. } = &event {
                 self.count.submitted += 1;
+            }
+            if let Event::Wanted { task, .. } = &event {
+                self.asking = self.sched.job_of(*task);
             }
             let mut actions = std::mem::take(&mut self.actions);
             self.sched.step(event, &mut actions);
@@ -50,19 +55,12 @@ impl State {
             Action::Refuse { worker, object, error } => self.refuse(worker, object, &error),
             // Nobody holds what a job's first task returns, but whoever submitted the job.
             Action::Drop { object, value } if Ids::giver(object.0) == OWN => drop(self.results.insert(object, value)),
-            Action::Drop { .. } => {}
-            Action::Ended { task, .. } => {
-                self.count.ended += 1;
+            Action::Drop { value, .. } => self.discard(&value),
+            Action::Ended { task, job, error } => {
+                self.keep(task, job, error);
                 self.actor_ended(task);
             }
             Action::JobDone { job, result } => self.done.push((job, result)),
-        }
-    }
-
-    fn deliver(&mut self, worker: WorkerId, object: ObjectId) {
-        let Some(member) = self.members.get_mut(&worker) else { return };
-        if let Err(e) = tell(member, &self.sched, object, true) {
-            member.broken.get_or_insert_with(|| e.to_string());
         }
     }
 
@@ -80,7 +78,7 @@ impl State {
             member.waiting.push_back(task);
             return;
         }
-        match give(member, &self.sched, task) {
+        match give(member, &self.sched, &mut self.store, task) {
             Ok(true) => {}
             Ok(false) => member.waiting.push_back(task),
             Err(e) => drop(member.broken.get_or_insert_with(|| e.to_string())),
@@ -96,25 +94,47 @@ impl State {
     }
 }
 
-/// Tells a worker of an object: one that it wanted, or that a task needs which it is given next.
-fn tell(member: &mut Member, sched: &Scheduler<Call, Stored>, object: ObjectId, wanted: bool) -> io::Result<()> {
-    let (Some(job), Some(stored)) = (sched.job_of_object(object), sched.value(object)) else { return Ok(()) };
+/// Tells a worker of an object that a task needs which it is given next. What is not at hand, the task asks for.
+fn tell(member: &mut Member, sched: &Scheduler<Call, Stored>, store: &mut Store, object: ObjectId) -> io::Result<()> {
+    let Some(job) = sched.job_of_object(object) else { return Ok(()) };
     let contains = sched.contained(object).map(|object| object.0).collect();
-    let mut error = Vec::new();
-    let (value, file) = match stored {
-        Ok(Stored::Inline(bytes)) => (Delivery::Value(bytes), None),
-        Ok(Stored::File(file)) => (Delivery::File(file.bytes()), Some(file)),
-        Err(failed) => {
-            error = postcard::to_stdvec(&**failed).map_err(io::Error::other)?;
-            (Delivery::Failed(&error), None)
+    let lending = match sched.value(object) {
+        Some(Ok(Stored::Kept(key))) => store.values.lend(*key, member.id),
+        Some(Ok(Stored::Inline(bytes))) => {
+            let value = Delivery::Value(bytes);
+            member.crew.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: false });
+            return Ok(());
         }
+        Some(Err(failed)) => {
+            let error = postcard::to_stdvec(&**failed).map_err(io::Error::other)?;
+            let value = Delivery::Failed(&error);
+            member.crew.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: false });
+            return Ok(());
+        }
+        None => Lending::Later,
     };
-    let message = Down::Deliver { job: job.0, object: object.0, value, contains, wanted };
-    match file {
-        Some(file) => member.crew.tell_with(&message, file)?,
-        None => member.crew.tell(&message),
+    let key = sched.value(object).and_then(|value| value.ok()?.key());
+    hand_over(member, (job, object, key), lending, contains, false)
+}
+
+/// Hands over what a worker is lent of an object.
+pub(super) fn hand_over(
+    member: &mut Member,
+    (job, object, key): (JobId, ObjectId, Option<ValueKey>),
+    lending: Lending,
+    contains: Vec<u64>,
+    wanted: bool,
+) -> io::Result<()> {
+    let file = key.map_or(0, |key| key.0);
+    let message = |value, contains| Down::Deliver { job: job.0, object: object.0, value, contains, wanted };
+    match lending {
+        Lending::Bytes(bytes) => member.crew.tell(&message(Delivery::Value(&bytes), contains)),
+        Lending::File(object) => {
+            member.crew.tell_with(&message(Delivery::File(object.bytes(), file), contains), &object)?
+        }
+        Lending::Same => member.crew.tell(&message(Delivery::Same(file), contains)),
+        Lending::Later | Lending::Gone(_) => member.crew.tell(&message(Delivery::Later, Vec::new())),
     }
-    drop(error);
     Ok(())
 }
 
@@ -127,15 +147,20 @@ fn unneeded(member: &mut Member, sched: &Scheduler<Call, Stored>, task: TaskId) 
 }
 
 /// Gives a task to a worker, with what it needs. Says whether there was room.
-pub(super) fn give(member: &mut Member, sched: &Scheduler<Call, Stored>, task: TaskId) -> io::Result<bool> {
+pub(super) fn give(
+    member: &mut Member,
+    sched: &Scheduler<Call, Stored>,
+    store: &mut Store,
+    task: TaskId,
+) -> io::Result<bool> {
     let (Some(call), Some(view)) = (sched.call(task), sched.task(task)) else { return Ok(true) };
     let program = call.program.compiled.number();
     if member.programs.insert(program) {
         member.crew.send_program(&call.program.compiled, &call.program.limits, call.program.kinds())?;
     }
-    let Beginning { role, function, needs, arguments } = beginning(sched, task, call);
+    let Beginning { role, function, needs, refs, arguments } = beginning(sched, task, call);
     for object in needs.iter() {
-        tell(member, sched, *object, false)?;
+        tell(member, sched, store, *object)?;
     }
     let begin = Begin {
         task: task.0,
@@ -146,6 +171,7 @@ pub(super) fn give(member: &mut Member, sched: &Scheduler<Call, Stored>, task: T
         seed: call.seed,
         role,
         needs: needs.iter().map(|object| object.0).collect(),
+        refs: refs.iter().map(|object| object.0).collect(),
         arguments: &arguments,
     };
     Ok(match member.crew.give(&begin) {

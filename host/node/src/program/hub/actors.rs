@@ -31,6 +31,8 @@ pub(super) struct Beginning<'c> {
     pub(super) function: u32,
     /// Objects that it is told before.
     pub(super) needs: Cow<'c, [ObjectId]>,
+    /// Objects that its arguments contain, if it may keep them.
+    pub(super) refs: &'c [ObjectId],
     pub(super) arguments: Cow<'c, [u8]>,
 }
 
@@ -40,6 +42,7 @@ pub(super) fn beginning<'c>(sched: &Scheduler<Call, Stored>, task: TaskId, call:
         role,
         function: call.function,
         needs: Cow::Borrowed(&call.needs),
+        refs: &call.refs,
         arguments: Cow::Borrowed(&call.arguments),
     };
     let Some(make) = &call.make else {
@@ -52,7 +55,7 @@ pub(super) fn beginning<'c>(sched: &Scheduler<Call, Stored>, task: TaskId, call:
     match (saved, make.restore) {
         (Some(saved), Some(function)) => {
             let arguments = postcard::to_stdvec(&[Argument::Object(saved)][..]).unwrap_or_default();
-            Beginning { role, function, needs: Cow::Owned(vec![saved]), arguments: Cow::Owned(arguments) }
+            Beginning { role, function, needs: Cow::Owned(vec![saved]), refs: &[], arguments: Cow::Owned(arguments) }
         }
         _ => as_called(role),
     }
@@ -82,7 +85,8 @@ impl State {
     /// A task looks for an actor: what it gets is as if it had run a task that returns its handle.
     pub(super) fn find(&mut self, worker: WorkerId, id: TaskId, (parent, attempt): (TaskId, Attempt), name: &str) {
         let (Some(job), Some(call)) = (self.sched.job_of(parent), self.sched.call(parent)) else { return };
-        let call = Call { arguments: Box::new([]), needs: Box::new([]), make: None, ..call.clone() };
+        let call =
+            Call { arguments: Box::new([]), needs: Box::new([]), refs: Box::new([]), make: None, ..call.clone() };
         let outcome = match self.sched.actor_named(job, name) {
             Some(actor) => {
                 let value = postcard::to_stdvec(&actor.0).unwrap_or_default();

@@ -4,12 +4,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_core::{ActorId, ActorOptions, Attempt, ObjectId, Options, TaskError, TaskId, TaskKind, WorkerId};
+use sandbar_core::{ActorId, ActorOptions, Attempt, Fault, ObjectId, Options, TaskError, TaskId, TaskKind, WorkerId};
 use sandbar_sched::{Demand, Event, Failure, Outcome, Submission, Work};
-use sandbar_worker::program::{Heard, ReturnedUp, Submit, Up, ValueUp};
+use sandbar_store::ValueKey;
+use sandbar_worker::program::{Heard, ReturnedUp, Submit, Up, ValueUp, monotonic_nanos};
 
 use super::actors::actor_spec;
+use super::keep::Took;
+use super::store::{Arrived, is_kept};
 use super::{State, Stored};
+use crate::jobs::Said;
 use crate::program::calls::{Call, Read, actor_demand, demand, usual_demand};
 
 /// Messages of one worker before another's turn.
@@ -19,21 +23,40 @@ const RETRIES: u32 = 3;
 
 impl State {
     pub(super) fn hear(&mut self, worker: WorkerId, frame: &mut Vec<u8>) -> bool {
+        if self.members.get(&worker).is_some_and(|member| member.crew.has_some()) {
+            self.clock = monotonic_nanos();
+        }
         for heard in 0..MESSAGES_A_TURN {
-            let Some(member) = self.members.get_mut(&worker) else { return heard > 0 };
+            let Some(member) = self.members.get_mut(&worker).filter(|member| member.held.is_none()) else {
+                return heard > 0;
+            };
             match member.crew.hear(frame) {
                 Ok(Heard::Nothing) => return heard > 0,
                 Ok(Heard::Some) => {
-                    let understood = match postcard::from_bytes(frame) {
-                        Ok(message) => self.understand(worker, message),
-                        Err(e) => Err(io::Error::other(e)),
-                    };
-                    if let Err(e) = understood {
-                        self.lose(worker, &format!("it said something that makes no sense: {e}"));
+                    member.has_spoken = true;
+                    if !self.listen(worker, frame, true) {
+                        self.hold(worker, std::mem::take(frame));
                     }
                 }
                 Err(e) => self.lose(worker, &e.to_string()),
             }
+        }
+        true
+    }
+
+    /// Does what a message says. Says whether it could: values `come` with it, and there may be no room for them yet.
+    pub(super) fn listen(&mut self, worker: WorkerId, frame: &[u8], come: bool) -> bool {
+        let understood = match postcard::from_bytes(frame) {
+            Ok(message) if come => match self.take_in(worker, &message) {
+                Ok(Arrived::TooMany) => return false,
+                Ok(Arrived::All) => self.understand(worker, message),
+                Err(e) => Err(e),
+            },
+            Ok(message) => self.understand(worker, message),
+            Err(e) => Err(io::Error::other(e)),
+        };
+        if let Err(e) = understood {
+            self.lose(worker, &format!("it said something that makes no sense: {e}"));
         }
         true
     }
@@ -55,14 +78,23 @@ impl State {
                     None => self.interrupt(worker, id, Attempt(0), None),
                 }
             }
-            Up::Ran { submit, returned, nanos, memory_bytes: _ } => {
+            Up::Ran { submit, returned, nanos, memory_bytes, begun, waited } => {
+                let took = Took { nanos, memory_bytes, begun, waited };
+                let task = self.submission(worker, &submit)?;
+                let call = task.as_ref().map(|task| &task.call);
+                self.ran = Some(self.ran(worker, TaskId(submit.task), call, &took, &returned));
                 let outcome = self.outcome(worker, TaskId(submit.task), returned)?;
-                if let Some(task) = self.submission(worker, &submit)? {
-                    self.step(Event::RanInline { task, worker, outcome, nanos });
+                match (task, outcome) {
+                    (Some(task), outcome) => self.step(Event::RanInline { task, worker, outcome, nanos }),
+                    (None, Outcome::Succeeded(values)) => values.iter().for_each(|(value, _)| self.discard(value)),
+                    (None, Outcome::Failed(_)) => {}
                 }
+                self.ran = None;
             }
-            Up::Finished { task, attempt, returned, nanos, memory_bytes: _, lost, saved } => {
+            Up::Finished { task, attempt, returned, nanos, memory_bytes, begun, waited, lost, saved } => {
                 let task = TaskId(task);
+                let took = Took { nanos, memory_bytes, begun, waited };
+                self.ran = Some(self.ran(worker, task, self.sched.call(task), &took, &returned));
                 let mut outcome = self.outcome(worker, task, returned)?;
                 if let Outcome::Failed(failure) = &mut outcome {
                     failure.system |= lost;
@@ -74,6 +106,7 @@ impl State {
                     self.save(worker, task, ObjectId(object));
                 }
                 self.step(Event::Finished { task, attempt: Attempt(attempt), worker, outcome, nanos });
+                self.ran = None;
             }
             Up::Dropped(task) => {
                 if let Some(member) = self.members.get_mut(&worker) {
@@ -85,9 +118,12 @@ impl State {
             }
             Up::Kill(actor, restart) => self.kill(worker, ActorId(actor), restart),
             Up::Put { object, task, value, refs } => {
-                let value = self.stored(worker, value)?;
+                let (object, task) = (ObjectId(object), TaskId(task));
                 let refs = refs.into_iter().map(ObjectId).collect();
-                self.step(Event::Put { object: ObjectId(object), task: TaskId(task), worker, value, refs });
+                match self.stored(worker, value)? {
+                    Ok(value) => self.step(Event::Put { object, task, worker, value, refs }),
+                    Err(fault) => self.step(Event::PutFailed { object, task, worker, fault }),
+                }
             }
             Up::Blocked(task, blocked) => {
                 let task = TaskId(task);
@@ -97,8 +133,10 @@ impl State {
                 self.step(Event::Blocked { task, worker, blocked });
             }
             Up::Want(object, task) => {
-                self.asking = self.sched.job_of(TaskId(task));
                 self.step(Event::Wanted { object: ObjectId(object), worker, task: TaskId(task) });
+            }
+            Up::Held(object, task) => {
+                self.step(Event::Held { object: ObjectId(object), worker, task: TaskId(task) });
             }
             Up::Released(object, times) => self.step(Event::Released { object: ObjectId(object), worker, times }),
             Up::Cancel(object, recursive) => {
@@ -106,7 +144,8 @@ impl State {
                     self.step(Event::Cancelled { task, recursive });
                 }
             }
-            Up::Log(task, level, line) => self.log(TaskId(task), level, line),
+            Up::Forgot(file) => self.store.values.forgot(ValueKey(file), worker),
+            Up::Log(task, level, line) => self.log(worker, TaskId(task), level, line),
         }
         Ok(())
     }
@@ -161,17 +200,19 @@ impl State {
                 Work::Method(actor) => self.made(*actor).map_or(0, |made| made.call_retries),
             }),
             retry_failures: chosen.retry_failures,
-            refs,
             call: Call {
                 function: submit.function,
                 seed: submit.seed,
                 arguments,
                 program,
                 needs: needs.as_slice().into(),
+                refs: if work == Work::Task { Box::new([]) } else { refs.as_slice().into() },
                 make,
+                submitted: self.clock,
             },
             work,
             needs,
+            refs,
         }))
     }
 
@@ -186,10 +227,18 @@ impl State {
         self.timed.remove(&task);
         Ok(match returned {
             Ok(values) => {
-                let values = values
-                    .into_iter()
-                    .map(|(value, refs)| Ok((self.stored(worker, value)?, refs.into_iter().map(ObjectId).collect())));
-                Outcome::Succeeded(values.collect::<io::Result<_>>()?)
+                let (mut all, mut fault) = (Vec::with_capacity(values.len()), None);
+                for (value, refs) in values {
+                    match self.stored(worker, value)? {
+                        Ok(value) => all.push((value, refs.into_iter().map(ObjectId).collect())),
+                        Err(no_room) => fault = Some(no_room),
+                    }
+                }
+                let Some(fault) = fault else { return Ok(Outcome::Succeeded(all)) };
+                all.iter().for_each(|(value, _)| self.discard(value));
+                self.count.failed += 1;
+                let error = Arc::new(TaskError { fault, chain: Vec::new() });
+                Outcome::Failed(Failure { error, system: false })
             }
             Err(error) => {
                 self.count.failed += 1;
@@ -200,20 +249,25 @@ impl State {
         })
     }
 
-    fn stored(&mut self, worker: WorkerId, value: ValueUp<'_>) -> io::Result<Stored> {
-        match value {
-            ValueUp::Inline(bytes) => Ok(Stored::Inline(bytes.into())),
-            ValueUp::File(bytes) => {
-                let member = self.members.get_mut(&worker).ok_or(io::ErrorKind::NotFound)?;
-                Ok(Stored::File(member.crew.next_file(bytes)?))
-            }
+    /// A value that has come; or why there is no room for it.
+    fn stored(&mut self, worker: WorkerId, value: ValueUp<'_>) -> io::Result<Result<Stored, Fault>> {
+        if let ValueUp::Inline(bytes) = value
+            && !is_kept(bytes)
+        {
+            return Ok(Ok(Stored::Inline(bytes.into())));
         }
+        let member = self.members.get_mut(&worker).ok_or(io::ErrorKind::NotFound)?;
+        if let ValueUp::File(bytes, _) = value {
+            member.crew.took_in(bytes);
+        }
+        let arrived = member.arrived.pop_front().ok_or(io::ErrorKind::NotFound)?;
+        Ok(arrived.map(Stored::Kept))
     }
 
-    fn log(&self, task: TaskId, level: u8, line: &str) {
+    fn log(&self, worker: WorkerId, task: TaskId, level: u8, line: &str) {
         let Some(view) = self.sched.task(task) else { return };
         if let Some(job) = self.jobs.get(&view.job) {
-            (job.log)(view.name, level, line);
+            job.log.say(Said { task: Some((task, view.name, worker)), level, line });
         }
     }
 }

@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, JobId, TaskError, TaskId, TenantId};
+use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, TenantId};
 use sandbar_sched::{Demand, Event, Role, Submission, Work};
+use sandbar_worker::program::monotonic_nanos;
 
 use super::{Job, JobResult, NewJob, State, Stored};
 use crate::program::calls::Call;
+use crate::program::records::{RecordLimits, TaskRecords};
+
+/// Bytes of what a job returns.
+const RESULT_BYTES_MAX: u64 = 64 << 20;
 
 impl State {
-    pub(super) fn start_job(&mut self, new: NewJob) {
-        let job = JobId(self.next_job);
-        self.next_job += 1;
-        let NewJob { program, function, seed, arguments, done, log } = new;
+    pub(super) fn start_job(&mut self, job: JobId, new: NewJob) {
+        let NewJob { program, function, seed, arguments, done, log, left } = new;
+        self.clock = monotonic_nanos();
         let Some(id) = self.ids.take(1).map(TaskId) else { return };
         self.step(Event::JobStarted { job, tenant: TenantId::DEFAULT, limits: self.options.job_limits });
         let Some(driver) = self.start_worker(Role::Driver(job)) else {
@@ -22,7 +26,8 @@ impl State {
             return;
         };
         let name = program.tasks.get(function as usize).map_or_else(|| "main".into(), |task| task.name.clone());
-        self.jobs.insert(job, Job { first: id, driver, done: Some(done), log });
+        let records = TaskRecords::new(RecordLimits::default(), self.clock);
+        self.jobs.insert(job, Job { first: id, driver, done: Some(done), log, records, left });
         let task = Submission {
             id,
             job,
@@ -36,7 +41,16 @@ impl State {
             needs: Vec::new(),
             refs: Vec::new(),
             work: Work::Task,
-            call: Call { program, function, seed, arguments, needs: Box::new([]), make: None },
+            call: Call {
+                program,
+                function,
+                seed,
+                arguments,
+                needs: Box::new([]),
+                refs: Box::new([]),
+                make: None,
+                submitted: self.clock,
+            },
         };
         self.step(Event::Submitted { task });
     }
@@ -49,18 +63,31 @@ impl State {
 
     fn job_done(&mut self, job: JobId, result: Result<(), Arc<TaskError>>) {
         let Some(mut ended) = self.jobs.remove(&job) else { return };
-        let value = self.results.remove(&ended.first.returns(0));
-        let result = result.map(|()| match value {
-            Some(Stored::Inline(bytes)) => bytes.into_vec(),
-            _ => Vec::new(),
-        });
-        if let Some(done) = ended.done.take() {
-            let _ = done.send(JobResult { result, counts: self.count });
+        let result = result.and_then(|()| self.result(ended.first.returns(0)));
+        let (done, driver) = (ended.done.take(), ended.driver);
+        self.leave(job, ended);
+        if let Some(done) = done {
+            let _ = done.send(JobResult { result, counts: self.counts() });
         }
         self.events.push_back(Event::JobEnded { job });
-        if let Some(mut member) = self.members.remove(&ended.driver) {
+        if let Some(mut member) = self.members.remove(&driver) {
             member.crew.kill();
-            self.events.push_back(Event::WorkerLost { worker: ended.driver, begun: Vec::new() });
+            self.store.lose_worker(driver);
+            self.events.push_back(Event::WorkerLost { worker: driver, begun: Vec::new() });
+        }
+    }
+
+    /// What the first task of a job returned.
+    fn result(&mut self, object: ObjectId) -> Result<Vec<u8>, Arc<TaskError>> {
+        match self.results.remove(&object) {
+            Some(Stored::Inline(bytes)) => Ok(bytes.into_vec()),
+            Some(Stored::Kept(key)) => {
+                let bytes = self.store.values.bytes(key, RESULT_BYTES_MAX);
+                self.store.values.drop_value(key);
+                let fault = |e| Fault::new(Code::Host, format!("what the job returned can't be read: {e}"));
+                bytes.map_err(|e| Arc::new(TaskError { fault: fault(e), chain: Vec::new() }))
+            }
+            None => Ok(Vec::new()),
         }
     }
 

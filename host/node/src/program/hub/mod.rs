@@ -4,12 +4,17 @@ mod act;
 mod actors;
 mod hear;
 mod jobs;
+mod keep;
+mod look;
+mod store;
+mod unmet;
 mod workers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,13 +22,18 @@ use rustc_hash::FxHashMap;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbar_core::{ActorId, Fault, Ids, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, JobLimits, Role, Scheduler, UNIT};
-use sandbar_store::Object;
-use sandbar_worker::program::{Bell, CrewOptions};
+use sandbar_store::ValueKey;
+use sandbar_worker::program::{Bell, CrewOptions, monotonic_nanos};
 use tokio::sync::oneshot;
 
 use self::actors::HOME;
+use self::store::Store;
+pub(crate) use self::store::StoreOptions;
+use self::unmet::Unmet;
 use super::calls::{Call, Names, Program};
 use super::members::Member;
+use super::records::{Ran, TaskRecords};
+use crate::jobs::{Answer, LogSender, Question};
 
 /// The hub looks again for so long before it sleeps.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
@@ -39,10 +49,8 @@ pub(crate) struct HubOptions {
     pub(crate) crew: CrewOptions,
     pub(crate) resources: Demand,
     pub(crate) job_limits: JobLimits,
+    pub(crate) store: StoreOptions,
 }
-
-/// Gets each line that a task logs: its name, the level (0 to 3), the line.
-pub(crate) type Log = Box<dyn Fn(&str, u8, &str) + Send>;
 
 /// A job to be run.
 pub(crate) struct NewJob {
@@ -54,7 +62,10 @@ pub(crate) struct NewJob {
     pub(crate) arguments: Box<[u8]>,
     /// Gets what the first task returns.
     pub(crate) done: oneshot::Sender<JobResult>,
-    pub(crate) log: Log,
+    /// Gets each line that its tasks log.
+    pub(crate) log: LogSender,
+    /// Gets what is kept of its tasks, when it has ended, or the node does.
+    pub(crate) left: Arc<OnceLock<Left>>,
 }
 
 /// What came of a job.
@@ -65,16 +76,46 @@ pub(crate) struct JobResult {
     pub(crate) counts: Counts,
 }
 
+/// What is left of a job.
+#[derive(Debug)]
+pub(crate) struct Left {
+    pub(crate) records: TaskRecords,
+    pub(crate) counts: Counts,
+}
+
 enum Command {
-    Start(NewJob),
+    Start(JobId, NewJob),
+    Look(JobId, Question, oneshot::Sender<Answer>),
     Stop,
 }
 
 /// A hub's thread. Dropping it ends all jobs and workers.
 pub(crate) struct Hub {
-    commands: Mutex<Sender<Command>>,
-    bell: Bell,
+    asker: Asker,
+    next_job: AtomicU32,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Asks a hub, which may have ended.
+#[derive(Clone)]
+pub(crate) struct Asker {
+    commands: Arc<Mutex<Sender<Command>>>,
+    bell: Bell,
+}
+
+impl Asker {
+    /// What a hub sees of a job.
+    pub(crate) async fn look(&self, job: JobId, question: Question) -> Answer {
+        let (answer, answered) = oneshot::channel();
+        self.command(Command::Look(job, question, answer));
+        answered.await.unwrap_or_else(|_| Answer::Refused("the node ends".to_owned()))
+    }
+
+    fn command(&self, command: Command) {
+        // A hub that has ended drops what it is asked, and who asked is told by that.
+        let _ = self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command);
+        self.bell.ring();
+    }
 }
 
 /// What a hub has done so far.
@@ -85,6 +126,9 @@ pub(crate) struct Counts {
     pub(crate) failed: u64,
     /// Workers that ended while they ran something.
     pub(crate) lost: u64,
+    /// Bytes of objects that went to disk, and that came back.
+    pub(crate) spilled_bytes: u64,
+    pub(crate) restored_bytes: u64,
 }
 
 impl Hub {
@@ -96,27 +140,30 @@ impl Hub {
         let (commands, received) = channel();
         let bell = Bell::new()?;
         let own_bell = bell.clone();
+        let store = Store::start(&options.store, bell.clone())?;
         let thread = std::thread::Builder::new()
             .name("hub".into())
-            .spawn(move || State::new(options, own_bell, received).run())?;
-        Ok(Hub { commands: Mutex::new(commands), bell, thread: Some(thread) })
+            .spawn(move || State::new(options, own_bell, received, store).run())?;
+        let asker = Asker { commands: Arc::new(Mutex::new(commands)), bell };
+        Ok(Hub { asker, next_job: AtomicU32::new(1), thread: Some(thread) })
     }
 
     /// Runs a job.
-    pub(crate) fn submit(&self, job: NewJob) {
-        self.command(Command::Start(job));
+    pub(crate) fn submit(&self, job: NewJob) -> JobId {
+        let id = JobId(self.next_job.fetch_add(1, Relaxed));
+        self.asker.command(Command::Start(id, job));
+        id
     }
 
-    fn command(&self, command: Command) {
-        // A hub that has ended drops what it is asked, and who asked is told by that.
-        let _ = self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command);
-        self.bell.ring();
+    /// Asks it for as long as it lives, and longer.
+    pub(crate) fn asker(&self) -> Asker {
+        self.asker.clone()
     }
 }
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        self.command(Command::Stop);
+        self.asker.command(Command::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -127,14 +174,26 @@ impl Drop for Hub {
 #[derive(Debug, Clone)]
 enum Stored {
     Inline(Box<[u8]>),
-    File(Object),
+    /// By the store.
+    Kept(ValueKey),
+}
+
+impl Stored {
+    fn key(&self) -> Option<ValueKey> {
+        match self {
+            Stored::Inline(_) => None,
+            Stored::Kept(key) => Some(*key),
+        }
+    }
 }
 
 struct Job {
     first: TaskId,
     driver: WorkerId,
     done: Option<oneshot::Sender<JobResult>>,
-    log: Log,
+    log: LogSender,
+    records: TaskRecords,
+    left: Arc<OnceLock<Left>>,
 }
 
 /// An attempt that is to end.
@@ -150,11 +209,11 @@ struct State {
     commands: Receiver<Command>,
     count: Counts,
     sched: Scheduler<Call, Stored>,
+    store: Store,
     members: BTreeMap<WorkerId, Member>,
     jobs: FxHashMap<JobId, Job>,
     ids: Ids,
     next_worker: u32,
-    next_job: u32,
     names: Names,
     ending: FxHashMap<TaskId, Ending>,
     /// Calls of actors that have taken as long as they may: where they are, and why they end.
@@ -175,6 +234,11 @@ struct State {
     /// Workers that the scheduler asked for.
     wanted: Vec<Role>,
     failed_starts: u32,
+    /// The time of what is heard now, in nanoseconds of the machine's monotonic clock.
+    clock: u64,
+    /// The attempt of which the scheduler is told now.
+    ran: Option<Ran>,
+    unmet: Unmet,
     stopping: bool,
 }
 
@@ -183,19 +247,19 @@ const THIS_NODE: NodeId = NodeId(0);
 const OWN: WorkerId = WorkerId(0);
 
 impl State {
-    fn new(options: HubOptions, bell: Bell, commands: Receiver<Command>) -> State {
+    fn new(options: HubOptions, bell: Bell, commands: Receiver<Command>, store: Store) -> State {
         State {
             options,
             bell,
             commands,
             count: Counts::default(),
             sched: Scheduler::new(sandbar_sched::Options::default()),
+            store,
             members: BTreeMap::new(),
             jobs: FxHashMap::default(),
             // Workers' numbers start behind it.
             ids: Ids::of(OWN),
             next_worker: 1,
-            next_job: 1,
             names: Names::default(),
             ending: FxHashMap::default(),
             late_calls: FxHashMap::default(),
@@ -208,6 +272,9 @@ impl State {
             of_actors: FxHashMap::default(),
             wanted: Vec::new(),
             failed_starts: 0,
+            clock: monotonic_nanos(),
+            ran: None,
+            unmet: Unmet::default(),
             stopping: false,
         }
     }
@@ -239,6 +306,9 @@ impl State {
                 self.sleep();
             }
         }
+        for (id, job) in std::mem::take(&mut self.jobs) {
+            self.leave(id, job);
+        }
     }
 
     /// Sleeps until somebody says something, or it is time to look around.
@@ -248,14 +318,16 @@ impl State {
         let mut command = None;
         self.bell.sleep(Some(time), || {
             command = self.commands.try_recv().ok();
-            command.is_some() || self.members.values().any(|member| member.crew.has_some())
+            command.is_some() || self.members.values().any(|member| member.held.is_none() && member.crew.has_some())
         });
         command.into_iter().for_each(|command| self.obey(command));
     }
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Start(job) => self.start_job(job),
+            Command::Start(id, job) => self.start_job(id, job),
+            // Who asked may be gone.
+            Command::Look(job, question, answer) => drop(answer.send(self.look(job, question))),
             Command::Stop => self.stopping = true,
         }
     }
@@ -271,6 +343,8 @@ impl State {
         for worker in workers {
             worked |= self.hear(worker, frame);
         }
+        worked |= self.hear_disk();
+        self.carry_out();
         for member in self.members.values_mut() {
             if let Err(e) = member.crew.flush() {
                 member.broken.get_or_insert_with(|| e.to_string());

@@ -9,6 +9,7 @@ use sandbar_worker::program::CrewOptions;
 
 use super::act::give;
 use super::{State, THIS_NODE};
+use crate::jobs::Said;
 use crate::program::members::Member;
 
 /// A task that is to end and does not within this takes its worker with it.
@@ -45,9 +46,11 @@ impl State {
         let Some(mut member) = self.members.remove(&worker) else { return };
         member.crew.kill();
         let begun = member.all_begun();
+        member.arrived.drain(..).flatten().for_each(|key| self.store.values.drop_value(key));
+        self.store.lose_worker(worker);
         self.ending.retain(|_, ending| ending.worker != worker);
         self.late_calls.retain(|_, (of, _)| *of != worker);
-        if begun.is_empty() && member.started.elapsed() < END_TIME_MAX {
+        if begun.is_empty() && !member.has_spoken && member.started.elapsed() < END_TIME_MAX {
             self.failed_starts += 1;
         } else {
             self.failed_starts = 0;
@@ -57,7 +60,7 @@ impl State {
             let jobs: BTreeSet<JobId> = begun.iter().filter_map(|task| self.sched.job_of(*task)).collect();
             for job in jobs.iter().filter_map(|job| self.jobs.get(job)) {
                 let line = format!("a worker is lost, with {} tasks that it had begun: {why}", begun.len());
-                (job.log)("node", WARN, &line);
+                job.log.say(Said { task: None, level: WARN, line: &line });
             }
         }
         self.step(Event::WorkerLost { worker, begun });
@@ -94,7 +97,7 @@ impl State {
                 gone.push((member.id, "it has ended".to_owned()));
             }
             while let Some(task) = member.waiting.front().copied() {
-                match give(member, &self.sched, task) {
+                match give(member, &self.sched, &mut self.store, task) {
                     Ok(true) => drop(member.waiting.pop_front()),
                     Ok(false) => break,
                     Err(e) => {
@@ -107,10 +110,12 @@ impl State {
         for (worker, why) in gone {
             self.lose(worker, &why);
         }
+        self.carry_out();
         self.end_late(now);
         self.end_late_calls();
         self.hire();
         self.end_again(now);
+        self.say_unmet(now);
     }
 
     /// Ends tasks that have run as long as they may.

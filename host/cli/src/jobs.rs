@@ -1,0 +1,210 @@
+//! `host jobs`: programs that run or ran here.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use sandbar_node::{Answer, ControlError, JobCounts, JobRecord, JobShelf, Question, RunState, ShelfError, StoredJob};
+use serde::Serialize;
+
+use crate::table::{Columns, cell, time};
+use crate::view_args::{Jobs, OfJob};
+use crate::{CliError, output, paths};
+
+/// A job that is told to end does within this.
+const END_TIME_MAX: Duration = Duration::from_secs(20);
+/// How often is looked whether a job has ended, and whether it has logged something.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Characters of a program's path in a list.
+const PROGRAM_CHARS_MAX: usize = 40;
+/// Jobs among which those of a state are looked for.
+const LOOKED_AT_MAX: usize = 10_000;
+
+impl From<ShelfError> for CliError {
+    fn from(error: ShelfError) -> CliError {
+        CliError::Failed(error.to_string())
+    }
+}
+
+pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
+    match jobs {
+        Jobs::List { state, limit, json } => list(state.map(RunState::from), limit, json)?,
+        Jobs::Status(OfJob { id, json }) => status(find(id.as_deref())?, json).await?,
+        Jobs::Logs { id, follow, task } => logs(&find(id.as_deref())?, follow, task.as_deref()).await?,
+        Jobs::Stop { id } => stop(find(Some(&id))?).await?,
+        Jobs::Delete { ids } => {
+            let shelf = shelf()?;
+            for id in ids {
+                shelf.remove(&shelf.find(&id)?)?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The user's jobs.
+pub(crate) fn shelf() -> Result<JobShelf, CliError> {
+    Ok(JobShelf::open(paths::state_folder().map_err(CliError::Failed)?.join("jobs")))
+}
+
+/// The job of this name, or the last one.
+pub(crate) fn find(id: Option<&str>) -> Result<StoredJob, CliError> {
+    let shelf = shelf()?;
+    Ok(match id {
+        Some(id) => shelf.find(id)?,
+        None => shelf.last()?,
+    })
+}
+
+/// Asks a job that runs; of one that does not there is no answer.
+pub(crate) async fn ask(job: &StoredJob, question: Question) -> Result<Option<Answer>, CliError> {
+    if !job.is_running() {
+        return Ok(None);
+    }
+    let (asked, name) = (job.clone(), job.record.id.short().to_owned());
+    let answer = tokio::task::spawn_blocking(move || asked.ask(&question)).await;
+    match answer.map_err(|e| CliError::Failed(e.to_string()))? {
+        Ok(answer) => Ok(Some(answer)),
+        // It has just ended, perhaps.
+        Err(ControlError::Io(_)) if !job.is_running() => Ok(None),
+        Err(e) => Err(CliError::Failed(format!("job {name}: {e}"))),
+    }
+}
+
+fn list(state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliError> {
+    #[derive(Serialize)]
+    struct Listed {
+        jobs: Vec<JobRecord>,
+    }
+    let looked_at = if state.is_some() { LOOKED_AT_MAX } else { limit };
+    let mut jobs: Vec<JobRecord> = shelf()?.jobs(looked_at)?.into_iter().map(|job| job.record).collect();
+    jobs.retain(|job| state.is_none_or(|state| state == job.state));
+    jobs.truncate(limit);
+    if as_json {
+        return output::json(&Listed { jobs });
+    }
+    let mut table = Columns::new(&["JOB", "STATE", "PROGRAM", "SUBMITTED", "TOOK", "TASKS", "FAILED", "ERROR"]);
+    for job in &jobs {
+        let has_counts = job.state.has_ended();
+        table.row([
+            job.id.short().to_owned(),
+            job.state.as_str().to_owned(),
+            ending(&job.program),
+            job.submitted(),
+            time(job.took_ms() * 1_000_000),
+            cell(has_counts.then_some(job.counts.tasks)),
+            cell(has_counts.then_some(job.counts.failed)),
+            job.error.as_ref().map_or_else(String::new, |error| error.message.clone()),
+        ]);
+    }
+    output::print(&table.text())
+}
+
+/// What distinguishes a program stands at the end of its path.
+fn ending(program: &str) -> String {
+    let over = program.chars().count().saturating_sub(PROGRAM_CHARS_MAX);
+    if over == 0 { program.to_owned() } else { format!("…{}", program.chars().skip(over + 1).collect::<String>()) }
+}
+
+async fn status(job: StoredJob, as_json: bool) -> Result<(), CliError> {
+    #[derive(Serialize)]
+    struct Status<'a> {
+        #[serde(flatten)]
+        record: &'a JobRecord,
+        /// Tasks that live.
+        pending: u64,
+        running: u64,
+    }
+    let (mut record, mut pending, mut running) = (job.record.clone(), 0, 0);
+    // Of one that is being built there is no summary.
+    if let Ok(Some(Answer::Summary(summary))) = ask(&job, Question::Summary).await {
+        (pending, running) = (summary.sum(|name| name.pending), summary.sum(|name| name.running));
+        let (succeeded, failed, stopped) =
+            (summary.sum(|name| name.succeeded), summary.sum(|name| name.failed), summary.sum(|name| name.stopped));
+        let all = succeeded + failed + stopped + pending + running;
+        record.counts = JobCounts { tasks: all.saturating_sub(1), succeeded, failed, stopped, ..record.counts };
+    }
+    if as_json {
+        return output::json(&Status { record: &record, pending, running });
+    }
+    output::print(&status_text(&record, pending, running))
+}
+
+fn status_text(record: &JobRecord, pending: u64, running: u64) -> String {
+    let JobCounts { succeeded, failed, stopped, failed_attempts, lost_workers, .. } = record.counts;
+    let arguments: Vec<String> = record.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut lines = vec![
+        ("job", format!("{} ({})", record.id.short(), record.id)),
+        ("state", record.state.as_str().to_owned()),
+        ("program", record.program.clone()),
+        ("arguments", arguments.join(" ")),
+        ("submitted", record.submitted()),
+        ("took", time(record.took_ms() * 1_000_000)),
+        ("process", record.process.to_string()),
+        (
+            "tasks",
+            format!(
+                "{pending} pending, {running} running, {succeeded} succeeded, {failed} failed, {stopped} stopped; \
+                 {failed_attempts} attempts failed, {lost_workers} workers lost"
+            ),
+        ),
+    ];
+    if record.state.has_ended() {
+        lines.push(("log", format!("{} lines, {} dropped", record.log.lines, record.log.dropped)));
+    }
+    if !record.result.is_null() {
+        lines.push(("result", record.result.as_str().map_or_else(|| record.result.to_string(), str::to_owned)));
+    }
+    if let Some(error) = &record.error {
+        let chain = if error.chain.is_empty() { String::new() } else { format!("{}: ", error.chain.join(" > ")) };
+        let code = error.code.as_ref().map_or_else(String::new, |code| format!(" [{code}]"));
+        lines.push(("error", format!("{chain}{}{code}", error.message)));
+    }
+    lines.retain(|(_, text)| !text.is_empty());
+    lines.into_iter().map(|(name, text)| format!("{name:<10} {}\n", text.replace('\n', "\n           "))).collect()
+}
+
+async fn logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), CliError> {
+    let mut log = job.log()?;
+    loop {
+        // Whatever it logs, it does before it has ended.
+        let goes_on = follow && job.is_running();
+        while let Some(line) = log.next_line() {
+            let is_wanted = task.is_none_or(|task| line.name == task || line.task.as_deref() == Some(task));
+            let text = || format!("{} {}\n", line.who(), line.words().replace('\n', "\n  "));
+            if is_wanted && !output::stream(&text())? {
+                return Ok(());
+            }
+        }
+        if !goes_on {
+            break;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    let dropped = job.look_again().record.log.dropped;
+    if dropped > 0 {
+        output::talk(&format!("({dropped} lines more were dropped: there were too many)"));
+    }
+    Ok(())
+}
+
+async fn stop(job: StoredJob) -> Result<(), CliError> {
+    let name = job.record.id.short().to_owned();
+    if ask(&job, Question::Stop).await?.is_none() {
+        output::talk(&format!("job {name} had ended: {}", job.look_again().record.state.as_str()));
+        return Ok(());
+    }
+    let since = Instant::now();
+    while job.is_running() {
+        if since.elapsed() > END_TIME_MAX {
+            let message = format!(
+                "job {name} did not end within {} s; its process is {}",
+                END_TIME_MAX.as_secs(),
+                job.record.process
+            );
+            return Err(CliError::Failed(message));
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    output::talk(&format!("job {name}: {}", job.look_again().record.state.as_str()));
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Tables for people: columns as wide as what is in them, text to the left, numbers to the right.
+
+/// Rows under a header.
+#[derive(Debug)]
+pub(crate) struct Columns {
+    header: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+/// No cell takes more characters: names are chosen by guests.
+const CELL_CHARS_MAX: usize = 60;
+
+impl Columns {
+    pub(crate) fn new(header: &[&'static str]) -> Columns {
+        Columns { header: header.to_vec(), rows: Vec::new() }
+    }
+
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.iter().map(|cell| shortened(cell)).collect());
+    }
+
+    /// The lines of the table.
+    pub(crate) fn text(&self) -> String {
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| row[column].chars().count());
+            cells.chain([self.header[column].chars().count()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
+        let is_number = |column: usize| {
+            let mut cells = self.rows.iter().map(|row| row[column].as_str()).filter(|cell| *cell != NOTHING).peekable();
+            cells.peek().is_some()
+                && cells.all(|cell| cell.starts_with(|c: char| c.is_ascii_digit()) && !cell.contains('-'))
+        };
+        let numbers: Vec<bool> = (0..self.header.len()).map(is_number).collect();
+        let line = |cells: Vec<&str>| {
+            let padded = cells.iter().zip(widths.iter().zip(&numbers)).map(|(cell, (width, number))| match number {
+                true => format!("{cell:>width$}"),
+                false => format!("{cell:<width$}"),
+            });
+            padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+        };
+        let header = line(self.header.clone());
+        let rows = self.rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
+        std::iter::once(header).chain(rows).collect()
+    }
+}
+
+/// A cell that has nothing to say.
+const NOTHING: &str = "-";
+
+/// What there is, or that there is nothing.
+pub(crate) fn cell<T: ToString>(of: Option<T>) -> String {
+    of.map_or_else(|| NOTHING.to_owned(), |of| of.to_string())
+}
+
+fn shortened(cell: &str) -> String {
+    match cell.char_indices().nth(CELL_CHARS_MAX) {
+        Some(_) => cell.chars().take(CELL_CHARS_MAX - 1).chain(['…']).collect(),
+        None => cell.replace(['\n', '\r'], " "),
+    }
+}
+
+/// A time for people, of nanoseconds.
+pub(crate) fn time(nanos: u64) -> String {
+    const UNITS: [(&str, f64); 4] = [("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)];
+    let nanos = nanos as f64;
+    let (unit, size) = UNITS.into_iter().find(|(_, size)| nanos >= *size).unwrap_or(("ns", 1.0));
+    match nanos / size {
+        amount if amount >= 100.0 || size == 1.0 => format!("{amount:.0} {unit}"),
+        amount => format!("{amount:.1} {unit}"),
+    }
+}
+
+/// Bytes for people.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match UNITS.into_iter().find(|(_, size)| bytes >= *size) {
+        Some((unit, size)) => format!("{:.1} {unit}", bytes as f64 / size as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes_are_short() {
+        for (nanos, expected) in
+            [(0, "0 ns"), (999, "999 ns"), (1500, "1.5 µs"), (123_456_789, "123 ms"), (61_000_000_000, "61.0 s")]
+        {
+            assert_eq!(time(nanos), expected);
+        }
+        for (bytes, expected) in [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 30, "5.0 GiB")] {
+            assert_eq!(size(bytes), expected);
+        }
+    }
+
+    #[test]
+    fn text_stands_to_the_left_and_numbers_to_the_right() {
+        let mut table = Columns::new(&["ID", "NAME", "BYTES"]);
+        table.row(["3-1".into(), "a\nb".into(), "12 B".into()]);
+        table.row(["3-10".into(), "x".repeat(100), "-".into()]);
+        let long = format!("{}…", "x".repeat(59));
+        let expected = format!("ID    NAME{:58}BYTES\n3-1   a b{:60}12 B\n3-10  {long}      -\n", "", "");
+        assert_eq!(table.text(), expected);
+    }
+}

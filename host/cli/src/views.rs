@@ -1,0 +1,312 @@
+//! `host list`, `summary`, `timeline`, `objects`, `memory`: what a program has, and what it has done.
+
+use std::io::{BufWriter, IsTerminal, Write};
+use std::process::ExitCode;
+
+use sandbar_node::{
+    ActorRow, Answer, JobSummary, Listing, MemoryView, ObjectRow, Question, RunState, StoredJob, TaskRow, WorkerRow,
+};
+use serde::Serialize;
+
+use crate::jobs::{ask, find};
+use crate::table::{Columns, cell, size, time};
+use crate::view_args::{List, OfJob, Rows, Summary, Timeline};
+use crate::{CliError, output};
+
+/// Objects that are listed where nothing else is said.
+const OBJECTS_SHOWN: u32 = 100;
+
+pub(crate) async fn list(list: List) -> Result<ExitCode, CliError> {
+    match list {
+        List::Tasks { state, name, rows } => tasks(state.map(RunState::from), name, &rows).await?,
+        List::Actors(rows) => {
+            let job = find(rows.job.as_deref())?;
+            let answer = ask(&job, Question::Actors { limit: rows.limit }).await?;
+            let listing = held(&job, answer, |answer| if let Answer::Actors(all) = answer { Some(all) } else { None })?;
+            show(&job, "actors", &listing, rows.json, actors_table)?;
+        }
+        List::Objects(rows) => objects(rows.job.as_deref(), rows.limit, rows.json).await?,
+        List::Workers(rows) => {
+            let job = find(rows.job.as_deref())?;
+            let answer = ask(&job, Question::Workers { limit: rows.limit }).await?;
+            let listing =
+                held(&job, answer, |answer| if let Answer::Workers(all) = answer { Some(all) } else { None })?;
+            show(&job, "workers", &listing, rows.json, workers_table)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn summary(summary: Summary) -> Result<ExitCode, CliError> {
+    #[derive(Serialize)]
+    struct Summed<'a> {
+        job: &'a str,
+        state: RunState,
+        #[serde(flatten)]
+        summary: &'a JobSummary,
+    }
+    let Summary::Tasks { job, json } = summary;
+    let job = find(job.as_deref())?;
+    let summary = match ask(&job, Question::Summary).await? {
+        Some(Answer::Summary(summary)) => summary,
+        Some(_) => return Err(no_sense(&job)),
+        None => job.summary()?,
+    };
+    if json {
+        let state = job.look_again().record.state;
+        output::json(&Summed { job: job.record.id.as_str(), state, summary: &summary })?;
+    } else {
+        output::print(&summary_table(&summary))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
+    let job = find(timeline.id.as_deref())?;
+    if timeline.output.is_none() && std::io::stdout().is_terminal() {
+        return Err(CliError::Usage("name a file with -o, or send standard output somewhere".to_owned()));
+    }
+    let tasks = match ask(&job, Question::Tasks { limit: u32::MAX, state: None, name: None }).await? {
+        Some(Answer::Tasks(listing)) => listing.rows,
+        Some(_) => return Err(no_sense(&job)),
+        None => job.tasks()?.rows,
+    };
+    let trace = sandbar_node::trace(&job.record, &tasks);
+    let Some(path) = timeline.output else {
+        output::json(&trace)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let failed = |e: std::io::Error| CliError::Failed(format!("{}: {e}", path.display()));
+    let mut file = BufWriter::new(std::fs::File::create(&path).map_err(failed)?);
+    serde_json::to_writer(&mut file, &trace).map_err(|e| failed(e.into()))?;
+    file.flush().map_err(failed)?;
+    output::talk(&format!("timeline of job {}: {}", job.record.id.short(), path.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn all_objects(of: OfJob) -> Result<ExitCode, CliError> {
+    objects(of.id.as_deref(), OBJECTS_SHOWN, of.json).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn memory(of: OfJob) -> Result<ExitCode, CliError> {
+    #[derive(Serialize)]
+    struct Held<'a> {
+        job: &'a str,
+        #[serde(flatten)]
+        view: &'a MemoryView,
+    }
+    let job = find(of.id.as_deref())?;
+    let answer = ask(&job, Question::Memory).await?;
+    let view = held(&job, answer, |answer| if let Answer::Memory(view) = answer { Some(view) } else { None })?;
+    if of.json {
+        output::json(&Held { job: job.record.id.as_str(), view: &view })?;
+    } else {
+        output::print(&memory_text(&view))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn tasks(state: Option<RunState>, name: Option<String>, rows: &Rows) -> Result<(), CliError> {
+    let job = find(rows.job.as_deref())?;
+    let question = Question::Tasks { limit: rows.limit, state, name: name.clone() };
+    let listing = match ask(&job, question).await? {
+        Some(Answer::Tasks(listing)) => listing,
+        Some(_) => return Err(no_sense(&job)),
+        None => {
+            let is_named = |other: &str| name.as_ref().is_none_or(|name| name == other);
+            let summary = job.summary()?.names;
+            let total = summary.iter().filter(|of| is_named(&of.name)).map(|of| of.count(state)).sum();
+            let is_wanted = |row: &TaskRow| is_named(&row.name) && state.is_none_or(|state| state == row.state);
+            let wanted = job.tasks()?.rows.into_iter().filter(is_wanted);
+            Listing { total, rows: wanted.take(rows.limit as usize).collect() }
+        }
+    };
+    show(&job, "tasks", &listing, rows.json, tasks_table)
+}
+
+async fn objects(id: Option<&str>, limit: u32, as_json: bool) -> Result<(), CliError> {
+    let job = find(id)?;
+    let answer = ask(&job, Question::Objects { limit }).await?;
+    let listing = held(&job, answer, |answer| if let Answer::Objects(all) = answer { Some(all) } else { None })?;
+    show(&job, "objects", &listing, as_json, objects_table)
+}
+
+/// What a job holds: nothing, once it has ended.
+fn held<T: Default>(
+    job: &StoredJob,
+    answer: Option<Answer>,
+    of: impl FnOnce(Answer) -> Option<T>,
+) -> Result<T, CliError> {
+    match answer {
+        Some(answer) => of(answer).ok_or_else(|| no_sense(job)),
+        None => {
+            output::talk(&format!("job {} has ended: it holds nothing any more", job.record.id.short()));
+            Ok(T::default())
+        }
+    }
+}
+
+fn no_sense(job: &StoredJob) -> CliError {
+    CliError::Failed(format!("job {}: its node says something else than was asked", job.record.id.short()))
+}
+
+/// Prints rows as a table, or as one JSON object: `{"job": …, "total": …, "tasks": […]}`.
+fn show<T: Serialize>(
+    job: &StoredJob,
+    what: &str,
+    listing: &Listing<T>,
+    as_json: bool,
+    table: impl FnOnce(&[T]) -> Columns,
+) -> Result<(), CliError> {
+    if as_json {
+        let mut all = serde_json::Map::new();
+        all.insert("job".to_owned(), job.record.id.as_str().into());
+        all.insert("total".to_owned(), listing.total.into());
+        let rows = serde_json::to_value(&listing.rows).map_err(|e| CliError::Failed(e.to_string()))?;
+        all.insert(what.to_owned(), rows);
+        return output::json(&all);
+    }
+    output::print(&table(&listing.rows).text())?;
+    let more = listing.total.saturating_sub(listing.rows.len() as u64);
+    if more > 0 {
+        output::talk(&format!("({more} {what} more, of {})", listing.total));
+    }
+    Ok(())
+}
+
+fn tasks_table(rows: &[TaskRow]) -> Columns {
+    let header = ["TASK", "NAME", "STATE", "ATTEMPTS", "WORKER", "PARENT", "TOOK", "IN", "OUT", "MEMORY", "ERROR"];
+    let mut table = Columns::new(&header);
+    for row in rows {
+        let took = row.ended_ns.zip(row.begun_ns).map(|(ended, begun)| time(ended.saturating_sub(begun)));
+        let state = match &row.waits_for {
+            Some(what) => format!("{} (waits for {what})", row.state.as_str()),
+            None => row.state.as_str().to_owned(),
+        };
+        table.row([
+            row.id.clone(),
+            row.name.clone(),
+            state,
+            row.attempts.to_string(),
+            cell(row.worker),
+            cell(row.parent.clone()),
+            cell(took),
+            cell(row.bytes_in.map(size)),
+            cell(row.bytes_out.map(size)),
+            cell(row.memory_bytes.map(size)),
+            row.error.as_ref().map_or_else(String::new, |error| format!("{} [{}]", error.message, error.code)),
+        ]);
+    }
+    table
+}
+
+fn actors_table(rows: &[ActorRow]) -> Columns {
+    let mut table = Columns::new(&["ACTOR", "NAME", "STATE", "WORKER", "RESTARTS", "CALLS"]);
+    for row in rows {
+        table.row([
+            row.id.clone(),
+            row.name.clone(),
+            row.state.clone(),
+            cell(row.worker),
+            row.restarts.to_string(),
+            row.calls.to_string(),
+        ]);
+    }
+    table
+}
+
+fn objects_table(rows: &[ObjectRow]) -> Columns {
+    let mut table = Columns::new(&["OBJECT", "TASK", "STATE", "PLACE", "SIZE", "PINS", "CONTAINS", "HELD BY WORKERS"]);
+    for row in rows {
+        let workers: Vec<String> = row.workers.iter().map(u32::to_string).collect();
+        table.row([
+            row.id.clone(),
+            cell(row.task.clone()),
+            row.state.clone(),
+            cell(row.place.clone()),
+            size(row.bytes),
+            row.pins.to_string(),
+            row.contains.to_string(),
+            workers.join(", "),
+        ]);
+    }
+    table
+}
+
+fn workers_table(rows: &[WorkerRow]) -> Columns {
+    let mut table = Columns::new(&["WORKER", "ROLE", "PROCESS", "RUNS", "GIVEN", "WAITING", "MEMORY"]);
+    for row in rows {
+        table.row([
+            row.id.to_string(),
+            row.role.clone(),
+            row.process.to_string(),
+            cell(row.task.as_ref().map(|(id, name)| format!("{name} {id}"))),
+            row.given.to_string(),
+            row.waiting.to_string(),
+            size(row.memory_bytes),
+        ]);
+    }
+    table
+}
+
+fn summary_table(summary: &JobSummary) -> String {
+    let header = [
+        "NAME",
+        "PENDING",
+        "RUNNING",
+        "SUCCEEDED",
+        "FAILED",
+        "STOPPED",
+        "MEAN",
+        "P50",
+        "P95",
+        "MAX",
+        "COMPUTED",
+        "IN",
+        "OUT",
+        "MEMORY",
+    ];
+    let mut table = Columns::new(&header);
+    for name in &summary.names {
+        let took = |of: fn(&sandbar_node::Spread) -> u64| cell(name.took_ns.as_ref().map(|spread| time(of(spread))));
+        table.row([
+            name.name.clone(),
+            name.pending.to_string(),
+            name.running.to_string(),
+            name.succeeded.to_string(),
+            name.failed.to_string(),
+            name.stopped.to_string(),
+            took(|spread| spread.mean),
+            took(|spread| spread.p50),
+            took(|spread| spread.p95),
+            took(|spread| spread.max),
+            time(name.computed_ns),
+            size(name.bytes_in),
+            size(name.bytes_out),
+            size(name.memory_bytes_max),
+        ]);
+    }
+    table.text()
+}
+
+fn memory_text(view: &MemoryView) -> String {
+    let mut processes = Columns::new(&["PROCESS", "NUMBER", "MEMORY"]);
+    for process in &view.processes {
+        processes.row([process.name.clone(), process.process.to_string(), size(process.memory_bytes)]);
+    }
+    let mut holders = Columns::new(&["HELD BY", "OBJECTS", "SIZE"]);
+    for holder in &view.holders {
+        holders.row([holder.name.clone(), holder.objects.to_string(), size(holder.bytes)]);
+    }
+    let partial = if view.is_partial { " (of those that were looked at)" } else { "" };
+    format!(
+        "{}\nobjects: {}{partial}; {} beside their records, {} in memory, {} on disk\n\n{}",
+        processes.text(),
+        view.objects,
+        size(view.node_bytes),
+        size(view.memory_bytes),
+        size(view.disk_bytes),
+        holders.text()
+    )
+}

@@ -1,0 +1,131 @@
+//! The side of a job's folder that its node has.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::control::{Answer, Control, Question};
+use super::limits::JobFolderLimits;
+use super::name::JobName;
+use super::record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
+use super::shelf::{JobShelf, keep_tasks};
+use super::views::{JobSummary, Listing, TaskRow};
+
+/// Keeps the folder of a job that runs in this process. Of one that is dropped before it has ended the record says that it
+/// was stopped.
+#[derive(Debug)]
+pub struct JobKeeper {
+    kept: Option<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    shelf: JobShelf,
+    name: JobName,
+    folder: PathBuf,
+    record: Mutex<JobRecord>,
+    /// Held while the node lives.
+    _lock: OwnedFd,
+    log: Option<File>,
+    control: Control,
+}
+
+impl JobKeeper {
+    /// Of a job that is kept nowhere.
+    pub fn nowhere() -> JobKeeper {
+        JobKeeper { kept: None }
+    }
+
+    pub(super) fn of(
+        shelf: JobShelf,
+        folder: PathBuf,
+        record: JobRecord,
+        lock: OwnedFd,
+        log: File,
+        control: Control,
+    ) -> JobKeeper {
+        let (name, record) = (record.id.clone(), Mutex::new(record));
+        JobKeeper { kept: Some(Kept { shelf, name, folder, record, _lock: lock, log: Some(log), control }) }
+    }
+
+    /// What the job is called, if it is kept.
+    pub fn name(&self) -> Option<&JobName> {
+        self.kept.as_ref().map(|kept| &kept.name)
+    }
+
+    /// The file for its log, the first time.
+    pub(crate) fn take_log(&mut self) -> Option<File> {
+        self.kept.as_mut()?.log.take()
+    }
+
+    /// Its first task can begin.
+    pub(crate) fn begun(&self) {
+        if let Some(kept) = &self.kept {
+            kept.write(|record| (record.state, record.begun_ms) = (RunState::Running, Some(now_ms())));
+        }
+    }
+
+    /// Answers questions until the job is to end.
+    pub(crate) async fn serve(&self, answer: impl AsyncFn(Question) -> Answer) {
+        match &self.kept {
+            Some(kept) => kept.control.serve(answer).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What is left of its tasks.
+    pub(crate) fn keep_tasks(&self, tasks: &Listing<TaskRow>, summary: &JobSummary) {
+        if let Some(kept) = &self.kept {
+            // A disk that is full: the record says what there is to say.
+            let _ = keep_tasks(&kept.folder, tasks, summary);
+        }
+    }
+
+    /// The job has ended.
+    pub(crate) fn finish(
+        &mut self,
+        state: RunState,
+        result: serde_json::Value,
+        error: Option<JobFailure>,
+        counts: JobCounts,
+        log: LogCounts,
+    ) {
+        let Some(kept) = self.kept.take() else { return };
+        kept.write(|record| {
+            (record.state, record.result, record.error) = (state, result, error);
+            (record.counts, record.log, record.ended_ms) = (counts, log, Some(now_ms()));
+        });
+        drop(kept._lock);
+        kept.shelf.prune(&JobFolderLimits::USUAL);
+    }
+
+    /// Lets go of the folder as a process does that is killed.
+    #[cfg(test)]
+    pub(super) fn vanish(mut self) {
+        drop(self.kept.take());
+    }
+}
+
+impl Kept {
+    fn write(&self, change: impl FnOnce(&mut JobRecord)) {
+        let mut record = self.record();
+        change(&mut record);
+        // As above. Whoever looks finds that the node is gone.
+        let _ = record.write(&self.folder);
+    }
+
+    fn record(&self) -> MutexGuard<'_, JobRecord> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for JobKeeper {
+    fn drop(&mut self) {
+        if let Some(kept) = &self.kept {
+            let (counts, log) = (kept.record().counts, kept.record().log);
+            let error = JobFailure::in_words("its command was ended");
+            self.finish(RunState::Stopped, serde_json::Value::Null, Some(error), counts, log);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The log of a job: lines of its tasks, on their way to whoever looks and to a file.
+//!
+//! Whoever has a line leaves it here and goes on. One thread takes the lines, shows them with those folded that are alike,
+//! and writes all of them to the job's file, up to a bound. What is too many, here or there, is dropped and counted.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sandbar_core::{TaskId, WorkerId};
+use serde::{Deserialize, Serialize};
+
+use super::fold::Fold;
+use super::limits::JobFolderLimits;
+use super::record::{LogCounts, now_ms};
+use crate::progress::Progress;
+
+/// How often those are looked for whose window is over.
+const TICK: Duration = Duration::from_millis(200);
+
+/// A line that somebody says: a task, or the node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Said<'a> {
+    /// The task's number and name, and its worker.
+    pub(crate) task: Option<(TaskId, &'a str, WorkerId)>,
+    /// 0 to 3.
+    pub(crate) level: u8,
+    pub(crate) line: &'a str,
+}
+
+/// A line of a job's log, as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoggedLine {
+    /// Milliseconds since 1970.
+    pub ms: u64,
+    /// The name of the task that said it; `node` where it was none.
+    pub name: String,
+    /// The task's id.
+    pub task: Option<String>,
+    /// Its worker.
+    pub worker: Option<u32>,
+    /// `debug`, `info`, `warn` or `error`.
+    pub level: String,
+    /// What it said.
+    pub line: String,
+}
+
+impl LoggedLine {
+    fn of(said: Said<'_>) -> LoggedLine {
+        let level = ["debug", "info", "warn"].get(usize::from(said.level)).copied().unwrap_or("error");
+        LoggedLine {
+            ms: now_ms(),
+            name: said.task.map_or("node", |(_, name, _)| name).to_owned(),
+            task: said.task.map(|(id, ..)| id.short()),
+            worker: said.task.map(|(.., worker)| worker.0),
+            level: level.to_owned(),
+            line: said.line.to_owned(),
+        }
+    }
+
+    /// Who said it: `(add 3-17, worker 3)`.
+    pub fn who(&self) -> String {
+        match (&self.task, self.worker) {
+            (Some(task), Some(worker)) => format!("({} {task}, worker {worker})", self.name),
+            _ => format!("({})", self.name),
+        }
+    }
+
+    /// How grave it is, and what: `info: it begins`.
+    pub fn words(&self) -> String {
+        format!("{}: {}", self.level, self.line)
+    }
+}
+
+/// What a log and those who have lines share.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Bytes of lines on their way.
+    bytes: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// Where lines are left.
+#[derive(Debug, Clone)]
+pub(crate) struct LogSender {
+    lines: SyncSender<LoggedLine>,
+    queue: Arc<Queue>,
+}
+
+impl LogSender {
+    /// Leaves a line, or counts it, where too many are on their way.
+    pub(crate) fn say(&self, said: Said<'_>) {
+        let bytes = said.line.len() as u64;
+        let on_their_way = self.queue.bytes.fetch_add(bytes, Relaxed);
+        let is_over = on_their_way + bytes > JobFolderLimits::USUAL.log_queue_bytes_max;
+        if is_over || self.lines.try_send(LoggedLine::of(said)).is_err() {
+            self.queue.bytes.fetch_sub(bytes, Relaxed);
+            self.queue.dropped.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// The log of a job, and its thread.
+#[derive(Debug)]
+pub(crate) struct JobLog {
+    sender: LogSender,
+    thread: JoinHandle<LogCounts>,
+}
+
+impl JobLog {
+    /// Shows lines by `progress`, and writes them to `file`, if there is one.
+    ///
+    /// # Errors
+    /// When there is no thread for it.
+    pub(crate) fn start(file: Option<File>, progress: Arc<Progress>) -> std::io::Result<JobLog> {
+        let (lines, received) = sync_channel(JobFolderLimits::USUAL.log_queue_lines_max);
+        let queue = Arc::new(Queue::default());
+        let bytes_max = JobFolderLimits::USUAL.log_bytes_max;
+        let file = file.map(|file| LogFile { file: BufWriter::new(file), bytes_max, counts: LogCounts::default() });
+        let mut writer = Writer { received, queue: queue.clone(), fold: Fold::default(), file, progress };
+        let thread = std::thread::Builder::new().name("log".into()).spawn(move || writer.run())?;
+        Ok(JobLog { sender: LogSender { lines, queue }, thread })
+    }
+
+    pub(crate) fn sender(&self) -> LogSender {
+        self.sender.clone()
+    }
+
+    /// Waits until all is shown and written, which it is once nobody has a sender any more. Gives what was kept.
+    pub(crate) fn close(self) -> LogCounts {
+        drop(self.sender);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+struct Writer {
+    received: Receiver<LoggedLine>,
+    queue: Arc<Queue>,
+    fold: Fold,
+    file: Option<LogFile>,
+    progress: Arc<Progress>,
+}
+
+impl Writer {
+    fn run(&mut self) -> LogCounts {
+        let mut next_tick = Instant::now() + TICK;
+        while let Some(line) = self.next(next_tick) {
+            if let Some(line) = line {
+                self.take(&line);
+            }
+            if Instant::now() >= next_tick {
+                next_tick = Instant::now() + TICK;
+                let due = self.fold.due(Instant::now());
+                due.into_iter().for_each(|text| self.progress.show(text));
+            }
+        }
+        self.fold.finish().into_iter().for_each(|text| self.progress.show(text));
+        let mut counts = self.file.as_mut().map(LogFile::finish).unwrap_or_default();
+        let dropped = self.queue.dropped.load(Relaxed);
+        if dropped > 0 {
+            self.progress.show(format!("({dropped} lines came faster than they could be kept, and were dropped)"));
+        }
+        counts.dropped += dropped;
+        counts
+    }
+
+    /// The next line, or none by then; nothing once there are no more.
+    fn next(&mut self, by: Instant) -> Option<Option<LoggedLine>> {
+        match self.received.try_recv() {
+            Ok(line) => return Some(Some(line)),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => {}
+        }
+        // Whoever follows the file sees what there is.
+        self.file.iter_mut().for_each(LogFile::flush);
+        match self.received.recv_timeout(by.saturating_duration_since(Instant::now())) {
+            Ok(line) => Some(Some(line)),
+            Err(RecvTimeoutError::Timeout) => Some(None),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    fn take(&mut self, line: &LoggedLine) {
+        self.queue.bytes.fetch_sub(line.line.len() as u64, Relaxed);
+        if let Some(file) = &mut self.file {
+            file.write(line);
+        }
+        if let Some(text) = self.fold.add(Instant::now(), &line.who(), &line.words()) {
+            self.progress.show(text);
+        }
+    }
+}
+
+/// A file of lines, each a JSON object.
+struct LogFile {
+    file: BufWriter<File>,
+    bytes_max: u64,
+    counts: LogCounts,
+}
+
+impl LogFile {
+    fn write(&mut self, line: &LoggedLine) {
+        let Ok(mut text) = serde_json::to_vec(line) else { return };
+        text.push(b'\n');
+        let bytes = self.counts.bytes + text.len() as u64;
+        if bytes > self.bytes_max || self.file.write_all(&text).is_err() {
+            self.counts.dropped += 1;
+        } else {
+            self.counts.lines += 1;
+            self.counts.bytes = bytes;
+        }
+    }
+
+    fn flush(&mut self) {
+        // What can't be written is missed by whoever reads it.
+        let _ = self.file.flush();
+    }
+
+    fn finish(&mut self) -> LogCounts {
+        self.flush();
+        self.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_over_is_dropped_and_counted() {
+        let file = tempfile::tempfile().unwrap();
+        let mut log = LogFile { file: BufWriter::new(file), bytes_max: 1000, counts: LogCounts::default() };
+        let line = |line: &str| LoggedLine::of(Said { task: None, level: 1, line });
+        (0..100).for_each(|_| log.write(&line("short")));
+        log.write(&line(&"x".repeat(2000)));
+        let counts = log.finish();
+        assert_eq!(counts.lines + counts.dropped, 101);
+        assert!(counts.lines >= 5 && counts.bytes <= 1000, "{counts:?}");
+    }
+
+    #[test]
+    fn a_line_says_who_said_it() {
+        let task = Some((TaskId((3 << 40) + 17), "add", WorkerId(4)));
+        for (task, level, expected) in [
+            (task, 0, "(add 3-17, worker 4) debug: x"),
+            (task, 3, "(add 3-17, worker 4) error: x"),
+            (None, 2, "(node) warn: x"),
+        ] {
+            let line = LoggedLine::of(Said { task, level, line: "x" });
+            assert_eq!(format!("{} {}", line.who(), line.words()), expected);
+        }
+    }
+
+    #[test]
+    fn lines_are_shown_once_and_kept_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let progress = Arc::new(Progress::default());
+        let log = JobLog::start(Some(File::create(&path).unwrap()), progress.clone()).unwrap();
+        let sender = log.sender();
+        for id in 0..50 {
+            sender.say(Said { task: Some((TaskId(id), "add", WorkerId(1))), level: 1, line: "the same" });
+        }
+        drop(sender);
+        let counts = log.close();
+        assert_eq!((counts.lines, counts.dropped), (50, 0));
+        let shown = progress.take_log();
+        assert_eq!(shown.first().unwrap(), "(add 0-0, worker 1) info: the same");
+        assert!(shown.last().unwrap().ends_with("across tasks]") && shown.len() <= 3, "{shown:?}");
+        let kept = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<LoggedLine> = kept.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 50);
+        assert_eq!(counts.bytes, kept.len() as u64);
+    }
+}

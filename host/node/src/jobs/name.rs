@@ -1,0 +1,118 @@
+//! What jobs are called: names that sort by time, of which people need only the end.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::str::FromStr;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+/// A job's name: when it was submitted, to the millisecond, and six digits that tell it apart from all others of its
+/// folder. `20260131-235959-123-4f3a9c`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct JobName(String);
+
+const TIME_CHARS: usize = "20260131-235959-123".len();
+const DIGITS: usize = 6;
+
+impl JobName {
+    /// One of now.
+    pub(super) fn of_now() -> JobName {
+        // Its keys are random.
+        JobName::of(Utc::now(), RandomState::new().hash_one(0u8))
+    }
+
+    fn of(time: DateTime<Utc>, random: u64) -> JobName {
+        JobName(format!("{}-{:06x}", time.format("%Y%m%d-%H%M%S-%3f"), random & 0xff_ffff))
+    }
+
+    /// The digits at its end: enough for people.
+    pub fn short(&self) -> &str {
+        &self.0[TIME_CHARS + 1..]
+    }
+
+    /// All of it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether somebody who says `text` may mean it: all of the name, or how its last digits begin.
+    pub fn may_be(&self, text: &str) -> bool {
+        self.0 == text || !text.is_empty() && self.short().starts_with(text)
+    }
+}
+
+impl fmt::Display for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for JobName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<JobName, String> {
+        let is_one = text.len() == TIME_CHARS + 1 + DIGITS
+            && text.bytes().zip(b"00000000-000000-000-ffffff").all(|(byte, kind)| match kind {
+                b'0' => byte.is_ascii_digit(),
+                b'f' => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+                other => byte == *other,
+            });
+        is_one.then(|| JobName(text.to_owned())).ok_or_else(|| format!("`{text}` is no job's name"))
+    }
+}
+
+impl TryFrom<String> for JobName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<JobName, String> {
+        text.parse()
+    }
+}
+
+impl From<JobName> for String {
+    fn from(name: JobName) -> String {
+        name.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_sort_by_time_and_are_read_again() {
+        let at = |ms: i64, random| JobName::of(DateTime::from_timestamp_millis(ms).unwrap(), random);
+        let names = [at(0, 0xff_ffff), at(1, 0), at(999, 7), at(1_769_903_999_123, 0xab4f_3a9c), at(1 << 41, 1)];
+        assert!(names.is_sorted());
+        assert_eq!(names[3].as_str(), "20260131-235959-123-4f3a9c");
+        for name in &names {
+            assert_eq!(name.as_str().parse().as_ref(), Ok(name));
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        for text in
+            ["", ".", "..", "20260131-235959-123-4f3a9", "20260131-235959-123-4F3A9C", "20260131/235959-123-4f3a9c"]
+        {
+            assert!(text.parse::<JobName>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_few_digits_are_enough() {
+        let name: JobName = "20260131-235959-123-4f3a9c".parse().unwrap();
+        for (text, may) in [
+            ("4f3a9c", true),
+            ("4f", true),
+            ("", false),
+            ("3a", false),
+            ("2026", false),
+            ("20260131-235959-123-4f3a9c", true),
+        ] {
+            assert_eq!(name.may_be(text), may, "{text}");
+        }
+    }
+}

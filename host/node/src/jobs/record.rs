@@ -1,0 +1,228 @@
+//! What became of a job: one small file, replaced as a whole.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use chrono::DateTime;
+use sandbar_core::{Fault, TaskError};
+use serde::{Deserialize, Serialize};
+
+use super::limits::JobFolderLimits;
+use super::name::JobName;
+use crate::NodeError;
+
+/// Where a job is, or a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunState {
+    /// It has not begun.
+    Pending,
+    /// It has begun.
+    Running,
+    /// It has ended well.
+    Succeeded,
+    /// It has ended, and not well.
+    Failed,
+    /// It was ended by somebody.
+    Stopped,
+}
+
+impl RunState {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RunState::Pending => "pending",
+            RunState::Running => "running",
+            RunState::Succeeded => "succeeded",
+            RunState::Failed => "failed",
+            RunState::Stopped => "stopped",
+        }
+    }
+
+    /// Whether nothing more comes of it.
+    pub fn has_ended(self) -> bool {
+        !matches!(self, RunState::Pending | RunState::Running)
+    }
+}
+
+/// Why a job failed, or was stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobFailure {
+    /// The code, where the error has one.
+    pub code: Option<String>,
+    /// In words.
+    pub message: String,
+    /// Names of the tasks that led to it, from the job's first one on.
+    pub chain: Vec<String>,
+}
+
+impl JobFailure {
+    pub(crate) fn in_words(message: impl Into<String>) -> JobFailure {
+        JobFailure { code: None, message: message.into(), chain: Vec::new() }
+    }
+
+    pub(crate) fn of(error: &NodeError) -> JobFailure {
+        let of_fault = |fault: &Fault, chain: &[String]| JobFailure {
+            code: Some(fault.code.as_str().to_owned()),
+            message: fault.message.clone(),
+            chain: chain.to_vec(),
+        };
+        match error {
+            NodeError::Task(TaskError { fault, chain }) => of_fault(fault, chain),
+            NodeError::Fault(fault) => of_fault(fault, &[]),
+            other => JobFailure::in_words(other.to_string()),
+        }
+    }
+}
+
+/// What a job's tasks came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobCounts {
+    /// Tasks that were submitted, the first not counted.
+    pub tasks: u64,
+    /// Of all that have ended.
+    pub succeeded: u64,
+    /// As above.
+    pub failed: u64,
+    /// As above: cancelled, or left when the job ended.
+    pub stopped: u64,
+    /// Attempts that failed.
+    pub failed_attempts: u64,
+    /// Workers that ended while they ran something.
+    pub lost_workers: u64,
+}
+
+/// What a job has logged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogCounts {
+    /// Lines that are kept.
+    pub lines: u64,
+    /// Their bytes in the file.
+    pub bytes: u64,
+    /// Lines that are not kept: there were too many.
+    pub dropped: u64,
+}
+
+/// What became of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// Of this form.
+    pub version: u32,
+    /// What it is called.
+    pub id: JobName,
+    /// Whose it is.
+    pub tenant: u32,
+    /// The program, as it was given.
+    pub program: String,
+    /// Names and values of the arguments of its first task, as they were given; the first characters of each.
+    pub arguments: BTreeMap<String, String>,
+    /// Where it is.
+    pub state: RunState,
+    /// When it was submitted: milliseconds since 1970.
+    pub submitted_ms: u64,
+    /// When its first task could begin, as above.
+    pub begun_ms: Option<u64>,
+    /// When it had ended, as above.
+    pub ended_ms: Option<u64>,
+    /// The process of its node.
+    pub process: u32,
+    /// What its first task returned, where that is a number, a text or nothing.
+    pub result: serde_json::Value,
+    /// Why it failed or was stopped.
+    pub error: Option<JobFailure>,
+    /// What its tasks came to, once it has ended.
+    pub counts: JobCounts,
+    /// What it has logged, once it has ended.
+    pub log: LogCounts,
+}
+
+/// The form of records that this build writes.
+const VERSION: u32 = 1;
+const FILE: &str = "job.json";
+
+impl JobRecord {
+    pub(super) fn new(id: JobName, program: &str, arguments: &[(String, String)]) -> JobRecord {
+        let limits = JobFolderLimits::USUAL;
+        let shown = |value: &str| match value.char_indices().nth(limits.argument_chars_max) {
+            Some((end, _)) => format!("{}…", &value[..end]),
+            None => value.to_owned(),
+        };
+        JobRecord {
+            version: VERSION,
+            id,
+            tenant: sandbar_core::TenantId::DEFAULT.0,
+            program: shown(program),
+            arguments: arguments
+                .iter()
+                .take(limits.arguments_max)
+                .map(|(name, value)| (shown(name), shown(value)))
+                .collect(),
+            state: RunState::Pending,
+            submitted_ms: now_ms(),
+            begun_ms: None,
+            ended_ms: None,
+            process: std::process::id(),
+            result: serde_json::Value::Null,
+            error: None,
+            counts: JobCounts::default(),
+            log: LogCounts::default(),
+        }
+    }
+
+    /// Of a job whose record is none: what can be said of it nevertheless.
+    pub(super) fn unreadable(id: JobName, why: &io::Error) -> JobRecord {
+        let error = Some(JobFailure::in_words(format!("its record can't be read: {why}")));
+        JobRecord { state: RunState::Failed, submitted_ms: 0, process: 0, error, ..JobRecord::new(id, "?", &[]) }
+    }
+
+    pub(super) fn read(folder: &Path) -> io::Result<JobRecord> {
+        let bytes = read_at_most(&folder.join(FILE), JobFolderLimits::USUAL.record_bytes_max)?;
+        let record: JobRecord = serde_json::from_slice(&bytes).map_err(io::Error::other)?;
+        if record.version != VERSION {
+            let message = format!("it is of version {}, this program reads version {VERSION}", record.version);
+            return Err(io::Error::other(message));
+        }
+        Ok(record)
+    }
+
+    /// Replaces the record of a job as a whole.
+    pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
+        write_whole(folder, FILE, &serde_json::to_vec(self).map_err(io::Error::other)?)
+    }
+
+    /// When it was submitted, for people.
+    pub fn submitted(&self) -> String {
+        let time = i64::try_from(self.submitted_ms).ok().and_then(DateTime::from_timestamp_millis);
+        time.map_or_else(String::new, |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
+    }
+
+    /// How long it has run, or ran, in milliseconds.
+    pub fn took_ms(&self) -> u64 {
+        self.ended_ms.unwrap_or_else(now_ms).saturating_sub(self.submitted_ms)
+    }
+}
+
+/// Milliseconds since 1970.
+pub(super) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Writes a file, which whoever reads it finds as it was or whole.
+pub(super) fn write_whole(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let new = folder.join(format!(".{name}.new"));
+    fs::write(&new, bytes)?;
+    fs::rename(new, folder.join(name))
+}
+
+/// A file of no more than so many bytes.
+pub(super) fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
+    }
+    Ok(bytes)
+}

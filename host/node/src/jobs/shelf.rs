@@ -1,0 +1,421 @@
+//! The folder of all jobs of a user: found, listed, pruned.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::control::{self, Answer, ControlError, Question};
+use super::keeper::JobKeeper;
+use super::limits::JobFolderLimits;
+use super::log::LoggedLine;
+use super::name::JobName;
+use super::record::{JobFailure, JobRecord, RunState, read_at_most, write_whole};
+use super::views::{JobSummary, Listing, TaskRow};
+
+const LOCK: &str = "lock";
+const LOG: &str = "log";
+const TASKS: &str = "tasks.json";
+const SUMMARY: &str = "summary.json";
+const LIMITS: JobFolderLimits = JobFolderLimits::USUAL;
+/// A line of a log may be so long: as a task may log, and what stands around it.
+const LINE_BYTES_MAX: usize = 4 << 20;
+
+/// The folder of all jobs of a user.
+#[derive(Debug, Clone)]
+pub struct JobShelf {
+    folder: PathBuf,
+}
+
+/// A job on the shelf.
+#[derive(Debug, Clone)]
+pub struct StoredJob {
+    folder: PathBuf,
+    /// What became of it, as of when it was looked at.
+    pub record: JobRecord,
+}
+
+/// Why a job is not found.
+#[derive(Debug, thiserror::Error)]
+pub enum ShelfError {
+    /// There is none.
+    #[error("there is no job {0}; `host jobs list` lists them")]
+    Unknown(String),
+    /// There are several.
+    #[error("job {text} may be any of {}; say more of it", .names.join(", "))]
+    Ambiguous {
+        /// What was asked for.
+        text: String,
+        /// Which it may be.
+        names: Vec<String>,
+    },
+    /// There are none at all.
+    #[error("there are no jobs yet")]
+    Empty,
+    /// It runs.
+    #[error("job {0} is running; stop it first")]
+    Running(String),
+    /// A folder can't be read or written.
+    #[error("{}: {reason}", path.display())]
+    Io {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        reason: io::Error,
+    },
+}
+
+impl JobShelf {
+    /// The one in this folder, which need not be there.
+    pub fn open(folder: PathBuf) -> JobShelf {
+        JobShelf { folder }
+    }
+
+    /// Puts a job on the shelf, which runs in this process from now on. Inside a tokio runtime.
+    ///
+    /// # Errors
+    /// When the folder can't be written.
+    pub fn begin(&self, program: &str, arguments: &[(String, String)]) -> Result<JobKeeper, ShelfError> {
+        self.try_begin(program, arguments).map_err(|reason| ShelfError::Io { path: self.folder.clone(), reason })
+    }
+
+    fn try_begin(&self, program: &str, arguments: &[(String, String)]) -> io::Result<JobKeeper> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        let there = self.names()?;
+        let name = loop {
+            let name = JobName::of_now();
+            if !there.iter().any(|other| other.short() == name.short()) {
+                break name;
+            }
+        };
+        // It is whole when others see it.
+        let making = self.folder.join(format!(".{name}"));
+        DirBuilder::new().mode(0o700).create(&making)?;
+        let record = JobRecord::new(name.clone(), program, arguments);
+        let made = lock_file(&making, true).and_then(|lock| {
+            flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+            record.write(&making)?;
+            let log = OpenOptions::new().write(true).create_new(true).mode(0o600).open(making.join(LOG))?;
+            let control = control::Control::listen(&making)?;
+            let folder = self.folder.join(name.as_str());
+            fs::rename(&making, &folder)?;
+            Ok(JobKeeper::of(self.clone(), folder, record, lock, log, control))
+        });
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&making);
+        }
+        made
+    }
+
+    /// The newest jobs, so many at most, the last one first.
+    ///
+    /// # Errors
+    /// When the folder can't be read.
+    pub fn jobs(&self, limit: usize) -> Result<Vec<StoredJob>, ShelfError> {
+        let names = self.names_newest_first()?;
+        Ok(names.into_iter().take(limit).map(|name| self.look_at(name)).collect())
+    }
+
+    /// The job that somebody means: by its name, or how its last digits begin.
+    ///
+    /// # Errors
+    /// When there is none, or there are several.
+    pub fn find(&self, text: &str) -> Result<StoredJob, ShelfError> {
+        let mut names = self.names_newest_first()?;
+        names.retain(|name| name.may_be(text));
+        match names.len() {
+            0 => Err(ShelfError::Unknown(text.to_owned())),
+            1 => Ok(self.look_at(names.swap_remove(0))),
+            _ => {
+                let names = names.iter().map(|name| name.short().to_owned()).collect();
+                Err(ShelfError::Ambiguous { text: text.to_owned(), names })
+            }
+        }
+    }
+
+    /// The last job.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn last(&self) -> Result<StoredJob, ShelfError> {
+        let last = self.names_newest_first()?.into_iter().next();
+        Ok(self.look_at(last.ok_or(ShelfError::Empty)?))
+    }
+
+    /// Removes a job that has ended.
+    ///
+    /// # Errors
+    /// When it runs, or its folder can't be removed.
+    pub fn remove(&self, job: &StoredJob) -> Result<(), ShelfError> {
+        let at = |reason| ShelfError::Io { path: job.folder.clone(), reason };
+        let lock = match lock_file(&job.folder, false) {
+            Ok(lock) => Some(lock),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(at(e)),
+        };
+        if lock.as_ref().is_some_and(|lock| flock(lock, FlockOperation::NonBlockingLockExclusive).is_err()) {
+            return Err(ShelfError::Running(job.record.id.short().to_owned()));
+        }
+        fs::remove_dir_all(&job.folder).map_err(at)
+    }
+
+    /// Removes the oldest jobs that have ended, where there are too many or they take too much.
+    pub(super) fn prune(&self, limits: &JobFolderLimits) {
+        let Ok(names) = self.names_newest_first() else { return };
+        let mut bytes = 0;
+        for (number, name) in names.into_iter().enumerate() {
+            let folder = self.folder.join(name.as_str());
+            bytes += bytes_in(&folder);
+            if number >= limits.jobs_max || bytes > limits.bytes_max {
+                // What runs stays, and what can't be removed is tried again with the next job.
+                let _ = self.remove(&self.look_at(name));
+            }
+        }
+    }
+
+    fn look_at(&self, name: JobName) -> StoredJob {
+        let folder = self.folder.join(name.as_str());
+        // Who has ended has written its record before that.
+        let runs = is_locked(&folder);
+        let mut record = JobRecord::read(&folder).unwrap_or_else(|e| JobRecord::unreadable(name, &e));
+        if !runs && !record.state.has_ended() {
+            record.state = RunState::Failed;
+            record.error = Some(JobFailure::in_words("its node ended"));
+            record.ended_ms = last_written_ms(&folder);
+        }
+        StoredJob { folder, record }
+    }
+
+    fn names_newest_first(&self) -> Result<Vec<JobName>, ShelfError> {
+        let mut names = self.names().map_err(|reason| ShelfError::Io { path: self.folder.clone(), reason })?;
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(names)
+    }
+
+    fn names(&self) -> io::Result<Vec<JobName>> {
+        match fs::read_dir(&self.folder) {
+            // What else lies there is not ours.
+            Ok(all) => Ok(all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl StoredJob {
+    /// Whether its node lives.
+    pub fn is_running(&self) -> bool {
+        is_locked(&self.folder)
+    }
+
+    /// Looks at it again.
+    pub fn look_again(&self) -> StoredJob {
+        let shelf = JobShelf::open(self.folder.parent().unwrap_or(Path::new("/")).to_owned());
+        shelf.look_at(self.record.id.clone())
+    }
+
+    /// Asks its node.
+    ///
+    /// # Errors
+    /// When it has none any more, or gets no answer.
+    pub fn ask(&self, question: &Question) -> Result<Answer, ControlError> {
+        control::ask(&self.folder, question)
+    }
+
+    /// What was kept of its tasks when it ended; nothing where nothing was.
+    ///
+    /// # Errors
+    /// When that can't be read.
+    pub fn tasks(&self) -> Result<Listing<TaskRow>, ShelfError> {
+        self.read(TASKS)
+    }
+
+    /// What its tasks had come to when it ended; nothing where nothing was kept.
+    ///
+    /// # Errors
+    /// When that can't be read.
+    pub fn summary(&self) -> Result<JobSummary, ShelfError> {
+        self.read(SUMMARY)
+    }
+
+    /// Its log, from the beginning.
+    ///
+    /// # Errors
+    /// When that can't be read.
+    pub fn log(&self) -> Result<LogReader, ShelfError> {
+        let path = self.folder.join(LOG);
+        let file = File::open(&path).map_err(|reason| ShelfError::Io { path, reason })?;
+        Ok(LogReader { file: BufReader::new(file), partial: Vec::new() })
+    }
+
+    fn read<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, ShelfError> {
+        let path = self.folder.join(name);
+        match read_at_most(&path, LIMITS.answer_bytes_max) {
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).map_err(|e| ShelfError::Io { path, reason: io::Error::other(e) })
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+            Err(reason) => Err(ShelfError::Io { path, reason }),
+        }
+    }
+}
+
+/// Keeps what is left of a job's tasks.
+pub(super) fn keep_tasks(folder: &Path, tasks: &Listing<TaskRow>, summary: &JobSummary) -> io::Result<()> {
+    let json = |value: &dyn Fn() -> serde_json::Result<Vec<u8>>| value().map_err(io::Error::other);
+    write_whole(folder, SUMMARY, &json(&|| serde_json::to_vec(summary))?)?;
+    let bytes = json(&|| serde_json::to_vec(tasks))?;
+    if bytes.len() as u64 > LIMITS.answer_bytes_max {
+        // Errors may be long.
+        let fewer = Listing { total: tasks.total, rows: tasks.rows[..tasks.rows.len() / 10].to_vec() };
+        return write_whole(folder, TASKS, &to_vec(&fewer)?);
+    }
+    write_whole(folder, TASKS, &bytes)
+}
+
+fn to_vec(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(io::Error::other)
+}
+
+/// The lines of a job's log. What is not whole yet is read when it is.
+#[derive(Debug)]
+pub struct LogReader {
+    file: BufReader<File>,
+    partial: Vec<u8>,
+}
+
+impl LogReader {
+    /// The next line; none now, or at all. What makes no sense is left out.
+    pub fn next_line(&mut self) -> Option<LoggedLine> {
+        loop {
+            self.file.read_until(b'\n', &mut self.partial).ok()?;
+            if self.partial.last() != Some(&b'\n') {
+                if self.partial.len() > LINE_BYTES_MAX {
+                    self.partial.clear();
+                }
+                return None;
+            }
+            let line = serde_json::from_slice(&self.partial);
+            self.partial.clear();
+            if let Ok(line) = line {
+                return Some(line);
+            }
+        }
+    }
+}
+
+fn lock_file(folder: &Path, create: bool) -> io::Result<OwnedFd> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    if create {
+        options.write(true).create_new(true).mode(0o600);
+    }
+    options.open(folder.join(LOCK)).map(OwnedFd::from)
+}
+
+/// Whether somebody holds the lock of a folder: the node of its job lives.
+fn is_locked(folder: &Path) -> bool {
+    let lock = lock_file(folder, false);
+    lock.is_ok_and(|lock| flock(lock, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK))
+}
+
+/// When a job last wrote something, of all that it writes.
+fn last_written_ms(folder: &Path) -> Option<u64> {
+    let files = fs::read_dir(folder).ok()?.flatten().filter_map(|entry| entry.metadata().ok()?.modified().ok());
+    let last = files.max()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(last.as_millis() as u64)
+}
+
+fn bytes_in(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::{JobCounts, LogCounts};
+
+    /// A shelf in a folder that goes with it, and jobs that have ended on it.
+    async fn shelf(jobs: usize) -> (tempfile::TempDir, JobShelf, Vec<JobName>) {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = JobShelf::open(folder.path().join("jobs"));
+        let mut names = Vec::new();
+        for _ in 0..jobs {
+            let mut keeper = shelf.begin("p.wasm", &[]).unwrap();
+            names.push(keeper.name().unwrap().clone());
+            keeper.finish(RunState::Succeeded, 7.into(), None, JobCounts::default(), LogCounts::default());
+            // Names sort by the millisecond.
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        (folder, shelf, names)
+    }
+
+    #[tokio::test]
+    async fn jobs_are_found_by_a_few_digits_and_listed_by_time() {
+        let (_folder, shelf, mut names) = shelf(5).await;
+        for name in &names {
+            assert_eq!(shelf.find(name.short()).unwrap().record.id, *name);
+            assert_eq!(shelf.find(name.as_str()).unwrap().record.result, serde_json::json!(7));
+        }
+        names.reverse();
+        let listed: Vec<_> = shelf.jobs(3).unwrap().into_iter().map(|job| job.record.id).collect();
+        assert_eq!(listed, names[..3]);
+        assert_eq!(shelf.last().unwrap().record.id, names[0]);
+        assert!(matches!(shelf.find("xyz"), Err(ShelfError::Unknown(_))));
+        let empty = JobShelf::open("/nowhere/at/all".into());
+        assert!(matches!(empty.last(), Err(ShelfError::Empty)) && empty.jobs(9).unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_runs_is_not_removed_and_what_has_ended_is() {
+        let (_folder, shelf, names) = shelf(2).await;
+        let running = shelf.begin("p.wasm", &[("n".into(), "x".repeat(1000))]).unwrap();
+        let job = shelf.last().unwrap();
+        assert!(job.is_running() && job.record.state == RunState::Pending);
+        assert!(job.record.arguments["n"].chars().count() <= 201);
+        assert!(matches!(shelf.remove(&job), Err(ShelfError::Running(_))));
+        shelf.prune(&JobFolderLimits { jobs_max: 0, ..JobFolderLimits::USUAL });
+        assert_eq!(shelf.jobs(9).unwrap().len(), 1);
+        // Its node is gone without a word, as when it is killed.
+        running.vanish();
+        let job = shelf.last().unwrap();
+        assert_eq!(job.record.error.as_ref().map(|e| e.message.as_str()), Some("its node ended"));
+        assert_eq!((job.record.state, job.is_running()), (RunState::Failed, false));
+        shelf.remove(&job).unwrap();
+        assert!(shelf.jobs(9).unwrap().is_empty() && names.len() == 2);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_go_when_there_are_too_many_or_they_take_too_much() {
+        for (limits, expected) in [
+            (JobFolderLimits { jobs_max: 3, ..JobFolderLimits::USUAL }, 3),
+            (JobFolderLimits { bytes_max: 1, ..JobFolderLimits::USUAL }, 0),
+            (JobFolderLimits::USUAL, 5),
+        ] {
+            let (_folder, shelf, names) = shelf(5).await;
+            shelf.prune(&limits);
+            let mut kept: Vec<_> = shelf.jobs(9).unwrap().into_iter().map(|job| job.record.id).collect();
+            kept.reverse();
+            assert_eq!(kept, names[5 - expected..]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_record_that_is_none_is_said_to_be_none() {
+        let (folder, shelf, names) = shelf(1).await;
+        let path = folder.path().join("jobs").join(names[0].as_str()).join("job.json");
+        for (text, words) in [("{", "EOF"), ("{\"version\": 1}", "missing field"), ("[]", "invalid")] {
+            fs::write(&path, text).unwrap();
+            let record = shelf.last().unwrap().record;
+            let message = record.error.unwrap().message;
+            assert!(record.state == RunState::Failed && message.contains("can't be read"), "{message}");
+            assert!(message.contains(words), "{message}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The timeline of a job as Chrome's trace events, which Perfetto opens: a process is a node, a thread a worker.
+//!
+//! The format is that of the Trace Event Format document: complete events (`X`), metadata (`M`), and flow events (`s`, `f`)
+//! from who submitted a task to it. Times are in microseconds since the job began.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+use serde_json::{Value, json};
+
+use super::record::JobRecord;
+use super::views::TaskRow;
+
+/// The one node.
+const NODE: u32 = 0;
+/// A worker has so many lanes at most, in which what runs there at once lies side by side.
+const LANES: u64 = 10_000;
+
+/// A task that ran from one time to another.
+struct Slice<'a> {
+    task: &'a TaskRow,
+    worker: u32,
+    begun: u64,
+    ended: u64,
+    lane: u64,
+}
+
+/// The timeline of the tasks of a job, those of them that have ended in a worker.
+pub fn trace(job: &JobRecord, tasks: &[TaskRow]) -> Value {
+    let mut slices = slices(tasks);
+    lay_out(&mut slices);
+    let mut events = vec![named("process_name", 0, &format!("node {NODE}: job {} {}", job.id.short(), job.program))];
+    let lanes: BTreeMap<u64, &Slice<'_>> = slices.iter().map(|slice| (slice.thread(), slice)).collect();
+    events.extend(lanes.iter().flat_map(|(thread, slice)| {
+        let name = match slice.lane {
+            0 => format!("worker {}", slice.worker),
+            lane => format!("worker {} ({})", slice.worker, lane + 1),
+        };
+        let order = json!({
+            "ph": "M", "name": "thread_sort_index", "pid": NODE, "tid": thread, "args": {"sort_index": thread},
+        });
+        [named("thread_name", *thread, &name), order]
+    }));
+    events.extend(slices.iter().map(Slice::event));
+    let by_id: HashMap<&str, &Slice<'_>> = slices.iter().map(|slice| (slice.task.id.as_str(), slice)).collect();
+    for (number, slice) in slices.iter().enumerate() {
+        let parent = slice.task.parent.as_deref().and_then(|parent| by_id.get(parent));
+        events.extend(parent.into_iter().flat_map(|parent| flow(number, parent, slice)));
+    }
+    json!({ "displayTimeUnit": "ms", "traceEvents": events, "otherData": { "job": job.id.as_str() } })
+}
+
+fn slices(tasks: &[TaskRow]) -> Vec<Slice<'_>> {
+    let slice = |task: &'_ TaskRow| Some((task.worker?, task.begun_ns?, task.ended_ns?));
+    let all = tasks.iter().filter_map(|task| {
+        let (worker, begun, ended) = slice(task)?;
+        Some(Slice { task, worker, begun, ended: ended.max(begun), lane: 0 })
+    });
+    all.collect()
+}
+
+/// Gives each slice the first lane of its worker where nothing else is at its time: a worker has many tasks that wait.
+fn lay_out(slices: &mut [Slice<'_>]) {
+    slices.sort_by_key(|slice| (slice.worker, slice.begun, Reverse(slice.ended)));
+    let mut worker = None;
+    let (mut busy, mut free): (BinaryHeap<Reverse<(u64, u64)>>, BinaryHeap<Reverse<u64>>) = Default::default();
+    let mut lanes = 0;
+    for slice in slices {
+        if worker.replace(slice.worker) != Some(slice.worker) {
+            (lanes, busy, free) = (0, BinaryHeap::new(), BinaryHeap::new());
+        }
+        while let Some(Reverse((ended, lane))) = busy.peek().copied()
+            && ended <= slice.begun
+        {
+            busy.pop();
+            free.push(Reverse(lane));
+        }
+        slice.lane = free.pop().map_or(lanes, |Reverse(lane)| lane).min(LANES - 1);
+        lanes = lanes.max(slice.lane + 1);
+        busy.push(Reverse((slice.ended, slice.lane)));
+    }
+}
+
+impl Slice<'_> {
+    fn thread(&self) -> u64 {
+        u64::from(self.worker) * LANES + self.lane
+    }
+
+    fn event(&self) -> Value {
+        let task = self.task;
+        let mut args = json!({
+            "task": task.id, "state": task.state, "attempts": task.attempts, "computed_ms": task.computed_ns.map(millis),
+            "bytes_in": task.bytes_in, "bytes_out": task.bytes_out, "memory_bytes": task.memory_bytes,
+        });
+        if let Some(waited) = task.submitted_ns.map(|submitted| millis(self.begun.saturating_sub(submitted))) {
+            args["before_it_began_ms"] = json!(waited);
+        }
+        if let Some(error) = &task.error {
+            args["error"] = json!(format!("{} [{}]", error.message, error.code));
+        }
+        json!({
+            "ph": "X", "cat": "task", "name": task.name, "pid": NODE, "tid": self.thread(),
+            "ts": micros(self.begun), "dur": micros(self.ended - self.begun), "args": args,
+        })
+    }
+}
+
+/// An arrow from a task to one that it submitted.
+fn flow(number: usize, parent: &Slice<'_>, child: &Slice<'_>) -> [Value; 2] {
+    let submitted = child.task.submitted_ns.unwrap_or(child.begun).clamp(parent.begun, parent.ended);
+    let common = |ph: &str, thread: u64, at: u64| json!({ "ph": ph, "cat": "task", "name": "submits", "id": number, "pid": NODE, "tid": thread, "ts": micros(at) });
+    let mut end = common("f", child.thread(), child.begun);
+    end["bp"] = json!("e");
+    [common("s", parent.thread(), submitted), end]
+}
+
+fn named(what: &str, thread: u64, name: &str) -> Value {
+    json!({ "ph": "M", "name": what, "pid": NODE, "tid": thread, "args": { "name": name } })
+}
+
+fn micros(nanos: u64) -> f64 {
+    nanos as f64 / 1e3
+}
+
+fn millis(nanos: u64) -> f64 {
+    nanos as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::RunState;
+
+    fn task(id: &str, parent: Option<&str>, worker: u32, times: Option<(u64, u64)>) -> TaskRow {
+        TaskRow {
+            id: id.to_owned(),
+            name: format!("name of {id}"),
+            state: RunState::Succeeded,
+            waits_for: None,
+            parent: parent.map(str::to_owned),
+            attempts: 1,
+            worker: Some(worker),
+            submitted_ns: times.map(|(begun, _)| begun.saturating_sub(500)),
+            begun_ns: times.map(|(begun, _)| begun),
+            ended_ns: times.map(|(_, ended)| ended),
+            computed_ns: Some(10),
+            bytes_in: Some(1),
+            bytes_out: Some(2),
+            memory_bytes: Some(3),
+            error: None,
+        }
+    }
+
+    fn job() -> JobRecord {
+        JobRecord::new("20260131-235959-123-4f3a9c".parse().unwrap(), "p.wasm", &[])
+    }
+
+    /// Of each task in which lane of which worker it lies.
+    fn lanes(tasks: &[TaskRow]) -> Vec<String> {
+        let mut slices = slices(tasks);
+        lay_out(&mut slices);
+        slices.iter().map(|slice| format!("{} {}.{}", slice.task.id, slice.worker, slice.lane)).collect()
+    }
+
+    #[test]
+    fn what_runs_at_once_lies_side_by_side() {
+        let tasks = [
+            task("waits", None, 1, Some((0, 100))),
+            task("first", None, 1, Some((10, 30))),
+            task("beside", None, 1, Some((20, 50))),
+            task("next", None, 1, Some((30, 40))),
+            task("other", None, 2, Some((5, 6))),
+            task("none", None, 2, None),
+        ];
+        assert_eq!(lanes(&tasks), ["waits 1.0", "first 1.1", "beside 1.2", "next 1.1", "other 2.0"]);
+    }
+
+    #[test]
+    fn a_trace_has_slices_names_and_arrows() {
+        let mut failed = task("3-1", Some("0-0"), 3, Some((2000, 5000)));
+        failed.error = Some(crate::jobs::ErrorRow { code: "trap".into(), message: "it trapped".into(), chain: vec![] });
+        let trace = trace(&job(), &[task("0-0", None, 2, Some((1000, 9000))), failed]);
+        let events = trace["traceEvents"].as_array().unwrap();
+        let of = |ph: &str| events.iter().filter(|event| event["ph"] == ph).collect::<Vec<_>>();
+        let slices = of("X");
+        assert_eq!(slices.len(), 2);
+        assert_eq!(
+            (&slices[1]["ts"], &slices[1]["dur"], &slices[1]["tid"]),
+            (&json!(2.0), &json!(3.0), &json!(30_000))
+        );
+        assert_eq!(slices[1]["args"]["error"], "it trapped [trap]");
+        assert_eq!((of("M").len(), of("s").len(), of("f").len()), (5, 1, 1));
+        // An arrow begins within who submits.
+        assert_eq!(
+            (&of("s")[0]["ts"], &of("s")[0]["tid"], &of("f")[0]["bp"]),
+            (&json!(1.5), &json!(20_000), &json!("e"))
+        );
+        assert!(events.iter().all(|event| event["pid"].is_number() && event["tid"].is_number()));
+    }
+}

@@ -1,0 +1,99 @@
+//! What is kept of the tasks of a job: noted as they end, and left to others when the job does.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sandbar_core::{Code, JobId, TaskError, TaskId, WorkerId};
+use sandbar_sched::TaskState;
+use sandbar_worker::program::{ReturnedUp, ValueUp};
+
+use super::{Job, Left, State};
+use crate::jobs::RunState;
+use crate::program::calls::Call;
+use crate::program::records::{Ran, TaskRecord};
+
+/// Of tasks that a job leaves behind in workers, so many have a record.
+const LEFT_MAX: usize = 1000;
+
+/// What a worker says of an attempt that has ended.
+pub(super) struct Took {
+    pub(super) nanos: u64,
+    pub(super) memory_bytes: u64,
+    pub(super) begun: u64,
+    pub(super) waited: u64,
+}
+
+impl State {
+    /// What is to be kept of an attempt, of which the scheduler is told next.
+    pub(super) fn ran(
+        &self,
+        worker: WorkerId,
+        task: TaskId,
+        call: Option<&Call>,
+        took: &Took,
+        returned: &Result<ReturnedUp<'_>, Box<TaskError>>,
+    ) -> Ran {
+        // A worker may say what it likes. Of what it ran by itself it says so late.
+        let begun = took.begun.min(self.clock);
+        let submitted = call.map_or(begun, |call| call.submitted.min(begun));
+        let ended = begun.saturating_add(took.nanos).saturating_add(took.waited).min(self.clock);
+        let values = returned.iter().flatten();
+        Ran {
+            task,
+            worker,
+            submitted,
+            begun,
+            ended,
+            nanos: took.nanos,
+            memory_bytes: took.memory_bytes,
+            bytes_in: call.map_or(0, |call| self.bytes_of(call)),
+            bytes_out: values
+                .map(|(value, _)| match value {
+                    ValueUp::Inline(bytes) => bytes.len() as u64,
+                    ValueUp::File(bytes, _) => *bytes,
+                })
+                .sum(),
+        }
+    }
+
+    /// Bytes of the arguments of a call, and of the objects among them.
+    pub(super) fn bytes_of(&self, call: &Call) -> u64 {
+        let needed = call.needs.iter().map(|object| self.whereabouts(*object).map_or(0, |(_, bytes)| bytes));
+        call.arguments.len() as u64 + needed.sum::<u64>()
+    }
+
+    /// A task has ended for good.
+    pub(super) fn keep(&mut self, task: TaskId, job: JobId, error: Option<Arc<TaskError>>) {
+        self.count.ended += 1;
+        let (Some(view), Some(job)) = (self.sched.task(task), self.jobs.get_mut(&job)) else { return };
+        let state = match view.state {
+            TaskState::Succeeded => RunState::Succeeded,
+            TaskState::Failed => RunState::Failed,
+            _ => RunState::Stopped,
+        };
+        let ran = self.ran.filter(|ran| ran.task == task);
+        let is_lost = error.as_ref().is_some_and(|error| error.fault.code == Code::WorkerLost);
+        let attempts = view.attempt.0 + u32::from(ran.is_some() || view.attempt.0 > 0 || is_lost);
+        job.records.add(view.name, TaskRecord { id: task, parent: view.parent, state, attempts, ran, error });
+    }
+
+    /// Leaves to others what was kept of a job: it has ended, whatever its tasks were doing.
+    pub(super) fn leave(&self, id: JobId, job: Job) {
+        let Job { mut records, left, .. } = job;
+        let mut live: HashMap<&Arc<str>, u64> = HashMap::new();
+        for class in self.sched.classes().filter(|class| class.job == id) {
+            *live.entry(class.name).or_default() += class.live;
+        }
+        for view in self.tasks_in_workers(id).take(LEFT_MAX) {
+            if let Some(live) = live.get_mut(view.name).filter(|live| **live > 0) {
+                *live -= 1;
+                let (state, attempts) = (RunState::Stopped, view.attempt.0 + 1);
+                let record = TaskRecord { id: view.id, parent: view.parent, state, attempts, ran: None, error: None };
+                records.add(view.name, record);
+            }
+        }
+        live.into_iter().for_each(|(name, count)| records.stop(name, count));
+        // There is one job to a place.
+        let _ = left.set(Left { records, counts: self.count });
+    }
+}

@@ -1,0 +1,313 @@
+//! The values of objects: taken in, lent, brought back from disk.
+//!
+//! What comes over the quota goes to disk by a thread of its own; a worker whose values find no room is not heard until
+//! they have, or the disk is full: then they are errors. Who wants what is on disk is told once it is back.
+
+use std::io;
+use std::path::PathBuf;
+
+use rustc_hash::FxHashMap;
+use rustix::process::{Resource, getrlimit};
+use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_sched::Event;
+use sandbar_store::{Disk, Fate, Lending, Memory, Object, Order, SpillFolder, StoreLimits, Taken, ValueKey, Values};
+use sandbar_worker::program::{Bell, Delivery, Down, ReturnedUp, Submit, Up, ValueUp};
+
+use super::act::hand_over;
+use super::{Counts, State, Stored};
+
+/// Values in messages that are shorter stay where their objects are: they take less than to keep a record of them.
+const KEPT_BYTES_MIN: usize = 4 << 10;
+/// Open files that are left for all else.
+const OTHER_FILES: u64 = 1000;
+/// Open files, where nothing bounds them.
+const FILES_MAX: u64 = 1 << 20;
+
+/// How values are kept.
+#[derive(Debug, Clone)]
+pub(crate) struct StoreOptions {
+    /// Memory for them, in bytes.
+    pub(crate) memory_bytes_max: u64,
+    /// Bytes of one job, in memory and on disk.
+    pub(crate) job_bytes_max: u64,
+    /// The folder of those that go to disk.
+    pub(crate) folder: PathBuf,
+    /// Bytes of that disk that are left free; a usual share of it otherwise.
+    pub(crate) reserve_bytes: Option<u64>,
+}
+
+/// The values, their disk, and who waits for it.
+pub(super) struct Store {
+    pub(super) values: Values,
+    disk: Disk,
+    /// Who is to be told once a value is back.
+    awaited: FxHashMap<ValueKey, Vec<Awaited>>,
+    /// Workers that are not heard for now.
+    held: Vec<WorkerId>,
+}
+
+struct Awaited {
+    worker: WorkerId,
+    job: JobId,
+    object: ObjectId,
+    contains: Vec<u64>,
+}
+
+/// What a message brings.
+pub(super) enum Arrived {
+    /// Is taken in, or is why it can't be.
+    All,
+    /// Is more than there is room for now.
+    TooMany,
+}
+
+/// Whether a value in a message is kept by the store.
+pub(super) fn is_kept(bytes: &[u8]) -> bool {
+    bytes.len() >= KEPT_BYTES_MIN
+}
+
+impl Store {
+    pub(super) fn start(options: &StoreOptions, bell: Bell) -> io::Result<Store> {
+        let files = getrlimit(Resource::Nofile).maximum.unwrap_or(FILES_MAX).min(FILES_MAX);
+        let limits = StoreLimits {
+            memory_bytes_max: options.memory_bytes_max,
+            files_max: files.saturating_sub(OTHER_FILES).max(files / 2) as usize,
+            job_bytes_max: options.job_bytes_max,
+        };
+        let folder = SpillFolder::new(options.folder.clone(), options.reserve_bytes);
+        let disk = Disk::start(folder, move || bell.ring())?;
+        Ok(Store { values: Values::new(limits), disk, awaited: FxHashMap::default(), held: Vec::new() })
+    }
+
+    pub(super) fn lose_worker(&mut self, worker: WorkerId) {
+        self.values.lose_worker(worker);
+        self.awaited.values_mut().for_each(|all| all.retain(|awaited| awaited.worker != worker));
+        self.held.retain(|held| *held != worker);
+    }
+}
+
+impl State {
+    /// Takes in the values that come with a message.
+    pub(super) fn take_in(&mut self, worker: WorkerId, message: &Up<'_>) -> io::Result<Arrived> {
+        match message {
+            Up::Put { object, task, value, .. } => {
+                let job = self.sched.job_of(TaskId(*task));
+                self.arrive(worker, job, ObjectId(*object), value)?;
+            }
+            Up::Finished { task, returned: Ok(returned), .. } => {
+                let job = self.sched.job_of(TaskId(*task));
+                self.arrive_all(worker, job, TaskId(*task), returned)?;
+            }
+            Up::Ran { submit: Submit { task, parent, .. }, returned: Ok(returned), .. } => {
+                let job = self.sched.job_of(TaskId(*parent));
+                self.arrive_all(worker, job, TaskId(*task), returned)?;
+            }
+            _ => return Ok(Arrived::All),
+        }
+        Ok(if self.is_over(worker) { Arrived::TooMany } else { Arrived::All })
+    }
+
+    fn arrive_all(
+        &mut self,
+        worker: WorkerId,
+        job: Option<JobId>,
+        task: TaskId,
+        values: &ReturnedUp<'_>,
+    ) -> io::Result<()> {
+        let objects = (task.0..).map(ObjectId);
+        objects.zip(values).try_for_each(|(object, (value, _))| self.arrive(worker, job, object, value))
+    }
+
+    fn arrive(
+        &mut self,
+        worker: WorkerId,
+        job: Option<JobId>,
+        object: ObjectId,
+        value: &ValueUp<'_>,
+    ) -> io::Result<()> {
+        let Some(member) = self.members.get_mut(&worker) else { return Ok(()) };
+        let memory = match value {
+            ValueUp::Inline(bytes) if !is_kept(bytes) => return Ok(()),
+            ValueUp::Inline(bytes) => Memory::Bytes((*bytes).into()),
+            ValueUp::File(bytes, None) => Memory::Object(Object::of_sealed(member.crew.next_file()?, *bytes)?),
+            ValueUp::File(bytes, Some(number)) => {
+                Memory::Taken(Taken::of(member.crew.next_file()?, *bytes)?, (worker, *number))
+            }
+        };
+        // Of a task that is gone: it is dropped at once.
+        let job = job.unwrap_or(JobId(0));
+        let added = self.store.values.add(job, object, memory);
+        member.arrived.push_back(added);
+        Ok(())
+    }
+
+    /// Whether there is no room for what has come from a worker last.
+    fn is_over(&self, worker: WorkerId) -> bool {
+        let Some(member) = self.members.get(&worker) else { return false };
+        member.arrived.iter().flatten().any(|key| self.store.values.is_over(*key))
+    }
+
+    /// A message waits until there is room for what comes with it.
+    pub(super) fn hold(&mut self, worker: WorkerId, frame: Vec<u8>) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.held = Some(frame);
+            self.store.held.push(worker);
+            self.store.values.try_again();
+            self.carry_out();
+        }
+    }
+
+    /// Hears those again for whose values there is room now, or will be none.
+    fn release_held(&mut self) {
+        for worker in std::mem::take(&mut self.store.held) {
+            let full = self.store.values.full().cloned();
+            if self.is_over(worker) && full.is_none() {
+                self.store.held.push(worker);
+                continue;
+            }
+            let Some(member) = self.members.get_mut(&worker) else { continue };
+            for arrived in &mut member.arrived {
+                if let (Ok(key), Some(full)) = (&arrived, &full)
+                    && self.store.values.is_over(*key)
+                {
+                    self.store.values.drop_value(*key);
+                    *arrived = Err(full.clone());
+                }
+            }
+            if let Some(frame) = member.held.take() {
+                self.listen(worker, &frame, false);
+            }
+        }
+    }
+
+    /// Nobody needs a value any more.
+    pub(super) fn discard(&mut self, value: &Stored) {
+        if let Stored::Kept(key) = value {
+            self.store.values.drop_value(*key);
+        }
+    }
+
+    /// Does what the store wants done.
+    pub(super) fn carry_out(&mut self) {
+        for order in self.store.values.orders() {
+            match order {
+                Order::Forget(worker, key) => self.tell(worker, &Down::Forget(key.0)),
+                Order::Writer(worker, number, fate) => self.decide(worker, number, fate),
+                Order::Disk(task) => self.store.disk.ask(task),
+            }
+        }
+    }
+
+    fn tell(&mut self, worker: WorkerId, message: &Down<'_>) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.crew.tell(message);
+        }
+    }
+
+    /// What becomes of memory that a worker wrote a value to.
+    fn decide(&mut self, worker: WorkerId, number: u32, fate: Fate) {
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        match fate {
+            Fate::Reuse => member.crew.free_memory(number),
+            // The worker writes to it already.
+            Fate::Trim(_) if !member.crew.take_memory(number) => {}
+            Fate::Trim(memory) => {
+                let _ = memory.forget();
+                member.crew.tell(&Down::Close(number));
+            }
+            Fate::Close => member.crew.tell(&Down::Close(number)),
+        }
+    }
+
+    /// Takes in what the disk has done. Says whether it was anything.
+    pub(super) fn hear_disk(&mut self) -> bool {
+        let mut heard = false;
+        while let Some(done) = self.store.disk.next() {
+            heard = true;
+            if let Some((key, read)) = self.store.values.disk_done(done) {
+                let awaited = self.store.awaited.remove(&key).unwrap_or_default();
+                match read {
+                    Ok(()) => awaited.into_iter().for_each(|awaited| self.hand(key, awaited)),
+                    Err(_) => self.lose_value(key, awaited),
+                }
+            }
+            self.carry_out();
+        }
+        while let Some(event) = self.events.pop_front() {
+            self.step(event);
+        }
+        if !self.store.held.is_empty() {
+            self.release_held();
+        }
+        heard
+    }
+
+    /// Tells a worker of an object that it wanted.
+    pub(super) fn deliver(&mut self, worker: WorkerId, object: ObjectId) {
+        let Some(job) = self.sched.job_of_object(object) else { return };
+        let contains: Vec<u64> = self.sched.contained(object).map(|object| object.0).collect();
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        let mut tell = |value, contains| {
+            member.crew.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: true });
+        };
+        match self.sched.value(object) {
+            Some(Ok(Stored::Inline(bytes))) => tell(Delivery::Value(bytes), contains),
+            Some(Ok(Stored::Kept(key))) => {
+                let key = *key;
+                self.hand(key, Awaited { worker, job, object, contains });
+            }
+            Some(Err(failed)) => {
+                let error = postcard::to_stdvec(&**failed).unwrap_or_default();
+                tell(Delivery::Failed(&error), contains);
+            }
+            None => {}
+        }
+    }
+
+    /// Tells a worker of a value that it wanted, now or once it is back.
+    fn hand(&mut self, key: ValueKey, awaited: Awaited) {
+        let lending = self.store.values.lend(key, awaited.worker);
+        match lending {
+            Lending::Later => self.store.awaited.entry(key).or_default().push(awaited),
+            // Dropped meanwhile, or lost.
+            Lending::Gone(_) => self.lose_value(key, vec![awaited]),
+            lending => {
+                let Awaited { worker, job, object, contains } = awaited;
+                let Some(member) = self.members.get_mut(&worker) else { return };
+                if let Err(e) = hand_over(member, (job, object, Some(key)), lending, contains, true) {
+                    member.broken.get_or_insert_with(|| e.to_string());
+                }
+            }
+        }
+    }
+
+    /// A value can't be had any more. Who waits for it is told what comes of that.
+    fn lose_value(&mut self, key: ValueKey, awaited: Vec<Awaited>) {
+        let object = self.store.values.view(key).map(|view| view.object);
+        let is_needed =
+            |object: &ObjectId| matches!(self.sched.value(*object), Some(Ok(Stored::Kept(own))) if *own == key);
+        match object.filter(is_needed) {
+            Some(object) => {
+                let waiters = awaited.iter().map(|awaited| awaited.worker).collect();
+                self.events.push_back(Event::ObjectLost { object, waiters });
+            }
+            // Nobody needs it by now but those that still wait for it.
+            None => {
+                let fault = Fault::new(Code::ObjectLost, "it was dropped before it came");
+                let error = postcard::to_stdvec(&TaskError { fault, chain: Vec::new() }).unwrap_or_default();
+                for Awaited { worker, job, object, contains } in awaited {
+                    let Some(member) = self.members.get_mut(&worker) else { continue };
+                    let value = Delivery::Failed(&error);
+                    let message = Down::Deliver { job: job.0, object: object.0, value, contains, wanted: true };
+                    member.crew.tell(&message);
+                }
+            }
+        }
+    }
+
+    /// What was done so far.
+    pub(super) fn counts(&self) -> Counts {
+        let usage = self.store.values.usage();
+        Counts { spilled_bytes: usage.spilled_bytes, restored_bytes: usage.restored_bytes, ..self.count }
+    }
+}

@@ -1,0 +1,51 @@
+//! What tasks ask for and no node has left, said once.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use sandbar_core::{JobId, TaskId};
+
+use super::State;
+use crate::jobs::Said;
+
+/// How often it is looked for. What is not met twice is said.
+const LOOK: Duration = Duration::from_secs(1);
+/// So many things are said.
+const SAID_MAX: usize = 100;
+/// The level of what is worth a look.
+const WARN: u8 = 2;
+
+/// What is not met, as of the last look.
+#[derive(Debug, Default)]
+pub(super) struct Unmet {
+    last: Option<Instant>,
+    /// The first of each line that is.
+    before: HashSet<TaskId>,
+    said: HashSet<(JobId, String)>,
+}
+
+impl State {
+    /// Says what has not been met for a while: once of each job and demand.
+    pub(super) fn say_unmet(&mut self, now: Instant) {
+        if self.unmet.last.is_some_and(|last| now - last < LOOK) {
+            return;
+        }
+        self.unmet.last = Some(now);
+        let unmet = self.sched.unmet();
+        for at in &unmet {
+            let is_stuck = self.unmet.before.contains(&at.first);
+            // The same demand, whatever is left of it.
+            let asked = at.reason.split(',').next().unwrap_or_default().to_owned();
+            if is_stuck && self.unmet.said.len() < SAID_MAX && self.unmet.said.insert((at.job, asked)) {
+                let line = match at.waiting {
+                    1 => format!("a task waits for {}", at.reason),
+                    waiting => format!("{waiting} tasks wait for {}", at.reason),
+                };
+                if let Some(job) = self.jobs.get(&at.job) {
+                    job.log.say(Said { task: None, level: WARN, line: &line });
+                }
+            }
+        }
+        self.unmet.before = unmet.into_iter().map(|at| at.first).collect();
+    }
+}

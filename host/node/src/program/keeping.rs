@@ -1,0 +1,123 @@
+//! What is kept of a job while it runs and after it: its log, the records of its tasks, what became of it.
+
+use std::sync::{Arc, OnceLock};
+
+use sandbar_core::JobId;
+use serde_json::Value;
+
+use super::ProgramSummary;
+use super::hub::{Asker, Left};
+use crate::NodeError;
+use crate::jobs::{
+    Answer, JobCounts, JobFailure, JobFolderLimits, JobKeeper, JobLog, JobName, JobSummary, Listing, LogSender,
+    Question, RunState,
+};
+use crate::progress::Progress;
+
+/// Keeps what there is to keep of a job, whatever ends it.
+pub(super) struct Keeping {
+    keeper: JobKeeper,
+    log: Option<JobLog>,
+    /// Who is to be asked, once there is somebody.
+    asked: OnceLock<(Asker, JobId)>,
+    left: Arc<OnceLock<Left>>,
+}
+
+impl Keeping {
+    pub(super) fn start(mut keeper: JobKeeper, progress: Arc<Progress>) -> std::io::Result<Keeping> {
+        let log = JobLog::start(keeper.take_log(), progress)?;
+        Ok(Keeping { keeper, log: Some(log), asked: OnceLock::new(), left: Arc::default() })
+    }
+
+    pub(super) fn name(&self) -> Option<&JobName> {
+        self.keeper.name()
+    }
+
+    pub(super) fn log(&self) -> Option<LogSender> {
+        self.log.as_ref().map(JobLog::sender)
+    }
+
+    /// Where the hub puts what is left of the job.
+    pub(super) fn left(&self) -> Arc<OnceLock<Left>> {
+        self.left.clone()
+    }
+
+    /// The hub runs the job from now on.
+    pub(super) fn begun(&self, asker: Asker, job: JobId) {
+        self.keeper.begun();
+        // There is one job.
+        let _ = self.asked.set((asker, job));
+    }
+
+    /// Answers questions until the job is to end.
+    pub(super) async fn serve(&self) {
+        self.keeper.serve(async |question| self.answer(question).await).await;
+    }
+
+    async fn answer(&self, question: Question) -> Answer {
+        let Some((asker, job)) = self.asked.get() else {
+            return Answer::Refused("the job has not begun: its program is being built or compiled".to_owned());
+        };
+        let mut answer = asker.look(*job, question).await;
+        match &mut answer {
+            Answer::Workers(workers) => {
+                workers.rows.iter_mut().for_each(|row| row.memory_bytes = memory_bytes(row.process));
+            }
+            Answer::Memory(view) => {
+                view.processes.iter_mut().for_each(|row| row.memory_bytes = memory_bytes(row.process));
+            }
+            _ => {}
+        }
+        answer
+    }
+
+    /// The job has ended, and its hub too.
+    pub(super) fn finish(mut self, result: &Result<ProgramSummary, NodeError>) {
+        match result {
+            Ok(summary) => self.close(RunState::Succeeded, summary.result.clone(), None),
+            Err(NodeError::Stopped) => {
+                self.close(RunState::Stopped, Value::Null, Some(JobFailure::of(&NodeError::Stopped)));
+            }
+            Err(error) => self.close(RunState::Failed, Value::Null, Some(JobFailure::of(error))),
+        }
+    }
+
+    fn close(&mut self, state: RunState, result: Value, error: Option<JobFailure>) {
+        let Some(log) = self.log.take() else { return };
+        let log = log.close();
+        let mut counts = JobCounts::default();
+        if let Some(Left { records, counts: of_hub }) = self.left.get() {
+            let summary = JobSummary { names: records.summaries() };
+            counts = JobCounts {
+                tasks: of_hub.submitted.saturating_sub(1),
+                succeeded: summary.sum(|name| name.succeeded),
+                failed: summary.sum(|name| name.failed),
+                stopped: summary.sum(|name| name.stopped),
+                failed_attempts: of_hub.failed,
+                lost_workers: of_hub.lost,
+            };
+            let rows = records.rows(JobFolderLimits::USUAL.rows_max as usize, |_, _| true);
+            let total = counts.succeeded + counts.failed + counts.stopped;
+            self.keeper.keep_tasks(&Listing { total, rows }, &summary);
+        }
+        self.keeper.finish(state, result, error, counts, log);
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        self.close(RunState::Stopped, Value::Null, Some(JobFailure::in_words("interrupted")));
+    }
+}
+
+/// Memory of a process that is its own, and its share of what it shares, in bytes; zero when it is gone.
+fn memory_bytes(process: u32) -> u64 {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{process}/{name}")).unwrap_or_default();
+    let kib = |text: &str, field: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+        line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()
+    };
+    // Who may not look at its pages sees how many are resident.
+    let share = kib(&read("smaps_rollup"), "Pss:");
+    share.or_else(|| kib(&read("status"), "VmRSS:")).unwrap_or(0) * 1024
+}

@@ -1,0 +1,121 @@
+//! How many of so many values were about so large: within an eighth.
+
+/// Each power of two is cut into so many parts, as a power of two.
+const PARTS_BITS: u32 = 3;
+const PARTS: u64 = 1 << PARTS_BITS;
+
+/// Counts of values, by about how large they are.
+#[derive(Debug, Clone)]
+pub(crate) struct Histogram {
+    /// By bucket, up to the largest that has any.
+    counts: Vec<u64>,
+    count: u64,
+    sum: u64,
+    least: u64,
+    most: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { counts: Vec::new(), count: 0, sum: 0, least: u64::MAX, most: 0 }
+    }
+}
+
+impl Histogram {
+    pub(crate) fn add(&mut self, value: u64) {
+        let bucket = bucket(value);
+        if bucket >= self.counts.len() {
+            self.counts.resize(bucket + 1, 0);
+        }
+        self.counts[bucket] += 1;
+        self.count += 1;
+        self.sum = self.sum.saturating_add(value);
+        self.least = self.least.min(value);
+        self.most = self.most.max(value);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(crate) fn least(&self) -> u64 {
+        self.least.min(self.most)
+    }
+
+    pub(crate) fn most(&self) -> u64 {
+        self.most
+    }
+
+    pub(crate) fn mean(&self) -> u64 {
+        self.sum / self.count.max(1)
+    }
+
+    /// The value that this share of all values, from 0 to 1, does not exceed: to an eighth of it, 0 when there is none.
+    pub(crate) fn quantile(&self, share: f64) -> u64 {
+        let wanted = (share * self.count as f64).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= wanted {
+                return middle(bucket).clamp(self.least(), self.most);
+            }
+        }
+        self.most
+    }
+}
+
+fn bucket(value: u64) -> usize {
+    if value < PARTS {
+        return value as usize;
+    }
+    let power = u64::BITS - 1 - value.leading_zeros();
+    let part = value >> (power - PARTS_BITS) & (PARTS - 1);
+    ((u64::from(power - PARTS_BITS + 1) << PARTS_BITS) | part) as usize
+}
+
+/// A value in the middle of those of a bucket.
+fn middle(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    if bucket < PARTS {
+        return bucket;
+    }
+    let shift = (bucket >> PARTS_BITS) - 1;
+    ((PARTS | bucket & (PARTS - 1)) << shift) + ((1 << shift) >> 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_has_values_within_an_eighth_of_its_middle() {
+        let powers = (0..64).map(|power| 1u64 << power);
+        let values = powers.flat_map(|value| [value - 1, value, value + value / 3, value + (value - 1)]);
+        for value in values.chain([0, 7, 8, 9, 1_000_003, u64::MAX]) {
+            let middle = middle(bucket(value));
+            assert!(middle.abs_diff(value) <= value / 8, "{value} becomes {middle}");
+        }
+        let buckets: Vec<_> = (0..2000u64).map(bucket).collect();
+        assert!(buckets.is_sorted() && bucket(u64::MAX) < 496);
+    }
+
+    #[test]
+    fn quantiles_are_of_all_values() {
+        for (values, share, expected) in [
+            (vec![], 0.5, 0),
+            (vec![1000], 0.5, 1000),
+            (vec![1000], 1.0, 1000),
+            ((1..=100).collect(), 0.5, 50),
+            ((1..=100).collect(), 0.0, 1),
+            ((1..=100).collect(), 1.0, 100),
+            ([vec![5; 99], vec![1 << 40]].concat(), 0.95, 5),
+            ([vec![5; 99], vec![1 << 40]].concat(), 1.0, 1 << 40),
+            (vec![u64::MAX, u64::MAX], 0.9, u64::MAX),
+        ] {
+            let mut histogram = Histogram::default();
+            values.iter().for_each(|value| histogram.add(*value));
+            let got = histogram.quantile(share);
+            assert!(got.abs_diff(expected) <= expected / 8, "{share} of {values:?}: {got}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! What is kept of the tasks of a job that have ended: sums of all of them, by name; of each name the first and the last
+//! ones in full; and those that failed. So it stays as large as it is whatever the number of tasks.
+
+mod histogram;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use sandbar_core::{TaskError, TaskId, WorkerId};
+
+use self::histogram::Histogram;
+use crate::jobs::{ErrorRow, NameSummary, RunState, Spread, TaskRow};
+
+/// How much is kept of the tasks of a job.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecordLimits {
+    /// Names that are told apart. Tasks of others count as of one.
+    pub(crate) names_max: usize,
+    /// Of each name, the first so many tasks.
+    pub(crate) first_max: usize,
+    /// Of each name, the last so many.
+    pub(crate) last_max: usize,
+    /// So many that failed, of all names.
+    pub(crate) failed_max: usize,
+    /// All of these.
+    pub(crate) records_max: usize,
+}
+
+impl Default for RecordLimits {
+    fn default() -> RecordLimits {
+        RecordLimits { names_max: 1000, first_max: 1000, last_max: 1000, failed_max: 10_000, records_max: 50_000 }
+    }
+}
+
+/// What the tasks are called whose names are too many.
+const OTHERS: &str = "(other names)";
+
+/// A task that has ended.
+#[derive(Debug, Clone)]
+pub(crate) struct TaskRecord {
+    pub(crate) id: TaskId,
+    pub(crate) parent: Option<TaskId>,
+    pub(crate) state: RunState,
+    pub(crate) attempts: u32,
+    /// Its last attempt, if that came to an end in a worker.
+    pub(crate) ran: Option<Ran>,
+    pub(crate) error: Option<Arc<TaskError>>,
+}
+
+/// An attempt that has ended. Times are in nanoseconds of the machine's monotonic clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ran {
+    pub(crate) task: TaskId,
+    pub(crate) worker: WorkerId,
+    pub(crate) submitted: u64,
+    pub(crate) begun: u64,
+    pub(crate) ended: u64,
+    /// How long it computed.
+    pub(crate) nanos: u64,
+    pub(crate) memory_bytes: u64,
+    /// Of its arguments, and of the objects among them.
+    pub(crate) bytes_in: u64,
+    /// Of what it returned.
+    pub(crate) bytes_out: u64,
+}
+
+/// What is kept of the tasks of a job.
+#[derive(Debug)]
+pub(crate) struct TaskRecords {
+    limits: RecordLimits,
+    /// When the job began, by the clock of [`Ran`].
+    began: u64,
+    by_name: HashMap<Arc<str>, usize>,
+    groups: Vec<Group>,
+    /// The group that was needed last: mostly that of the next.
+    last: usize,
+    failed: usize,
+    kept: usize,
+}
+
+/// Tasks of one name.
+#[derive(Debug)]
+struct Group {
+    name: Arc<str>,
+    succeeded: u64,
+    failed: u64,
+    stopped: u64,
+    attempts: u64,
+    /// From begin to end, of those that came to an end in a worker.
+    times: Histogram,
+    nanos: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    memory_bytes_max: u64,
+    first: Vec<TaskRecord>,
+    last: VecDeque<TaskRecord>,
+    failures: Vec<TaskRecord>,
+}
+
+impl TaskRecords {
+    pub(crate) fn new(limits: RecordLimits, began: u64) -> TaskRecords {
+        TaskRecords { limits, began, by_name: HashMap::new(), groups: Vec::new(), last: 0, failed: 0, kept: 0 }
+    }
+
+    /// When the job began, in nanoseconds of the machine's monotonic clock.
+    pub(crate) fn began(&self) -> u64 {
+        self.began
+    }
+
+    /// A task of this name has ended.
+    pub(crate) fn add(&mut self, name: &Arc<str>, record: TaskRecord) {
+        let at = self.group(name);
+        let (limits, group) = (self.limits, &mut self.groups[at]);
+        group.count(&record);
+        let has_room = self.kept < limits.records_max;
+        self.kept += usize::from(has_room);
+        if record.state == RunState::Failed && self.failed < limits.failed_max && has_room {
+            self.failed += 1;
+            group.failures.push(record);
+        } else if group.first.len() < limits.first_max && has_room {
+            group.first.push(record);
+        } else if group.last.len() < limits.last_max && has_room {
+            group.last.push_back(record);
+        } else {
+            // One comes, one goes, if there is one.
+            self.kept -= usize::from(has_room);
+            if group.last.pop_front().is_some() {
+                group.last.push_back(record);
+            }
+        }
+    }
+
+    /// So many tasks of this name end with their job, without a record.
+    pub(crate) fn stop(&mut self, name: &Arc<str>, count: u64) {
+        if count > 0 {
+            let at = self.group(name);
+            self.groups[at].stopped += count;
+        }
+    }
+
+    /// Of which place the group of a name is.
+    fn group(&mut self, name: &Arc<str>) -> usize {
+        if self.groups.get(self.last).is_some_and(|group| Arc::ptr_eq(&group.name, name)) {
+            return self.last;
+        }
+        if let Some(at) = self.by_name.get(name) {
+            self.last = *at;
+            return *at;
+        }
+        let is_over = self.groups.len() >= self.limits.names_max;
+        let name: Arc<str> = if is_over { OTHERS.into() } else { name.clone() };
+        self.last = match self.by_name.get(&name) {
+            Some(at) => *at,
+            None => {
+                self.groups.push(Group::new(name.clone()));
+                self.by_name.insert(name, self.groups.len() - 1);
+                self.groups.len() - 1
+            }
+        };
+        self.last
+    }
+
+    /// What is kept in full, by name, in no order that means anything.
+    fn all(&self) -> impl Iterator<Item = (&Arc<str>, &TaskRecord)> {
+        self.groups.iter().flat_map(|group| {
+            let all = group.first.iter().chain(&group.last).chain(&group.failures);
+            all.map(|record| (&group.name, record))
+        })
+    }
+
+    /// Those of these that are `wanted`, the ones that ended last first.
+    pub(crate) fn rows(&self, limit: usize, wanted: impl Fn(&str, RunState) -> bool) -> Vec<TaskRow> {
+        let mut all: Vec<_> = self.all().filter(|(name, record)| wanted(name, record.state)).collect();
+        all.sort_unstable_by_key(|(_, record)| std::cmp::Reverse((record.ran.map(|ran| ran.ended), record.id)));
+        all.into_iter().take(limit).map(|(name, record)| self.row(name, record)).collect()
+    }
+
+    fn row(&self, name: &Arc<str>, record: &TaskRecord) -> TaskRow {
+        let since = |time: u64| time.saturating_sub(self.began);
+        let TaskRecord { id, parent, state, attempts, ran, error } = record;
+        TaskRow {
+            id: id.short(),
+            name: name.as_ref().to_owned(),
+            state: *state,
+            waits_for: None,
+            parent: parent.map(TaskId::short),
+            attempts: *attempts,
+            worker: ran.map(|ran| ran.worker.0),
+            submitted_ns: ran.map(|ran| since(ran.submitted)),
+            begun_ns: ran.map(|ran| since(ran.begun)),
+            ended_ns: ran.map(|ran| since(ran.ended)),
+            computed_ns: ran.map(|ran| ran.nanos),
+            bytes_in: ran.map(|ran| ran.bytes_in),
+            bytes_out: ran.map(|ran| ran.bytes_out),
+            memory_bytes: ran.map(|ran| ran.memory_bytes),
+            error: error.as_ref().map(|error| ErrorRow::of(error)),
+        }
+    }
+
+    /// What all tasks of a name came to, the names in the order in which they came up. Nothing of those that live.
+    pub(crate) fn summaries(&self) -> Vec<NameSummary> {
+        self.groups.iter().map(Group::summary).collect()
+    }
+}
+
+impl Group {
+    fn new(name: Arc<str>) -> Group {
+        Group {
+            name,
+            succeeded: 0,
+            failed: 0,
+            stopped: 0,
+            attempts: 0,
+            times: Histogram::default(),
+            nanos: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            memory_bytes_max: 0,
+            first: Vec::new(),
+            last: VecDeque::new(),
+            failures: Vec::new(),
+        }
+    }
+
+    fn count(&mut self, record: &TaskRecord) {
+        match record.state {
+            RunState::Succeeded => self.succeeded += 1,
+            RunState::Failed => self.failed += 1,
+            RunState::Stopped | RunState::Pending | RunState::Running => self.stopped += 1,
+        }
+        self.attempts += u64::from(record.attempts);
+        let Some(ran) = &record.ran else { return };
+        self.times.add(ran.ended.saturating_sub(ran.begun));
+        self.nanos = self.nanos.saturating_add(ran.nanos);
+        self.bytes_in = self.bytes_in.saturating_add(ran.bytes_in);
+        self.bytes_out = self.bytes_out.saturating_add(ran.bytes_out);
+        self.memory_bytes_max = self.memory_bytes_max.max(ran.memory_bytes);
+    }
+
+    fn summary(&self) -> NameSummary {
+        let times = &self.times;
+        NameSummary {
+            succeeded: self.succeeded,
+            failed: self.failed,
+            stopped: self.stopped,
+            attempts: self.attempts,
+            took_ns: (!times.is_empty()).then(|| Spread {
+                min: times.least(),
+                mean: times.mean(),
+                p50: times.quantile(0.5),
+                p95: times.quantile(0.95),
+                p99: times.quantile(0.99),
+                max: times.most(),
+            }),
+            computed_ns: self.nanos,
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+            memory_bytes_max: self.memory_bytes_max,
+            ..NameSummary::new(&self.name)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbar_core::{Code, Fault};
+
+    use super::*;
+
+    const LIMITS: RecordLimits =
+        RecordLimits { names_max: 3, first_max: 2, last_max: 3, failed_max: 2, records_max: 12 };
+
+    fn record(id: u64, state: RunState) -> TaskRecord {
+        let ran = Ran {
+            task: TaskId(id),
+            worker: WorkerId(1),
+            submitted: 10 * id,
+            begun: 10 * id + 1,
+            ended: 10 * id + 5,
+            nanos: 3,
+            memory_bytes: id,
+            bytes_in: 2,
+            bytes_out: 1,
+        };
+        let error = TaskError { fault: Fault::new(Code::Trap, "it trapped"), chain: vec!["main".into()] };
+        let error = (state == RunState::Failed).then(|| Arc::new(error));
+        TaskRecord { id: TaskId(id), parent: None, state, attempts: 1, ran: Some(ran), error }
+    }
+
+    /// Which tasks are kept of these, each a name and whether it succeeds: `f` or, failed, `f!`.
+    fn kept(tasks: &[&str]) -> Vec<String> {
+        let mut records = TaskRecords::new(LIMITS, 0);
+        for (id, task) in (0..).zip(tasks) {
+            let name = task.trim_end_matches('!');
+            let state = if name == *task { RunState::Succeeded } else { RunState::Failed };
+            records.add(&name.into(), record(id, state));
+        }
+        let rows = records.rows(usize::MAX, |_, _| true);
+        assert_eq!(rows.len(), records.kept);
+        rows.iter().rev().map(|row| format!("{} {}", row.id.trim_start_matches("0-"), row.name)).collect()
+    }
+
+    #[test]
+    fn the_first_and_the_last_of_each_name_are_kept_and_what_failed() {
+        for (tasks, expected) in [
+            (&["f"; 4][..], &["0 f", "1 f", "2 f", "3 f"][..]),
+            (&["f"; 9], &["0 f", "1 f", "6 f", "7 f", "8 f"]),
+            (&["f!", "f", "f", "f", "f", "f", "f", "f"], &["0 f", "1 f", "2 f", "5 f", "6 f", "7 f"]),
+            (&["f!"; 8], &["0 f", "1 f", "2 f", "3 f", "5 f", "6 f", "7 f"]),
+            (&["f", "g", "f", "g"], &["0 f", "1 g", "2 f", "3 g"]),
+            (&["f", "g", "h", "i", "j"], &["0 f", "1 g", "2 h", "3 (other names)", "4 (other names)"]),
+        ] {
+            assert_eq!(kept(tasks), expected, "{tasks:?}");
+        }
+    }
+
+    #[test]
+    fn all_records_together_are_bounded() {
+        let tasks: Vec<&str> = (0..100).map(|task| ["f", "g", "h", "i", "f!"][task % 5]).collect();
+        assert_eq!(kept(&tasks).len(), LIMITS.records_max);
+    }
+
+    #[test]
+    fn sums_are_of_all_tasks() {
+        let mut records = TaskRecords::new(LIMITS, 5);
+        let name: Arc<str> = "f".into();
+        (1..=100).for_each(|id| records.add(&name, record(id, RunState::Succeeded)));
+        records.add(&name, record(101, RunState::Failed));
+        records.add(&name, TaskRecord { ran: None, ..record(102, RunState::Stopped) });
+        records.stop(&name, 7);
+        let all = records.summaries();
+        let [sum] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((sum.succeeded, sum.failed, sum.stopped, sum.attempts), (100, 1, 8, 102));
+        assert_eq!((sum.bytes_in, sum.bytes_out, sum.computed_ns, sum.memory_bytes_max), (202, 101, 303, 101));
+        let took = sum.took_ns.unwrap();
+        assert_eq!((took.min, took.mean, took.p50, took.max), (4, 4, 4, 4));
+        let last = &records.rows(1, |_, state| state == RunState::Succeeded)[0];
+        assert_eq!((last.begun_ns, last.ended_ns, last.worker), (Some(996), Some(1000), Some(1)));
+    }
+}
