@@ -57,14 +57,14 @@ impl Lab {
     }
 
     /// Names of all files and folders in it, sorted, but for the folder of
-    /// temporary files while that is empty.
+    /// temporary files while that is empty, and for what the host keeps of jobs.
     ///
     /// # Panics
     /// When the folder can't be read.
     pub fn names(&self) -> Vec<String> {
         let mut names = Vec::new();
         list(self.folder.path(), "", &mut names);
-        names.retain(|name| name != "tmp/");
+        names.retain(|name| name != "tmp/" && !name.starts_with("state/"));
         names.sort();
         names
     }
@@ -73,7 +73,8 @@ impl Lab {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(places::host());
         command.args(arguments).current_dir(self.folder.path());
-        command.env("XDG_CACHE_HOME", places::cache()).env("TMPDIR", self.path("tmp")).env("NO_COLOR", "1");
+        command.env("XDG_CACHE_HOME", places::cache()).env("XDG_STATE_HOME", self.path("state"));
+        command.env("TMPDIR", self.path("tmp")).env("NO_COLOR", "1");
         command
     }
 

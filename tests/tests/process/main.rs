@@ -1,11 +1,14 @@
 //! The host from outside: what it is given, what it says, what it leaves.
 
+mod actors;
 mod compiler;
 mod hostile;
 mod job;
 mod lifecycle;
+mod objects;
 mod pool;
 mod programs;
 mod real;
+mod seen;
 mod stored;
 mod usage;

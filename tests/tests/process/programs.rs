@@ -1,5 +1,6 @@
 //! Programs: tasks that submit tasks, wait for each other, share values, fail, are cancelled, and lose their workers.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,16 +9,16 @@ use serde_json::{Value, json};
 
 use crate::lifecycle::until;
 
-/// The arguments that begin a task of the tests' program.
-fn submit(task: &str, arguments: &[(&str, u64)]) -> Vec<String> {
-    let program = format!("{}#{task}", component("tests/programs/tasks").display());
+/// Begins a task of a program.
+pub fn start_of(lab: &Lab, program: &Path, task: &str, arguments: &[(&str, u64)]) -> Running {
+    let program = format!("{}#{task}", program.display());
     let arguments = arguments.iter().flat_map(|(name, value)| ["--arg".to_owned(), format!("{name}={value}")]);
-    ["submit".to_owned(), program, "--json".to_owned()].into_iter().chain(arguments).collect()
+    let line: Vec<String> = ["submit".to_owned(), program, "--json".to_owned()].into_iter().chain(arguments).collect();
+    lab.start(&line.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 fn start(lab: &Lab, task: &str, arguments: &[(&str, u64)]) -> Running {
-    let line = submit(task, arguments);
-    lab.start(&line.iter().map(String::as_str).collect::<Vec<_>>())
+    start_of(lab, &component("tests/programs/tasks"), task, arguments)
 }
 
 /// What a program says that it saw.
@@ -46,6 +47,15 @@ fn tasks_submit_tasks_to_any_depth() {
 #[test]
 fn a_task_takes_what_others_return() {
     check("chains", &[("length", 300)], 300 * 299 / 2);
+}
+
+#[test]
+fn pools_run_a_task_for_each_of_many_arguments() {
+    for chunksize in [1, 7, 1000] {
+        let expected = r#"2450 2450 50 Err("panic")"#;
+        check("pools", &[("count", 100), ("chunksize", chunksize)], expected);
+    }
+    check("pools", &[("count", 2000), ("chunksize", 100)], r#"999000 999000 1000 Err("panic")"#);
 }
 
 #[test]
@@ -106,7 +116,7 @@ fn arguments_are_checked_before_anything_runs() {
 }
 
 /// Of the host's workers, those that run tasks of anybody, or the one that the first task of a job has for itself.
-fn workers(host: u32, role: &str) -> Vec<u32> {
+pub fn workers(host: u32, role: &str) -> Vec<u32> {
     let is_one = |process: &u32| {
         let line = std::fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
         line.split('\0').skip(1).take(2).eq(["program", role])
@@ -114,7 +124,7 @@ fn workers(host: u32, role: &str) -> Vec<u32> {
     children(host).into_iter().filter(is_one).collect()
 }
 
-fn kill(process: u32) {
+pub fn kill(process: u32) {
     // It may have ended.
     let _ = kill_process(Pid::from_raw(process.cast_signed()).expect("a process has an id"), Signal::KILL);
 }
@@ -146,7 +156,8 @@ fn pi_is_about_pi() {
     let lab = Lab::new();
     let program = component("examples/pi");
     let line = ["submit", &program.display().to_string(), "--arg", "tasks=50", "--arg", "darts=20000"];
-    let ended = lab.host(&line).expect_code(0).expect_talk(&["main: info: pi is about 3.1", "50 tasks"]);
+    let ended =
+        lab.host(&line).expect_code(0).expect_talk(&["(main 0-0, worker ", ") info: pi is about 3.1", "50 tasks"]);
     let pi: f64 = ended.stdout.trim().parse().unwrap();
     assert!((pi - std::f64::consts::PI).abs() < 0.01, "{pi}");
     assert_eq!(lab.host(&line).expect_code(0).stdout, ended.stdout);

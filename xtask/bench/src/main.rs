@@ -3,7 +3,9 @@
 mod boundary;
 mod job;
 mod jobs;
+mod memory;
 mod native;
+mod objects;
 mod peers;
 mod places;
 mod programs;
@@ -49,6 +51,10 @@ enum Name {
     Tasks,
     /// A million tasks that wait at once.
     Queue,
+    /// Calls of an actor, and ten thousand actors that are alive.
+    Actors,
+    /// Large values stored, read by many tasks; small ones stored and got.
+    Objects,
     /// All of them.
     All,
 }
@@ -110,6 +116,10 @@ impl Arguments {
             tasks: 500_000,
             children: 1_000,
             queued: 1_000_000,
+            actors: 10_000,
+            object_bytes: 64 << 20,
+            puts: 200,
+            readers: 40_000,
             many_copies: true,
         }
     }
@@ -158,6 +168,12 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if wanted(Name::Queue) {
         programs::queue(report, effort)?;
+    }
+    if wanted(Name::Actors) {
+        programs::actors(report, effort, peers.as_ref())?;
+    }
+    if wanted(Name::Objects) {
+        objects::run(report, effort)?;
     }
     if wanted(Name::Training) {
         jobs::training(report, effort, peers.as_ref())?;

@@ -12,6 +12,7 @@ use crate::report::say;
 
 const SCRIPT: &str = include_str!("../peers.py");
 const TASKS: &str = include_str!("../tasks.py");
+const ACTORS: &str = include_str!("../actors.py");
 const PACKAGES: [&str; 5] = ["numpy", "pandas", "pyarrow", "ray", "scikit-learn"];
 
 /// Python with the peers.
@@ -64,6 +65,11 @@ impl Peers {
     /// Runs tasks that do nothing.
     pub fn tasks(&self) -> Result<Vec<Peer>, Failure> {
         said(Command::new(&self.python).args(["-c", TASKS]), "tasks")
+    }
+
+    /// Calls of an actor that does nothing.
+    pub fn actors(&self) -> Result<Vec<Peer>, Failure> {
+        said(Command::new(&self.python).args(["-c", ACTORS]), "actors")
     }
 }
 

@@ -3,25 +3,28 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
+use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::Failure;
 use crate::peers::Peers;
 use crate::places;
 use crate::report::Report;
 use crate::timing::{Effort, median};
+use crate::{Failure, memory};
 
-const PROGRAM: &str = "xtask/bench/program";
+pub const PROGRAM: &str = "xtask/bench/program";
+/// Between looks at the memory of what runs.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// What `host submit --json` says of a program.
 #[derive(Debug, Deserialize)]
-struct Summary {
+pub struct Summary {
     result: u64,
     tasks: u64,
     failed: u64,
     /// From the job's start to its end, its driver's process included.
-    seconds: f64,
+    pub seconds: f64,
     peak_memory_bytes: u64,
 }
 
@@ -77,18 +80,76 @@ pub fn queue(report: Report, effort: Effort) -> Result<(), Failure> {
     Ok(())
 }
 
-fn submit(guest: &Path, task: &str, arguments: &[(&str, u64)], effort: Effort) -> Result<Summary, Failure> {
-    let mut submit = Command::new(places::program("host")?);
-    submit.arg("submit").arg(format!("{}#{task}", guest.display())).args(["--json", "--quiet"]);
-    submit.args(arguments.iter().flat_map(|(name, value)| ["--arg".to_owned(), format!("{name}={value}")]));
+/// Calls of an actor, and what actors take that are only there.
+pub fn actors(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
+    let guest = places::guest(PROGRAM)?;
+    let calls = effort.tasks;
+    let run = |task: &str, arguments: &[(&str, u64)]| {
+        let mut seconds = Vec::new();
+        for _ in 0..effort.runs {
+            seconds.push(submit(&guest, task, arguments, effort)?.seconds);
+        }
+        Ok::<f64, Failure>(median(seconds))
+    };
+    let in_flight = calls as f64 / run("calls", &[("calls", calls), ("at_once", calls.div_ceil(10))])?;
+    let alone = calls / 10;
+    let one = 1e6 * run("calls_one_by_one", &[("calls", alone)])? / alone as f64;
+    report.value("actors/calls in flight", in_flight, "/s");
+    report.value("actors/one call at a time", one, "µs");
+    let actors = effort.actors;
+    let few = watched(&guest, "alive", &[("actors", 1), ("times", 1)])?;
+    let many = watched(&guest, "alive", &[("actors", actors), ("times", 10)])?;
+    let bytes = many.saturating_sub(few) as f64 / actors.saturating_sub(1).max(1) as f64;
+    report.value("actors/alive at once", actors as f64, "");
+    report.value("actors/memory of all processes an actor", bytes, "B");
+    for peer in peers.map(Peers::actors).transpose()?.into_iter().flatten() {
+        let per_call = peer.seconds / peer.tasks.unwrap_or(1.0);
+        match peer.name.as_str() {
+            "in flight" => report.compare("actors/calls in flight", in_flight, "/s", "Ray", 1.0 / per_call),
+            _ => report.compare("actors/one call at a time", one, "µs", "Ray", 1e6 * per_call),
+        }
+    }
+    Ok(())
+}
+
+/// Most memory of the host and its workers together while they run a task.
+fn watched(guest: &Path, task: &str, arguments: &[(&str, u64)]) -> Result<u64, Failure> {
+    let mut host = command(guest, task, arguments)?.stdout(Stdio::null()).spawn()?;
+    let mut peak = 0;
+    let status = loop {
+        peak = peak.max(memory::of_family(host.id()));
+        match host.try_wait()? {
+            Some(status) => break status,
+            None => sleep(LOOK_AGAIN),
+        }
+    };
+    if status.success() { Ok(peak) } else { Err(format!("{task}: host submit ended with {status}").into()) }
+}
+
+/// Runs a task of the benchmarks' program.
+pub fn submit(guest: &Path, task: &str, arguments: &[(&str, u64)], effort: Effort) -> Result<Summary, Failure> {
+    let mut submit = command(guest, task, arguments)?;
     sleep(effort.pause);
-    let output = submit.stderr(Stdio::inherit()).output()?;
+    let output = submit.output()?;
     if !output.status.success() {
         return Err(format!("{task}: host submit ended with {}", output.status).into());
     }
-    let summary: Summary = serde_json::from_slice(&output.stdout)?;
+    summary(task, &output.stdout)
+}
+
+/// What a run has printed.
+pub fn summary(task: &str, printed: &[u8]) -> Result<Summary, Failure> {
+    let summary: Summary = serde_json::from_slice(printed)?;
     if summary.failed > 0 || summary.tasks < summary.result {
         return Err(format!("{task}: {summary:?}").into());
     }
     Ok(summary)
+}
+
+/// The command that runs a task.
+pub fn command(guest: &Path, task: &str, arguments: &[(&str, u64)]) -> Result<Command, Failure> {
+    let mut submit = Command::new(places::program("host")?);
+    submit.arg("submit").arg(format!("{}#{task}", guest.display())).args(["--json", "--quiet"]);
+    submit.args(arguments.iter().flat_map(|(name, value)| ["--arg".to_owned(), format!("{name}={value}")]));
+    Ok(submit)
 }

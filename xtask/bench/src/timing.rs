@@ -22,10 +22,16 @@ pub struct Effort {
     pub groups: u64,
     /// Forests, of 8, 12, … trees.
     pub forests: usize,
-    /// Tasks of a program, those of each of two parents, and those that wait at once.
+    /// Tasks of a program, or calls of an actor, those of each of two parents, and those that wait at once.
     pub tasks: u64,
     pub children: u64,
     pub queued: u64,
+    /// Actors that are alive at once.
+    pub actors: u64,
+    /// Bytes of an object, how often it is stored, and tasks that read a little of it.
+    pub object_bytes: u64,
+    pub puts: u64,
+    pub readers: u64,
     /// Whether many sandboxes copy one large object each, which takes 3 GiB.
     pub many_copies: bool,
 }
@@ -45,6 +51,10 @@ impl Effort {
             tasks: 1_000,
             children: 100,
             queued: 2_000,
+            actors: 50,
+            object_bytes: 4 << 20,
+            puts: 4,
+            readers: 400,
             many_copies: false,
         }
     }

@@ -1,5 +1,7 @@
 //! Programs for tests: each task that takes nothing, or numbers, is one that a test begins with, and says what it saw.
 
+mod seen;
+
 use std::time::Duration;
 
 use sandbar_guest::prelude::*;
@@ -71,6 +73,26 @@ fn passes_on() -> Result<i64, TaskError> {
 fn chains(length: i64) -> Result<i64, TaskError> {
     let first = add::submit(0, 0);
     (0..length).fold(first, add::submit).get()
+}
+
+/// A number out of a list that many share; one that is odd is an error, and there is nothing at the end of the list.
+#[task]
+fn picks((numbers, place): (ObjectRef<Vec<i64>>, usize)) -> Result<i64, String> {
+    let number = numbers.get().map_err(|error| error.to_string())?[place];
+    if number % 2 == 0 { Ok(number) } else { Err(format!("{number} is odd")) }
+}
+
+/// A pool over so many numbers and one more: the sum of the even ones, how many are odd, and how the last one failed.
+#[task]
+fn pools(count: usize, chunksize: usize) -> String {
+    let numbers = put(&(0..count as i64).collect());
+    let arguments = (0..=count).map(|place| (numbers.clone(), place));
+    let mut results: Vec<_> = picks::pool().chunksize(chunksize).in_flight(8).imap(arguments).collect();
+    let last = results.pop().map_or(Ok(0), |last| last).map_err(|error| error.fault.code.as_str());
+    let unordered = picks::pool().chunksize(chunksize).imap_unordered((0..count).map(|place| (numbers.clone(), place)));
+    let others: i64 = unordered.flatten().sum();
+    let odd = results.iter().filter(|result| result.is_err()).count();
+    format!("{} {others} {odd} {last:?}", results.into_iter().flatten().sum::<i64>())
 }
 
 /// What became of tasks that fail, each in one way.

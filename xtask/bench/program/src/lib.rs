@@ -1,5 +1,10 @@
 //! Programs whose tasks do next to nothing: what is measured is the node.
 
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::UInt64Type;
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use sandbar_guest::prelude::*;
 
 /// Does nothing.
@@ -41,4 +46,93 @@ fn nested(parents: u32, children: u32, times: u32) -> Result<u32, TaskError> {
 #[task]
 fn deep(depth: u32) -> Result<u32, TaskError> {
     if depth == 0 { Ok(0) } else { Ok(1 + deep::submit(depth - 1).get()?) }
+}
+
+fn batch(bytes: u32) -> Batch {
+    let numbers: ArrayRef = Arc::new(UInt64Array::from_iter_values(0..u64::from(bytes) / 8));
+    Batch(RecordBatch::try_from_iter([("numbers", numbers)]).expect("a column is a batch"))
+}
+
+/// Stores a batch of so many bytes `times` times, and needs none of them.
+#[task]
+fn puts(times: u32, bytes: u32) -> u32 {
+    let batch = batch(bytes);
+    (0..times).for_each(|_| drop(put(&batch)));
+    0
+}
+
+/// Stores small values, `at_once` at a time, and gets them.
+#[task]
+fn small(times: u32, at_once: u32) -> Result<u32, TaskError> {
+    for first in (0..times).step_by(at_once as usize) {
+        let all: Vec<_> = (first..times.min(first + at_once)).map(|number| put(&u64::from(number))).collect();
+        let sum: u64 = get_all(&all)?.iter().sum();
+        std::hint::black_box(sum);
+    }
+    Ok(0)
+}
+
+/// Reads a few pages of a batch.
+#[task]
+fn peek(batch: Batch, at: u64) -> u64 {
+    let numbers = batch.column(0).as_primitive::<UInt64Type>();
+    (0..4).map(|page| numbers.value(((at * 7919 + page * 65_537) as usize) % numbers.len())).sum()
+}
+
+/// Tasks over one stored batch of so many bytes, `at_once` at a time. Gives how many.
+#[task]
+fn peeks(tasks: u32, at_once: u32, bytes: u32) -> Result<u32, TaskError> {
+    let stored = put(&batch(bytes));
+    let mut done = 0;
+    while done < tasks {
+        let refs: Vec<_> =
+            (0..at_once.min(tasks - done)).map(|task| peek::submit(&stored, u64::from(done + task))).collect();
+        done += get_all(&refs)?.len() as u32;
+    }
+    Ok(done)
+}
+
+/// Does nothing, again and again.
+struct Echo;
+
+#[actor]
+impl Echo {
+    pub fn new() -> Echo {
+        Echo
+    }
+
+    pub fn nothing(&mut self) {}
+}
+
+/// Calls an actor `calls` times, `at_once` at a time, and waits for all of them each time.
+#[task]
+fn calls(calls: u32, at_once: u32) -> Result<u32, TaskError> {
+    let echo = Echo::submit();
+    let mut done = 0;
+    while done < calls {
+        let refs: Vec<_> = (0..at_once.min(calls - done)).map(|_| echo.nothing()).collect();
+        done += get_all(&refs)?.len() as u32;
+    }
+    Ok(done)
+}
+
+/// One after another.
+#[task]
+fn calls_one_by_one(calls: u32) -> Result<u32, TaskError> {
+    let echo = Echo::submit();
+    for _ in 0..calls {
+        echo.nothing().get()?;
+    }
+    Ok(calls)
+}
+
+/// So many actors at once, all of which are called `times` times.
+#[task]
+fn alive(actors: u32, times: u32) -> Result<u32, TaskError> {
+    let all: Vec<_> = (0..actors).map(|_| Echo::submit()).collect();
+    for _ in 0..times {
+        let calls: Vec<_> = all.iter().map(EchoHandle::nothing).collect();
+        get_all(&calls)?;
+    }
+    Ok(actors)
 }

@@ -1,0 +1,330 @@
+//! Actors for tests: each task that takes nothing, or numbers, is one that a test begins with, and says what it saw.
+
+use std::time::Duration;
+
+use sandbar_guest::prelude::*;
+
+/// Counts, and can be brought down in several ways.
+struct Counter {
+    count: u64,
+    kept: Vec<ObjectRef<u64>>,
+}
+
+#[actor]
+impl Counter {
+    pub fn new(start: u64) -> Result<Counter, String> {
+        if start == 13 { Err("13 is no start".to_owned()) } else { Ok(Counter { count: start, kept: Vec::new() }) }
+    }
+
+    pub fn add(&mut self, number: u64) -> u64 {
+        self.count += number;
+        self.count
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub fn keep(&mut self, object: ObjectRef<u64>) -> u64 {
+        self.kept.push(object);
+        self.kept.len() as u64
+    }
+
+    /// The sum of what it was given to keep, in earlier calls.
+    pub fn sum_of_kept(&self) -> Result<u64, TaskError> {
+        Ok(get_all(&self.kept)?.iter().sum())
+    }
+
+    pub fn refuses(&mut self) -> Result<u64, String> {
+        self.count += 1000;
+        Err("on purpose".to_owned())
+    }
+
+    pub fn panics(&mut self) -> u64 {
+        panic!("on purpose")
+    }
+
+    pub fn spins(&mut self) -> u64 {
+        spin()
+    }
+
+    /// Asks a task, and waits for it.
+    pub fn asks(&mut self, number: u64) -> Result<u64, TaskError> {
+        self.count += double::submit(number).get()?;
+        Ok(self.count)
+    }
+}
+
+/// As a counter, which is saved after each call.
+struct Saved {
+    count: u64,
+}
+
+#[actor]
+impl Saved {
+    pub fn new() -> Saved {
+        Saved { count: 0 }
+    }
+
+    pub fn add(&mut self, number: u64) -> u64 {
+        self.count += number;
+        self.count
+    }
+
+    pub fn panics(&mut self) -> u64 {
+        self.count += 1_000_000;
+        panic!("on purpose")
+    }
+
+    pub fn checkpoint(&self) -> u64 {
+        self.count
+    }
+
+    pub fn restore(count: u64) -> Saved {
+        Saved { count }
+    }
+}
+
+/// Those who wait for it are let go by a call that comes later.
+struct Signal {
+    waited: std::cell::Cell<u64>,
+}
+
+#[actor]
+impl Signal {
+    pub fn new() -> Signal {
+        Signal { waited: std::cell::Cell::new(0) }
+    }
+
+    /// How many waited before it, and what came of the object.
+    pub async fn waits(&self, object: ObjectRef<u64>) -> Result<(u64, u64), TaskError> {
+        let before = self.waited.replace(self.waited.get() + 1);
+        let value = object.await?;
+        Ok((before, value))
+    }
+
+    pub async fn waited(&self) -> u64 {
+        self.waited.get()
+    }
+
+    pub fn alone(&mut self) -> u64 {
+        self.waited.get()
+    }
+}
+
+#[task]
+fn double(number: u64) -> u64 {
+    2 * number
+}
+
+#[task]
+fn computes(steps: u64) -> u64 {
+    (0..steps).fold(1, |number, step| std::hint::black_box((number ^ step).wrapping_mul(0x9e37_79b9)))
+}
+
+/// A loop without an end that touches no memory.
+fn spin() -> u64 {
+    let mut number = 1u64;
+    loop {
+        number = std::hint::black_box(number.wrapping_mul(3) + 1);
+        if number == 0 {
+            return 0;
+        }
+    }
+}
+
+fn told<T: std::fmt::Display>(result: Result<T, TaskError>) -> String {
+    result.map_or_else(|error| error.to_string(), |value| value.to_string())
+}
+
+/// Calls of one caller come in order, and leave what they did.
+#[task]
+fn counts(calls: u64) -> Result<u64, TaskError> {
+    let counter = Counter::submit(0);
+    let all: Vec<_> = (0..calls).map(|_| counter.add(1)).collect();
+    let all = get_all(&all)?;
+    assert!(all.iter().copied().eq(1..=calls), "in order");
+    counter.count().get()
+}
+
+/// Many callers at once, each of which sees its own calls in order.
+#[task]
+fn shared(callers: u64, calls: u64) -> Result<u64, TaskError> {
+    let counter = Counter::submit(0);
+    let all: Vec<_> = (0..callers).map(|_| calls_often::submit(&counter, calls)).collect();
+    get_all(&all)?;
+    counter.count().get()
+}
+
+#[task]
+fn calls_often(counter: CounterHandle, calls: u64) -> Result<u64, TaskError> {
+    let all: Vec<_> = (0..calls).map(|_| counter.add(1)).collect();
+    let all = get_all(&all)?;
+    assert!(all.is_sorted());
+    Ok(calls)
+}
+
+/// A call waits for its argument, and later ones for it.
+#[task]
+fn in_order() -> Result<String, TaskError> {
+    let counter = Counter::submit(0);
+    let slow = computes::submit(20_000_000);
+    let first = counter.add(&slow);
+    let second = counter.add(1);
+    let (slow, first, second) = (slow.get()?, first.get()?, second.get()?);
+    Ok(format!("{} {}", first == slow, second == slow + 1))
+}
+
+/// Objects that an actor keeps between calls, when nobody else does.
+#[task]
+fn keeps(objects: u64) -> Result<u64, TaskError> {
+    let counter = Counter::submit(0);
+    for number in 0..objects {
+        let object = double::submit(number);
+        counter.keep(object).get()?;
+    }
+    counter.sum_of_kept().get()
+}
+
+/// Actors that call tasks and wait for them, side by side.
+#[task]
+fn asking(actors: u64) -> Result<u64, TaskError> {
+    let all: Vec<_> = (0..actors).map(Counter::submit_with).collect();
+    let asked: Vec<_> = all.iter().map(|counter| counter.asks(1)).collect();
+    Ok(get_all(&asked)?.iter().sum())
+}
+
+impl Counter {
+    fn submit_with(start: u64) -> CounterHandle {
+        Counter::submit(if start == 13 { 113 } else { start })
+    }
+}
+
+/// What becomes of calls that fail, each in one way.
+#[task]
+fn failures() -> String {
+    let counter = Counter::submit(5);
+    let none = Counter::submit(13);
+    let refused = counter.refuses();
+    let mut lines = vec![
+        told(none.ready().map(|()| "ready")),
+        told(none.add(1).get()),
+        told(refused.get()),
+        told(counter.count().get()),
+    ];
+    let spins = counter.with(CallOptions::new().timeout(Duration::from_millis(30))).spins();
+    let after = counter.add(1);
+    lines.push(told(spins.get()));
+    lines.push(told(after.get()));
+    let killed = Counter::submit(1);
+    let endless = killed.spins();
+    killed.kill();
+    lines.push(told(endless.get()));
+    lines.push(told(CounterHandle::find("nobody").map(|_| "somebody")));
+    lines.join("\n")
+}
+
+/// An actor that panics is begun anew, and has forgotten; calls that were not begun go on.
+#[task]
+fn begins_anew() -> Result<String, TaskError> {
+    let counter = Counter::options().max_restarts(2).submit(5);
+    let all = [
+        counter.add(1),
+        counter.panics(),
+        counter.add(2),
+        counter.panics(),
+        counter.add(3),
+        counter.panics(),
+        counter.add(4),
+    ];
+    Ok(all.iter().map(|call| told(call.get())).collect::<Vec<_>>().join("\n"))
+}
+
+/// A hundred calls, and the actor's process killed meanwhile from outside: what each call did counts once.
+#[task]
+fn survives(calls: u64, steps: u64) -> Result<u64, TaskError> {
+    let counter = Saved::options().max_restarts(1000).max_task_retries(1000).submit();
+    for call in 0..calls {
+        let own = computes::options().max_retries(1000).submit(steps);
+        own.get()?;
+        let now = counter.add(1).get()?;
+        assert_eq!(now, call + 1);
+    }
+    counter.add(0).get()
+}
+
+/// What an actor that is saved has after it died.
+#[task]
+fn restored() -> Result<String, TaskError> {
+    let counter = Saved::options().max_restarts(2).submit();
+    let first = counter.add(5).get()?;
+    let died = told(counter.panics().get());
+    let then = counter.add(1).get()?;
+    counter.restart();
+    let last = counter.add(1).get()?;
+    Ok(format!("{first} {then} {last}\n{died}"))
+}
+
+/// Calls that wait run beside each other, and one that has the actor to itself comes after those before it.
+#[task]
+fn beside(waiting: u64) -> Result<String, TaskError> {
+    let signal = Signal::submit();
+    let late = computes::submit(50_000_000);
+    let all: Vec<_> = (0..waiting).map(|_| signal.waits(handed(&late))).collect();
+    let meanwhile = signal.waited().get()?;
+    let alone = signal.alone();
+    let (ready, _) = wait(std::slice::from_ref(&alone), 1, Some(Duration::ZERO));
+    let value = late.get()?;
+    let all = get_all(&all)?;
+    let right = all.iter().enumerate().all(|(place, (before, got))| (*before, *got) == (place as u64, value));
+    Ok(format!("{meanwhile} {} {right} {}", ready.len(), alone.get()?))
+}
+
+/// As a handle that is passed, not as the value behind it.
+fn handed(object: &ObjectRef<u64>) -> ObjectRef<u64> {
+    object.clone()
+}
+
+/// Actors that are found by name.
+#[task]
+fn named() -> Result<String, TaskError> {
+    let first = Counter::options().name("one").submit(1);
+    first.ready()?;
+    let found = CounterHandle::find("one")?;
+    let same = Counter::options().name("one").get_if_exists().submit(100);
+    let (a, b) = (found.add(1).get()?, same.add(1).get()?);
+    let twice = Counter::options().name("one").submit(1);
+    let other = looks_for_one::submit().get()?;
+    let taken = told(twice.ready().map(|()| "ready"));
+    Ok(format!("{a} {b} {other}\n{taken}"))
+}
+
+#[task]
+fn looks_for_one() -> Result<u64, TaskError> {
+    CounterHandle::find("one")?.add(1).get()
+}
+
+/// So many actors at once, each called `calls` times.
+#[task]
+fn many(actors: u64, calls: u64) -> Result<u64, TaskError> {
+    let all: Vec<_> = (0..actors).map(Counter::submit_with).collect();
+    let mut sum = 0;
+    for _ in 0..calls {
+        let calls: Vec<_> = all.iter().map(|counter| counter.add(1)).collect();
+        sum = get_all(&calls)?.len() as u64;
+    }
+    Ok(sum)
+}
+
+/// Actors come and go with their handles: no more than one is there at a time.
+#[task]
+fn come_and_go(actors: u64) -> Result<u64, TaskError> {
+    (0..actors).map(|number| Counter::submit_with(number).add(1).get()).sum()
+}
+
+/// An actor that has a processor to itself.
+#[task]
+fn alone(calls: u64) -> Result<u64, TaskError> {
+    let counter = Counter::options().cpus(1.0).submit(0);
+    (0..calls).map(|_| counter.add(1).get()).last().unwrap_or(Ok(0))
+}

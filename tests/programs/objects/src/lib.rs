@@ -1,0 +1,117 @@
+//! Programs whose objects are more than memory is to hold.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
+use sandbar_guest::prelude::*;
+
+/// A batch whose numbers are a function of its own.
+#[task]
+fn makes(number: u64, rows: u64) -> Batch {
+    let mixed = |row: u64| (number << 32 ^ row).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let column: ArrayRef = Arc::new(UInt64Array::from_iter_values((0..rows).map(mixed)));
+    Batch(RecordBatch::try_from_iter([("numbers", column)]).expect("a column is a batch"))
+}
+
+/// So many rows that batches are of different sizes: up to 1.75 times `rows`, and `rows` on average.
+fn rows_of(number: u64, rows: u64) -> u64 {
+    rows / 4 + rows / 4 * (number % 7)
+}
+
+fn made(number: u64, rows: u64) -> Batch {
+    makes(number, rows_of(number, rows))
+}
+
+/// Stores batches, and says how many of those that it then looks at, anywhere, are what was stored.
+#[task]
+fn holds(objects: u64, rows: u64, gets: u64) -> Result<u64, TaskError> {
+    let kept: Vec<_> = (0..objects).map(|number| put(&made(number, rows))).collect();
+    let mut right = 0;
+    for get in 0..gets {
+        let number = (get.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % objects;
+        right += u64::from(kept[number as usize].get()? == made(number, rows));
+    }
+    Ok(right)
+}
+
+/// Whether a batch that it is given is what it should be.
+#[task]
+fn is_right(batch: Batch, number: u64, rows: u64) -> u64 {
+    u64::from(batch == made(number, rows))
+}
+
+/// The same of what tasks return, which other tasks take.
+#[task]
+fn passes(objects: u64, rows: u64) -> Result<u64, TaskError> {
+    let results: Vec<_> = (0..objects).map(|number| makes::submit(number, rows_of(number, rows))).collect();
+    // All are there, and most of them on disk, before any is looked at.
+    wait(&results, results.len(), None);
+    let right: Vec<_> = (0..).zip(&results).map(|(number, result)| is_right::submit(result, number, rows)).collect();
+    Ok(get_all(&right)?.iter().sum())
+}
+
+/// Small values, which travel in messages.
+#[task]
+fn holds_small(objects: u64, bytes: u64) -> Result<u64, TaskError> {
+    let text = |number: u64| format!("{number:0width$}", width = bytes as usize);
+    let kept: Vec<_> = (0..objects).map(|number| put(&text(number))).collect();
+    let right = (0..).zip(&kept).map(|(number, kept)| Ok(u64::from(kept.get()? == text(number))));
+    right.sum()
+}
+
+/// Stores more than there is room for: says with what the first value comes that there was none for, and that all goes on.
+#[task]
+fn fills(objects: u64, rows: u64) -> Result<String, TaskError> {
+    let kept: Vec<_> = (0..objects).map(|number| put(&made(number, rows))).collect();
+    let refused = kept.iter().filter_map(|kept| kept.get().err());
+    let codes: Vec<_> = refused.map(|error| error.fault.code.as_str()).collect();
+    let all = codes.iter().all(|code| *code == "store-full");
+    let some = !codes.is_empty() && codes.len() < kept.len();
+    drop(kept);
+    let result = makes::submit(1, 1000).get()?;
+    let stored = put(&result).get()?;
+    Ok(format!("{all} {some} {}", stored == result))
+}
+
+/// Fails with what there was no room for.
+#[task]
+fn overfills(objects: u64, rows: u64) -> Result<u64, TaskError> {
+    let kept: Vec<_> = (0..objects).map(|number| put(&made(number, rows))).collect();
+    Ok(get_all(&kept)?.len() as u64)
+}
+
+/// A value that is larger than all objects may be.
+#[task]
+fn too_large(rows: u64) -> Result<u64, TaskError> {
+    Ok(put(&makes(0, rows)).get()?.num_rows() as u64)
+}
+
+/// Waits until whoever looks on has ended a worker.
+#[task]
+fn waits_for_somebody() -> u64 {
+    loop {
+        std::hint::black_box(0u64);
+    }
+}
+
+/// What became of values that are on disk, while somebody does something to that: of `puts` that were put, and of `tasks`
+/// that were returned.
+#[task]
+fn is_damaged(puts: u64, tasks: u64, rows: u64) -> String {
+    let kept: Vec<_> = (0..puts).map(|number| put(&makes(number, rows))).collect();
+    let results: Vec<_> = (0..tasks).map(|number| makes::submit(number, rows)).collect();
+    wait(&results, results.len(), None);
+    let _ = waits_for_somebody::options().max_retries(0).submit().get();
+    let told = |all: &[ObjectRef<Batch>]| {
+        let (mut right, mut lost, mut wrong) = (0, 0, 0);
+        for (number, object) in (0..).zip(all) {
+            match object.get() {
+                Ok(batch) if batch == makes(number, rows) => right += 1,
+                Err(error) if error.fault.code.as_str() == "object-lost" => lost += 1,
+                _ => wrong += 1,
+            }
+        }
+        format!("{right} right, {} lost, {wrong} wrong", lost)
+    };
+    format!("{}; {}", told(&kept), told(&results))
+}

@@ -1,0 +1,45 @@
+//! What is looked at from beside while it runs, and afterwards.
+
+use sandbar_guest::log;
+use sandbar_guest::prelude::*;
+
+use crate::{add, computes, spins};
+
+/// Runs until it is ended: holds a value of so many bytes, has had some tasks, and has others that never end.
+#[task]
+fn stays(bytes: u32, others: u32) -> Result<i64, TaskError> {
+    let held = put(&vec![7u8; bytes as usize]);
+    add::submit(1, 2).get()?;
+    log::info!("it stays");
+    let others: Vec<_> = (0..others).map(|_| spins::submit()).collect();
+    get_all(&others)?;
+    Ok(held.get()?.len() as i64)
+}
+
+#[task]
+fn says(line: String) {
+    log::warn!("{line}");
+}
+
+/// So many tasks that log the same, and one that logs something else.
+#[task]
+fn repeats(tasks: u32) -> Result<u32, TaskError> {
+    let all: Vec<_> = (0..tasks).map(|_| says::submit("the same".to_owned())).collect();
+    get_all(&all)?;
+    says::submit("another".to_owned()).get()?;
+    Ok(tasks)
+}
+
+/// Logs so many lines of a hundred bytes.
+#[task]
+fn talks(lines: u32) -> u32 {
+    (0..lines).for_each(|line| log::info!("{line:0100}"));
+    lines
+}
+
+/// Two tasks that want so much of the node's memory each, and take a while.
+#[task]
+fn hoards(bytes: u64, steps: u64) -> Result<u64, TaskError> {
+    let all: Vec<_> = (0..2).map(|_| computes::options().memory(bytes).submit(steps)).collect();
+    Ok(get_all(&all)?.len() as u64)
+}

@@ -1,0 +1,106 @@
+//! Actors: called in order, begun anew, saved, found by name, killed, and gone with their handles.
+
+use std::time::{Duration, Instant};
+
+use sandbar_tests::{Lab, component};
+use serde_json::{Value, json};
+
+use crate::programs::{kill, start_of, workers};
+
+const PROGRAM: &str = "tests/programs/actors";
+
+/// What a program says that it saw.
+#[track_caller]
+fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) {
+    let lab = Lab::new();
+    let summary = start_of(&lab, &component(PROGRAM), task, arguments).wait().expect_code(0).json();
+    assert_eq!(summary["result"], expected.into(), "{task}: {summary}");
+    assert_eq!(lab.names(), Vec::<String>::new());
+}
+
+#[test]
+fn calls_of_one_caller_are_run_in_order() {
+    check("counts", &[("calls", 3000)], 3000);
+    check("shared", &[("callers", 20), ("calls", 100)], 2000);
+    check("in_order", &[], "true true");
+    check("alone", &[("calls", 300)], 300);
+}
+
+#[test]
+fn an_actor_keeps_the_objects_that_it_was_given() {
+    check("keeps", &[("objects", 50)], 2450);
+}
+
+#[test]
+fn an_actor_that_waits_for_tasks_lets_others_be_called() {
+    check("asking", &[("actors", 100)], 100 * 99 / 2 + 200 + 100);
+}
+
+#[test]
+fn methods_that_wait_run_beside_each_other() {
+    check("beside", &[("waiting", 50)], "50 0 true 50");
+}
+
+#[test]
+fn an_error_says_what_became_of_the_actor() {
+    let expected = [
+        "failures > Counter.new: actor `Counter.new` has died: 13 is no start [actor-died]",
+        "failures > Counter.add: actor `Counter.new` has died: 13 is no start [actor-died]",
+        "failures > Counter.refuses: on purpose [refused]",
+        "1005",
+        "failures > Counter.spins: it ran longer than 30 ms (timeout) [time-out]",
+        "failures > Counter.add: actor `Counter.new` has died: it was ended while it ran [actor-died]",
+        "failures > Counter.spins: actor `Counter.new` was killed, or nobody referred to it any more [actor-died]",
+        "failures > find: there is no actor `nobody` [no-actor]",
+    ];
+    check("failures", &[], expected.join("\n"));
+}
+
+#[test]
+fn an_actor_that_dies_is_begun_anew_as_often_as_it_may() {
+    let lab = Lab::new();
+    let summary = start_of(&lab, &component(PROGRAM), "begins_anew", &[]).wait().expect_code(0).json();
+    let lines: Vec<&str> = summary["result"].as_str().expect("a text").lines().collect();
+    let values: Vec<&str> = lines.iter().copied().filter(|line| line.parse::<u64>().is_ok()).collect();
+    assert_eq!(values, ["6", "7", "8"], "{lines:?}");
+    assert_eq!(lines.iter().filter(|line| line.ends_with("[panic]")).count(), 3, "{lines:?}");
+    assert!(lines.last().is_some_and(|line| line.ends_with("[actor-died]")), "{lines:?}");
+}
+
+#[test]
+fn an_actor_that_was_saved_is_begun_anew_with_that() {
+    let lab = Lab::new();
+    let summary = start_of(&lab, &component(PROGRAM), "restored", &[]).wait().expect_code(0).json();
+    assert!(summary["result"].as_str().is_some_and(|text| text.starts_with("5 6 7\n")), "{summary}");
+}
+
+#[test]
+fn actors_are_found_by_name() {
+    check("named", &[], "2 3 4\nnamed > Counter.new: there is an actor `one` already [name-taken]");
+}
+
+#[test]
+fn thousands_of_actors_live_at_once_and_go_with_their_handles() {
+    check("many", &[("actors", 3000), ("calls", 2)], 3000);
+    check("come_and_go", &[("actors", 300)], (0..300).sum::<u64>() + 300 + 100);
+}
+
+/// A hundred calls of an actor that is saved after each, while its process is killed again and again: each counts once.
+#[test]
+fn a_hundred_calls_survive_a_killed_worker() {
+    let lab = Lab::new();
+    let mut host = start_of(&lab, &component(PROGRAM), "survives", &[("calls", 100), ("steps", 5_000_000)]);
+    let (mut killed, mut next) = (0, Instant::now() + Duration::from_millis(150));
+    while !host.has_ended() {
+        if Instant::now() >= next {
+            next += Duration::from_millis(150);
+            let all = workers(host.process(), "actors");
+            all.iter().copied().for_each(kill);
+            killed += all.len();
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let summary = host.wait().expect_code(0).json();
+    assert_eq!(summary["result"], json!(100));
+    assert!(killed >= 2, "{killed} {summary}");
+}

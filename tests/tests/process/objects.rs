@@ -1,0 +1,155 @@
+//! Objects that are more than memory is to hold: they go to disk and come back, and a disk that is full or damaged is said.
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sandbar_tests::{Ended, Lab, Running, component};
+use serde_json::{Value, json};
+
+use crate::lifecycle::until;
+use crate::programs::{kill, workers};
+
+/// Begins a task of the tests' program, with settings of the host.
+fn start(lab: &Lab, task: &str, arguments: &[(&str, u64)], settings: &[&str]) -> Running {
+    let program = format!("{}#{task}", component("tests/programs/objects").display());
+    let arguments: Vec<String> = arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut line = vec!["submit", &program, "--json"];
+    line.extend(arguments.iter().flat_map(|argument| ["--arg", argument]));
+    line.extend(settings);
+    lab.start(&line)
+}
+
+/// What a program says that it saw, and how much went to disk.
+#[track_caller]
+fn check(task: &str, arguments: &[(&str, u64)], settings: &[&str], expected: impl Into<Value>) -> u64 {
+    let lab = Lab::new();
+    let summary = start(&lab, task, arguments, settings).wait().expect_code(0).json();
+    assert_eq!(summary["result"], expected.into(), "{task}: {summary}");
+    assert_eq!(lab.names(), Vec::<String>::new());
+    summary["spilled_bytes"].as_u64().expect("a number")
+}
+
+#[track_caller]
+fn check_failure(task: &str, arguments: &[(&str, u64)], settings: &[&str], words: &[&str]) -> Ended {
+    start(&Lab::new(), task, arguments, settings).wait().expect_code(1).expect_talk(words)
+}
+
+/// 800 MB of them, of 0.2 to 1.4 MB.
+#[test]
+fn objects_that_do_not_fit_into_memory_are_what_they_were() {
+    let arguments = [("objects", 1000), ("rows", 100_000), ("gets", 1000)];
+    let spilled = check("holds", &arguments, &["--object-memory", "75MiB"], 1000);
+    assert!(spilled > 700_000_000, "{spilled}");
+    assert_eq!(check("holds", &[("objects", 10), ("rows", 100_000), ("gets", 20)], &[], 20), 0);
+}
+
+#[test]
+fn results_and_arguments_come_back_from_disk() {
+    let spilled = check("passes", &[("objects", 300), ("rows", 100_000)], &["--object-memory", "75MiB"], 300);
+    assert!(spilled > 150_000_000, "{spilled}");
+}
+
+#[test]
+fn values_in_messages_go_to_disk_as_well() {
+    let spilled = check("holds_small", &[("objects", 500), ("bytes", 50_000)], &["--object-memory", "10MiB"], 500);
+    assert!(spilled > 10_000_000, "{spilled}");
+}
+
+/// A disk of which nothing may be used is as good as a full one.
+#[test]
+fn a_full_disk_fails_what_finds_no_room_and_nothing_else() {
+    let (full, arguments) =
+        (["--object-memory", "20MiB", "--disk-reserve", "1000TiB"], [("objects", 100), ("rows", 100_000)]);
+    check("fills", &arguments, &full, "true true true");
+    let words = ["overfills: no room for ", " bytes of objects on the disk of ", "[store-full]"];
+    check_failure("overfills", &arguments, &full, &words);
+}
+
+#[test]
+fn a_value_may_not_be_larger_than_memory_for_all() {
+    let words = ["too_large: a value of 80000192 bytes, the node's objects have 20971520 bytes", "[store-full]"];
+    check_failure("too_large", &[("rows", 10_000_000)], &["--object-memory", "20MiB"], &words);
+}
+
+/// Files without a name that a process has in a folder.
+fn nameless(process: u32, folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    let is_there = |path: &PathBuf| {
+        let target = fs::read_link(path).unwrap_or_default();
+        target.starts_with(folder) && target.to_string_lossy().ends_with("(deleted)")
+    };
+    all.map(|entry| entry.path()).filter(is_there).collect()
+}
+
+/// Every byte of what is on disk is another, while the program waits: what was put is lost, and said to be.
+#[test]
+fn what_is_damaged_on_disk_is_never_read() {
+    let lab = Lab::new();
+    let arguments = [("puts", 40), ("tasks", 0), ("rows", 100_000)];
+    let mut host = start(&lab, "is_damaged", &arguments, &["--object-memory", "20MiB"]);
+    damage(&lab, &mut host);
+    let summary = host.wait().expect_code(0).json();
+    let result = summary["result"].as_str().expect("a text");
+    let (put, _) = result.split_once("; ").expect("two parts");
+    let numbers: Vec<u64> = put.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [right, lost, wrong] = numbers[..] else { panic!("{result}") };
+    assert!(right > 0 && lost > 0 && wrong == 0 && right + lost == 40, "{result}");
+}
+
+/// Once a program waits for somebody, changes what it has on disk, and has it go on.
+fn damage(lab: &Lab, host: &mut Running) {
+    let process = host.process();
+    let mut busy = None;
+    until("a task waits for somebody", || {
+        assert!(!host.has_ended(), "it ended before");
+        let before = std::mem::replace(&mut busy, spinning(process));
+        busy.is_some() && busy == before
+    });
+    let files = nameless(process, &lab.path("tmp"));
+    assert!(!files.is_empty(), "something is on disk");
+    for file in files {
+        let file = fs::File::options().read(true).write(true).open(file).expect("it is the tests' own");
+        let mut bytes = vec![0; file.metadata().expect("it is there").len() as usize];
+        file.read_exact_at(&mut bytes, 0).expect("it can be read");
+        bytes.iter_mut().for_each(|byte| *byte ^= 0x55);
+        file.write_all_at(&bytes, 0).expect("it can be written");
+    }
+    busy.into_iter().for_each(kill);
+}
+
+/// The worker that computes, if all others, and the driver, do nothing for a moment.
+fn spinning(host: u32) -> Option<u32> {
+    let ticks = |process: u32| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        let time = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(11)?.parse::<u64>().ok());
+        time.unwrap_or(0)
+    };
+    let tasks = workers(host, "tasks");
+    let all: Vec<u32> = workers(host, "driver").into_iter().chain(tasks.iter().copied()).collect();
+    let before: Vec<u64> = all.iter().map(|worker| ticks(*worker)).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let busy: Vec<u32> = all
+        .iter()
+        .zip(before)
+        .filter(|(worker, before)| ticks(**worker) > *before)
+        .map(|(worker, _)| *worker)
+        .collect();
+    match busy[..] {
+        [one] if tasks.contains(&one) => Some(one),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_job_file_has_no_objects() {
+    let lab = Lab::new();
+    let job = lab.write("job.toml", "name = 'x'");
+    for setting in [["--object-memory", "1GiB"], ["--disk-reserve", "1GiB"]] {
+        let line = [&["submit", job.to_str().expect("a path")][..], &setting].concat();
+        lab.host(&line).expect_code(2).expect_talk(&["are for programs"]);
+    }
+    lab.host(&["submit", "x.wasm", "--object-memory", "much"]).expect_code(2);
+    assert_eq!(json!(lab.names()), json!(["job.toml"]));
+}
