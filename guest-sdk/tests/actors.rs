@@ -72,7 +72,8 @@ fn add(a: i64, b: i64) -> i64 {
 /// Uses an actor that it was given.
 #[task]
 fn adds(counter: CounterHandle, n: i64) -> Result<i64, TaskError> {
-    (0..n).map(|_| counter.add(1)).last().map_or(Ok(0), |last| last.get())
+    let calls: Vec<_> = (0..n).map(|_| counter.add(1)).collect();
+    calls.last().map_or(Ok(0), ObjectRef::get)
 }
 
 /// Makes an actor, and returns it.
@@ -187,7 +188,7 @@ fn names() {
 fn they_go_with_their_last_handle() {
     let counter = Counter::submit(add::submit(1, 1));
     counter.add(add::submit(1, 1));
-    counter.keep(&add::submit(1, 1));
+    counter.keep(add::submit(1, 1));
     assert_eq!(counter.kept().get().unwrap().unwrap().get(), Ok(2));
     let same = counter.clone();
     drop(counter);
@@ -454,8 +455,8 @@ impl Shelf {
 #[test]
 fn checkpoints() {
     let check = |every: u32, expected: i64| {
-        let shelf = Shelf::options().max_restarts(1).checkpoint_every(every).submit(&put(&1));
-        (0..3).for_each(|_| drop(shelf.push(&put(&10))));
+        let shelf = Shelf::options().max_restarts(1).checkpoint_every(every).submit(put(&1));
+        (0..3).for_each(|_| drop(shelf.push(put(&10))));
         shelf.restart();
         assert_eq!(shelf.sum().get(), Ok((expected, every < 4)));
         shelf.kill();
@@ -466,12 +467,12 @@ fn checkpoints() {
     check(4, 1);
     assert_eq!(testing::objects(), 0);
 
-    let shelf = Shelf::options().max_restarts(1).submit(&put(&1));
-    shelf.push(&put(&10));
+    let shelf = Shelf::options().max_restarts(1).submit(put(&1));
+    shelf.push(put(&10));
     check_error(shelf.boom().get(), Code::Panic, "Shelf.boom: of 2 [panic]");
     assert_eq!(shelf.sum().get(), Ok((11, true)));
     // What can't be saved can't go on.
-    shelf.push(&Counter::submit(1).take(2));
+    shelf.push(Counter::submit(1).take(2));
     let died = "Shelf.sum: actor `Shelf.new` has died: 2 is more than 1 [actor-died]";
     check_error(shelf.sum().get(), Code::ActorDied, died);
     drop(shelf);

@@ -68,7 +68,7 @@ impl Disk {
     }
 
     /// The next that was done, if there is any.
-    pub fn next(&mut self) -> Option<DiskDone> {
+    pub fn next_done(&mut self) -> Option<DiskDone> {
         self.send();
         self.done.try_recv().ok()
     }

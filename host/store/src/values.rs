@@ -625,7 +625,7 @@ impl Values {
         let rank = |key: &ValueKey| {
             let value = &self.all[key];
             let is_free =
-                value.doing == Doing::Nothing && !value.is_dropped && !(value.is_asked && !value.lent.is_empty());
+                value.doing == Doing::Nothing && !value.is_dropped && (!value.is_asked || value.lent.is_empty());
             let score = u128::from(value.charge) * u128::from(now - value.touched);
             is_free.then_some((score, *key))
         };

@@ -63,7 +63,8 @@ fn slices(tasks: &[TaskRow]) -> Vec<Slice<'_>> {
 fn lay_out(slices: &mut [Slice<'_>]) {
     slices.sort_by_key(|slice| (slice.worker, slice.begun, Reverse(slice.ended)));
     let mut worker = None;
-    let (mut busy, mut free): (BinaryHeap<Reverse<(u64, u64)>>, BinaryHeap<Reverse<u64>>) = Default::default();
+    let mut busy: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
+    let mut free: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
     let mut lanes = 0;
     for slice in slices {
         if worker.replace(slice.worker) != Some(slice.worker) {

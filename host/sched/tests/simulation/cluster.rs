@@ -394,10 +394,8 @@ impl History {
             Action::Interrupt { task, attempt, .. } if local.residents.contains(&(task, attempt)) => {
                 self.end_actor(worker, task, attempt);
             }
-            Action::Withdraw { task, attempt, .. } => {
-                if local.waiting.contains(&(task, attempt)) {
-                    self.finish(worker, task, attempt, false);
-                }
+            Action::Withdraw { task, attempt, .. } if local.waiting.contains(&(task, attempt)) => {
+                self.finish(worker, task, attempt, false);
             }
             Action::Interrupt { task, attempt, .. } => {
                 let is_waiting = local.waiting.contains(&(task, attempt));

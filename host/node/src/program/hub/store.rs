@@ -222,7 +222,7 @@ impl State {
     /// Takes in what the disk has done. Says whether it was anything.
     pub(super) fn hear_disk(&mut self) -> bool {
         let mut heard = false;
-        while let Some(done) = self.store.disk.next() {
+        while let Some(done) = self.store.disk.next_done() {
             heard = true;
             if let Some((key, read)) = self.store.values.disk_done(done) {
                 let awaited = self.store.awaited.remove(&key).unwrap_or_default();
