@@ -361,10 +361,9 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// The actors of a job: which, and what makes them.
-    pub(crate) fn actors_of(&self, job: JobAt) -> Vec<(ActorAt, ActorId, Option<TaskAt>)> {
-        let of_job = self.actors.iter().filter(|(_, actor)| actor.job == job);
-        of_job.map(|(at, actor)| (at, actor.id, actor.maker)).collect()
+    /// The actors of a job.
+    pub(crate) fn actors_of(&self, job: JobAt) -> Vec<ActorId> {
+        self.actors.iter().filter(|(_, actor)| actor.job == job).map(|(_, actor)| actor.id).collect()
     }
 
     /// An actor goes with its job, whose calls were forgotten. Those of other jobs fail.

@@ -20,7 +20,7 @@ impl<C, V> Scheduler<C, V> {
 
     /// Stops all that a task submitted, and what that submitted, but for what that was done to before: nothing is new there.
     pub(crate) fn stop_descendants(&mut self, at: TaskAt) {
-        for task in self.descendants(at, |task| task.stop != Stop::WithChildren) {
+        for task in self.descendants(self.tasks[at].child, |task| task.stop != Stop::WithChildren) {
             self.stop(task, Stop::WithChildren);
         }
     }

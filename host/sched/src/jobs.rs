@@ -18,8 +18,9 @@ pub(crate) struct Job {
     pub(crate) first: Option<TaskAt>,
     /// It has had its first task.
     pub(crate) has_begun: bool,
-    /// The task that all others descend from, of those that are kept.
-    pub(crate) root: Option<TaskAt>,
+    /// The last of its tasks that is nobody's child, of those that are kept: its first one, and what makes actors that outlive
+    /// other jobs.
+    pub(crate) child: Option<TaskAt>,
     /// The worker that its first task is for.
     pub(crate) driver: Option<WorkerAt>,
     /// Tasks that have not ended.
@@ -43,7 +44,7 @@ impl<C, V> Scheduler<C, V> {
             limits,
             first: None,
             has_begun: false,
-            root: None,
+            child: None,
             driver: None,
             tasks: 0,
             records: 0,
@@ -59,9 +60,9 @@ impl<C, V> Scheduler<C, V> {
         let Some(at) = self.job_ids.remove(&id) else { return };
         self.starting.remove(&id);
         let actors = self.actors_of(at);
-        self.end_tasks(at, actors.iter().filter_map(|(.., maker)| *maker));
+        self.end_tasks(at);
         self.end_objects(at);
-        actors.into_iter().for_each(|(_, id, _)| self.forget_if_gone(id));
+        actors.into_iter().for_each(|id| self.forget_if_gone(id));
         if let Some(job) = self.jobs.remove(at) {
             self.classes.forget(&mut self.queue, job.classes);
         }
@@ -73,13 +74,9 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    fn end_tasks(&mut self, job: JobAt, makers: impl Iterator<Item = TaskAt>) {
-        let root = self.jobs[job].root.take();
-        // Actors that were made for other jobs are nobody's children.
-        let makers = makers.filter(|maker| self.tasks[*maker].parent.is_none() && Some(*maker) != root);
-        let roots: Vec<TaskAt> = makers.chain(root).collect();
-        let mut tasks: Vec<TaskAt> = roots.iter().flat_map(|root| self.descendants(*root, |_| true)).collect();
-        tasks.extend(roots);
+    fn end_tasks(&mut self, job: JobAt) {
+        let last = self.jobs[job].child.take();
+        let tasks = self.descendants(last, |_| true);
         let mut workers: Vec<WorkerAt> = Vec::new();
         for at in &tasks {
             let task = &self.tasks[*at];

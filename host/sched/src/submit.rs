@@ -236,7 +236,7 @@ impl<C, V> Scheduler<C, V> {
         });
         self.ids.entry(id.0).or_default().task = Some(at);
         if origin.parent.is_none() {
-            (self.jobs[origin.job].first, self.jobs[origin.job].root) = (Some(at), Some(at));
+            self.jobs[origin.job].first = Some(at);
         }
         self.tie(at);
         for index in 0..returns {

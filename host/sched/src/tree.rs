@@ -9,20 +9,24 @@ use crate::scheduler::Scheduler;
 use crate::tasks::Task;
 
 impl<C, V> Scheduler<C, V> {
-    /// Ties a task to its parent.
+    /// Ties a task to its parent, or else to its job.
     pub(crate) fn tie(&mut self, at: TaskAt) {
-        let Some(parent) = self.tasks[at].parent else { return };
-        let older = self.tasks[parent].child.replace(at);
+        let last = match self.tasks[at].parent {
+            Some(parent) => &mut self.tasks[parent].child,
+            None => &mut self.jobs[self.tasks[at].job].child,
+        };
+        let older = last.replace(at);
         self.tasks[at].older = older;
         if let Some(older) = older {
             self.tasks[older].younger = Some(at);
         }
     }
 
-    /// All that a task submitted, and what that submitted, of those that are `wanted`, in no order that means anything.
-    pub(crate) fn descendants(&self, at: TaskAt, wanted: impl Fn(&Task<C>) -> bool) -> Vec<TaskAt> {
+    /// The last child of a task or a job, those before it, and what these submitted, of those that are `wanted`, in no order
+    /// that means anything.
+    pub(crate) fn descendants(&self, last: Option<TaskAt>, wanted: impl Fn(&Task<C>) -> bool) -> Vec<TaskAt> {
         let mut found = Vec::new();
-        let mut next = self.tasks[at].child;
+        let mut next = last;
         let mut looked = 0;
         loop {
             while let Some(child) = next {
@@ -75,7 +79,7 @@ impl<C, V> Scheduler<C, V> {
         match (younger, parent) {
             (Some(younger), _) => self.tasks[younger].older = heir.or(older),
             (None, Some(parent)) => self.tasks[parent].child = heir.or(older),
-            (None, None) => self.jobs[job].root = heir,
+            (None, None) => self.jobs[job].child = heir.or(older),
         }
         if self.jobs[job].first == Some(at) {
             self.jobs[job].first = None;

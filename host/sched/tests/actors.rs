@@ -177,6 +177,16 @@ fn a_detached_actor_outlives_its_job_and_is_everybodys() {
 }
 
 #[test]
+fn a_detached_actor_that_ends_leaves_the_tasks_of_its_job_in_place() {
+    let mut world = World::new(2, 2);
+    let spec = |id| with_spec(actor(id, 0), |spec| spec.detached = Some(JobId(2)));
+    world.job(2, dsl::LIMITS).submit(first(2, 2)).driver(200, 1, 2).submit_all([spec(10), spec(11)]).somehow();
+    world.actor_worker(9, 1).somehow().done(10, 9).kill(10, false).dies(10, 0, 9).somehow();
+    world.job_ends(2).job_ends(1).somehow();
+    assert!(world.kept().is_empty() && world.state(2).is_none() && world.state(11).is_none());
+}
+
+#[test]
 fn no_more_calls_wait_than_may() {
     let mut world = World::new(1, 1);
     world.submit(with_spec(actor(10, 0), |spec| spec.calls_max = 2)).submit_all([11, 12, 13].map(|id| call(id, 10)));

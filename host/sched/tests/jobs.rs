@@ -60,7 +60,7 @@ fn nothing_is_left_of_a_job_that_has_ended() {
     world.submit_all([t(10), retries(t(11), 1, false), t(12), needs(t(13), &[12])]).put(20, 1, DRIVER, &[10]);
     world.submit(child(14, 10, 1)).want(10, DRIVER, 1).gives("run w1 t10, run w2 t11");
     world.job_ends(1);
-    world.gives("interrupt w2 t11, interrupt w1 t10, interrupt w100 t1, drop o20");
+    world.gives("interrupt w100 t1, interrupt w2 t11, interrupt w1 t10, drop o20");
     assert!(world.kept().is_empty() && world.state(10).is_none());
     assert_eq!(world.free_cpus(1), 0, "what runs still takes room");
     // Whatever is said of it now means nothing.
