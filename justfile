@@ -32,6 +32,6 @@ data *args:
 bench name *args:
     cargo xtask bench {{ name }} {{ args }}
 
-# Look for bytes that a boundary does not stand: answer, batch, blocks, component, file, job
+# Look for bytes that a boundary does not stand: answer, batch, blocks, component, events, file, job
 fuzz name *args:
     cargo xtask fuzz {{ name }} {{ args }}

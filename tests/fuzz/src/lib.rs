@@ -9,6 +9,7 @@
 //! `tests/damaged.rs`). `cargo xtask fuzz NAME` looks for worse with libFuzzer,
 //! for as long as one likes.
 
+mod events;
 mod seeds;
 
 use std::io::Write as _;
@@ -31,7 +32,7 @@ use tokio::runtime::{Builder, Runtime};
 pub use seeds::seeds;
 
 /// The boundaries.
-pub const NAMES: [&str; 6] = ["answer", "batch", "blocks", "component", "file", "job"];
+pub const NAMES: [&str; 7] = ["answer", "batch", "blocks", "component", "events", "file", "job"];
 
 /// Runs the boundary of a name, and says whether the bytes were taken.
 ///
@@ -43,6 +44,7 @@ pub fn run(name: &str, bytes: &[u8]) -> bool {
         "batch" => batch(bytes),
         "blocks" => blocks(bytes),
         "component" => component(bytes),
+        "events" => events::events(bytes),
         "file" => file(bytes),
         "job" => job(bytes),
         _ => panic!("there is no boundary `{name}`"),

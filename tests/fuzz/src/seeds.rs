@@ -11,6 +11,8 @@ use arrow_array::{
 use arrow_ipc::writer::{FileWriter, StreamWriter};
 use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 use sandbar_dataset::{BlockWriter, DatasetError, FullBlock};
 
 use crate::grouping;
@@ -25,10 +27,22 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "batch" => batches().iter().map(batch).collect(),
         "blocks" => (0..16).map(blocks).collect(),
         "component" => components(),
+        "events" => events(),
         "file" => files(),
         "job" => jobs(),
         _ => panic!("there is no boundary `{name}`"),
     }
+}
+
+/// Histories have no form to keep: any bytes are one.
+fn events() -> Vec<Vec<u8>> {
+    let of = |seed: u64| {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let mut bytes = vec![0; 8 << 10];
+        random.fill_bytes(&mut bytes);
+        bytes
+    };
+    (0..16).map(of).collect()
 }
 
 fn joined(first: &[u8], rest: &[u8]) -> Vec<u8> {

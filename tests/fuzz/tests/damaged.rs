@@ -7,9 +7,12 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 use sandbar_fuzz::{NAMES, run, seeds};
 
-/// Each seed is damaged so often. Reading files takes longest.
+/// Each seed is damaged so often. Reading files takes longest, and each history has some hundred steps.
 fn times(name: &str) -> usize {
-    if name == "file" { 150 } else { 5_000 }
+    match name {
+        "file" | "events" => 150,
+        _ => 5_000,
+    }
 }
 
 #[test]

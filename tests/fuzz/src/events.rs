@@ -1,0 +1,258 @@
+//! What a scheduler is told, as workers that make things up could have it told.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arbitrary::{Result, Unstructured};
+use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_sched::{
+    Action, ActorSpec, Demand, Event, Failure, JobLimits, Options, Outcome, Role, Scheduler, Submission, UNIT, Work,
+};
+
+/// Small numbers, so that most of what is named is there, or was, or will be.
+const NODES: u32 = 3;
+const WORKERS: u32 = 6;
+const JOBS: u32 = 3;
+/// Those that there are to begin with; their first tasks have these numbers, from 1 on.
+const JOBS_BEGUN: u64 = 2;
+const NUMBERS: u64 = 60;
+const STEPS_MAX: usize = 2_000;
+
+type Told = Event<u8, u64>;
+
+/// Tells a scheduler what these bytes make up, and then that all of it has ended.
+///
+/// # Panics
+/// When it wants something done by who is not there, or a value that came in does not go out once.
+pub fn events(bytes: &[u8]) -> bool {
+    let mut bytes = Unstructured::new(bytes);
+    let mut history = History::default();
+    history.begin();
+    for _ in 0..STEPS_MAX {
+        if bytes.is_empty() {
+            break;
+        }
+        let Ok(event) = history.event(&mut bytes) else { break };
+        history.step(event);
+    }
+    for worker in history.workers.clone() {
+        history.step(Event::WorkerLost { worker, begun: Vec::new() });
+    }
+    for job in 0..JOBS {
+        history.step(Event::JobEnded { job: JobId(job) });
+    }
+    assert!(history.sched.is_empty(), "something is left");
+    assert!(history.values.is_empty(), "values that did not go out: {:?}", history.values);
+    history.has_run
+}
+
+struct History {
+    sched: Scheduler<u8, u64>,
+    actions: Vec<Action<u64>>,
+    workers: BTreeSet<WorkerId>,
+    /// Values that came in, and did not go out.
+    values: BTreeSet<u64>,
+    next_value: u64,
+    /// What was to be run, and where: what comes in is often of these.
+    given: Vec<(TaskId, Attempt, WorkerId)>,
+    has_run: bool,
+}
+
+impl Default for History {
+    fn default() -> History {
+        History {
+            sched: Scheduler::new(Options::default()),
+            actions: Vec::new(),
+            workers: BTreeSet::new(),
+            values: BTreeSet::new(),
+            next_value: 0,
+            given: Vec::new(),
+            has_run: false,
+        }
+    }
+}
+
+impl History {
+    /// A cluster that runs something.
+    fn begin(&mut self) {
+        let resources = Demand { cpus: 2 * UNIT, gpus: UNIT, ..Demand::default() };
+        self.step(Event::NodeJoined { node: NodeId(0), resources });
+        let limits = JobLimits { tasks_max: 12, depth_max: 4, objects_max: 20 };
+        for number in 0..JOBS_BEGUN as u32 {
+            self.step(Event::JobStarted { job: JobId(number), tenant: TenantId::DEFAULT, limits });
+        }
+        for (number, role) in (1..).zip([Role::Driver(JobId(0)), Role::Driver(JobId(1)), Role::Tasks, Role::Actors]) {
+            self.step(Event::WorkerReady { worker: WorkerId(number), node: NodeId(0), role });
+        }
+        for number in 0..JOBS_BEGUN as u32 {
+            let id = TaskId(u64::from(number) + 1);
+            let task = Submission {
+                id,
+                job: JobId(number),
+                parent: None,
+                name: "main".into(),
+                returns: 1,
+                demand: Demand::default(),
+                priority: 0,
+                retries_max: number,
+                retry_failures: false,
+                needs: Vec::new(),
+                refs: Vec::new(),
+                work: Work::Task,
+                call: 0,
+            };
+            self.step(Event::Submitted { task });
+        }
+    }
+
+    fn step(&mut self, event: Told) {
+        match &event {
+            Event::WorkerReady { worker, .. } => drop(self.workers.insert(*worker)),
+            Event::WorkerLost { worker, .. } => drop(self.workers.remove(worker)),
+            _ => {}
+        }
+        let mut actions = std::mem::take(&mut self.actions);
+        self.sched.step(event, &mut actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Run { worker, task, attempt } => {
+                    assert!(self.workers.contains(&worker) && self.sched.call(task).is_some());
+                    self.has_run |= self.given.len() > 2;
+                    self.given.push((task, attempt, worker));
+                }
+                Action::Recall { worker }
+                | Action::Interrupt { worker, .. }
+                | Action::Withdraw { worker, .. }
+                | Action::Refuse { worker, .. } => assert!(self.workers.contains(&worker)),
+                Action::Deliver { worker, object } => {
+                    assert!(self.workers.contains(&worker) && self.sched.value(object).is_some());
+                }
+                Action::Drop { value, .. } => assert!(self.values.remove(&value), "value {value} went out twice"),
+                Action::Hire { .. } | Action::Ended { .. } | Action::JobDone { .. } => {}
+            }
+        }
+        self.actions = actions;
+    }
+
+    fn event(&mut self, bytes: &mut Unstructured<'_>) -> Result<Told> {
+        let (task, given, worker) = self.task(bytes)?;
+        let object = ObjectId(bytes.int_in_range(1..=NUMBERS)?);
+        // What ends much is rare.
+        let is_rare = bytes.ratio(1, 24)?;
+        let is_first = task.0 <= JOBS_BEGUN;
+        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=25 })? {
+            11..=13 | 18 if is_first && !bytes.ratio(1, 64)? => Event::Submitted { task: self.submission(bytes)? },
+            0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)? },
+            1 => Event::NodeLost { node: node(bytes)? },
+            // Their numbers are the node's own: none comes twice.
+            2 | 3 if !self.workers.contains(&worker) => {
+                let job = job(bytes)?;
+                let role = [Role::Tasks, Role::Driver(job), Role::Actors, Role::Actor(ActorId(task.0))];
+                Event::WorkerReady { worker, node: node(bytes)?, role: *bytes.choose(&role)? }
+            }
+            4 => Event::WorkerLost { worker, begun: if bytes.arbitrary()? { vec![task] } else { Vec::new() } },
+            5 => {
+                let limits = JobLimits { tasks_max: 12, depth_max: 4, objects_max: 20 };
+                Event::JobStarted { job: job(bytes)?, tenant: TenantId::DEFAULT, limits }
+            }
+            6 => Event::JobEnded { job: job(bytes)? },
+            7 => Event::RanInline {
+                task: self.submission(bytes)?,
+                worker,
+                outcome: self.outcome(bytes)?,
+                nanos: bytes.arbitrary()?,
+            },
+            8 => Event::BeganInline { task: self.submission(bytes)?, worker },
+            9 => Event::Put { object, task, worker, value: self.value(), refs: objects(bytes)? },
+            10 => Event::PutFailed { object, task, worker, fault: Fault::new(Code::MemoryLimit, "there is no room") },
+            11..=13 => {
+                let outcome = self.outcome(bytes)?;
+                Event::Finished { task, attempt: given, worker, outcome, nanos: bytes.arbitrary()? }
+            }
+            14 => Event::Blocked { task, worker, blocked: bytes.arbitrary()? },
+            15 => Event::Wanted { object, worker, task },
+            16 => Event::Held { object, worker, task },
+            17 => Event::Released { object, worker, times: bytes.arbitrary()? },
+            18 => Event::Cancelled { task, recursive: bytes.arbitrary()? },
+            19 => Event::Recalled { worker, tasks: vec![task, TaskId(object.0)] },
+            20 => Event::ObjectLost { object, waiters: if bytes.arbitrary()? { vec![worker] } else { Vec::new() } },
+            21 => Event::Killed { actor: ActorId(object.0), restart: bytes.arbitrary()? },
+            22 => Event::Saved { actor: ActorId(task.0), attempt: given, worker, object },
+            _ => Event::Submitted { task: self.submission(bytes)? },
+        })
+    }
+
+    fn value(&mut self) -> u64 {
+        self.next_value += 1;
+        self.values.insert(self.next_value);
+        self.next_value
+    }
+
+    fn outcome(&mut self, bytes: &mut Unstructured<'_>) -> Result<Outcome<u64>> {
+        if bytes.ratio(1, 4)? {
+            let error = TaskError { fault: Fault::new(Code::Trap, "it trapped"), chain: Vec::new() };
+            return Ok(Outcome::Failed(Failure { error: Arc::new(error), system: bytes.arbitrary()? }));
+        }
+        let count = *bytes.choose(&[1, 1, 1, 1, 2, 0])?;
+        let values = (0..count).map(|_| Ok((self.value(), objects(bytes)?)));
+        Ok(Outcome::Succeeded(values.collect::<Result<_>>()?))
+    }
+
+    /// Mostly one that was to be run, where it was.
+    fn task(&self, bytes: &mut Unstructured<'_>) -> Result<(TaskId, Attempt, WorkerId)> {
+        if !self.given.is_empty() && bytes.ratio(3, 4)? {
+            let last = self.given.len().saturating_sub(8);
+            return bytes.choose(&self.given[last..]).copied();
+        }
+        let (task, worker) = (bytes.int_in_range(1..=NUMBERS)?, bytes.int_in_range(1..=WORKERS)?);
+        Ok((TaskId(task), attempt(bytes)?, WorkerId(worker)))
+    }
+
+    fn submission(&self, bytes: &mut Unstructured<'_>) -> Result<Submission<u8>> {
+        let id = TaskId(bytes.int_in_range(1..=NUMBERS)?);
+        let parent = if bytes.ratio(1, 8)? { None } else { Some(self.task(bytes)?) };
+        let of_parent = parent.and_then(|(parent, ..)| self.sched.job_of(parent)).unwrap_or(JobId(0));
+        let name = bytes.ratio(1, 4)?.then(|| "named".into());
+        let detached = bytes.ratio(1, 4)?.then_some(JobId(0));
+        let spec = ActorSpec { name, detached, restarts_max: bytes.int_in_range(0..=2)?, calls_max: 3 };
+        let actor = ActorId(bytes.int_in_range(1..=NUMBERS)?);
+        let work = [Work::Task, Work::Task, Work::Actor(Box::new(spec)), Work::Method(actor)];
+        Ok(Submission {
+            id,
+            job: if bytes.ratio(1, 8)? { job(bytes)? } else { of_parent },
+            parent,
+            name: "f".into(),
+            returns: *bytes.choose(&[1, 1, 1, 2, 0, u32::MAX])?,
+            demand: demand(bytes, 1)?,
+            priority: *bytes.choose(&[0, 0, 1, i32::MIN])?,
+            retries_max: bytes.int_in_range(0..=2)?,
+            retry_failures: bytes.arbitrary()?,
+            needs: objects(bytes)?,
+            refs: objects(bytes)?,
+            work: bytes.choose(&work)?.clone(),
+            call: 0,
+        })
+    }
+}
+
+fn node(bytes: &mut Unstructured<'_>) -> Result<NodeId> {
+    Ok(NodeId(bytes.int_in_range(0..=NODES - 1)?))
+}
+
+fn job(bytes: &mut Unstructured<'_>) -> Result<JobId> {
+    Ok(JobId(bytes.int_in_range(0..=JOBS - 1)?))
+}
+
+fn attempt(bytes: &mut Unstructured<'_>) -> Result<Attempt> {
+    Ok(Attempt(*bytes.choose(&[0, 0, 0, 1, 2])?))
+}
+
+fn objects(bytes: &mut Unstructured<'_>) -> Result<Vec<ObjectId>> {
+    let count = *bytes.choose(&[0, 0, 0, 1, 2])?;
+    (0..count).map(|_| Ok(ObjectId(bytes.int_in_range(1..=NUMBERS)?))).collect()
+}
+
+fn demand(bytes: &mut Unstructured<'_>, most: u64) -> Result<Demand> {
+    let (cpus, gpus) = (bytes.int_in_range(0..=2 * most)? * UNIT / 2, *bytes.choose(&[0, 0, 0, 1])? * UNIT);
+    Ok(Demand { cpus, gpus, ..Demand::default() })
+}

@@ -1,0 +1,4 @@
+//! What a scheduler is told.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("events"), |bytes: &[u8]| sandbar_fuzz::fuzz("events", bytes));
