@@ -9,6 +9,7 @@ mod objects;
 mod peers;
 mod places;
 mod programs;
+mod records;
 mod report;
 mod sandbox;
 mod start;
@@ -115,6 +116,7 @@ impl Arguments {
             forests: 20,
             tasks: 500_000,
             children: 1_000,
+            width: 31,
             queued: 1_000_000,
             actors: 10_000,
             object_bytes: 64 << 20,

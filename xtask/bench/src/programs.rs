@@ -11,7 +11,7 @@ use crate::peers::Peers;
 use crate::places;
 use crate::report::Report;
 use crate::timing::{Effort, median};
-use crate::{Failure, memory};
+use crate::{Failure, memory, records};
 
 pub const PROGRAM: &str = "xtask/bench/program";
 /// Between looks at the memory of what runs.
@@ -20,6 +20,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// What `host submit --json` says of a program.
 #[derive(Debug, Deserialize)]
 pub struct Summary {
+    job: Option<String>,
     result: u64,
     tasks: u64,
     failed: u64,
@@ -42,13 +43,16 @@ pub fn tasks(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<()
     let in_flight = tasks as f64 / run("flat", &[("tasks", tasks), ("at_once", tasks.div_ceil(10))])?;
     let alone = tasks / 10;
     let one = 1e6 * run("one_by_one", &[("tasks", alone)])? / alone as f64;
+    let usual = paced(&submit(&guest, "one_by_one", &[("tasks", alone)], effort)?, "nothing")?;
     let (parents, children) = (2, effort.children);
     let times = tasks.div_ceil(parents * children);
     let nested = (parents * children * times) as f64
         / run("nested", &[("parents", parents), ("children", children), ("times", times)])?;
     report.value("tasks/in flight", in_flight, "/s");
     report.value("tasks/one at a time", one, "µs");
+    report.value("tasks/one at a time, p50", usual, "µs");
     report.value("tasks/two parents", nested, "/s");
+    report.value("tasks/tree cancelled", cancelled(&guest, effort)?, "ms");
     for peer in peers.map(Peers::tasks).transpose()?.into_iter().flatten() {
         let per_task = peer.seconds / peer.tasks.unwrap_or(1.0);
         match peer.name.as_str() {
@@ -58,6 +62,36 @@ pub fn tasks(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<()
         }
     }
     Ok(())
+}
+
+/// The middle one of the times from one task's begin to the next one's, in microseconds.
+fn paced(run: &Summary, name: &str) -> Result<f64, Failure> {
+    let records = records::of(run.job.as_deref().ok_or("nothing is kept of the job")?)?;
+    let paces = records::paces(&records, name);
+    if paces.is_empty() { Err("no task is kept".into()) } else { Ok(median(paces) / 1e3) }
+}
+
+/// How long it takes from when a tree of tasks that never end is cancelled until the last of them has ended, in
+/// milliseconds.
+fn cancelled(guest: &Path, effort: Effort) -> Result<f64, Failure> {
+    let (width, mut took) = (effort.width, Vec::new());
+    for _ in 0..effort.runs {
+        let run = submit(guest, "cancelled", &[("width", width)], effort)?;
+        let records = records::of(run.job.as_deref().ok_or("nothing is kept of the job")?)?;
+        let of_tree = records.iter().filter(|record| record.name == "endless");
+        let (count, stopped) = of_tree.fold((0, 0), |(count, stopped), record| {
+            (count + 1, stopped + u64::from(record.state == "stopped"))
+        });
+        if (count, stopped) != (run.result, run.result) {
+            return Err(format!("of {} tasks of a tree {stopped} were stopped, and {count} ended", run.result).into());
+        }
+        let ended = |name: &str| records.iter().filter(|record| record.name == name).filter_map(|record| record.ended_ns);
+        // It ends where its driver goes on to cancel the tree.
+        let begun = ended("mark").max().ok_or("the task that was run before is not kept")?;
+        let last = ended("endless").max().ok_or("no task of the tree has begun")?;
+        took.push(last.saturating_sub(begun) as f64 / 1e6);
+    }
+    Ok(median(took))
 }
 
 /// Many tasks that wait at once.
@@ -94,8 +128,10 @@ pub fn actors(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(
     let in_flight = calls as f64 / run("calls", &[("calls", calls), ("at_once", calls.div_ceil(10))])?;
     let alone = calls / 10;
     let one = 1e6 * run("calls_one_by_one", &[("calls", alone)])? / alone as f64;
+    let usual = paced(&submit(&guest, "calls_one_by_one", &[("calls", alone)], effort)?, "Echo.nothing")?;
     report.value("actors/calls in flight", in_flight, "/s");
     report.value("actors/one call at a time", one, "µs");
+    report.value("actors/one call at a time, p50", usual, "µs");
     let actors = effort.actors;
     let few = watched(&guest, "alive", &[("actors", 1), ("times", 1)])?;
     let many = watched(&guest, "alive", &[("actors", actors), ("times", 10)])?;
@@ -140,7 +176,7 @@ pub fn submit(guest: &Path, task: &str, arguments: &[(&str, u64)], effort: Effor
 /// What a run has printed.
 pub fn summary(task: &str, printed: &[u8]) -> Result<Summary, Failure> {
     let summary: Summary = serde_json::from_slice(printed)?;
-    if summary.failed > 0 || summary.tasks < summary.result {
+    if summary.failed > 0 && task != "cancelled" || summary.tasks < summary.result {
         return Err(format!("{task}: {summary:?}").into());
     }
     Ok(summary)

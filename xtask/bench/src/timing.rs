@@ -25,6 +25,8 @@ pub struct Effort {
     /// Tasks of a program, or calls of an actor, those of each of two parents, and those that wait at once.
     pub tasks: u64,
     pub children: u64,
+    /// Children of each task of a tree that is cancelled, two deep.
+    pub width: u64,
     pub queued: u64,
     /// Actors that are alive at once.
     pub actors: u64,
@@ -50,6 +52,7 @@ impl Effort {
             forests: 1,
             tasks: 1_000,
             children: 100,
+            width: 5,
             queued: 2_000,
             actors: 50,
             object_bytes: 4 << 20,

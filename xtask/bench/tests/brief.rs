@@ -6,10 +6,11 @@ use std::process::Command;
 use serde_json::Value;
 
 /// What some figure is given of.
-const MEASURED: [&str; 27] = [
+const MEASURED: [&str; 30] = [
     "actors/calls in flight",
     "actors/memory of all processes an actor",
     "actors/one call at a time",
+    "actors/one call at a time, p50",
     "boundary/50 sandboxes over 64 MiB/map",
     "boundary/in/copy/64 KiB/fresh",
     "boundary/in/map/64 MiB/warm",
@@ -29,6 +30,8 @@ const MEASURED: [&str; 27] = [
     "start/in this process",
     "tasks/in flight",
     "tasks/one at a time",
+    "tasks/one at a time, p50",
+    "tasks/tree cancelled",
     "tasks/two parents",
     "training/linear",
     "training/three models",

@@ -48,6 +48,36 @@ fn deep(depth: u32) -> Result<u32, TaskError> {
     if depth == 0 { Ok(0) } else { Ok(1 + deep::submit(depth - 1).get()?) }
 }
 
+/// A tree of tasks whose leaves never end.
+#[task]
+fn endless(depth: u32, width: u32) -> Result<(), TaskError> {
+    if depth == 0 {
+        loop {
+            std::hint::black_box(depth);
+        }
+    }
+    let parts: Vec<_> = (0..width).map(|_| endless::submit(depth - 1, width)).collect();
+    get_all(&parts)?;
+    Ok(())
+}
+
+/// Computes for so many steps.
+#[task]
+fn mark(steps: u64) -> u64 {
+    (0..steps).fold(1, |number, step| std::hint::black_box((number ^ step).wrapping_mul(0x9e37_79b9)))
+}
+
+/// Cancels a tree of tasks that never end, once it has grown, and gives how many there are.
+#[task]
+fn cancelled(width: u32) -> Result<u32, TaskError> {
+    let root = endless::submit(2, width);
+    mark::submit(100_000_000).get()?;
+    cancel(&root, true);
+    // Until the last of them has ended.
+    std::hint::black_box(mark(100_000_000));
+    Ok(1 + width + width * width)
+}
+
 fn batch(bytes: u32) -> Batch {
     let numbers: ArrayRef = Arc::new(UInt64Array::from_iter_values(0..u64::from(bytes) / 8));
     Batch(RecordBatch::try_from_iter([("numbers", numbers)]).expect("a column is a batch"))
