@@ -79,16 +79,16 @@ fn cancelled(guest: &Path, effort: Effort) -> Result<f64, Failure> {
         let run = submit(guest, "cancelled", &[("width", width)], effort)?;
         let records = records::of(run.job.as_deref().ok_or("nothing is kept of the job")?)?;
         let of_tree = records.iter().filter(|record| record.name == "endless");
-        let (count, stopped) = of_tree.fold((0, 0), |(count, stopped), record| {
-            (count + 1, stopped + u64::from(record.state == "stopped"))
-        });
+        let (count, stopped) = of_tree
+            .fold((0, 0), |(count, stopped), record| (count + 1, stopped + u64::from(record.state == "stopped")));
         if (count, stopped) != (run.result, run.result) {
             return Err(format!("of {} tasks of a tree {stopped} were stopped, and {count} ended", run.result).into());
         }
-        let ended = |name: &str| records.iter().filter(|record| record.name == name).filter_map(|record| record.ended_ns);
+        let last =
+            |name: &str| records.iter().filter(|record| record.name == name).filter_map(|record| record.ended_ns).max();
         // It ends where its driver goes on to cancel the tree.
-        let begun = ended("mark").max().ok_or("the task that was run before is not kept")?;
-        let last = ended("endless").max().ok_or("no task of the tree has begun")?;
+        let begun = last("mark").ok_or("the task that was run before is not kept")?;
+        let last = last("endless").ok_or("no task of the tree has begun")?;
         took.push(last.saturating_sub(begun) as f64 / 1e6);
     }
     Ok(median(took))

@@ -38,9 +38,8 @@ pub fn of(job: &str) -> Result<Vec<Record>, Failure> {
 /// which each was submitted when the one before had ended.
 pub fn paces(records: &[Record], name: &str) -> Vec<f64> {
     let named = records.iter().filter(|record| record.name == name);
-    let mut begun: Vec<(u64, u64)> = named
-        .filter_map(|record| Some((record.id.rsplit_once('-')?.1.parse().ok()?, record.begun_ns?)))
-        .collect();
+    let mut begun: Vec<(u64, u64)> =
+        named.filter_map(|record| Some((record.id.rsplit_once('-')?.1.parse().ok()?, record.begun_ns?))).collect();
     begun.sort_unstable();
     let neighbours = begun.windows(2).filter(|pair| pair[1].0 == pair[0].0 + 1);
     neighbours.map(|pair| pair[1].1.saturating_sub(pair[0].1) as f64).collect()
