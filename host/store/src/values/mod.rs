@@ -1,0 +1,311 @@
+//! Which values there are, where each lies, and what goes to disk when they are more than memory is to hold.
+//!
+//! Values are bytes in this process's memory, sealed files, or files that nobody but their writer has had. Files are
+//! lent to workers, each once: a worker keeps what it was lent until it is told to forget it, and says when no task of
+//! it has it in use any more. Until then its memory is not free, whatever is done here, and counts.
+//!
+//! Above four fifths of what memory may hold, values go to disk until three fifths and a half are left: the biggest and
+//! coldest first, a file full at once, but for what workers have in use. What comes back stays on disk as well, so that
+//! it can go again for nothing. This decides, and does nothing by itself: what is to be done are [`Order`]s.
+
+mod lending;
+mod memory;
+mod room;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use sandbar_core::{Code, Fault, JobId, ObjectId, WorkerId};
+
+use crate::disk::{DiskDone, DiskTask};
+use crate::spill::{Restored, Spilled};
+
+use lending::{Lent, ask_back};
+use memory::Warm;
+
+pub use lending::Lending;
+pub use memory::{Fate, Memory};
+pub use view::{StoreUse, ValueView};
+
+/// A value. No two have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ValueKey(pub u64);
+
+/// What values may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreLimits {
+    /// Bytes of memory.
+    pub memory_bytes_max: u64,
+    /// Files that are open at once.
+    pub files_max: usize,
+    /// Bytes of one job, in memory and on disk.
+    pub job_bytes_max: u64,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Order {
+    /// Tell a worker to forget a value's file.
+    Forget(WorkerId, ValueKey),
+    /// Tell a writer what becomes of its memory of this number.
+    Writer(WorkerId, u32, Fate),
+    /// Something with the disk.
+    Disk(DiskTask),
+}
+
+#[derive(Debug)]
+struct Value {
+    job: JobId,
+    object: ObjectId,
+    bytes: u64,
+    /// What it counts for in memory.
+    charge: u64,
+    memory: Option<Memory>,
+    disk: Option<Arc<Spilled>>,
+    doing: Doing,
+    /// When it was last asked for.
+    touched: u64,
+    lent: Vec<Lent>,
+    /// Who has it was told to forget it.
+    is_asked: bool,
+    /// Nobody needs it any more.
+    is_dropped: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Nothing,
+    Writing,
+    Reading,
+}
+
+/// All values of a node.
+#[derive(Debug)]
+pub struct Values {
+    limits: StoreLimits,
+    all: FxHashMap<ValueKey, Value>,
+    next: u64,
+    clock: u64,
+    used: u64,
+    on_disk: u64,
+    spilled: u64,
+    restored: u64,
+    /// Those that have memory, and how many of these are files.
+    resident: FxHashSet<ValueKey>,
+    files: usize,
+    of_job: FxHashMap<JobId, u64>,
+    of_worker: FxHashMap<WorkerId, VecDeque<ValueKey>>,
+    /// Memory that waits to be written again.
+    warm: VecDeque<Warm>,
+    /// Some are being written.
+    is_writing: bool,
+    /// There is too much, and there was since it was more than four fifths.
+    is_draining: bool,
+    /// Nothing can be done before this is more than so much.
+    stuck_at: Option<u64>,
+    full: Option<Fault>,
+    orders: Vec<Order>,
+}
+
+impl Values {
+    /// None.
+    pub fn new(limits: StoreLimits) -> Values {
+        Values {
+            limits,
+            all: FxHashMap::default(),
+            next: 0,
+            clock: 0,
+            used: 0,
+            on_disk: 0,
+            spilled: 0,
+            restored: 0,
+            resident: FxHashSet::default(),
+            files: 0,
+            of_job: FxHashMap::default(),
+            of_worker: FxHashMap::default(),
+            warm: VecDeque::new(),
+            is_writing: false,
+            is_draining: false,
+            stuck_at: None,
+            full: None,
+            orders: Vec::new(),
+        }
+    }
+
+    /// What is to be done since this was asked last.
+    pub fn orders(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Takes the value of an object in.
+    ///
+    /// # Errors
+    /// [`Code::StoreFull`] when it is larger than memory may be, or its job has too much. Its memory is let go of then.
+    pub fn add(&mut self, job: JobId, object: ObjectId, memory: Memory) -> Result<ValueKey, Fault> {
+        let bytes = memory.bytes();
+        let of_job = self.of_job.get(&job).copied().unwrap_or(0).saturating_add(bytes);
+        let refused = if bytes > self.limits.memory_bytes_max {
+            let max = self.limits.memory_bytes_max;
+            Some(format!("a value of {bytes} bytes, the node's objects have {max} bytes of memory (--object-memory)"))
+        } else if of_job > self.limits.job_bytes_max {
+            Some(format!("its job would have {of_job} bytes of objects, the limit is {}", self.limits.job_bytes_max))
+        } else {
+            None
+        };
+        if let Memory::Taken(_, (worker, number)) = &memory {
+            self.take_warm(*worker, *number);
+        }
+        if let Some(message) = refused {
+            if let Memory::Taken(_, (worker, number)) = memory {
+                self.orders.push(Order::Writer(worker, number, Fate::Close));
+            }
+            return Err(Fault::new(Code::StoreFull, message));
+        }
+        self.of_job.insert(job, of_job);
+        let key = ValueKey(self.next);
+        self.next += 1;
+        let charge = memory.charge();
+        self.used += charge;
+        self.resident.insert(key);
+        self.files += usize::from(memory.is_file());
+        let value = Value {
+            job,
+            object,
+            bytes,
+            charge,
+            memory: Some(memory),
+            disk: None,
+            doing: Doing::Nothing,
+            touched: self.tick(),
+            lent: Vec::new(),
+            is_asked: false,
+            is_dropped: false,
+        };
+        self.all.insert(key, value);
+        self.make_room();
+        Ok(key)
+    }
+
+    /// Nobody needs a value any more.
+    pub fn drop_value(&mut self, key: ValueKey) {
+        let Some(value) = self.all.get_mut(&key) else { return };
+        if std::mem::replace(&mut value.is_dropped, true) {
+            return;
+        }
+        ask_back(key, value, &mut self.orders);
+        let (job, bytes) = (value.job, value.bytes);
+        if let Some(of_job) = self.of_job.get_mut(&job) {
+            *of_job -= bytes;
+            if *of_job == 0 {
+                self.of_job.remove(&job);
+            }
+        }
+        self.end_dropped(key);
+        self.stuck_at = None;
+    }
+
+    /// Takes in what a disk has done. Gives the value that was read, or why it can't be.
+    pub fn disk_done(&mut self, done: DiskDone) -> Option<(ValueKey, Result<(), String>)> {
+        let read = match done {
+            DiskDone::Written(keys, result) => {
+                self.written(keys, result);
+                None
+            }
+            DiskDone::Read(key, result) => Some((key, self.read(key, result))),
+        };
+        self.make_room();
+        read
+    }
+
+    fn written(&mut self, keys: Vec<ValueKey>, result: Result<Vec<Spilled>, Fault>) {
+        self.is_writing = false;
+        let mut spilled = match result {
+            Ok(spilled) => {
+                self.full = None;
+                spilled
+            }
+            Err(fault) => {
+                self.full = Some(fault);
+                Vec::new()
+            }
+        }
+        .into_iter();
+        for key in keys {
+            let spilled = spilled.next().map(Arc::new);
+            let Some(value) = self.all.get_mut(&key) else { continue };
+            value.doing = Doing::Nothing;
+            let bytes = spilled.as_ref().map_or(0, |_| value.bytes);
+            (self.on_disk, self.spilled) = (self.on_disk + bytes, self.spilled + bytes);
+            value.disk = spilled;
+            if value.is_dropped {
+                self.end_dropped(key);
+            } else if value.disk.is_some() && value.lent.is_empty() {
+                self.let_go(key);
+            }
+        }
+    }
+
+    fn read(&mut self, key: ValueKey, result: io::Result<Restored>) -> Result<(), String> {
+        let Some(value) = self.all.get_mut(&key) else { return Ok(()) };
+        value.doing = Doing::Nothing;
+        let error = match result {
+            Ok(restored) => {
+                let memory = match restored {
+                    Restored::Bytes(bytes) => Memory::Bytes(bytes),
+                    Restored::Object(object) => Memory::Object(object),
+                };
+                self.resident.insert(key);
+                self.files += usize::from(memory.is_file());
+                self.restored += value.bytes;
+                value.memory = Some(memory);
+                None
+            }
+            Err(e) => {
+                self.used -= std::mem::take(&mut value.charge);
+                Some(e.to_string())
+            }
+        };
+        if value.is_dropped {
+            self.end_dropped(key);
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Gives up the memory of a value that nobody has.
+    fn let_go(&mut self, key: ValueKey) {
+        let Some(value) = self.all.get_mut(&key) else { return };
+        self.used -= std::mem::take(&mut value.charge);
+        self.resident.remove(&key);
+        let memory = value.memory.take();
+        self.files -= usize::from(memory.as_ref().is_some_and(Memory::is_file));
+        if let Some(Memory::Taken(taken, (writer, number))) = memory {
+            // Its writer has the file, too, and may compute on for a while.
+            let _ = taken.forget();
+            self.orders.push(Order::Writer(writer, number, Fate::Close));
+        }
+    }
+
+    /// Forgets a value that nobody needs and nobody has.
+    fn end_dropped(&mut self, key: ValueKey) {
+        let is_left = |value: &Value| value.is_dropped && value.lent.is_empty() && value.doing == Doing::Nothing;
+        if !self.all.get(&key).is_some_and(is_left) {
+            return;
+        }
+        self.keep_warm(key);
+        self.let_go(key);
+        if let Some(spilled) = self.all.remove(&key).and_then(|value| value.disk) {
+            self.on_disk -= spilled.bytes();
+            self.orders.push(Order::Disk(DiskTask::Free(spilled)));
+        }
+    }
+}

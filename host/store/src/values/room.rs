@@ -1,0 +1,110 @@
+//! What goes to disk, so that there is room for what comes.
+
+use sandbar_core::Fault;
+
+use super::lending::ask_back;
+use super::memory::Warm;
+use super::{Doing, Fate, Memory, Order, Value, ValueKey, Values};
+use crate::disk::DiskTask;
+use crate::spill::Source;
+
+/// Values go to disk in pieces of so many bytes, or of one that is larger.
+const BATCH_BYTES: u64 = 64 << 20;
+
+impl Values {
+    /// Whether there is more in memory than may be, and this value is some of it.
+    pub fn is_over(&self, key: ValueKey) -> bool {
+        self.used > self.limits.memory_bytes_max && self.resident.contains(&key)
+    }
+
+    /// Why nothing more can go to disk, if it could not when that was tried last.
+    pub fn full(&self) -> Option<&Fault> {
+        self.full.as_ref().filter(|_| !self.is_writing)
+    }
+
+    /// Tries again what the disk had no room for.
+    pub fn try_again(&mut self) {
+        self.full = None;
+        self.stuck_at = None;
+        self.make_room();
+    }
+
+    pub(super) fn high(&self) -> u64 {
+        self.limits.memory_bytes_max / 5 * 4
+    }
+
+    fn low(&self) -> u64 {
+        self.limits.memory_bytes_max / 10 * 7
+    }
+
+    /// Sees to it that there is room.
+    pub(super) fn make_room(&mut self) {
+        let files = self.files;
+        let (files_high, files_low) = (self.limits.files_max / 5 * 4, self.limits.files_max / 10 * 7);
+        self.is_draining |= self.used > self.high() || files > files_high;
+        self.is_draining &= self.used > self.low() || files > files_low;
+        if !self.is_draining || self.is_writing || self.stuck_at.is_some_and(|at| self.used < at) {
+            return;
+        }
+        while self.used > self.low()
+            && let Some(Warm { writer, number, charge, memory }) = self.warm.pop_front()
+        {
+            self.used -= charge;
+            self.orders.push(Order::Writer(writer, number, Fate::Trim(memory)));
+        }
+        let bytes = self.used.saturating_sub(self.low());
+        if !self.choose(bytes, files.saturating_sub(files_low)) {
+            self.stuck_at = Some(self.used + self.limits.memory_bytes_max / 32);
+        }
+    }
+
+    /// Chooses values of so many bytes or as many as this, the biggest and coldest first. Says whether there are any.
+    fn choose(&mut self, mut bytes: u64, mut files: usize) -> bool {
+        let now = self.clock + 1;
+        let rank = |key: &ValueKey| {
+            let value = &self.all[key];
+            let is_free =
+                value.doing == Doing::Nothing && !value.is_dropped && (!value.is_asked || value.lent.is_empty());
+            let score = u128::from(value.charge) * u128::from(now - value.touched);
+            is_free.then_some((score, *key))
+        };
+        let mut ranked: Vec<(u128, ValueKey)> = self.resident.iter().filter_map(rank).collect();
+        ranked.sort_unstable_by(|a, b| b.cmp(a));
+        let (mut batch, mut batch_bytes, mut found) = (Vec::new(), 0, false);
+        for (_, key) in ranked {
+            if bytes == 0 && files == 0 {
+                break;
+            }
+            let Some(value) = self.all.get_mut(&key) else { continue };
+            let charge = value.charge;
+            if !value.lent.is_empty() {
+                ask_back(key, value, &mut self.orders);
+            } else if value.disk.is_some() {
+                self.let_go(key);
+            } else if self.full.is_none() && (batch.is_empty() || batch_bytes + value.bytes <= BATCH_BYTES) {
+                batch_bytes += value.bytes;
+                value.doing = Doing::Writing;
+                batch.extend(value.source().map(|source| (key, source)));
+            } else {
+                continue;
+            }
+            found = true;
+            (bytes, files) = (bytes.saturating_sub(charge), files.saturating_sub(1));
+        }
+        if !batch.is_empty() {
+            self.is_writing = true;
+            self.orders.push(Order::Disk(DiskTask::Write(batch)));
+        }
+        found
+    }
+}
+
+impl Value {
+    fn source(&self) -> Option<Source> {
+        Some(match self.memory.as_ref()? {
+            Memory::Bytes(bytes) => Source::Bytes(bytes.clone()),
+            Memory::Object(object) => Source::Object(object.clone()),
+            Memory::Taken(taken, _) => Source::Taken(taken.clone()),
+        })
+    }
+}

@@ -1,0 +1,248 @@
+//! What goes to disk when, and who is told of it.
+
+use std::os::fd::AsFd as _;
+
+use super::lending::LENT_MAX;
+use super::*;
+use crate::disk::DiskTask;
+use crate::{Object, SpillFolder, Taken, Unsealed};
+
+const MIB: u64 = 1 << 20;
+
+/// Values, with a disk that does at once what it is asked to.
+struct World {
+    values: Values,
+    folder: SpillFolder,
+    _kept: tempfile::TempDir,
+    /// What was ordered, but for the disk.
+    said: Vec<String>,
+    /// Values that could not be read.
+    lost: Vec<ValueKey>,
+}
+
+impl World {
+    fn new(memory: u64, reserve: u64) -> World {
+        let kept = tempfile::tempdir().unwrap();
+        let folder = SpillFolder::new(kept.path().to_owned(), Some(reserve));
+        let limits = StoreLimits { memory_bytes_max: memory, files_max: 100, job_bytes_max: 1 << 40 };
+        World { values: Values::new(limits), folder, _kept: kept, said: Vec::new(), lost: Vec::new() }
+    }
+
+    fn settle(&mut self) -> &mut World {
+        loop {
+            let orders = self.values.orders();
+            if orders.is_empty() {
+                return self;
+            }
+            for order in orders {
+                match order {
+                    Order::Forget(worker, key) => self.said.push(format!("forget w{worker} v{}", key.0)),
+                    Order::Writer(worker, number, fate) => {
+                        let fate = format!("{fate:?}");
+                        let word = fate.split('(').next().unwrap_or_default();
+                        self.said.push(format!("{word} w{worker} m{number}"));
+                    }
+                    Order::Disk(DiskTask::Write(all)) => {
+                        let (keys, sources): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+                        let written = self.folder.write(&sources);
+                        assert!(self.values.disk_done(DiskDone::Written(keys, written)).is_none());
+                    }
+                    Order::Disk(DiskTask::Read(key, spilled)) => {
+                        if let Some((key, Err(_))) = self.values.disk_done(DiskDone::Read(key, spilled.read())) {
+                            self.lost.push(key);
+                        }
+                    }
+                    Order::Disk(DiskTask::Free(_)) => {}
+                }
+            }
+        }
+    }
+
+    fn says(&mut self, expected: &str) -> &mut World {
+        self.settle();
+        assert_eq!(std::mem::take(&mut self.said).join(", "), expected);
+        self
+    }
+
+    fn add(&mut self, memory: Memory) -> ValueKey {
+        let key = self.values.add(JobId(1), ObjectId(1), memory).unwrap();
+        self.settle();
+        key
+    }
+
+    fn object(&mut self, mib: u64) -> ValueKey {
+        self.add(Memory::Object(Object::new(&vec![mib as u8; (mib * MIB) as usize]).unwrap()))
+    }
+
+    fn taken(&mut self, mib: u64, writer: u32, number: u32) -> ValueKey {
+        let unsealed = Unsealed::new((mib * MIB) as usize).unwrap();
+        let file = unsealed.as_fd().try_clone_to_owned().unwrap();
+        self.add(Memory::Taken(Taken::of(file, mib * MIB).unwrap(), (WorkerId(writer), number)))
+    }
+
+    fn lend(&mut self, key: ValueKey, worker: u32) -> &'static str {
+        let lending = self.values.lend(key, WorkerId(worker));
+        self.settle();
+        match lending {
+            Lending::Bytes(_) => "bytes",
+            Lending::File(_) => "file",
+            Lending::Same => "same",
+            Lending::Later => "later",
+            Lending::Gone(_) => "gone",
+        }
+    }
+
+    /// Which are in memory and which are on disk.
+    fn places(&self, keys: &[ValueKey]) -> String {
+        let place = |key: &ValueKey| match self.values.view(*key).map(|view| (view.in_memory, view.on_disk)) {
+            Some((true, false)) => 'm',
+            Some((false, true)) => 'd',
+            Some((true, true)) => 'b',
+            _ => '-',
+        };
+        keys.iter().map(place).collect()
+    }
+
+    fn used(&self) -> u64 {
+        self.values.usage().memory_bytes / MIB
+    }
+}
+
+#[test]
+fn the_biggest_and_coldest_go_first() {
+    let mut world = World::new(100 * MIB, 0);
+    let all = [world.object(10), world.object(40), world.object(10), world.object(15)];
+    assert_eq!((world.places(&all), world.used()), ("mmmm".into(), 75));
+    let last = world.object(10);
+    assert_eq!((world.places(&all), world.places(&[last]), world.used()), ("mdmm".into(), "m".into(), 45));
+    // What comes back stays on disk, and goes again for nothing.
+    assert_eq!((world.lend(all[1], 1), world.places(&all)), ("later", "dbmd".into()));
+    assert_eq!((world.lend(all[1], 1), world.lend(all[1], 1), world.lend(all[1], 2)), ("file", "same", "file"));
+}
+
+#[test]
+fn what_workers_have_is_asked_back_and_counts_until_then() {
+    let mut world = World::new(100 * MIB, 0);
+    let first = world.object(60);
+    assert_eq!((world.lend(first, 1), world.lend(first, 2)), ("file", "file"));
+    let second = world.object(30);
+    world.says("forget w1 v0, forget w2 v0");
+    assert_eq!((world.places(&[first, second]), world.used()), ("mm".into(), 90));
+    // As long as one of them has it in use, others go.
+    world.values.forgot(first, WorkerId(1));
+    world.says("");
+    assert_eq!((world.places(&[first, second]), world.used()), ("md".into(), 60));
+    world.values.lose_worker(WorkerId(2));
+    let third = world.object(30);
+    assert_eq!((world.places(&[first, second, third]), world.used()), ("ddm".into(), 30));
+    // As one that nobody needs any more.
+    assert_eq!((world.lend(third, 1), world.used()), ("file", 30));
+    world.values.drop_value(third);
+    world.says("forget w1 v2");
+    assert_eq!(world.used(), 30);
+    world.values.forgot(third, WorkerId(1));
+    assert_eq!((world.places(&[third]), world.used()), ("-".into(), 0));
+}
+
+#[test]
+fn what_only_its_writer_had_is_written_again() {
+    let mut world = World::new(100 * MIB, 0);
+    let first = world.taken(20, 1, 7);
+    world.values.drop_value(first);
+    world.says("Reuse w1 m7");
+    assert_eq!(world.used(), 20);
+    let again = world.taken(20, 1, 7);
+    assert_eq!(world.used(), 20);
+    assert_eq!(world.lend(again, 1), "file");
+    world.says("Close w1 m7");
+    world.values.drop_value(again);
+    world.says("forget w1 v1");
+    // What waits is given up before anything goes to disk.
+    let waits = world.taken(20, 2, 8);
+    world.values.drop_value(waits);
+    world.says("Reuse w2 m8");
+    let large = world.object(50);
+    world.says("Trim w2 m8");
+    assert_eq!((world.places(&[large]), world.used()), ("m".into(), 70));
+}
+
+#[test]
+fn what_only_its_writer_had_goes_to_disk_with_the_writers_memory() {
+    let mut world = World::new(100 * MIB, 0);
+    let (cold, warm) = (world.taken(60, 2, 9), world.object(30));
+    world.says("Close w2 m9");
+    assert_eq!((world.places(&[cold, warm]), world.used()), ("dm".into(), 30));
+    assert_eq!((world.lend(cold, 1), world.lend(cold, 1)), ("later", "file"));
+}
+
+#[test]
+fn a_disk_that_is_full_is_said_and_tried_again() {
+    let mut world = World::new(100 * MIB, u64::MAX / 2);
+    let (first, second) = (world.object(60), world.object(50));
+    assert!(world.values.is_over(second) && world.values.is_over(first));
+    assert_eq!(world.values.full().map(|fault| fault.code), Some(Code::StoreFull));
+    world.values.try_again();
+    world.settle();
+    assert!(world.values.full().is_some());
+    world.values.drop_value(second);
+    world.settle();
+    assert!(!world.values.is_over(first));
+    assert_eq!((world.places(&[first, second]), world.used()), ("m-".into(), 60));
+}
+
+#[test]
+fn what_is_too_large_is_refused() {
+    let mut world = World::new(MIB, 0);
+    let mut refused = |bytes: u64| {
+        let memory = Memory::Bytes(vec![0; bytes as usize].into());
+        world.values.add(JobId(1), ObjectId(1), memory).map_err(|fault| fault.code).err()
+    };
+    assert_eq!(refused(MIB + 1), Some(Code::StoreFull));
+    assert_eq!(refused(1000), None);
+    world.values.limits.job_bytes_max = 1500;
+    let of = |world: &mut World, job| world.values.add(JobId(job), ObjectId(1), Memory::Bytes([0; 600].into())).is_ok();
+    assert_eq!((of(&mut world, 1), of(&mut world, 2)), (false, true));
+    world.values.drop_value(ValueKey(0));
+    assert!(of(&mut world, 1));
+}
+
+#[test]
+fn files_are_few_enough() {
+    let mut world = World::new(1000 * MIB, 0);
+    let all: Vec<ValueKey> = (0..300).map(|_| world.add(Memory::Object(Object::new(&[1; 10]).unwrap()))).collect();
+    let in_memory = world.places(&all).matches('m').count();
+    assert!((50..=80).contains(&in_memory), "{in_memory}");
+    assert_eq!(world.values.files, in_memory);
+    all.iter().for_each(|key| assert_eq!(world.values.bytes(*key, 100).unwrap(), [1; 10]));
+    all.iter().for_each(|key| world.values.drop_value(*key));
+    world.settle();
+    let StoreUse { memory_bytes, disk_bytes, values, .. } = world.values.usage();
+    assert_eq!((memory_bytes, disk_bytes, values, world.values.files), (0, 0, 0, 0));
+}
+
+#[test]
+fn a_worker_has_only_so_many_files() {
+    let mut world = World::new(1000 * MIB, 0);
+    world.values.limits.files_max = 10_000;
+    let lent = |world: &mut World| {
+        let key = world.add(Memory::Object(Object::new(&[1; 10]).unwrap()));
+        world.lend(key, 1)
+    };
+    (0..LENT_MAX).for_each(|_| assert_eq!(lent(&mut world), "file"));
+    world.says("");
+    lent(&mut world);
+    world.says("forget w1 v0");
+}
+
+#[test]
+fn what_can_t_be_read_is_lost() {
+    let mut world = World::new(100 * MIB, 0);
+    let (first, _) = (world.object(60), world.object(30));
+    assert_eq!(world.places(&[first]), "d");
+    let unreadable = || Err(io::Error::other("no"));
+    assert!(matches!(world.values.lend(first, WorkerId(1)), Lending::Later));
+    world.values.orders();
+    let (key, result) = world.values.disk_done(DiskDone::Read(first, unreadable())).unwrap();
+    assert_eq!((key, result), (first, Err("no".into())));
+    assert_eq!(world.used(), 30);
+}
