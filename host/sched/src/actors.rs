@@ -26,8 +26,8 @@ pub(crate) struct Actor {
     pub(crate) line: BTreeMap<u64, TaskAt>,
     /// Calls that its worker has, in the order in which it got them.
     pub(crate) given: VecDeque<TaskAt>,
-    /// Of callers of which a call waits for an object, that call and the later ones.
-    pub(crate) gates: BTreeMap<TaskAt, VecDeque<(TaskAt, u64)>>,
+    /// Of callers of which a call waits for an object, that call and the later ones, by number.
+    pub(crate) gates: BTreeMap<TaskAt, BTreeMap<u64, TaskAt>>,
     /// Calls that have not ended.
     pub(crate) calls: u64,
     /// What it begins anew with.
@@ -292,7 +292,7 @@ impl<C, V> Scheduler<C, V> {
             self.tasks[call].state = State::Waiting;
             self.fail_of_death(call, &died);
         }
-        for (call, number) in gates.into_values().flatten() {
+        for (number, call) in gates.into_values().flatten() {
             if let Some(task) = self.tasks.get_mut(call).filter(|task| task.number == number && !task.has_ended()) {
                 (task.state, task.is_gated) = (State::Waiting, false);
                 self.fail_of_death(call, &died);
@@ -380,9 +380,9 @@ impl<C, V> Scheduler<C, V> {
         let gated = std::mem::take(&mut record.gates).into_values().flatten();
         // Those that were forgotten are none of its any more.
         let is_left = |task: &Task<C>, number: u64| task.number == number && task.actor == Some(at);
-        let gated = gated.filter(|(call, number)| self.tasks.get(*call).is_some_and(|task| is_left(task, *number)));
+        let gated = gated.filter(|(number, call)| self.tasks.get(*call).is_some_and(|task| is_left(task, *number)));
         let line = std::mem::take(&mut record.line).into_values();
-        let calls: Vec<TaskAt> = record.given.drain(..).chain(line).chain(gated.map(|(call, _)| call)).collect();
+        let calls: Vec<TaskAt> = record.given.drain(..).chain(line).chain(gated.map(|(_, call)| call)).collect();
         for call in calls {
             let task = &mut self.tasks[call];
             if !task.has_ended() {

@@ -2,6 +2,7 @@
 
 use sandbar_core::{ActorId, Attempt};
 
+use crate::actors::Actor;
 use crate::event::{Action, Outcome};
 use crate::places::{ActorAt, TaskAt, WorkerAt};
 use crate::scheduler::Scheduler;
@@ -21,14 +22,23 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// A call waits for objects, and later ones of its caller for it.
+    /// A call waits for objects, for the first time or again, and later ones of its caller for it.
     pub(crate) fn gate(&mut self, at: TaskAt) {
         let Some(actor) = self.tasks[at].actor.filter(|_| self.is_method(at)) else { return };
         let task = &mut self.tasks[at];
         let Some(caller) = task.parent.filter(|_| !task.is_gated) else { return };
         task.is_gated = true;
         let number = task.number;
-        self.actors[actor].gates.entry(caller).or_default().push_back((at, number));
+        let Actor { line, gates, .. } = &mut self.actors[actor];
+        let gate = gates.entry(caller).or_default();
+        gate.insert(number, at);
+        // It may have stood in line before, and others of its caller behind it.
+        let tasks = &mut self.tasks;
+        let is_later = |_: &u64, call: &mut TaskAt| tasks[*call].parent == Some(caller);
+        for (number, call) in line.extract_if(number.., is_later).collect::<Vec<_>>() {
+            self.tasks[call].is_gated = true;
+            gate.insert(number, call);
+        }
     }
 
     /// A task of an actor has what it needs.
@@ -43,26 +53,34 @@ impl<C, V> Scheduler<C, V> {
             task.state = State::Waiting;
             return self.fail_of_death(at, &died);
         }
-        let gate = caller.and_then(|caller| Some((caller, self.actors[actor].gates.get_mut(&caller)?)));
-        match gate {
-            Some((caller, _)) if is_gated => self.open(actor, caller),
+        match caller {
+            Some(caller) if is_gated && self.actors[actor].gates.contains_key(&caller) => self.open(actor, caller),
             // What is begun again comes before those that wait.
-            Some((_, gate)) if gate.front().is_some_and(|(_, first)| *first < number) => {
-                gate.push_back((at, number));
+            Some(caller) if !is_gated && self.is_behind(actor, caller, number) => {
                 self.tasks[at].is_gated = true;
+                self.actors[actor].gates.entry(caller).or_default().insert(number, at);
             }
             _ => {
+                self.tasks[at].is_gated = false;
                 self.actors[actor].line.insert(number, at);
             }
         }
         self.feed(actor);
     }
 
+    /// Whether a call that waits for objects comes before this one of its caller.
+    fn is_behind(&mut self, actor: ActorAt, caller: TaskAt, number: u64) -> bool {
+        self.open(actor, caller);
+        let gate = self.actors[actor].gates.get(&caller);
+        gate.and_then(|gate| gate.first_key_value()).is_some_and(|(first, _)| *first < number)
+    }
+
     /// Those of a caller's calls go on that need not wait any more.
     fn open(&mut self, actor: ActorAt, caller: TaskAt) {
         let Some(gate) = self.actors[actor].gates.get_mut(&caller) else { return };
         let mut free = Vec::new();
-        while let Some((at, number)) = gate.front().copied() {
+        while let Some(first) = gate.first_entry() {
+            let (number, at) = (*first.key(), *first.get());
             let task = self.tasks.get_mut(at).filter(|task| task.number == number && !task.has_ended());
             match task {
                 Some(task) if task.state == State::Waiting => break,
@@ -72,7 +90,7 @@ impl<C, V> Scheduler<C, V> {
                 }
                 None => {}
             }
-            gate.pop_front();
+            first.remove();
         }
         if gate.is_empty() {
             self.actors[actor].gates.remove(&caller);
