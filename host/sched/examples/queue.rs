@@ -62,7 +62,7 @@ fn submission(id: TaskId, parent: Option<(TaskId, Attempt, WorkerId)>, name: &Ar
 fn begun() -> Steps {
     let mut steps = Scheduler::new(Options::default());
     let (node, job) = (NodeId(1), JobId(1));
-    let limits = JobLimits { tasks_max: u64::MAX, depth_max: 100, objects_max: u64::MAX };
+    let limits = JobLimits { tasks_max: u64::MAX, depth_max: 100, objects_max: u64::MAX, lineage_bytes_max: 1 << 20 };
     let resources = Demand { cpus: u64::from(WORKERS) * UNIT, ..Demand::default() };
     let ready = |worker, role| Event::WorkerReady { worker, node, role };
     let mut events = vec![

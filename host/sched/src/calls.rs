@@ -108,9 +108,7 @@ impl<C, V> Scheduler<C, V> {
                 // It is about to fail.
                 continue;
             }
-            if let Some(error) = self.lost_need(call) {
-                self.tasks[call].state = State::Waiting;
-                self.failing.push((call, error));
+            if self.lacks(call) {
                 continue;
             }
             let task = &mut self.tasks[call];

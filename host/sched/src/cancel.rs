@@ -3,7 +3,7 @@
 use crate::event::Action;
 use crate::places::TaskAt;
 use crate::scheduler::Scheduler;
-use crate::tasks::{State, Stop, cancelled};
+use crate::tasks::{State, Stop, Task, cancelled};
 
 use sandbar_core::TaskId;
 
@@ -14,13 +14,18 @@ impl<C, V> Scheduler<C, V> {
             self.stop(at, Stop::Alone);
         } else if self.tasks[at].stop != Stop::WithChildren {
             self.stop(at, Stop::WithChildren);
-            self.stop_descendants(at);
+            for task in self.descendants(self.tasks[at].child, |task| task.stop != Stop::WithChildren) {
+                self.stop(task, Stop::WithChildren);
+            }
         }
     }
 
-    /// Stops all that a task submitted, and what that submitted, but for what that was done to before: nothing is new there.
+    /// Stops all that an attempt of a task submitted, and what that submitted, but for what that was done to before: nothing
+    /// is new there.
     pub(crate) fn stop_descendants(&mut self, at: TaskAt) {
-        for task in self.descendants(self.tasks[at].child, |task| task.stop != Stop::WithChildren) {
+        let is_of_another = |task: &Task<C>| task.is_settled && task.parent == Some(at);
+        let wanted = |task: &Task<C>| task.stop != Stop::WithChildren && !is_of_another(task);
+        for task in self.descendants(self.tasks[at].child, wanted) {
             self.stop(task, Stop::WithChildren);
         }
     }
@@ -44,7 +49,8 @@ impl<C, V> Scheduler<C, V> {
                     });
                 }
             }
-            State::Ended(_) => {}
+            // What comes of it is not wanted again.
+            State::Ended(_) => self.drop_lineage(at),
         }
         let task = &mut self.tasks[at];
         task.stop = task.stop.max(how);

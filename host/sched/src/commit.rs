@@ -84,12 +84,15 @@ impl<C, V> Scheduler<C, V> {
 
     /// A task has succeeded. No `contents` means that no value contains any.
     fn commit(&mut self, at: TaskAt, values: Vec<(V, Vec<ObjectId>)>, contents: Vec<Vec<ObjectAt>>) {
-        let id = self.tasks[at].id;
+        if self.tasks[at].lineage.is_some() || values.iter().any(|(value, _)| self.can_be_lost(value)) {
+            self.keep_lineage(at);
+        }
         let contents = contents.into_iter().chain(std::iter::repeat_with(Vec::new));
         for ((index, (value, _)), contents) in (0..).zip(values).zip(contents) {
-            match self.find_object(id.returns(index)) {
+            match self.pending_return(at, index) {
                 Some(object) => self.set_ready(object, value, contents),
-                None => unreachable!("what a task returns is kept until it has ended"),
+                // It has ended before, and this was not lost.
+                None => self.out.push(Action::Drop { object: self.tasks[at].id.returns(index), value }),
             }
         }
         self.end(at, End::Succeeded, Ok(()));

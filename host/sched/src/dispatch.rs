@@ -12,7 +12,6 @@ use crate::cluster::Given;
 use crate::event::{Action, Role};
 use crate::places::{NodeAt, ShapeAt, TaskAt, WorkerAt};
 use crate::queue::Turn;
-use crate::refs::Value;
 use crate::resources::Demand;
 use crate::scheduler::Scheduler;
 use crate::tasks::State;
@@ -60,12 +59,26 @@ impl<C, V> Scheduler<C, V> {
                 return None;
             }
             let turn = self.queue.after(passed)?;
+            if self.sift(turn.1) {
+                continue;
+            }
             let idle = self.idle_for(turn.1, stuck, fresh);
             let worker = idle.or_else(|| hungry.filter(|at| self.may_feed(*at, turn.1, stuck)));
             if !worker.is_some_and(|worker| self.fill(worker, turn)) {
                 return Some(turn);
             }
         }
+    }
+
+    /// Takes the first of a line out of it, if something is not there any more that it needs. Says whether that is so.
+    fn sift(&mut self, shape: ShapeAt) -> bool {
+        let Some(((level, _), at)) = self.queue.first(shape, &self.tasks) else { return false };
+        let is_lacking = self.is_lacking(at);
+        if is_lacking {
+            self.queue.remove(&mut self.tasks, at, shape, level);
+            self.lacks(at);
+        }
+        is_lacking
     }
 
     /// The least loaded idle worker where there is room, the lowest number of these. One that is `fresh` is not listed yet.
@@ -145,25 +158,13 @@ impl<C, V> Scheduler<C, V> {
             }
             has_taken = true;
             self.queue.take(&mut self.tasks, at, shape, turn.0);
-            match self.lost_need(at) {
-                Some(error) => {
-                    self.tasks[at].state = State::Waiting;
-                    self.failing.push((at, error));
-                }
-                None => self.give(worker_at, at, shape, nanos),
+            if !self.lacks(at) {
+                self.give(worker_at, at, shape, nanos);
             }
         }
         self.queue.refresh(shape, &self.tasks);
         self.cluster.refresh(worker_at);
         has_taken
-    }
-
-    /// Why an object is not there any more that a task needs.
-    pub(crate) fn lost_need(&self, at: TaskAt) -> Option<Arc<TaskError>> {
-        self.tasks[at].links.as_ref()?.needs.iter().find_map(|need| match &self.objects[*need].value {
-            Value::Failed(error) => Some(error.clone()),
-            Value::Pending | Value::Ready(_) => None,
-        })
     }
 
     pub(crate) fn give(&mut self, worker: WorkerAt, at: TaskAt, shape: ShapeAt, nanos: u64) {
@@ -217,6 +218,9 @@ impl<C, V> Scheduler<C, V> {
         let job = &self.jobs[self.job_ids[&id]];
         let first = job.first.filter(|at| self.tasks[*at].state == State::Queued);
         let (Some(at), Some(worker)) = (first, job.driver) else { return true };
+        if self.lacks(at) {
+            return true;
+        }
         let shape = self.classes.get(self.tasks[at].class).kind.shape;
         let node_at = self.cluster.workers[worker].node;
         let node = &self.cluster.nodes[node_at];
@@ -224,8 +228,6 @@ impl<C, V> Scheduler<C, V> {
         if !demand.is_within(&node.total) {
             let fault = Fault::new(Code::Infeasible, demand.beyond(&[&node.total]));
             let error = self.error(at, fault);
-            self.failing.push((at, error));
-        } else if let Some(error) = self.lost_need(at) {
             self.failing.push((at, error));
         } else if node.free.fits(demand) {
             self.give(worker, at, shape, self.options.window_nanos);

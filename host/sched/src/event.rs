@@ -47,7 +47,7 @@ pub enum Event<C, V> {
     Cancelled { task: TaskId, recursive: bool },
     /// Tasks that were given to a worker and taken back before it began them.
     Recalled { worker: WorkerId, tasks: Vec<TaskId> },
-    /// The value of an object can't be had any more. The workers are those that were to be told of it and were not: each of
+    /// The value of an object can't be had any more: it is made again, if that may be. The workers are those that were to be told of it and were not: each of
     /// them as often as that.
     ObjectLost { object: ObjectId, waiters: Vec<WorkerId> },
     /// An actor is to end, and all calls of it that have not; or to begin anew, if it may.
@@ -153,6 +153,8 @@ pub struct JobLimits {
     pub depth_max: u32,
     /// Objects.
     pub objects_max: u64,
+    /// Bytes of what is kept of tasks that have ended, to make what they returned again. Of more the first are forgotten.
+    pub lineage_bytes_max: u64,
 }
 
 /// What is to be done.
@@ -179,8 +181,9 @@ pub enum Action<V> {
     /// A value is not needed any more. Each value that comes in goes out by this once, also one that was refused: then
     /// under the number that it came by, which may be another value's.
     Drop { object: ObjectId, value: V },
-    /// A task has ended for good, with an error or without: for who keeps records.
-    Ended { task: TaskId, job: JobId, error: Option<Arc<TaskError>> },
+    /// A task has ended, with an error or without: for who keeps records. It is said `again` of one that had succeeded and
+    /// was begun again for what was lost of what it had returned.
+    Ended { task: TaskId, job: JobId, error: Option<Arc<TaskError>>, again: bool },
     /// The first task of a job has ended.
     JobDone { job: JobId, result: Result<(), Arc<TaskError>> },
 }

@@ -4,6 +4,7 @@ use sandbar_core::{JobId, TenantId};
 
 use crate::classes::OfJob;
 use crate::event::{Action, JobLimits};
+use crate::lineage::{self, Source};
 use crate::places::{JobAt, ObjectAt, TaskAt, WorkerAt};
 use crate::refs::Value;
 use crate::scheduler::Scheduler;
@@ -31,6 +32,7 @@ pub(crate) struct Job {
     /// Of the chain through its objects.
     pub(crate) objects_first: Option<ObjectAt>,
     pub(crate) classes: OfJob,
+    pub(crate) lineage: lineage::OfJob,
 }
 
 impl<C, V> Scheduler<C, V> {
@@ -51,6 +53,7 @@ impl<C, V> Scheduler<C, V> {
             objects: 0,
             objects_first: None,
             classes: OfJob::default(),
+            lineage: lineage::OfJob::default(),
         });
         self.job_ids.insert(id, at);
     }
@@ -104,6 +107,12 @@ impl<C, V> Scheduler<C, V> {
             let links = self.tasks[at].links.take();
             let linked = links.iter().flat_map(|links| links.needs.iter().chain(&links.refs));
             linked.for_each(|object| self.unpin_of_others(*object, job));
+            let lineage = self.tasks[at].lineage.take();
+            for source in lineage.iter().flat_map(|lineage| lineage.needs.iter().chain(&lineage.refs)) {
+                if let Source::Kept(object) = source {
+                    self.unpin_of_others(*object, job);
+                }
+            }
             if let Some(actor) = self.made_by(at) {
                 self.orphan(actor);
             }

@@ -26,6 +26,7 @@ mod places;
 mod queue;
 mod recall;
 mod refs;
+mod remake;
 mod resources;
 mod scheduler;
 mod slab;
@@ -37,6 +38,7 @@ mod unmet;
 mod view;
 
 pub use event::{Action, ActorSpec, Event, Failure, JobLimits, Outcome, Role, Submission, Work};
+pub use lineage::Inspect;
 pub use resources::{Demand, UNIT};
 pub use scheduler::{Options, Scheduler};
 pub use unmet::UnmetView;

@@ -51,7 +51,7 @@ impl<C, V> Scheduler<C, V> {
         blocked.into_iter().for_each(|task| self.lose_attempt(task));
         for task in given {
             // What has submitted tasks was begun, whatever is known of it.
-            if is_begun(self.tasks[task].id) || self.tasks[task].child.is_some() {
+            if is_begun(self.tasks[task].id) || self.has_submitted(task) {
                 self.lose_attempt(task);
             } else {
                 self.give_back(task);

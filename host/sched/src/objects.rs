@@ -101,6 +101,7 @@ impl<C, V> Scheduler<C, V> {
         }
         let Some(mut object) = self.objects.remove(at) else { return };
         let job = &mut self.jobs[object.job];
+        let has_lineage = job.lineage.all > 0;
         job.objects -= 1;
         match object.before {
             Some(before) => self.objects[before].after = object.after,
@@ -112,6 +113,9 @@ impl<C, V> Scheduler<C, V> {
         self.forget_id(object.id.0, |entry| entry.object = None);
         if object.index == Some(0) {
             self.drop_handle(object.id);
+        }
+        if has_lineage && let Some(maker) = self.returned_by(&object) {
+            self.unuse_lineage(maker);
         }
         object.take_contents().iter().for_each(|content| self.unpin(*content));
         for (worker, times) in object.take_waiters() {
@@ -134,7 +138,8 @@ impl<C, V> Scheduler<C, V> {
                 let task_ref = &mut self.tasks[task];
                 task_ref.missing -= 1;
                 if task_ref.missing == 0 {
-                    self.enqueue(task);
+                    // Something that was there may have been lost meanwhile.
+                    self.ready(task);
                 }
             }
         }

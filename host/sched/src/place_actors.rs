@@ -66,15 +66,14 @@ impl<C, V> Scheduler<C, V> {
         shapes.sort_by_key(|shape| self.unplaced.shapes[shape].first().copied());
         for shape in shapes {
             while let Some(at) = self.unplaced.first(shape) {
+                if self.is_lacking(at) {
+                    self.unplaced.remove(at);
+                    self.lacks(at);
+                    continue;
+                }
                 let Some(worker) = self.worker_for(at, shape) else { break };
                 self.unplaced.remove(at);
-                match self.lost_need(at) {
-                    Some(error) => {
-                        self.tasks[at].state = State::Waiting;
-                        self.failing.push((at, error));
-                    }
-                    None => self.give(worker, at, shape, self.options.window_nanos),
-                }
+                self.give(worker, at, shape, self.options.window_nanos);
             }
         }
     }

@@ -10,6 +10,7 @@ use crate::classes::Classes;
 use crate::cluster::Cluster;
 use crate::event::{Action, Event, Role};
 use crate::jobs::Job;
+use crate::lineage::{Inspect, ToDo};
 use crate::place_actors::Unplaced;
 use crate::places::{ActorAt, JobAt, NodeAt, ObjectAt, TaskAt, WorkerAt};
 use crate::queue::{Level, Queue};
@@ -39,6 +40,7 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Scheduler<C, V> {
     pub(crate) options: Options,
+    pub(crate) inspect: Inspect<C, V>,
     pub(crate) ids: Table<u64, Entry>,
     pub(crate) tasks: Slab<TaskAt, Task<C>>,
     pub(crate) objects: Slab<ObjectAt, Object<V>>,
@@ -65,6 +67,7 @@ pub struct Scheduler<C, V> {
     pub(crate) failing: Vec<(TaskAt, Arc<TaskError>)>,
     /// Objects that nothing may refer to any more.
     pub(crate) forgotten: Vec<ObjectAt>,
+    pub(crate) lineage: ToDo,
     /// Objects that came and that workers wait for.
     pub(crate) awaited: Vec<ObjectAt>,
     /// The worker whose tasks have changed.
@@ -84,10 +87,16 @@ pub(crate) struct Entry {
 }
 
 impl<C, V> Scheduler<C, V> {
-    /// Of a cluster without nodes.
+    /// Of a cluster without nodes. No value may be lost.
     pub fn new(options: Options) -> Scheduler<C, V> {
+        Scheduler::with_lineage(options, Inspect::default())
+    }
+
+    /// Of a cluster without nodes. What was lost of what may be is made again.
+    pub fn with_lineage(options: Options, inspect: Inspect<C, V>) -> Scheduler<C, V> {
         Scheduler {
             options,
+            inspect,
             ids: Table::default(),
             tasks: Slab::new(),
             objects: Slab::new(),
@@ -106,6 +115,7 @@ impl<C, V> Scheduler<C, V> {
             ended: Vec::new(),
             failing: Vec::new(),
             forgotten: Vec::new(),
+            lineage: ToDo::default(),
             awaited: Vec::new(),
             touched: None,
             newest: None,
@@ -176,13 +186,17 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// What follows from what failed and from what is not referred to any more.
+    /// What follows from what failed, from what is not referred to any more, and from what was lost.
     fn settle(&mut self) {
         loop {
             if let Some((task, error)) = self.failing.pop() {
                 self.fail(task, error);
             } else if let Some(object) = self.forgotten.pop() {
                 self.drop_forgotten(object);
+            } else if let Some(task) = self.lineage.unused.pop() {
+                self.drop_unused_lineage(task);
+            } else if let Some(task) = self.lineage.lost.pop() {
+                self.make_again(task);
             } else {
                 break;
             }

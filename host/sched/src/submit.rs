@@ -214,6 +214,7 @@ impl<C, V> Scheduler<C, V> {
             id,
             number: self.number,
             links,
+            lineage: None,
             call: Some(submission.call),
             class,
             job: origin.job,
@@ -233,6 +234,8 @@ impl<C, V> Scheduler<C, V> {
             stop: Stop::No,
             is_late: false,
             is_gated: false,
+            is_settled: false,
+            is_again: false,
         });
         self.ids.entry(id.0).or_default().task = Some(at);
         if origin.parent.is_none() {

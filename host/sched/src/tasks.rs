@@ -6,6 +6,7 @@ use sandbar_core::{Attempt, Code, Fault, TaskError, TaskId};
 
 use crate::classes::Class;
 use crate::event::Action;
+use crate::lineage::Lineage;
 use crate::places::{ActorAt, ClassAt, JobAt, ObjectAt, TaskAt, WorkerAt};
 use crate::queue::Level;
 use crate::scheduler::Scheduler;
@@ -20,7 +21,9 @@ pub(crate) struct Task<C> {
     /// In the order of submission. No two tasks have the same.
     pub(crate) number: u64,
     pub(crate) links: Option<Box<Links>>,
-    /// None once it has ended.
+    /// Of one that has ended, or had and was begun again.
+    pub(crate) lineage: Option<Box<Lineage>>,
+    /// None once it has ended, unless it is kept to make again what it returned.
     pub(crate) call: Option<C>,
     pub(crate) class: ClassAt,
     pub(crate) job: JobAt,
@@ -50,6 +53,10 @@ pub(crate) struct Task<C> {
     pub(crate) is_late: bool,
     /// A call that waits for earlier ones of its caller.
     pub(crate) is_gated: bool,
+    /// Submitted by an attempt of its parent that has succeeded.
+    pub(crate) is_settled: bool,
+    /// Begun again after it had succeeded.
+    pub(crate) is_again: bool,
 }
 
 /// Objects that a task refers to.
@@ -183,29 +190,31 @@ impl<C, V> Scheduler<C, V> {
         if let Some(actor) = self.made_by(at) {
             return self.end_actor(actor, at, &error, end);
         }
-        let (id, returns) = (self.tasks[at].id, self.tasks[at].returns);
-        for index in 0..returns {
-            match self.find_object(id.returns(index)) {
-                Some(object) => self.set_failed(object, &error),
-                None => unreachable!("what a task returns is kept until it has ended"),
+        for index in 0..self.tasks[at].returns {
+            if let Some(object) = self.pending_return(at, index) {
+                self.set_failed(object, &error);
             }
         }
+        self.drop_lineage(at);
         self.end(at, end, Err(error));
     }
 
-    /// A task has ended for good.
+    /// A task has ended, for good but for what is lost of what it returned.
     pub(crate) fn end(&mut self, at: TaskAt, end: End, result: Result<(), Arc<TaskError>>) {
         let task = &mut self.tasks[at];
         task.state = State::Ended(end);
-        task.call = None;
+        if task.lineage.is_none() {
+            task.call = None;
+        }
         task.worker = None;
         let links = task.links.take();
-        let (id, job_at, class, actor) = (task.id, task.job, task.class, task.actor);
+        let (id, job_at, class, actor, again) = (task.id, task.job, task.class, task.actor, task.is_again);
         self.ended.push((at, id));
         let job = &mut self.jobs[job_at];
         job.tasks -= 1;
         self.classes.get_mut(class).live -= 1;
-        self.out.push(Action::Ended { task: id, job: job.id, error: result.as_ref().err().cloned() });
+        let error = result.as_ref().err().cloned();
+        self.out.push(Action::Ended { task: id, job: job.id, error, again });
         if job.first == Some(at) {
             self.out.push(Action::JobDone { job: job.id, result });
         }

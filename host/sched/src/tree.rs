@@ -42,6 +42,23 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
+    /// What a task has submitted until now is none of the next attempt's.
+    pub(crate) fn settle_children(&mut self, at: TaskAt) {
+        let mut next = self.tasks[at].child;
+        while let Some(child) = next {
+            let child = &mut self.tasks[child];
+            child.is_settled = true;
+            next = child.older;
+        }
+    }
+
+    /// Whether the attempt at hand of a task has submitted something, of what is kept.
+    pub(crate) fn has_submitted(&self, at: TaskAt) -> bool {
+        let older = |child: &TaskAt| self.tasks[*child].older;
+        let mut children = std::iter::successors(self.tasks[at].child, older);
+        children.any(|child| !self.tasks[child].is_settled)
+    }
+
     /// Forgets tasks that had ended by the end of the step before, as far as they tie nothing together.
     pub(crate) fn forget_ended(&mut self) {
         while let Some((at, id)) = self.ended.pop() {
@@ -55,8 +72,9 @@ impl<C, V> Scheduler<C, V> {
             let task = &self.tasks[at];
             let only = task.child.filter(|child| self.tasks[*child].older.is_none());
             let job = &self.jobs[task.job];
-            let is_kept = task.child.is_some() && (only.is_none() || job.records - job.tasks <= job.limits.tasks_max);
-            if !task.has_ended() || is_kept {
+            let ties = job.records - job.tasks - job.lineage.tasks.len() as u64;
+            let is_tie = task.child.is_some() && (only.is_none() || ties <= job.limits.tasks_max);
+            if !task.has_ended() || is_tie || task.lineage.is_some() {
                 return;
             }
             next = task.parent;
@@ -69,8 +87,10 @@ impl<C, V> Scheduler<C, V> {
     fn untie(&mut self, at: TaskAt, heir: Option<TaskAt>) {
         let task = &self.tasks[at];
         let (parent, older, younger, job) = (task.parent, task.older, task.younger, task.job);
+        let is_settled = task.is_settled;
         if let Some(heir) = heir {
             let heir = &mut self.tasks[heir];
+            heir.is_settled = is_settled;
             (heir.parent, heir.older, heir.younger) = (parent, older, younger);
         }
         if let Some(older) = older {

@@ -176,7 +176,8 @@ pub struct NodeView<'a> {
 impl<C, V> Scheduler<C, V> {
     /// What a task calls, until it has ended.
     pub fn call(&self, task: TaskId) -> Option<&C> {
-        self.tasks[self.find_task(task)?].call.as_ref()
+        let task = &self.tasks[self.find_task(task)?];
+        task.call.as_ref().filter(|_| !task.has_ended())
     }
 
     /// The value of an object, or why there is none; nothing while that is not known, or when there is no such object.
@@ -318,6 +319,8 @@ impl<C, V> Scheduler<C, V> {
             && self.unplaced.is_empty()
             && self.queue.is_empty()
             && self.starting.is_empty()
+            && self.lineage.unused.is_empty()
+            && self.lineage.lost.is_empty()
     }
 
     fn view_task<'a>(&'a self, task: &'a Task<C>) -> TaskView<'a> {

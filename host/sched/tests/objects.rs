@@ -95,8 +95,9 @@ fn a_lost_value_is_an_error() {
     let mut world = World::new(1, 1);
     world.put(10, 1, DRIVER, &[]).submit(t(11)).submit(needs(t(12), &[10])).gives("run w1 t11");
     world.lose_object(10).gives("drop o10");
-    world.error_is(10, "the value of object 10 is gone [object-lost]");
+    let error = "the value of object 10 is gone, and what was put is not made again [object-lost]";
+    world.error_is(10, error);
     world.done(11, 1).gives("ended t11, ended t12");
-    world.error_is(12, "the value of object 10 is gone [object-lost]");
+    world.error_is(12, error);
     world.submit(needs(t(13), &[10])).gives("ended t13");
 }

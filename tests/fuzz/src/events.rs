@@ -6,7 +6,8 @@ use std::sync::Arc;
 use arbitrary::{Result, Unstructured};
 use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_sched::{
-    Action, ActorSpec, Demand, Event, Failure, JobLimits, Options, Outcome, Role, Scheduler, Submission, UNIT, Work,
+    Action, ActorSpec, Demand, Event, Failure, Inspect, JobLimits, Options, Outcome, Role, Scheduler, Submission, UNIT,
+    Work,
 };
 
 /// Small numbers, so that most of what is named is there, or was, or will be.
@@ -60,8 +61,9 @@ struct History {
 
 impl Default for History {
     fn default() -> History {
+        let inspect = Inspect { can_be_lost: |value| value % 4 > 0, call_bytes: |_| 0 };
         History {
-            sched: Scheduler::new(Options::default()),
+            sched: Scheduler::with_lineage(Options::default(), inspect),
             actions: Vec::new(),
             workers: BTreeSet::new(),
             values: BTreeSet::new(),
@@ -77,7 +79,7 @@ impl History {
     fn begin(&mut self) {
         let resources = Demand { cpus: 2 * UNIT, gpus: UNIT, ..Demand::default() };
         self.step(Event::NodeJoined { node: NodeId(0), resources });
-        let limits = JobLimits { tasks_max: 12, depth_max: 4, objects_max: 20 };
+        let limits = JobLimits { tasks_max: 12, depth_max: 4, objects_max: 20, lineage_bytes_max: 3000 };
         for number in 0..JOBS_BEGUN as u32 {
             self.step(Event::JobStarted { job: JobId(number), tenant: TenantId::DEFAULT, limits });
         }
@@ -152,7 +154,7 @@ impl History {
             }
             4 => Event::WorkerLost { worker, begun: if bytes.arbitrary()? { vec![task] } else { Vec::new() } },
             5 => {
-                let limits = JobLimits { tasks_max: 12, depth_max: 4, objects_max: 20 };
+                let limits = JobLimits { tasks_max: 12, depth_max: 4, objects_max: 20, lineage_bytes_max: 3000 };
                 Event::JobStarted { job: job(bytes)?, tenant: TenantId::DEFAULT, limits }
             }
             6 => Event::JobEnded { job: job(bytes)? },

@@ -1,6 +1,8 @@
 //! What tasks call, and what a submission says.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{ActorId, ActorOptions, Argument, Limits, ObjectId, Options, Request, TaskKind};
@@ -76,6 +78,8 @@ pub(super) struct Make {
 pub(super) struct Call {
     pub(super) program: Arc<Program>,
     pub(super) function: u32,
+    /// How long an attempt may take, if it says so.
+    pub(super) timeout_ms: Option<NonZeroU32>,
     pub(super) seed: u64,
     /// A list of [`Argument`], in postcard.
     pub(super) arguments: Box<[u8]>,
@@ -87,6 +91,18 @@ pub(super) struct Call {
     pub(super) make: Option<Box<Make>>,
     /// When it was submitted, in nanoseconds of the machine's monotonic clock.
     pub(super) submitted: u64,
+}
+
+impl Call {
+    /// How long an attempt may take, if it says so.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        self.timeout_ms.map(|limit| Duration::from_millis(limit.get().into()))
+    }
+
+    /// Bytes that it takes beside itself.
+    pub(super) fn bytes(&self) -> u64 {
+        self.arguments.len() as u64 + size_of_val(&*self.needs) as u64 + size_of_val(&*self.refs) as u64
+    }
 }
 
 /// A request, read.

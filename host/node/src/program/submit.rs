@@ -19,8 +19,9 @@ use crate::function::Loaded;
 use crate::jobs::JobKeeper;
 use crate::{Node, NodeError, build_crate};
 
-/// Tasks that a job may have at once, how deep, and objects.
-const JOB_LIMITS: JobLimits = JobLimits { tasks_max: 4_000_000, depth_max: 1000, objects_max: 16_000_000 };
+/// Tasks that a job may have at once, how deep, and objects; and what is kept to make these again.
+const JOB_LIMITS: JobLimits =
+    JobLimits { tasks_max: 4_000_000, depth_max: 1000, objects_max: 16_000_000, lineage_bytes_max: 64 << 20 };
 /// Sandboxes of a worker: tasks that run, or wait for others.
 const SANDBOXES_MAX: u32 = 1100;
 /// The task that a job begins with, unless another is named.

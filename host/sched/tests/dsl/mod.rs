@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 pub use sandbar_sched::{
-    Action, ActorSpec, ActorState, Demand, Event, Failure, JobLimits, Options, Outcome, Role, Scheduler, Submission,
-    TaskState, UNIT, Work,
+    Action, ActorSpec, ActorState, Demand, Event, Failure, Inspect, JobLimits, Options, Outcome, Role, Scheduler,
+    Submission, TaskState, UNIT, Work,
 };
 
 /// The worker of the first task of job 1, which is task 1.
 pub const DRIVER: u32 = 100;
+
+/// Values from here on can't be lost.
+pub const LITTLE: u64 = 1 << 32;
 
 pub struct World {
     pub steps: Scheduler<u64, u64>,
@@ -23,7 +26,8 @@ pub fn of(cpus: u64, gpus: u64, memory: u64) -> Demand {
     Demand { cpus: cpus * UNIT, gpus: gpus * UNIT, memory, ..Demand::default() }
 }
 
-pub const LIMITS: JobLimits = JobLimits { tasks_max: 1000, depth_max: 10, objects_max: 1000 };
+pub const LIMITS: JobLimits =
+    JobLimits { tasks_max: 1000, depth_max: 10, objects_max: 1000, lineage_bytes_max: 1 << 20 };
 
 /// A task of job 1 that the driver submits, with one return, for one processor.
 pub fn t(id: u64) -> Submission<u64> {
@@ -122,13 +126,24 @@ impl World {
 
     /// A node with so many processors and workers, and job 1, whose first task runs.
     pub fn new(cpus: u64, workers: u32) -> World {
-        let mut world = World::empty();
-        world.node(1, of(cpus, 0, 0)).job(1, LIMITS).driver(DRIVER, 1, 1);
+        World::empty().begun(cpus, workers, LIMITS)
+    }
+
+    /// As `new`, where values may be lost: those below [`LITTLE`].
+    pub fn losing(cpus: u64, workers: u32, limits: JobLimits) -> World {
+        let inspect = Inspect { can_be_lost: |value| *value < LITTLE, call_bytes: |_| 88 };
+        let steps = Scheduler::with_lineage(Options::default(), inspect);
+        World { steps, actions: Vec::new() }.begun(cpus, workers, limits)
+    }
+
+    fn begun(mut self, cpus: u64, workers: u32, limits: JobLimits) -> World {
+        let world = &mut self;
+        world.node(1, of(cpus, 0, 0)).job(1, limits).driver(DRIVER, 1, 1);
         (1..=workers).for_each(|worker| {
             world.worker(worker, 1);
         });
         world.submit(first(1, 1)).gives("run w100 t1");
-        world
+        self
     }
 
     pub fn step(&mut self, event: Event<u64, u64>) -> &mut World {
@@ -280,6 +295,16 @@ impl World {
         self.step(Event::NodeLost { node: NodeId(node) })
     }
 
+    /// A later attempt of a task has succeeded.
+    pub fn done_again(&mut self, task: u64, attempt: u32, worker: u32) -> &mut World {
+        self.finish(task, attempt, worker, Outcome::Succeeded(vec![(task, Vec::new())]), 50_000_000)
+    }
+
+    /// As `lose_object`, of one that a worker was to be told of.
+    pub fn lose_object_for(&mut self, object: u64, worker: u32) -> &mut World {
+        self.step(Event::ObjectLost { object: ObjectId(object), waiters: vec![WorkerId(worker)] })
+    }
+
     pub fn lose_object(&mut self, object: u64) -> &mut World {
         self.step(Event::ObjectLost { object: ObjectId(object), waiters: Vec::new() })
     }
@@ -325,6 +350,7 @@ pub fn text(action: &Action<u64>) -> String {
         Action::Refuse { worker, object, error } => format!("refuse w{worker} o{object} ({error})"),
         Action::Drop { object, value } if object.0 == *value => format!("drop o{object}"),
         Action::Drop { object, value } => format!("drop o{object}={value}"),
+        Action::Ended { task, again: true, .. } => format!("ended t{task} again"),
         Action::Ended { task, job: JobId(1), .. } => format!("ended t{task}"),
         Action::Ended { task, job, .. } => format!("ended t{task} of j{job}"),
         Action::JobDone { job, result: Ok(()) } => format!("done j{job}"),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandbar_core::{ActorId, Code, ObjectId, WorkerId};
+use sandbar_core::{ActorId, Code, ObjectId, TaskId, WorkerId};
 use sandbar_sched::{Action, ActorState, Demand, ObjectState, Role, TaskState, UNIT, Work};
 
 use crate::model::{Given, Model, Step, Steps, Task, Value, Worker, fits, is_light};
@@ -10,7 +10,12 @@ use crate::model::{Given, Model, Step, Steps, Task, Value, Worker, fits, is_ligh
 impl Model {
     /// Checks what a scheduler wants done, and what it says of itself.
     pub fn check(&mut self, actions: &[Action<u64>], steps: &Steps) {
+        self.check_records(steps);
         let mut step = std::mem::take(&mut self.step);
+        for (id, task) in &mut self.tasks {
+            let view = steps.task(TaskId(*id));
+            task.stands = view.is_some_and(|view| view.state == TaskState::Queued);
+        }
         for action in actions {
             self.check_action(action, &mut step, steps);
         }
@@ -25,7 +30,8 @@ impl Model {
             if self.actors.contains_key(id) {
                 continue;
             }
-            let error = steps.value(ObjectId(*id)).expect("it is known").expect_err("it failed");
+            // What was begun again may have returned something that is there.
+            let Some(Err(error)) = steps.value(ObjectId(*id)) else { continue };
             let of_need = self.tasks[id].needs.iter().any(|need| {
                 self.objects.get(need).is_none_or(|need| matches!(need.value, Value::Failed | Value::Lost))
             });
@@ -272,7 +278,12 @@ impl Model {
             let state = match (&object.value, steps.value(view.id)) {
                 (Value::Pending, None) => ObjectState::Pending,
                 (Value::Ready(value, _), Some(Ok(there))) if value == there => ObjectState::Ready,
-                (Value::Failed | Value::Lost, Some(Err(_))) => ObjectState::Failed,
+                (Value::Failed, Some(Err(_))) => ObjectState::Failed,
+                (Value::Lost, Some(Err(error))) => {
+                    let name = format!("object {} ", view.id);
+                    assert!(error.fault.code == Code::ObjectLost && error.fault.message.contains(&name), "{error}");
+                    ObjectState::Failed
+                }
                 (_, there) => panic!("object {} is {there:?}", view.id),
             };
             assert_eq!(view.state, state);

@@ -10,7 +10,8 @@ use sandbar_sched::{
     Action, ActorSpec, Demand, Event, Failure, JobLimits, Options, Outcome, Role, Submission, UNIT, Work,
 };
 
-use crate::model::{Model, Steps};
+use crate::lineage::INSPECT;
+use crate::model::{Model, Steps, Value};
 
 type What = Event<u64, u64>;
 
@@ -44,7 +45,7 @@ impl History {
     pub fn new(seed: u64, is_loud: bool) -> History {
         History {
             seed: Seed::new(seed),
-            steps: Steps::new(Options::default()),
+            steps: Steps::with_lineage(Options::default(), INSPECT),
             model: Model::default(),
             workers: BTreeMap::new(),
             nodes: Vec::new(),
@@ -103,6 +104,10 @@ impl History {
             trace.extend(actions.iter().map(|action| format!("{action:?}")));
         }
         self.model.take_in(&event, &actions);
+        if let Some(trace) = &mut self.trace {
+            trace.extend(self.model.step.made_again.iter().map(|task| format!("{task} is made again")));
+            trace.extend(self.model.step.given_up.iter().map(|task| format!("{task} is given up")));
+        }
         self.model.check(&actions, &self.steps);
         self.past.push(event);
         for action in actions {
@@ -130,12 +135,12 @@ impl History {
             75..79 => self.lose_node(),
             79..90 => self.cancel(),
             90..94 => self.end_job(),
-            94..104 => self.lose_object(),
-            104..134 => self.repeat(),
-            134..150 => self.lie(),
-            150..165 => self.kill(),
-            165..185 => self.die(),
-            185..260 => self.hire_asked_for(),
+            94..124 => self.lose_object(),
+            124..154 => self.repeat(),
+            154..170 => self.lie(),
+            170..185 => self.kill(),
+            185..205 => self.die(),
+            205..280 => self.hire_asked_for(),
             _ => self.work(),
         }
     }
@@ -230,7 +235,8 @@ impl History {
         let job = self.fresh();
         let (tasks_max, depth_max) = if self.chance(20) { (3, 2) } else { (1000, 20) };
         let objects_max = if self.chance(10) { 6 } else { 1000 };
-        let limits = JobLimits { tasks_max, depth_max, objects_max };
+        let lineage_bytes_max = if self.chance(10) { 1200 } else { 1 << 20 };
+        let limits = JobLimits { tasks_max, depth_max, objects_max, lineage_bytes_max };
         self.event(Event::JobStarted { job: JobId(job), tenant: TenantId::DEFAULT, limits });
         let mut task = self.submission(job, None);
         let demand = if self.chance(80) { Demand::default() } else { task.demand.clone() };
@@ -287,10 +293,26 @@ impl History {
     }
 
     fn lose_object(&mut self) {
-        let all: Vec<u64> = self.model.objects.keys().copied().collect();
-        if let Some(object) = self.pick(&all) {
-            self.event(Event::ObjectLost { object: ObjectId(object), waiters: Vec::new() });
-        }
+        let is_there = |object: &crate::model::Object| matches!(object.value, Value::Ready(..));
+        let only_there = self.chance(90);
+        // Handles of actors are little.
+        let all = self.model.objects.iter().filter(|(id, _)| !self.model.actors.contains_key(id));
+        let all = all.filter(|(_, object)| !only_there || is_there(object));
+        let all: Vec<u64> = all.map(|(id, _)| *id).collect();
+        let Some(object) = self.pick(&all) else { return };
+        let waiters = if self.chance(70) { Vec::new() } else { self.untold(object) };
+        self.event(Event::ObjectLost { object: ObjectId(object), waiters });
+    }
+
+    /// A worker that could have been told of an object and does not know yet: it holds what that contains.
+    fn untold(&mut self, object: u64) -> Vec<WorkerId> {
+        let contents = match &self.model.objects[&object].value {
+            Value::Ready(_, contents) => contents.clone(),
+            _ => Vec::new(),
+        };
+        let holds = |worker: &u32| contents.iter().all(|id| self.model.objects[id].holds.contains_key(worker));
+        let all: Vec<u32> = self.workers.keys().copied().filter(holds).collect();
+        self.pick(&all).map(WorkerId).into_iter().collect()
     }
 
     /// Something comes late, or twice.

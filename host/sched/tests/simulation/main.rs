@@ -5,6 +5,7 @@
 
 mod check;
 mod cluster;
+mod lineage;
 mod model;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,6 +65,10 @@ fn a_bit_of_everything_happens() {
         ("Withdraw {", 10),
         ("Hire {", 50),
         ("Saved {", 20),
+        ("ObjectLost {", 300),
+        ("is made again", 50),
+        ("is given up", 20),
+        ("again: true", 40),
         ("result: Ok", 50),
         ("result: Err", 20),
     ] {

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sandbar_core::{ActorId, Code, ObjectId, TaskId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, JobLimits, Outcome, Role, Scheduler, Submission, Work};
 
+use crate::lineage::Source;
+
 pub type Steps = Scheduler<u64, u64>;
 
 #[derive(Default)]
@@ -20,6 +22,8 @@ pub struct Model {
     pub number: u64,
     /// Values that came in and did not go out.
     pub values: BTreeSet<u64>,
+    /// Attempts whose values counted.
+    pub committed: BTreeSet<(u64, u32)>,
     pub step: Step,
 }
 
@@ -35,6 +39,12 @@ pub struct Step {
     pub withdrawn: BTreeSet<(u32, u64)>,
     pub jobs_done: BTreeSet<u32>,
     pub ready: BTreeSet<u64>,
+    /// Tasks that are to make an object again, those that do, and those that can't.
+    pub lost: Vec<u64>,
+    pub made_again: Vec<u64>,
+    pub given_up: Vec<u64>,
+    /// Tasks whose lineage was dropped.
+    pub unkept: BTreeSet<u64>,
 }
 
 pub struct Worker {
@@ -86,6 +96,12 @@ pub struct Task {
     pub work: Work,
     /// Of a call, in its actor's worker.
     pub is_blocked: bool,
+    /// What is kept to make again what it returned, once it has ended.
+    pub lineage: Option<Vec<Source>>,
+    /// Submitted by an attempt of its parent that has succeeded.
+    pub is_settled: bool,
+    /// Whether it stands in line, as far as the scheduler has looked: something that it needs may have been lost since.
+    pub stands: bool,
 }
 
 pub struct Object {
@@ -93,6 +109,8 @@ pub struct Object {
     pub value: Value,
     pub holds: BTreeMap<u32, u64>,
     pub wants: BTreeMap<u32, u32>,
+    /// It was there, and was lost.
+    pub was_ready: bool,
 }
 
 #[derive(Clone, PartialEq)]
@@ -256,20 +274,12 @@ impl Model {
                     *object.holds.entry(worker.0).or_default() += 1;
                 }
             }
-            Event::Released { object, worker, times } => {
-                if self.workers.contains_key(&worker.0)
-                    && let Some(object) = self.objects.get_mut(&object.0)
-                    && let Some(held) = object.holds.get_mut(&worker.0)
-                {
-                    *held = held.saturating_sub((*times).into());
-                    object.holds.retain(|_, held| *held > 0);
-                }
-            }
+            Event::Released { object, worker, times } => self.release(object.0, *worker, *times),
             Event::Cancelled { task, recursive } => {
                 if self.tasks.contains_key(&task.0) {
                     self.stop(task.0, 1 + u8::from(*recursive));
                     if *recursive {
-                        self.stop_descendants(task.0);
+                        self.descendants(task.0).into_iter().for_each(|id| self.stop(id, 2));
                     }
                 }
             }
@@ -312,14 +322,7 @@ impl Model {
                     self.actors.get_mut(&actor.0).expect("it is alive").saved = Some(object.0);
                 }
             }
-            Event::ObjectLost { object, .. } => {
-                if let Some(object) = self.objects.get_mut(&object.0)
-                    && let Value::Ready(value, _) = object.value
-                {
-                    object.value = Value::Lost;
-                    self.step.dropped.insert(value);
-                }
-            }
+            Event::ObjectLost { object, waiters } => self.lose_object(object.0, waiters),
         }
         self.settle(actions);
     }
@@ -344,9 +347,35 @@ impl Model {
         ids.iter().all(|id| self.objects.get(&id.0).is_some_and(|object| object.job == job))
     }
 
-    fn create(&mut self, id: u64, job: u32, value: Value, holder: Option<u32>) {
+    fn lose_object(&mut self, id: u64, waiters: &[WorkerId]) {
+        let Some(object) = self.objects.get(&id) else { return };
+        let value = object.value.clone();
+        for worker in waiters.iter().filter(|worker| self.workers.contains_key(&worker.0)).copied().collect::<Vec<_>>()
+        {
+            if let Value::Ready(_, contents) = &value {
+                contents.iter().for_each(|content| self.release(*content, worker, 1));
+            }
+            *self.objects.get_mut(&id).expect("it was found").wants.entry(worker.0).or_default() += 1;
+        }
+        if let Value::Ready(value, _) = value {
+            self.step.dropped.insert(value);
+            self.lose_value(id);
+        }
+    }
+
+    fn release(&mut self, object: u64, worker: WorkerId, times: u32) {
+        if self.workers.contains_key(&worker.0)
+            && let Some(object) = self.objects.get_mut(&object)
+            && let Some(held) = object.holds.get_mut(&worker.0)
+        {
+            *held = held.saturating_sub(times.into());
+            object.holds.retain(|_, held| *held > 0);
+        }
+    }
+
+    pub fn create(&mut self, id: u64, job: u32, value: Value, holder: Option<u32>) {
         let holds = holder.map(|holder| (holder, 1)).into_iter().collect();
-        self.objects.insert(id, Object { job, value, holds, wants: BTreeMap::new() });
+        self.objects.insert(id, Object { job, value, holds, wants: BTreeMap::new(), was_ready: false });
     }
 
     /// Says whether there is a task now.
@@ -406,6 +435,9 @@ impl Model {
             has_ended: false,
             work: task.work.clone(),
             is_blocked: false,
+            lineage: None,
+            is_settled: false,
+            stands: false,
         };
         self.tasks.insert(task.id.0, record);
         if let Work::Actor(spec) = &task.work {
@@ -535,10 +567,17 @@ impl Model {
             Outcome::Succeeded(values) => {
                 let are_good = values.iter().all(|(_, refs)| self.of_job(job, refs));
                 if stop == 0 && values.len() == returns && are_good {
+                    let attempt = (id, self.tasks[&id].attempt);
+                    assert!(self.committed.insert(attempt), "{attempt:?} was committed before");
+                    self.keep_lineage(id, values.iter().map(|(value, _)| *value));
                     for ((value, refs), id) in values.iter().zip(id..) {
                         self.values.insert(*value);
                         let contents = refs.iter().map(|id| id.0).collect();
-                        self.objects.get_mut(&id).expect("it is pending").value = Value::Ready(*value, contents);
+                        match self.objects.get_mut(&id).filter(|object| object.value == Value::Pending) {
+                            Some(object) => object.value = Value::Ready(*value, contents),
+                            // It was there, or nobody wants it any more.
+                            None => drop(self.step.dropped.insert(*value)),
+                        }
                         self.step.ready.insert(id);
                     }
                     self.end(id);
@@ -610,7 +649,11 @@ impl Model {
 
     /// Whether something is left of what a task submitted.
     fn kept_child(&self, id: u64) -> bool {
-        self.descendants(id).iter().any(|id| !self.tasks[id].has_ended || self.step.ended.contains(id))
+        let is_kept = |id: &u64| {
+            let task = &self.tasks[id];
+            !task.has_ended || task.lineage.is_some() || self.step.ended.contains(id) || self.step.unkept.contains(id)
+        };
+        self.of_attempt(id).iter().any(is_kept)
     }
 
     fn descendants(&self, id: u64) -> Vec<u64> {
@@ -624,14 +667,20 @@ impl Model {
         found.split_off(1)
     }
 
+    /// Descendants of a task, but for what attempts of it submitted that have succeeded.
+    fn of_attempt(&self, id: u64) -> Vec<u64> {
+        let children = self.tasks.iter().filter(|(_, task)| task.parent == Some(id) && !task.is_settled);
+        children.flat_map(|(child, _)| [*child].into_iter().chain(self.descendants(*child))).collect()
+    }
+
     fn stop_descendants(&mut self, id: u64) {
-        self.descendants(id).into_iter().for_each(|id| self.stop(id, 2));
+        self.of_attempt(id).into_iter().for_each(|id| self.stop(id, 2));
     }
 
     fn stop(&mut self, id: u64, how: u8) {
         let task = self.tasks.get_mut(&id).expect("it is known");
         match task.worker {
-            _ if task.has_ended => {}
+            _ if task.has_ended => self.drop_lineage(id),
             None => self.fail(id, Code::Cancelled),
             Some(worker) => {
                 if task.stop == 0 {
@@ -700,13 +749,19 @@ impl Model {
             .filter_map(|action| if let Action::Ended { task, .. } = action { Some(task.0) } else { None })
             .collect();
         loop {
-            self.fail_for_needs(&ended);
+            // What is found to lack something is found after that was made again, or could not be.
+            let found = if self.step.lost.is_empty() { &ended } else { &BTreeSet::new() };
+            self.fail_for_needs(found);
             self.fail_infeasible();
             let failed: Vec<u64> = self.step.failed.keys().filter(|id| !self.tasks[id].has_ended).copied().collect();
             if failed.is_empty() {
                 self.drop_forgotten();
-                if self.step.failed.keys().all(|id| self.tasks[id].has_ended) {
-                    break;
+                if !self.step.failed.keys().all(|id| self.tasks[id].has_ended) {
+                    continue;
+                }
+                match self.step.lost.pop() {
+                    Some(lost) => self.make_again(lost),
+                    None => break,
                 }
                 continue;
             }
@@ -720,6 +775,7 @@ impl Model {
                         self.step.ready.insert(object);
                     }
                 }
+                self.drop_lineage(id);
                 self.end(id);
             }
         }
@@ -743,8 +799,11 @@ impl Model {
     fn fail_for_needs(&mut self, ended: &BTreeSet<u64>) {
         let mut failing = Vec::new();
         for (id, task) in self.tasks.iter().filter(|(_, task)| !task.has_ended && task.worker.is_none()) {
-            let has = |wanted: Value| task.needs.iter().any(|need| self.objects[need].value == wanted);
-            if has(Value::Failed) || has(Value::Lost) && ended.contains(id) {
+            let has = |was_ready: bool| {
+                let mut needs = task.needs.iter().map(|need| &self.objects[need]);
+                needs.any(|need| need.was_ready == was_ready && matches!(need.value, Value::Failed | Value::Lost))
+            };
+            if has(false) || has(true) && ended.contains(id) {
                 failing.push(*id);
             }
         }
@@ -770,9 +829,10 @@ impl Model {
         failing.into_iter().for_each(|id| self.fail(id, Code::Infeasible));
     }
 
-    /// Whether a task waits for no object.
+    /// Whether a task waits for no object, as far as it is known to.
     pub fn has_needs(&self, task: &Task) -> bool {
-        task.needs.iter().all(|need| self.objects[need].value != Value::Pending)
+        let mut needs = task.needs.iter().map(|need| &self.objects[need]);
+        needs.all(|need| need.value != Value::Pending || need.was_ready && task.stands)
     }
 
     /// How many tasks and values refer to each object.
@@ -784,6 +844,11 @@ impl Model {
             task.links.iter().chain(called).for_each(|id| *pins.entry(*id).or_default() += 1);
         }
         self.actors.values().filter_map(|actor| actor.saved).for_each(|id| *pins.entry(id).or_default() += 1);
+        for source in self.tasks.values().flat_map(|task| task.lineage.iter().flatten()) {
+            if let Source::Kept(id) = source {
+                *pins.entry(*id).or_default() += 1;
+            }
+        }
         for object in self.objects.values() {
             if let Value::Ready(_, contents) = &object.value {
                 contents.iter().for_each(|id| *pins.entry(*id).or_default() += 1);
@@ -800,7 +865,7 @@ impl Model {
             };
             let forgotten: Vec<u64> =
                 self.objects.iter().filter(|(id, object)| !is_kept(id, object)).map(|(id, _)| *id).collect();
-            if forgotten.is_empty() {
+            if forgotten.is_empty() && !self.drop_unused_lineage() {
                 return;
             }
             for id in forgotten {

@@ -37,7 +37,12 @@ impl State {
 
     fn act(&mut self, action: Action<Stored>) {
         match action {
-            Action::Run { worker, task, attempt: _ } => self.give(worker, task),
+            Action::Run { worker, task, attempt } => {
+                if attempt.0 > 0 {
+                    self.time_again(worker, task);
+                }
+                self.give(worker, task);
+            }
             Action::Recall { worker } => {
                 if let Some(member) = self.members.get_mut(&worker) {
                     let mut tasks = member.take_back();
@@ -56,8 +61,8 @@ impl State {
             // Nobody holds what a job's first task returns, but whoever submitted the job.
             Action::Drop { object, value } if Ids::giver(object.0) == OWN => drop(self.results.insert(object, value)),
             Action::Drop { value, .. } => self.discard(&value),
-            Action::Ended { task, job, error } => {
-                self.keep(task, job, error);
+            Action::Ended { task, job, error, again } => {
+                self.keep(task, job, error, again);
                 self.actor_ended(task);
             }
             Action::JobDone { job, result } => self.done.push((job, result)),
@@ -82,6 +87,13 @@ impl State {
             Ok(true) => {}
             Ok(false) => member.waiting.push_back(task),
             Err(e) => drop(member.broken.get_or_insert_with(|| e.to_string())),
+        }
+    }
+
+    /// Another attempt may take as long as the first.
+    fn time_again(&mut self, worker: WorkerId, task: TaskId) {
+        if let Some(limit) = self.sched.call(task).and_then(Call::timeout) {
+            self.timed.insert(task, (limit, worker, None));
         }
     }
 

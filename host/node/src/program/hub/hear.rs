@@ -1,6 +1,7 @@
 //! What workers say.
 
 use std::io;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -177,7 +178,8 @@ impl State {
             None => known.name.clone(),
         };
         let id = TaskId(submit.task);
-        if let Some(limit) = options.and_then(|options| options.timeout_ms) {
+        let timeout_ms = options.and_then(|options| options.timeout_ms);
+        if let Some(limit) = timeout_ms {
             self.timed.insert(id, (Duration::from_millis(limit), worker, None));
         }
         let usual = Options::default();
@@ -202,6 +204,7 @@ impl State {
             retry_failures: chosen.retry_failures,
             call: Call {
                 function: submit.function,
+                timeout_ms: timeout_ms.and_then(|limit| NonZeroU32::new(limit.clamp(1, u32::MAX.into()) as u32)),
                 seed: submit.seed,
                 arguments,
                 program,

@@ -44,6 +44,7 @@ impl State {
             call: Call {
                 program,
                 function,
+                timeout_ms: None,
                 seed,
                 arguments,
                 needs: Box::new([]),

@@ -62,9 +62,9 @@ impl State {
         call.arguments.len() as u64 + needed.sum::<u64>()
     }
 
-    /// A task has ended for good.
-    pub(super) fn keep(&mut self, task: TaskId, job: JobId, error: Option<Arc<TaskError>>) {
-        self.count.ended += 1;
+    /// A task has ended, for the first time or again.
+    pub(super) fn keep(&mut self, task: TaskId, job: JobId, error: Option<Arc<TaskError>>, again: bool) {
+        self.count.ended += u64::from(!again);
         let (Some(view), Some(job)) = (self.sched.task(task), self.jobs.get_mut(&job)) else { return };
         let state = match view.state {
             TaskState::Succeeded => RunState::Succeeded,
@@ -74,7 +74,8 @@ impl State {
         let ran = self.ran.filter(|ran| ran.task == task);
         let is_lost = error.as_ref().is_some_and(|error| error.fault.code == Code::WorkerLost);
         let attempts = view.attempt.0 + u32::from(ran.is_some() || view.attempt.0 > 0 || is_lost);
-        job.records.add(view.name, TaskRecord { id: task, parent: view.parent, state, attempts, ran, error });
+        let record = TaskRecord { id: task, parent: view.parent, state, attempts, ran, error };
+        if again { job.records.replace(view.name, record) } else { job.records.add(view.name, record) }
     }
 
     /// Leaves to others what was kept of a job: it has ended, whatever its tasks were doing.

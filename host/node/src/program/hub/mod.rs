@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbar_core::{ActorId, Fault, Ids, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
-use sandbar_sched::{Action, Demand, Event, JobLimits, Role, Scheduler, UNIT};
+use sandbar_sched::{Action, Demand, Event, Inspect, JobLimits, Role, Scheduler, UNIT};
 use sandbar_store::ValueKey;
 use sandbar_worker::program::{Bell, CrewOptions, monotonic_nanos};
 use tokio::sync::oneshot;
@@ -178,6 +178,10 @@ enum Stored {
     Kept(ValueKey),
 }
 
+/// What the store keeps may be lost with the disk, what lies beside its object may not.
+const INSPECT: Inspect<Call, Stored> =
+    Inspect { can_be_lost: |value| matches!(value, Stored::Kept(_)), call_bytes: |call| call.bytes() };
+
 impl Stored {
     fn key(&self) -> Option<ValueKey> {
         match self {
@@ -253,7 +257,7 @@ impl State {
             bell,
             commands,
             count: Counts::default(),
-            sched: Scheduler::new(sandbar_sched::Options::default()),
+            sched: Scheduler::with_lineage(sandbar_sched::Options::default(), INSPECT),
             store,
             members: BTreeMap::new(),
             jobs: FxHashMap::default(),

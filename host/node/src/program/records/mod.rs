@@ -130,6 +130,23 @@ impl TaskRecords {
         }
     }
 
+    /// A task of this name, which had succeeded and was begun again, has ended again.
+    pub(crate) fn replace(&mut self, name: &Arc<str>, record: TaskRecord) {
+        let at = self.group(name);
+        let group = &mut self.groups[at];
+        let is_it = |before: &TaskRecord| before.id == record.id;
+        let before = match group.first.iter().position(is_it) {
+            Some(place) => Some(group.first.remove(place)),
+            None => group.last.iter().position(is_it).and_then(|place| group.last.remove(place)),
+        };
+        self.kept -= usize::from(before.is_some());
+        // What it took counts: it took that.
+        let attempts = before.map_or(record.attempts.saturating_sub(1), |before| before.attempts);
+        group.attempts = group.attempts.saturating_sub(attempts.into());
+        group.succeeded = group.succeeded.saturating_sub(1);
+        self.add(name, record);
+    }
+
     /// So many tasks of this name end with their job, without a record.
     pub(crate) fn stop(&mut self, name: &Arc<str>, count: u64) {
         if count > 0 {
@@ -318,6 +335,22 @@ mod tests {
     fn all_records_together_are_bounded() {
         let tasks: Vec<&str> = (0..100).map(|task| ["f", "g", "h", "i", "f!"][task % 5]).collect();
         assert_eq!(kept(&tasks).len(), LIMITS.records_max);
+    }
+
+    #[test]
+    fn a_task_that_is_begun_again_counts_once() {
+        let mut records = TaskRecords::new(LIMITS, 0);
+        let name: Arc<str> = "f".into();
+        (1..=6).for_each(|id| records.add(&name, record(id, RunState::Succeeded)));
+        // The first, the last, and one that is not kept.
+        for (id, attempts) in [(1, 3), (6, 3), (3, 2)] {
+            records.replace(&name, TaskRecord { attempts, ..record(id, RunState::Succeeded) });
+        }
+        records.replace(&name, TaskRecord { attempts: 4, ..record(6, RunState::Failed) });
+        let [sum] = &records.summaries()[..] else { panic!("one name") };
+        assert_eq!((sum.succeeded, sum.failed, sum.attempts), (5, 1, 3 + 4 + 2 + 3));
+        let all: Vec<u64> = records.all().map(|(_, record)| record.id.0).collect();
+        assert_eq!((all.len(), records.kept), (5, 5), "{all:?}");
     }
 
     #[test]
