@@ -83,19 +83,48 @@ fn nameless(process: u32, folder: &Path) -> Vec<PathBuf> {
     all.map(|entry| entry.path()).filter(is_there).collect()
 }
 
-/// Every byte of what is on disk is another, while the program waits: what was put is lost, and said to be.
+/// Every byte of what is on disk is another, while the program waits: what was put is lost, and said to be; what tasks
+/// returned is made again.
 #[test]
 fn what_is_damaged_on_disk_is_never_read() {
     let lab = Lab::new();
-    let arguments = [("puts", 40), ("tasks", 0), ("rows", 100_000)];
+    let arguments = [("puts", 40), ("tasks", 40), ("rows", 100_000)];
     let mut host = start(&lab, "is_damaged", &arguments, &["--object-memory", "20MiB"]);
     damage(&lab, &mut host);
     let summary = host.wait().expect_code(0).json();
     let result = summary["result"].as_str().expect("a text");
-    let (put, _) = result.split_once("; ").expect("two parts");
-    let numbers: Vec<u64> = put.split(' ').filter_map(|word| word.parse().ok()).collect();
-    let [right, lost, wrong] = numbers[..] else { panic!("{result}") };
-    assert!(right > 0 && lost > 0 && wrong == 0 && right + lost == 40, "{result}");
+    let numbers: Vec<u64> = result.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [right, lost, wrong, made_right, made_lost, made_wrong] = numbers[..] else { panic!("{result}") };
+    assert!(lost > 0 && wrong == 0 && right + lost == 40, "{result}");
+    assert_eq!((made_right, made_lost, made_wrong), (40, 0, 0), "{result}");
+    let attempts = attempts(&lab, "makes");
+    assert!(attempts.len() == 40 && attempts.contains(&2) && attempts.iter().all(|times| *times <= 2), "{attempts:?}");
+}
+
+/// The second time there is no attempt left.
+#[test]
+fn what_a_task_returned_is_made_again_as_often_as_that_may_be_begun() {
+    let lab = Lab::new();
+    let arguments = [("tasks", 40), ("rows", 100_000)];
+    let mut host = start(&lab, "is_damaged_twice", &arguments, &["--object-memory", "20MiB"]);
+    damage(&lab, &mut host);
+    damage(&lab, &mut host);
+    host.wait().expect_code(1).expect_talk(&[
+        "40 are right",
+        "is_damaged_twice > makes: the value of object ",
+        " is gone, and its task was begun 2 times, as often as it may be (max_retries 1) [object-lost]",
+    ]);
+    let attempts = attempts(&lab, "makes");
+    assert!(attempts.len() == 40 && attempts.iter().max() == Some(&2), "{attempts:?}");
+}
+
+/// How often each task of this name was begun, of the job that has just ended.
+#[track_caller]
+fn attempts(lab: &Lab, name: &str) -> Vec<u64> {
+    let tasks = lab.host(&["list", "tasks", "--name", name, "--json"]).expect_code(0).json();
+    let rows = tasks["tasks"].as_array().expect("a list");
+    assert!(rows.iter().all(|task| task["state"] == "succeeded"), "{tasks}");
+    rows.iter().map(|task| task["attempts"].as_u64().expect("a number")).collect()
 }
 
 /// Once a program waits for somebody, changes what it has on disk, and has it go on.

@@ -131,6 +131,29 @@ impl Objects {
         (entry.contains, entry.is_known) = (contained, true);
     }
 
+    /// The node says what a value contains, and if it was `wanted` has this worker hold each of that once more. The value of
+    /// an object may come again as another one, that was made anew: what is here stays what it was.
+    pub(super) fn delivered(&mut self, key: Key, contained: Vec<u64>, wanted: bool, is_new: bool) {
+        let entry = self.entry(key);
+        if entry.is_known && entry.contains == contained {
+            let times = u32::from(wanted);
+            return contained.iter().for_each(|object| self.entry((key.0, *object)).held += times);
+        }
+        let unneeded = if is_new || !entry.is_known {
+            let before = std::mem::take(&mut entry.contains);
+            self.contains(key, contained, wanted);
+            before
+        } else {
+            for object in &contained {
+                let entry = self.entry((key.0, *object));
+                entry.holds += 1;
+                entry.held += u32::from(wanted);
+            }
+            contained
+        };
+        unneeded.into_iter().for_each(|object| self.release((key.0, object)));
+    }
+
     /// The node has lent a file.
     pub(super) fn lend(&mut self, file: u64, key: Key, value: &Arc<Value>) {
         self.lent.insert(file, (key, value.clone()));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
+use sandbar_guest::log;
 use sandbar_guest::prelude::*;
 
 /// A batch whose numbers are a function of its own.
@@ -114,4 +115,21 @@ fn is_damaged(puts: u64, tasks: u64, rows: u64) -> String {
         format!("{right} right, {} lost, {wrong} wrong", lost)
     };
     format!("{}; {}", told(&kept), told(&results))
+}
+
+/// What tasks have returned that may be begun again once, while somebody does something to what is on disk, twice.
+#[task]
+fn is_damaged_twice(tasks: u64, rows: u64) -> Result<u64, TaskError> {
+    let once = makes::options().max_retries(1);
+    let results: Vec<_> = (0..tasks).map(|number| once.submit(number, rows)).collect();
+    wait(&results, results.len(), None);
+    for _ in 0..2 {
+        let _ = waits_for_somebody::options().max_retries(0).submit().get();
+        let mut right = 0;
+        for (number, result) in (0..).zip(&results) {
+            right += u64::from(result.get()? == makes(number, rows));
+        }
+        log::info!("{right} are right");
+    }
+    Ok(0)
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use rustc_hash::FxHashMap;
 use rustix::process::{Resource, getrlimit};
-use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{JobId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
 use sandbar_store::{Disk, Fate, Lending, Memory, Object, Order, SpillFolder, StoreLimits, Taken, ValueKey, Values};
 use sandbar_worker::program::{Bell, Delivery, Down, ReturnedUp, Submit, Up, ValueUp};
@@ -288,21 +288,34 @@ impl State {
             |object: &ObjectId| matches!(self.sched.value(*object), Some(Ok(Stored::Kept(own))) if *own == key);
         match object.filter(is_needed) {
             Some(object) => {
-                let waiters = awaited.iter().map(|awaited| awaited.worker).collect();
-                self.events.push_back(Event::ObjectLost { object, waiters });
-            }
-            // Nobody needs it by now but those that still wait for it.
-            None => {
-                let fault = Fault::new(Code::ObjectLost, "it was dropped before it came");
-                let error = postcard::to_stdvec(&TaskError { fault, chain: Vec::new() }).unwrap_or_default();
-                for Awaited { worker, job, object, contains } in awaited {
-                    let Some(member) = self.members.get_mut(&worker) else { continue };
-                    let value = Delivery::Failed(&error);
-                    let message = Down::Deliver { job: job.0, object: object.0, value, contains, wanted: true };
-                    member.crew.tell(&message);
+                let waiters = awaited.iter().map(|awaited| awaited.worker);
+                // Once it is known the value is another, and so is what it contains.
+                let known = self.events.iter_mut().find_map(|event| match event {
+                    Event::ObjectLost { object: other, waiters } if *other == object => Some(waiters),
+                    _ => None,
+                });
+                match known {
+                    Some(known) => known.extend(waiters),
+                    None => self.events.push_back(Event::ObjectLost { object, waiters: waiters.collect() }),
                 }
             }
+            // Its object is gone by now, or has another value: it was made again.
+            None => awaited.into_iter().for_each(|awaited| self.want_again(awaited)),
         }
+    }
+
+    /// A worker waits for a value that its object does not have any more.
+    fn want_again(&mut self, awaited: Awaited) {
+        let Awaited { worker, job, object, contains } = awaited;
+        let who = self.sched.workers().find(|view| view.id == worker).and_then(|view| {
+            let actors = view.actors.into_iter().map(|actor| actor.maker());
+            let mut all = view.blocked.into_iter().chain(view.given).chain(actors);
+            all.find(|task| self.sched.job_of(*task) == Some(job))
+        });
+        // It was to hold what that value contained.
+        let released = contains.iter().map(|content| Event::Released { object: ObjectId(*content), worker, times: 1 });
+        self.events.extend(released);
+        self.events.extend(who.map(|task| Event::Wanted { object, worker, task }));
     }
 
     /// What was done so far.

@@ -159,12 +159,10 @@ impl Desk {
     ) {
         self.objects.hold(key);
         if let Some(value) = value {
-            if !self.objects.entry(key).is_known {
-                self.objects.contains(key, contains, wanted);
-            } else if wanted {
-                contains.iter().for_each(|object| self.objects.entry((key.0, *object)).held += 1);
-            }
-            if self.objects.value(key).is_none() {
+            let is_new = self.objects.value(key).is_none();
+            self.objects.delivered(key, contains, wanted, is_new);
+            self.let_go();
+            if is_new {
                 self.arrived(key, value);
             }
         }
