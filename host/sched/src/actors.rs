@@ -63,7 +63,7 @@ impl<C, V> Scheduler<C, V> {
     /// Whether what a task of a job is to do with an actor can be done.
     pub(crate) fn admit_actor(&self, job: JobAt, submission: &Submission<C>) -> Result<(), Fault> {
         match &submission.work {
-            Work::Task => Ok(()),
+            Work::Task | Work::Stream(_) => Ok(()),
             Work::Method(actor) => self.callable(job, *actor).map(|_| ()),
             Work::Actor(spec) => {
                 if submission.returns != 1 {

@@ -33,6 +33,19 @@ pub enum Event<C, V> {
     Put { object: ObjectId, task: TaskId, worker: WorkerId, value: V, refs: Vec<ObjectId> },
     /// As `Put`, of a value that there was no room for.
     PutFailed { object: ObjectId, task: TaskId, worker: WorkerId, fault: Fault },
+    /// A generator has handed over the item of its stream in this place, or there was no room for it. Who submitted the
+    /// generator holds it once, in its worker.
+    Yielded {
+        task: TaskId,
+        attempt: Attempt,
+        worker: WorkerId,
+        index: u64,
+        object: ObjectId,
+        value: Result<V, Fault>,
+        refs: Vec<ObjectId>,
+    },
+    /// So many items of a stream were taken by who submitted its generator, in that worker.
+    Taken { stream: ObjectId, worker: WorkerId, taken: u64 },
     /// What became of an attempt.
     Finished { task: TaskId, attempt: Attempt, worker: WorkerId, outcome: Outcome<V>, nanos: u64 },
     /// A task waits for objects, and gives its processors away (true), or goes on.
@@ -108,6 +121,8 @@ pub enum Work {
     Task,
     /// Of what makes an actor. It returns the handle, lasts as long as the actor, and has what it takes of a node so long.
     Actor(Box<ActorSpec>),
+    /// Of a generator, by itself: what it returns is its stream. It may yield so many items more than were taken.
+    Stream(u32),
     /// Of a method. Calls by one task are begun in the order in which it submitted them. They take nothing of a node.
     Method(ActorId),
 }
@@ -178,6 +193,11 @@ pub enum Action<V> {
     /// Tell a worker that it can't have an object that it wants, and why: there is none of that number, or it is another
     /// job's. ([`Event::Wanted`] is answered by this or by `Deliver`, once, unless the worker or the job ends before.)
     Refuse { worker: WorkerId, object: ObjectId, error: Arc<TaskError> },
+    /// Tell a worker of the next item of a stream: its value or why there is none. It holds the item, and each object that the
+    /// value contains once (more).
+    Item { worker: WorkerId, stream: ObjectId, object: ObjectId },
+    /// Tell a worker that so many items were taken of the stream of a generator which it was given.
+    Credit { worker: WorkerId, task: TaskId, taken: u64 },
     /// A value is not needed any more. Each value that comes in goes out by this once, also one that was refused: then
     /// under the number that it came by, which may be another value's.
     Drop { object: ObjectId, value: V },

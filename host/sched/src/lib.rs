@@ -30,6 +30,7 @@ mod remake;
 mod resources;
 mod scheduler;
 mod slab;
+mod streams;
 mod submit;
 mod table;
 mod tasks;
@@ -42,4 +43,6 @@ pub use lineage::Inspect;
 pub use resources::{Demand, UNIT};
 pub use scheduler::{Options, Scheduler};
 pub use unmet::UnmetView;
-pub use view::{ActorState, ActorView, ClassView, NodeView, ObjectState, ObjectView, TaskState, TaskView, WorkerView};
+pub use view::{
+    ActorState, ActorView, ClassView, NodeView, ObjectState, ObjectView, StreamView, TaskState, TaskView, WorkerView,
+};

@@ -87,17 +87,16 @@ impl<C, V> Scheduler<C, V> {
     /// Drops an object at the end of the step, if nothing refers to it then.
     #[inline]
     pub(crate) fn check(&mut self, at: ObjectAt) {
-        let object = &self.objects[at];
-        if object.is_forgotten() && !object.is_pending() {
+        if self.objects[at].is_unwanted() {
             self.forgotten.push(at);
         }
     }
 
     /// Drops an object that nothing refers to any more, if that is still so.
     pub(crate) fn drop_forgotten(&mut self, at: ObjectAt) {
-        let is_forgotten = |object: &Object<V>| object.is_forgotten() && !object.is_pending();
-        if !self.objects.get(at).is_some_and(is_forgotten) {
-            return;
+        let Some(object) = self.objects.get(at).filter(|object| object.is_unwanted()) else { return };
+        if object.is_pending() {
+            return self.close_stream(at);
         }
         let Some(mut object) = self.objects.remove(at) else { return };
         let job = &mut self.jobs[object.job];
@@ -195,11 +194,16 @@ impl<C, V> Scheduler<C, V> {
 
     /// Tells a worker of an object. It then holds what that contains.
     pub(crate) fn deliver(&mut self, at: ObjectAt, worker_at: WorkerAt) {
-        for index in 0..self.objects[at].contents().len() {
-            self.hold(self.objects[at].contents()[index], worker_at);
-        }
+        self.hold_contents(at, worker_at);
         let worker = self.cluster.workers[worker_at].id;
         self.out.push(Action::Deliver { worker, object: self.objects[at].id });
+    }
+
+    /// A worker holds what the value of an object contains.
+    pub(crate) fn hold_contents(&mut self, at: ObjectAt, worker: WorkerAt) {
+        for index in 0..self.objects[at].contents().len() {
+            self.hold(self.objects[at].contents()[index], worker);
+        }
     }
 
     fn refuse_object(&mut self, object: ObjectId, worker: WorkerId, task: Option<TaskAt>, fault: Fault) {

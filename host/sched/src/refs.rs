@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sandbar_core::{ObjectId, TaskError, WorkerId};
 
 use crate::places::{JobAt, ObjectAt, TaskAt};
+use crate::streams::Stream;
 
 /// An object.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ struct More {
     dependents: Vec<(TaskAt, u64)>,
     /// What its value contains.
     contents: Box<[ObjectAt]>,
+    /// Of what a generator returns.
+    stream: Option<Box<Stream>>,
 }
 
 /// Of no worker.
@@ -63,6 +66,24 @@ impl<V> Object<V> {
     #[inline]
     pub(crate) fn is_forgotten(&self) -> bool {
         self.pins == 0 && self.holder.1 == 0 && self.more.as_ref().is_none_or(|more| more.holders.is_empty())
+    }
+
+    /// Whether nobody will ask for it: a stream is pending as long as its generator goes on.
+    #[inline]
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.is_forgotten() && (!self.is_pending() || self.stream().is_some())
+    }
+
+    pub(crate) fn stream(&self) -> Option<&Stream> {
+        self.more.as_ref()?.stream.as_deref()
+    }
+
+    pub(crate) fn stream_mut(&mut self) -> Option<&mut Stream> {
+        self.more.as_mut()?.stream.as_deref_mut()
+    }
+
+    pub(crate) fn set_stream(&mut self, stream: Stream) {
+        self.more().stream = Some(Box::new(stream));
     }
 
     /// Each worker that holds it, and how often.

@@ -16,6 +16,7 @@ use crate::places::{ActorAt, JobAt, NodeAt, ObjectAt, TaskAt, WorkerAt};
 use crate::queue::{Level, Queue};
 use crate::refs::Object;
 use crate::slab::Slab;
+use crate::streams::Item;
 use crate::table::Table;
 use crate::tasks::{State, Task};
 
@@ -171,6 +172,10 @@ impl<C, V> Scheduler<C, V> {
             Event::BeganInline { task, worker } => self.began_inline(task, worker),
             Event::Put { object, task, worker, value, refs } => self.put(object, task, worker, value, &refs),
             Event::PutFailed { object, task, worker, fault } => self.put_failed(object, task, worker, fault),
+            Event::Yielded { task, attempt, worker, index, object, value, refs } => {
+                self.yielded(task, attempt, worker, Item { index, object, value, refs });
+            }
+            Event::Taken { stream, worker, taken } => self.taken(stream, worker, taken),
             Event::Finished { task, attempt, worker, outcome, nanos } => {
                 self.finished(task, attempt, worker, outcome, nanos);
             }

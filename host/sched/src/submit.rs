@@ -177,7 +177,7 @@ impl<C, V> Scheduler<C, V> {
         Ok(Some(Box::new(Links { needs, refs })))
     }
 
-    fn has_room_for(&self, job: JobAt, objects: u32) -> Result<(), Fault> {
+    pub(crate) fn has_room_for(&self, job: JobAt, objects: u32) -> Result<(), Fault> {
         let job = &self.jobs[job];
         let (all, max) = (job.objects + u64::from(objects), job.limits.objects_max);
         if all <= max {
@@ -249,6 +249,7 @@ impl<C, V> Scheduler<C, V> {
         match submission.work {
             Work::Task => {}
             Work::Actor(spec) => self.add_actor(at, *spec),
+            Work::Stream(buffer) => self.add_stream(at, origin.parent.map(|(_, worker)| worker), buffer),
             Work::Method(actor) => self.add_call(at, actor),
         }
         at
@@ -315,12 +316,15 @@ impl<C, V> Scheduler<C, V> {
     }
 }
 
-/// Refuses what has to do with an actor.
+/// Refuses what has to do with an actor, or with who takes items.
 fn alone<C>(submission: &Submission<C>) -> Result<(), Fault> {
     match submission.work {
         Work::Task => Ok(()),
         Work::Actor(_) | Work::Method(_) => {
             Err(Fault::new(Code::BadRequest, "is of an actor, and was begun where it was submitted, or first"))
+        }
+        Work::Stream(_) => {
+            Err(Fault::new(Code::BadRequest, "is a generator, and was begun where it was submitted, or first"))
         }
     }
 }

@@ -88,6 +88,19 @@ pub struct ObjectView {
     pub contents: Vec<ObjectId>,
 }
 
+/// What a generator returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamView {
+    /// Who takes its items.
+    pub consumer: WorkerId,
+    /// The generator may yield so many items more than were taken.
+    pub buffer: u32,
+    /// Items that were yielded.
+    pub yielded: u64,
+    /// Items that were taken.
+    pub taken: u64,
+}
+
 /// A worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerView {
@@ -197,6 +210,13 @@ impl<C, V> Scheduler<C, V> {
     /// An object, while something refers to it or its task has not ended.
     pub fn object(&self, object: ObjectId) -> Option<ObjectView> {
         self.find_object(object).map(|at| self.view_object(&self.objects[at]))
+    }
+
+    /// The stream that an object is, while something refers to it or its generator has not ended.
+    pub fn stream(&self, object: ObjectId) -> Option<StreamView> {
+        let stream = self.objects[self.find_object(object)?].stream()?;
+        let (consumer, buffer) = (stream.consumer, stream.buffer);
+        Some(StreamView { consumer, buffer, yielded: stream.yielded, taken: stream.taken })
     }
 
     /// The job of a task, until the step after that in which it ended.

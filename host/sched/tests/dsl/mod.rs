@@ -66,6 +66,11 @@ pub fn call(id: u64, actor: u64) -> Submission<u64> {
     Submission { demand: of(0, 0, 0), work: Work::Method(ActorId(actor)), ..t(id) }
 }
 
+/// A generator that may be so many items ahead.
+pub fn stream(id: u64, buffer: u32) -> Submission<u64> {
+    Submission { work: Work::Stream(buffer), ..t(id) }
+}
+
 /// The first task of a job.
 pub fn first(id: u64, job: u32) -> Submission<u64> {
     Submission { job: JobId(job), parent: None, demand: of(0, 0, 0), name: "main".into(), ..t(id) }
@@ -267,6 +272,28 @@ impl World {
         self.step(Event::Put { object: object_id, task, worker, value: object, refs: objects(refs) })
     }
 
+    /// A generator has yielded an item, in its first attempt. Its value is its number.
+    pub fn yields(&mut self, task: u64, worker: u32, index: u64, object: u64) -> &mut World {
+        self.yields_of(task, 0, worker, (index, object), &[])
+    }
+
+    pub fn yields_of(
+        &mut self,
+        task: u64,
+        attempt: u32,
+        worker: u32,
+        (index, object): (u64, u64),
+        refs: &[u64],
+    ) -> &mut World {
+        let (task, attempt, worker) = (TaskId(task), Attempt(attempt), WorkerId(worker));
+        let (value, object, refs) = (Ok(object), ObjectId(object), objects(refs));
+        self.step(Event::Yielded { task, attempt, worker, index, object, value, refs })
+    }
+
+    pub fn takes(&mut self, stream: u64, worker: u32, taken: u64) -> &mut World {
+        self.step(Event::Taken { stream: ObjectId(stream), worker: WorkerId(worker), taken })
+    }
+
     pub fn want(&mut self, object: u64, worker: u32, task: u64) -> &mut World {
         self.step(Event::Wanted { object: ObjectId(object), worker: WorkerId(worker), task: TaskId(task) })
     }
@@ -348,6 +375,8 @@ pub fn text(action: &Action<u64>) -> String {
         Action::Hire { node, .. } => format!("hire n{node}"),
         Action::Deliver { worker, object } => format!("deliver w{worker} o{object}"),
         Action::Refuse { worker, object, error } => format!("refuse w{worker} o{object} ({error})"),
+        Action::Item { worker, stream, object } => format!("item w{worker} o{stream} o{object}"),
+        Action::Credit { worker, task, taken } => format!("credit w{worker} t{task} {taken}"),
         Action::Drop { object, value } if object.0 == *value => format!("drop o{object}"),
         Action::Drop { object, value } => format!("drop o{object}={value}"),
         Action::Ended { task, again: true, .. } => format!("ended t{task} again"),

@@ -25,6 +25,8 @@ impl Model {
         assert!(step.refused.is_empty(), "{:?} should have been refused", step.refused);
         assert!(step.interrupted.is_empty(), "{:?} should have been interrupted", step.interrupted);
         assert!(step.withdrawn.is_empty(), "{:?} should have been withdrawn", step.withdrawn);
+        assert!(step.items.is_empty(), "items {:?} should have been told of", step.items);
+        assert!(step.credits.is_empty(), "{:?} should have been credited", step.credits);
         assert!(step.jobs_done.is_empty(), "jobs {:?} should be done", step.jobs_done);
         for (id, codes) in step.failed.iter().filter(|(id, codes)| !codes.is_empty() && self.objects.contains_key(id)) {
             if self.actors.contains_key(id) {
@@ -47,6 +49,7 @@ impl Model {
         self.check_room(steps);
         self.check_idle();
         self.check_actors(steps);
+        self.check_streams(steps);
     }
 
     fn check_action(&mut self, action: &Action<u64>, step: &mut Step, steps: &Steps) {
@@ -84,6 +87,12 @@ impl Model {
                 assert!(steps.value(*object).is_some(), "what is delivered is there");
             }
             Action::Refuse { worker, object, .. } => count_down(&mut step.refused, worker, object),
+            Action::Item { worker, stream, object } => {
+                assert!(step.items.remove(&(worker.0, stream.0, object.0)), "{object} is no item of {stream}");
+            }
+            Action::Credit { worker, task, taken } => {
+                assert!(step.credits.remove(&(worker.0, task.0, *taken)), "generator {task} has no such credit");
+            }
             Action::Drop { value, .. } => {
                 assert!(step.dropped.remove(value), "value {value} is still referred to");
                 assert!(self.values.remove(value), "value {value} was dropped before");
@@ -102,7 +111,7 @@ impl Model {
     fn queued(&self) -> Vec<u64> {
         let is_queued = |(id, task): &(&u64, &Task)| {
             let waits = !task.has_ended && task.worker.is_none() && self.has_needs(task);
-            waits && self.jobs[&task.job].first != Some(**id) && task.work == Work::Task
+            waits && self.jobs[&task.job].first != Some(**id) && matches!(task.work, Work::Task | Work::Stream(_))
         };
         let mut queued: Vec<u64> = self.tasks.iter().filter(is_queued).map(|(id, _)| *id).collect();
         queued.sort_by_key(|id| self.turn(*id));
@@ -193,7 +202,7 @@ impl Model {
             "task {id} has no needs"
         );
         match task.work {
-            Work::Task => {}
+            Work::Task | Work::Stream(_) => {}
             Work::Actor(_) => return self.check_making(worker_id, id),
             Work::Method(actor) => return self.check_call(worker_id, id, actor.0),
         }

@@ -11,14 +11,14 @@ use sandbar_sched::{
 };
 
 use crate::lineage::INSPECT;
-use crate::model::{Model, Steps, Value};
+use crate::model::{Model, Steps, Task, Value};
 
 type What = Event<u64, u64>;
 
 pub struct History {
-    seed: Seed,
+    pub seed: Seed,
     steps: Steps,
-    model: Model,
+    pub model: Model,
     workers: BTreeMap<u32, Local>,
     nodes: Vec<u32>,
     /// Events of before, for those that come late or twice.
@@ -27,7 +27,9 @@ pub struct History {
     hires: Vec<(u32, Role)>,
     next: u32,
     /// Numbers of tasks, objects and values.
-    number: u64,
+    pub number: u64,
+    /// How much each attempt of a generator has yielded.
+    pub yields: BTreeMap<(u64, u32), u64>,
     is_loud: bool,
     trace: Option<Vec<String>>,
 }
@@ -53,6 +55,7 @@ impl History {
             hires: Vec::new(),
             next: 0,
             number: 1000,
+            yields: BTreeMap::new(),
             is_loud,
             trace: None,
         }
@@ -65,11 +68,11 @@ impl History {
         history.trace.expect("it was kept")
     }
 
-    fn chance(&mut self, percent: u32) -> bool {
+    pub fn chance(&mut self, percent: u32) -> bool {
         self.seed.below(100) < percent
     }
 
-    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
         let index = self.seed.below(from.len().max(1) as u32) as usize;
         from.get(index).cloned()
     }
@@ -90,7 +93,7 @@ impl History {
     }
 
     /// Something happens.
-    fn event(&mut self, event: What) {
+    pub fn event(&mut self, event: What) {
         if self.is_loud {
             eprintln!("{event:?}");
         }
@@ -141,6 +144,7 @@ impl History {
             170..185 => self.kill(),
             185..205 => self.die(),
             205..280 => self.hire_asked_for(),
+            280..330 => self.take_items(),
             _ => self.work(),
         }
     }
@@ -275,7 +279,7 @@ impl History {
 
     fn cancel(&mut self) {
         // What has ended is known only while there are not too many of these.
-        let is_there = |(id, task): (&u64, &crate::model::Task)| {
+        let is_there = |(id, task): (&u64, &Task)| {
             (!task.has_ended || self.model.jobs[&task.job].limits.tasks_max > 100).then_some(*id)
         };
         let all: Vec<u64> = self.model.tasks.iter().filter_map(is_there).collect();
@@ -328,7 +332,11 @@ impl History {
             {
                 return;
             }
-            Event::Put { object, .. } | Event::PutFailed { object, .. } if is_new(object.0) => return,
+            Event::Put { object, .. } | Event::PutFailed { object, .. } | Event::Yielded { object, .. }
+                if is_new(object.0) =>
+            {
+                return;
+            }
             // Who is lost stays lost, who is there is not lost without having been told.
             Event::NodeJoined { node, .. } if !self.nodes.contains(&node.0) => return,
             Event::WorkerReady { worker, .. } if !self.workers.contains_key(&worker.0) => return,
@@ -336,7 +344,7 @@ impl History {
             Event::Cancelled { task, .. } if self.model.tasks.get(&task.0).is_none_or(|task| task.has_ended) => return,
             Event::JobEnded { .. } | Event::NodeLost { .. } => return,
             Event::WorkerLost { worker, .. } if self.workers.contains_key(&worker.0) => return,
-            Event::Put { value, .. } => *value = self.number,
+            Event::Put { value, .. } | Event::Yielded { value: Ok(value), .. } => *value = self.number,
             _ => {}
         }
         let outcome = match &mut event {
@@ -360,7 +368,7 @@ impl History {
             self.pick(&self.model.objects.keys().copied().chain([5]).collect::<Vec<_>>()).map_or(ObjectId(7), ObjectId);
         self.number += 10;
         let actor = self.any_actor().unwrap_or(ActorId(task.0));
-        let event = match self.seed.below(7) {
+        let event = match self.seed.below(9) {
             0 => Event::Finished {
                 task,
                 attempt: Attempt(self.seed.below(2)),
@@ -373,6 +381,16 @@ impl History {
             3 => Event::Released { object, worker, times: 1 + 1000 * self.seed.below(2) },
             5 => Event::Saved { actor, attempt: Attempt(self.seed.below(2)), worker, object },
             4 => Event::Recalled { worker, tasks: vec![task, task] },
+            6 => Event::Taken { stream: object, worker, taken: self.seed.below(5).into() },
+            7 => Event::Yielded {
+                task,
+                attempt: Attempt(self.seed.below(2)),
+                worker,
+                index: self.seed.below(3).into(),
+                object: ObjectId(self.number),
+                value: Ok(self.number),
+                refs: vec![object],
+            },
             _ => Event::Put { object: ObjectId(self.number), task, worker, value: self.number, refs: vec![object] },
         };
         self.event(event);
@@ -466,7 +484,7 @@ impl History {
     }
 
     /// Objects of a job, or, seldom, others.
-    fn some_objects(&mut self, job: Option<u32>, percent: u32) -> Vec<ObjectId> {
+    pub fn some_objects(&mut self, job: Option<u32>, percent: u32) -> Vec<ObjectId> {
         let mut found = Vec::new();
         while self.chance(percent) {
             let is_wild = self.chance(2);
@@ -532,6 +550,7 @@ impl History {
                     None => (Work::Task, demand),
                 }
             }
+            45..62 if may => (Work::Stream(self.seed.below(4)), demand),
             _ => (Work::Task, demand),
         }
     }
@@ -552,6 +571,10 @@ impl History {
     fn go_on(&mut self, worker: u32, task: TaskId, attempt: Attempt) {
         let id = WorkerId(worker);
         let job = self.model.tasks.get(&task.0).map_or(0, |task| task.job);
+        let is_generator = |task: &Task| matches!(task.work, Work::Stream(_));
+        if self.model.tasks.get(&task.0).is_some_and(is_generator) && self.chance(50) {
+            return self.yield_item(worker, task, attempt);
+        }
         match self.seed.below(100) {
             0..35 => {
                 for _ in 0..1 + self.seed.below(4) * self.seed.below(3) {

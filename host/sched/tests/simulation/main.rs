@@ -7,6 +7,7 @@ mod check;
 mod cluster;
 mod lineage;
 mod model;
+mod streams;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,6 +70,9 @@ fn a_bit_of_everything_happens() {
         ("is made again", 50),
         ("is given up", 20),
         ("again: true", 40),
+        ("Yielded {", 200),
+        ("Item {", 100),
+        ("Credit {", 50),
         ("result: Ok", 50),
         ("result: Err", 20),
     ] {

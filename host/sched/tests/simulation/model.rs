@@ -6,6 +6,7 @@ use sandbar_core::{ActorId, Code, ObjectId, TaskId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, JobLimits, Outcome, Role, Scheduler, Submission, Work};
 
 use crate::lineage::Source;
+use crate::streams::Stream;
 
 pub type Steps = Scheduler<u64, u64>;
 
@@ -19,6 +20,8 @@ pub struct Model {
     pub objects: BTreeMap<u64, Object>,
     /// All that were ever made, until their job ends.
     pub actors: BTreeMap<u64, Actor>,
+    /// By the number of their generator, while somebody has them.
+    pub streams: BTreeMap<u64, Stream>,
     pub number: u64,
     /// Values that came in and did not go out.
     pub values: BTreeSet<u64>,
@@ -37,6 +40,9 @@ pub struct Step {
     pub refused: BTreeMap<(u32, u64), u32>,
     pub interrupted: BTreeSet<(u32, u64)>,
     pub withdrawn: BTreeSet<(u32, u64)>,
+    /// Items, by worker and stream.
+    pub items: BTreeSet<(u32, u64, u64)>,
+    pub credits: BTreeSet<(u32, u64, u64)>,
     pub jobs_done: BTreeSet<u32>,
     pub ready: BTreeSet<u64>,
     /// Tasks that are to make an object again, those that do, and those that can't.
@@ -217,6 +223,11 @@ impl Model {
                     self.create(object.0, job, Value::Failed, Some(worker.0));
                 }
             }
+            Event::Yielded { task, attempt, worker, index, object, value, refs } => {
+                let value = value.as_ref().ok().copied();
+                self.yielded((*task, attempt.0, *worker), *index, object.0, value, refs);
+            }
+            Event::Taken { stream, worker, taken } => self.taken(stream.0, worker.0, *taken),
             Event::Finished { task, attempt, worker, outcome, .. }
                 if self.tasks.get(&task.0).is_some_and(|task| matches!(task.work, Work::Method(_))) =>
             {
@@ -339,11 +350,11 @@ impl Model {
         }
     }
 
-    fn job_objects(&self, job: u32) -> u64 {
+    pub fn job_objects(&self, job: u32) -> u64 {
         self.objects.values().filter(|object| object.job == job).count() as u64
     }
 
-    fn of_job(&self, job: u32, ids: &[ObjectId]) -> bool {
+    pub fn of_job(&self, job: u32, ids: &[ObjectId]) -> bool {
         ids.iter().all(|id| self.objects.get(&id.0).is_some_and(|object| object.job == job))
     }
 
@@ -444,6 +455,7 @@ impl Model {
             let actor = Actor { restarts_max: spec.restarts_max, calls_max: spec.calls_max, saved: None };
             self.actors.insert(task.id.0, actor);
         }
+        self.add_stream(task, holder);
         true
     }
 
@@ -451,6 +463,7 @@ impl Model {
     fn may_work(&self, task: &Submission<u64>) -> bool {
         match &task.work {
             Work::Task => true,
+            Work::Stream(_) => task.parent.is_some(),
             Work::Actor(_) => task.parent.is_some() && task.returns == 1,
             Work::Method(actor) => {
                 let is_alive =
@@ -733,6 +746,7 @@ impl Model {
             given.is_ghost |= self.tasks.get(&given.task).is_some_and(|task| task.job == id);
         }
         self.actors.retain(|actor, _| self.tasks[actor].job != id);
+        self.streams.retain(|generator, _| self.tasks[generator].job != id);
         self.tasks.retain(|_, task| task.job != id);
         for object in self.objects.values().filter(|object| object.job == id) {
             if let Value::Ready(value, _) = object.value {
@@ -787,10 +801,7 @@ impl Model {
         let told: Vec<((u32, u64), u32)> = self.step.told.iter().map(|(key, times)| (*key, *times)).collect();
         for ((worker, id), times) in told {
             if let Value::Ready(_, contents) = self.objects[&id].value.clone() {
-                for content in contents {
-                    let content = self.objects.get_mut(&content).expect("it is contained");
-                    *content.holds.entry(worker).or_default() += u64::from(times);
-                }
+                self.hold_contents(&contents, worker, times);
             }
         }
     }
@@ -865,11 +876,15 @@ impl Model {
             };
             let forgotten: Vec<u64> =
                 self.objects.iter().filter(|(id, object)| !is_kept(id, object)).map(|(id, _)| *id).collect();
-            if forgotten.is_empty() && !self.drop_unused_lineage() {
+            let closed = self.closed(&pins);
+            let is_failing = |id: &u64| self.tasks[id].worker.is_none() && self.step.failed.contains_key(id);
+            if forgotten.is_empty() && closed.iter().all(is_failing) && !self.drop_unused_lineage() {
                 return;
             }
+            closed.into_iter().for_each(|id| self.stop(id, 1));
             for id in forgotten {
                 let object = self.objects.remove(&id).expect("it was found");
+                self.streams.remove(&id);
                 if let Value::Ready(value, _) = object.value {
                     self.step.dropped.insert(value);
                 }
