@@ -55,7 +55,22 @@ pub struct Options {
     pub priority: i32,
     /// Of what makes an actor. Its name is then the one by which it is found.
     pub actor: Option<Box<ActorOptions>>,
+    /// Of a generator: items that were not taken when it waits. See [`Options::buffer`].
+    pub buffer: Option<u32>,
 }
+
+impl Options {
+    /// How many items a generator may be ahead of who takes them: at least one.
+    pub fn buffer(&self) -> u32 {
+        self.buffer.unwrap_or(STREAM_BUFFER).clamp(1, STREAM_BUFFER_MAX)
+    }
+}
+
+/// What [`Options::buffer`] is otherwise.
+pub const STREAM_BUFFER: u32 = 64;
+
+/// And what it is at most.
+pub const STREAM_BUFFER_MAX: u32 = 1 << 16;
 
 /// How an actor is to live. What is none is as usual.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -43,6 +43,8 @@ pub enum TaskKind {
     Checkpoint,
     /// Makes an actor of what `Checkpoint` gave.
     Restore,
+    /// A function whose result comes item by item.
+    Generator,
 }
 
 /// A function of a component, as the component describes it. Nothing in it is
@@ -56,8 +58,8 @@ pub struct Function {
     /// Encoded schema of the columns it needs; empty when it takes any. Of a task: name and type of each argument, in
     /// postcard.
     pub arguments: Vec<u8>,
-    /// Encoded schema of what it returns; empty when that depends on the input. Of a task: the type and the number of its
-    /// results, and its [`TaskKind`], in postcard.
+    /// Encoded schema of what it returns; empty when that depends on the input. Of a task: the type (of a generator, of its
+    /// items) and the number of its results, and its [`TaskKind`], in postcard.
     pub returns: Vec<u8>,
     /// One line for people.
     pub about: String,

@@ -14,7 +14,7 @@ mod ids;
 mod limits;
 mod seed;
 
-pub use call::{ActorOptions, Argument, Options, Request, VALUE_INLINE_BYTES_MAX};
+pub use call::{ActorOptions, Argument, Options, Request, STREAM_BUFFER, STREAM_BUFFER_MAX, VALUE_INLINE_BYTES_MAX};
 pub use copy::{copy_for_others, copy_from_others};
 pub use fault::{Blame, Code, Fault, TaskError};
 pub use function::{Function, Kind, TaskKind};

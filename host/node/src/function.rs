@@ -212,11 +212,15 @@ fn task_arguments(encoded: &[u8]) -> Vec<String> {
     arguments.map_or_else(malformed, |all| all.into_iter().map(|(name, of)| format!("{name}: {of}")).collect())
 }
 
-/// The type of what a task returns, if that is anything.
+/// The type of what a task returns, if that is anything, or of the items of its stream.
 fn task_returns(encoded: &[u8]) -> Vec<String> {
     let returns: Result<(String, u32, TaskKind), _> = postcard::from_bytes(encoded);
-    let of = returns.map_or_else(|_| "(malformed)".to_owned(), |(of, ..)| of);
-    if of == "()" { Vec::new() } else { vec![of] }
+    match returns {
+        Err(_) => vec!["(malformed)".to_owned()],
+        Ok((of, _, TaskKind::Generator)) => vec![format!("stream of {of}")],
+        Ok((of, ..)) if of == "()" => Vec::new(),
+        Ok((of, ..)) => vec![of],
+    }
 }
 
 fn columns(encoded: &[u8]) -> Vec<String> {

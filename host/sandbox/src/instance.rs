@@ -70,6 +70,8 @@ enum WitTaskKind {
     Checkpoint,
     #[component(name = "restore")]
     Restore,
+    #[component(name = "generator")]
+    Generator,
 }
 
 impl From<WitTaskKind> for TaskKind {
@@ -81,6 +83,7 @@ impl From<WitTaskKind> for TaskKind {
             WitTaskKind::Shared => TaskKind::Shared,
             WitTaskKind::Checkpoint => TaskKind::Checkpoint,
             WitTaskKind::Restore => TaskKind::Restore,
+            WitTaskKind::Generator => TaskKind::Generator,
         }
     }
 }

@@ -36,4 +36,4 @@ pub use instance::Instance;
 pub use interrupt::{interruptible, runs_on_behalf_of};
 pub use relink::memory_first;
 pub use running::{Ended, Running, TaskCall};
-pub use services::{Bytes, Got, GroupAt, Input, Level, Next, NoServices, Predictions, Refusal, Services};
+pub use services::{Bytes, Following, Got, GroupAt, Input, Level, Next, NoServices, Predictions, Refusal, Services};

@@ -100,6 +100,17 @@ pub enum Got {
     TimeOut,
 }
 
+/// What a guest gets that asks for the next item of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Following {
+    /// An object.
+    Item(ObjectId),
+    /// There are no more.
+    Ended,
+    /// Nothing in time.
+    TimeOut,
+}
+
 /// What an actor is to do next.
 #[derive(Debug)]
 pub enum Next {
@@ -272,6 +283,27 @@ pub trait Services: Send + 'static {
     /// Takes the next result, in parts, that contains these objects.
     fn returned(&mut self, _parts: &[&[u8]], _contained: &[u64]) -> Result<(), Refusal> {
         Err(no_program())
+    }
+
+    /// Takes the next item of the generator at hand, as [`Services::returned`] takes a result. It goes on once
+    /// [`Services::poll_yielded`] is ready.
+    fn yielded(&mut self, _parts: &[&[u8]], _contained: &[u64]) -> Result<(), Refusal> {
+        Err(no_program())
+    }
+
+    /// Whether there is room for another item.
+    fn poll_yielded(&mut self) -> Poll<Result<(), Refusal>> {
+        Poll::Ready(Err(no_program()))
+    }
+
+    /// Begins to wait for the next item of a stream, for so many nanoseconds at most: then [`Services::poll_item`].
+    fn begin_item(&mut self, _stream: ObjectId, _nanos: Option<u64>) -> Result<(), Refusal> {
+        Err(no_program())
+    }
+
+    /// What there is of it.
+    fn poll_item(&mut self, _stream: ObjectId) -> Poll<Result<Following, Refusal>> {
+        Poll::Ready(Err(no_program()))
     }
 }
 

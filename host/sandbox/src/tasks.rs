@@ -1,4 +1,4 @@
-//! The imports by which a program asks for tasks and objects.
+//! The imports by which a program asks for tasks, objects and items of streams.
 
 use std::future::poll_fn;
 
@@ -7,7 +7,7 @@ use wasmtime::component::{ComponentType, LinkerInstance, Lower, WasmList, WasmSt
 use wasmtime::{Error, Result};
 
 use crate::imports::{Context, copy, detached, lay, range, refuse};
-use crate::services::{Got, Refusal};
+use crate::services::{Following, Got, Refusal};
 use crate::state::State;
 
 /// Parts of one value; more are refused.
@@ -40,6 +40,27 @@ impl From<Got> for WitGot {
             Got::TimeOut => (WitOutcome::TimeOut, 0),
         };
         WitGot { outcome, bytes }
+    }
+}
+
+#[derive(ComponentType, Lower, Clone, Copy)]
+#[component(variant)]
+enum WitFollowing {
+    #[component(name = "item")]
+    Item(u64),
+    #[component(name = "ended")]
+    Ended,
+    #[component(name = "time-out")]
+    TimeOut,
+}
+
+impl From<Following> for WitFollowing {
+    fn from(following: Following) -> WitFollowing {
+        match following {
+            Following::Item(object) => WitFollowing::Item(object.0),
+            Following::Ended => WitFollowing::Ended,
+            Following::TimeOut => WitFollowing::TimeOut,
+        }
     }
 }
 
@@ -105,6 +126,25 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
 }
 
 fn waiting(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+    linker.func_wrap_async(
+        "yielded",
+        |mut store: Context<'_>, (parts, contained): (WasmList<WasmList<u8>>, WasmList<u64>)| {
+            Box::new(async move {
+                let (parts, contained) = value(&mut store, &parts, &contained)?;
+                store.data_mut().services.yielded(&parts, &contained)?;
+                drop(parts);
+                Ok(poll_fn(|_| store.data_mut().services.poll_yielded()).await?)
+            })
+        },
+    )?;
+    linker.func_wrap_async("next", |mut store: Context<'_>, (stream, nanos): (u64, Option<u64>)| {
+        Box::new(async move {
+            let stream = ObjectId(stream);
+            store.data_mut().services.begin_item(stream, nanos)?;
+            let following = poll_fn(|_| store.data_mut().services.poll_item(stream)).await?;
+            Ok((WitFollowing::from(following),))
+        })
+    })?;
     linker.func_wrap_async("get", |mut store: Context<'_>, (object, nanos): (u64, Option<u64>)| {
         Box::new(async move {
             store.data_mut().services.begin_get(ObjectId(object), nanos)?;
@@ -148,6 +188,13 @@ fn refusing(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     linker.func_wrap("get", move |store: Context<'_>, (_, _): (u64, Option<u64>)| -> Result<(WitGot,)> {
         Err(refuse(store))
     })?;
+    linker.func_wrap("next", move |store: Context<'_>, (_, _): (u64, Option<u64>)| -> Result<(WitFollowing,)> {
+        Err(refuse(store))
+    })?;
+    linker.func_wrap(
+        "yielded",
+        move |store: Context<'_>, (_, _): (WasmList<WasmList<u8>>, WasmList<u64>)| -> Result<()> { Err(refuse(store)) },
+    )?;
     linker.func_wrap(
         "wait",
         move |store: Context<'_>, (_, _, _, _): (WasmList<u64>, u32, Option<u64>, WasmList<u8>)| -> Result<(u32,)> {

@@ -103,6 +103,10 @@ impl Call {
     pub(super) fn bytes(&self) -> u64 {
         self.arguments.len() as u64 + size_of_val(&*self.needs) as u64 + size_of_val(&*self.refs) as u64
     }
+
+    pub(super) fn is_generator(&self) -> bool {
+        self.program.tasks.get(self.function as usize).is_some_and(|task| task.kind == TaskKind::Generator)
+    }
 }
 
 /// A request, read.

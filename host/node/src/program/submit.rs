@@ -161,7 +161,12 @@ fn program(loaded: &Loaded, limits: Limits) -> Result<(Program, Vec<String>), Fa
 fn find(program: &Program, name: &str, path: &Path) -> Result<usize, Fault> {
     let is_task = |task: &&ProgramTask| task.kind == TaskKind::Task;
     let found = program.tasks.iter().position(|task| is_task(&task) && &*task.name == name);
+    let is_generator = |task: &ProgramTask| task.kind == TaskKind::Generator && &*task.name == name;
     found.ok_or_else(|| {
+        if program.tasks.iter().any(is_generator) {
+            let message = format!("`{name}` is a generator: a task takes its items, no job begins with it");
+            return Fault::new(Code::Export, message).of(&path.display().to_string());
+        }
         let there: Vec<_> = program.tasks.iter().filter(is_task).map(|task| &*task.name).collect();
         let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
         let message = format!("it has no task `{name}`; its tasks are: {there} (choose one by PATH#TASK)");

@@ -109,6 +109,24 @@ pub enum Up<'a> {
         /// What it contains.
         refs: Vec<u64>,
     },
+    /// A generator has yielded.
+    Yield {
+        /// The generator, and its attempt.
+        task: u64,
+        /// As above.
+        attempt: u32,
+        /// Which of the attempt's items it is.
+        index: u64,
+        /// Its number.
+        object: u64,
+        /// The value.
+        #[serde(borrow)]
+        value: ValueUp<'a>,
+        /// What it contains.
+        refs: Vec<u64>,
+    },
+    /// So many items of a stream, all in all, were taken here.
+    Took(u64, u64),
     /// A task waits (true), or goes on.
     Blocked(u64, bool),
     /// A task wants to be told of an object.
@@ -156,6 +174,8 @@ pub struct Begin<'a> {
 pub enum BeginRole {
     /// Nothing.
     Task,
+    /// Nothing, and it is a generator, which may be so many items ahead.
+    Generate(u32),
     /// It makes one.
     Make(MakeOptions),
     /// It is a call of one: its number, and in which attempt that was made.
@@ -183,7 +203,7 @@ pub enum Delivery<'a> {
     File(u64, u64),
     /// A value in a file that is lent by this number.
     Same(u64),
-    /// Nothing yet, of what a task needs: it asks for it.
+    /// Nothing yet, of what a task needs or takes: it asks for it.
     Later,
     /// An error: a [`sandbar_core::TaskError`].
     Failed(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
@@ -206,6 +226,22 @@ pub enum Down<'a> {
         /// Whether it was wanted.
         wanted: bool,
     },
+    /// The next item of a stream of a job. The worker holds it, and what its value contains once more.
+    Item {
+        /// The job.
+        job: u32,
+        /// The stream.
+        stream: u64,
+        /// The item.
+        object: u64,
+        /// What there is of it.
+        #[serde(borrow)]
+        value: Delivery<'a>,
+        /// What its value contains.
+        contains: Vec<u64>,
+    },
+    /// So many items of a generator, all in all, were taken.
+    Credit(u64, u64),
     /// An object of a job was delivered for a task that was taken back.
     Unneeded(u32, u64),
     /// A file that was lent by this number is to be forgotten, once no task has it in use, and that to be said.

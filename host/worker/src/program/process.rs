@@ -13,7 +13,7 @@ use sandbar_sandbox::{Ended, Engine, Program, Running, TaskCall};
 use sandbar_store::{Mapping, Scratch};
 
 use super::clock::monotonic_nanos;
-use super::desk::{Cost, Desk, Queued, Resident, TaskDesk, TaskServices, lock};
+use super::desk::{Cost, Desk, Outflow, Queued, Resident, TaskDesk, TaskServices, lock};
 use super::link::{BELL_BYTES, Bell, MEMORY_BYTES, Packet, places, words};
 use super::messages::{Begin, BeginRole, Delivery, Down, Submit, Up};
 use super::objects::{Key, Slot, Value};
@@ -177,6 +177,15 @@ impl Worker {
                     let value = self.value((job, object), value)?;
                     lock(&self.desk).delivered((job, object), value, contains, wanted);
                 }
+                Down::Item { job, stream, object, value, contains } => {
+                    let value = self.value((job, object), value)?;
+                    lock(&self.desk).item_came(stream, (job, object), value, contains);
+                }
+                Down::Credit(task, taken) => {
+                    if let Some(slot) = self.slots.get(&task) {
+                        lock(&self.desk).credit(*slot, taken);
+                    }
+                }
                 Down::Forget(file) => lock(&self.desk).objects.forget(file),
                 Down::Close(number) => lock(&self.desk).close(number),
                 Down::Unneeded(job, object) => lock(&self.desk).unneeded((job, object)),
@@ -303,6 +312,9 @@ impl Worker {
         };
         own.log_left = limits.log_bytes_max;
         lock(&self.desk).lend(&mut own, &refs);
+        if let BeginRole::Generate(buffer) = role {
+            own.generator = Some(Outflow::new(buffer));
+        }
         if let BeginRole::Call(actor, made_in) = role {
             return self.call(actor, made_in, Queued { own, function, arguments: arguments.into() });
         }
@@ -362,6 +374,7 @@ impl Worker {
             Poll::Ready(ended) => self.end(slot, ended),
             Poll::Pending => {
                 let mut desk = lock(&self.desk);
+                desk.tell_taken();
                 let inline = desk.inline.take();
                 let is_idle = desk.residents.get(&slot).is_some_and(|resident| resident.is_idle());
                 match inline {

@@ -56,6 +56,8 @@ impl State {
             Action::Interrupt { worker, task, attempt } => self.interrupt(worker, task, attempt, None),
             Action::Withdraw { worker, task, attempt } => self.withdraw(worker, task, attempt),
             Action::Hire { role, .. } => self.wanted.push(role),
+            Action::Item { worker, stream, object } => self.send_item(worker, stream, object),
+            Action::Credit { worker, task, taken } => self.tell(worker, &Down::Credit(task.0, taken)),
             Action::Deliver { worker, object } => self.deliver(worker, object),
             Action::Refuse { worker, object, error } => self.refuse(worker, object, &error),
             // Nobody holds what a job's first task returns, but whoever submitted the job.

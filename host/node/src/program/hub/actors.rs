@@ -46,6 +46,11 @@ pub(super) fn beginning<'c>(sched: &Scheduler<Call, Stored>, task: TaskId, call:
         arguments: Cow::Borrowed(&call.arguments),
     };
     let Some(make) = &call.make else {
+        if call.is_generator()
+            && let Some(stream) = sched.stream(task.returns(0))
+        {
+            return as_called(BeginRole::Generate(stream.buffer));
+        }
         let Some(actor) = sched.actor_of(task) else { return as_called(BeginRole::Task) };
         let made_in = sched.task(actor.maker()).map_or(Attempt(0), |maker| maker.attempt);
         return as_called(BeginRole::Call(actor.0, made_in.0));

@@ -5,7 +5,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_core::{ActorId, ActorOptions, Attempt, Fault, ObjectId, Options, TaskError, TaskId, TaskKind, WorkerId};
+use sandbar_core::{
+    ActorId, ActorOptions, Attempt, Fault, ObjectId, Options, STREAM_BUFFER, TaskError, TaskId, TaskKind, WorkerId,
+};
 use sandbar_sched::{Demand, Event, Failure, Outcome, Submission, Work};
 use sandbar_store::ValueKey;
 use sandbar_worker::program::{Heard, ReturnedUp, Submit, Up, ValueUp, monotonic_nanos};
@@ -126,6 +128,13 @@ impl State {
                     Err(fault) => self.step(Event::PutFailed { object, task, worker, fault }),
                 }
             }
+            Up::Yield { task, attempt, index, object, value, refs } => {
+                let (task, attempt, object) = (TaskId(task), Attempt(attempt), ObjectId(object));
+                let refs = refs.into_iter().map(ObjectId).collect();
+                let value = self.stored(worker, value)?;
+                self.step(Event::Yielded { task, attempt, worker, index, object, value, refs });
+            }
+            Up::Took(stream, taken) => self.step(Event::Taken { stream: ObjectId(stream), worker, taken }),
             Up::Blocked(task, blocked) => {
                 let task = TaskId(task);
                 if let Some(member) = self.members.get_mut(&worker).filter(|_| blocked) {
@@ -163,6 +172,10 @@ impl State {
         let of_actor = options.as_ref().and_then(|options| options.actor.as_deref()).unwrap_or(&usual_actor);
         let (work, make) = match (known.kind, actor) {
             (TaskKind::Task, None) => (Work::Task, None),
+            (TaskKind::Generator, None) => {
+                let buffer = options.as_ref().map_or(STREAM_BUFFER, |options| options.buffer());
+                (Work::Stream(buffer), None)
+            }
             (TaskKind::Make, None) => {
                 let name = options.as_ref().and_then(|options| options.name.as_deref());
                 let work = Work::Actor(Box::new(actor_spec(name, of_actor)));
@@ -191,13 +204,13 @@ impl State {
             name,
             returns: submit.returns,
             demand: match &work {
-                Work::Task => options.map_or_else(usual_demand, demand),
+                Work::Task | Work::Stream(_) => options.map_or_else(usual_demand, demand),
                 Work::Actor(_) => actor_demand(chosen),
                 Work::Method(_) => Demand::default(),
             },
             priority: chosen.priority,
             retries_max: chosen.max_retries.unwrap_or(match &work {
-                Work::Task => RETRIES,
+                Work::Task | Work::Stream(_) => RETRIES,
                 Work::Actor(_) => 0,
                 Work::Method(actor) => self.made(*actor).map_or(0, |made| made.call_retries),
             }),
@@ -209,7 +222,10 @@ impl State {
                 arguments,
                 program,
                 needs: needs.as_slice().into(),
-                refs: if work == Work::Task { Box::new([]) } else { refs.as_slice().into() },
+                refs: match &work {
+                    Work::Task | Work::Stream(_) => Box::new([]),
+                    Work::Actor(_) | Work::Method(_) => refs.as_slice().into(),
+                },
                 make,
                 submitted: self.clock,
             },

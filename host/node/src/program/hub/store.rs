@@ -94,6 +94,10 @@ impl State {
                 let job = self.sched.job_of(TaskId(*task));
                 self.arrive(worker, job, ObjectId(*object), value)?;
             }
+            Up::Yield { task, object, value, .. } => {
+                let job = self.sched.job_of(TaskId(*task));
+                self.arrive(worker, job, ObjectId(*object), value)?;
+            }
             Up::Finished { task, returned: Ok(returned), .. } => {
                 let job = self.sched.job_of(TaskId(*task));
                 self.arrive_all(worker, job, TaskId(*task), returned)?;
@@ -198,7 +202,7 @@ impl State {
         }
     }
 
-    fn tell(&mut self, worker: WorkerId, message: &Down<'_>) {
+    pub(super) fn tell(&mut self, worker: WorkerId, message: &Down<'_>) {
         if let Some(member) = self.members.get_mut(&worker) {
             member.crew.tell(message);
         }
@@ -261,6 +265,22 @@ impl State {
                 tell(Delivery::Failed(&error), contains);
             }
             None => {}
+        }
+    }
+
+    /// Tells a worker of the next item of a stream. What the store keeps it asks for, if it wants that.
+    pub(super) fn send_item(&mut self, worker: WorkerId, stream: ObjectId, object: ObjectId) {
+        let Some(job) = self.sched.job_of_object(object) else { return };
+        let contains: Vec<u64> = self.sched.contained(object).map(|object| object.0).collect();
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        let tell = |value| {
+            let (job, stream, object) = (job.0, stream.0, object.0);
+            member.crew.tell(&Down::Item { job, stream, object, value, contains });
+        };
+        match self.sched.value(object) {
+            Some(Ok(Stored::Inline(bytes))) => tell(Delivery::Value(bytes)),
+            Some(Ok(Stored::Kept(_))) | None => tell(Delivery::Later),
+            Some(Err(failed)) => tell(Delivery::Failed(&postcard::to_stdvec(&**failed).unwrap_or_default())),
         }
     }
 

@@ -5,6 +5,7 @@ mod ended;
 mod memory;
 mod objects;
 mod services;
+mod streams;
 mod wait;
 
 use std::ops::Range;
@@ -22,6 +23,7 @@ pub(super) use self::actors::{Queued, Resident};
 pub(super) use self::ended::Cost;
 pub(super) use self::memory::ValueFile;
 pub(super) use self::services::{TaskServices, lock};
+pub(super) use self::streams::Outflow;
 
 use super::link::{Bell, places, words};
 use super::messages::Up;
@@ -48,6 +50,10 @@ pub(super) struct Desk {
     pub tasks: Vec<Option<TaskDesk>>,
     /// Those of them that are actors, or make one.
     pub residents: FxHashMap<Slot, Resident>,
+    /// What has come of streams that somebody here has.
+    streams: FxHashMap<u64, streams::Inflow>,
+    /// Those of which something was taken that the node does not know of.
+    untold: Vec<u64>,
     /// Tasks that can go on.
     pub woken: Vec<Slot>,
     /// The frame that was written last, if it is of a task that was submitted and can be taken back.
@@ -86,6 +92,8 @@ pub(super) struct TaskDesk {
     /// Objects that it needs, which the node keeps for it.
     pub needs: Vec<u64>,
     pub returned: Vec<(Returned, Vec<u64>)>,
+    /// Of a generator: what it has yielded.
+    pub generator: Option<Outflow>,
     /// What another failed with, if it is going to fail with that.
     pub fails_with: Option<Box<TaskError>>,
     pub waiting: Option<Waiting>,
@@ -138,6 +146,8 @@ impl Desk {
             objects: Objects::default(),
             tasks: Vec::new(),
             residents: FxHashMap::default(),
+            streams: FxHashMap::default(),
+            untold: Vec::new(),
             woken: Vec::new(),
             child: None,
             inline: None,
@@ -269,6 +279,7 @@ impl TaskDesk {
             lent: Vec::new(),
             needs,
             returned: Vec::new(),
+            generator: None,
             fails_with: None,
             waiting: None,
             awaits: Vec::new(),

@@ -6,6 +6,7 @@ use sandbar_core::{Code, ObjectId, Request, Seed, TaskKind};
 use sandbar_sandbox::Refusal;
 
 use super::memory::no_memory;
+use super::streams::Inflow;
 use super::{Child, Desk, RETURNS_MAX, Returned, TaskDesk, gone};
 use crate::program::messages::{Submit, Up, ValueUp};
 use crate::program::objects::{Key, Slot, Value};
@@ -34,6 +35,7 @@ impl Desk {
         let kind = kinds.get(function as usize).copied();
         let is_plain = match (kind, has_actor, returns) {
             (Some(TaskKind::Task), false, _) => true,
+            (Some(TaskKind::Generator), false, 1) => false,
             (Some(TaskKind::Make), false, 1) | (Some(TaskKind::Method | TaskKind::Shared), true, _) => false,
             _ => {
                 let of = kinds.len();
@@ -49,6 +51,12 @@ impl Desk {
         task.holds.extend(first..first + u64::from(returns));
         (first..first + u64::from(returns)).for_each(|object| self.objects.made((job, object)));
         let at = self.say(&Up::Submit(Submit { task: first, parent, attempt, function, returns, seed, request }));
+        if kind == Some(TaskKind::Generator) {
+            self.streams.insert(first, Inflow::new(job, buffer_of(request)));
+            // It is told of the end when that comes.
+            self.objects.entry((job, first)).wanted = true;
+            self.say(&Up::Want(first, parent));
+        }
         self.child = (returns == 1 && is_plain).then_some(Child { at, parent: slot, task: first });
         self.publish_in_time();
         Ok(ObjectId(first))
@@ -130,7 +138,8 @@ impl Desk {
 
     /// Tells the node what is not held here any more.
     fn let_go(&mut self) {
-        for (object, times) in std::mem::take(&mut self.objects.gone) {
+        while let Some((object, times)) = self.objects.gone.pop() {
+            self.close_stream(object);
             self.say(&Up::Released(object, times));
         }
     }
@@ -196,6 +205,12 @@ impl Desk {
             }
         }
     }
+}
+
+/// How far ahead a generator may be that is submitted by these bytes.
+fn buffer_of(bytes: &[u8]) -> u32 {
+    let options = postcard::from_bytes::<Request<'_>>(bytes).ok().and_then(|request| request.options);
+    options.unwrap_or_default().buffer()
 }
 
 /// Whether a request is of an actor; nothing if these bytes of a guest are no request.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use sandbar_core::{ActorId, Fault, ObjectId, TaskError};
-use sandbar_sandbox::{Got, Input, Level, Next, Refusal, Services};
+use sandbar_sandbox::{Following, Got, Input, Level, Next, Refusal, Services};
 
 use super::{Desk, RETURNS_MAX, gone};
 use crate::program::messages::Up;
@@ -135,6 +135,22 @@ impl Services for TaskServices {
         let mut desk = lock(&self.desk);
         desk.task(self.slot).ok_or_else(gone)?.fails_with = Some(Box::new(error));
         Ok(())
+    }
+
+    fn yielded(&mut self, parts: &[&[u8]], contained: &[u64]) -> Result<(), Refusal> {
+        lock(&self.desk).yielded(self.slot, parts, contained)
+    }
+
+    fn poll_yielded(&mut self) -> Poll<Result<(), Refusal>> {
+        lock(&self.desk).poll_yielded(self.slot)
+    }
+
+    fn begin_item(&mut self, stream: ObjectId, nanos: Option<u64>) -> Result<(), Refusal> {
+        lock(&self.desk).begin_item(self.slot, stream.0, nanos)
+    }
+
+    fn poll_item(&mut self, stream: ObjectId) -> Poll<Result<Following, Refusal>> {
+        lock(&self.desk).poll_item(self.slot, stream.0)
     }
 
     fn returned(&mut self, parts: &[&[u8]], contained: &[u64]) -> Result<(), Refusal> {

@@ -48,9 +48,7 @@ impl Desk {
         if !waits {
             return Ok(());
         }
-        if let Some(deadline) = deadline {
-            self.first_deadline = Some(self.first_deadline.map_or(deadline, |first| first.min(deadline)));
-        }
+        self.until(deadline);
         if let [only] = missing[..]
             && nanos.is_none()
             && let Some(frame) = self.take_child(slot, only)
@@ -123,6 +121,11 @@ impl Desk {
             }
             Err(_) => None,
         }
+    }
+
+    /// Somebody waits until then at most.
+    pub(super) fn until(&mut self, deadline: Option<Instant>) {
+        self.first_deadline = self.first_deadline.into_iter().chain(deadline).min();
     }
 
     /// When the first of those is over who wait for so long only.
