@@ -14,4 +14,6 @@ mod local;
 #[cfg(not(target_family = "wasm"))]
 mod objects;
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use {actors::*, calls::*, local::*, objects::*};
+mod streams;
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use {actors::*, calls::*, local::*, objects::*, streams::*};

@@ -84,6 +84,27 @@
 //!
 //! A task of one argument can be run for each of many: [`Pool`].
 //!
+//! A task that returns an iterator is a generator: its items are taken one after another, while it goes on ([`ObjectStream`]).
+//!
+//! ```
+//! use sandbar_guest::prelude::*;
+//!
+//! /// Squares, as many as are wanted.
+//! #[task]
+//! fn squares(from: u64) -> impl Iterator<Item = u64> {
+//!     (from..).map(|i| i * i)
+//! }
+//!
+//! # fn main() -> Result<(), TaskError> {
+//! let mut sum = 0;
+//! for square in squares::options().buffer(16).submit(1).take(3) {
+//!     sum += square?.get()?; // an ObjectRef<u64>, which is there
+//! }
+//! assert_eq!(sum, 1 + 4 + 9);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! An [`macro@actor`] keeps its state between calls, in a sandbox of its own. Its methods are called by a handle: in order,
 //! and one that takes `&mut self` alone. Those that take `&self` may wait beside each other, by `.await`.
 //!
@@ -164,12 +185,15 @@ pub use log;
 pub use sandbar_core::{Code, Fault, TaskError};
 pub use sandbar_guest_macros::{actor, batch, scalar, task, trainer};
 pub use scalar::Timestamp;
-pub use task::{Arg, Batch, Handles, ObjectRef, Pool, Results, Submission, Value, cancel, get_all, put, wait};
+pub use task::{
+    Arg, Batch, Handles, ObjectRef, ObjectStream, Pool, Results, Submission, Value, cancel, get_all, put, wait,
+};
 pub use trainer::{Features, Group, Model};
 
 /// What most functions need.
 pub mod prelude {
-    pub use crate::{ActorHandle, Batch, CallOptions, Features, Group, Model, ObjectRef, TaskError, Timestamp};
+    pub use crate::{ActorHandle, Batch, CallOptions, Features, Group, Model, ObjectRef, ObjectStream};
+    pub use crate::{TaskError, Timestamp};
     pub use crate::{actor, batch, scalar, task, trainer};
     pub use crate::{cancel, get_all, put, wait};
     pub use arrow_array::RecordBatch;
@@ -183,9 +207,9 @@ pub mod __private {
     pub use crate::batch::{Batch, any};
     pub use crate::bindings::program::TaskKind;
     pub use crate::export::NoParams;
-    pub use crate::registry::{Function, Later, Offered, Run};
+    pub use crate::registry::{Function, Items, Later, Offered, Run};
     pub use crate::scalar::{Argument, Chunk, ColumnOf, Return, Scalar, gather, mask};
-    pub use crate::task::{Arguments, Task, failed, hand_over};
+    pub use crate::task::{Arguments, Task, failed, hand_over, yield_item};
     pub use crate::trainer::Trainer;
     pub use arrow_array::RecordBatch;
     pub use arrow_schema::Field;

@@ -64,9 +64,14 @@ pub struct Offered {
 pub enum Run {
     /// Until it has ended.
     Now(fn(&Arguments<'_>) -> Result<(), String>),
+    /// Item by item.
+    Items(fn(&Arguments<'_>) -> Result<Items, String>),
     /// Until it waits, or has ended.
     Later(fn(&Arguments<'_>) -> Result<Later, String>),
 }
+
+/// Hands over an item each time, or says why there is none.
+pub type Items = Box<dyn Iterator<Item = Result<(), String>>>;
 
 /// A call that may wait.
 pub type Later = Pin<Box<dyn Future<Output = Result<(), String>>>>;
@@ -88,6 +93,18 @@ impl Offered {
         let (returns, count) = returns;
         let (kind, run, place) = (TaskKind::Task, Run::Now(run), AtomicU32::new(NOWHERE));
         Offered { name, kind, about, arguments, returns, count, run, place }
+    }
+
+    /// Announces a generator.
+    pub const fn of_generator(
+        name: &'static str,
+        about: &'static str,
+        arguments: &'static [(&'static str, &'static str)],
+        items: &'static str,
+        begin: fn(&Arguments<'_>) -> Result<Items, String>,
+    ) -> Offered {
+        let (kind, run, place) = (TaskKind::Generator, Run::Items(begin), AtomicU32::new(NOWHERE));
+        Offered { name, kind, about, arguments, returns: items, count: 1, run, place }
     }
 
     /// Announces what belongs to an actor.

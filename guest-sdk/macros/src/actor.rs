@@ -211,6 +211,10 @@ impl<'a> Member<'a> {
             return Ok(None);
         }
         let signature = Signature::of_any(sig, &function.attrs)?;
+        if let Some(of @ Type::ImplTrait(_)) = signature.output {
+            let message = "a method returns a value or a Result of one: only a #[task] can be a generator";
+            return Err(syn::Error::new_spanned(of, message));
+        }
         let role = role(&name, function)?;
         check_arguments("method", sig, &signature)?;
         let types = signature.inputs.iter().map(|(_, of)| actor.named(of)).collect::<syn::Result<_>>()?;

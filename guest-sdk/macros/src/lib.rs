@@ -66,6 +66,9 @@ pub fn trainer(args: TokenStream, item: TokenStream) -> TokenStream {
 /// It returns one, or a `Result` of one whose errors implement `Display`. With `#[task(returns = 2)]` it returns a tuple of
 /// two (up to eight), and `submit` gives a tuple of two handles.
 ///
+/// A task that returns `impl Iterator<Item = T>` is a generator: `submit` gives an `ObjectStream<T>`, whose items are taken
+/// while it goes on. Where `T` is a `Result`, an error is the last item.
+///
 /// ```ignore
 /// #[task]
 /// fn add(a: i64, b: i64) -> i64 {

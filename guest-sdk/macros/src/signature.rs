@@ -6,7 +6,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{
     Attribute, Expr, FnArg, GenericArgument, GenericParam, Ident, ItemFn, Lifetime, Lit, Meta, Pat, PatType,
-    PathArguments, ReturnType, Type,
+    PathArguments, ReturnType, Type, TypeParamBound,
 };
 
 /// Why what the host calls can't be async.
@@ -23,6 +23,15 @@ pub struct Signature<'a> {
     /// The first line of the documentation.
     pub about: String,
     sig: &'a syn::Signature,
+}
+
+/// What a generator yields.
+pub struct Items<'a> {
+    /// `T` of `impl Iterator<Item = T>`.
+    pub of: &'a Type,
+    /// The same, or, if that is a `Result`, what it is of.
+    pub value: &'a Type,
+    pub may_fail: bool,
 }
 
 impl<'a> Signature<'a> {
@@ -70,6 +79,36 @@ impl<'a> Signature<'a> {
         self.sig.asyncness.is_some()
     }
 
+    /// What it yields, if it is a generator.
+    pub fn items(&self) -> syn::Result<Option<Items<'a>>> {
+        let Some(output) = self.output else { return Ok(None) };
+        let wrong = |message: &str| Err(syn::Error::new_spanned(output, message));
+        if result_of(output).flatten().is_some_and(|success| iterator_of(success).is_some()) {
+            return wrong("an item may be an error, the generator is none: `impl Iterator<Item = Result<T, E>>`");
+        }
+        let Some(arguments) = iterator_of(output) else {
+            return match output {
+                Type::ImplTrait(_) => {
+                    wrong("a task returns a value, or a generator's items: `impl Iterator<Item = T>`")
+                }
+                _ => Ok(None),
+            };
+        };
+        let item = match arguments {
+            PathArguments::AngleBracketed(arguments) => arguments.args.iter().find_map(|argument| match argument {
+                GenericArgument::AssocType(of) if of.ident == "Item" => Some(&of.ty),
+                _ => None,
+            }),
+            _ => None,
+        };
+        let Some(of) = item else { return wrong("what are its items? `impl Iterator<Item = T>`") };
+        match result_of(of) {
+            None => Ok(Some(Items { of, value: of, may_fail: false })),
+            Some(Some(value)) => Ok(Some(Items { of, value, may_fail: true })),
+            Some(None) => Err(syn::Error::new_spanned(of, "an item is a value or a Result of one: `Result<T, E>`")),
+        }
+    }
+
     /// The type returned on success: `T` of `T` or of `Result<T, E>`.
     pub fn success(&self, usage: &str) -> syn::Result<&'a Type> {
         let output = self.output.ok_or_else(|| syn::Error::new_spanned(self.sig, usage))?;
@@ -106,6 +145,16 @@ fn argument(index: usize, typed: &PatType) -> syn::Result<(String, &Type)> {
         _ => format!("argument_{index}"),
     };
     Ok((name, typed.ty.as_ref()))
+}
+
+/// For `impl Iterator<Item = T>`, the bound's arguments.
+fn iterator_of(output: &Type) -> Option<&PathArguments> {
+    let Type::ImplTrait(of) = output else { return None };
+    let mut bounds = of.bounds.iter().filter_map(|bound| match bound {
+        TypeParamBound::Trait(bound) => bound.path.segments.last(),
+        _ => None,
+    });
+    bounds.find(|last| last.ident == "Iterator").map(|last| &last.arguments)
 }
 
 /// For a `Result`, its first argument, if it has one.

@@ -5,7 +5,7 @@ use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{Attribute, Expr, ExprLit, FnArg, Ident, Index, ItemFn, Lit, Meta, Type, parse_str};
 
 use crate::at;
-use crate::signature::Signature;
+use crate::signature::{Items, Signature};
 
 /// As many as `Task::submit` is written for.
 const ARGUMENTS_MAX: usize = 12;
@@ -16,46 +16,16 @@ const RETURNS_MAX: usize = 8;
 pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
     let signature = Signature::of_function(function, "a task waits with `get`: only methods of an actor can be async")?;
     check_arguments("task", &function.sig, &signature)?;
-    let values = values(&signature, parse_returns(args)?)?;
-    let handles = match values.as_slice() {
-        [one] => quote!(::sandbar_guest::ObjectRef<#one>),
-        several => quote!((#(::sandbar_guest::ObjectRef<#several>),*)),
+    let Kind { handles, output, run, offered, pool } = match signature.items()? {
+        Some(items) => generator(function, &signature, args, &items)?,
+        None => plain(function, &signature, args)?,
     };
-    let (ident, name, about) = (signature.ident, &signature.name, &signature.about);
+    let (ident, name) = (signature.ident, &signature.name);
     let (names, types): (Vec<_>, Vec<_>) = signature.inputs.iter().cloned().unzip();
-    let texts = types.iter().map(|of| text(*of));
-    let output = signature.output.map_or(quote!(()), ToTokens::to_token_stream);
-    let (returned, count) = match values.as_slice() {
-        [one] => (text(one), 1),
-        several => (text(quote!((#(#several),*))), several.len() as u32),
-    };
-    // Of the macro's own span they would still be no names of variables where tasks of the user's have them.
-    let [arguments, results] = ["__sandbar_arguments", "__sandbar_results"].map(|name| format_ident!("{name}"));
-    let places = 0..names.len();
-    let taken = types.iter().zip(places).map(|(of, i)| quote_spanned!(at(of)=> #arguments.take::<#of>(#i)?));
-    let call = quote!(#ident(#(#taken),*));
-    let call = match signature.output {
-        Some(_) => signature.as_result_with(call, "", quote!(::sandbar_guest::__private::failed))?,
-        None => quote!(::core::result::Result::<_, ::std::string::String>::Ok(#call)),
-    };
-    let handed_over = values.iter().enumerate().map(|(i, of)| {
-        let place = (values.len() > 1).then(|| Index::from(i)).map(|i| quote!(.#i));
-        quote_spanned!(at(of)=> ::sandbar_guest::__private::hand_over::<#of>(#results #place)?;)
-    });
     let conditions: Vec<&Attribute> = function.attrs.iter().filter(|a| a.path().is_ident("cfg")).collect();
     let (vis, submits) = (&function.vis, format!("Submits [`{name}`](fn@{name})."));
     let (own, taken_as) = (own(&names, ident.span()), types.iter().map(taken_as));
     let as_function = quote!(fn(#(#types),*) -> #output);
-    let pool = match (types.as_slice(), values.as_slice()) {
-        ([one], [result]) => quote! {
-            /// Runs it for each of many arguments: see [`Pool`](::sandbar_guest::Pool).
-            #[allow(dead_code, reason = "mostly it is called by itself")]
-            #vis fn pool<'p>() -> ::sandbar_guest::Pool<'p, #one, #result> {
-                Self::options().pool()
-            }
-        },
-        _ => quote!(),
-    };
     Ok(quote! {
         #function
         #(#conditions)*
@@ -64,20 +34,8 @@ pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
         #vis enum #ident {}
         #(#conditions)*
         const _: () = {
-            fn __sandbar_run(
-                #arguments: &::sandbar_guest::__private::Arguments<'_>,
-            ) -> ::core::result::Result<(), ::std::string::String> {
-                let #results = #call?;
-                #(#handed_over)*
-                ::core::result::Result::Ok(())
-            }
-            static __SANDBAR_OFFERED: ::sandbar_guest::__private::Offered = ::sandbar_guest::__private::Offered::new(
-                #name,
-                #about,
-                &[#((#names, #texts)),*],
-                (#returned, #count),
-                __sandbar_run,
-            );
+            #run
+            static __SANDBAR_OFFERED: ::sandbar_guest::__private::Offered = #offered;
             ::sandbar_guest::__private::inventory::submit!(&__SANDBAR_OFFERED);
             impl #ident {
                 /// Has it called elsewhere with these arguments: values, or objects in the place of values.
@@ -96,6 +54,122 @@ pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
             }
         };
     })
+}
+
+/// In what tasks and generators differ.
+struct Kind {
+    /// What `submit` gives.
+    handles: Tokens,
+    /// What the function returns, as a type that can be named.
+    output: Tokens,
+    /// The function `__sandbar_run`.
+    run: Tokens,
+    /// Its announcement.
+    offered: Tokens,
+    /// Calls for many arguments.
+    pool: Tokens,
+}
+
+/// Of a task that returns values.
+fn plain(function: &ItemFn, signature: &Signature<'_>, args: Tokens) -> syn::Result<Kind> {
+    let values = values(signature, parse_returns(args)?)?;
+    let handles = match values.as_slice() {
+        [one] => quote!(::sandbar_guest::ObjectRef<#one>),
+        several => quote!((#(::sandbar_guest::ObjectRef<#several>),*)),
+    };
+    let (returned, count) = match values.as_slice() {
+        [one] => (text(one), 1),
+        several => (text(quote!((#(#several),*))), several.len() as u32),
+    };
+    let [arguments, results] = locals();
+    let call = call(signature, &arguments);
+    let call = match signature.output {
+        Some(_) => signature.as_result_with(call, "", quote!(::sandbar_guest::__private::failed))?,
+        None => quote!(::core::result::Result::<_, ::std::string::String>::Ok(#call)),
+    };
+    let handed_over = values.iter().enumerate().map(|(i, of)| {
+        let place = (values.len() > 1).then(|| Index::from(i)).map(|i| quote!(.#i));
+        quote_spanned!(at(of)=> ::sandbar_guest::__private::hand_over::<#of>(#results #place)?;)
+    });
+    let run = quote! {
+        fn __sandbar_run(
+            #arguments: &::sandbar_guest::__private::Arguments<'_>,
+        ) -> ::core::result::Result<(), ::std::string::String> {
+            let #results = #call?;
+            #(#handed_over)*
+            ::core::result::Result::Ok(())
+        }
+    };
+    let (name, about, described) = (&signature.name, &signature.about, described(signature));
+    let offered = quote! {
+        ::sandbar_guest::__private::Offered::new(#name, #about, #described, (#returned, #count), __sandbar_run)
+    };
+    let vis = &function.vis;
+    let pool = match (signature.inputs.as_slice(), values.as_slice()) {
+        ([(_, one)], [result]) => quote! {
+            /// Runs it for each of many arguments: see [`Pool`](::sandbar_guest::Pool).
+            #[allow(dead_code, reason = "mostly it is called by itself")]
+            #vis fn pool<'p>() -> ::sandbar_guest::Pool<'p, #one, #result> {
+                Self::options().pool()
+            }
+        },
+        _ => quote!(),
+    };
+    let output = signature.output.map_or(quote!(()), ToTokens::to_token_stream);
+    Ok(Kind { handles, output, run, offered, pool })
+}
+
+/// Of a generator.
+fn generator(function: &ItemFn, signature: &Signature<'_>, args: Tokens, items: &Items<'_>) -> syn::Result<Kind> {
+    let Items { of, value, may_fail } = *items;
+    if parse_returns(args.clone())? != 1 {
+        return Err(syn::Error::new_spanned(args, "a generator returns one stream, of one kind of items"));
+    }
+    let [arguments, yielded] = locals();
+    let call = call(signature, &arguments);
+    let hand_over = quote_spanned!(at(value)=> ::sandbar_guest::__private::yield_item::<#value>);
+    let hand_over = match may_fail {
+        true => quote_spanned!(at(of)=> #yielded.map_err(::sandbar_guest::__private::failed).and_then(#hand_over)),
+        false => quote!(#hand_over(#yielded)),
+    };
+    let output = &function.sig.output;
+    let begin = quote_spanned!(at(output)=> ::std::boxed::Box::new(::core::iter::Iterator::map(#call, |#yielded: #of| #hand_over)));
+    let run = quote! {
+        fn __sandbar_run(
+            #arguments: &::sandbar_guest::__private::Arguments<'_>,
+        ) -> ::core::result::Result<::sandbar_guest::__private::Items, ::std::string::String> {
+            ::core::result::Result::Ok(#begin)
+        }
+    };
+    let (name, about, described, items) = (&signature.name, &signature.about, described(signature), text(value));
+    let offered = quote! {
+        ::sandbar_guest::__private::Offered::of_generator(#name, #about, #described, #items, __sandbar_run)
+    };
+    let handles = quote!(::sandbar_guest::ObjectStream<#value>);
+    Ok(Kind { output: handles.clone(), handles, run, offered, pool: quote!() })
+}
+
+/// Names of variables. Of the macro's own span they would still be no names of variables where tasks of the user's have
+/// them.
+fn locals() -> [Ident; 2] {
+    ["__sandbar_arguments", "__sandbar_results"].map(|name| format_ident!("{name}"))
+}
+
+/// The function, called with its arguments.
+fn call(signature: &Signature<'_>, arguments: &Ident) -> Tokens {
+    let ident = signature.ident;
+    let taken = signature.inputs.iter().enumerate();
+    let taken = taken.map(|(i, (_, of))| quote_spanned!(at(of)=> #arguments.take::<#of>(#i)?));
+    quote!(#ident(#(#taken),*))
+}
+
+/// Name and type of each argument.
+fn described(signature: &Signature<'_>) -> Tokens {
+    let described = signature.inputs.iter().map(|(name, of)| {
+        let of = text(*of);
+        quote!((#name, #of))
+    });
+    quote!(&[#(#described),*])
 }
 
 /// Names of arguments as identifiers.

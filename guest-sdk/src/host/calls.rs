@@ -8,6 +8,7 @@ use sandbar_core::{Argument, Code, Fault, ObjectId, Request, TaskError};
 
 use super::actors::{Actor, Making};
 use super::objects::{Host, Returned, host};
+use super::streams::Flow;
 use crate::actor::{self, State};
 use crate::bindings::program::TaskKind;
 use crate::bindings::tasks::Outcome;
@@ -43,6 +44,8 @@ pub(super) struct Running {
     chain: Vec<String>,
     /// What it returned so far.
     pub(super) returned: Vec<Returned>,
+    /// And what it yielded.
+    pub(super) yielded: Vec<Returned>,
     /// What another failed with, if it is going to fail with that.
     fails_with: Option<TaskError>,
     awaits: Vec<u64>,
@@ -82,7 +85,7 @@ pub(crate) fn submit(function: u32, returns: u32, request: &[u8]) -> u64 {
         let call = Call { offered, chain, arguments, needs, refs, returns, actor: None, state: Progress::Queued };
         host.calls.insert(first, call);
         let refused = match (offered.kind, actor) {
-            (TaskKind::Task, _) => None,
+            (TaskKind::Task | TaskKind::Generator, _) => None,
             (TaskKind::Make, _) => host.admit_actor(first, options),
             (_, Some(ObjectId(handle))) => host.admit_method(first, handle),
             (_, None) => Some(Fault::new(Code::BadRequest, "a method is called of an actor")),
@@ -299,6 +302,7 @@ impl Host {
     /// A call has ended, or does not come to anything. What is returned contains is pinned.
     pub(super) fn finish(&mut self, number: u64, ended: Ended) {
         let call = self.calls.remove(&number).expect("a call ends once");
+        self.trash.streams.extend(self.streams.remove(&number).and_then(Flow::into_items));
         for place in 0..call.returns {
             let object = number + u64::from(place);
             match &ended {

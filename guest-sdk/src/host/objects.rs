@@ -8,8 +8,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::actors::Actor;
 use super::calls::{Call, Running};
+use super::streams::Flow;
 use crate::actor::{self, State};
 use crate::bindings::tasks::{Got, Outcome};
+use crate::registry::Items;
 
 /// What the host has.
 #[derive(Default)]
@@ -24,6 +26,8 @@ pub(super) struct Host {
     /// By the number of their first handle.
     pub(super) actors: BTreeMap<u64, Actor>,
     pub(super) names: HashMap<String, u64>,
+    /// By the number of their call.
+    pub(super) streams: HashMap<u64, Flow>,
     pub(super) trash: Trash,
 }
 
@@ -43,6 +47,7 @@ struct Object {
 pub(super) struct Trash {
     pub(super) states: Vec<State>,
     pub(super) calls: Vec<u64>,
+    pub(super) streams: Vec<Items>,
 }
 
 /// The bytes of a value, and which objects it contains.
@@ -55,7 +60,7 @@ thread_local! {
 pub(super) fn host<T>(ask: impl FnOnce(&mut Host) -> T) -> T {
     let (result, trash) = HOST.with_borrow_mut(|host| (ask(host), std::mem::take(&mut host.trash)));
     trash.calls.into_iter().for_each(actor::abandon);
-    drop(trash.states);
+    drop((trash.states, trash.streams));
     result
 }
 
@@ -100,7 +105,7 @@ pub(crate) fn get(object: u64, timeout: Option<u64>) -> Got {
     got
 }
 
-fn never(object: u64) -> ! {
+pub(super) fn never(object: u64) -> ! {
     panic!("object {object} would never be there: what makes it waits for what waits for it");
 }
 
@@ -190,6 +195,7 @@ impl Host {
             let gone = self.objects.remove(&number).map(|object| object.contains);
             self.unpin(&gone.unwrap_or_default());
             self.drop_actor(number);
+            self.drop_stream(number);
         }
     }
 

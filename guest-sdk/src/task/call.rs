@@ -10,6 +10,7 @@ use sandbar_core::{Argument, Options, TaskError, VALUE_INLINE_BYTES_MAX};
 use super::batch::Batch;
 use super::chunk::{self, List};
 use super::object::{Handles, ObjectRef, fetch, release_many};
+use super::stream;
 use super::value::{Appended, Bytes, Scratch, Value};
 use crate::registry::{self, Offered, Run};
 use crate::{actor, host};
@@ -264,6 +265,7 @@ pub(crate) fn run(place: u32, call: u64, arguments: &[u8]) -> Result<bool, Strin
     let arguments = Arguments { offered, call, given };
     match offered.run {
         Run::Now(run) => chunk::apart(|| actor::within(None, || run(&arguments))).map(|()| true),
+        Run::Items(begin) => chunk::apart(|| actor::within(None, || stream::run(call, begin(&arguments)?))),
         Run::Later(begin) => actor::begin(call, begin(&arguments)?),
     }
 }

@@ -151,7 +151,7 @@ pub(super) fn is_list(offered: &Offered, given: &[Argument<'_>]) -> bool {
 
 /// Calls a task with each argument of a list.
 pub(super) fn run(offered: &'static Offered, call: u64, list: &Argument<'_>) -> Result<(), String> {
-    let Run::Now(run) = offered.run else { return Err("a method takes no lists".to_owned()) };
+    let Run::Now(run) = offered.run else { return Err("a method or a generator takes no lists".to_owned()) };
     let seed = random::at_hand();
     let each = |bytes: &[u8]| -> Result<(), String> {
         let list = postcard::from_bytes(bytes).map_err(|e| format!("a list can't be read: {e}"));

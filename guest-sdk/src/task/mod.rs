@@ -8,6 +8,7 @@ mod chunk;
 mod object;
 mod options;
 mod pool;
+mod stream;
 mod value;
 
 use std::marker::PhantomData;
@@ -17,6 +18,7 @@ pub use call::{Arg, Arguments, failed, hand_over};
 pub use object::{Handles, ObjectRef, cancel, get_all, put, wait};
 pub use options::Submission;
 pub use pool::{Pool, Results};
+pub use stream::{ObjectStream, yield_item};
 pub use value::Value;
 
 pub(crate) use call::{Call, run};

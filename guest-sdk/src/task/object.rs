@@ -207,11 +207,11 @@ fn read<T: Value>(number: u64, got: &Got) -> Option<Result<T, TaskError>> {
     }
 }
 
-fn failure(code: Code, message: String) -> TaskError {
+pub(super) fn failure(code: Code, message: String) -> TaskError {
     TaskError { fault: Fault::new(code, message), chain: Vec::new() }
 }
 
-fn nanoseconds(time: Duration) -> u64 {
+pub(super) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -322,6 +322,18 @@ pub(crate) fn release_gone() {
             handles.gone = gone;
         }
     });
+}
+
+/// Tells the host at once that nobody holds an object any more, if its last handle is this one, which is dropped next.
+pub(super) fn release_now<T>(object: &ObjectRef<T>) {
+    // A thread that ends may have dropped the counts before.
+    let is_last = HANDLES.try_with(|handles| {
+        let counts = &mut handles.borrow_mut().counts;
+        counts.get(&object.number) == Some(&1) && counts.remove(&object.number).is_some()
+    });
+    if is_last == Ok(true) {
+        host::release(&[object.number]);
+    }
 }
 
 /// Forgets what an earlier task of this instance held: the host does so when a task ends.

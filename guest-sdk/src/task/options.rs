@@ -37,7 +37,7 @@ impl<F, R> Submission<F, R> {
         &self.options
     }
 
-    fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
+    pub(super) fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
         set(&mut self.options);
         self
     }
