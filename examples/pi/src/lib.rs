@@ -1,6 +1,8 @@
 //! Pi, by throwing darts at a square: how many of them hit the circle in it. In many tasks, counted as they end.
 //!
 //! `host submit examples/pi --arg tasks=200 --arg darts=1000000`
+//!
+//! `host submit examples/pi#watch`, to see it become more exact.
 
 use sandbar_guest::prelude::*;
 use sandbar_guest::random::{self, rand_core::RngCore};
@@ -30,13 +32,43 @@ fn main(tasks: Option<u64>, darts: Option<u64>) -> Result<f64, TaskError> {
     Ok(4.0 * hits as f64 / thrown as f64)
 }
 
+/// Pi, ever more exactly: after each throw, how many there were and what they say.
+#[task]
+fn estimates(tasks: u64, darts: u64) -> impl Iterator<Item = Result<(u64, f64), TaskError>> {
+    let results = throw::pool().in_flight(16).imap((0..tasks).map(move |_| darts));
+    let mut hits = 0;
+    results.zip(1..).map(move |(result, thrown)| {
+        hits += result?;
+        Ok((thrown, 4.0 * hits as f64 / (thrown * darts) as f64))
+    })
+}
+
+/// Pi, about, with each estimate on the way to it.
+#[task]
+fn watch(tasks: Option<u64>, darts: Option<u64>) -> Result<f64, TaskError> {
+    let (tasks, darts) = (tasks.unwrap_or(100), darts.unwrap_or(100_000));
+    let (mut pi, mut told) = (0.0, 0);
+    for estimate in estimates::submit(tasks, darts) {
+        let (thrown, about) = estimate?.get()?;
+        pi = about;
+        let percent = 100 * thrown / tasks;
+        if percent / 10 > told / 10 {
+            sandbar_guest::log::info!("{percent} %: pi is about {pi:.6}");
+            told = percent;
+        }
+    }
+    Ok(pi)
+}
+
 #[cfg(test)]
 mod tests {
     use sandbar_guest::testing;
 
     #[test]
     fn it_is_about_pi() {
-        let pi: f64 = testing::run("main", r#"{"tasks": 20, "darts": 10000}"#).unwrap();
-        assert!((pi - std::f64::consts::PI).abs() < 0.05, "{pi}");
+        for task in ["main", "watch"] {
+            let pi: f64 = testing::run(task, r#"{"tasks": 20, "darts": 10000}"#).unwrap();
+            assert!((pi - std::f64::consts::PI).abs() < 0.05, "{pi}");
+        }
     }
 }

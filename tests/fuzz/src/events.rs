@@ -126,7 +126,8 @@ impl History {
                 | Action::Interrupt { worker, .. }
                 | Action::Withdraw { worker, .. }
                 | Action::Refuse { worker, .. } => assert!(self.workers.contains(&worker)),
-                Action::Deliver { worker, object } => {
+                Action::Credit { worker, .. } => assert!(self.workers.contains(&worker)),
+                Action::Deliver { worker, object } | Action::Item { worker, object, .. } => {
                     assert!(self.workers.contains(&worker) && self.sched.value(object).is_some());
                 }
                 Action::Drop { value, .. } => assert!(self.values.remove(&value), "value {value} went out twice"),
@@ -142,7 +143,7 @@ impl History {
         // What ends much is rare.
         let is_rare = bytes.ratio(1, 24)?;
         let is_first = task.0 <= JOBS_BEGUN;
-        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=25 })? {
+        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=28 })? {
             11..=13 | 18 if is_first && !bytes.ratio(1, 64)? => Event::Submitted { task: self.submission(bytes)? },
             0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)? },
             1 => Event::NodeLost { node: node(bytes)? },
@@ -179,6 +180,14 @@ impl History {
             19 => Event::Recalled { worker, tasks: vec![task, TaskId(object.0)] },
             20 => Event::ObjectLost { object, waiters: if bytes.arbitrary()? { vec![worker] } else { Vec::new() } },
             21 => Event::Killed { actor: ActorId(object.0), restart: bytes.arbitrary()? },
+            23 | 24 => {
+                let (attempt, index, value) = (given, bytes.int_in_range(0..=3)?, self.value());
+                Event::Yielded { task, attempt, worker, index, object, value: Ok(value), refs: objects(bytes)? }
+            }
+            25 => {
+                let stream = ObjectId(if bytes.arbitrary()? { task.0 } else { object.0 });
+                Event::Taken { stream, worker, taken: bytes.int_in_range(0..=4)? }
+            }
             22 => Event::Saved { actor: ActorId(task.0), attempt: given, worker, object },
             _ => Event::Submitted { task: self.submission(bytes)? },
         })
@@ -218,7 +227,8 @@ impl History {
         let detached = bytes.ratio(1, 4)?.then_some(JobId(0));
         let spec = ActorSpec { name, detached, restarts_max: bytes.int_in_range(0..=2)?, calls_max: 3 };
         let actor = ActorId(bytes.int_in_range(1..=NUMBERS)?);
-        let work = [Work::Task, Work::Task, Work::Actor(Box::new(spec)), Work::Method(actor)];
+        let stream = Work::Stream(bytes.int_in_range(0..=2)?);
+        let work = [Work::Task, Work::Task, stream, Work::Actor(Box::new(spec)), Work::Method(actor)];
         Ok(Submission {
             id,
             job: if bytes.ratio(1, 8)? { job(bytes)? } else { of_parent },

@@ -11,4 +11,5 @@ mod programs;
 mod real;
 mod seen;
 mod stored;
+mod streams;
 mod usage;

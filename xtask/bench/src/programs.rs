@@ -1,4 +1,4 @@
-//! Programs: how many tasks that do nothing a node runs, and what waiting costs. Ray runs the same by its own means.
+//! Programs: how many tasks that do nothing a node runs, what waiting costs, and how fast items of a stream are taken. Ray runs the same by its own means.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -53,6 +53,7 @@ pub fn tasks(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<()
     report.value("tasks/one at a time, p50", usual, "µs");
     report.value("tasks/two parents", nested, "/s");
     report.value("tasks/tree cancelled", cancelled(&guest, effort)?, "ms");
+    report.value("tasks/items of a stream", tasks as f64 / run("stream", &[("items", tasks)])?, "/s");
     for peer in peers.map(Peers::tasks).transpose()?.into_iter().flatten() {
         let per_task = peer.seconds / peer.tasks.unwrap_or(1.0);
         match peer.name.as_str() {

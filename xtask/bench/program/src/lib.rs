@@ -42,6 +42,21 @@ fn nested(parents: u32, children: u32, times: u32) -> Result<u32, TaskError> {
     Ok(done)
 }
 
+/// Yields so many numbers.
+#[task]
+fn numbers(items: u32) -> impl Iterator<Item = u32> {
+    0..items
+}
+
+/// Takes that many, one after another.
+#[task]
+fn stream(items: u32) -> Result<u32, TaskError> {
+    for item in numbers::submit(items) {
+        std::hint::black_box(item?.get()?);
+    }
+    Ok(0)
+}
+
 /// A task that is submitted by the one before, `depth` deep. Gives how deep it went.
 #[task]
 fn deep(depth: u32) -> Result<u32, TaskError> {

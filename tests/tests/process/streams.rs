@@ -1,0 +1,123 @@
+//! Streams: what generators yield, taken one after another, whatever becomes of who yields and who takes.
+
+use std::time::{Duration, Instant};
+
+use sandbar_tests::{Lab, component};
+use serde_json::{Value, json};
+
+use crate::programs::{kill, start_of, workers};
+
+const PROGRAM: &str = "tests/programs/streams";
+
+/// What a program says that it saw.
+#[track_caller]
+fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) {
+    let lab = Lab::new();
+    let summary = start_of(&lab, &component(PROGRAM), task, arguments).wait().expect_code(0).json();
+    assert_eq!(summary["result"], expected.into(), "{task}: {summary}");
+    assert_eq!(lab.names(), Vec::<String>::new());
+}
+
+#[test]
+fn items_are_taken_in_order() {
+    for (items, buffer) in [(0, 1), (1, 1), (1000, 1), (1000, 2), (20_000, 64), (20_000, 100_000)] {
+        check("in_order", &[("items", items), ("buffer", buffer)], items);
+    }
+}
+
+#[test]
+fn items_may_be_large_and_are_passed_on() {
+    // In messages, kept by the store, and in files.
+    for numbers in [10, 10_000, 100_000] {
+        check("large", &[("items", 100), ("numbers", numbers)], 100 * numbers + 99 * 50);
+    }
+}
+
+#[test]
+fn items_contain_objects_and_outlive_their_stream() {
+    check("nested", &[("items", 100)], 49 * 50 + 99 * 100);
+}
+
+#[test]
+fn a_generator_is_no_more_than_its_buffer_ahead() {
+    check("ahead", &[("items", 100), ("buffer", 7)], "7 7 100");
+    check("ahead", &[("items", 20), ("buffer", 1)], "1 1 20");
+}
+
+#[test]
+fn a_stream_that_is_dropped_ends_its_generator() {
+    check("dropped", &[("buffer", 5)], true);
+}
+
+#[test]
+fn an_error_stands_where_it_happened() {
+    let expected = [
+        "0, 1, failures > fails_at: on purpose [refused]",
+        "998, 999, failures > panics_at: panicked at tests/programs/streams/src/lib.rs:",
+        "0, 1, failures > passes_on > fails_at: on purpose [refused]",
+        "failures > spins: it ran longer than 30 ms (timeout) [time-out]",
+        "failures > fails: on purpose [refused]",
+    ];
+    let summary = start_of(&Lab::new(), &component(PROGRAM), "failures", &[]).wait().expect_code(0).json();
+    let told = summary["result"].as_str().expect("it is a text");
+    for (line, expected) in told.lines().filter(|line| line.contains("failures > ")).zip(expected) {
+        assert!(line.starts_with(expected), "{line}\n{expected}");
+    }
+    assert_eq!(told.matches("failures > ").count(), expected.len(), "{told}");
+}
+
+#[test]
+fn who_waits_for_an_item_may_do_so_for_a_while() {
+    check("late", &[], "true true 1");
+}
+
+#[test]
+fn each_item_counts_once_however_often_its_generator_is_begun() {
+    check("again", &[("items", 300)], 300);
+}
+
+/// The example, whose progress is a stream.
+#[test]
+fn pi_is_seen_to_become_exact() {
+    let lab = Lab::new();
+    let program = format!("{}#watch", component("examples/pi").display());
+    let line = ["submit", &program, "--arg", "tasks=50", "--arg", "darts=20000"];
+    let words =
+        ["(watch 0-0, worker ", ") info: 10 %: pi is about 3.", ") info: 50 %: ", ") info: 100 %: pi is about 3.1"];
+    let ended = lab.host(&line).expect_code(0).expect_talk(&words);
+    let pi: f64 = ended.stdout.trim().parse().expect("it is a number");
+    assert!((pi - std::f64::consts::PI).abs() < 0.01, "{pi}");
+    assert_eq!(lab.host(&line).expect_code(0).stdout, ended.stdout);
+}
+
+/// A worker is killed every 200 ms, with generators and with tasks that take their items.
+#[test]
+fn items_are_right_whatever_happens_to_workers() {
+    let lab = Lab::new();
+    let arguments = [("tasks", 6), ("items", 400), ("steps", 300_000)];
+    let mut host = start_of(&lab, &component(PROGRAM), "taken_by_many", &arguments);
+    let mut killed = 0;
+    let mut next = Instant::now() + Duration::from_millis(200);
+    while !host.has_ended() {
+        // Those that take begin from the start each time: they are left alone in the end.
+        if Instant::now() >= next && killed < 20 {
+            next += Duration::from_millis(200);
+            let all = workers(host.process(), "tasks");
+            all.get(killed % all.len().max(1)).copied().into_iter().for_each(kill);
+            killed += 1;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let summary = host.wait().expect_code(0).json();
+    assert_eq!(summary["result"], json!(7 * 400));
+    assert!(killed >= 3 && summary["lost_workers"].as_u64() >= Some(1), "{killed} {summary}");
+}
+
+#[test]
+fn no_job_begins_with_a_generator() {
+    let program = format!("{}#squares", component(PROGRAM).display());
+    let words = "`squares` is a generator: a task takes its items, no job begins with it";
+    Lab::new().host(&["submit", &program]).expect_code(1).expect_talk(&[words]);
+    let inspected = Lab::new().host(&["inspect", &component(PROGRAM).display().to_string()]).expect_code(0);
+    assert!(inspected.stdout.contains("task squares(items: u64, steps: u64) -> stream of u64"), "{}", inspected.stdout);
+}
