@@ -43,7 +43,7 @@ pub use sandbar_store::Heap;
 pub use submit::Summary;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use sandbar_worker::{Compiler, Native, Pool, PoolOptions};
 
@@ -85,6 +85,8 @@ pub struct Node {
     compiler: Compiler,
     options: NodeOptions,
     progress: Arc<Progress>,
+    /// What runs programs, once there was one.
+    hub: Mutex<Option<Arc<program::Hub>>>,
 }
 
 impl Node {
@@ -96,7 +98,8 @@ impl Node {
             program: options.worker.clone(),
         });
         let compiler = Compiler::new(options.cache.join("compiled"), options.worker.clone());
-        Node { pool: Arc::new(pool), compiler, options, progress: Arc::new(Progress::default()) }
+        let (pool, progress, hub) = (Arc::new(pool), Arc::default(), Mutex::default());
+        Node { pool, compiler, options, progress, hub }
     }
 
     /// How far the job at hand is.

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -39,6 +40,13 @@ pub(crate) fn send(socket: impl AsFd, frame: &[u8], files: &[BorrowedFd<'_>]) ->
     }
     let sent = sendmsg(socket, &[IoSlice::new(frame)], &mut ancillary, SendFlags::NOSIGNAL)?;
     if sent == frame.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// Whether the other side is gone.
+pub(crate) fn is_closed(socket: impl AsFd) -> bool {
+    let mut watched = [PollFd::new(&socket, PollFlags::empty())];
+    let ended = poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    ended.is_ok_and(|count| count > 0) && watched[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 /// The next message and its files; none when the other side is gone.

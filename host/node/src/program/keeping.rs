@@ -71,7 +71,7 @@ impl Keeping {
         answer
     }
 
-    /// The job has ended, and its hub too.
+    /// The job has ended.
     pub(super) fn finish(mut self, result: &Result<ProgramSummary, NodeError>) {
         match result {
             Ok(summary) => self.close(RunState::Succeeded, summary.result.clone(), None),

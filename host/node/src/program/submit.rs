@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use sandbar_core::{Argument, Code, Fault, Kind, Limits, TaskKind};
@@ -10,7 +10,6 @@ use sandbar_sched::JobLimits;
 use sandbar_worker::peak_memory_bytes;
 use sandbar_worker::program::CrewOptions;
 use serde::Serialize;
-use tokio::sync::oneshot;
 
 use super::hub::{JobResult, machine};
 use super::keeping::Keeping;
@@ -34,7 +33,7 @@ pub struct ProgramSpec {
     pub program: String,
     /// Names and values of the task's arguments: JSON, or else text.
     pub arguments: Vec<(String, String)>,
-    /// What each task may use.
+    /// What each task may use: no more than the node was started with.
     pub limits: Limits,
     /// What each task's seed is a function of.
     pub seed: u64,
@@ -90,39 +89,18 @@ impl Node {
         let (program, returns) = program(&loaded, spec.limits)?;
         let function = find(&program, name, &path)?;
         let arguments = arguments(&program.tasks[function], &spec.arguments)?;
-        let options = HubOptions {
-            workers: self.options.workers,
-            crew: CrewOptions {
-                limits: spec.limits,
-                sandboxes: SANDBOXES_MAX,
-                inline: true,
-                value_bytes_max: self.options.object_bytes_max,
-                program: self.options.worker.clone(),
-            },
-            resources: machine(self.options.workers, self.options.memory_bytes_max),
-            job_limits: JOB_LIMITS,
-            store: StoreOptions {
-                memory_bytes_max: self.options.object_bytes_max,
-                job_bytes_max: u64::MAX,
-                folder: self.options.spill.clone(),
-                reserve_bytes: self.options.disk_reserve_bytes,
-            },
-        };
-        let hub = Hub::start(options).map_err(host)?;
-        let (done, result) = oneshot::channel();
         let ended = || Fault::new(Code::Host, "the node ended before the program did");
         let started = Instant::now();
-        let job = hub.submit(NewJob {
+        let mut job = self.hub()?.submit(NewJob {
             program: Arc::new(program),
             function: function as u32,
             seed: spec.seed,
             arguments,
-            done,
             log: keeping.log().ok_or_else(ended)?,
             left: keeping.left(),
         });
-        keeping.begun(hub.asker(), job);
-        let JobResult { result, counts } = result.await.map_err(|_| ended())?;
+        keeping.begun(job.asker(), job.id());
+        let JobResult { result, counts } = job.result().await.ok_or_else(ended)?;
         let seconds = started.elapsed().as_secs_f64();
         let result = result.map_err(|error| NodeError::Task((*error).clone()))?;
         Ok(ProgramSummary {
@@ -137,6 +115,34 @@ impl Node {
             seconds,
             peak_memory_bytes: peak_memory_bytes(std::process::id()),
         })
+    }
+
+    /// The hub of all programs that this node runs, started for the first of them.
+    pub(crate) fn hub(&self) -> Result<Arc<Hub>, Fault> {
+        let mut hub = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hub) = &*hub {
+            return Ok(hub.clone());
+        }
+        let options = HubOptions {
+            workers: self.options.workers,
+            crew: CrewOptions {
+                limits: self.options.limits,
+                sandboxes: SANDBOXES_MAX,
+                inline: true,
+                value_bytes_max: self.options.object_bytes_max,
+                program: self.options.worker.clone(),
+            },
+            resources: machine(self.options.workers, self.options.memory_bytes_max),
+            job_limits: JOB_LIMITS,
+            store: StoreOptions {
+                memory_bytes_max: self.options.object_bytes_max,
+                job_bytes_max: u64::MAX,
+                folder: self.options.spill.clone(),
+                reserve_bytes: self.options.disk_reserve_bytes,
+            },
+        };
+        let started = Arc::new(Hub::start(options).map_err(host)?);
+        Ok(hub.insert(started).clone())
     }
 }
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Release, SeqCst};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::futex;
@@ -399,9 +398,7 @@ impl Crew {
 
     /// Whether the process has ended.
     pub fn is_gone(&self) -> bool {
-        let mut watched = [PollFd::new(&self.socket, PollFlags::empty())];
-        let ended = poll(&mut watched, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
-        ended.is_ok_and(|count| count > 0) && watched[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+        socket::is_closed(self.socket.as_fd())
     }
 
     /// Ends the process and says how it ended.

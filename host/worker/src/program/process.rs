@@ -84,6 +84,10 @@ pub fn run_program_worker() -> io::Result<()> {
     let Packet::Hello { worker, limits, sandboxes, inline, value_bytes_max } = hello else {
         return Err(io::Error::other("the first message is not a hello"));
     };
+    // A node that ended before this process could be told to end with it.
+    if socket::is_closed(stdin.as_fd()) {
+        return Ok(());
+    }
     let Ok([memory, bell]) = <[OwnedFd; 2]>::try_from(files) else {
         return Err(io::Error::other("its memory is missing"));
     };

@@ -19,8 +19,10 @@ impl State {
     pub(super) fn step(&mut self, event: Event<Call, Stored>) {
         let mut next = Some(event);
         while let Some(event) = next {
-            if let Event::Submitted { .. } | Event::BeganInline { .. } | Event::RanInline { .. } = &event {
-                self.count.submitted += 1;
+            if let Event::Submitted { task } | Event::BeganInline { task, .. } | Event::RanInline { task, .. } = &event
+                && let Some(job) = self.jobs.get_mut(&task.job)
+            {
+                job.counts.submitted += 1;
             }
             if let Event::Wanted { task, .. } = &event {
                 self.asking = self.sched.job_of(*task);

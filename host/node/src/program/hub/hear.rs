@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Attempt, Fault, ObjectId, Options, STREAM_BUFFER, TaskError, TaskId, TaskKind, WorkerId,
+    ActorId, ActorOptions, Attempt, Fault, JobId, ObjectId, Options, STREAM_BUFFER, TaskError, TaskId, TaskKind, WorkerId,
 };
 use sandbar_sched::{Demand, Event, Failure, Outcome, Submission, Work};
 use sandbar_store::ValueKey;
@@ -86,7 +86,8 @@ impl State {
                 let task = self.submission(worker, &submit)?;
                 let call = task.as_ref().map(|task| &task.call);
                 self.ran = Some(self.ran(worker, TaskId(submit.task), call, &took, &returned));
-                let outcome = self.outcome(worker, TaskId(submit.task), returned)?;
+                let job = task.as_ref().map(|task| task.job);
+                let outcome = self.outcome(worker, TaskId(submit.task), job, returned)?;
                 match (task, outcome) {
                     (Some(task), outcome) => self.step(Event::RanInline { task, worker, outcome, nanos }),
                     (None, Outcome::Succeeded(values)) => values.iter().for_each(|(value, _)| self.discard(value)),
@@ -98,7 +99,7 @@ impl State {
                 let task = TaskId(task);
                 let took = Took { nanos, memory_bytes, begun, waited };
                 self.ran = Some(self.ran(worker, task, self.sched.call(task), &took, &returned));
-                let mut outcome = self.outcome(worker, task, returned)?;
+                let mut outcome = self.outcome(worker, task, self.sched.job_of(task), returned)?;
                 if let Outcome::Failed(failure) = &mut outcome {
                     failure.system |= lost;
                 }
@@ -239,6 +240,7 @@ impl State {
         &mut self,
         worker: WorkerId,
         task: TaskId,
+        job: Option<JobId>,
         returned: Result<ReturnedUp<'_>, Box<TaskError>>,
     ) -> io::Result<Outcome<Stored>> {
         let ending = self.ending.remove(&task);
@@ -255,12 +257,12 @@ impl State {
                 }
                 let Some(fault) = fault else { return Ok(Outcome::Succeeded(all)) };
                 all.iter().for_each(|(value, _)| self.discard(value));
-                self.count.failed += 1;
+                self.count_failed(job);
                 let error = Arc::new(TaskError { fault, chain: Vec::new() });
                 Outcome::Failed(Failure { error, system: false })
             }
             Err(error) => {
-                self.count.failed += 1;
+                self.count_failed(job);
                 let why = late.or_else(|| ending.and_then(|ending| ending.why));
                 let error = why.map_or(*error, |fault| TaskError { fault, chain: Vec::new() });
                 Outcome::Failed(Failure { error: Arc::new(error), system: false })

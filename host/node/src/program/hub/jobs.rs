@@ -5,8 +5,9 @@ use std::sync::Arc;
 use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, TenantId};
 use sandbar_sched::{Demand, Event, Role, Submission, Work};
 use sandbar_worker::program::monotonic_nanos;
+use tokio::sync::oneshot;
 
-use super::{Job, JobResult, NewJob, State, Stored};
+use super::{Counts, Job, JobResult, NewJob, State, Stored};
 use crate::program::calls::Call;
 use crate::program::records::{RecordLimits, TaskRecords};
 
@@ -14,20 +15,24 @@ use crate::program::records::{RecordLimits, TaskRecords};
 const RESULT_BYTES_MAX: u64 = 64 << 20;
 
 impl State {
-    pub(super) fn start_job(&mut self, job: JobId, new: NewJob) {
-        let NewJob { program, function, seed, arguments, done, log, left } = new;
+    pub(super) fn start_job(&mut self, job: JobId, new: NewJob, done: oneshot::Sender<JobResult>) {
+        let NewJob { program, function, seed, arguments, log, left } = new;
         self.clock = monotonic_nanos();
         let Some(id) = self.ids.take(1).map(TaskId) else { return };
         self.step(Event::JobStarted { job, tenant: TenantId::DEFAULT, limits: self.options.job_limits });
+        self.replace_missing();
         let Some(driver) = self.start_worker(Role::Driver(job)) else {
+            self.step(Event::JobEnded { job });
             let fault = Fault::new(Code::Host, "a worker for the job can't be started");
             let result = Err(Arc::new(TaskError { fault, chain: Vec::new() }));
-            let _ = done.send(JobResult { result, counts: self.count });
+            // Who submitted it may be gone, here and below.
+            let _ = done.send(JobResult { result, counts: Counts::default() });
             return;
         };
         let name = program.tasks.get(function as usize).map_or_else(|| "main".into(), |task| task.name.clone());
         let records = TaskRecords::new(RecordLimits::default(), self.clock);
-        self.jobs.insert(job, Job { first: id, driver, done: Some(done), log, records, left });
+        let (done, counts, moved_before) = (Some(done), Counts::default(), self.moved_bytes());
+        self.jobs.insert(job, Job { first: id, driver, done, log, records, left, counts, moved_before });
         let task = Submission {
             id,
             job,
@@ -66,15 +71,37 @@ impl State {
         let Some(mut ended) = self.jobs.remove(&job) else { return };
         let result = result.and_then(|()| self.result(ended.first.returns(0)));
         let (done, driver) = (ended.done.take(), ended.driver);
-        self.leave(job, ended);
+        let counts = self.leave(job, ended);
         if let Some(done) = done {
-            let _ = done.send(JobResult { result, counts: self.counts() });
+            let _ = done.send(JobResult { result, counts });
         }
         self.events.push_back(Event::JobEnded { job });
         if let Some(mut member) = self.members.remove(&driver) {
             member.crew.kill();
             self.store.lose_worker(driver);
             self.events.push_back(Event::WorkerLost { worker: driver, begun: Vec::new() });
+        }
+    }
+
+    /// Ends a job that nobody wants any more, if it has not ended.
+    pub(super) fn stop_job(&mut self, job: JobId) {
+        let fault = Fault::new(Code::Cancelled, "its job was stopped");
+        self.done.push((job, Err(Arc::new(TaskError { fault, chain: Vec::new() }))));
+        self.end_done();
+    }
+
+    /// Ends jobs outside of a step, with all that comes of that.
+    fn end_done(&mut self) {
+        self.end_jobs();
+        while let Some(event) = self.events.pop_front() {
+            self.step(event);
+        }
+    }
+
+    /// An attempt of a job's task has failed.
+    pub(super) fn count_failed(&mut self, job: Option<JobId>) {
+        if let Some(job) = job.and_then(|job| self.jobs.get_mut(&job)) {
+            job.counts.failed += 1;
         }
     }
 
@@ -99,9 +126,6 @@ impl State {
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         self.done.extend(jobs.into_iter().map(|job| (job, Err(error.clone()))));
         self.failed_starts = 0;
-        self.end_jobs();
-        while let Some(event) = self.events.pop_front() {
-            self.step(event);
-        }
+        self.end_done();
     }
 }

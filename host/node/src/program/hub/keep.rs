@@ -7,7 +7,7 @@ use sandbar_core::{Code, JobId, TaskError, TaskId, WorkerId};
 use sandbar_sched::TaskState;
 use sandbar_worker::program::{ReturnedUp, ValueUp};
 
-use super::{Job, Left, State};
+use super::{Counts, Job, Left, State};
 use crate::jobs::RunState;
 use crate::program::calls::Call;
 use crate::program::records::{Ran, TaskRecord};
@@ -64,7 +64,6 @@ impl State {
 
     /// A task has ended, for the first time or again.
     pub(super) fn keep(&mut self, task: TaskId, job: JobId, error: Option<Arc<TaskError>>, again: bool) {
-        self.count.ended += u64::from(!again);
         let (Some(view), Some(job)) = (self.sched.task(task), self.jobs.get_mut(&job)) else { return };
         let state = match view.state {
             TaskState::Succeeded => RunState::Succeeded,
@@ -79,8 +78,11 @@ impl State {
     }
 
     /// Leaves to others what was kept of a job: it has ended, whatever its tasks were doing.
-    pub(super) fn leave(&self, id: JobId, job: Job) {
-        let Job { mut records, left, .. } = job;
+    pub(super) fn leave(&self, id: JobId, job: Job) -> Counts {
+        let Job { mut records, left, counts, moved_before, .. } = job;
+        let [spilled, restored] = self.moved_bytes();
+        let counts =
+            Counts { spilled_bytes: spilled - moved_before[0], restored_bytes: restored - moved_before[1], ..counts };
         let mut live: HashMap<&Arc<str>, u64> = HashMap::new();
         for class in self.sched.classes().filter(|class| class.job == id) {
             *live.entry(class.name).or_default() += class.live;
@@ -95,6 +97,7 @@ impl State {
         }
         live.into_iter().for_each(|(name, count)| records.stop(name, count));
         // There is one job to a place.
-        let _ = left.set(Left { records, counts: self.count });
+        let _ = left.set(Left { records, counts });
+        counts
     }
 }

@@ -13,7 +13,7 @@ mod workers;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -60,11 +60,9 @@ pub(crate) struct NewJob {
     pub(crate) seed: u64,
     /// A list of [`sandbar_core::Argument`], in postcard.
     pub(crate) arguments: Box<[u8]>,
-    /// Gets what the first task returns.
-    pub(crate) done: oneshot::Sender<JobResult>,
     /// Gets each line that its tasks log.
     pub(crate) log: LogSender,
-    /// Gets what is kept of its tasks, when it has ended, or the node does.
+    /// Gets what is kept of its tasks when it has ended, or the node does: before anybody is told.
     pub(crate) left: Arc<OnceLock<Left>>,
 }
 
@@ -84,7 +82,10 @@ pub(crate) struct Left {
 }
 
 enum Command {
-    Start(JobId, NewJob),
+    /// Gets what the job's first task returns.
+    Start(JobId, NewJob, oneshot::Sender<JobResult>),
+    /// Ends a job, if it has not ended, and says so by dropping that.
+    End(JobId, SyncSender<()>),
     Look(JobId, Question, oneshot::Sender<Answer>),
     Stop,
 }
@@ -111,6 +112,14 @@ impl Asker {
         answered.await.unwrap_or_else(|_| Answer::Refused("the node ends".to_owned()))
     }
 
+    /// Ends a job. It has ended when this returns.
+    fn end(&self, job: JobId) {
+        let (ended, is_over) = sync_channel(0);
+        self.command(Command::End(job, ended));
+        // Nothing is ever sent: it is dropped, by the hub or with it.
+        let _ = is_over.recv();
+    }
+
     fn command(&self, command: Command) {
         // A hub that has ended drops what it is asked, and who asked is told by that.
         let _ = self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command);
@@ -118,15 +127,49 @@ impl Asker {
     }
 }
 
-/// What a hub has done so far.
+/// A job that a hub runs. Dropping it ends the job.
+pub(crate) struct RunningJob {
+    id: JobId,
+    asker: Asker,
+    result: oneshot::Receiver<JobResult>,
+    has_ended: bool,
+}
+
+impl RunningJob {
+    pub(crate) fn id(&self) -> JobId {
+        self.id
+    }
+
+    /// Who is asked about it, for as long as it lives, and longer.
+    pub(crate) fn asker(&self) -> Asker {
+        self.asker.clone()
+    }
+
+    /// What comes of it; nothing if its hub ends before.
+    pub(crate) async fn result(&mut self) -> Option<JobResult> {
+        let result = (&mut self.result).await;
+        self.has_ended = true;
+        result.ok()
+    }
+}
+
+impl Drop for RunningJob {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.asker.end(self.id);
+        }
+    }
+}
+
+/// What was done for a job so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) submitted: u64,
-    pub(crate) ended: u64,
+    /// Attempts that failed.
     pub(crate) failed: u64,
     /// Workers that ended while they ran something.
     pub(crate) lost: u64,
-    /// Bytes of objects that went to disk, and that came back.
+    /// Bytes of objects that went to disk meanwhile, and that came back: of all jobs.
     pub(crate) spilled_bytes: u64,
     pub(crate) restored_bytes: u64,
 }
@@ -149,15 +192,11 @@ impl Hub {
     }
 
     /// Runs a job.
-    pub(crate) fn submit(&self, job: NewJob) -> JobId {
+    pub(crate) fn submit(&self, job: NewJob) -> RunningJob {
         let id = JobId(self.next_job.fetch_add(1, Relaxed));
-        self.asker.command(Command::Start(id, job));
-        id
-    }
-
-    /// Asks it for as long as it lives, and longer.
-    pub(crate) fn asker(&self) -> Asker {
-        self.asker.clone()
+        let (done, result) = oneshot::channel();
+        self.asker.command(Command::Start(id, job, done));
+        RunningJob { id, asker: self.asker.clone(), result, has_ended: false }
     }
 }
 
@@ -198,6 +237,9 @@ struct Job {
     log: LogSender,
     records: TaskRecords,
     left: Arc<OnceLock<Left>>,
+    counts: Counts,
+    /// Bytes that had gone to disk when it began, and come back.
+    moved_before: [u64; 2],
 }
 
 /// An attempt that is to end.
@@ -211,7 +253,6 @@ struct State {
     options: HubOptions,
     bell: Bell,
     commands: Receiver<Command>,
-    count: Counts,
     sched: Scheduler<Call, Stored>,
     store: Store,
     members: BTreeMap<WorkerId, Member>,
@@ -256,7 +297,6 @@ impl State {
             options,
             bell,
             commands,
-            count: Counts::default(),
             sched: Scheduler::with_lineage(sandbar_sched::Options::default(), INSPECT),
             store,
             members: BTreeMap::new(),
@@ -290,9 +330,7 @@ impl State {
         self.step(Event::NodeJoined { node: THIS_NODE, resources: self.options.resources.clone() });
         let limits = self.options.job_limits;
         self.step(Event::JobStarted { job: HOME, tenant: TenantId::DEFAULT, limits });
-        for _ in 0..self.options.workers {
-            self.start_worker(Role::Tasks);
-        }
+        self.replace_missing();
         let mut frame = Vec::new();
         let (mut last_work, mut last_tick) = (Instant::now(), Instant::now());
         while !self.stopping {
@@ -329,7 +367,11 @@ impl State {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Start(id, job) => self.start_job(id, job),
+            Command::Start(id, job, done) => self.start_job(id, job, done),
+            Command::End(id, ended) => {
+                self.stop_job(id);
+                drop(ended);
+            }
             // Who asked may be gone.
             Command::Look(job, question, answer) => drop(answer.send(self.look(job, question))),
             Command::Stop => self.stopping = true,

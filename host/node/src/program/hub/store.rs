@@ -14,7 +14,7 @@ use sandbar_store::{Disk, Fate, Lending, Memory, Object, Order, SpillFolder, Sto
 use sandbar_worker::program::{Bell, Delivery, Down, ReturnedUp, Submit, Up, ValueUp};
 
 use super::act::hand_over;
-use super::{Counts, State, Stored};
+use super::{State, Stored};
 
 /// Values in messages that are shorter stay where their objects are: they take less than to keep a record of them.
 const KEPT_BYTES_MIN: usize = 4 << 10;
@@ -338,9 +338,9 @@ impl State {
         self.events.extend(who.map(|task| Event::Wanted { object, worker, task }));
     }
 
-    /// What was done so far.
-    pub(super) fn counts(&self) -> Counts {
+    /// Bytes that went to disk so far, and that came back.
+    pub(super) fn moved_bytes(&self) -> [u64; 2] {
         let usage = self.store.values.usage();
-        Counts { spilled_bytes: usage.spilled_bytes, restored_bytes: usage.restored_bytes, ..self.count }
+        [usage.spilled_bytes, usage.restored_bytes]
     }
 }

@@ -27,10 +27,10 @@ impl State {
         let crew = CrewOptions { inline: role != Role::Actors, ..self.options.crew.clone() };
         match Member::start(&crew, id, role, &self.bell) {
             Ok(member) => {
-                self.members.insert(id, member);
                 if let Role::Actor(actor) = role {
                     self.of_actors.insert(actor, id);
                 }
+                self.members.insert(id, member);
                 self.step(Event::WorkerReady { worker: id, node: THIS_NODE, role });
                 Some(id)
             }
@@ -56,9 +56,10 @@ impl State {
             self.failed_starts = 0;
         }
         if !begun.is_empty() {
-            self.count.lost += 1;
             let jobs: BTreeSet<JobId> = begun.iter().filter_map(|task| self.sched.job_of(*task)).collect();
-            for job in jobs.iter().filter_map(|job| self.jobs.get(job)) {
+            for job in jobs {
+                let Some(job) = self.jobs.get_mut(&job) else { continue };
+                job.counts.lost += 1;
                 let line = format!("a worker is lost, with {} tasks that it had begun: {why}", begun.len());
                 job.log.say(Said { task: None, level: WARN, line: &line });
             }
@@ -68,6 +69,14 @@ impl State {
             self.replace(member.role);
         } else {
             self.give_up(why);
+        }
+    }
+
+    /// Starts workers for tasks where some are missing: they could not be started before, again and again.
+    pub(super) fn replace_missing(&mut self) {
+        let there = self.members.values().filter(|member| member.role == Role::Tasks).count();
+        for _ in there..self.options.workers {
+            self.start_worker(Role::Tasks);
         }
     }
 
