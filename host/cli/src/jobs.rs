@@ -3,12 +3,14 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use sandbar_node::{Answer, ControlError, JobCounts, JobRecord, JobShelf, Question, RunState, ShelfError, StoredJob};
+use sandbar_node::{
+    Answer, ControlError, JobCounts, JobRecord, JobShelf, Question, RunState, ShelfError, StoredJob, paths,
+};
 use serde::Serialize;
 
 use crate::table::{Columns, cell, time};
 use crate::view_args::{Jobs, OfJob};
-use crate::{CliError, output, paths};
+use crate::{CliError, output};
 
 /// A job that is told to end does within this.
 const END_TIME_MAX: Duration = Duration::from_secs(20);

@@ -7,7 +7,6 @@ mod args;
 mod jobs;
 mod new;
 mod output;
-mod paths;
 mod progress;
 mod signals;
 mod table;
@@ -18,7 +17,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use sandbar_node::{Heap, Job, JobKeeper, Node, NodeError, NodeOptions, ProgramSpec};
+use sandbar_node::{Heap, Job, JobKeeper, Node, NodeError, NodeOptions, ProgramSpec, paths};
 
 use args::{Arguments, Command, Submit};
 

@@ -27,6 +27,9 @@ pub enum NodeError {
     /// Somebody ended the job.
     #[error("stopped by `host jobs stop`")]
     Stopped,
+    /// Its client, or its node, was dropped before it ended.
+    #[error("its client let go of it, or ended")]
+    Dropped,
     /// A crate can't be built.
     #[error(transparent)]
     Build(#[from] BuildError),

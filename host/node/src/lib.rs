@@ -17,6 +17,7 @@ mod input;
 mod job;
 mod jobs;
 mod output;
+pub mod paths;
 mod predict;
 mod program;
 mod progress;
@@ -35,7 +36,9 @@ pub use jobs::{
     ProcessRow, Question, RunState, ShelfError, Spread, StoredJob, TaskRow, WorkerRow, trace,
 };
 pub use predict::{PredictSpec, Predicted};
-pub use program::{ProgramSpec, ProgramSummary};
+pub use program::{
+    ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramSpec, ProgramSummary, ProgramTask,
+};
 pub use progress::{Phase, Progress};
 pub use results::{Failure, Table};
 pub use sandbar_core::{Code, Fault, Kind, Limits};

@@ -171,7 +171,7 @@ impl Control {
     }
 
     /// Answers questions until the job is to end.
-    pub(crate) async fn serve(&self, answer: impl AsyncFn(Question) -> Answer) {
+    pub(crate) async fn serve<A: Future<Output = Answer>>(&self, answer: impl Fn(Question) -> A) {
         let mut asked = FuturesUnordered::new();
         loop {
             let has_room = asked.len() < LIMITS.questions_max;
@@ -195,7 +195,10 @@ impl Control {
 }
 
 /// Answers one question, and gives it.
-async fn converse(mut stream: UnixStream, answer: &impl AsyncFn(Question) -> Answer) -> io::Result<Question> {
+async fn converse<A: Future<Output = Answer>>(
+    mut stream: UnixStream,
+    answer: &impl Fn(Question) -> A,
+) -> io::Result<Question> {
     let question = match parse_question(&read(&mut stream, LIMITS.question_bytes_max).await?) {
         Ok(question) => question,
         Err(why) => {

@@ -67,7 +67,7 @@ impl JobKeeper {
     }
 
     /// Answers questions until the job is to end.
-    pub(crate) async fn serve(&self, answer: impl AsyncFn(Question) -> Answer) {
+    pub(crate) async fn serve<A: Future<Output = Answer>>(&self, answer: impl Fn(Question) -> A) {
         match &self.kept {
             Some(kept) => kept.control.serve(answer).await,
             None => std::future::pending().await,

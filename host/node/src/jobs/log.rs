@@ -104,6 +104,14 @@ impl LogSender {
     }
 }
 
+/// How lines are shown.
+pub(crate) enum Shown {
+    /// To people: those that are alike as one.
+    Folded(Arc<Progress>),
+    /// To a program.
+    Each(Box<dyn FnMut(&LoggedLine) + Send>),
+}
+
 /// The log of a job, and its thread.
 #[derive(Debug)]
 pub(crate) struct JobLog {
@@ -112,16 +120,16 @@ pub(crate) struct JobLog {
 }
 
 impl JobLog {
-    /// Shows lines by `progress`, and writes them to `file`, if there is one.
+    /// Shows lines, and writes them to `file`, if there is one.
     ///
     /// # Errors
     /// When there is no thread for it.
-    pub(crate) fn start(file: Option<File>, progress: Arc<Progress>) -> std::io::Result<JobLog> {
+    pub(crate) fn start(file: Option<File>, shown: Shown) -> std::io::Result<JobLog> {
         let (lines, received) = sync_channel(JobFolderLimits::USUAL.log_queue_lines_max);
         let queue = Arc::new(Queue::default());
         let bytes_max = JobFolderLimits::USUAL.log_bytes_max;
         let file = file.map(|file| LogFile { file: BufWriter::new(file), bytes_max, counts: LogCounts::default() });
-        let mut writer = Writer { received, queue: queue.clone(), fold: Fold::default(), file, progress };
+        let mut writer = Writer { received, queue: queue.clone(), fold: Fold::default(), file, shown };
         let thread = std::thread::Builder::new().name("log".into()).spawn(move || writer.run())?;
         Ok(JobLog { sender: LogSender { lines, queue }, thread })
     }
@@ -142,7 +150,7 @@ struct Writer {
     queue: Arc<Queue>,
     fold: Fold,
     file: Option<LogFile>,
-    progress: Arc<Progress>,
+    shown: Shown,
 }
 
 impl Writer {
@@ -155,14 +163,14 @@ impl Writer {
             if Instant::now() >= next_tick {
                 next_tick = Instant::now() + TICK;
                 let due = self.fold.due(Instant::now());
-                due.into_iter().for_each(|text| self.progress.show(text));
+                due.into_iter().for_each(|text| self.show(text));
             }
         }
-        self.fold.finish().into_iter().for_each(|text| self.progress.show(text));
+        self.fold.finish().into_iter().for_each(|text| self.show(text));
         let mut counts = self.file.as_mut().map(LogFile::finish).unwrap_or_default();
         let dropped = self.queue.dropped.load(Relaxed);
         if dropped > 0 {
-            self.progress.show(format!("({dropped} lines came faster than they could be kept, and were dropped)"));
+            self.show(format!("({dropped} lines came faster than they could be kept, and were dropped)"));
         }
         counts.dropped += dropped;
         counts
@@ -189,8 +197,18 @@ impl Writer {
         if let Some(file) = &mut self.file {
             file.write(line);
         }
-        if let Some(text) = self.fold.add(Instant::now(), &line.who(), &line.words()) {
-            self.progress.show(text);
+        match &mut self.shown {
+            Shown::Each(show) => show(line),
+            Shown::Folded(_) => {
+                let text = self.fold.add(Instant::now(), &line.who(), &line.words());
+                text.into_iter().for_each(|text| self.show(text));
+            }
+        }
+    }
+
+    fn show(&self, text: String) {
+        if let Shown::Folded(progress) = &self.shown {
+            progress.show(text);
         }
     }
 }
@@ -260,7 +278,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let progress = Arc::new(Progress::default());
-        let log = JobLog::start(Some(File::create(&path).unwrap()), progress.clone()).unwrap();
+        let shown = Shown::Folded(progress.clone());
+        let log = JobLog::start(Some(File::create(&path).unwrap()), shown).unwrap();
         let sender = log.sender();
         for id in 0..50 {
             sender.say(Said { task: Some((TaskId(id), "add", WorkerId(1))), level: 1, line: "the same" });

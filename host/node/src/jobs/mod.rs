@@ -31,4 +31,4 @@ pub use views::{
     TaskRow, WorkerRow,
 };
 
-pub(crate) use log::{JobLog, LogSender, Said};
+pub(crate) use log::{JobLog, LogSender, Said, Shown};

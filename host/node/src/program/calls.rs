@@ -19,12 +19,18 @@ pub(crate) struct Program {
 }
 
 /// A task of a component.
-#[derive(Debug)]
-pub(crate) struct ProgramTask {
-    pub(crate) name: Arc<str>,
+#[derive(Debug, Clone)]
+pub struct ProgramTask {
+    /// Its name: of a method, behind its actor's and a dot.
+    pub name: Arc<str>,
     /// Name and type of each argument.
-    pub(crate) arguments: Vec<(String, String)>,
-    pub(crate) kind: TaskKind,
+    pub arguments: Vec<(String, String)>,
+    /// The type of what it returns.
+    pub returns: String,
+    /// How many objects that is.
+    pub count: u32,
+    /// What it has to do with an actor, if anything.
+    pub kind: TaskKind,
 }
 
 impl Program {

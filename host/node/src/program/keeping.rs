@@ -10,9 +10,8 @@ use super::hub::{Asker, Left};
 use crate::NodeError;
 use crate::jobs::{
     Answer, JobCounts, JobFailure, JobFolderLimits, JobKeeper, JobLog, JobName, JobSummary, Listing, LogSender,
-    Question, RunState,
+    Question, RunState, Shown,
 };
-use crate::progress::Progress;
 
 /// Keeps what there is to keep of a job, whatever ends it.
 pub(super) struct Keeping {
@@ -24,8 +23,9 @@ pub(super) struct Keeping {
 }
 
 impl Keeping {
-    pub(super) fn start(mut keeper: JobKeeper, progress: Arc<Progress>) -> std::io::Result<Keeping> {
-        let log = JobLog::start(keeper.take_log(), progress)?;
+    /// Lines of its log are `shown`.
+    pub(super) fn start(mut keeper: JobKeeper, shown: Shown) -> std::io::Result<Keeping> {
+        let log = JobLog::start(keeper.take_log(), shown)?;
         Ok(Keeping { keeper, log: Some(log), asked: OnceLock::new(), left: Arc::default() })
     }
 
@@ -51,7 +51,7 @@ impl Keeping {
 
     /// Answers questions until the job is to end.
     pub(super) async fn serve(&self) {
-        self.keeper.serve(async |question| self.answer(question).await).await;
+        self.keeper.serve(|question| self.answer(question)).await;
     }
 
     async fn answer(&self, question: Question) -> Answer {
@@ -75,8 +75,8 @@ impl Keeping {
     pub(super) fn finish(mut self, result: &Result<ProgramSummary, NodeError>) {
         match result {
             Ok(summary) => self.close(RunState::Succeeded, summary.result.clone(), None),
-            Err(NodeError::Stopped) => {
-                self.close(RunState::Stopped, Value::Null, Some(JobFailure::of(&NodeError::Stopped)));
+            Err(error @ (NodeError::Stopped | NodeError::Dropped)) => {
+                self.close(RunState::Stopped, Value::Null, Some(JobFailure::of(error)));
             }
             Err(error) => self.close(RunState::Failed, Value::Null, Some(JobFailure::of(error))),
         }

@@ -10,12 +10,14 @@ use sandbar_sched::Role;
 use sandbar_store::ValueKey;
 use sandbar_worker::program::{Bell, Crew, CrewOptions, Given};
 
-/// A worker, and what it was given.
+use super::link::Link;
+
+/// A worker, or a client, and what it was given.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) id: WorkerId,
     pub(super) role: Role,
-    pub(super) crew: Crew,
+    pub(super) link: Link,
     /// Tasks that it was given, and where they stand, in order.
     given: VecDeque<(Given, TaskId)>,
     /// Tasks that it has begun.
@@ -36,6 +38,7 @@ pub(super) struct Member {
 }
 
 impl Member {
+    /// A process.
     pub(super) fn start(options: &CrewOptions, id: WorkerId, role: Role, bell: &Bell) -> io::Result<Member> {
         let name = match role {
             Role::Tasks => "tasks",
@@ -43,11 +46,14 @@ impl Member {
             Role::Actors => "actors",
             Role::Actor(_) => "actor",
         };
-        let crew = Crew::start(options, id, name, bell)?;
-        Ok(Member {
+        Ok(Member::new(id, role, Link::Process(Crew::start(options, id, name, bell)?)))
+    }
+
+    pub(super) fn new(id: WorkerId, role: Role, link: Link) -> Member {
+        Member {
             id,
             role,
-            crew,
+            link,
             given: VecDeque::new(),
             begun: FxHashSet::default(),
             waiting: VecDeque::new(),
@@ -57,7 +63,7 @@ impl Member {
             started: Instant::now(),
             has_spoken: false,
             broken: None,
-        })
+        }
     }
 
     pub(super) fn gave(&mut self, task: TaskId, given: Given) {
@@ -101,13 +107,13 @@ impl Member {
 
     /// Whether a task has been begun.
     pub(super) fn has_begun(&self, task: TaskId) -> bool {
-        let taken = self.crew.taken();
+        let taken = self.link.taken();
         self.begun.contains(&task) || self.given.iter().any(|(given, other)| *other == task && given.is_begun(taken))
     }
 
     /// Takes back what was not begun.
     pub(super) fn take_back(&mut self) -> Vec<TaskId> {
-        let taken = self.crew.take_back();
+        let taken = self.link.take_back();
         let kept = self.given.partition_point(|(given, _)| given.is_begun(taken));
         let back = self.given.split_off(kept);
         back.into_iter().map(|(_, task)| task).collect()
@@ -115,15 +121,16 @@ impl Member {
 
     /// The tasks that it has begun and that have not ended.
     pub(super) fn all_begun(&self) -> Vec<TaskId> {
-        let taken = self.crew.taken();
+        let taken = self.link.taken();
         let given = self.given.iter().filter(|(given, _)| given.is_begun(taken)).map(|(_, task)| *task);
         let mut begun: Vec<_> = given.chain(self.begun.iter().copied()).collect();
         begun.sort_unstable();
         begun
     }
 
-    /// Whether it has anything to do that somebody waits for.
+    /// Whether it has anything to do that somebody waits for. A client's task is to say something when it likes.
     pub(super) fn is_busy(&self) -> bool {
-        !self.given.is_empty() || !self.begun.is_empty() || self.held.is_some()
+        let has_tasks = !self.given.is_empty() || !self.begun.is_empty();
+        has_tasks && !self.link.is_client() || self.held.is_some()
     }
 }

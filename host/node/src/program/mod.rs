@@ -2,16 +2,20 @@
 //!
 //! One thread, the hub, has the scheduler and all workers for programs. It reads what workers say, has the scheduler
 //! decide, and does what that wants done; it never waits for a worker, and runs no guest's code. Everybody else asks it
-//! by [`Hub::submit`].
+//! by [`Hub::submit`]. A job begins with a task of its program, or with a [client](ClientJob) of this process.
 
 mod calls;
+mod client;
 mod hub;
 mod keeping;
+mod link;
 mod members;
 mod records;
 mod submit;
 
+pub use calls::ProgramTask;
+pub use client::{ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue};
 pub use submit::{ProgramSpec, ProgramSummary};
 
-pub(crate) use calls::{Program, ProgramTask};
-pub(crate) use hub::{Hub, HubOptions, NewJob, StoreOptions};
+pub(crate) use calls::Program;
+pub(crate) use hub::{First, Hub, HubOptions, NewJob, StoreOptions};

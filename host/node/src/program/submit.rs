@@ -1,7 +1,7 @@
 //! A program, from its path to what its first task returns.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
@@ -11,11 +11,11 @@ use sandbar_worker::peak_memory_bytes;
 use sandbar_worker::program::CrewOptions;
 use serde::Serialize;
 
-use super::hub::{JobResult, machine};
+use super::hub::{Counts, JobResult, machine};
 use super::keeping::Keeping;
-use super::{Hub, HubOptions, NewJob, Program, ProgramTask, StoreOptions};
+use super::{First, Hub, HubOptions, NewJob, Program, ProgramTask, StoreOptions};
 use crate::function::Loaded;
-use crate::jobs::JobKeeper;
+use crate::jobs::{JobKeeper, Shown};
 use crate::{Node, NodeError, build_crate};
 
 /// Tasks that a job may have at once, how deep, and objects; and what is kept to make these again.
@@ -71,7 +71,7 @@ impl Node {
     /// # Errors
     /// What it can't be run for, what its first task failed with, and that somebody stopped it.
     pub async fn run_program(&self, spec: &ProgramSpec, keeper: JobKeeper) -> Result<ProgramSummary, NodeError> {
-        let keeping = Keeping::start(keeper, self.progress.clone()).map_err(host)?;
+        let keeping = Keeping::start(keeper, Shown::Folded(self.progress.clone())).map_err(host)?;
         let result = tokio::select! {
             result = self.run(spec, &keeping) => result,
             () = keeping.serve() => Err(NodeError::Stopped),
@@ -82,39 +82,31 @@ impl Node {
 
     async fn run(&self, spec: &ProgramSpec, keeping: &Keeping) -> Result<ProgramSummary, NodeError> {
         let (path, name) = spec.program.rsplit_once('#').unwrap_or((&spec.program, MAIN));
-        let path = PathBuf::from(path);
-        let file = if path.is_dir() { build_crate(&path, &self.options.cache).await? } else { path.clone() };
-        let component = File::open(&file).map_err(NodeError::file(&file))?;
-        let loaded = self.load(component, &path).await?;
-        let (program, returns) = program(&loaded, spec.limits)?;
-        let function = find(&program, name, &path)?;
+        let path = Path::new(path);
+        let program = self.program(path, spec.limits).await?;
+        let function = find(&program, name, path)?;
+        let returns = program.tasks[function].returns.clone();
         let arguments = arguments(&program.tasks[function], &spec.arguments)?;
         let ended = || Fault::new(Code::Host, "the node ended before the program did");
         let started = Instant::now();
         let mut job = self.hub()?.submit(NewJob {
             program: Arc::new(program),
-            function: function as u32,
+            first: First::Function(function as u32, arguments),
             seed: spec.seed,
-            arguments,
             log: keeping.log().ok_or_else(ended)?,
             left: keeping.left(),
         });
         keeping.begun(job.asker(), job.id());
         let JobResult { result, counts } = job.result().await.ok_or_else(ended)?;
-        let seconds = started.elapsed().as_secs_f64();
         let result = result.map_err(|error| NodeError::Task((*error).clone()))?;
-        Ok(ProgramSummary {
-            job: keeping.name().map(|name| name.as_str().to_owned()),
-            state: "succeeded",
-            result: readable(&returns[function], &result),
-            tasks: counts.submitted.saturating_sub(1),
-            failed: counts.failed,
-            lost_workers: counts.lost,
-            spilled_bytes: counts.spilled_bytes,
-            restored_bytes: counts.restored_bytes,
-            seconds,
-            peak_memory_bytes: peak_memory_bytes(std::process::id()),
-        })
+        Ok(summary(keeping, readable(&returns, &result), &counts, started))
+    }
+
+    /// Builds a program, if it is the folder of a crate, compiles it, and asks it for its tasks.
+    pub(super) async fn program(&self, path: &Path, limits: Limits) -> Result<Program, NodeError> {
+        let file = if path.is_dir() { build_crate(path, &self.options.cache).await? } else { path.to_owned() };
+        let component = File::open(&file).map_err(NodeError::file(&file))?;
+        Ok(program(&self.load(component, path).await?, limits)?)
     }
 
     /// The hub of all programs that this node runs, started for the first of them.
@@ -146,22 +138,41 @@ impl Node {
     }
 }
 
+/// What came of a job that has ended just now.
+pub(super) fn summary(
+    keeping: &Keeping,
+    result: serde_json::Value,
+    counts: &Counts,
+    started: Instant,
+) -> ProgramSummary {
+    ProgramSummary {
+        job: keeping.name().map(|name| name.as_str().to_owned()),
+        state: "succeeded",
+        result,
+        tasks: counts.submitted.saturating_sub(1),
+        failed: counts.failed,
+        lost_workers: counts.lost,
+        spilled_bytes: counts.spilled_bytes,
+        restored_bytes: counts.restored_bytes,
+        seconds: started.elapsed().as_secs_f64(),
+        peak_memory_bytes: peak_memory_bytes(std::process::id()),
+    }
+}
+
 fn host(error: std::io::Error) -> Fault {
     Fault::new(Code::Host, format!("the node can't run programs: {error}"))
 }
 
-/// The tasks of a component, and the types of their results.
-fn program(loaded: &Loaded, limits: Limits) -> Result<(Program, Vec<String>), Fault> {
-    let mut returned = Vec::new();
+/// The tasks of a component.
+fn program(loaded: &Loaded, limits: Limits) -> Result<Program, Fault> {
     let malformed = |e| Fault::new(Code::BadOutput, format!("its description is malformed: {e}"));
     let tasks = loaded.functions.iter().filter(|function| function.kind == Kind::Task).map(|function| {
         let arguments = postcard::from_bytes(&function.arguments).map_err(malformed)?;
-        let (returns, _, kind): (String, u32, TaskKind) = postcard::from_bytes(&function.returns).map_err(malformed)?;
-        returned.push(returns);
-        Ok(ProgramTask { name: function.name.as_str().into(), arguments, kind })
+        let (returns, count, kind) = postcard::from_bytes(&function.returns).map_err(malformed)?;
+        Ok(ProgramTask { name: function.name.as_str().into(), arguments, returns, count, kind })
     });
     let tasks = tasks.collect::<Result<_, Fault>>()?;
-    Ok((Program { compiled: loaded.compiled.clone(), limits, tasks }, returned))
+    Ok(Program { compiled: loaded.compiled.clone(), limits, tasks })
 }
 
 fn find(program: &Program, name: &str, path: &Path) -> Result<usize, Fault> {

@@ -168,6 +168,9 @@ pub struct Crew {
 pub struct Given(u32);
 
 impl Given {
+    /// Where a task stands that was begun when it was given, of who begins all at once.
+    pub const AT_ONCE: Given = Given(0);
+
     /// Whether it had been begun when the worker was at `taken`.
     pub fn is_begun(self, taken: Given) -> bool {
         taken.0.wrapping_sub(self.0) as i32 >= 0

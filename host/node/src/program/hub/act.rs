@@ -78,7 +78,7 @@ impl State {
         let (Some(member), Some(job)) = (self.members.get_mut(&worker), self.asking) else { return };
         let bytes = postcard::to_stdvec(error).unwrap_or_default();
         let (value, contains) = (Delivery::Failed(&bytes), Vec::new());
-        member.crew.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: true });
+        member.link.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: true });
     }
 
     fn give(&mut self, worker: WorkerId, task: TaskId) {
@@ -104,8 +104,8 @@ impl State {
     /// Ends an attempt, begun or not.
     pub(super) fn interrupt(&mut self, worker: WorkerId, task: TaskId, attempt: Attempt, why: Option<Fault>) {
         let Some(member) = self.members.get_mut(&worker) else { return };
-        member.crew.tell(&Down::Cancel(task.0, attempt.0));
-        member.crew.interrupt(task.0);
+        member.link.tell(&Down::Cancel(task.0, attempt.0));
+        member.link.interrupt(task.0);
         self.ending.entry(task).or_insert(Ending { worker, since: Instant::now(), why });
     }
 }
@@ -118,13 +118,13 @@ fn tell(member: &mut Member, sched: &Scheduler<Call, Stored>, store: &mut Store,
         Some(Ok(Stored::Kept(key))) => store.values.lend(*key, member.id),
         Some(Ok(Stored::Inline(bytes))) => {
             let value = Delivery::Value(bytes);
-            member.crew.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: false });
+            member.link.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: false });
             return Ok(());
         }
         Some(Err(failed)) => {
             let error = postcard::to_stdvec(&**failed).map_err(io::Error::other)?;
             let value = Delivery::Failed(&error);
-            member.crew.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: false });
+            member.link.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: false });
             return Ok(());
         }
         None => Lending::Later,
@@ -144,12 +144,12 @@ pub(super) fn hand_over(
     let file = key.map_or(0, |key| key.0);
     let message = |value, contains| Down::Deliver { job: job.0, object: object.0, value, contains, wanted };
     match lending {
-        Lending::Bytes(bytes) => member.crew.tell(&message(Delivery::Value(&bytes), contains)),
+        Lending::Bytes(bytes) => member.link.tell(&message(Delivery::Value(&bytes), contains)),
         Lending::File(object) => {
-            member.crew.tell_with(&message(Delivery::File(object.bytes(), file), contains), &object)?
+            member.link.tell_with(&message(Delivery::File(object.bytes(), file), contains), &object)?
         }
-        Lending::Same => member.crew.tell(&message(Delivery::Same(file), contains)),
-        Lending::Later | Lending::Gone(_) => member.crew.tell(&message(Delivery::Later, Vec::new())),
+        Lending::Same => member.link.tell(&message(Delivery::Same(file), contains)),
+        Lending::Later | Lending::Gone(_) => member.link.tell(&message(Delivery::Later, Vec::new())),
     }
     Ok(())
 }
@@ -158,7 +158,7 @@ pub(super) fn hand_over(
 fn unneeded(member: &mut Member, sched: &Scheduler<Call, Stored>, task: TaskId) {
     let (Some(call), Some(job)) = (sched.call(task), sched.job_of(task)) else { return };
     for object in beginning(sched, task, call).needs.iter() {
-        member.crew.tell(&Down::Unneeded(job.0, object.0));
+        member.link.tell(&Down::Unneeded(job.0, object.0));
     }
 }
 
@@ -172,7 +172,7 @@ pub(super) fn give(
     let (Some(call), Some(view)) = (sched.call(task), sched.task(task)) else { return Ok(true) };
     let program = call.program.compiled.number();
     if member.programs.insert(program) {
-        member.crew.send_program(&call.program.compiled, &call.program.limits, call.program.kinds())?;
+        member.link.send_program(&call.program.compiled, &call.program.limits, call.program.kinds())?;
     }
     let Beginning { role, function, needs, refs, arguments } = beginning(sched, task, call);
     for object in needs.iter() {
@@ -190,7 +190,7 @@ pub(super) fn give(
         refs: refs.iter().map(|object| object.0).collect(),
         arguments: &arguments,
     };
-    Ok(match member.crew.give(&begin) {
+    Ok(match member.link.give(&begin) {
         Some(given) => {
             member.gave(task, given);
             true

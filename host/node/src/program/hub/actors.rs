@@ -140,14 +140,14 @@ impl State {
     pub(super) fn withdraw(&mut self, worker: WorkerId, task: TaskId, attempt: Attempt) {
         let Some(actor) = self.sched.actor_of(task) else { return };
         if let Some(member) = self.members.get_mut(&worker) {
-            member.crew.tell(&Down::Withdraw(actor.0, task.0, attempt.0));
+            member.link.tell(&Down::Withdraw(actor.0, task.0, attempt.0));
         }
     }
 
     /// Actors end whose call runs longer than that may: there is no other way out of its code.
     pub(super) fn end_late_calls(&mut self) {
         let runs = |(call, (worker, _)): &(&TaskId, &(WorkerId, Fault))| {
-            self.members.get(worker).is_some_and(|member| member.crew.call_at_hand() == call.0)
+            self.members.get(worker).is_some_and(|member| member.link.call_at_hand() == Some(call.0))
         };
         let late: Vec<(TaskId, WorkerId)> =
             self.late_calls.iter().filter(runs).map(|(call, (worker, _))| (*call, *worker)).collect();
@@ -167,7 +167,7 @@ impl State {
         if let Some(worker) = self.of_actors.remove(&ActorId(task.0))
             && let Some(mut member) = self.members.remove(&worker)
         {
-            member.crew.kill();
+            member.link.kill();
             self.events.push_back(Event::WorkerLost { worker, begun: Vec::new() });
         }
     }

@@ -26,14 +26,14 @@ const RETRIES: u32 = 3;
 
 impl State {
     pub(super) fn hear(&mut self, worker: WorkerId, frame: &mut Vec<u8>) -> bool {
-        if self.members.get(&worker).is_some_and(|member| member.crew.has_some()) {
+        if self.members.get(&worker).is_some_and(|member| member.link.has_some()) {
             self.clock = monotonic_nanos();
         }
         for heard in 0..MESSAGES_A_TURN {
             let Some(member) = self.members.get_mut(&worker).filter(|member| member.held.is_none()) else {
                 return heard > 0;
             };
-            match member.crew.hear(frame) {
+            match member.link.hear(frame) {
                 Ok(Heard::Nothing) => return heard > 0,
                 Ok(Heard::Some) => {
                     member.has_spoken = true;
@@ -279,7 +279,7 @@ impl State {
         }
         let member = self.members.get_mut(&worker).ok_or(io::ErrorKind::NotFound)?;
         if let ValueUp::File(bytes, _) = value {
-            member.crew.took_in(bytes);
+            member.link.took_in(bytes);
         }
         let arrived = member.arrived.pop_front().ok_or(io::ErrorKind::NotFound)?;
         Ok(arrived.map(Stored::Kept))

@@ -7,7 +7,7 @@ use sandbar_sched::{Demand, Event, Role, Submission, Work};
 use sandbar_worker::program::monotonic_nanos;
 use tokio::sync::oneshot;
 
-use super::{Counts, Job, JobResult, NewJob, State, Stored};
+use super::{Counts, First, Job, JobResult, NewJob, State, Stored};
 use crate::program::calls::Call;
 use crate::program::records::{RecordLimits, TaskRecords};
 
@@ -16,12 +16,20 @@ const RESULT_BYTES_MAX: u64 = 64 << 20;
 
 impl State {
     pub(super) fn start_job(&mut self, job: JobId, new: NewJob, done: oneshot::Sender<JobResult>) {
-        let NewJob { program, function, seed, arguments, log, left } = new;
+        let NewJob { program, first, seed, log, left } = new;
         self.clock = monotonic_nanos();
         let Some(id) = self.ids.take(1).map(TaskId) else { return };
         self.step(Event::JobStarted { job, tenant: TenantId::DEFAULT, limits: self.options.job_limits });
         self.replace_missing();
-        let Some(driver) = self.start_worker(Role::Driver(job)) else {
+        let (driver, name, function, arguments) = match first {
+            First::Function(function, arguments) => {
+                let name = program.tasks.get(function as usize).map(|task| task.name.clone());
+                (self.start_worker(Role::Driver(job)), name.unwrap_or_else(|| "main".into()), function, arguments)
+            }
+            // No function of the program is called.
+            First::Client(name, seat) => (Some(self.seat(job, seat)), name.into(), u32::MAX, Box::default()),
+        };
+        let Some(driver) = driver else {
             self.step(Event::JobEnded { job });
             let fault = Fault::new(Code::Host, "a worker for the job can't be started");
             let result = Err(Arc::new(TaskError { fault, chain: Vec::new() }));
@@ -29,7 +37,6 @@ impl State {
             let _ = done.send(JobResult { result, counts: Counts::default() });
             return;
         };
-        let name = program.tasks.get(function as usize).map_or_else(|| "main".into(), |task| task.name.clone());
         let records = TaskRecords::new(RecordLimits::default(), self.clock);
         let (done, counts, moved_before) = (Some(done), Counts::default(), self.moved_bytes());
         self.jobs.insert(job, Job { first: id, driver, done, log, records, left, counts, moved_before });
@@ -77,7 +84,7 @@ impl State {
         }
         self.events.push_back(Event::JobEnded { job });
         if let Some(mut member) = self.members.remove(&driver) {
-            member.crew.kill();
+            member.link.kill();
             self.store.lose_worker(driver);
             self.events.push_back(Event::WorkerLost { worker: driver, begun: Vec::new() });
         }

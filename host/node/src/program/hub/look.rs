@@ -201,21 +201,21 @@ impl State {
         workers.sort_unstable_by_key(|worker| worker.id);
         let rows = workers.into_iter().take(limit).filter_map(|worker| {
             let member = self.members.get(&worker.id)?;
-            let (at_hand, _) = member.crew.progress();
-            let task = at_hand.and_then(|task| {
+            let task = member.link.at_hand().and_then(|task| {
                 let view = self.sched.task(TaskId(task))?;
                 Some((view.id.short(), view.name.as_ref().to_owned()))
             });
             Some(WorkerRow {
                 id: worker.id.0,
                 role: match worker.role {
+                    Role::Driver(_) if member.link.is_client() => "client",
                     Role::Driver(_) => "driver",
                     Role::Tasks => "tasks",
                     Role::Actors => "actors",
                     Role::Actor(_) => "actor",
                 }
                 .to_owned(),
-                process: member.crew.process(),
+                process: member.link.process(),
                 task,
                 given: worker.given.len() as u64,
                 waiting: worker.blocked.len() as u64,
@@ -249,7 +249,7 @@ impl State {
             view.holders.push(holder("tasks and values".to_owned(), by_tasks));
         }
         let node = ("node".to_owned(), std::process::id());
-        let workers = self.members.values().map(|member| (format!("worker {}", member.id), member.crew.process()));
+        let workers = self.members.values().map(|member| (format!("worker {}", member.id), member.link.process()));
         let process = |(name, process)| ProcessRow { name, process, memory_bytes: 0 };
         view.processes = std::iter::once(node).chain(workers).map(process).collect();
         view

@@ -31,6 +31,7 @@ use self::store::Store;
 pub(crate) use self::store::StoreOptions;
 use self::unmet::Unmet;
 use super::calls::{Call, Names, Program};
+use super::client::Seat;
 use super::members::Member;
 use super::records::{Ran, TaskRecords};
 use crate::jobs::{Answer, LogSender, Question};
@@ -55,15 +56,20 @@ pub(crate) struct HubOptions {
 /// A job to be run.
 pub(crate) struct NewJob {
     pub(crate) program: Arc<Program>,
-    /// The function of its first task.
-    pub(crate) function: u32,
+    pub(crate) first: First,
     pub(crate) seed: u64,
-    /// A list of [`sandbar_core::Argument`], in postcard.
-    pub(crate) arguments: Box<[u8]>,
     /// Gets each line that its tasks log.
     pub(crate) log: LogSender,
     /// Gets what is kept of its tasks when it has ended, or the node does: before anybody is told.
     pub(crate) left: Arc<OnceLock<Left>>,
+}
+
+/// The first task of a job.
+pub(crate) enum First {
+    /// A function of its program, with a list of [`sandbar_core::Argument`], in postcard.
+    Function(u32, Box<[u8]>),
+    /// A client, with the task's name.
+    Client(String, Seat),
 }
 
 /// What came of a job.
@@ -197,6 +203,11 @@ impl Hub {
         let (done, result) = oneshot::channel();
         self.asker.command(Command::Start(id, job, done));
         RunningJob { id, asker: self.asker.clone(), result, has_ended: false }
+    }
+
+    /// What wakes it.
+    pub(crate) fn bell(&self) -> Bell {
+        self.asker.bell.clone()
     }
 }
 
@@ -360,7 +371,7 @@ impl State {
         let mut command = None;
         self.bell.sleep(Some(time), || {
             command = self.commands.try_recv().ok();
-            command.is_some() || self.members.values().any(|member| member.held.is_none() && member.crew.has_some())
+            command.is_some() || self.members.values().any(|member| member.held.is_none() && member.link.has_some())
         });
         command.into_iter().for_each(|command| self.obey(command));
     }
@@ -392,7 +403,7 @@ impl State {
         worked |= self.hear_disk();
         self.carry_out();
         for member in self.members.values_mut() {
-            if let Err(e) = member.crew.flush() {
+            if let Err(e) = member.link.flush() {
                 member.broken.get_or_insert_with(|| e.to_string());
             }
         }

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use rustix::process::{Resource, getrlimit};
 use sandbar_core::{JobId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
-use sandbar_store::{Disk, Fate, Lending, Memory, Object, Order, SpillFolder, StoreLimits, Taken, ValueKey, Values};
+use sandbar_store::{Disk, Fate, Lending, Memory, Order, SpillFolder, StoreLimits, Taken, ValueKey, Values};
 use sandbar_worker::program::{Bell, Delivery, Down, ReturnedUp, Submit, Up, ValueUp};
 
 use super::act::hand_over;
@@ -133,9 +133,10 @@ impl State {
         let memory = match value {
             ValueUp::Inline(bytes) if !is_kept(bytes) => return Ok(()),
             ValueUp::Inline(bytes) => Memory::Bytes((*bytes).into()),
-            ValueUp::File(bytes, None) => Memory::Object(Object::of_sealed(member.crew.next_file()?, *bytes)?),
+            ValueUp::File(bytes, None) => Memory::Object(member.link.next_object(*bytes)?),
             ValueUp::File(bytes, Some(number)) => {
-                Memory::Taken(Taken::of(member.crew.next_file()?, *bytes)?, (worker, *number))
+                let file = member.link.as_process().ok_or(io::ErrorKind::InvalidData)?.next_file()?;
+                Memory::Taken(Taken::of(file, *bytes)?, (worker, *number))
             }
         };
         // Of a task that is gone: it is dropped at once.
@@ -204,22 +205,22 @@ impl State {
 
     pub(super) fn tell(&mut self, worker: WorkerId, message: &Down<'_>) {
         if let Some(member) = self.members.get_mut(&worker) {
-            member.crew.tell(message);
+            member.link.tell(message);
         }
     }
 
     /// What becomes of memory that a worker wrote a value to.
     fn decide(&mut self, worker: WorkerId, number: u32, fate: Fate) {
-        let Some(member) = self.members.get_mut(&worker) else { return };
+        let Some(crew) = self.members.get_mut(&worker).and_then(|member| member.link.as_process()) else { return };
         match fate {
-            Fate::Reuse => member.crew.free_memory(number),
+            Fate::Reuse => crew.free_memory(number),
             // The worker writes to it already.
-            Fate::Trim(_) if !member.crew.take_memory(number) => {}
+            Fate::Trim(_) if !crew.take_memory(number) => {}
             Fate::Trim(memory) => {
                 let _ = memory.forget();
-                member.crew.tell(&Down::Close(number));
+                crew.tell(&Down::Close(number));
             }
-            Fate::Close => member.crew.tell(&Down::Close(number)),
+            Fate::Close => crew.tell(&Down::Close(number)),
         }
     }
 
@@ -252,7 +253,7 @@ impl State {
         let contains: Vec<u64> = self.sched.contained(object).map(|object| object.0).collect();
         let Some(member) = self.members.get_mut(&worker) else { return };
         let mut tell = |value, contains| {
-            member.crew.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: true });
+            member.link.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: true });
         };
         match self.sched.value(object) {
             Some(Ok(Stored::Inline(bytes))) => tell(Delivery::Value(bytes), contains),
@@ -275,7 +276,7 @@ impl State {
         let Some(member) = self.members.get_mut(&worker) else { return };
         let tell = |value| {
             let (job, stream, object) = (job.0, stream.0, object.0);
-            member.crew.tell(&Down::Item { job, stream, object, value, contains });
+            member.link.tell(&Down::Item { job, stream, object, value, contains });
         };
         match self.sched.value(object) {
             Some(Ok(Stored::Inline(bytes))) => tell(Delivery::Value(bytes)),

@@ -10,6 +10,8 @@ use sandbar_worker::program::CrewOptions;
 use super::act::give;
 use super::{State, THIS_NODE};
 use crate::jobs::Said;
+use crate::program::client::Seat;
+use crate::program::link::Link;
 use crate::program::members::Member;
 
 /// A task that is to end and does not within this takes its worker with it.
@@ -30,8 +32,7 @@ impl State {
                 if let Role::Actor(actor) = role {
                     self.of_actors.insert(actor, id);
                 }
-                self.members.insert(id, member);
-                self.step(Event::WorkerReady { worker: id, node: THIS_NODE, role });
+                self.add(member);
                 Some(id)
             }
             Err(_) => {
@@ -41,10 +42,25 @@ impl State {
         }
     }
 
+    /// Takes a client in as the worker of its job's first task.
+    pub(super) fn seat(&mut self, job: JobId, mut seat: Seat) -> WorkerId {
+        let id = WorkerId(self.next_worker);
+        self.next_worker += 1;
+        seat.sit(id);
+        self.add(Member::new(id, Role::Driver(job), Link::Client(seat)));
+        id
+    }
+
+    fn add(&mut self, member: Member) {
+        let (worker, role) = (member.id, member.role);
+        self.members.insert(worker, member);
+        self.step(Event::WorkerReady { worker, node: THIS_NODE, role });
+    }
+
     /// A worker is gone, or has to go.
     pub(super) fn lose(&mut self, worker: WorkerId, why: &str) {
         let Some(mut member) = self.members.remove(&worker) else { return };
-        member.crew.kill();
+        member.link.kill();
         let begun = member.all_begun();
         member.arrived.drain(..).flatten().for_each(|key| self.store.values.drop_value(key));
         self.store.lose_worker(worker);
@@ -99,10 +115,10 @@ impl State {
     pub(super) fn look_after(&mut self, now: Instant) {
         let mut gone = Vec::new();
         for member in self.members.values_mut() {
-            member.crew.take_unpublished();
+            member.link.take_unpublished();
             if let Some(why) = member.broken.take() {
                 gone.push((member.id, why));
-            } else if !member.crew.has_some() && member.crew.is_gone() {
+            } else if !member.link.has_some() && member.link.is_gone() {
                 gone.push((member.id, "it has ended".to_owned()));
             }
             while let Some(task) = member.waiting.front().copied() {
@@ -158,8 +174,8 @@ impl State {
         for (task, ending) in &self.ending {
             let Some(member) = self.members.get(&ending.worker) else { continue };
             // There is one word for it.
-            if member.crew.progress().0 == Some(task.0) {
-                member.crew.interrupt(task.0);
+            if member.link.at_hand() == Some(task.0) {
+                member.link.interrupt(task.0);
             }
             if now - ending.since > END_TIME_MAX {
                 stuck.push(ending.worker);

@@ -1,4 +1,4 @@
-//! Folders and memory of this machine.
+//! What is usual on this machine: folders, and shares of its memory.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -13,23 +13,32 @@ const OBJECTS_SHARE: f64 = 0.3;
 const MEMORY_FALLBACK_BYTES: u64 = 1 << 30;
 
 /// The program of workers and of the compiler: it is installed beside this one.
-pub(crate) fn worker() -> Result<PathBuf, String> {
+///
+/// # Errors
+/// When it is not there.
+pub fn worker() -> Result<PathBuf, String> {
     let this = std::env::current_exe().map_err(|e| format!("where this program is can't be found out: {e}"))?;
     let worker = this.with_file_name("host-worker");
     if worker.is_file() {
         Ok(worker)
     } else {
-        Err(format!("{} is missing: install `host-worker` beside `host`", worker.display()))
+        Err(format!("{} is missing: install `host-worker` beside this program", worker.display()))
     }
 }
 
 /// The user's folder for what can be made again: no other user's, who could put native code into it.
-pub(crate) fn cache_folder() -> Result<PathBuf, String> {
+///
+/// # Errors
+/// When it is another user's.
+pub fn cache_folder() -> Result<PathBuf, String> {
     folder("XDG_CACHE_HOME", ".cache", "sandbar")
 }
 
 /// The user's folder for what is kept of jobs: no other user's, who could read and answer in their place.
-pub(crate) fn state_folder() -> Result<PathBuf, String> {
+///
+/// # Errors
+/// When it is another user's.
+pub fn state_folder() -> Result<PathBuf, String> {
     folder("XDG_STATE_HOME", ".local/state", "sandbar-state")
 }
 
@@ -66,12 +75,12 @@ fn refuse_of_others(folder: &Path, user: u32, variable: &str) -> Result<(), Stri
 }
 
 /// Bytes that grouped rows may take.
-pub(crate) fn memory_for_rows() -> u64 {
+pub fn memory_for_rows() -> u64 {
     memory(MEMORY_SHARE)
 }
 
 /// Bytes that objects of programs may take.
-pub(crate) fn memory_for_objects() -> u64 {
+pub fn memory_for_objects() -> u64 {
     memory(OBJECTS_SHARE)
 }
 
