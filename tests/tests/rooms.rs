@@ -27,6 +27,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "sandbar-worker",
         ],
     ),
+    ("sandbar-client", &["sandbar-batch", "sandbar-core", "sandbar-node"]),
     ("sandbar-cli", &["sandbar-core", "sandbar-node"]),
     // What guests are compiled with shares two rooms with the host: how a batch is laid out, and how a task is called.
     ("sandbar-guest", &["sandbar-batch", "sandbar-core", "sandbar-guest-macros"]),

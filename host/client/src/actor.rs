@@ -1,0 +1,136 @@
+//! Actors: made, found, called, and ended.
+
+use std::sync::Arc;
+
+use sandbar_core::{ActorId, ObjectId, Options, TaskError, TaskKind};
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::ClientError;
+use crate::arguments::Arguments;
+use crate::encode::ACTOR;
+use crate::job::OfJob;
+use crate::object::{ObjectRef, Returned};
+use crate::options::{ActorOptions, CallOptions};
+
+/// The value of a handle: that of the actor that is meant instead, if there was one of its name.
+#[derive(Debug, Deserialize)]
+struct Made(Option<ObjectRef<Made>>);
+
+/// An actor that is to be made: see [`Job::actor`](crate::Job::actor).
+#[derive(Debug, Clone)]
+#[must_use = "nothing is made until it is submitted"]
+pub struct ActorCall<'a> {
+    job: &'a Arc<OfJob>,
+    of: &'a str,
+    options: Option<Box<Options>>,
+}
+
+impl<'a> ActorCall<'a> {
+    pub(crate) fn new(job: &'a Arc<OfJob>, of: &'a str) -> ActorCall<'a> {
+        ActorCall { job, of, options: None }
+    }
+
+    /// How it is to be made, and to live.
+    pub fn options(mut self, options: ActorOptions) -> Self {
+        self.options = Some(Box::new(options.0));
+        self
+    }
+
+    /// Has it made by its `new`, of a tuple of values and references to objects. Gives a handle at once; [`Actor::ready`] says
+    /// what came of it.
+    ///
+    /// # Errors
+    /// When there is no such actor, or its `new` takes something else; and when the job has ended.
+    pub async fn submit(&self, arguments: impl Arguments) -> Result<Actor, ClientError> {
+        let name = format!("{}.new", self.of);
+        let (place, task) = method(self.job, &name, |kind| kind == TaskKind::Make)?;
+        let handle = self.job.call((place, task), self.options.clone(), None, arguments).await?;
+        Ok(Actor { handle, of: self.of.into(), options: None })
+    }
+}
+
+/// A handle to an actor. The actor lives as long as somebody has one, or a call of it has not ended.
+///
+/// It is cheap to clone, and an argument or a part of one like any other value, of tasks of the same job.
+#[derive(Debug, Clone)]
+pub struct Actor {
+    handle: ObjectRef<Made>,
+    of: Arc<str>,
+    options: Option<Box<Options>>,
+}
+
+impl Actor {
+    pub(crate) async fn find(job: &Arc<OfJob>, of: &str, name: &str) -> Result<Actor, ClientError> {
+        method(job, &format!("{of}.new"), |kind| kind == TaskKind::Make)?;
+        let found: ObjectRef<ObjectRef<Made>> = ObjectRef::made(job.link().find_actor(name).await?, job);
+        Ok(Actor { handle: found.get().await?, of: of.into(), options: None })
+    }
+
+    /// Calls a method. The calls of one client begin in the order in which it made them.
+    ///
+    /// # Errors
+    /// When there is no such method, or it takes or returns something else; and when the job has ended.
+    pub async fn call<R: Returned>(&self, name: &str, arguments: impl Arguments) -> Result<R, ClientError> {
+        let job = self.handle.job();
+        let name = format!("{}.{name}", self.of);
+        let (place, task) = method(job, &name, |kind| matches!(kind, TaskKind::Method | TaskKind::Shared))?;
+        if R::COUNT != task.count {
+            let (returns, asked) = (task.returns.clone(), format!("{} objects", R::COUNT));
+            return Err(ClientError::Returns { task: name, returns, asked });
+        }
+        R::check(&name, &task.returns)?;
+        job.call((place, task), self.options.clone(), Some(self.handle.number()), arguments).await
+    }
+
+    /// A handle whose calls are run with these options.
+    #[must_use = "it is another handle that has the options"]
+    pub fn with(&self, options: CallOptions) -> Actor {
+        Actor { options: Some(Box::new(options.0)), ..self.clone() }
+    }
+
+    /// Waits until it is made.
+    ///
+    /// # Errors
+    /// Why it could not be.
+    pub async fn ready(&self) -> Result<(), TaskError> {
+        let mut handle = self.handle.clone();
+        while let Made(Some(other)) = handle.get().await? {
+            handle = other;
+        }
+        Ok(())
+    }
+
+    /// Ends it where it is. Calls of it that have not ended fail with [`Code::ActorDied`](crate::Code::ActorDied).
+    pub async fn kill(&self) {
+        self.end(false).await;
+    }
+
+    /// Ends it where it is, and has it begin anew if it may ([`ActorOptions::max_restarts`]).
+    pub async fn restart(&self) {
+        self.end(true).await;
+    }
+
+    async fn end(&self, restart: bool) {
+        // With its job it has ended.
+        let _ = self.handle.job().link().kill(ActorId(self.number().0), restart).await;
+    }
+
+    fn number(&self) -> ObjectId {
+        self.handle.number()
+    }
+}
+
+/// For a task that takes a handle.
+impl Serialize for Actor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.handle.write(ACTOR, serializer)
+    }
+}
+
+fn method<'j>(
+    job: &'j OfJob,
+    name: &str,
+    is_one: fn(TaskKind) -> bool,
+) -> Result<(u32, &'j sandbar_node::ProgramTask), ClientError> {
+    job.find(name, is_one).map_err(|there| ClientError::NoMethod { name: name.to_owned(), there })
+}

@@ -1,0 +1,233 @@
+//! A job, and what is submitted for it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sandbar_core::{ObjectId, Options, TaskKind};
+use sandbar_node::{ClientJob, JobKeeper, LoadedProgram, LoggedLine, ProgramSummary, ProgramTask};
+use serde::Serialize;
+
+use crate::actor::{Actor, ActorCall};
+use crate::arguments::{ArgumentList, Arguments};
+use crate::object::{ObjectRef, Returned};
+use crate::options::TaskOptions;
+use crate::table::{Ear, Gone, Table};
+use crate::{ClientError, value};
+
+/// A component whose tasks can be called: see [`Client::program`](crate::Client::program).
+#[derive(Debug, Clone)]
+pub struct Program(pub(crate) LoadedProgram);
+
+impl Program {
+    /// Its tasks: names, arguments, and what they return. What makes an actor `Counter` is called `Counter.new`, and its
+    /// methods as `Counter.add`.
+    pub fn tasks(&self) -> &[ProgramTask] {
+        self.0.tasks()
+    }
+
+    /// Where it was loaded from.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+/// How a job is to be run.
+#[must_use]
+pub struct JobOptions {
+    pub(crate) name: String,
+    pub(crate) seed: u64,
+    pub(crate) log: Box<dyn FnMut(&LoggedLine) + Send>,
+}
+
+impl JobOptions {
+    /// A job of this name: that of its first task, which is the client, in errors and lists.
+    pub fn named(name: impl Into<String>) -> JobOptions {
+        JobOptions { name: name.into(), seed: 0, log: Box::new(|_| {}) }
+    }
+
+    /// What each task's seed is a function of; 0 otherwise.
+    pub fn seed(mut self, seed: u64) -> JobOptions {
+        self.seed = seed;
+        self
+    }
+
+    /// Has each line that tasks log given to `log`, by a thread of its own: as long as one takes, others wait, and what is too
+    /// many is dropped. They are kept in any case, for `host jobs logs`.
+    pub fn on_log(mut self, log: impl FnMut(&LoggedLine) + Send + 'static) -> JobOptions {
+        self.log = Box::new(log);
+        self
+    }
+}
+
+impl std::fmt::Debug for JobOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JobOptions").field("name", &self.name).field("seed", &self.seed).finish_non_exhaustive()
+    }
+}
+
+/// A job: tasks of one program, which this process submits. Dropping it ends it: what has not ended is cancelled, and its
+/// objects are errors.
+#[derive(Debug)]
+pub struct Job {
+    of: Arc<OfJob>,
+}
+
+/// What a job and the handles to its objects share.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct OfJob {
+    pub(crate) table: Arc<Table>,
+    link: ClientJob,
+    program: LoadedProgram,
+}
+
+impl OfJob {
+    pub(crate) fn link(&self) -> &ClientJob {
+        &self.link
+    }
+
+    /// A handle is dropped.
+    pub(crate) fn release(&self, object: ObjectId) {
+        self.let_go(self.table.release(object));
+    }
+
+    /// Tells the node what nobody here holds.
+    pub(crate) fn let_go(&self, gone: Gone) {
+        gone.into_iter().for_each(|(object, times)| self.link.release(object, times));
+    }
+
+    /// A task by its name, and its place in the program; those that there are otherwise.
+    pub(crate) fn find(&self, name: &str, is_one: fn(TaskKind) -> bool) -> Result<(u32, &ProgramTask), String> {
+        let ones = || self.program.tasks().iter().zip(0..).filter(|(task, _)| is_one(task.kind));
+        let found = ones().find(|(task, _)| &*task.name == name);
+        found.map(|(task, place)| (place, task)).ok_or_else(|| {
+            let there: Vec<&str> = ones().map(|(task, _)| &*task.name).collect();
+            if there.is_empty() { "none".to_owned() } else { there.join(", ") }
+        })
+    }
+
+    /// Submits a call of a task, of an actor or by itself.
+    pub(crate) async fn call<R: Returned>(
+        self: &Arc<OfJob>,
+        (function, task): (u32, &ProgramTask),
+        options: Option<Box<Options>>,
+        actor: Option<ObjectId>,
+        arguments: impl Arguments,
+    ) -> Result<R, ClientError> {
+        let list = ArgumentList::of(self, task, &arguments)?;
+        let first = self.link.submit(function, R::COUNT, &list.request(options, actor)).await?;
+        Ok(R::made(first, self))
+    }
+}
+
+impl Job {
+    /// Begins a job of a client.
+    pub(crate) async fn begin(
+        node: &sandbar_node::Node,
+        program: &Program,
+        options: JobOptions,
+        keeper: JobKeeper,
+    ) -> Result<Job, ClientError> {
+        let JobOptions { name, seed, log } = options;
+        let ear = Arc::new(Ear::default());
+        let spec = sandbar_node::ClientJobSpec { name, seed, keeper, log };
+        let link = node.begin_job(&program.0, spec, ear.clone()).await?;
+        let of = Arc::new(OfJob { table: ear.table.clone(), link, program: program.0.clone() });
+        // It is set once.
+        let _ = ear.job.set(Arc::downgrade(&of));
+        Ok(Job { of })
+    }
+
+    /// What `host jobs` calls it, if anything is kept of it.
+    pub fn name(&self) -> Option<&str> {
+        self.of.link.name()
+    }
+
+    /// Whether it has ended: somebody stopped it, or its node has ended.
+    pub fn has_ended(&self) -> bool {
+        self.of.link.has_ended()
+    }
+
+    /// A task, to be submitted.
+    pub fn task<'a>(&'a self, name: &'a str) -> TaskCall<'a> {
+        TaskCall { job: &self.of, name, options: None }
+    }
+
+    /// An actor, to be made: of the type that its component calls so.
+    pub fn actor<'a>(&'a self, of: &'a str) -> ActorCall<'a> {
+        ActorCall::new(&self.of, of)
+    }
+
+    /// The actor of this name, of this job or detached, which is a `of`.
+    ///
+    /// # Errors
+    /// When there is none, or no such type.
+    pub async fn find_actor(&self, of: &str, name: &str) -> Result<Actor, ClientError> {
+        Actor::find(&self.of, of, name).await
+    }
+
+    /// Stores a value, for tasks to take as often as they like.
+    ///
+    /// # Errors
+    /// When it can't be written, is larger than all objects may be, or the job has ended. Where there is no room for it in
+    /// memory or on disk its object is an error.
+    pub async fn put<T: Serialize>(&self, value: &T) -> Result<ObjectRef<T>, ClientError> {
+        let (bytes, written) = value::write(&self.of, value).map_err(ClientError::Value)?;
+        if let Some(object) = written.foreign {
+            return Err(ClientError::OtherJob { object: object.short(), task: "put".to_owned() });
+        }
+        self.put_bytes(bytes, &written.objects).await
+    }
+
+    pub(crate) async fn put_bytes<T>(&self, bytes: Vec<u8>, objects: &[ObjectId]) -> Result<ObjectRef<T>, ClientError> {
+        let object = self.of.link.put(bytes, objects).await?;
+        Ok(ObjectRef::made(object, &self.of))
+    }
+
+    /// Ends the job, and says what was done. What has not ended is cancelled; who waits for its objects gets errors.
+    ///
+    /// # Errors
+    /// When it was ended otherwise before: by `host jobs stop`, or with its node.
+    pub async fn end(self) -> Result<ProgramSummary, ClientError> {
+        Ok(self.of.link.end().await?)
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.of.link.stop();
+    }
+}
+
+/// A task that is to be submitted: see [`Job::task`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is run until it is submitted"]
+pub struct TaskCall<'a> {
+    job: &'a Arc<OfJob>,
+    name: &'a str,
+    options: Option<Box<Options>>,
+}
+
+impl TaskCall<'_> {
+    /// How it is to be run.
+    pub fn options(mut self, options: TaskOptions) -> Self {
+        self.options = Some(Box::new(options.0));
+        self
+    }
+
+    /// Submits it, with a tuple of values and references to objects. Gives a reference to what it returns, or a tuple of them,
+    /// at once, or as soon as the node has heard enough of what was submitted before.
+    ///
+    /// # Errors
+    /// When there is no such task, or it takes or returns something else; and when the job has ended.
+    pub async fn submit<R: Returned>(&self, arguments: impl Arguments) -> Result<R, ClientError> {
+        let found = self.job.find(self.name, |kind| kind == TaskKind::Task);
+        let (place, task) = found.map_err(|there| ClientError::NoTask { name: self.name.to_owned(), there })?;
+        if R::COUNT != task.count {
+            let (of, asked) = (task.returns.clone(), format!("{} objects", R::COUNT));
+            return Err(ClientError::Returns { task: self.name.to_owned(), returns: of, asked });
+        }
+        R::check(&task.name, &task.returns)?;
+        self.job.call((place, task), self.options.clone(), None, arguments).await
+    }
+}

@@ -1,0 +1,341 @@
+//! The objects of a job that its client knows of: who holds them, and who waits for them.
+//!
+//! The node's thread puts in what it delivers; it holds the lock for as long as that takes, and wakes those that wait
+//! when it has told all.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Poll, Waker};
+
+use rustc_hash::FxHashMap;
+use sandbar_core::{Code, Fault, ObjectId, TaskError};
+use sandbar_node::{Listen, ObjectValue};
+
+use crate::job::OfJob;
+
+/// What became of an object.
+pub(crate) type Outcome = Result<ObjectValue, Arc<TaskError>>;
+
+/// Of so many who wait for one object it is looked whether they still do, when there is one more.
+const WAITERS_LOOKED_AT: usize = 16;
+
+#[derive(Debug, Default)]
+pub(crate) struct Table(Mutex<Objects>);
+
+#[derive(Debug, Default)]
+struct Objects {
+    entries: FxHashMap<u64, Entry>,
+    /// Those that are to be woken when all is told.
+    woken: Vec<Waker>,
+    has_ended: bool,
+}
+
+/// What is known of an object.
+#[derive(Debug, Default)]
+struct Entry {
+    /// Handles to it here, and values here that contain it.
+    holds: u32,
+    /// How often the client holds it, as the node sees it.
+    held: u32,
+    /// Whether the node was asked for it, and has not told yet.
+    is_asked: bool,
+    /// Whether it is there, with a value or an error.
+    is_there: bool,
+    /// What it is, if that is small; otherwise the node is asked again.
+    outcome: Option<Outcome>,
+    contains: Vec<ObjectId>,
+    waiters: Vec<Weak<Waiter>>,
+}
+
+/// An object, and how often the node thinks that the client holds it, which it does no more.
+pub(crate) type Gone = Vec<(ObjectId, u32)>;
+
+impl Table {
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A handle to an object that was made just now, as the node knows.
+    pub(crate) fn made(&self, object: ObjectId) {
+        let mut objects = self.objects();
+        let entry = objects.entry(object);
+        entry.holds += 1;
+        entry.held += 1;
+    }
+
+    /// A handle to an object that a value contains.
+    pub(crate) fn hold(&self, object: ObjectId) {
+        self.objects().entry(object).holds += 1;
+    }
+
+    /// A handle is dropped. Gives what nobody here holds any more.
+    pub(crate) fn release(&self, object: ObjectId) -> Gone {
+        let mut gone = Vec::new();
+        self.objects().release(object, &mut gone);
+        gone
+    }
+
+    /// What became of an object, if that is known here.
+    pub(crate) fn outcome(&self, object: ObjectId) -> Option<Outcome> {
+        let objects = self.objects();
+        let known = objects.entries.get(&object.0).and_then(|entry| entry.outcome.clone());
+        known.or_else(|| objects.has_ended.then(|| Err(over())))
+    }
+
+    /// Whether anything became of it.
+    pub(crate) fn is_there(&self, object: ObjectId) -> bool {
+        let objects = self.objects();
+        objects.has_ended || objects.entries.get(&object.0).is_some_and(|entry| entry.is_there)
+    }
+
+    /// Has somebody told of an object once it comes; says whether it is there already: for who waits for a value, whether
+    /// that is here.
+    pub(crate) fn watch(&self, object: ObjectId, waiter: &Arc<Waiter>) -> bool {
+        let mut objects = self.objects();
+        let has_ended = objects.has_ended;
+        let entry = objects.entry(object);
+        let is_there = if waiter.takes_value { entry.outcome.is_some() } else { entry.is_there };
+        if is_there || has_ended {
+            let outcome = entry.outcome.clone().unwrap_or_else(|| Err(over()));
+            // Whoever waits has not begun to: there is nobody to be woken.
+            let _ = waiter.told(&outcome);
+            return true;
+        }
+        if entry.waiters.len() >= WAITERS_LOOKED_AT && entry.waiters.len().is_power_of_two() {
+            entry.waiters.retain(|waiter| waiter.strong_count() > 0);
+        }
+        entry.waiters.push(Arc::downgrade(waiter));
+        false
+    }
+
+    /// Whether the node is to be asked for an object: it is then.
+    pub(crate) fn asks(&self, object: ObjectId) -> bool {
+        let mut objects = self.objects();
+        let entry = objects.entry(object);
+        !entry.waiters.is_empty() && !std::mem::replace(&mut entry.is_asked, true)
+    }
+}
+
+/// Puts in what the node tells.
+#[derive(Debug, Default)]
+pub(crate) struct Ear {
+    pub(crate) table: Arc<Table>,
+    /// Of whom nothing is told before it is set.
+    pub(crate) job: OnceLock<Weak<OfJob>>,
+}
+
+impl Listen for Ear {
+    fn delivered(&self, object: ObjectId, outcome: Outcome, contains: Vec<ObjectId>) {
+        let mut gone = Vec::new();
+        self.table.objects().arrived(object, outcome, contains, &mut gone);
+        // It was let go while it was on its way.
+        if let Some(job) = self.job.get().and_then(Weak::upgrade).filter(|_| !gone.is_empty()) {
+            job.let_go(gone);
+        }
+    }
+
+    fn flush(&self) {
+        let woken = std::mem::take(&mut self.table.objects().woken);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    fn ended(&self) {
+        let mut objects = self.table.objects();
+        objects.has_ended = true;
+        let all: Vec<Weak<Waiter>> = objects.entries.values_mut().flat_map(|entry| entry.waiters.drain(..)).collect();
+        drop(objects);
+        let error = Err(over());
+        all.iter().filter_map(Weak::upgrade).filter_map(|waiter| waiter.told(&error)).for_each(Waker::wake);
+        self.flush();
+    }
+}
+
+/// Nothing comes of what is left when a job ends.
+fn over() -> Arc<TaskError> {
+    Arc::new(TaskError { fault: Fault::new(Code::Cancelled, "its job has ended"), chain: Vec::new() })
+}
+
+impl Objects {
+    fn entry(&mut self, object: ObjectId) -> &mut Entry {
+        self.entries.entry(object.0).or_default()
+    }
+
+    fn arrived(&mut self, object: ObjectId, outcome: Outcome, contains: Vec<ObjectId>, gone: &mut Gone) {
+        for inner in &contains {
+            self.entry(*inner).held += 1;
+        }
+        let entry = self.entry(object);
+        entry.is_asked = false;
+        let is_first = !std::mem::replace(&mut entry.is_there, true);
+        // It stays while that is looked at.
+        entry.holds += 1;
+        let waiters = std::mem::take(&mut entry.waiters);
+        if outcome.as_ref().map_or(true, ObjectValue::is_own) {
+            entry.outcome = Some(outcome.clone());
+        }
+        if is_first {
+            entry.contains.clone_from(&contains);
+            contains.iter().for_each(|inner| self.entry(*inner).holds += 1);
+        }
+        self.woken.extend(waiters.iter().filter_map(Weak::upgrade).filter_map(|waiter| waiter.told(&outcome)));
+        self.release(object, gone);
+    }
+
+    fn release(&mut self, object: ObjectId, gone: &mut Gone) {
+        let mut left = vec![object];
+        while let Some(object) = left.pop() {
+            let Some(entry) = self.entries.get_mut(&object.0) else { continue };
+            entry.holds = entry.holds.saturating_sub(1);
+            if entry.holds > 0 {
+                continue;
+            }
+            if let Some(entry) = self.entries.remove(&object.0) {
+                if entry.held > 0 {
+                    gone.push((object, entry.held));
+                }
+                left.extend(entry.contains);
+            }
+        }
+    }
+}
+
+/// Somebody who waits for several objects, or for the value of one.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    takes_value: bool,
+    state: Mutex<WaiterState>,
+}
+
+#[derive(Debug)]
+struct WaiterState {
+    missing: usize,
+    value: Option<Outcome>,
+    waker: Option<Waker>,
+}
+
+impl Waiter {
+    /// For so many objects.
+    pub(crate) fn for_objects(count: usize) -> Arc<Waiter> {
+        Waiter::new(false, count)
+    }
+
+    /// For the value of one.
+    pub(crate) fn for_value() -> Arc<Waiter> {
+        Waiter::new(true, 1)
+    }
+
+    fn new(takes_value: bool, missing: usize) -> Arc<Waiter> {
+        Arc::new(Waiter { takes_value, state: Mutex::new(WaiterState { missing, value: None, waker: None }) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, WaiterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more is there. Gives who is to be woken.
+    fn told(&self, outcome: &Outcome) -> Option<Waker> {
+        let mut state = self.state();
+        state.missing = state.missing.saturating_sub(1);
+        if self.takes_value && state.value.is_none() {
+            state.value = Some(outcome.clone());
+        }
+        if state.missing == 0 { state.waker.take() } else { None }
+    }
+
+    /// Whether all are there.
+    pub(crate) fn is_done(&self) -> bool {
+        self.state().missing == 0
+    }
+
+    /// Waits until all are.
+    pub(crate) async fn all(&self) {
+        poll_fn(|context| {
+            let mut state = self.state();
+            if state.missing == 0 {
+                return Poll::Ready(());
+            }
+            state.waker = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Waits for the value.
+    pub(crate) async fn value(&self) -> Outcome {
+        self.all().await;
+        self.state().value.take().unwrap_or_else(|| Err(over()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: ObjectId = ObjectId(1);
+    const TWO: ObjectId = ObjectId(2);
+
+    fn failed() -> Outcome {
+        Err(over())
+    }
+
+    fn arrived(table: &Table, object: ObjectId, contains: Vec<ObjectId>) -> Gone {
+        let mut gone = Vec::new();
+        table.objects().arrived(object, failed(), contains, &mut gone);
+        gone
+    }
+
+    #[test]
+    fn what_nobody_holds_is_released_as_often_as_it_is_held() {
+        let table = Table::default();
+        table.made(ONE);
+        table.hold(ONE);
+        // Asked for twice, as two who wait at once may.
+        assert_eq!(arrived(&table, ONE, vec![TWO]), []);
+        assert_eq!(arrived(&table, ONE, vec![TWO]), []);
+        assert_eq!(table.release(ONE), []);
+        // A handle to what its value contains.
+        table.hold(TWO);
+        assert_eq!(table.release(ONE), [(ONE, 1)]);
+        assert_eq!(table.release(TWO), [(TWO, 2)]);
+    }
+
+    #[test]
+    fn what_was_let_go_before_it_came_is_released_when_it_comes() {
+        let table = Table::default();
+        table.made(ONE);
+        assert_eq!(table.release(ONE), [(ONE, 1)]);
+        assert_eq!(arrived(&table, ONE, vec![TWO]), [(TWO, 1)]);
+        assert!(table.objects().entries.is_empty());
+    }
+
+    #[test]
+    fn the_node_is_asked_once_by_those_who_still_wait() {
+        let table = Table::default();
+        table.made(ONE);
+        let waiter = Waiter::for_value();
+        assert!(!table.watch(ONE, &waiter) && table.asks(ONE) && !table.asks(ONE));
+        arrived(&table, ONE, Vec::new());
+        assert!(waiter.is_done() && table.is_there(ONE) && !table.asks(ONE));
+        assert!(table.watch(ONE, &Waiter::for_objects(1)));
+    }
+
+    #[test]
+    fn those_who_gave_up_are_forgotten() {
+        let table = Table::default();
+        table.made(ONE);
+        (0..10_000).for_each(|_| assert!(!table.watch(ONE, &Waiter::for_value())));
+        assert!(table.objects().entry(ONE).waiters.len() <= WAITERS_LOOKED_AT);
+    }
+
+    #[test]
+    fn an_end_is_what_became_of_all_that_is_waited_for() {
+        let ear = Ear::default();
+        let table = &ear.table;
+        table.made(ONE);
+        let waiter = Waiter::for_objects(1);
+        assert!(!table.watch(ONE, &waiter) && !waiter.is_done());
+        ear.ended();
+        assert!(waiter.is_done() && table.is_there(TWO));
+        assert_eq!(table.outcome(ONE).unwrap().unwrap_err().fault.code, Code::Cancelled);
+    }
+}

@@ -1,0 +1,82 @@
+//! Values and the references in them, on their way to a task and back.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use sandbar_core::{Code, Fault, ObjectId, TaskError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::job::OfJob;
+
+thread_local! {
+    /// What is found in the value that is being written.
+    static WRITTEN: RefCell<Option<Written>> = const { RefCell::new(None) };
+    /// The job of the value that is being read.
+    static READ: RefCell<Option<Arc<OfJob>>> = const { RefCell::new(None) };
+}
+
+/// References in a value.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) objects: Vec<ObjectId>,
+    /// What the last of them is an object of.
+    pub(crate) of: &'static str,
+    /// The first that is of another job.
+    pub(crate) foreign: Option<ObjectId>,
+    job: usize,
+}
+
+/// A number for a job, while it lives.
+fn place(job: &Arc<OfJob>) -> usize {
+    Arc::as_ptr(job) as usize
+}
+
+/// Calls `write`, which writes a value for a job. Gives what is in it, too.
+pub(crate) fn captured<R>(job: &Arc<OfJob>, write: impl FnOnce() -> R) -> (R, Written) {
+    let new = Written { job: place(job), ..Written::default() };
+    let before = WRITTEN.with_borrow_mut(|written| written.replace(new));
+    let result = write();
+    let written = WRITTEN.with_borrow_mut(|written| std::mem::replace(written, before));
+    (result, written.unwrap_or_default())
+}
+
+/// A reference is being written. Says whether it may be.
+pub(crate) fn capture<T>(object: ObjectId, job: &Arc<OfJob>) -> bool {
+    WRITTEN.with_borrow_mut(|written| {
+        let Some(written) = written else { return false };
+        written.objects.push(object);
+        written.of = std::any::type_name::<T>();
+        if written.job != place(job) {
+            written.foreign.get_or_insert(object);
+        }
+        true
+    })
+}
+
+/// The job of the value that is being read.
+pub(crate) fn reader() -> Option<Arc<OfJob>> {
+    READ.with_borrow(Clone::clone)
+}
+
+/// A value of a job, with what it contains.
+pub(crate) fn write<T: Serialize + ?Sized>(job: &Arc<OfJob>, value: &T) -> Result<(Vec<u8>, Written), String> {
+    let (bytes, written) = captured(job, || postcard::to_extend(value, Vec::new()));
+    Ok((bytes.map_err(|e| e.to_string())?, written))
+}
+
+/// Reads the value of an object, which is a guest's: it may be any bytes.
+pub(crate) fn read<T: DeserializeOwned>(job: &Arc<OfJob>, object: ObjectId, bytes: &[u8]) -> Result<T, TaskError> {
+    let before = READ.with_borrow_mut(|reader| reader.replace(job.clone()));
+    let result = postcard::take_from_bytes(bytes);
+    READ.with_borrow_mut(|reader| *reader = before);
+    let wrong = |what: String| {
+        let message = format!("object {} is no {}: {what}", object.short(), std::any::type_name::<T>());
+        TaskError { fault: Fault::new(Code::BadOutput, message), chain: Vec::new() }
+    };
+    match result {
+        Ok((value, [])) => Ok(value),
+        Ok((_, rest)) => Err(wrong(format!("{} of its {} bytes are left over", rest.len(), bytes.len()))),
+        Err(e) => Err(wrong(e.to_string())),
+    }
+}
