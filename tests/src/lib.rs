@@ -16,5 +16,5 @@ mod rows;
 
 pub use lab::{Ended, Lab, Running, children, is_alive};
 pub use output::{Model, column_of_numbers, models};
-pub use places::{component, host, workspace};
+pub use places::{cache, component, host, workspace};
 pub use rows::{TaxiTrip, least_squares, taxi_files, taxi_trips};

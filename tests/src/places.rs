@@ -63,7 +63,10 @@ fn find_or_build(folder: &Path) -> PathBuf {
 
 /// The cache of this process. Its folder outlives the process, since no code
 /// runs when a test process ends: the next one removes it.
-pub(crate) fn cache() -> &'static Path {
+///
+/// # Panics
+/// When the target folder can't be written.
+pub fn cache() -> &'static Path {
     static CACHE: OnceLock<PathBuf> = OnceLock::new();
     CACHE.get_or_init(|| {
         let shelf = profile_folder().with_file_name("tmp").join("caches-of-tests");

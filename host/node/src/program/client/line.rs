@@ -245,8 +245,7 @@ impl Seat {
                 self.deliver(*object, value, contains);
             }
             Down::Forget(file) => drop(self.lent.remove(file)),
-            // Of tasks that a client has none of: its own is the job.
-            // It runs nothing, and submits no generators.
+            // Of tasks that a client has none of: its own is the job, and it submits no generators.
             Down::Unneeded(..)
             | Down::Close(_)
             | Down::Cancel(..)
