@@ -84,7 +84,8 @@ impl<C, V> Scheduler<C, V> {
 
     /// A task has succeeded. No `contents` means that no value contains any.
     fn commit(&mut self, at: TaskAt, values: Vec<(V, Vec<ObjectId>)>, contents: Vec<Vec<ObjectAt>>) {
-        if self.tasks[at].lineage.is_some() || values.iter().any(|(value, _)| self.can_be_lost(value)) {
+        let may_be_lost = values.iter().any(|(value, _)| self.can_be_lost(value)) && !self.has_stream(at);
+        if self.tasks[at].lineage.is_some() || may_be_lost {
             self.keep_lineage(at);
         }
         let contents = contents.into_iter().chain(std::iter::repeat_with(Vec::new));

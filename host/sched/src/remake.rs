@@ -45,6 +45,7 @@ impl<C, V> Scheduler<C, V> {
             None => {
                 let what = match self.objects[at].index {
                     None => "what was put is not made again".to_owned(),
+                    Some(_) if self.objects[at].stream().is_some() => "a stream is not made again".to_owned(),
                     Some(_) => format!(
                         "how it was made is not kept: its task was cancelled or failed since, or its job had more than {} \
                          bytes of that to keep",

@@ -44,6 +44,11 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
+    /// Whether a task is a generator whose stream somebody has: it is not begun again once that has ended.
+    pub(crate) fn has_stream(&self, task: TaskAt) -> bool {
+        self.returned(task, 0).is_some_and(|object| self.objects[object].stream().is_some())
+    }
+
     /// A generator has yielded an item.
     pub(crate) fn yielded(&mut self, id: TaskId, attempt: Attempt, worker: WorkerId, item: Item<V>) {
         let generator = self.generator_in(id, attempt, worker);
