@@ -46,6 +46,11 @@ pub enum Event<C, V> {
     },
     /// So many items of a stream were taken by who submitted its generator, in that worker.
     Taken { stream: ObjectId, worker: WorkerId, taken: u64 },
+    /// A task asks for a value that whoever has the scheduler makes, and [fulfils](Event::Fulfilled) later. The worker holds
+    /// the object once, and it outlives the task.
+    Promised { object: ObjectId, task: TaskId, worker: WorkerId },
+    /// What became of a value that was promised.
+    Fulfilled { object: ObjectId, value: Result<V, Fault> },
     /// What became of an attempt.
     Finished { task: TaskId, attempt: Attempt, worker: WorkerId, outcome: Outcome<V>, nanos: u64 },
     /// A task waits for objects, and gives its processors away (true), or goes on.

@@ -23,6 +23,7 @@ mod lost;
 mod objects;
 mod place_actors;
 mod places;
+mod promise;
 mod queue;
 mod recall;
 mod refs;

@@ -14,7 +14,7 @@ pub(crate) struct Object<V> {
     pub(crate) value: Value<V>,
     more: Option<Box<More>>,
     pub(crate) job: JobAt,
-    /// Which return of its task it is; none of what was put.
+    /// Which return of its task it is; none of what was put or promised.
     pub(crate) index: Option<u32>,
     /// A chain through the objects of its job.
     pub(crate) before: Option<ObjectAt>,

@@ -176,6 +176,8 @@ impl<C, V> Scheduler<C, V> {
                 self.yielded(task, attempt, worker, Item { index, object, value, refs });
             }
             Event::Taken { stream, worker, taken } => self.taken(stream, worker, taken),
+            Event::Promised { object, task, worker } => self.promise(object, task, worker),
+            Event::Fulfilled { object, value } => self.fulfil(object, value),
             Event::Finished { task, attempt, worker, outcome, nanos } => {
                 self.finished(task, attempt, worker, outcome, nanos);
             }

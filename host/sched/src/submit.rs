@@ -18,10 +18,10 @@ const OBJECTS_OVER_MAX: u64 = 1 << 16;
 
 /// Where something comes from.
 #[derive(Debug, Clone, Copy)]
-struct Origin {
-    job: JobAt,
+pub(crate) struct Origin {
+    pub(crate) job: JobAt,
     /// None of a job's first task.
-    parent: Option<(TaskAt, WorkerAt)>,
+    pub(crate) parent: Option<(TaskAt, WorkerAt)>,
 }
 
 impl<C, V> Scheduler<C, V> {
@@ -116,7 +116,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// The task that stores a value, if it is where it is said to be, and there is none of this number yet.
-    fn maker_of(&self, id: ObjectId, task: TaskId, worker: WorkerId) -> Option<(TaskAt, Origin)> {
+    pub(crate) fn maker_of(&self, id: ObjectId, task: TaskId, worker: WorkerId) -> Option<(TaskAt, Origin)> {
         let worker = self.cluster.find(worker)?;
         let task = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker))?;
         let origin = Origin { job: self.tasks[task].job, parent: Some((task, worker)) };
@@ -305,7 +305,13 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// Makes an object without a value, unless there are too many. Says whether it did.
-    fn create_failed(&mut self, origin: Origin, id: ObjectId, index: Option<u32>, error: Arc<TaskError>) -> bool {
+    pub(crate) fn create_failed(
+        &mut self,
+        origin: Origin,
+        id: ObjectId,
+        index: Option<u32>,
+        error: Arc<TaskError>,
+    ) -> bool {
         let job = &self.jobs[origin.job];
         if job.objects >= job.limits.objects_max.saturating_add(OBJECTS_OVER_MAX) {
             return false;

@@ -61,7 +61,7 @@ pub struct TaskView<'a> {
 /// What is known of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectState {
-    /// Its task has not ended.
+    /// Its task has not ended, or its value was only promised.
     Pending,
     /// There is a value.
     Ready,
@@ -76,7 +76,7 @@ pub struct ObjectView {
     pub id: ObjectId,
     /// Its job.
     pub job: JobId,
-    /// Which task returns it; none of what was put.
+    /// Which task returns it; none of what was put or promised.
     pub task: Option<TaskId>,
     /// What is known of it.
     pub state: ObjectState,

@@ -3,6 +3,7 @@
 mod dsl;
 
 use dsl::*;
+use sandbar_core::ObjectId;
 
 #[test]
 fn a_result_is_kept_while_its_submitter_holds_it() {
@@ -100,4 +101,37 @@ fn a_lost_value_is_an_error() {
     world.done(11, 1).gives("ended t11, ended t12");
     world.error_is(12, error);
     world.submit(needs(t(13), &[10])).gives("ended t13");
+}
+
+#[test]
+fn a_promised_value_outlives_the_task_that_asked_for_it() {
+    let mut world = World::new(1, 1);
+    world.submit(t(10)).promise(20, 10, 1).want(20, 1, 10).gives("run w1 t10");
+    world.returned(10, 1, &[20]).release(20, 1).gives("ended t10");
+    world.submit(needs(t(11), &[20])).gives("").fulfil(20, true).gives("run w1 t11, deliver w1 o20");
+    world.fulfil(20, true).fulfil(7, true).fulfil(7, false).gives("drop o20, drop o7");
+    world.done(11, 1).release(10, DRIVER).gives("ended t11, drop o10, drop o20");
+}
+
+#[test]
+fn a_promise_that_nobody_waits_for_any_more_is_known_as_such() {
+    let mut world = World::new(1, 1);
+    world.promise(10, 1, DRIVER).promise(11, 1, DRIVER).promise(11, 1, DRIVER).release(10, DRIVER).gives("");
+    let wanted = |world: &World, id| world.steps.is_promise_wanted(ObjectId(id));
+    assert_eq!([10, 11, 12].map(|id| wanted(&world, id)), [false, true, false]);
+    world.fulfil(10, false).gives("");
+    assert_eq!(world.kept(), [1, 11]);
+    world.job_ends(1).somehow();
+    assert!(!wanted(&world, 11));
+    world.fulfil(11, true).gives("drop o11");
+}
+
+#[test]
+fn a_promise_that_fails_is_an_error_of_who_needs_it() {
+    let mut world = World::new(1, 1);
+    world.promise(10, 1, DRIVER).submit(needs(t(11), &[10])).gives("");
+    world.fulfil(10, false).gives("ended t11");
+    world.error_is(11, "no file [input]");
+    // What a task returns is promised to nobody.
+    world.submit(t(12)).fulfil(12, true).gives("run w1 t12, drop o12");
 }

@@ -294,6 +294,17 @@ impl World {
         self.step(Event::Taken { stream: ObjectId(stream), worker: WorkerId(worker), taken })
     }
 
+    pub fn promise(&mut self, object: u64, task: u64, worker: u32) -> &mut World {
+        let (object, task, worker) = (ObjectId(object), TaskId(task), WorkerId(worker));
+        self.step(Event::Promised { object, task, worker })
+    }
+
+    /// With a value, or with an error.
+    pub fn fulfil(&mut self, object: u64, succeeds: bool) -> &mut World {
+        let value = if succeeds { Ok(object) } else { Err(Fault::new(Code::Input, "no file")) };
+        self.step(Event::Fulfilled { object: ObjectId(object), value })
+    }
+
     pub fn want(&mut self, object: u64, worker: u32, task: u64) -> &mut World {
         self.step(Event::Wanted { object: ObjectId(object), worker: WorkerId(worker), task: TaskId(task) })
     }

@@ -284,8 +284,10 @@ impl Model {
                 view.holds.iter().map(|(worker, times)| (worker.0, (*times).into())).collect();
             assert_eq!(holds, object.holds, "who holds object {}", view.id);
             assert_eq!(view.pins, pins.get(&view.id.0).copied().unwrap_or(0), "what refers to object {}", view.id);
+            let is_wanted = object.value == Value::Promised && (!object.holds.is_empty() || view.pins > 0);
+            assert_eq!(steps.is_promise_wanted(view.id), is_wanted, "whether somebody waits for object {}", view.id);
             let state = match (&object.value, steps.value(view.id)) {
-                (Value::Pending, None) => ObjectState::Pending,
+                (Value::Pending | Value::Promised, None) => ObjectState::Pending,
                 (Value::Ready(value, _), Some(Ok(there))) if value == there => ObjectState::Ready,
                 (Value::Failed, Some(Err(_))) => ObjectState::Failed,
                 (Value::Lost, Some(Err(error))) => {

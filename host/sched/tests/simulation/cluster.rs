@@ -145,6 +145,7 @@ impl History {
             185..205 => self.die(),
             205..280 => self.hire_asked_for(),
             280..330 => self.take_items(),
+            330..345 => self.fulfil(),
             _ => self.work(),
         }
     }
@@ -319,6 +320,18 @@ impl History {
         self.pick(&all).map(WorkerId).into_iter().collect()
     }
 
+    /// What was promised comes, or does not; or something comes that was not.
+    fn fulfil(&mut self) {
+        let is_wild = self.chance(5);
+        let may =
+            |(id, object): (&u64, &crate::model::Object)| (is_wild || object.value == Value::Promised).then_some(*id);
+        let all: Vec<u64> = self.model.objects.iter().filter_map(may).chain(is_wild.then_some(5)).collect();
+        let Some(object) = self.pick(&all).map(ObjectId) else { return };
+        self.number += 1;
+        let value = if self.chance(80) { Ok(self.number) } else { Err(Fault::new(Code::Input, "no file")) };
+        self.event(Event::Fulfilled { object, value });
+    }
+
     /// Something comes late, or twice.
     fn repeat(&mut self) {
         let Some(mut event) = self.pick(&self.past.clone()) else { return };
@@ -332,7 +345,10 @@ impl History {
             {
                 return;
             }
-            Event::Put { object, .. } | Event::PutFailed { object, .. } | Event::Yielded { object, .. }
+            Event::Put { object, .. }
+            | Event::PutFailed { object, .. }
+            | Event::Promised { object, .. }
+            | Event::Yielded { object, .. }
                 if is_new(object.0) =>
             {
                 return;
@@ -344,7 +360,9 @@ impl History {
             Event::Cancelled { task, .. } if self.model.tasks.get(&task.0).is_none_or(|task| task.has_ended) => return,
             Event::JobEnded { .. } | Event::NodeLost { .. } => return,
             Event::WorkerLost { worker, .. } if self.workers.contains_key(&worker.0) => return,
-            Event::Put { value, .. } | Event::Yielded { value: Ok(value), .. } => *value = self.number,
+            Event::Put { value, .. }
+            | Event::Yielded { value: Ok(value), .. }
+            | Event::Fulfilled { value: Ok(value), .. } => *value = self.number,
             _ => {}
         }
         let outcome = match &mut event {
@@ -591,7 +609,11 @@ impl History {
                 }
                 self.event(Event::Put { object: ObjectId(self.number), task, worker: id, value: self.number, refs });
             }
-            42..55 => {
+            42..45 => {
+                self.number += 10;
+                self.event(Event::Promised { object: ObjectId(self.number), task, worker: id });
+            }
+            45..55 => {
                 for object in self.some_objects(Some(job), 60) {
                     self.event(Event::Wanted { object, worker: id, task });
                 }
@@ -652,6 +674,9 @@ impl History {
         (0..3).for_each(|_| self.hire_for(node, Role::Tasks));
         for round in 0.. {
             assert!(round < 1000, "it comes to no end");
+            while self.model.objects.values().any(|object| object.value == Value::Promised) {
+                self.fulfil();
+            }
             let without = self.model.jobs.iter().filter(|(_, job)| job.driver.is_none()).map(|(id, _)| *id);
             for job in without.collect::<Vec<_>>() {
                 self.hire_for(node, Role::Driver(JobId(job)));

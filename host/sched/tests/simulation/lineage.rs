@@ -28,7 +28,7 @@ pub enum Source {
 impl Model {
     /// A task has succeeded with these values, and is about to end.
     pub fn keep_lineage(&mut self, id: u64, mut values: impl Iterator<Item = u64>) {
-        if self.tasks[&id].lineage.is_none() && !values.any(can_be_lost) {
+        if self.streams.contains_key(&id) || self.tasks[&id].lineage.is_none() && !values.any(can_be_lost) {
             return;
         }
         let task = &self.tasks[&id];
@@ -57,7 +57,7 @@ impl Model {
         let is_kept = match &self.objects[&object].value {
             Value::Ready(value, _) => !can_be_lost(*value),
             Value::Failed | Value::Lost => true,
-            Value::Pending => false,
+            Value::Pending | Value::Promised => false,
         };
         let maker = self.maker(object).filter(|maker| self.tasks[maker].lineage.is_some());
         if is_kept { Source::Kept(object) } else { Source::Named(object, maker) }

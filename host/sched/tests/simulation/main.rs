@@ -54,7 +54,7 @@ fn the_same_seed_gives_the_same_actions() {
 /// A history in which nothing happens checks nothing.
 #[test]
 fn a_bit_of_everything_happens() {
-    let lines: Vec<String> = (0..200).flat_map(History::trace).collect();
+    let lines: Vec<String> = (0..300).flat_map(History::trace).collect();
     for (wanted, at_least) in [
         ("attempt: Attempt(2)", 5),
         ("Recall {", 50),
@@ -73,6 +73,9 @@ fn a_bit_of_everything_happens() {
         ("Yielded {", 200),
         ("Item {", 100),
         ("Credit {", 50),
+        ("Promised {", 50),
+        ("value: Ok", 50),
+        ("value: Err", 10),
         ("result: Ok", 50),
         ("result: Err", 20),
     ] {

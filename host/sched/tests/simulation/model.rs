@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandbar_core::{ActorId, Code, ObjectId, TaskId, WorkerId};
+use sandbar_core::{ActorId, Code, Fault, ObjectId, TaskId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, JobLimits, Outcome, Role, Scheduler, Submission, Work};
 
 use crate::lineage::Source;
@@ -122,10 +122,18 @@ pub struct Object {
 #[derive(Clone, PartialEq)]
 pub enum Value {
     Pending,
+    /// Pending, and not for a task.
+    Promised,
     Ready(u64, Vec<u64>),
     Failed,
     /// A value that was lost.
     Lost,
+}
+
+impl Value {
+    pub fn is_pending(&self) -> bool {
+        matches!(self, Value::Pending | Value::Promised)
+    }
 }
 
 pub fn fits(demand: &Demand, cpus: i128, rest: &Demand) -> bool {
@@ -228,6 +236,15 @@ impl Model {
                 self.yielded((*task, attempt.0, *worker), *index, object.0, value, refs);
             }
             Event::Taken { stream, worker, taken } => self.taken(stream.0, worker.0, *taken),
+            Event::Promised { object, task, worker } => {
+                let job = self.running(*worker, *task).map(|task| task.job).filter(|_| !self.is_known(object.0));
+                if let Some(job) = job {
+                    let has_room = self.job_objects(job) < self.jobs[&job].limits.objects_max;
+                    let value = if has_room { Value::Promised } else { Value::Failed };
+                    self.create(object.0, job, value, Some(worker.0));
+                }
+            }
+            Event::Fulfilled { object, value } => self.fulfil(object.0, value),
             Event::Finished { task, attempt, worker, outcome, .. }
                 if self.tasks.get(&task.0).is_some_and(|task| matches!(task.work, Work::Method(_))) =>
             {
@@ -559,6 +576,17 @@ impl Model {
         }
     }
 
+    fn fulfil(&mut self, id: u64, value: &Result<u64, Fault>) {
+        let promised = self.objects.get_mut(&id).filter(|object| object.value == Value::Promised);
+        self.values.extend(value.as_ref().ok());
+        match (promised, value) {
+            (Some(object), Ok(value)) => object.value = Value::Ready(*value, Vec::new()),
+            (Some(object), Err(_)) => object.value = Value::Failed,
+            (None, Ok(value)) => drop(self.step.dropped.insert(*value)),
+            (None, Err(_)) => {}
+        }
+    }
+
     fn want(&mut self, id: u64, worker: WorkerId, task: TaskId) {
         if !self.workers.contains_key(&worker.0) {
             return;
@@ -793,7 +821,7 @@ impl Model {
                 self.end(id);
             }
         }
-        for (id, object) in self.objects.iter_mut().filter(|(_, object)| object.value != Value::Pending) {
+        for (id, object) in self.objects.iter_mut().filter(|(_, object)| !object.value.is_pending()) {
             for (worker, times) in std::mem::take(&mut object.wants) {
                 self.step.told.insert((worker, *id), times);
             }
@@ -843,7 +871,7 @@ impl Model {
     /// Whether a task waits for no object, as far as it is known to.
     pub fn has_needs(&self, task: &Task) -> bool {
         let mut needs = task.needs.iter().map(|need| &self.objects[need]);
-        needs.all(|need| need.value != Value::Pending || need.was_ready && task.stands)
+        needs.all(|need| !need.value.is_pending() || need.was_ready && task.stands)
     }
 
     /// How many tasks and values refer to each object.
@@ -872,7 +900,7 @@ impl Model {
         loop {
             let pins = self.pins();
             let is_kept = |id: &u64, object: &Object| {
-                object.value == Value::Pending || !object.holds.is_empty() || pins.contains_key(id)
+                object.value.is_pending() || !object.holds.is_empty() || pins.contains_key(id)
             };
             let forgotten: Vec<u64> =
                 self.objects.iter().filter(|(id, object)| !is_kept(id, object)).map(|(id, _)| *id).collect();
