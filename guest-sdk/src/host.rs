@@ -10,10 +10,12 @@ mod actors;
 #[cfg(not(target_family = "wasm"))]
 mod calls;
 #[cfg(not(target_family = "wasm"))]
+mod files;
+#[cfg(not(target_family = "wasm"))]
 mod local;
 #[cfg(not(target_family = "wasm"))]
 mod objects;
 #[cfg(not(target_family = "wasm"))]
 mod streams;
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use {actors::*, calls::*, local::*, objects::*, streams::*};
+pub(crate) use {actors::*, calls::*, files::*, local::*, objects::*, streams::*};

@@ -82,7 +82,8 @@
 //! assert_eq!(sums::submit(3).get(), Ok(vec![1, 2, 3]));
 //! ```
 //!
-//! A task of one argument can be run for each of many: [`Pool`].
+//! A task of one argument can be run for each of many: [`Pool`]. What a job was given on its command line are a [`File`] or
+//! [`Files`], which any of its tasks opens.
 //!
 //! A task that returns an iterator is a generator: its items are taken one after another, while it goes on ([`ObjectStream`]).
 //!
@@ -186,14 +187,21 @@ pub use sandbar_core::{Code, Fault, TaskError};
 pub use sandbar_guest_macros::{actor, batch, scalar, task, trainer};
 pub use scalar::Timestamp;
 pub use task::{
-    Arg, Batch, Handles, ObjectRef, ObjectStream, Pool, Results, Submission, Value, cancel, get_all, put, wait,
+    Arg, Batch, Bytes, File, Files, FilesIter, Handles, ObjectRef, ObjectStream, Pool, Results, Submission,
 };
+pub use task::{Value, cancel, get_all, put, wait};
 pub use trainer::{Features, Group, Model};
+
+/// Has the host show how far the task at hand is with something: so much is done, of so much if that is known. It can be said
+/// as often as one likes. Tasks that say the same name are summed. ([`Pool::progress`] says it of a pool.)
+pub fn progress(name: &str, done: u64, total: Option<u64>) {
+    host::progress(name, done, total);
+}
 
 /// What most functions need.
 pub mod prelude {
-    pub use crate::{ActorHandle, Batch, CallOptions, Features, Group, Model, ObjectRef, ObjectStream};
-    pub use crate::{TaskError, Timestamp};
+    pub use crate::{ActorHandle, Batch, Bytes, CallOptions, Features, File, Files, Group, Model, ObjectRef};
+    pub use crate::{ObjectStream, TaskError, Timestamp};
     pub use crate::{actor, batch, scalar, task, trainer};
     pub use crate::{cancel, get_all, put, wait};
     pub use arrow_array::RecordBatch;

@@ -21,17 +21,18 @@
 //! assert_eq!(*output[0].column(0).as_ref(), Float64Array::from(vec![Some(2.0), None]));
 //! ```
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use sandbar_batch::{Header, decode_schema, encode, read};
-use sandbar_core::{Argument, Request};
+use sandbar_core::{Argument, GivenFile, Request};
 
 use crate::host::{self, Local};
 use crate::random;
 use crate::registry::{Opened, functions, tasks};
-use crate::task::{ObjectRef, Value, release_gone};
+use crate::task::{File, Files, ObjectRef, Value, release_gone};
 
 /// A group of a training or prediction call: where its rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,6 +133,18 @@ pub fn run<R: Value>(task: &str, arguments: &str) -> Result<R, String> {
     let arguments = texts.iter().map(|text| as_argument(text.as_deref())).collect();
     let request = postcard::to_stdvec(&Request { arguments, ..Request::default() }).map_err(|e| e.to_string())?;
     ObjectRef::held(host::submit(task.place(), 1, &request)).get().map_err(|e| e.to_string())
+}
+
+/// A file that the tasks of this thread may open, as if their job had been given it.
+pub fn file(path: impl Into<PathBuf>) -> File {
+    let path = path.into();
+    let name = path.to_string_lossy().into_owned();
+    GivenFile { number: host::give(vec![path]).first, name }.into()
+}
+
+/// Files, in this order, as [`file`].
+pub fn files(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Files {
+    host::give(paths.into_iter().map(Into::into).collect()).into()
 }
 
 /// How many objects there are in this thread. What is dropped is gone when the next task is submitted, or the next object is

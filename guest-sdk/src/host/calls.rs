@@ -113,6 +113,9 @@ pub(crate) fn returned(parts: &[&[u8]], objects: &[u64]) {
     });
 }
 
+/// Nobody looks.
+pub(crate) fn progress(_name: &str, _done: u64, _total: Option<u64>) {}
+
 pub(crate) fn awaits(objects: &[u64]) {
     host(|host| host.running.last_mut().expect("a task waits while it runs").awaits = objects.to_vec());
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::actors::Actor;
 use super::calls::{Call, Running};
+use super::files::Given;
 use super::streams::Flow;
 use crate::actor::{self, State};
 use crate::bindings::tasks::{Got, Outcome};
@@ -28,6 +29,8 @@ pub(super) struct Host {
     pub(super) names: HashMap<String, u64>,
     /// By the number of their call.
     pub(super) streams: HashMap<u64, Flow>,
+    /// Files, by their numbers.
+    pub(super) given: Vec<Given>,
     pub(super) trash: Trash,
 }
 

@@ -17,7 +17,6 @@ use arrow_buffer::Buffer;
 use sandbar_batch::{ALIGNMENT, Encoded, Header, decode_schema, encode, read_trusted};
 
 use super::value::{Bytes, Scratch, Value};
-use crate::{host, input};
 
 /// A [`RecordBatch`] that tasks take and return. Its columns are not copied where it is large and comes as an object: they
 /// are viewed in the object's own pages.
@@ -72,23 +71,14 @@ impl Value for Batch {
     }
 
     fn read(bytes: Bytes<'_>) -> Result<Batch, String> {
-        let whole = match bytes {
-            Bytes::Here(bytes) => {
-                // SAFETY: as many bytes, just allocated.
-                let copy = |at| unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
-                input::buffer(bytes.len(), copy, |at, _| copy(at))
-            }
-            Bytes::Object(object, len) => {
-                // SAFETY: as many bytes, just allocated.
-                let copy = |at| unsafe { host::read_object(object, 0, at, len) };
-                // SAFETY: whole pages, just allocated.
-                input::buffer(len, copy, |at, pages| unsafe { host::map_object(object, at, pages) })
-            }
-        };
-        viewed(&whole)
+        viewed(&bytes.into_buffer())
     }
 
     fn from_json(_: &str) -> Result<Batch, String> {
+        Err("a batch has no JSON".to_owned())
+    }
+
+    fn to_json(&self) -> Result<Vec<u8>, String> {
         Err("a batch has no JSON".to_owned())
     }
 }

@@ -234,9 +234,16 @@ impl Arguments<'_> {
             Argument::Object(object) => fetch(object.0, None).map_err(|e| format!("argument `{name}`: {e}")),
             Argument::Json(text) => T::from_json(text).map_err(wrong),
             // What can be nothing is.
-            Argument::Missing => T::from_json("null").map_err(|_| format!("argument `{name}` is missing")),
+            Argument::Missing | Argument::ReturnsJson => {
+                T::from_json("null").map_err(|_| format!("argument `{name}` is missing"))
+            }
         }
     }
+}
+
+thread_local! {
+    /// Whether what the task at hand returns is to be JSON.
+    static RETURNS_JSON: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Hands a result of the task at hand over to the host.
@@ -244,6 +251,14 @@ impl Arguments<'_> {
 /// # Errors
 /// When it can't be encoded, and why.
 pub fn hand_over<T: Value>(value: T) -> Result<(), String> {
+    if RETURNS_JSON.get() {
+        let json = value.to_json().unwrap_or_else(|e| {
+            log::warn!("what it returns is not shown: {e}");
+            b"null".to_vec()
+        });
+        host::returned(&[&json], &[]);
+        return Ok(());
+    }
     let written = with_scratch(|scratch| match chunk::hand_over(&value, scratch) {
         Some(written) => written,
         None => value.write(scratch, host::returned),
@@ -254,8 +269,9 @@ pub fn hand_over<T: Value>(value: T) -> Result<(), String> {
 /// Runs the task in this place of [`registry::tasks`]. `arguments` is a list of `Argument`. Gives whether it has ended.
 pub(crate) fn run(place: u32, call: u64, arguments: &[u8]) -> Result<bool, String> {
     let offered = if actor::is_made() { registry::one_of_many(place) } else { registry::task(place) }?;
-    let given: Vec<Argument<'_>> =
+    let mut given: Vec<Argument<'_>> =
         postcard::from_bytes(arguments).map_err(|e| format!("its arguments can't be read: {e}"))?;
+    let returns_json = given.pop_if(|last| *last == Argument::ReturnsJson).is_some();
     if chunk::is_list(offered, &given) {
         return chunk::apart(|| actor::within(None, || chunk::run(offered, call, &given[0]))).map(|()| true);
     }
@@ -264,7 +280,12 @@ pub(crate) fn run(place: u32, call: u64, arguments: &[u8]) -> Result<bool, Strin
     }
     let arguments = Arguments { offered, call, given };
     match offered.run {
-        Run::Now(run) => chunk::apart(|| actor::within(None, || run(&arguments))).map(|()| true),
+        Run::Now(run) => {
+            let before = RETURNS_JSON.replace(returns_json);
+            let ended = chunk::apart(|| actor::within(None, || run(&arguments)));
+            RETURNS_JSON.set(before);
+            ended.map(|()| true)
+        }
         Run::Items(begin) => chunk::apart(|| actor::within(None, || stream::run(call, begin(&arguments)?))),
         Run::Later(begin) => actor::begin(call, begin(&arguments)?),
     }

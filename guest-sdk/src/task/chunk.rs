@@ -65,6 +65,10 @@ impl<A: Value> Value for List<'_, A> {
     fn from_json(_: &str) -> Result<Self, String> {
         Err("a list has no JSON".to_owned())
     }
+
+    fn to_json(&self) -> Result<Vec<u8>, String> {
+        Err("a list has no JSON".to_owned())
+    }
 }
 
 /// What came of the calls.
@@ -89,6 +93,10 @@ impl<R: Value> Value for Outcomes<R> {
     }
 
     fn from_json(_: &str) -> Result<Self, String> {
+        Err("outcomes have no JSON".to_owned())
+    }
+
+    fn to_json(&self) -> Result<Vec<u8>, String> {
         Err("outcomes have no JSON".to_owned())
     }
 }

@@ -3,8 +3,10 @@
 //! A `#[task]` is a function, and a type of the same name by which it is submitted.
 
 mod batch;
+mod bytes;
 mod call;
 mod chunk;
+mod files;
 mod object;
 mod options;
 mod pool;
@@ -14,7 +16,9 @@ mod value;
 use std::marker::PhantomData;
 
 pub use batch::Batch;
+pub use bytes::Bytes;
 pub use call::{Arg, Arguments, failed, hand_over};
+pub use files::{File, Files, FilesIter};
 pub use object::{Handles, ObjectRef, cancel, get_all, put, wait};
 pub use options::Submission;
 pub use pool::{Pool, Results};

@@ -40,6 +40,7 @@ pub struct Pool<'p, A, R> {
     chunksize: usize,
     in_flight: usize,
     on_progress: Option<Box<dyn FnMut(u64) + 'p>>,
+    progress: Option<String>,
     task: PhantomData<fn(A) -> R>,
 }
 
@@ -47,7 +48,8 @@ impl<A, Output, R> Submission<fn(A) -> Output, ObjectRef<R>> {
     /// Runs it for each of many arguments, with these options.
     pub fn pool<'p>(self) -> Pool<'p, A, R> {
         let (offered, options) = self.into_parts();
-        Pool { offered, options, chunksize: 1, in_flight: IN_FLIGHT, on_progress: None, task: PhantomData }
+        let (chunksize, in_flight) = (1, IN_FLIGHT);
+        Pool { offered, options, chunksize, in_flight, on_progress: None, progress: None, task: PhantomData }
     }
 }
 
@@ -70,6 +72,13 @@ impl<'p, A: Value, R: Value> Pool<'p, A, R> {
     /// How many calls are under way at once, with those whose results were not taken yet; 256 otherwise.
     pub fn in_flight(mut self, calls: usize) -> Self {
         self.in_flight = calls.max(1);
+        self
+    }
+
+    /// Has the host show how many arguments are done, of how many if their iterator knows, and how many a second: under this
+    /// name, with a bar where there is a terminal.
+    pub fn progress(mut self, name: impl Into<String>) -> Self {
+        self.progress = Some(name.into());
         self
     }
 
@@ -99,7 +108,14 @@ impl<'p, A: Value, R: Value> Pool<'p, A, R> {
 
     fn results<I: IntoIterator<Item = A>>(self, arguments: I, ordered: bool) -> Results<'p, I::IntoIter, R> {
         let arguments = arguments.into_iter().fuse();
-        Results { pool: self, arguments, ordered, calls: VecDeque::new(), there: VecDeque::new(), done: 0 }
+        let total = match arguments.size_hint() {
+            (least, Some(most)) if least == most => Some(least as u64),
+            _ => None,
+        };
+        let results =
+            Results { pool: self, arguments, ordered, calls: VecDeque::new(), there: VecDeque::new(), done: 0, total };
+        results.say_progress();
+        results
     }
 
     fn submit_one(&self, argument: A) -> Submitted<A, R> {
@@ -130,6 +146,8 @@ pub struct Results<'p, I: Iterator, R> {
     /// What was not taken yet of calls that are done.
     there: VecDeque<Result<R, TaskError>>,
     done: u64,
+    /// How many arguments there are, if that is known.
+    total: Option<u64>,
 }
 
 /// A call.
@@ -212,6 +230,15 @@ impl<I: Iterator<Item: Value>, R: Value> Results<'_, I, R> {
         self.done += self.there.len() as u64;
         if let Some(told) = &mut self.pool.on_progress {
             told(self.done);
+        }
+        self.say_progress();
+    }
+}
+
+impl<I: Iterator, R> Results<'_, I, R> {
+    fn say_progress(&self) {
+        if let Some(name) = &self.pool.progress {
+            host::progress(name, self.done, self.total);
         }
     }
 }

@@ -41,6 +41,13 @@ pub trait Value: Sized {
     /// When that is another value, or the value has no JSON.
     #[doc(hidden)]
     fn from_json(text: &str) -> Result<Self, String>;
+
+    /// Writes it as JSON.
+    ///
+    /// # Errors
+    /// When it has none, and why.
+    #[doc(hidden)]
+    fn to_json(&self) -> Result<Vec<u8>, String>;
 }
 
 /// Memory that is used again.
@@ -76,6 +83,10 @@ impl<V: Serialize + DeserializeOwned> Value for V {
 
     fn from_json(text: &str) -> Result<V, String> {
         serde_json::from_str(text).map_err(|e| e.to_string())
+    }
+
+    fn to_json(&self) -> Result<Vec<u8>, String> {
+        serde_json::to_vec(self).map_err(|e| e.to_string())
     }
 }
 

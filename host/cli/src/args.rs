@@ -88,6 +88,7 @@ pub(crate) enum Command {
   host submit examples/taxi.toml --input 'data/2019/*.parquet' --output best.parquet
   host submit examples/taxi.toml --set train.test=0.2 --set 'train.group_by=[\"vendor_id\"]' --json
   host submit examples/pi --arg tasks=100
+  host submit examples/forests --arg data=@data/housing.csv
   host submit program.wasm#other --arg name=value --json
   host jobs logs -f                     (of the program that was submitted last)
 
@@ -97,7 +98,8 @@ pub(crate) struct Submit {
     /// The job file (TOML), which says how models are trained; or a program, as PATH or PATH#TASK: a component or the folder
     /// of a crate, and the task that it begins with (`main` if none is named).
     pub job: PathBuf,
-    /// Of a program: an argument of its first task, as JSON or text. May be given several times.
+    /// Of a program: an argument of its first task, as JSON or text, or, as NAME=@PATH, a file, a folder or a glob. May be
+    /// given several times.
     #[arg(long = "arg", value_name = "NAME=VALUE", value_parser = argument)]
     pub args: Vec<(String, String)>,
     /// Sets anything of the job: a dotted key and a TOML value.

@@ -122,6 +122,7 @@ async fn status(job: StoredJob, as_json: bool) -> Result<(), CliError> {
         (pending, running) = (summary.sum(|name| name.pending), summary.sum(|name| name.running));
         let (succeeded, failed, stopped) =
             (summary.sum(|name| name.succeeded), summary.sum(|name| name.failed), summary.sum(|name| name.stopped));
+        record.progress.clone_from(&summary.progress);
         let all = succeeded + failed + stopped + pending + running;
         record.counts = JobCounts { tasks: all.saturating_sub(1), succeeded, failed, stopped, ..record.counts };
     }
@@ -150,6 +151,7 @@ fn status_text(record: &JobRecord, pending: u64, running: u64) -> String {
             ),
         ),
     ];
+    lines.extend(record.progress.iter().map(|row| ("progress", row.to_string())));
     if record.state.has_ended() {
         lines.push(("log", format!("{} lines, {} dropped", record.log.lines, record.log.dropped)));
     }

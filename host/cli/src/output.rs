@@ -12,7 +12,7 @@ const SHOWN: usize = 10;
 
 /// `text` as a terminal may show it: guests and files choose some of the words
 /// that are printed, and control characters among them are not printed as they are.
-fn plain(text: &str) -> Cow<'_, str> {
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     let is_harmless = |c: char| c == '\n' || !c.is_control();
     if text.chars().all(is_harmless) {
         return Cow::Borrowed(text);

@@ -1,19 +1,22 @@
-//! The progress bar on standard error.
+//! The progress bar on standard error; where that is no terminal, a line now and then of how far a program is.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sandbar_node::{Phase, Progress};
+use sandbar_node::{Phase, Progress, ProgressRow};
 
 use crate::output;
 
 const REDRAW: Duration = Duration::from_millis(100);
+/// Where there is no terminal.
+const SAY_AGAIN: Duration = Duration::from_secs(5);
 
 /// A bar that follows a job until it is finished, and what guests log above it.
 pub(crate) struct Watch {
     bar: ProgressBar,
     progress: Arc<Progress>,
+    is_quiet: bool,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -26,13 +29,26 @@ pub(crate) fn watch(progress: Arc<Progress>, quiet: bool) -> Watch {
     }
     let (drawn, followed) = (bar.clone(), progress.clone());
     let task = tokio::spawn(async move {
+        let says_lines = !quiet && drawn.is_hidden();
+        let (mut said, mut last) = (Vec::new(), Instant::now());
         loop {
             show_log(&drawn, &followed);
             draw(&drawn, &followed);
+            if says_lines && last.elapsed() >= SAY_AGAIN {
+                last = Instant::now();
+                say(&followed, &mut said);
+            }
             tokio::time::sleep(REDRAW).await;
         }
     });
-    Watch { bar, progress, task }
+    Watch { bar, progress, is_quiet: quiet, task }
+}
+
+/// Says how far a program is where that is not what was said before.
+fn say(progress: &Progress, said: &mut Vec<ProgressRow>) {
+    let rows = progress.rows_of_program();
+    rows.iter().filter(|row| !said.contains(row)).for_each(|row| output::talk(&row.to_string()));
+    *said = rows;
 }
 
 fn show_log(bar: &ProgressBar, progress: &Progress) {
@@ -43,6 +59,12 @@ fn show_log(bar: &ProgressBar, progress: &Progress) {
 }
 
 fn draw(bar: &ProgressBar, progress: &Progress) {
+    if let Some(row) = at_hand(&progress.rows_of_program()) {
+        bar.set_length(row.total.unwrap_or(row.done).max(1));
+        bar.set_position(if row.total.is_some() { row.done } else { 0 });
+        bar.set_prefix(output::plain(&row.name).into_owned());
+        return bar.set_message(counted(row));
+    }
     let (done, total) = progress.parts();
     bar.set_length(total.max(1));
     bar.set_position(done);
@@ -51,9 +73,21 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
         Phase::Reading => ("Reading", format!("{} rows", progress.rows())),
         Phase::Training => ("Training", format!("{} models", progress.models())),
         Phase::Writing => ("Writing", format!("{} models", progress.models())),
+        Phase::Running => ("Running", String::new()),
     };
     bar.set_prefix(prefix);
     bar.set_message(message);
+}
+
+/// Of all that tasks say, the first that is not done; the last one otherwise.
+fn at_hand(rows: &[ProgressRow]) -> Option<&ProgressRow> {
+    rows.iter().find(|row| row.total.is_none_or(|total| row.done < total)).or(rows.last())
+}
+
+fn counted(row: &ProgressRow) -> String {
+    let total = row.total.map_or_else(String::new, |total| format!("/{total}"));
+    let rate = row.rate().map_or_else(String::new, |rate| format!(", {rate:.0}/s"));
+    format!("{}{total}{rate}", row.done)
 }
 
 impl Watch {
@@ -62,6 +96,9 @@ impl Watch {
         self.task.abort();
         self.bar.finish_and_clear();
         show_log(&self.bar, &self.progress);
+        if !self.is_quiet {
+            say(&self.progress, &mut Vec::new());
+        }
         if self.progress.unshown() > 0 {
             output::talk(&format!("(guests logged {} lines more)", self.progress.unshown()));
         }

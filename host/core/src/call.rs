@@ -29,6 +29,8 @@ pub enum Argument<'a> {
     Json(#[serde(borrow)] &'a str),
     /// None was given.
     Missing,
+    /// No argument, but behind all of them: what the task returns is to be JSON, for whoever submits a job.
+    ReturnsJson,
 }
 
 /// How a task is to be run. What is none is as usual: one processor, nothing else.

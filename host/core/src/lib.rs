@@ -9,6 +9,7 @@
 mod call;
 mod copy;
 mod fault;
+mod files;
 mod function;
 mod ids;
 mod limits;
@@ -17,6 +18,7 @@ mod seed;
 pub use call::{ActorOptions, Argument, Options, Request, STREAM_BUFFER, STREAM_BUFFER_MAX, VALUE_INLINE_BYTES_MAX};
 pub use copy::{copy_for_others, copy_from_others};
 pub use fault::{Blame, Code, Fault, TaskError};
+pub use files::{FILE_NAMES_TOGETHER, GivenFile, GivenFiles};
 pub use function::{Function, Kind, TaskKind};
 pub use ids::{ActorId, Attempt, ComponentId, Ids, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId};
 pub use limits::{LOG_BYTES_MAX, Limits};

@@ -26,4 +26,4 @@ pub use group::{
     UnitGroup, UnitMemory, UnitShape, describe_key, numbers,
 };
 pub use output::{ParquetOutput, read_metadata};
-pub use scan::{BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, Source};
+pub use scan::{BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, Source, find_files};

@@ -33,7 +33,7 @@ pub use job::{InputSpec, Job, ModelSpec, OutputSpec, TrainSpec, TransformSpec, s
 pub use jobs::{
     ActorRow, Answer, ControlError, ErrorRow, HolderRow, JobCounts, JobFailure, JobFolderLimits, JobKeeper, JobName,
     JobRecord, JobShelf, JobSummary, Listing, LogCounts, LogReader, LoggedLine, MemoryView, NameSummary, ObjectRow,
-    ProcessRow, Question, RunState, ShelfError, Spread, StoredJob, TaskRow, WorkerRow, trace,
+    ProcessRow, ProgressRow, Question, RunState, ShelfError, Spread, StoredJob, TaskRow, WorkerRow, trace,
 };
 pub use predict::{PredictSpec, Predicted};
 pub use program::{

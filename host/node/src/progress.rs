@@ -1,9 +1,12 @@
 //! How far a job is, for whoever watches.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sandbar_worker::LogLine;
+
+use crate::jobs::ProgressRow;
+use crate::program::Bars;
 
 /// Lines of guests' logs that a job shows; the others are counted.
 const LOG_LINES_MAX: u64 = 1000;
@@ -16,6 +19,8 @@ pub struct Progress {
     pub(crate) total: AtomicU64,
     pub(crate) rows: AtomicU64,
     pub(crate) models: AtomicU64,
+    /// Of the program at hand.
+    bars: Mutex<Arc<Bars>>,
     log: Mutex<Vec<String>>,
     logged: AtomicU64,
 }
@@ -31,6 +36,8 @@ pub enum Phase {
     Training,
     /// Writing the output.
     Writing,
+    /// Running a program.
+    Running,
 }
 
 impl Progress {
@@ -40,7 +47,8 @@ impl Progress {
             0 => Phase::Preparing,
             1 => Phase::Reading,
             2 => Phase::Training,
-            _ => Phase::Writing,
+            3 => Phase::Writing,
+            _ => Phase::Running,
         }
     }
 
@@ -57,6 +65,17 @@ impl Progress {
     /// Models trained so far.
     pub fn models(&self) -> u64 {
         self.models.load(Relaxed)
+    }
+
+    /// How far the tasks of a program say that they are.
+    pub fn rows_of_program(&self) -> Vec<ProgressRow> {
+        let bars = self.bars.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        bars.rows()
+    }
+
+    /// Tasks say how far they are there, from now on.
+    pub(crate) fn follow(&self, bars: Arc<Bars>) {
+        *self.bars.lock().unwrap_or_else(PoisonError::into_inner) = bars;
     }
 
     /// What guests have logged since this was asked last: `function: level: line`. The first thousand

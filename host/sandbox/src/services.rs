@@ -254,6 +254,11 @@ pub trait Services: Send + 'static {
         Err(no_program())
     }
 
+    /// What the program was given under this number: an object that will be it.
+    fn open(&mut self, _file: u64) -> Result<ObjectId, Refusal> {
+        Err(no_program())
+    }
+
     /// Ends an actor, or has it begun anew.
     fn kill(&mut self, _actor: ActorId, _restart: bool) -> Result<(), Refusal> {
         Err(no_program())
@@ -274,6 +279,9 @@ pub trait Services: Send + 'static {
 
     /// The call at hand of the actor has ended, or waits (false), or failed by itself. The sandbox has so much memory.
     fn answered(&mut self, _answer: Result<bool, Fault>, _memory_bytes: u64) {}
+
+    /// How far it is with what it calls so, of how much if that is known. Bounding it is the implementor's.
+    fn progress(&mut self, _name: &str, _done: u64, _total: Option<u64>) {}
 
     /// It is going to fail with this [`sandbar_core::TaskError`] of another, in postcard.
     fn fails_with(&mut self, _error: &[u8]) -> Result<(), Refusal> {

@@ -90,12 +90,19 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
         let name = name.to_str(&store)?.into_owned();
         Ok((store.data_mut().services.find(&name)?.0,))
     })?;
+    linker
+        .func_wrap("open", |mut store: Context<'_>, (file,): (u64,)| Ok((store.data_mut().services.open(file)?.0,)))?;
     linker.func_wrap("kill", |mut store: Context<'_>, (actor, restart): (u64, bool)| {
         Ok(store.data_mut().services.kill(ActorId(actor), restart)?)
     })?;
     linker.func_wrap("awaits", |mut store: Context<'_>, (objects,): (WasmList<u64>,)| {
         let objects = objects.as_le_slice(&store).to_vec();
         Ok(store.data_mut().services.awaits(&objects)?)
+    })?;
+    linker.func_wrap("progress", |mut store: Context<'_>, (name, done, total): (WasmStr, u64, Option<u64>)| {
+        let name = name.to_str(&store)?.into_owned();
+        store.data_mut().services.progress(&name, done, total);
+        Ok(())
     })?;
     linker.func_wrap("failed", |mut store: Context<'_>, (error,): (WasmList<u8>,)| {
         // SAFETY: the guest waits for this call.

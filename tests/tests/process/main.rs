@@ -2,6 +2,8 @@
 
 mod actors;
 mod compiler;
+mod examples;
+mod files;
 mod hostile;
 mod job;
 mod lifecycle;

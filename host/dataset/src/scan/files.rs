@@ -15,7 +15,7 @@ use super::format::Format;
 use super::store::{Location, Stores};
 use crate::DatasetError;
 
-/// Files of one dataset.
+/// Files of one dataset, or that one path stands for.
 const FILES_MAX: usize = 1 << 20;
 
 /// Folders within folders that are searched.
@@ -61,37 +61,57 @@ pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<Fi
     Ok(files)
 }
 
+/// Files of this machine that a path, a folder or a glob stands for, whatever they hold, sorted by name. At most a mebi of
+/// them.
+///
+/// # Errors
+/// When there are none or too many, and when a folder can't be read.
+pub fn find_files(given: &str) -> Result<Vec<PathBuf>, DatasetError> {
+    let mut files = Vec::new();
+    find(given, Path::new(given), &mut |path| {
+        files.push(path.to_owned());
+        bounded(given, files.len())
+    })?;
+    if files.is_empty() {
+        return Err(DatasetError::input(given, "there is no file in it"));
+    }
+    files.sort();
+    Ok(files)
+}
+
 fn is_glob(path: &str) -> bool {
     path.contains(['*', '?', '['])
 }
 
 fn list_local(given: &str, path: &Path, store: usize, files: &mut Vec<File>) -> Result<(), DatasetError> {
+    find(given, path, &mut |found| {
+        // What is named itself is to be data, or is said to be none.
+        if found == path || Format::is_data(&found.to_string_lossy()) {
+            files.push(local_file(given, found, store)?);
+        }
+        bounded(given, files.len())
+    })
+}
+
+/// The files that a path, a folder or a glob stands for.
+fn find(given: &str, path: &Path, each: Each<'_>) -> Result<(), DatasetError> {
     let text = path.to_string_lossy();
     if is_glob(&text) && !path.exists() {
         let mut found = 0;
         matches(given, &text, &mut |path| {
             found += 1;
-            if Format::is_data(&path.to_string_lossy()) {
-                files.push(local_file(given, path, store)?);
-            }
-            bounded(given, files.len())
+            each(path)
         })?;
         return if found == 0 { Err(DatasetError::input(given, "no file matches it")) } else { Ok(()) };
     }
     if path.is_dir() {
         // Others leave markers and temporary files under such names.
-        return walk(given, path, &['.', '_'], &mut Vec::new(), &mut |path| {
-            if Format::is_data(&path.to_string_lossy()) {
-                files.push(local_file(given, path, store)?);
-            }
-            bounded(given, files.len())
-        });
+        return walk(given, path, &['.', '_'], &mut Vec::new(), each);
     }
     if !path.exists() {
         return Err(DatasetError::input(given, "there is no such file or folder"));
     }
-    files.push(local_file(given, path, store)?);
-    Ok(())
+    each(path)
 }
 
 fn bounded(given: &str, files: usize) -> Result<(), DatasetError> {

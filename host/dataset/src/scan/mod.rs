@@ -36,6 +36,7 @@ use store::Stores;
 use stream::Origin;
 
 use crate::DatasetError;
+pub use files::find_files;
 use format::Format;
 use row_group::Elsewhere;
 pub use row_group::{RowGroup, RowGroupReader};

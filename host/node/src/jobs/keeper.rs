@@ -10,7 +10,7 @@ use super::limits::JobFolderLimits;
 use super::name::JobName;
 use super::record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
 use super::shelf::{JobShelf, keep_tasks};
-use super::views::{JobSummary, Listing, TaskRow};
+use super::views::{JobSummary, Listing, ProgressRow, TaskRow};
 
 /// Keeps the folder of a job that runs in this process. Of one that is dropped before it has ended the record says that it
 /// was stopped.
@@ -79,6 +79,13 @@ impl JobKeeper {
         if let Some(kept) = &self.kept {
             // A disk that is full: the record says what there is to say.
             let _ = keep_tasks(&kept.folder, tasks, summary);
+        }
+    }
+
+    /// How far its tasks said that they were, in the end.
+    pub(crate) fn keep_progress(&self, progress: Vec<ProgressRow>) {
+        if let Some(kept) = &self.kept {
+            kept.record().progress = progress;
         }
     }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::JobFolderLimits;
 use super::name::JobName;
+use super::views::ProgressRow;
 use crate::NodeError;
 
 /// Where a job is, or a task.
@@ -129,7 +130,7 @@ pub struct JobRecord {
     pub ended_ms: Option<u64>,
     /// The process of its node.
     pub process: u32,
-    /// What its first task returned, where that is a number, a text or nothing.
+    /// What its first task returned; nothing where that has no JSON.
     pub result: serde_json::Value,
     /// Why it failed or was stopped.
     pub error: Option<JobFailure>,
@@ -137,6 +138,9 @@ pub struct JobRecord {
     pub counts: JobCounts,
     /// What it has logged, once it has ended.
     pub log: LogCounts,
+    /// How far its tasks said that they were, once it has ended.
+    #[serde(default)]
+    pub progress: Vec<ProgressRow>,
 }
 
 /// The form of records that this build writes.
@@ -169,6 +173,7 @@ impl JobRecord {
             error: None,
             counts: JobCounts::default(),
             log: LogCounts::default(),
+            progress: Vec::new(),
         }
     }
 

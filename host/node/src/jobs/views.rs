@@ -1,5 +1,7 @@
 //! What can be seen of a job: rows of lists, as they are answered, kept and printed.
 
+use std::fmt;
+
 use sandbar_core::TaskError;
 use serde::{Deserialize, Serialize};
 
@@ -151,6 +153,42 @@ impl NameSummary {
 pub struct JobSummary {
     /// Names in the order in which tasks of them ended first.
     pub names: Vec<NameSummary>,
+    /// How far its tasks say that they are.
+    #[serde(default)]
+    pub progress: Vec<ProgressRow>,
+}
+
+/// How far tasks say that they are with something: all that call it by the same name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProgressRow {
+    /// What they call it.
+    pub name: String,
+    /// How much is done.
+    pub done: u64,
+    /// Of how much, if all of them know.
+    pub total: Option<u64>,
+    /// From when that was said first to when it was said last.
+    pub seconds: f64,
+}
+
+impl ProgressRow {
+    /// So much is done in a second; none while nobody can say.
+    pub fn rate(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| self.done as f64 / self.seconds)
+    }
+}
+
+impl fmt::Display for ProgressRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.done)?;
+        if let Some(total) = self.total {
+            write!(f, " of {total}")?;
+        }
+        match self.rate() {
+            Some(rate) => write!(f, " in {:.1} s, {rate:.0} a second", self.seconds),
+            None => Ok(()),
+        }
+    }
 }
 
 impl JobSummary {

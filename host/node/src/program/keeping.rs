@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use sandbar_core::JobId;
 use serde_json::Value;
 
-use super::ProgramSummary;
 use super::hub::{Asker, Left};
+use super::{Bars, ProgramSummary};
 use crate::NodeError;
 use crate::jobs::{
     Answer, JobCounts, JobFailure, JobFolderLimits, JobKeeper, JobLog, JobName, JobSummary, Listing, LogSender,
@@ -20,13 +20,18 @@ pub(super) struct Keeping {
     /// Who is to be asked, once there is somebody.
     asked: OnceLock<(Asker, JobId)>,
     left: Arc<OnceLock<Left>>,
+    bars: Arc<Bars>,
 }
 
 impl Keeping {
-    /// Lines of its log are `shown`.
+    /// Lines of its log are `shown`, and how far its tasks are to whoever sees these folded.
     pub(super) fn start(mut keeper: JobKeeper, shown: Shown) -> std::io::Result<Keeping> {
+        let bars = Arc::<Bars>::default();
+        if let Shown::Folded(progress) = &shown {
+            progress.follow(bars.clone());
+        }
         let log = JobLog::start(keeper.take_log(), shown)?;
-        Ok(Keeping { keeper, log: Some(log), asked: OnceLock::new(), left: Arc::default() })
+        Ok(Keeping { keeper, log: Some(log), asked: OnceLock::new(), left: Arc::default(), bars })
     }
 
     pub(super) fn name(&self) -> Option<&JobName> {
@@ -40,6 +45,11 @@ impl Keeping {
     /// Where the hub puts what is left of the job.
     pub(super) fn left(&self) -> Arc<OnceLock<Left>> {
         self.left.clone()
+    }
+
+    /// Where the hub puts how far its tasks are.
+    pub(super) fn bars(&self) -> Arc<Bars> {
+        self.bars.clone()
     }
 
     /// The hub runs the job from now on.
@@ -66,6 +76,7 @@ impl Keeping {
             Answer::Memory(view) => {
                 view.processes.iter_mut().for_each(|row| row.memory_bytes = memory_bytes(row.process));
             }
+            Answer::Summary(summary) => summary.progress = self.bars.rows(),
             _ => {}
         }
         answer
@@ -85,9 +96,10 @@ impl Keeping {
     fn close(&mut self, state: RunState, result: Value, error: Option<JobFailure>) {
         let Some(log) = self.log.take() else { return };
         let log = log.close();
+        self.keeper.keep_progress(self.bars.rows());
         let mut counts = JobCounts::default();
         if let Some(Left { records, counts: of_hub }) = self.left.get() {
-            let summary = JobSummary { names: records.summaries() };
+            let summary = JobSummary { names: records.summaries(), progress: self.bars.rows() };
             counts = JobCounts {
                 tasks: of_hub.submitted.saturating_sub(1),
                 succeeded: summary.sum(|name| name.succeeded),

@@ -4,12 +4,16 @@
 //! decide, and does what that wants done; it never waits for a worker, and runs no guest's code. Everybody else asks it
 //! by [`Hub::submit`]. A job begins with a task of its program, or with a [client](ClientJob) of this process.
 
+mod arguments;
+mod bars;
 mod calls;
 mod client;
+mod files;
 mod hub;
 mod keeping;
 mod link;
 mod members;
+mod reader;
 mod records;
 mod submit;
 
@@ -17,5 +21,6 @@ pub use calls::ProgramTask;
 pub use client::{ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue};
 pub use submit::{ProgramSpec, ProgramSummary};
 
+pub(crate) use bars::Bars;
 pub(crate) use calls::Program;
 pub(crate) use hub::{First, Hub, HubOptions, NewJob, StoreOptions};

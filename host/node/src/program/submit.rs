@@ -5,17 +5,20 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use sandbar_core::{Argument, Code, Fault, Kind, Limits, TaskKind};
+use sandbar_core::{Code, Fault, Kind, Limits, TaskKind};
 use sandbar_sched::JobLimits;
 use sandbar_worker::peak_memory_bytes;
 use sandbar_worker::program::CrewOptions;
 use serde::Serialize;
 
+use super::arguments;
+use super::files::Given;
 use super::hub::{Counts, JobResult, machine};
 use super::keeping::Keeping;
 use super::{First, Hub, HubOptions, NewJob, Program, ProgramTask, StoreOptions};
 use crate::function::Loaded;
 use crate::jobs::{JobKeeper, Shown};
+use crate::progress::Phase;
 use crate::{Node, NodeError, build_crate};
 
 /// Tasks that a job may have at once, how deep, and objects; and what is kept to make these again.
@@ -46,7 +49,7 @@ pub struct ProgramSummary {
     pub job: Option<String>,
     /// `succeeded`.
     pub state: &'static str,
-    /// What its first task returned, where that is a number, a text or nothing.
+    /// What its first task returned; nothing where that has no JSON.
     pub result: serde_json::Value,
     /// Tasks that were submitted, the first not counted.
     pub tasks: u64,
@@ -83,23 +86,36 @@ impl Node {
     async fn run(&self, spec: &ProgramSpec, keeping: &Keeping) -> Result<ProgramSummary, NodeError> {
         let (path, name) = spec.program.rsplit_once('#').unwrap_or((&spec.program, MAIN));
         let path = Path::new(path);
-        let program = self.program(path, spec.limits).await?;
+        let program = Arc::new(self.program(path, spec.limits).await?);
         let function = find(&program, name, path)?;
-        let returns = program.tasks[function].returns.clone();
-        let arguments = arguments(&program.tasks[function], &spec.arguments)?;
+        let (arguments, given) = self.arguments(&program, function, spec).await?;
         let ended = || Fault::new(Code::Host, "the node ended before the program did");
         let started = Instant::now();
         let mut job = self.hub()?.submit(NewJob {
-            program: Arc::new(program),
+            program,
             first: First::Function(function as u32, arguments),
             seed: spec.seed,
+            given: Arc::new(given),
+            bars: keeping.bars(),
             log: keeping.log().ok_or_else(ended)?,
             left: keeping.left(),
         });
         keeping.begun(job.asker(), job.id());
+        self.progress.enter(Phase::Running, 0);
         let JobResult { result, counts } = job.result().await.ok_or_else(ended)?;
         let result = result.map_err(|error| NodeError::Task((*error).clone()))?;
-        Ok(summary(keeping, readable(&returns, &result), &counts, started))
+        Ok(summary(keeping, arguments::result(name, &result)?, &counts, started))
+    }
+
+    /// What a task is called with. Files may be many, and their disk slow.
+    async fn arguments(
+        &self,
+        program: &Arc<Program>,
+        function: usize,
+        spec: &ProgramSpec,
+    ) -> Result<(Box<[u8]>, Given), NodeError> {
+        let (program, given) = (program.clone(), spec.arguments.clone());
+        tokio::task::spawn_blocking(move || arguments::arguments(&program.tasks[function], &given)).await?
     }
 
     /// Builds a program, if it is the folder of a crate, compiles it, and asks it for its tasks.
@@ -189,52 +205,4 @@ fn find(program: &Program, name: &str, path: &Path) -> Result<usize, Fault> {
         let message = format!("it has no task `{name}`; its tasks are: {there} (choose one by PATH#TASK)");
         Fault::new(Code::Export, message).of(&path.display().to_string())
     })
-}
-
-/// The arguments of a task in their order, each as JSON.
-fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Result<Box<[u8]>, NodeError> {
-    let known = |name: &str| task.arguments.iter().any(|(argument, _)| argument == name);
-    if let Some((name, _)) = given.iter().find(|(name, _)| !known(name)) {
-        let names: Vec<_> = task.arguments.iter().map(|(name, of)| format!("{name}: {of}")).collect();
-        return Err(NodeError::Job(format!(
-            "task `{}` has no argument `{name}`; it takes ({})",
-            task.name,
-            names.join(", ")
-        )));
-    }
-    let texts: Vec<Option<String>> = task.arguments.iter().map(|(name, of)| json(given, name, of)).collect();
-    let arguments: Vec<Argument<'_>> =
-        texts.iter().map(|text| text.as_deref().map_or(Argument::Missing, Argument::Json)).collect();
-    let encoded = postcard::to_stdvec(&arguments).map_err(|e| NodeError::Job(e.to_string()))?;
-    Ok(encoded.into())
-}
-
-/// The last value that was given for an argument: as it is if it is JSON, and not of a text.
-fn json(given: &[(String, String)], name: &str, of: &str) -> Option<String> {
-    let (_, text) = given.iter().rev().find(|(argument, _)| argument == name)?;
-    let is_text = of == "String" || of == "Option < String >" || of == "Option<String>";
-    let is_json = !is_text && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
-    Some(if is_json { text.clone() } else { serde_json::Value::from(text.as_str()).to_string() })
-}
-
-/// A result, where its type is one that is known.
-fn readable(of: &str, bytes: &[u8]) -> serde_json::Value {
-    fn read<'a, T: serde::Deserialize<'a> + Into<serde_json::Value>>(bytes: &'a [u8]) -> serde_json::Value {
-        postcard::from_bytes::<T>(bytes).map_or(serde_json::Value::Null, Into::into)
-    }
-    match of {
-        "bool" => read::<bool>(bytes),
-        "i8" => read::<i8>(bytes),
-        "i16" => read::<i16>(bytes),
-        "i32" => read::<i32>(bytes),
-        "i64" | "isize" => read::<i64>(bytes),
-        "u8" => read::<u8>(bytes),
-        "u16" => read::<u16>(bytes),
-        "u32" => read::<u32>(bytes),
-        "u64" | "usize" => read::<u64>(bytes),
-        "f32" => read::<f32>(bytes),
-        "f64" => read::<f64>(bytes),
-        "String" => read::<String>(bytes),
-        _ => serde_json::Value::Null,
-    }
 }

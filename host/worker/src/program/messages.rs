@@ -127,6 +127,15 @@ pub enum Up<'a> {
     },
     /// So many items of a stream, all in all, were taken here.
     Took(u64, u64),
+    /// A task wants what its job was given under a number, as an object.
+    Open {
+        /// The object's number.
+        object: u64,
+        /// Who wants it.
+        task: u64,
+        /// The number that it was given under.
+        file: u64,
+    },
     /// A task waits (true), or goes on.
     Blocked(u64, bool),
     /// A task wants to be told of an object.
@@ -139,6 +148,17 @@ pub enum Up<'a> {
     Cancel(u64, bool),
     /// A file that was lent is not in use here any more.
     Forgot(u64),
+    /// How far a task is with what it calls so, of how much if that is known.
+    Progress {
+        /// Which task.
+        task: u64,
+        /// What it is at.
+        name: &'a str,
+        /// How much of that is done.
+        done: u64,
+        /// Of how much.
+        total: Option<u64>,
+    },
     /// A line of a task's log: its level, and its words.
     Log(u64, u8, &'a str),
 }

@@ -93,6 +93,8 @@ impl Node {
             program: program.program.clone(),
             first: First::Client(name, Seat::new(line.clone(), listener, begins)),
             seed,
+            given: Arc::default(),
+            bars: keeping.bars(),
             log: keeping.log().ok_or(NodeError::Dropped)?,
             left: keeping.left(),
         });

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Attempt, Fault, JobId, ObjectId, Options, STREAM_BUFFER, TaskError, TaskId, TaskKind, WorkerId,
+    ActorId, ActorOptions, Attempt, Fault, JobId, ObjectId, Options, STREAM_BUFFER, TaskError, TaskId, TaskKind,
+    WorkerId,
 };
 use sandbar_sched::{Demand, Event, Failure, Outcome, Submission, Work};
 use sandbar_store::ValueKey;
@@ -136,6 +137,7 @@ impl State {
                 self.step(Event::Yielded { task, attempt, worker, index, object, value, refs });
             }
             Up::Took(stream, taken) => self.step(Event::Taken { stream: ObjectId(stream), worker, taken }),
+            Up::Open { object, task, file } => self.open(worker, ObjectId(object), TaskId(task), file),
             Up::Blocked(task, blocked) => {
                 let task = TaskId(task);
                 if let Some(member) = self.members.get_mut(&worker).filter(|_| blocked) {
@@ -156,6 +158,7 @@ impl State {
                 }
             }
             Up::Forgot(file) => self.store.values.forgot(ValueKey(file), worker),
+            Up::Progress { task, name, done, total } => self.progress(worker, TaskId(task), name, (done, total)),
             Up::Log(task, level, line) => self.log(worker, TaskId(task), level, line),
         }
         Ok(())
@@ -283,6 +286,14 @@ impl State {
         }
         let arrived = member.arrived.pop_front().ok_or(io::ErrorKind::NotFound)?;
         Ok(arrived.map(Stored::Kept))
+    }
+
+    /// A task says how far it is.
+    fn progress(&self, worker: WorkerId, task: TaskId, name: &str, (done, total): (u64, Option<u64>)) {
+        let Some(view) = self.sched.task(task).filter(|view| view.worker == Some(worker)) else { return };
+        if let Some(job) = self.jobs.get(&view.job) {
+            job.bars.say(task, name, done, total);
+        }
     }
 
     fn log(&self, worker: WorkerId, task: TaskId, level: u8, line: &str) {

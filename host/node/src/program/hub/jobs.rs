@@ -16,7 +16,7 @@ const RESULT_BYTES_MAX: u64 = 64 << 20;
 
 impl State {
     pub(super) fn start_job(&mut self, job: JobId, new: NewJob, done: oneshot::Sender<JobResult>) {
-        let NewJob { program, first, seed, log, left } = new;
+        let NewJob { program, first, seed, given, bars, log, left } = new;
         self.clock = monotonic_nanos();
         let Some(id) = self.ids.take(1).map(TaskId) else { return };
         self.step(Event::JobStarted { job, tenant: TenantId::DEFAULT, limits: self.options.job_limits });
@@ -39,7 +39,8 @@ impl State {
         };
         let records = TaskRecords::new(RecordLimits::default(), self.clock);
         let (done, counts, moved_before) = (Some(done), Counts::default(), self.moved_bytes());
-        self.jobs.insert(job, Job { first: id, driver, done, log, records, left, counts, moved_before });
+        let new = Job { first: id, driver, done, log, records, left, given, bars, counts, moved_before };
+        self.jobs.insert(job, new);
         let task = Submission {
             id,
             job,

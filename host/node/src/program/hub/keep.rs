@@ -64,6 +64,9 @@ impl State {
 
     /// A task has ended, for the first time or again.
     pub(super) fn keep(&mut self, task: TaskId, job: JobId, error: Option<Arc<TaskError>>, again: bool) {
+        if let Some(job) = self.jobs.get(&job) {
+            job.bars.ended(task);
+        }
         let (Some(view), Some(job)) = (self.sched.task(task), self.jobs.get_mut(&job)) else { return };
         let state = match view.state {
             TaskState::Succeeded => RunState::Succeeded,

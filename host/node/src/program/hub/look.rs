@@ -127,7 +127,7 @@ impl State {
             running,
             ..NameSummary::new(name)
         }));
-        JobSummary { names }
+        JobSummary { names, progress: Vec::new() }
     }
 
     /// The objects of a job that are looked at, and whether these are all.

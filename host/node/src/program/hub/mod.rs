@@ -2,6 +2,7 @@
 
 mod act;
 mod actors;
+mod files;
 mod hear;
 mod jobs;
 mod keep;
@@ -27,11 +28,14 @@ use sandbar_worker::program::{Bell, CrewOptions, monotonic_nanos};
 use tokio::sync::oneshot;
 
 use self::actors::HOME;
+use self::files::Opened;
 use self::store::Store;
 pub(crate) use self::store::StoreOptions;
 use self::unmet::Unmet;
+use super::bars::Bars;
 use super::calls::{Call, Names, Program};
 use super::client::Seat;
+use super::files::Given;
 use super::members::Member;
 use super::records::{Ran, TaskRecords};
 use crate::jobs::{Answer, LogSender, Question};
@@ -58,6 +62,10 @@ pub(crate) struct NewJob {
     pub(crate) program: Arc<Program>,
     pub(crate) first: First,
     pub(crate) seed: u64,
+    /// The files that its tasks may open.
+    pub(crate) given: Arc<Given>,
+    /// Gets how far its tasks say that they are.
+    pub(crate) bars: Arc<Bars>,
     /// Gets each line that its tasks log.
     pub(crate) log: LogSender,
     /// Gets what is kept of its tasks when it has ended, or the node does: before anybody is told.
@@ -190,9 +198,10 @@ impl Hub {
         let bell = Bell::new()?;
         let own_bell = bell.clone();
         let store = Store::start(&options.store, bell.clone())?;
+        let opened = Opened::start(options.store.memory_bytes_max, bell.clone())?;
         let thread = std::thread::Builder::new()
             .name("hub".into())
-            .spawn(move || State::new(options, own_bell, received, store).run())?;
+            .spawn(move || State::new(options, own_bell, received, store, opened).run())?;
         let asker = Asker { commands: Arc::new(Mutex::new(commands)), bell };
         Ok(Hub { asker, next_job: AtomicU32::new(1), thread: Some(thread) })
     }
@@ -248,6 +257,8 @@ struct Job {
     log: LogSender,
     records: TaskRecords,
     left: Arc<OnceLock<Left>>,
+    given: Arc<Given>,
+    bars: Arc<Bars>,
     counts: Counts,
     /// Bytes that had gone to disk when it began, and come back.
     moved_before: [u64; 2],
@@ -266,6 +277,7 @@ struct State {
     commands: Receiver<Command>,
     sched: Scheduler<Call, Stored>,
     store: Store,
+    opened: Opened,
     members: BTreeMap<WorkerId, Member>,
     jobs: FxHashMap<JobId, Job>,
     ids: Ids,
@@ -303,13 +315,14 @@ const THIS_NODE: NodeId = NodeId(0);
 const OWN: WorkerId = WorkerId(0);
 
 impl State {
-    fn new(options: HubOptions, bell: Bell, commands: Receiver<Command>, store: Store) -> State {
+    fn new(options: HubOptions, bell: Bell, commands: Receiver<Command>, store: Store, opened: Opened) -> State {
         State {
             options,
             bell,
             commands,
             sched: Scheduler::with_lineage(sandbar_sched::Options::default(), INSPECT),
             store,
+            opened,
             members: BTreeMap::new(),
             jobs: FxHashMap::default(),
             // Workers' numbers start behind it.
@@ -371,7 +384,8 @@ impl State {
         let mut command = None;
         self.bell.sleep(Some(time), || {
             command = self.commands.try_recv().ok();
-            command.is_some() || self.members.values().any(|member| member.held.is_none() && member.link.has_some())
+            let is_heard = |member: &Member| member.held.is_none() && member.link.has_some();
+            command.is_some() || self.opened.has_some() || self.members.values().any(is_heard)
         });
         command.into_iter().for_each(|command| self.obey(command));
     }
@@ -401,6 +415,7 @@ impl State {
             worked |= self.hear(worker, frame);
         }
         worked |= self.hear_disk();
+        worked |= self.hear_files();
         self.carry_out();
         for member in self.members.values_mut() {
             if let Err(e) = member.link.flush() {

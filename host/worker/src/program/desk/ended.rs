@@ -64,6 +64,7 @@ impl Desk {
             (Code::Refused, Some(error)) => error,
             _ => Box::new(by_itself(fault)),
         });
+        self.tell_progress(&own);
         if own.log_dropped > 0 {
             let line = format!("({} lines more were dropped: `limits.log_bytes_max` is reached)", own.log_dropped);
             self.say(&Up::Log(task, Level::Warn as u8, &line));

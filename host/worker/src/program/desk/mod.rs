@@ -4,6 +4,7 @@ mod actors;
 mod ended;
 mod memory;
 mod objects;
+mod progress;
 mod services;
 mod streams;
 mod wait;
@@ -103,6 +104,8 @@ pub(super) struct TaskDesk {
     got: Option<(u64, Arc<Value>)>,
     /// What it has mapped, and where.
     mapped: Vec<(Range<usize>, Arc<Value>)>,
+    /// How far it said that it is.
+    progress: Vec<progress::Progress>,
     pub log_left: u64,
     /// Lines that were too many.
     pub log_dropped: u64,
@@ -285,6 +288,7 @@ impl TaskDesk {
             awaits: Vec::new(),
             got: None,
             mapped: Vec::new(),
+            progress: Vec::new(),
             log_left: 0,
             log_dropped: 0,
             blocked: false,

@@ -97,6 +97,19 @@ impl Desk {
         Ok(ObjectId(object))
     }
 
+    /// The node reads what a task was given under this number, and promises it.
+    pub(super) fn open(&mut self, slot: Slot, file: u64) -> Result<ObjectId, Refusal> {
+        self.announce(slot);
+        let object = self.take_ids(1)?;
+        let Some(task) = self.task(slot) else { return Err(gone()) };
+        task.holds.insert(object);
+        let (task, job) = (task.id, task.job);
+        self.objects.made((job, object));
+        self.say(&Up::Open { object, task, file });
+        self.publish_in_time();
+        Ok(ObjectId(object))
+    }
+
     /// A task gets a value: it holds what that contains.
     pub(super) fn hold_contained(&mut self, slot: Slot, object: u64) {
         let Some(task) = self.tasks.get_mut(slot).and_then(Option::as_mut) else { return };

@@ -102,6 +102,10 @@ impl Services for TaskServices {
         lock(&self.desk).find(self.slot, name)
     }
 
+    fn open(&mut self, file: u64) -> Result<ObjectId, Refusal> {
+        lock(&self.desk).open(self.slot, file)
+    }
+
     fn kill(&mut self, actor: ActorId, restart: bool) -> Result<(), Refusal> {
         let mut desk = lock(&self.desk);
         desk.announce(self.slot);
@@ -126,6 +130,10 @@ impl Services for TaskServices {
     fn answered(&mut self, answer: Result<bool, Fault>, memory_bytes: u64) {
         self.at_hand = None;
         lock(&self.desk).answered(self.slot, answer, memory_bytes);
+    }
+
+    fn progress(&mut self, name: &str, done: u64, total: Option<u64>) {
+        lock(&self.desk).progress(self.slot, name, done, total);
     }
 
     fn fails_with(&mut self, error: &[u8]) -> Result<(), Refusal> {

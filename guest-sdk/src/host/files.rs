@@ -1,0 +1,47 @@
+//! Files of a host in this process and thread, for tests: read where they lie.
+
+use std::fs;
+use std::path::PathBuf;
+
+use sandbar_core::{Code, FILE_NAMES_TOGETHER, Fault, GivenFiles, TaskError};
+
+use super::calls::encoded;
+use super::objects::host;
+use crate::bindings::tasks::Outcome;
+
+/// What a number stands for.
+#[derive(Debug, Clone)]
+pub(super) enum Given {
+    File(PathBuf),
+    /// A list of texts, in postcard.
+    Names(Vec<u8>),
+}
+
+/// Gives files, from here on.
+pub(crate) fn give(paths: Vec<PathBuf>) -> GivenFiles {
+    let names: Vec<String> = paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+    let blocks = names.chunks(FILE_NAMES_TOGETHER as usize);
+    let blocks = blocks.map(|names| Given::Names(postcard::to_stdvec(names).expect("names are texts")));
+    host(|host| {
+        let first = host.given.len() as u64;
+        let count = paths.len() as u64;
+        host.given.extend(paths.into_iter().map(Given::File));
+        host.given.extend(blocks);
+        GivenFiles { first, count, names: first + count }
+    })
+}
+
+pub(crate) fn open(number: u64) -> u64 {
+    let failed =
+        |code, message: String| Err(encoded(&TaskError { fault: Fault::new(code, message), chain: Vec::new() }));
+    let given = host(|host| usize::try_from(number).ok().and_then(|at| host.given.get(at).cloned()));
+    let read = match given {
+        Some(Given::File(path)) => fs::read(&path).or_else(|e| failed(Code::Input, format!("{}: {e}", path.display()))),
+        Some(Given::Names(names)) => Ok(names),
+        None => failed(Code::BadRequest, format!("it opens file {number}, which its job was not given")),
+    };
+    host(|host| match read {
+        Ok(bytes) => host.add(Outcome::Value, bytes, Vec::new()),
+        Err(error) => host.add(Outcome::Failed, error, Vec::new()),
+    })
+}
