@@ -29,7 +29,7 @@ Commands:
   test [-- ARGS]     set up, build the host and the guests, then `cargo test --workspace ARGS`
   lint               formatting, clippy with warnings as errors, and cargo-deny where it is installed
   check              lint and test: what must pass before a change goes in
-  data KIND ...      make data: taxi DIR, housing FILE, small FILE (`data --help` says more)
+  data KIND ...      make data: taxi DIR, housing FILE, csvs DIR, small FILE (`data --help` says more)
   bench NAME ...     run a benchmark in release, with --json and --peers passed on (`bench --help` says more)
   fuzz NAME ...      look for bytes that a boundary (of tests/fuzz) does not stand; needs cargo-fuzz
   help               this text

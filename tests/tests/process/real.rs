@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use sandbar_tests::{Lab, component, least_squares, models, workspace};
 
 /// A file of the folder that `SANDBAR_DATA` names, or of one beside the checkout.
-fn data(name: &str) -> Option<PathBuf> {
+pub fn data(name: &str) -> Option<PathBuf> {
     let beside = workspace().parent().map(|folder| folder.join("shared/data"));
     let folder = std::env::var_os("SANDBAR_DATA").map(PathBuf::from).or(beside)?;
     Some(folder.join(name)).filter(|file| file.is_file())

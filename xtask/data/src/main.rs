@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use sandbar_data::{housing, small, taxi};
+use sandbar_data::{csvs, housing, small, taxi};
 
 const HELP: &str = "\
 Makes data: the same arguments give the same bytes. Prints the paths of the files written.
@@ -18,6 +18,9 @@ Kinds:
       --rows N             rows of each month (default 1000000)
       --months M           how many months (default 2, at most 120)
   housing FILE     20640 districts with eight features and their median house value, CSV
+  csvs FOLDER      many small files of noisy lines, CSV
+      --files N            how many files (default 10000)
+      --rows R             rows of each (default 10)
   small FILE       many small groups of noisy planes, interleaved, Parquet
       --groups N           how many groups (default 100000)
       --rows-per-group R   rows of each (default 10)
@@ -25,6 +28,7 @@ Kinds:
 Examples:
   sandbar-data taxi data/taxi --rows 7000000 --months 2
   sandbar-data housing data/housing.csv
+  sandbar-data csvs data/csvs --files 10000
   sandbar-data small data/small.parquet --groups 1000000 --rows-per-group 10
 
 Exit codes: 0 done, 1 the data could not be written, 2 the command line makes no sense.
@@ -36,6 +40,7 @@ enum Job {
     Help,
     Taxi { folder: PathBuf, rows: u64, months: u32 },
     Housing { file: PathBuf },
+    Csvs { folder: PathBuf, files: u64, rows: u64 },
     Small { file: PathBuf, groups: u64, rows_per_group: u64 },
 }
 
@@ -82,6 +87,10 @@ fn make(job: Job, started: Instant) -> io::Result<Vec<PathBuf>> {
             say(&format!("housing: {} rows, {:.1} s", housing::ROWS, seconds()));
             Ok(vec![path])
         }
+        Job::Csvs { folder, files, rows } => {
+            let progress = |done: u64| say(&format!("csvs: {done} of {files} files, {:.1} s", seconds()));
+            Ok(vec![csvs::write(&folder, files, rows, &progress)?])
+        }
         Job::Small { file, groups, rows_per_group } => {
             let rows = groups.saturating_mul(rows_per_group);
             let progress = |done: u64| say(&format!("small: {done} of {rows} rows, {:.1} s", seconds()));
@@ -105,6 +114,14 @@ fn parse(arguments: &[String]) -> Result<Job, String> {
         "housing" => {
             let (file, []) = path_and_numbers(rest, [])?;
             Ok(Job::Housing { file })
+        }
+        "csvs" => {
+            let (folder, [files, rows]) = path_and_numbers(rest, [("--files", 10_000), ("--rows", 10)])?;
+            if files > csvs::FILES_MAX || rows > csvs::ROWS_MAX {
+                let (files, rows) = (csvs::FILES_MAX, csvs::ROWS_MAX);
+                return Err(format!("--files, --rows: at most {files} files of {rows} rows are made"));
+            }
+            Ok(Job::Csvs { folder, files, rows })
         }
         "small" => {
             let defaults = [("--groups", 100_000), ("--rows-per-group", 10)];
@@ -166,6 +183,7 @@ mod tests {
             ("taxi d", taxi(1_000_000, 2)),
             ("taxi --rows 7_000_000 d --months=3", taxi(7_000_000, 3)),
             ("housing f.csv", Job::Housing { file: "f.csv".into() }),
+            ("csvs d --files=7", Job::Csvs { folder: "d".into(), files: 7, rows: 10 }),
             ("small f --groups 5", Job::Small { file: "f".into(), groups: 5, rows_per_group: 10 }),
             ("taxi --help", Job::Help),
         ] {
@@ -185,6 +203,7 @@ mod tests {
             ("taxi d --rows many", "`many`"),
             ("taxi d --months 121", "120"),
             ("housing f --rows 5", "--rows"),
+            ("csvs d --files 1000001", "at most"),
             ("small f --groups 18446744073709551615", "at most"),
         ] {
             let message = parsed(line).unwrap_err();

@@ -1,0 +1,161 @@
+//! Forest tuning: of random forests of 8, 12, … 84 trees, which one predicts best what Californian houses are worth.
+//!
+//! Makes data, and tries the forests side by side, on rows that are stored once for all of them; or one after another:
+//!
+//! ```text
+//! cargo xtask data housing data/housing.csv
+//! host submit examples/forests --arg data=@data/housing.csv
+//! host submit examples/forests#sequential --arg data=@data/housing.csv
+//! ```
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Float64Type;
+use arrow_array::{ArrayRef, Float64Array};
+use models::forest::RandomForestParams;
+use sandbar_guest::prelude::*;
+use sandbar_guest::random::{self, rand_core::RngCore};
+
+/// Eight features, then what is to be predicted: the first columns of the file.
+const COLUMNS: [&str; 9] = [
+    "longitude",
+    "latitude",
+    "housing_median_age",
+    "total_rooms",
+    "total_bedrooms",
+    "population",
+    "households",
+    "median_income",
+    "median_house_value",
+];
+
+/// Of which rows are to test on, and of what forests draw.
+const SEED: u64 = 1;
+
+/// A forest, and how far off it is on rows that it was not grown on: the mean of its absolute errors, in dollars.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Tried {
+    trees: u32,
+    error: f64,
+}
+
+/// All forests, the best first; of those that are as good, the smallest.
+type Ranking = Vec<Tried>;
+
+/// Sizes of forests: 20, if nothing else is said.
+fn sizes(forests: Option<u32>) -> impl DoubleEndedIterator<Item = u32> {
+    (0..forests.unwrap_or(20)).map(|place| 8 + 4 * place)
+}
+
+/// The rows of a file: four fifths to train on, and those to test on.
+#[task(returns = 2)]
+fn rows(data: Bytes) -> Result<(Batch, Batch), String> {
+    let text = std::str::from_utf8(&data).map_err(|e| format!("it is no text: {e}"))?;
+    let mut random = random::seeded(SEED);
+    let mut parts = [vec![Vec::new(); COLUMNS.len()], vec![Vec::new(); COLUMNS.len()]];
+    for (number, line) in (1..).zip(text.lines()).skip(1) {
+        let fields: Vec<&str> = line.split(',').take(COLUMNS.len()).collect();
+        if fields.contains(&"") {
+            // Of some districts nobody knows how many bedrooms they have.
+            continue;
+        }
+        let values: Result<Vec<f64>, _> = fields.iter().map(|field| field.parse()).collect();
+        let values = values.map_err(|e| format!("line {number}: {e}"))?;
+        if values.len() < COLUMNS.len() {
+            return Err(format!("line {number}: {} of {} columns", values.len(), COLUMNS.len()));
+        }
+        let part = &mut parts[usize::from(random.next_u64() % 5 == 0)];
+        part.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
+    }
+    let [train, test] = parts.map(|columns| {
+        let columns = columns.into_iter().map(|column| Arc::new(Float64Array::from(column)) as ArrayRef);
+        RecordBatch::try_from_iter(COLUMNS.into_iter().zip(columns)).map(Batch).map_err(|e| e.to_string())
+    });
+    Ok((train?, test?))
+}
+
+/// The features and the target of some rows, where they lie.
+fn columns(rows: &Batch) -> (Vec<&[f64]>, &[f64]) {
+    let mut columns: Vec<&[f64]> =
+        rows.columns().iter().map(|column| &column.as_primitive::<Float64Type>().values()[..]).collect();
+    let target = columns.pop().unwrap_or_default();
+    (columns, target)
+}
+
+/// Grows a forest, and says how good it is.
+#[task]
+fn grow(trees: u32, train: Batch, test: Batch) -> Result<Tried, String> {
+    let (features, target) = columns(&train);
+    let params = RandomForestParams { n_estimators: trees, seed: Some(SEED), ..RandomForestParams::default() };
+    let forest = params.fit_columns(&features, target).map_err(|e| e.to_string())?;
+    let (features, target) = columns(&test);
+    let predicted = forest.predict_columns(&features).map_err(|e| e.to_string())?;
+    let sum: f64 = predicted.iter().zip(target).map(|(predicted, is)| (predicted - is).abs()).sum();
+    Ok(Tried { trees, error: sum / target.len() as f64 })
+}
+
+fn ranked(mut tried: Vec<Tried>) -> Ranking {
+    tried.sort_by(|a, b| a.error.total_cmp(&b.error).then(a.trees.cmp(&b.trees)));
+    tried
+}
+
+/// A task for each forest. The rows are objects: read once, and in each task's memory without being copied there.
+#[task]
+fn main(data: File, forests: Option<u32>) -> Result<Ranking, TaskError> {
+    let (train, test) = rows::submit(&data.open());
+    // The largest first: none is left over at the end.
+    let tried: Vec<_> = sizes(forests).rev().map(|trees| grow::submit(trees, &train, &test)).collect();
+    Ok(ranked(get_all(&tried)?))
+}
+
+/// One forest after another.
+#[task]
+fn sequential(data: File, forests: Option<u32>) -> Result<Ranking, TaskError> {
+    let (train, test) = rows::submit(&data.open());
+    let tried = sizes(forests).map(|trees| grow::submit(trees, &train, &test).get());
+    Ok(ranked(tried.collect::<Result<_, _>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbar_guest::testing;
+
+    use super::*;
+
+    /// A district's value is its income, and one in ten has no bedrooms.
+    fn made(rows: u32) -> String {
+        let row = |i: u32| {
+            let bedrooms = if i % 10 == 0 { String::new() } else { i.to_string() };
+            format!("-122.1,37.{},{i},{i},{bedrooms},{i},{i},{},{},NEAR BAY\n", i % 10, i % 7, 1000 * (i % 7) + i % 50)
+        };
+        format!("{},ocean_proximity\n{}", COLUMNS.join(","), (0..rows).map(row).collect::<String>())
+    }
+
+    fn run(task: &str, text: &str) -> Result<Ranking, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("housing.csv");
+        std::fs::write(&path, text).unwrap();
+        let arguments = serde_json::json!({ "data": testing::file(path), "forests": 3 });
+        testing::run(task, &arguments.to_string())
+    }
+
+    #[test]
+    fn forests_are_the_same_side_by_side_and_one_after_another() {
+        let text = made(300);
+        let ranking = run("main", &text).unwrap();
+        let mut trees: Vec<u32> = ranking.iter().map(|tried| tried.trees).collect();
+        trees.sort_unstable();
+        assert_eq!(trees, [8, 12, 16]);
+        assert!(ranking.is_sorted_by(|a, b| a.error <= b.error) && ranking[0].error < 300.0, "{ranking:?}");
+        assert_eq!(run("sequential", &text).unwrap(), ranking);
+    }
+
+    #[test]
+    fn what_is_no_data_is_said() {
+        for (text, words) in [("a\nb,2", "line 2: "), ("a\n1,2", "line 2: 2 of 9"), ("a\n", "no rows")] {
+            let error = run("main", text).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}
