@@ -63,16 +63,21 @@ fn deep(depth: u32) -> Result<u32, TaskError> {
     if depth == 0 { Ok(0) } else { Ok(1 + deep::submit(depth - 1).get()?) }
 }
 
-/// A tree of tasks whose leaves never end.
+/// Never ends.
 #[task]
-fn endless(depth: u32, width: u32) -> Result<(), TaskError> {
-    if depth == 0 {
-        loop {
-            std::hint::black_box(depth);
-        }
+fn spins() {
+    loop {
+        std::hint::black_box(());
     }
-    let parts: Vec<_> = (0..width).map(|_| endless::submit(depth - 1, width)).collect();
-    get_all(&parts)?;
+}
+
+/// A tree of tasks whose leaves wait for what never ends.
+#[task]
+fn endless(depth: u32, width: u32, never: Vec<ObjectRef<()>>) -> Result<(), TaskError> {
+    let never = if never.is_empty() { vec![spins::submit()] } else { never };
+    let below = if depth == 0 { 0 } else { width };
+    let parts: Vec<_> = (0..below).map(|_| endless::submit(depth - 1, width, never.clone())).collect();
+    get_all(if depth == 0 { &never } else { &parts })?;
     Ok(())
 }
 
@@ -85,7 +90,7 @@ fn mark(steps: u64) -> u64 {
 /// Cancels a tree of tasks that never end, once it has grown, and gives how many there are.
 #[task]
 fn cancelled(width: u32) -> Result<u32, TaskError> {
-    let root = endless::submit(2, width);
+    let root = endless::submit(2, width, Vec::new());
     mark::submit(100_000_000).get()?;
     cancel(&root, true);
     // Until the last of them has ended.
