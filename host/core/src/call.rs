@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::ObjectId;
+use crate::placement::Strategy;
 
 /// With what a task is submitted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -55,6 +56,8 @@ pub struct Options {
     pub timeout_ms: Option<u64>,
     /// Tasks of higher numbers come first. 0 otherwise.
     pub priority: i32,
+    /// Where it is to run.
+    pub strategy: Strategy,
     /// Of what makes an actor. Its name is then the one by which it is found.
     pub actor: Option<Box<ActorOptions>>,
     /// Of a generator: items that were not taken when it waits. See [`Options::buffer`].

@@ -90,6 +90,8 @@ codes! {
     GetTimeOut = "get-time-out", Guest;
     /// Its job has as many tasks as it may have, or they are nested as deep.
     TaskLimit = "task-limit", Job;
+    /// The placement group that it is in was removed, or went with its job.
+    GroupRemoved = "group-removed", Job;
     /// No node has what it asks for.
     Infeasible = "infeasible", Job;
     /// The file is no WebAssembly component.

@@ -37,6 +37,8 @@ numbers! {
     /// A value with methods, which keeps its state between calls. Its number is that of the task that made it, and of the
     /// object that is its handle.
     ActorId(u64);
+    /// What is set aside for tasks and actors together. Its number is that of the object that is there once it is placed.
+    GroupId(u64);
     /// How often a task was begun before.
     Attempt(u32);
 }
@@ -59,6 +61,18 @@ impl TaskId {
 }
 
 impl ObjectId {
+    /// As of tasks.
+    pub fn short(self) -> String {
+        short(self.0)
+    }
+}
+
+impl GroupId {
+    /// Is there once the group is placed.
+    pub fn ready(self) -> ObjectId {
+        ObjectId(self.0)
+    }
+
     /// As of tasks.
     pub fn short(self) -> String {
         short(self.0)

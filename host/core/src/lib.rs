@@ -13,6 +13,7 @@ mod files;
 mod function;
 mod ids;
 mod limits;
+mod placement;
 mod seed;
 
 pub use call::{ActorOptions, Argument, Options, Request, STREAM_BUFFER, STREAM_BUFFER_MAX, VALUE_INLINE_BYTES_MAX};
@@ -20,6 +21,7 @@ pub use copy::{copy_for_others, copy_from_others};
 pub use fault::{Blame, Code, Fault, TaskError};
 pub use files::{FILE_NAMES_TOGETHER, GivenFile, GivenFiles};
 pub use function::{Function, Kind, TaskKind};
-pub use ids::{ActorId, Attempt, ComponentId, Ids, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId};
+pub use ids::{ActorId, Attempt, ComponentId, GroupId, Ids, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId};
 pub use limits::{LOG_BYTES_MAX, Limits};
+pub use placement::{Bundle, GROUP_BUNDLES_MAX, GroupRequest, GroupStrategy, Strategy};
 pub use seed::{Seed, Split};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-use sandbar_core::{Attempt, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId};
+use sandbar_core::{Attempt, JobId, NodeId, ObjectId, Strategy, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, JobLimits, Options, Outcome, Role, Scheduler, Submission, UNIT, Work};
 
 /// Counts what is allocated.
@@ -48,6 +48,7 @@ fn submission(id: TaskId, parent: Option<(TaskId, Attempt, WorkerId)>, name: &Ar
         name: name.clone(),
         returns: 1,
         demand: Demand { cpus, ..Demand::default() },
+        strategy: Strategy::Default,
         priority: 0,
         retries_max: 3,
         retry_failures: false,
@@ -62,7 +63,13 @@ fn submission(id: TaskId, parent: Option<(TaskId, Attempt, WorkerId)>, name: &Ar
 fn begun() -> Steps {
     let mut steps = Scheduler::new(Options::default());
     let (node, job) = (NodeId(1), JobId(1));
-    let limits = JobLimits { tasks_max: u64::MAX, depth_max: 100, objects_max: u64::MAX, lineage_bytes_max: 1 << 20 };
+    let limits = JobLimits {
+        tasks_max: u64::MAX,
+        depth_max: 100,
+        objects_max: u64::MAX,
+        lineage_bytes_max: 1 << 20,
+        groups_max: 0,
+    };
     let resources = Demand { cpus: u64::from(WORKERS) * UNIT, ..Demand::default() };
     let ready = |worker, role| Event::WorkerReady { worker, node, role };
     let mut events = vec![

@@ -10,7 +10,7 @@ use crate::event::{Action, ActorSpec, Outcome, Submission, Work};
 use crate::places::{ActorAt, JobAt, ObjectAt, TaskAt, WorkerAt};
 use crate::refs::{Object, Value};
 use crate::scheduler::Scheduler;
-use crate::tasks::{End, State, Stop, Task, cancelled};
+use crate::tasks::{End, State, Stop, Task, end_of};
 
 /// What made it ends with it, but is kept track of by itself: its record goes with its last handle.
 #[derive(Debug)]
@@ -261,8 +261,8 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn fail_actor(&mut self, actor: ActorAt, maker: TaskAt, error: Arc<TaskError>, may_help: bool) {
         let task = &mut self.tasks[maker];
         if task.stop != Stop::No {
-            let error = self.error(maker, cancelled());
-            self.end_actor(actor, maker, &error, End::Stopped);
+            let error = self.error(maker, self.stopped(maker));
+            self.end_actor(actor, maker, &error, end_of(&error));
         } else if may_help && task.attempt.0 < self.actors[actor].spec.restarts_max {
             task.attempt.0 += 1;
             self.stop_descendants(maker);

@@ -3,7 +3,7 @@
 use crate::event::Action;
 use crate::places::TaskAt;
 use crate::scheduler::Scheduler;
-use crate::tasks::{State, Stop, Task, cancelled};
+use crate::tasks::{State, Stop, Task};
 
 use sandbar_core::TaskId;
 
@@ -35,7 +35,7 @@ impl<C, V> Scheduler<C, V> {
         let task = &mut self.tasks[at];
         match task.state {
             State::Waiting | State::Queued => {
-                let error = self.error(at, cancelled());
+                let error = self.error(at, self.stopped(at));
                 self.failing.push((at, error));
             }
             State::Given | State::Blocked | State::Resident => {

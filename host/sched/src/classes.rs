@@ -57,6 +57,7 @@ impl Class {
             && kind.priority == task.priority
             && kind.retries_max == task.retries_max
             && kind.retry_failures == task.retry_failures
+            && queue.shape(kind.shape).strategy == task.strategy
             && queue.shape(kind.shape).demand == task.demand
     }
 
@@ -123,7 +124,7 @@ impl Classes {
         let kind = Kind {
             job,
             name: task.name.clone(),
-            shape: queue.use_demand(&task.demand),
+            shape: queue.use_demand(&task.demand, task.strategy),
             priority: task.priority,
             retries_max: task.retries_max,
             retry_failures: task.retry_failures,
@@ -187,7 +188,7 @@ mod tests {
             let kind = Kind {
                 job: Place::of(0),
                 name: "f".into(),
-                shape: queue.use_demand(&Default::default()),
+                shape: queue.use_demand(&Default::default(), Default::default()),
                 priority: 0,
                 retries_max: 0,
                 retry_failures: false,

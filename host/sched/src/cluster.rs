@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sandbar_core::{ActorId, Attempt, NodeId, TaskId, WorkerId};
 
+use crate::bundles::Bundle;
 use crate::event::Role;
-use crate::places::{NodeAt, ObjectAt, ShapeAt, TaskAt, WorkerAt};
+use crate::places::{BundleAt, NodeAt, ObjectAt, ShapeAt, TaskAt, WorkerAt};
 use crate::queue::{Level, Queue};
 use crate::resources::{Demand, Free};
 use crate::slab::Slab;
@@ -16,7 +17,11 @@ pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) total: Demand,
     pub(crate) free: Free,
-    /// A driver waits for room here: nothing else is begun.
+    /// What would be left if all tasks had ended: bundles and actors last.
+    pub(crate) at_rest: Free,
+    /// Tasks that workers of anybody were given here.
+    pub(crate) tasks: usize,
+    /// A driver or a placement group waits for room here: nothing else is begun.
     pub(crate) is_held: bool,
     /// Workers that have several actors.
     actor_workers: Vec<WorkerAt>,
@@ -35,6 +40,8 @@ pub(crate) struct Given {
     /// None when its job has ended.
     pub(crate) task: Option<TaskAt>,
     pub(crate) shape: ShapeAt,
+    /// What it takes of: a bundle, or its node.
+    pub(crate) bundle: Option<BundleAt>,
     pub(crate) attempt: Attempt,
     pub(crate) level: Level,
     /// How long it was thought to take.
@@ -51,8 +58,7 @@ pub(crate) struct Worker {
     pub(crate) blocked: Vec<Given>,
     /// Actors that it has, by the tasks that made them.
     pub(crate) residents: BTreeMap<TaskId, Given>,
-    /// How many of `given` are of each light shape: its processors are taken once for all of them.
-    pub(crate) leases: Vec<(ShapeAt, u32)>,
+    pub(crate) leases: Vec<Lease>,
     /// How long `given` were thought to take.
     pub(crate) nanos: u64,
     /// Its tasks were asked back, and it did not answer yet.
@@ -67,6 +73,15 @@ pub(crate) struct Worker {
     waiting: Option<Level>,
 }
 
+/// Processors that a worker has for all of its tasks of one light shape, as long as it has one that is not blocked.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) shape: ShapeAt,
+    pub(crate) bundle: Option<BundleAt>,
+    /// How many of `given` it is for.
+    pub(crate) count: u32,
+}
+
 /// Places of objects that a worker holds, and some that it held before: what is there has to be asked.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
@@ -78,6 +93,7 @@ pub(crate) struct Holds {
 pub(crate) struct Cluster {
     pub(crate) nodes: Slab<NodeAt, Node>,
     pub(crate) node_ids: BTreeMap<NodeId, NodeAt>,
+    pub(crate) bundles: Slab<BundleAt, Bundle>,
     pub(crate) workers: Slab<WorkerAt, Worker>,
     worker_ids: Table<WorkerId, WorkerAt>,
     /// Workers that are for one actor each.
@@ -98,11 +114,18 @@ pub(crate) struct Cluster {
     pub(crate) has_more: bool,
 }
 
+impl Lease {
+    fn is_for(&self, given: &Given) -> bool {
+        self.shape == given.shape && self.bundle == given.bundle
+    }
+}
+
 impl Cluster {
     pub(crate) fn new() -> Cluster {
         Cluster {
             nodes: Slab::new(),
             node_ids: BTreeMap::new(),
+            bundles: Slab::new(),
             workers: Slab::new(),
             worker_ids: Table::default(),
             of_actors: Table::default(),
@@ -130,7 +153,9 @@ impl Cluster {
         let at = self.nodes.insert(Node {
             id,
             total,
+            at_rest: free.clone(),
             free,
+            tasks: 0,
             is_held: false,
             actor_workers: Vec::new(),
             is_hiring: false,
@@ -214,9 +239,10 @@ impl Cluster {
     pub(crate) fn move_in(&mut self, at: WorkerAt, given: Given, queue: &mut Queue) {
         queue.use_shape(given.shape);
         let (demand, node) = (&queue.shape(given.shape).demand, self.workers[at].node);
-        let free = &mut self.nodes[node].free;
-        free.cpus -= i128::from(demand.cpus);
-        free.take_rest(demand);
+        self.free_mut(node, given.bundle).take(demand);
+        if given.bundle.is_none() {
+            self.nodes[node].at_rest.take(demand);
+        }
         self.nodes[node].actors += 1;
         self.workers[at].residents.insert(given.id, given);
     }
@@ -225,10 +251,12 @@ impl Cluster {
     pub(crate) fn move_out(&mut self, at: WorkerAt, id: TaskId, queue: &mut Queue) -> Option<Given> {
         let given = self.workers[at].residents.remove(&id)?;
         let demand = &queue.shape(given.shape).demand;
-        let node = &mut self.nodes[self.workers[at].node];
-        node.free.cpus += i128::from(demand.cpus);
-        node.free.give_rest(demand);
-        node.actors -= 1;
+        let node = self.workers[at].node;
+        self.free_mut(node, given.bundle).give(demand);
+        if given.bundle.is_none() {
+            self.nodes[node].at_rest.give(demand);
+        }
+        self.nodes[node].actors -= 1;
         self.has_more = true;
         queue.leave_shape(given.shape);
         Some(given)
@@ -267,12 +295,7 @@ impl Cluster {
     pub(crate) fn take_given(&mut self, at: WorkerAt, position: usize, queue: &mut Queue) -> Option<Given> {
         let given = self.workers[at].given.remove(position)?;
         self.pause(at, &given, queue);
-        let shape = queue.shape(given.shape);
-        if !shape.is_light {
-            self.nodes[self.workers[at].node].free.give_rest(&shape.demand);
-            self.has_more = true;
-        }
-        queue.leave_shape(given.shape);
+        self.leave(at, &given, queue);
         Some(given)
     }
 
@@ -280,13 +303,20 @@ impl Cluster {
     pub(crate) fn take_blocked(&mut self, at: WorkerAt, position: usize, queue: &mut Queue) -> Option<Given> {
         let worker = &mut self.workers[at];
         let given = (position < worker.blocked.len()).then(|| worker.blocked.remove(position))?;
-        let shape = queue.shape(given.shape);
+        self.leave(at, &given, queue);
+        Some(given)
+    }
+
+    /// A task takes no more of a node than processors, and they were given back.
+    fn leave(&mut self, at: WorkerAt, given: &Given, queue: &mut Queue) {
+        let (shape, worker) = (queue.shape(given.shape), &self.workers[at]);
+        let node = worker.node;
+        self.nodes[node].tasks -= usize::from(worker.role == Role::Tasks);
         if !shape.is_light {
-            self.nodes[worker.node].free.give_rest(&shape.demand);
+            self.free_mut(node, given.bundle).give_rest(&shape.demand);
             self.has_more = true;
         }
         queue.leave_shape(given.shape);
-        Some(given)
     }
 
     /// A task gives its processors away. Gives its place in the table.
@@ -308,26 +338,30 @@ impl Cluster {
     }
 
     fn begin(&mut self, at: WorkerAt, given: &Given, queue: &Queue) {
-        let shape = queue.shape(given.shape);
+        let (shape, worker) = (queue.shape(given.shape), &self.workers[at]);
+        let node = worker.node;
+        self.nodes[node].tasks += usize::from(worker.role == Role::Tasks);
         if !shape.is_light {
-            self.nodes[self.workers[at].node].free.take_rest(&shape.demand);
+            self.free_mut(node, given.bundle).take_rest(&shape.demand);
         }
         self.go_on(at, given, queue);
     }
 
-    /// Takes processors for a task, or none where others of its shape run here: a worker runs one at a time.
+    /// Takes processors for a task, or none where others of its shape run here: a worker runs one at a time. But what makes an
+    /// actor has from the start what that has.
     fn go_on(&mut self, at: WorkerAt, given: &Given, queue: &Queue) {
         let worker = &mut self.workers[at];
         worker.nanos += given.nanos;
         let shape = queue.shape(given.shape);
-        if shape.is_light {
-            if let Some((_, count)) = worker.leases.iter_mut().find(|(leased, _)| *leased == given.shape) {
-                *count += 1;
+        if shape.is_light && worker.role != Role::Actors {
+            if let Some(lease) = worker.leases.iter_mut().find(|lease| lease.is_for(given)) {
+                lease.count += 1;
                 return;
             }
-            worker.leases.push((given.shape, 1));
+            worker.leases.push(Lease { shape: given.shape, bundle: given.bundle, count: 1 });
         }
-        self.nodes[worker.node].free.cpus -= i128::from(shape.demand.cpus);
+        let node = worker.node;
+        self.free_mut(node, given.bundle).cpus -= i128::from(shape.demand.cpus);
     }
 
     /// Gives the processors of a task back, unless others of its shape are left here.
@@ -336,15 +370,17 @@ impl Cluster {
         worker.nanos -= given.nanos;
         let shape = queue.shape(given.shape);
         if shape.is_light
-            && let Some(position) = worker.leases.iter().position(|(leased, _)| *leased == given.shape)
+            && worker.role != Role::Actors
+            && let Some(position) = worker.leases.iter().position(|lease| lease.is_for(given))
         {
-            worker.leases[position].1 -= 1;
-            if worker.leases[position].1 > 0 {
+            worker.leases[position].count -= 1;
+            if worker.leases[position].count > 0 {
                 return;
             }
             worker.leases.swap_remove(position);
         }
-        self.nodes[worker.node].free.cpus += i128::from(shape.demand.cpus);
+        let node = worker.node;
+        self.free_mut(node, given.bundle).cpus += i128::from(shape.demand.cpus);
         self.has_more = true;
     }
 

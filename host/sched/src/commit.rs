@@ -7,7 +7,7 @@ use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 use crate::event::{Action, Outcome};
 use crate::places::{ObjectAt, TaskAt};
 use crate::scheduler::Scheduler;
-use crate::tasks::{End, State, Stop, cancelled};
+use crate::tasks::{End, State, Stop, end_of};
 
 impl<C, V> Scheduler<C, V> {
     pub(crate) fn finished(&mut self, id: TaskId, attempt: Attempt, worker: WorkerId, outcome: Outcome<V>, nanos: u64) {
@@ -57,8 +57,9 @@ impl<C, V> Scheduler<C, V> {
             Outcome::Succeeded(_) => {
                 let id = task.id;
                 self.discard(id, outcome);
-                let error = self.error(at, cancelled());
-                self.end_failed(at, error, End::Stopped);
+                let error = self.error(at, self.stopped(at));
+                let end = end_of(&error);
+                self.end_failed(at, error, end);
             }
             Outcome::Failed(failure) => self.finish_failed(at, failure.error, failure.system),
         }

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, JobId, TaskError};
+use sandbar_core::{Code, Fault, JobId, Strategy, TaskError, WorkerId};
 
-use crate::cluster::Given;
+use crate::cluster::{Given, Lease, Node};
 use crate::event::{Action, Role};
-use crate::places::{NodeAt, ShapeAt, TaskAt, WorkerAt};
+use crate::places::{BundleAt, NodeAt, ShapeAt, TaskAt, WorkerAt};
 use crate::queue::Turn;
 use crate::resources::Demand;
 use crate::scheduler::Scheduler;
@@ -38,12 +38,14 @@ impl<C, V> Scheduler<C, V> {
             return;
         }
         self.begin_drivers();
+        self.place_groups();
         self.place_actors();
         let (mut passed, mut stuck) = (None, None);
         for _ in 0..STUCK_MAX {
             let Some(turn) = self.place_all(passed, stuck) else { break };
             passed = Some(turn);
-            stuck = stuck.or(Some(turn.1));
+            // What is in a group takes nothing of a node.
+            stuck = stuck.or_else(|| (!self.queue.shape(turn.1).is_of_group()).then_some(turn.1));
         }
         // What was taken is not more than there was.
         self.cluster.has_more = false;
@@ -83,8 +85,12 @@ impl<C, V> Scheduler<C, V> {
 
     /// The least loaded idle worker where there is room, the lowest number of these. One that is `fresh` is not listed yet.
     fn idle_for(&self, shape: ShapeAt, stuck: Option<ShapeAt>, fresh: Option<WorkerAt>) -> Option<WorkerAt> {
-        let listed = self.cluster.offers().find(|(.., node)| self.has_room(*node, shape, stuck));
         let fresh = fresh.filter(|at| self.has_room(self.cluster.workers[*at].node, shape, stuck));
+        let mut offers = self.cluster.offers().filter(|(.., node)| self.has_room(*node, shape, stuck));
+        let listed = match self.queue.shape(shape).strategy {
+            Strategy::Spread => return self.emptiest(offers, fresh),
+            _ => offers.next(),
+        };
         match (listed, fresh) {
             (Some((load, id, _)), Some(fresh)) if (load, id) > self.cluster.load(fresh) => Some(fresh),
             (Some((_, id, _)), _) => self.cluster.find(id),
@@ -92,29 +98,54 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
+    /// The idle worker on the node with the fewest tasks and actors.
+    fn emptiest(
+        &self,
+        offers: impl Iterator<Item = (u32, WorkerId, NodeAt)>,
+        fresh: Option<WorkerAt>,
+    ) -> Option<WorkerAt> {
+        let fresh = fresh.map(|at| {
+            let (load, id) = self.cluster.load(at);
+            (load, id, self.cluster.workers[at].node)
+        });
+        let on = |at: NodeAt| self.cluster.nodes[at].tasks + self.cluster.nodes[at].actors;
+        let best = offers.chain(fresh).min_by_key(|(load, id, node)| (on(*node), *load, *id));
+        best.and_then(|(_, id, _)| self.cluster.find(id))
+    }
+
     /// Whether a node has room. Where what is `stuck` could be begun some time, room is kept for it: its turn comes.
     pub(crate) fn has_room(&self, node: NodeAt, shape: ShapeAt, stuck: Option<ShapeAt>) -> bool {
-        let node = &self.cluster.nodes[node];
-        let first = stuck.map(|first| &self.queue.shape(first).demand).filter(|first| first.is_within(&node.total));
-        !node.is_held && node.free.fits_beside(&self.queue.shape(shape).demand, first)
+        let shape = self.queue.shape(shape);
+        if shape.is_of_group() {
+            return self.bundle_for(node, shape).is_some();
+        }
+        let (record, first) = (&self.cluster.nodes[node], self.first_on(node, stuck));
+        !record.is_held && self.may_be_on(node, shape) && record.free.fits_beside(&shape.demand, first)
+    }
+
+    /// What a node keeps room for.
+    fn first_on(&self, node: NodeAt, stuck: Option<ShapeAt>) -> Option<&Demand> {
+        let shape = self.queue.shape(stuck?);
+        let could = shape.demand.is_within(&self.cluster.nodes[node].total) && self.may_be_on(node, shape);
+        could.then_some(&shape.demand)
     }
 
     /// Whether a worker that has tasks may be given more of the same before what is `stuck`.
     fn may_feed(&self, at: WorkerAt, shape: ShapeAt, stuck: Option<ShapeAt>) -> bool {
         let worker = &self.cluster.workers[at];
         let node = &self.cluster.nodes[worker.node];
-        let first = stuck.map(|first| &self.queue.shape(first).demand).filter(|first| first.is_within(&node.total));
+        let first = self.first_on(worker.node, stuck);
         let waits_for_this = first.is_some_and(|first| {
             let lacks_cpus = first.cpus > 0 && i128::from(first.cpus) > node.free.cpus;
             lacks_cpus || !self.cluster.has_idle(worker.node) && node.free.fits_but_cpus(first)
         });
-        worker.leases.first().is_some_and(|(leased, _)| *leased == shape) && !node.is_held && !waits_for_this
+        worker.leases.first().is_some_and(|lease| lease.shape == shape) && !node.is_held && !waits_for_this
     }
 
     /// Whether a worker has tasks, and less than half of as many as it could have.
     fn is_hungry(&self, at: WorkerAt) -> bool {
         let Some(worker) = self.cluster.workers.get(at) else { return false };
-        let [(shape, count)] = worker.leases[..] else { return false };
+        let [Lease { shape, count, .. }] = worker.leases[..] else { return false };
         let is_alike = count as usize == worker.given.len() && worker.role == Role::Tasks;
         is_alike && !worker.is_recalled && self.is_window_over(shape, 2 * worker.given.len())
     }
@@ -123,7 +154,7 @@ impl<C, V> Scheduler<C, V> {
     fn window(&self, shape_at: ShapeAt) -> usize {
         let shape = self.queue.shape(shape_at);
         let Some((_, task)) = self.queue.first(shape_at, &self.tasks) else { return 0 };
-        if !shape.is_light {
+        if !shape.goes_in_advance() {
             return 1;
         }
         let nanos = self.classes.get(self.tasks[task].class).nanos().unwrap_or(self.options.window_nanos);
@@ -134,7 +165,10 @@ impl<C, V> Scheduler<C, V> {
     /// Whether a worker may have more tasks of a shape than so many, at least one: as [`Scheduler::window`], in less time.
     fn is_window_over(&self, shape_at: ShapeAt, count: usize) -> bool {
         let shape = self.queue.shape(shape_at);
-        if count >= self.options.window_max as usize || shape.len <= count * 2 * self.cluster.of_tasks {
+        if !shape.goes_in_advance()
+            || count >= self.options.window_max as usize
+            || shape.len <= count * 2 * self.cluster.of_tasks
+        {
             return false;
         }
         let Some((_, task)) = self.queue.first(shape_at, &self.tasks) else { return false };
@@ -173,9 +207,21 @@ impl<C, V> Scheduler<C, V> {
         task.worker = Some(worker);
         let level = task.level(self.classes.get(task.class));
         let (id, attempt) = (task.id, task.attempt);
-        let given = Given { id, task: Some(at), shape, attempt, level, nanos };
+        let bundle = self.bundle_of(worker, shape);
+        let given = Given { id, task: Some(at), shape, bundle, attempt, level, nanos };
         self.cluster.give(worker, given, &mut self.queue);
         self.out.push(Action::Run { worker: self.cluster.workers[worker].id, task: id, attempt });
+    }
+
+    /// The bundle that a task is given: that which its worker has for others like it, or one with room.
+    fn bundle_of(&self, worker: WorkerAt, shape_at: ShapeAt) -> Option<BundleAt> {
+        let shape = self.queue.shape(shape_at);
+        if !shape.is_of_group() {
+            return None;
+        }
+        let worker = &self.cluster.workers[worker];
+        let lease = worker.leases.iter().find(|lease| lease.shape == shape_at);
+        lease.map_or_else(|| self.bundle_for(worker.node, shape), |lease| lease.bundle)
     }
 
     /// A worker has a task that it has begun by itself, before those that it was given.
@@ -188,6 +234,7 @@ impl<C, V> Scheduler<C, V> {
             id: task.id,
             task: Some(at),
             shape: class.kind.shape,
+            bundle: None,
             attempt: task.attempt,
             level: task.level(class),
             nanos: 0,
@@ -226,7 +273,7 @@ impl<C, V> Scheduler<C, V> {
         let node = &self.cluster.nodes[node_at];
         let demand = &self.queue.shape(shape).demand;
         if !demand.is_within(&node.total) {
-            let fault = Fault::new(Code::Infeasible, demand.beyond(&[&node.total]));
+            let fault = Fault::new(Code::Infeasible, demand.beyond("no node has", &[&node.total]));
             let error = self.error(at, fault);
             self.failing.push((at, error));
         } else if node.free.fits(demand) {
@@ -241,22 +288,39 @@ impl<C, V> Scheduler<C, V> {
 
     /// Whether some node could ever have room for tasks of a shape, or none is known yet.
     pub(crate) fn is_feasible(&mut self, at: ShapeAt) -> bool {
-        let nodes = &self.cluster.nodes;
-        let shape = self.queue.shape_mut(at);
-        if shape.feasible.0 != self.cluster.changes {
-            let is_feasible = nodes.len() == 0 || nodes.iter().any(|(_, node)| shape.demand.is_within(&node.total));
-            shape.feasible = (self.cluster.changes, is_feasible);
+        let (shape, nodes) = (self.queue.shape(at), &self.cluster.nodes);
+        if let Strategy::Group { group, bundle } = shape.strategy {
+            return self.group_fault(group, bundle, &shape.demand).is_none();
         }
-        self.cluster.changes == 0 || shape.feasible.1
+        if shape.feasible.0 != self.cluster.changes {
+            let could = |(at, node): (NodeAt, &Node)| shape.demand.is_within(&node.total) && self.may_be_on(at, shape);
+            let is_feasible = nodes.len() == 0 || nodes.iter().any(could);
+            self.queue.shape_mut(at).feasible = (self.cluster.changes, is_feasible);
+        }
+        self.cluster.changes == 0 || self.queue.shape(at).feasible.1
     }
 
     pub(crate) fn infeasible(&self, at: TaskAt, shape: ShapeAt) -> Arc<TaskError> {
-        let nodes: Vec<&Demand> = self.cluster.nodes.iter().map(|(_, node)| &node.total).collect();
-        self.error(at, Fault::new(Code::Infeasible, self.queue.shape(shape).demand.beyond(&nodes)))
+        let shape = self.queue.shape(shape);
+        let (demand, nodes) = (&shape.demand, &self.cluster.nodes);
+        let message = match shape.strategy {
+            Strategy::Group { .. } => return self.error(at, self.stopped(at)),
+            Strategy::Node { node, soft: false } => match self.cluster.node_ids.get(&node) {
+                Some(at) => demand.beyond(&format!("node {node} has no"), &[&nodes[*at].total]),
+                None => format!("is for node {node}, which is not there"),
+            },
+            _ => demand.beyond("no node has", &nodes.iter().map(|(_, node)| &node.total).collect::<Vec<_>>()),
+        };
+        self.error(at, Fault::new(Code::Infeasible, message))
     }
 
     /// Tasks fail that no node can ever have room for, after nodes came or went.
     pub(crate) fn fail_infeasible(&mut self) {
+        self.fail_infeasible_groups();
+        self.fail_infeasible_tasks();
+    }
+
+    pub(crate) fn fail_infeasible_tasks(&mut self) {
         self.fail_infeasible_actors();
         for shape in self.queue.waiting() {
             if self.is_feasible(shape) {

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{ActorId, Attempt, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_core::{
+    ActorId, Attempt, Fault, GroupId, GroupStrategy, JobId, NodeId, ObjectId, Strategy, TaskError, TaskId, TenantId,
+    WorkerId,
+};
 
 use crate::resources::Demand;
 
@@ -72,6 +75,10 @@ pub enum Event<C, V> {
     Killed { actor: ActorId, restart: bool },
     /// From here on an actor begins anew with what lies in an object, which the worker that has the actor holds.
     Saved { actor: ActorId, attempt: Attempt, worker: WorkerId, object: ObjectId },
+    /// Room is to be set aside. The worker holds the object that has this value once there is.
+    GroupCreated { group: GroupId, task: TaskId, worker: WorkerId, spec: GroupSpec, value: V },
+    /// What was set aside is to be given back, by a task of the same job. Who is in it ends.
+    GroupRemoved { group: GroupId, task: TaskId, worker: WorkerId },
 }
 
 /// What a worker is for.
@@ -103,6 +110,8 @@ pub struct Submission<C> {
     pub returns: u32,
     /// What it takes of a node while it runs.
     pub demand: Demand,
+    /// Where. Calls of methods go where their actor is.
+    pub strategy: Strategy,
     /// What comes first: higher numbers.
     pub priority: i32,
     /// How often it is begun again when its worker dies under it.
@@ -146,6 +155,17 @@ pub struct ActorSpec {
     pub calls_max: u64,
 }
 
+/// What is to be set aside: all of it, or none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// What people call it.
+    pub name: Option<Arc<str>>,
+    /// How its bundles lie on nodes.
+    pub strategy: GroupStrategy,
+    /// What is set aside, each on one node.
+    pub bundles: Vec<Demand>,
+}
+
 /// What became of an attempt.
 #[derive(Debug, Clone)]
 pub enum Outcome<V> {
@@ -175,6 +195,8 @@ pub struct JobLimits {
     pub objects_max: u64,
     /// Bytes of what is kept of tasks that have ended, to make what they returned again. Of more the first are forgotten.
     pub lineage_bytes_max: u64,
+    /// Placement groups.
+    pub groups_max: u64,
 }
 
 /// What is to be done.

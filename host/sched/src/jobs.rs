@@ -64,6 +64,7 @@ impl<C, V> Scheduler<C, V> {
         self.starting.remove(&id);
         let actors = self.actors_of(at);
         self.end_tasks(at);
+        self.end_groups(at);
         self.end_objects(at);
         actors.into_iter().for_each(|id| self.forget_if_gone(id));
         if let Some(job) = self.jobs.remove(at) {

@@ -10,6 +10,8 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod actors;
+mod assign;
+mod bundles;
 mod calls;
 mod cancel;
 mod classes;
@@ -17,11 +19,13 @@ mod cluster;
 mod commit;
 mod dispatch;
 mod event;
+mod groups;
 mod jobs;
 mod lineage;
 mod lost;
 mod objects;
 mod place_actors;
+mod place_groups;
 mod places;
 mod promise;
 mod queue;
@@ -39,11 +43,12 @@ mod tree;
 mod unmet;
 mod view;
 
-pub use event::{Action, ActorSpec, Event, Failure, JobLimits, Outcome, Role, Submission, Work};
+pub use event::{Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Outcome, Role, Submission, Work};
 pub use lineage::Inspect;
 pub use resources::{Demand, UNIT};
 pub use scheduler::{Options, Scheduler};
-pub use unmet::UnmetView;
+pub use unmet::{Unmet, UnmetView};
 pub use view::{
-    ActorState, ActorView, ClassView, NodeView, ObjectState, ObjectView, StreamView, TaskState, TaskView, WorkerView,
+    ActorState, ActorView, BundleView, ClassView, GroupState, GroupView, NodeView, ObjectState, ObjectView, StreamView,
+    TaskState, TaskView, WorkerView,
 };

@@ -9,7 +9,7 @@ use crate::cluster::{Given, Worker};
 use crate::event::Role;
 use crate::places::{TaskAt, WorkerAt};
 use crate::scheduler::Scheduler;
-use crate::tasks::{End, State, Stop, cancelled};
+use crate::tasks::{State, Stop, end_of};
 
 impl<C, V> Scheduler<C, V> {
     pub(crate) fn lose_worker(&mut self, worker: WorkerId, begun: &[TaskId]) {
@@ -41,6 +41,9 @@ impl<C, V> Scheduler<C, V> {
             self.forget_worker(at, worker);
         }
         if let Some(node) = node {
+            if let Some(at) = self.cluster.node_ids.get(&node) {
+                self.lose_bundles(*at);
+            }
             self.cluster.remove_node(node);
         }
         for task in blocked.iter().chain(&given) {
@@ -101,8 +104,9 @@ impl<C, V> Scheduler<C, V> {
             self.stop_descendants(at);
             self.ready(at);
         } else {
-            let error = self.error(at, cancelled());
-            self.end_failed(at, error, End::Stopped);
+            let error = self.error(at, self.stopped(at));
+            let end = end_of(&error);
+            self.end_failed(at, error, end);
         }
     }
 }

@@ -80,13 +80,8 @@ impl<C, V> Scheduler<C, V> {
 
     /// A worker with room for an actor. Where there is none a worker is asked for, if a node has room.
     fn worker_for(&mut self, maker: TaskAt, shape: ShapeAt) -> Option<WorkerAt> {
-        let demand = &self.queue.shape(shape).demand;
-        let is_alone = demand.cpus >= UNIT;
-        let fits = |node: NodeAt| {
-            let node = &self.cluster.nodes[node];
-            !node.is_held && node.free.fits(demand)
-        };
-        let nodes = self.cluster.node_ids.values().copied().filter(|node| fits(*node));
+        let is_alone = self.queue.shape(shape).demand.cpus >= UNIT;
+        let nodes = self.cluster.node_ids.values().copied().filter(|node| self.has_room(*node, shape, None));
         let mut nodes: Vec<(usize, NodeAt)> = nodes.map(|node| (self.cluster.nodes[node].actors, node)).collect();
         nodes.sort_unstable();
         if is_alone {

@@ -49,4 +49,6 @@ places! {
     WorkerAt;
     /// Of a node.
     NodeAt;
+    /// Of a bundle of a placement group, where it is placed.
+    BundleAt;
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Fault, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{Fault, GroupId, ObjectId, TaskError, TaskId, WorkerId};
 
 use crate::event::Action;
 use crate::places::ObjectAt;
@@ -40,9 +40,9 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// An object whose value is to come, and that no task returns.
+    /// An object whose value is to come, and that no task returns: those of placement groups have theirs already.
     fn promised(&self, id: ObjectId) -> Option<ObjectAt> {
         let is_promised = |at: &ObjectAt| self.objects[*at].is_pending() && self.objects[*at].index.is_none();
-        self.find_object(id).filter(is_promised)
+        self.find_object(id).filter(is_promised).filter(|_| !self.groups.all.contains_key(&GroupId(id.0)))
     }
 }

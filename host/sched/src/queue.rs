@@ -7,6 +7,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use sandbar_core::Strategy;
+
 use crate::places::{ShapeAt, TaskAt};
 use crate::resources::Demand;
 use crate::slab::Slab;
@@ -32,7 +34,8 @@ pub(crate) type Turn = (Level, u64);
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) demand: Demand,
-    /// Processors alone: several tasks may be given to a worker in advance.
+    pub(crate) strategy: Strategy,
+    /// Processors alone, which a worker takes once for several.
     pub(crate) is_light: bool,
     /// Tasks in line.
     pub(crate) len: usize,
@@ -58,7 +61,7 @@ struct Fifo {
 #[derive(Debug)]
 pub(crate) struct Queue {
     shapes: Slab<ShapeAt, Shape>,
-    by_demand: BTreeMap<Demand, ShapeAt>,
+    by_demand: BTreeMap<(Demand, Strategy), ShapeAt>,
     order: BTreeSet<(Turn, ShapeAt)>,
 }
 
@@ -71,6 +74,7 @@ impl Queue {
         self.order.is_empty()
     }
 
+    #[inline]
     pub(crate) fn shape(&self, at: ShapeAt) -> &Shape {
         &self.shapes[at]
     }
@@ -84,13 +88,15 @@ impl Queue {
     }
 
     /// The shape of a demand, which is in use once more.
-    pub(crate) fn use_demand(&mut self, demand: &Demand) -> ShapeAt {
-        if let Some(at) = self.by_demand.get(demand) {
+    pub(crate) fn use_demand(&mut self, demand: &Demand, strategy: Strategy) -> ShapeAt {
+        let key = (demand.clone(), strategy);
+        if let Some(at) = self.by_demand.get(&key) {
             self.shapes[*at].uses += 1;
             return *at;
         }
         let at = self.shapes.insert(Shape {
             demand: demand.clone(),
+            strategy,
             is_light: demand.is_light(),
             len: 0,
             feasible: (0, false),
@@ -98,7 +104,7 @@ impl Queue {
             levels: BTreeMap::new(),
             turn: None,
         });
-        self.by_demand.insert(demand.clone(), at);
+        self.by_demand.insert(key, at);
         at
     }
 
@@ -112,7 +118,7 @@ impl Queue {
         if shape.uses == 0
             && let Some(shape) = self.shapes.remove(at)
         {
-            self.by_demand.remove(&shape.demand);
+            self.by_demand.remove(&(shape.demand, shape.strategy));
         }
     }
 
@@ -221,6 +227,16 @@ impl Queue {
 }
 
 impl Shape {
+    /// Whether several tasks may be given to a worker in advance: not those that are to be spread.
+    pub(crate) fn goes_in_advance(&self) -> bool {
+        self.is_light && self.strategy != Strategy::Spread
+    }
+
+    /// Whether it takes of bundles, not of nodes.
+    pub(crate) fn is_of_group(&self) -> bool {
+        matches!(self.strategy, Strategy::Group { .. })
+    }
+
     fn first<C>(&self, tasks: &Slab<TaskAt, Task<C>>) -> Option<(Turn, TaskAt)> {
         let (level, fifo) = self.levels.first_key_value()?;
         let fresh = fifo.first.map(|at| (tasks[at].number, at));

@@ -48,8 +48,12 @@ impl<C, V> Scheduler<C, V> {
         let (level, at) = newest?;
         let task = self.tasks.get(at).filter(|task| task.state == State::Queued)?;
         let (_, worker) = self.cluster.last_waiting().filter(|(last, _)| level < *last)?;
-        let node = &self.cluster.nodes[self.cluster.workers[worker].node];
-        let demand = &self.queue.shape(self.classes.get(task.class).kind.shape).demand;
+        let (node_at, shape) =
+            (self.cluster.workers[worker].node, self.queue.shape(self.classes.get(task.class).kind.shape));
+        let (node, demand) = (&self.cluster.nodes[node_at], &shape.demand);
+        if !self.may_be_on(node_at, shape) {
+            return None;
+        }
         (demand.is_within(&node.total) && node.free.fits_but_cpus(demand)).then_some(worker)
     }
 

@@ -25,6 +25,11 @@ impl Demand {
         self.gpus == 0 && self.memory == 0 && self.custom.values().all(|amount| *amount == 0)
     }
 
+    /// Whether it is of nothing at all.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.cpus == 0 && self.is_light()
+    }
+
     /// Whether something with nothing in use has enough of each.
     pub(crate) fn is_within(&self, total: &Demand) -> bool {
         self.cpus <= total.cpus
@@ -37,32 +42,46 @@ impl Demand {
         self.custom.get(name).copied().unwrap_or(0)
     }
 
-    /// Why none of these nodes can ever have enough of each.
-    pub(crate) fn beyond(&self, nodes: &[&Demand]) -> String {
-        let most = |amount: &dyn Fn(&Demand) -> u64| nodes.iter().map(|node| amount(node)).max().unwrap_or(0);
+    /// All of these together.
+    pub(crate) fn sum<'a>(all: impl Iterator<Item = &'a Demand>) -> Demand {
+        all.fold(Demand::default(), |mut sum, demand| {
+            sum.cpus = sum.cpus.saturating_add(demand.cpus);
+            sum.gpus = sum.gpus.saturating_add(demand.gpus);
+            sum.memory = sum.memory.saturating_add(demand.memory);
+            for (name, amount) in &demand.custom {
+                let of_name = sum.custom.entry(name.clone()).or_default();
+                *of_name = of_name.saturating_add(*amount);
+            }
+            sum
+        })
+    }
+
+    /// Why none of these can ever have enough of each: `none` says what of them, as in "no node has".
+    pub(crate) fn beyond(&self, none: &str, all: &[&Demand]) -> String {
+        let most = |amount: &dyn Fn(&Demand) -> u64| all.iter().map(|one| amount(one)).max().unwrap_or(0);
         let units = |amount: u64| amount as f64 / UNIT as f64;
-        let (cpus, gpus, memory) = (most(&|node| node.cpus), most(&|node| node.gpus), most(&|node| node.memory));
+        let (cpus, gpus, memory) = (most(&|one| one.cpus), most(&|one| one.gpus), most(&|one| one.memory));
         if self.cpus > cpus {
-            return format!("asks for {} cpus, no node has more than {}", units(self.cpus), units(cpus));
+            return format!("asks for {} cpus, {none} more than {}", units(self.cpus), units(cpus));
         }
         if self.gpus > gpus {
-            return format!("asks for {} gpus, no node has more than {}", units(self.gpus), units(gpus));
+            return format!("asks for {} gpus, {none} more than {}", units(self.gpus), units(gpus));
         }
         if self.memory > memory {
-            return format!("asks for {} bytes of memory, no node has more than {memory}", self.memory);
+            return format!("asks for {} bytes of memory, {none} more than {memory}", self.memory);
         }
         for (name, amount) in &self.custom {
-            let has = most(&|node| node.of(name));
+            let has = most(&|one| one.of(name));
             if *amount > has {
-                return format!("asks for {} of {name}, no node has more than {}", units(*amount), units(has));
+                return format!("asks for {} of {name}, {none} more than {}", units(*amount), units(has));
             }
         }
-        "asks for more than any one node has together, though for no more of each".to_owned()
+        format!("asks for more than one has together, though for no more of each: {none} enough")
     }
 }
 
-/// What a node has left. Processors are owed where tasks that had given theirs away went on.
-#[derive(Debug)]
+/// What a node or a bundle has left. Processors are owed where tasks that had given theirs away went on.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Free {
     pub(crate) cpus: i128,
     /// All but processors.
@@ -97,6 +116,24 @@ impl Free {
         demand.gpus <= self.rest.gpus
             && demand.memory <= self.rest.memory
             && demand.custom.iter().all(|(name, amount)| *amount <= self.rest.of(name))
+    }
+
+    /// Takes of each, of which there is enough.
+    pub(crate) fn take(&mut self, demand: &Demand) {
+        self.cpus -= i128::from(demand.cpus);
+        self.take_rest(demand);
+    }
+
+    /// Gives back.
+    pub(crate) fn give(&mut self, demand: &Demand) {
+        self.cpus += i128::from(demand.cpus);
+        self.give_rest(demand);
+    }
+
+    /// Gives what is left elsewhere.
+    pub(crate) fn give_all(&mut self, other: &Free) {
+        self.cpus += other.cpus;
+        self.give_rest(&other.rest);
     }
 
     /// Takes all but processors, of which there is enough.

@@ -9,6 +9,7 @@ use crate::actors::{Actor, Names};
 use crate::classes::Classes;
 use crate::cluster::Cluster;
 use crate::event::{Action, Event, Role};
+use crate::groups::Groups;
 use crate::jobs::Job;
 use crate::lineage::{Inspect, ToDo};
 use crate::place_actors::Unplaced;
@@ -49,6 +50,7 @@ pub struct Scheduler<C, V> {
     pub(crate) actor_ids: Table<ActorId, ActorAt>,
     pub(crate) names: Names,
     pub(crate) unplaced: Unplaced,
+    pub(crate) groups: Groups<V>,
     pub(crate) jobs: Slab<JobAt, Job>,
     pub(crate) job_ids: Table<JobId, JobAt>,
     pub(crate) classes: Classes,
@@ -56,7 +58,7 @@ pub struct Scheduler<C, V> {
     pub(crate) cluster: Cluster,
     /// Jobs whose first task could be begun, in a worker that is there.
     pub(crate) starting: BTreeSet<JobId>,
-    /// Nodes where one of these waits for room.
+    /// Nodes where one of these waits for room, or a placement group.
     pub(crate) held: Vec<NodeAt>,
     /// Tasks that were ever added.
     pub(crate) number: u64,
@@ -105,6 +107,7 @@ impl<C, V> Scheduler<C, V> {
             actor_ids: Table::default(),
             names: Names::default(),
             unplaced: Unplaced::default(),
+            groups: Groups::new(),
             jobs: Slab::new(),
             job_ids: Table::default(),
             classes: Classes::new(),
@@ -134,7 +137,7 @@ impl<C, V> Scheduler<C, V> {
         self.settle();
         loop {
             self.dispatch();
-            if self.failing.is_empty() {
+            if self.failing.is_empty() && self.forgotten.is_empty() {
                 break;
             }
             self.settle();
@@ -189,6 +192,10 @@ impl<C, V> Scheduler<C, V> {
             Event::Recalled { worker, tasks } => self.recalled(worker, &tasks),
             Event::ObjectLost { object, waiters } => self.lose_object(object, &waiters),
             Event::Killed { actor, restart } => self.kill_actor(actor, restart),
+            Event::GroupCreated { group, task, worker, spec, value } => {
+                self.create_group(group, task, worker, spec, value);
+            }
+            Event::GroupRemoved { group, task, worker } => self.remove_group(group, task, worker),
             Event::Saved { actor, attempt, worker, object } => self.save_actor(actor, attempt, worker, object),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{Attempt, Code, Fault, ObjectId, Strategy, TaskError, TaskId, WorkerId};
 
 use crate::event::{Action, Outcome, Submission, Work};
 use crate::places::{JobAt, ObjectAt, TaskAt, WorkerAt};
@@ -169,10 +169,11 @@ impl<C, V> Scheduler<C, V> {
             alone(submission)?;
         }
         self.admit_actor(origin.job, submission)?;
-        if submission.needs.is_empty() && submission.refs.is_empty() {
+        let group = self.admit_strategy(origin.job, submission)?;
+        if submission.needs.is_empty() && submission.refs.is_empty() && group.is_none() {
             return Ok(None);
         }
-        let needs = self.all_usable(origin.job, &submission.needs)?.into();
+        let needs = self.all_usable(origin.job, &submission.needs)?.into_iter().chain(group).collect();
         let refs = self.all_usable(origin.job, &submission.refs)?.into();
         Ok(Some(Box::new(Links { needs, refs })))
     }
@@ -322,15 +323,14 @@ impl<C, V> Scheduler<C, V> {
     }
 }
 
-/// Refuses what has to do with an actor, or with who takes items.
+/// Refuses what has to do with an actor or with who takes items, or is to be run elsewhere.
 fn alone<C>(submission: &Submission<C>) -> Result<(), Fault> {
+    let bad =
+        |what: &str| Fault::new(Code::BadRequest, format!("{what}, and was begun where it was submitted, or first"));
     match submission.work {
-        Work::Task => Ok(()),
-        Work::Actor(_) | Work::Method(_) => {
-            Err(Fault::new(Code::BadRequest, "is of an actor, and was begun where it was submitted, or first"))
-        }
-        Work::Stream(_) => {
-            Err(Fault::new(Code::BadRequest, "is a generator, and was begun where it was submitted, or first"))
-        }
+        Work::Task if submission.strategy == Strategy::Default => Ok(()),
+        Work::Task => Err(bad("has a strategy of its own")),
+        Work::Actor(_) | Work::Method(_) => Err(bad("is of an actor")),
+        Work::Stream(_) => Err(bad("is a generator")),
     }
 }

@@ -159,8 +159,9 @@ impl<C, V> Scheduler<C, V> {
         let task = &mut self.tasks[at];
         let class = self.classes.get(task.class);
         if task.stop != Stop::No {
-            let error = self.error(at, cancelled());
-            self.end_failed(at, error, End::Stopped);
+            let error = self.error(at, self.stopped(at));
+            let end = end_of(&error);
+            self.end_failed(at, error, end);
         } else if may_help && task.attempt.0 < class.kind.retries_max {
             task.attempt.0 += 1;
             self.stop_descendants(at);
@@ -174,7 +175,7 @@ impl<C, V> Scheduler<C, V> {
     /// A task that is in no worker fails for good, if it has not ended before.
     pub(crate) fn fail(&mut self, at: TaskAt, error: Arc<TaskError>) {
         let Some(task) = self.tasks.get(at) else { return };
-        let end = if error.fault.code == Code::Cancelled { End::Stopped } else { End::Failed };
+        let end = end_of(&error);
         match task.state {
             State::Waiting => self.end_failed(at, error, end),
             State::Queued => {
@@ -251,6 +252,11 @@ impl<C, V> Scheduler<C, V> {
         names.reverse();
         names
     }
+}
+
+/// How a task ends with an error.
+pub(crate) fn end_of(error: &TaskError) -> End {
+    if error.fault.code == Code::Cancelled { End::Stopped } else { End::Failed }
 }
 
 /// Why a task has no results that was cancelled.

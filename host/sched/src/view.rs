@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{ActorId, Attempt, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_core::{
+    ActorId, Attempt, GroupId, GroupStrategy, JobId, NodeId, ObjectId, Strategy, TaskError, TaskId, TenantId, WorkerId,
+};
 
 use crate::actors::Actor;
 use crate::event::Role;
-use crate::places::TaskAt;
+use crate::groups::Group;
+use crate::places::{BundleAt, TaskAt};
 use crate::refs::{Object, Value};
 use crate::resources::Demand;
 use crate::scheduler::Scheduler;
@@ -54,6 +57,8 @@ pub struct TaskView<'a> {
     pub priority: i32,
     /// What it takes of a node.
     pub demand: &'a Demand,
+    /// Where it is to run.
+    pub strategy: Strategy,
     /// How many objects it returns.
     pub returns: u32,
 }
@@ -186,6 +191,48 @@ pub struct NodeView<'a> {
     pub free_rest: &'a Demand,
 }
 
+/// Where a placement group is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupState {
+    /// It waits for room.
+    Pending,
+    /// Each bundle is on a node.
+    Created,
+    /// It was there, and waits for room for bundles whose node is gone.
+    Rescheduling,
+    /// It can never be placed.
+    Infeasible,
+}
+
+/// A placement group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupView<'a> {
+    /// Its id.
+    pub id: GroupId,
+    /// Its job.
+    pub job: JobId,
+    /// For people.
+    pub name: Option<&'a Arc<str>>,
+    /// How its bundles lie on nodes.
+    pub strategy: GroupStrategy,
+    /// Where it is.
+    pub state: GroupState,
+    /// Its bundles, in order.
+    pub bundles: Vec<BundleView<'a>>,
+}
+
+/// A bundle of a placement group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BundleView<'a> {
+    /// What is set aside.
+    pub total: &'a Demand,
+    /// On which node, and what of it is left: processors (below 0 where tasks went on that had given theirs away), and all
+    /// else.
+    pub placed: Option<(NodeId, i128, &'a Demand)>,
+    /// Tasks and actors that were given it.
+    pub occupants: Vec<TaskId>,
+}
+
 impl<C, V> Scheduler<C, V> {
     /// What a task calls, until it has ended.
     pub fn call(&self, task: TaskId) -> Option<&C> {
@@ -306,6 +353,38 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
+    /// Placement groups, by number.
+    pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
+        self.groups.all.iter().map(|(id, group)| self.view_group(*id, group))
+    }
+
+    fn view_group<'a>(&'a self, id: GroupId, group: &'a Group<V>) -> GroupView<'a> {
+        let is_waiting = self.groups.waiting.contains_key(&group.number);
+        let view = |(total, at): (&'a Demand, Option<BundleAt>)| {
+            let bundle = at.map(|at| &self.cluster.bundles[at]);
+            BundleView {
+                total,
+                placed: bundle.map(|at| (self.cluster.nodes[at.node].id, at.free.cpus, &at.free.rest)),
+                occupants: at.map_or_else(Vec::new, |at| self.cluster.occupants(at).map(|given| given.id).collect()),
+            }
+        };
+        // Of one that failed nothing is placed.
+        let placed = group.bundles.iter().copied().chain(std::iter::repeat(None));
+        GroupView {
+            id,
+            job: self.jobs[group.job].id,
+            name: group.spec.name.as_ref(),
+            strategy: group.spec.strategy,
+            state: match (&group.failed, &group.value) {
+                (Some(_), _) => GroupState::Infeasible,
+                (None, Some(_)) => GroupState::Pending,
+                (None, None) if is_waiting => GroupState::Rescheduling,
+                (None, None) => GroupState::Created,
+            },
+            bundles: group.spec.bundles.iter().zip(placed).map(view).collect(),
+        }
+    }
+
     /// Nodes, in no order that means anything.
     pub fn nodes(&self) -> impl Iterator<Item = NodeView<'_>> {
         self.cluster.nodes.iter().map(|(_, node)| NodeView {
@@ -337,6 +416,8 @@ impl<C, V> Scheduler<C, V> {
         let of_actors = self.actors.len() + self.actor_ids.len() + self.names.len();
         of_tasks + of_actors + self.ids.len() == 0
             && self.unplaced.is_empty()
+            && self.groups.all.is_empty()
+            && self.cluster.bundles.len() == 0
             && self.queue.is_empty()
             && self.starting.is_empty()
             && self.lineage.unused.is_empty()
@@ -365,6 +446,7 @@ impl<C, V> Scheduler<C, V> {
             worker: task.worker.map(|worker| self.cluster.workers[worker].id),
             priority: kind.priority,
             demand: &self.queue.shape(kind.shape).demand,
+            strategy: self.queue.shape(kind.shape).strategy,
             returns: task.returns,
         }
     }

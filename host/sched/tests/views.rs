@@ -3,12 +3,16 @@
 mod dsl;
 
 use dsl::*;
-use sandbar_sched::Demand;
+use sandbar_sched::{Demand, Unmet};
 
 /// What is not met, as text.
 fn unmet(world: &World) -> String {
+    let what = |what: Unmet| match what {
+        Unmet::Tasks(first, count) => format!("{count} from t{first}"),
+        Unmet::Group(group) => format!("g{group}"),
+    };
     let all = world.steps.unmet().into_iter();
-    all.map(|unmet| format!("{} from t{}: {}", unmet.waiting, unmet.first, unmet.reason)).collect::<Vec<_>>().join("; ")
+    all.map(|unmet| format!("{}: {}", what(unmet.what), unmet.reason)).collect::<Vec<_>>().join("; ")
 }
 
 /// What is free after so many tasks for two devices and 10 bytes each have been begun on a node of 5 devices.

@@ -4,10 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
-use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_core::{
+    ActorId, Attempt, Code, Fault, GroupId, GroupStrategy, JobId, NodeId, ObjectId, Strategy, TaskError, TaskId,
+    TenantId, WorkerId,
+};
 use sandbar_sched::{
-    Action, ActorSpec, Demand, Event, Failure, Inspect, JobLimits, Options, Outcome, Role, Scheduler, Submission, UNIT,
-    Work,
+    Action, ActorSpec, Demand, Event, Failure, GroupSpec, Inspect, JobLimits, Options, Outcome, Role, Scheduler,
+    Submission, UNIT, Work,
 };
 
 /// Small numbers, so that most of what is named is there, or was, or will be.
@@ -18,6 +21,8 @@ const JOBS: u32 = 3;
 const JOBS_BEGUN: u64 = 2;
 const NUMBERS: u64 = 60;
 const STEPS_MAX: usize = 2_000;
+const LIMITS: JobLimits =
+    JobLimits { tasks_max: 12, depth_max: 4, objects_max: 20, lineage_bytes_max: 3000, groups_max: 3 };
 
 type Told = Event<u8, u64>;
 
@@ -79,7 +84,7 @@ impl History {
     fn begin(&mut self) {
         let resources = Demand { cpus: 2 * UNIT, gpus: UNIT, ..Demand::default() };
         self.step(Event::NodeJoined { node: NodeId(0), resources });
-        let limits = JobLimits { tasks_max: 12, depth_max: 4, objects_max: 20, lineage_bytes_max: 3000 };
+        let limits = LIMITS;
         for number in 0..JOBS_BEGUN as u32 {
             self.step(Event::JobStarted { job: JobId(number), tenant: TenantId::DEFAULT, limits });
         }
@@ -95,6 +100,7 @@ impl History {
                 name: "main".into(),
                 returns: 1,
                 demand: Demand::default(),
+                strategy: Strategy::Default,
                 priority: 0,
                 retries_max: number,
                 retry_failures: false,
@@ -143,7 +149,7 @@ impl History {
         // What ends much is rare.
         let is_rare = bytes.ratio(1, 24)?;
         let is_first = task.0 <= JOBS_BEGUN;
-        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=28 })? {
+        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=31 })? {
             11..=13 | 18 if is_first && !bytes.ratio(1, 64)? => Event::Submitted { task: self.submission(bytes)? },
             0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)? },
             1 => Event::NodeLost { node: node(bytes)? },
@@ -154,10 +160,7 @@ impl History {
                 Event::WorkerReady { worker, node: node(bytes)?, role: *bytes.choose(&role)? }
             }
             4 => Event::WorkerLost { worker, begun: if bytes.arbitrary()? { vec![task] } else { Vec::new() } },
-            5 => {
-                let limits = JobLimits { tasks_max: 12, depth_max: 4, objects_max: 20, lineage_bytes_max: 3000 };
-                Event::JobStarted { job: job(bytes)?, tenant: TenantId::DEFAULT, limits }
-            }
+            5 => Event::JobStarted { job: job(bytes)?, tenant: TenantId::DEFAULT, limits: LIMITS },
             6 => Event::JobEnded { job: job(bytes)? },
             7 => Event::RanInline {
                 task: self.submission(bytes)?,
@@ -189,6 +192,11 @@ impl History {
                 Event::Taken { stream, worker, taken: bytes.int_in_range(0..=4)? }
             }
             22 => Event::Saved { actor: ActorId(task.0), attempt: given, worker, object },
+            26 | 27 => {
+                let (group, value) = (GroupId(object.0), self.value());
+                Event::GroupCreated { group, task, worker, spec: group_spec(bytes)?, value }
+            }
+            28 => Event::GroupRemoved { group: GroupId(object.0), task, worker },
             _ => Event::Submitted { task: self.submission(bytes)? },
         })
     }
@@ -236,6 +244,7 @@ impl History {
             name: "f".into(),
             returns: *bytes.choose(&[1, 1, 1, 2, 0, u32::MAX])?,
             demand: demand(bytes, 1)?,
+            strategy: strategy(bytes)?,
             priority: *bytes.choose(&[0, 0, 1, i32::MIN])?,
             retries_max: bytes.int_in_range(0..=2)?,
             retry_failures: bytes.arbitrary()?,
@@ -262,6 +271,19 @@ fn attempt(bytes: &mut Unstructured<'_>) -> Result<Attempt> {
 fn objects(bytes: &mut Unstructured<'_>) -> Result<Vec<ObjectId>> {
     let count = *bytes.choose(&[0, 0, 0, 1, 2])?;
     (0..count).map(|_| Ok(ObjectId(bytes.int_in_range(1..=NUMBERS)?))).collect()
+}
+
+fn strategy(bytes: &mut Unstructured<'_>) -> Result<Strategy> {
+    let group = GroupId(bytes.int_in_range(1..=NUMBERS)?);
+    let in_group = Strategy::Group { group, bundle: *bytes.choose(&[None, Some(0), Some(1)])? };
+    let on_node = Strategy::Node { node: node(bytes)?, soft: bytes.arbitrary()? };
+    Ok(*bytes.choose(&[Strategy::Default, Strategy::Default, Strategy::Spread, on_node, in_group, in_group])?)
+}
+
+fn group_spec(bytes: &mut Unstructured<'_>) -> Result<GroupSpec> {
+    use GroupStrategy::{Pack, Spread, StrictPack, StrictSpread};
+    let bundles = (0..bytes.int_in_range(0..=3)?).map(|_| demand(bytes, 1)).collect::<Result<_>>()?;
+    Ok(GroupSpec { name: None, strategy: *bytes.choose(&[Pack, Spread, StrictPack, StrictSpread])?, bundles })
 }
 
 fn demand(bytes: &mut Unstructured<'_>, most: u64) -> Result<Demand> {

@@ -4,10 +4,13 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_core::{
+    ActorId, Attempt, Code, Fault, GroupId, GroupStrategy, JobId, NodeId, ObjectId, Strategy, TaskError, TaskId,
+    TenantId, WorkerId,
+};
 pub use sandbar_sched::{
-    Action, ActorSpec, ActorState, Demand, Event, Failure, Inspect, JobLimits, Options, Outcome, Role, Scheduler,
-    Submission, TaskState, UNIT, Work,
+    Action, ActorSpec, ActorState, Demand, Event, Failure, GroupSpec, GroupView, Inspect, JobLimits, Options, Outcome,
+    Role, Scheduler, Submission, TaskState, UNIT, Work,
 };
 
 /// The worker of the first task of job 1, which is task 1.
@@ -27,7 +30,7 @@ pub fn of(cpus: u64, gpus: u64, memory: u64) -> Demand {
 }
 
 pub const LIMITS: JobLimits =
-    JobLimits { tasks_max: 1000, depth_max: 10, objects_max: 1000, lineage_bytes_max: 1 << 20 };
+    JobLimits { tasks_max: 1000, depth_max: 10, objects_max: 1000, lineage_bytes_max: 1 << 20, groups_max: 10 };
 
 /// A task of job 1 that the driver submits, with one return, for one processor.
 pub fn t(id: u64) -> Submission<u64> {
@@ -38,6 +41,7 @@ pub fn t(id: u64) -> Submission<u64> {
         name: format!("t{id}").into(),
         returns: 1,
         demand: of(1, 0, 0),
+        strategy: Strategy::Default,
         priority: 0,
         retries_max: 0,
         retry_failures: false,
@@ -94,6 +98,16 @@ pub fn refs(mut task: Submission<u64>, refs: &[u64]) -> Submission<u64> {
 pub fn asks(mut task: Submission<u64>, demand: Demand) -> Submission<u64> {
     task.demand = demand;
     task
+}
+
+pub fn on(mut task: Submission<u64>, strategy: Strategy) -> Submission<u64> {
+    task.strategy = strategy;
+    task
+}
+
+/// In a bundle of a placement group, or in any of them.
+pub fn within(task: Submission<u64>, group: u64, bundle: Option<u32>) -> Submission<u64> {
+    on(task, Strategy::Group { group: GroupId(group), bundle })
 }
 
 pub fn retries(mut task: Submission<u64>, retries_max: u32, retry_failures: bool) -> Submission<u64> {
@@ -305,6 +319,27 @@ impl World {
         self.step(Event::Fulfilled { object: ObjectId(object), value })
     }
 
+    /// The first task of job 1 makes a placement group.
+    pub fn group(&mut self, group: u64, strategy: GroupStrategy, bundles: &[Demand]) -> &mut World {
+        self.group_by(group, 1, DRIVER, GroupSpec { name: None, strategy, bundles: bundles.to_vec() })
+    }
+
+    pub fn group_by(&mut self, group: u64, task: u64, worker: u32, spec: GroupSpec) -> &mut World {
+        let (task, worker) = (TaskId(task), WorkerId(worker));
+        self.step(Event::GroupCreated { group: GroupId(group), task, worker, spec, value: group })
+    }
+
+    pub fn remove_group(&mut self, group: u64) -> &mut World {
+        self.step(Event::GroupRemoved { group: GroupId(group), task: TaskId(1), worker: WorkerId(DRIVER) })
+    }
+
+    /// Where a group is, and the nodes of its bundles: `Created 1 2`.
+    pub fn group_is(&mut self, group: u64, expected: &str) -> &mut World {
+        let view = self.steps.groups().find(|view| view.id == GroupId(group));
+        assert_eq!(view.map_or_else(|| "gone".to_owned(), |view| group_text(&view)), expected);
+        self
+    }
+
     pub fn want(&mut self, object: u64, worker: u32, task: u64) -> &mut World {
         self.step(Event::Wanted { object: ObjectId(object), worker: WorkerId(worker), task: TaskId(task) })
     }
@@ -373,6 +408,12 @@ impl World {
         all.sort_unstable();
         all
     }
+}
+
+fn group_text(view: &GroupView<'_>) -> String {
+    let node = |node: Option<NodeId>| node.map_or_else(|| "-".to_owned(), |node| node.to_string());
+    let nodes = view.bundles.iter().map(|bundle| node(bundle.placed.map(|(node, ..)| node)));
+    std::iter::once(format!("{:?}", view.state)).chain(nodes).collect::<Vec<_>>().join(" ")
 }
 
 pub fn text(action: &Action<u64>) -> String {

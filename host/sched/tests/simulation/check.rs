@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandbar_core::{ActorId, Code, ObjectId, TaskId, WorkerId};
-use sandbar_sched::{Action, ActorState, Demand, ObjectState, Role, TaskState, UNIT, Work};
+use sandbar_core::{ActorId, Code, ObjectId, Strategy, TaskId, WorkerId};
+use sandbar_sched::{Action, ActorState, ObjectState, Role, TaskState, UNIT, Work};
 
+use crate::groups::Room;
 use crate::model::{Given, Model, Step, Steps, Task, Value, Worker, fits, is_light};
 
 impl Model {
@@ -50,6 +51,7 @@ impl Model {
         self.check_idle();
         self.check_actors(steps);
         self.check_streams(steps);
+        self.check_groups(steps);
     }
 
     fn check_action(&mut self, action: &Action<u64>, step: &mut Step, steps: &Steps) {
@@ -60,7 +62,7 @@ impl Model {
             counts.retain(|_, left| *left > 0);
         };
         match action {
-            Action::Run { worker, task, attempt } => self.check_run(worker.0, task.0, attempt.0),
+            Action::Run { worker, task, attempt } => self.check_run(worker.0, task.0, attempt.0, steps),
             Action::Recall { worker } => {
                 let worker = self.workers.get_mut(&worker.0).expect("a worker that is there is asked");
                 assert!(!std::mem::replace(&mut worker.is_recalled, true), "it was asked before");
@@ -143,17 +145,15 @@ impl Model {
         all
     }
 
-    fn check_making(&mut self, worker_id: u32, id: u64) {
+    fn check_making(&mut self, worker_id: u32, id: u64, steps: &Steps) {
         let (task, worker) = (&self.tasks[&id], &self.workers[&worker_id]);
         let is_alone = task.demand.cpus >= UNIT;
         let role = if is_alone { Role::Actor(ActorId(id)) } else { Role::Actors };
         assert_eq!(worker.role, role, "actor {id} is made where it may");
-        let (cpus, rest) = self.free(worker.node);
-        assert!(fits(&task.demand, cpus, &rest), "actor {id} has no room on node {}", worker.node);
-        let alike = self.unplaced().into_iter().find(|other| self.tasks[other].demand == task.demand);
+        assert!(self.has_room(task, worker.node), "actor {id} has no room on node {}", worker.node);
+        let alike = self.unplaced().into_iter().find(|other| is_alike(&self.tasks[other], task));
         assert_eq!(alike, Some(id), "it is another's turn");
-        let given =
-            Given { task: id, attempt: task.attempt, demand: task.demand.clone(), is_blocked: false, is_ghost: false };
+        let given = self.given(id, worker.node, steps);
         self.workers.get_mut(&worker_id).expect("it was found").given.push(given);
         self.tasks.get_mut(&id).expect("it was found").worker = Some(worker_id);
     }
@@ -178,22 +178,21 @@ impl Model {
             }
         }
         let held: BTreeSet<u32> = self.starting().map(|(_, node)| node).collect();
-        let mut seen: Vec<&Demand> = Vec::new();
+        let mut seen: Vec<&Task> = Vec::new();
         for id in self.unplaced() {
-            let demand = &self.tasks[&id].demand;
-            if seen.contains(&demand) {
+            let task = &self.tasks[&id];
+            if seen.iter().any(|other| is_alike(other, task)) || self.may_hold(task) {
                 continue;
             }
-            seen.push(demand);
-            let role = if demand.cpus >= UNIT { Role::Actor(ActorId(id)) } else { Role::Actors };
+            seen.push(task);
+            let role = if task.demand.cpus >= UNIT { Role::Actor(ActorId(id)) } else { Role::Actors };
             for worker in self.workers.values().filter(|worker| worker.role == role && !held.contains(&worker.node)) {
-                let (cpus, rest) = self.free(worker.node);
-                assert!(!fits(demand, cpus, &rest), "actor {id} waits for a place that there is");
+                assert!(!self.has_room(task, worker.node), "actor {id} waits for a place that there is");
             }
         }
     }
 
-    fn check_run(&mut self, worker_id: u32, id: u64, attempt: u32) {
+    fn check_run(&mut self, worker_id: u32, id: u64, attempt: u32, steps: &Steps) {
         let task = self.tasks.get(&id).expect("a task that is there is run");
         assert!(!task.has_ended && task.worker.is_none(), "task {id} is run twice");
         assert_eq!(task.attempt, attempt, "task {id}");
@@ -203,75 +202,48 @@ impl Model {
         );
         match task.work {
             Work::Task | Work::Stream(_) => {}
-            Work::Actor(_) => return self.check_making(worker_id, id),
+            Work::Actor(_) => return self.check_making(worker_id, id, steps),
             Work::Method(actor) => return self.check_call(worker_id, id, actor.0),
         }
         let worker = self.workers.get(&worker_id).expect("a worker that is there runs it");
         let is_first = self.jobs[&task.job].first == Some(id);
         assert_eq!(worker.role == Role::Tasks, !is_first, "task {id} is run where it may");
         let unblocked: Vec<&Given> = worker.given.iter().filter(|given| !given.is_blocked).collect();
-        let (cpus, rest) = self.free(worker.node);
+        let given = self.given(id, worker.node, steps);
         if unblocked.is_empty() || is_first {
-            assert!(fits(&task.demand, cpus, &rest), "task {id} has no room on node {}", worker.node);
+            assert!(self.has_room(task, worker.node), "task {id} has no room on node {}", worker.node);
         } else {
             assert!(is_light(&task.demand), "task {id} is run alone");
             assert!(
-                unblocked.iter().all(|given| given.demand == task.demand),
+                unblocked.iter().all(|other| is_alike(&self.tasks[&other.task], task) && other.bundle == given.bundle),
                 "task {id} is given with others of its kind"
             );
+            assert!(task.strategy != Strategy::Spread, "task {id} is to be spread");
             assert!(unblocked.len() < 1024);
         }
         if !is_first {
-            assert!(self.starting().all(|(_, node)| node != worker.node), "node {} is held", worker.node);
+            let is_of_group = matches!(task.strategy, Strategy::Group { .. });
+            let is_held = !is_of_group && self.starting().any(|(_, node)| node == worker.node);
+            assert!(!is_held, "node {} is held", worker.node);
             let queued = self.queued();
-            let alike = queued.iter().find(|other| self.tasks[other].demand == task.demand);
+            let alike = queued.iter().find(|other| is_alike(&self.tasks[other], task));
             assert_eq!(alike, Some(&id), "it is another's turn");
             let first = &self.tasks[&queued[0]];
-            let could = unblocked.is_empty() && fits(&first.demand, cpus, &rest);
+            let could = unblocked.is_empty() && self.has_room(first, worker.node) && !self.may_hold(first);
+            // A node is held for a driver against all but those who have room in bundles.
+            let is_of_bundle = matches!(first.strategy, Strategy::Group { .. });
+            let could = could && (is_of_bundle || !self.is_starting(worker.node));
             assert!(queued[0] == id || !could, "it is the turn of task {}, and not of task {id}", queued[0]);
-            if queued[0] == id && unblocked.is_empty() {
-                let (demand, best) = (task.demand.clone(), (worker.given.len(), worker_id));
+            if queued[0] == id && unblocked.is_empty() && !self.may_hold(task) {
+                let best = self.rank(task, worker.node, worker.given.len(), worker_id);
                 let other = self.idle().into_iter().find(|(load, other, node)| {
-                    let (cpus, rest) = self.free(*node);
-                    (*load, *other) < best && fits(&demand, cpus, &rest)
+                    self.rank(task, *node, *load, *other) < best && self.has_room(task, *node)
                 });
                 assert_eq!(other, None, "it is not for worker {worker_id}");
             }
         }
-        let given = Given { task: id, attempt, demand: task.demand.clone(), is_blocked: false, is_ghost: false };
         self.workers.get_mut(&worker_id).expect("it was found").given.push(given);
         self.tasks.get_mut(&id).expect("it was found").worker = Some(worker_id);
-    }
-
-    /// What a node has left.
-    pub fn free(&self, node: u32) -> (i128, Demand) {
-        let mut rest = self.nodes[&node].clone();
-        let mut cpus = i128::from(rest.cpus);
-        rest.cpus = 0;
-        for worker in self.workers.values().filter(|worker| worker.node == node) {
-            let mut leases: Vec<&Demand> = Vec::new();
-            for given in &worker.given {
-                rest.gpus -= given.demand.gpus;
-                rest.memory -= given.demand.memory;
-                for (name, amount) in &given.demand.custom {
-                    *rest.custom.get_mut(name).expect("the node has it") -= amount;
-                }
-                if given.is_blocked || is_light(&given.demand) && leases.contains(&&given.demand) {
-                    continue;
-                }
-                cpus -= i128::from(given.demand.cpus);
-                leases.push(&given.demand);
-            }
-            for Given { demand, .. } in &worker.residents {
-                cpus -= i128::from(demand.cpus);
-                rest.gpus -= demand.gpus;
-                rest.memory -= demand.memory;
-                for (name, amount) in &demand.custom {
-                    *rest.custom.get_mut(name).expect("the node has it") -= amount;
-                }
-            }
-        }
-        (cpus, rest)
     }
 
     fn check_objects(&self, steps: &Steps) {
@@ -334,7 +306,7 @@ impl Model {
     fn check_room(&self, steps: &Steps) {
         assert_eq!(steps.nodes().count(), self.nodes.len());
         for node in steps.nodes() {
-            let (cpus, rest) = self.free(node.id.0);
+            let (cpus, rest) = self.free(Room::Node(node.id.0));
             assert_eq!((node.free_cpus, node.free_rest), (cpus, &rest), "what node {} has left", node.id);
         }
         assert_eq!(steps.workers().count(), self.workers.len());
@@ -354,24 +326,42 @@ impl Model {
     /// The first task waits only while no idle worker has room for it.
     fn check_idle(&self) {
         for (first, node) in self.starting() {
-            let (cpus, rest) = self.free(node);
+            let (cpus, rest) = self.free(Room::Node(node));
             assert!(!fits(&first.demand, cpus, &rest), "a first task waits that has room");
         }
         let Some(first) = self.queued().first().map(|id| &self.tasks[id]) else { return };
-        for (_, id, node) in self.idle() {
-            let (cpus, rest) = self.free(node);
-            assert!(!fits(&first.demand, cpus, &rest), "worker {id} could run the first task");
+        for (_, id, node) in self.idle().into_iter().filter(|_| !self.may_hold(first)) {
+            assert!(!self.has_room(first, node), "worker {id} could run the first task");
         }
     }
 
     /// First tasks that wait for room, and where.
-    fn starting(&self) -> impl Iterator<Item = (&Task, u32)> {
+    pub fn starting(&self) -> impl Iterator<Item = (&Task, u32)> {
         self.jobs.values().filter_map(|job| {
             let first = self.tasks.get(&job.first?)?;
             let waits = !first.has_ended && first.worker.is_none() && self.has_needs(first);
             let node = self.workers[&job.driver?].node;
             waits.then_some((first, node))
         })
+    }
+
+    fn is_starting(&self, on: u32) -> bool {
+        self.starting().any(|(_, node)| node == on)
+    }
+
+    /// By which workers are chosen for a task: the least first.
+    fn rank(&self, task: &Task, on: u32, load: usize, worker: u32) -> (usize, usize, u32) {
+        let of_node = self.workers.values().filter(|worker| worker.node == on);
+        let tasks = |worker: &Worker| if worker.role == Role::Tasks { worker.given.len() } else { 0 };
+        let all = of_node.map(|worker| tasks(worker) + worker.residents.len()).sum();
+        (if task.strategy == Strategy::Spread { all } else { 0 }, load, worker)
+    }
+
+    /// A task as it is given to a worker.
+    fn given(&self, id: u64, node: u32, steps: &Steps) -> Given {
+        let (task, bundle) = (&self.tasks[&id], self.bundle_of(id, node, steps));
+        let (attempt, demand, strategy) = (task.attempt, task.demand.clone(), task.strategy);
+        Given { task: id, attempt, demand, strategy, bundle, is_blocked: false, is_ghost: false }
     }
 
     /// Load, number and node of workers of anybody that have nothing to do, where no first task waits for room.
@@ -381,4 +371,8 @@ impl Model {
         let idle = self.workers.iter().filter(|(_, worker)| is_idle(worker) && !held.contains(&worker.node));
         idle.map(|(id, worker)| (worker.given.len(), *id, worker.node)).collect()
     }
+}
+
+fn is_alike(a: &Task, b: &Task) -> bool {
+    a.demand == b.demand && a.strategy == b.strategy
 }

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use sandbar_core::{
-    ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, Seed, TaskError, TaskId, TenantId, WorkerId,
+    ActorId, Attempt, Code, Fault, GroupId, GroupStrategy, JobId, NodeId, ObjectId, Seed, Strategy, TaskError, TaskId,
+    TenantId, WorkerId,
 };
 use sandbar_sched::{
-    Action, ActorSpec, Demand, Event, Failure, JobLimits, Options, Outcome, Role, Submission, UNIT, Work,
+    Action, ActorSpec, Demand, Event, Failure, GroupSpec, JobLimits, Options, Outcome, Role, Submission, UNIT, Work,
 };
 
 use crate::lineage::INSPECT;
@@ -106,7 +107,7 @@ impl History {
             trace.push(format!("{event:?}"));
             trace.extend(actions.iter().map(|action| format!("{action:?}")));
         }
-        self.model.take_in(&event, &actions);
+        self.model.take_in(&event, &actions, &self.steps);
         if let Some(trace) = &mut self.trace {
             trace.extend(self.model.step.made_again.iter().map(|task| format!("{task} is made again")));
             trace.extend(self.model.step.given_up.iter().map(|task| format!("{task} is given up")));
@@ -241,7 +242,7 @@ impl History {
         let (tasks_max, depth_max) = if self.chance(20) { (3, 2) } else { (1000, 20) };
         let objects_max = if self.chance(10) { 6 } else { 1000 };
         let lineage_bytes_max = if self.chance(10) { 1200 } else { 1 << 20 };
-        let limits = JobLimits { tasks_max, depth_max, objects_max, lineage_bytes_max };
+        let limits = JobLimits { tasks_max, depth_max, objects_max, lineage_bytes_max, groups_max: 4 };
         self.event(Event::JobStarted { job: JobId(job), tenant: TenantId::DEFAULT, limits });
         let mut task = self.submission(job, None);
         let demand = if self.chance(80) { Demand::default() } else { task.demand.clone() };
@@ -360,7 +361,11 @@ impl History {
             Event::Cancelled { task, .. } if self.model.tasks.get(&task.0).is_none_or(|task| task.has_ended) => return,
             Event::JobEnded { .. } | Event::NodeLost { .. } => return,
             Event::WorkerLost { worker, .. } if self.workers.contains_key(&worker.0) => return,
+            Event::GroupCreated { group, .. } if is_new(group.0) && !self.model.groups.contains_key(&group.0) => {
+                return;
+            }
             Event::Put { value, .. }
+            | Event::GroupCreated { value, .. }
             | Event::Yielded { value: Ok(value), .. }
             | Event::Fulfilled { value: Ok(value), .. } => *value = self.number,
             _ => {}
@@ -386,7 +391,8 @@ impl History {
             self.pick(&self.model.objects.keys().copied().chain([5]).collect::<Vec<_>>()).map_or(ObjectId(7), ObjectId);
         self.number += 10;
         let actor = self.any_actor().unwrap_or(ActorId(task.0));
-        let event = match self.seed.below(9) {
+        let event = match self.seed.below(10) {
+            8 => Event::GroupRemoved { group: self.any_group(None).unwrap_or(GroupId(5)), task, worker },
             0 => Event::Finished {
                 task,
                 attempt: Attempt(self.seed.below(2)),
@@ -518,6 +524,50 @@ impl History {
         found
     }
 
+    /// A placement group, of a job if one is named.
+    fn any_group(&mut self, job: Option<u32>) -> Option<GroupId> {
+        let of_job = self.model.groups.iter().filter(|(_, group)| job.is_none_or(|job| job == group.job));
+        let all: Vec<u64> = of_job.map(|(id, _)| *id).collect();
+        self.pick(&all).map(GroupId)
+    }
+
+    fn strategy(&mut self, job: u32) -> Strategy {
+        match self.seed.below(100) {
+            0..6 => Strategy::Spread,
+            6..12 => {
+                let node = self.pick(&self.nodes.clone()).unwrap_or(1 + self.seed.below(9));
+                Strategy::Node { node: NodeId(node), soft: self.chance(60) }
+            }
+            12..40 => {
+                let job = if self.chance(97) { Some(job) } else { None };
+                let bundle = if self.chance(50) { None } else { Some(self.seed.below(3)) };
+                self.any_group(job).map_or(Strategy::Default, |group| Strategy::Group { group, bundle })
+            }
+            _ => Strategy::Default,
+        }
+    }
+
+    /// A task makes a placement group.
+    fn create_group(&mut self, worker: WorkerId, task: TaskId) {
+        self.number += 10;
+        let strategies =
+            [GroupStrategy::Pack, GroupStrategy::Spread, GroupStrategy::StrictPack, GroupStrategy::StrictSpread];
+        let strategy = strategies[self.seed.below(4) as usize];
+        let mut bundle = || {
+            let demand = Demand { cpus: UNIT / 2 * u64::from(1 + self.seed.below(4)), ..Demand::default() };
+            match self.seed.below(10) {
+                0..7 => demand,
+                7 => Demand { gpus: UNIT, ..demand },
+                8 => Demand { memory: 60, ..demand },
+                _ => Demand { custom: [("tpu".into(), UNIT)].into(), ..demand },
+            }
+        };
+        let bundles = (0..3).map(|_| bundle()).collect::<Vec<_>>();
+        let bundles = bundles.into_iter().take(self.seed.below(16) as usize / 5).collect();
+        let (group, spec) = (GroupId(self.number), GroupSpec { name: None, strategy, bundles });
+        self.event(Event::GroupCreated { group, task, worker, spec, value: self.number });
+    }
+
     fn submission(&mut self, job: u32, parent: Option<(TaskId, Attempt, WorkerId)>) -> Submission<u64> {
         self.number += 10;
         let kind = self.seed.below(100);
@@ -533,6 +583,8 @@ impl History {
             _ => cpus(100),
         };
         let (work, demand) = self.work_of(job, parent.is_some(), demand);
+        let may = (parent.is_some() && !matches!(work, Work::Method(_))) || self.chance(1);
+        let strategy = if may { self.strategy(job) } else { Strategy::Default };
         Submission {
             id: TaskId(self.number),
             job: JobId(job),
@@ -540,6 +592,7 @@ impl History {
             name: ["a", "b", "c"][self.seed.below(3) as usize].into(),
             returns: if self.chance(80) { 1 } else { 1 + self.seed.below(3) },
             demand,
+            strategy,
             priority: if self.chance(85) { 0 } else { 1 },
             retries_max: self.seed.below(3),
             retry_failures: self.chance(30),
@@ -628,14 +681,23 @@ impl History {
                 }
             }
             68..73 => self.block(worker, task, true),
-            73..75 => self.save(worker, task),
-            75..76 => {
+            73..74 => self.save(worker, task),
+            74..75 => {
+                if let Some(group) = self.any_group(Some(job)) {
+                    self.event(Event::GroupRemoved { group, task, worker: id });
+                }
+            }
+            75..76 => self.create_group(id, task),
+            76..77 => {
                 for object in self.some_objects(Some(job), 60) {
                     self.event(Event::Held { object, worker: id, task });
                 }
             }
-            76..80 => {
-                let child = self.submission(job, Some((task, attempt, id)));
+            77..80 => {
+                let mut child = self.submission(job, Some((task, attempt, id)));
+                if self.chance(90) {
+                    child.strategy = Strategy::Default;
+                }
                 self.number += 1;
                 let succeeds = self.chance(80);
                 let mut outcome = self.outcome(child.id, succeeds);
@@ -654,6 +716,7 @@ impl History {
                 let mut child = self.submission(job, Some((task, attempt, id)));
                 if self.chance(80) {
                     child.demand = Demand { cpus: UNIT, ..Demand::default() };
+                    child.strategy = Strategy::Default;
                 }
                 let local = self.workers.get_mut(&worker).expect("it is there");
                 local.begun.push((child.id, Attempt(0), false));
@@ -671,7 +734,8 @@ impl History {
         let resources = Demand { cpus: 100 * UNIT, gpus: 10 * UNIT, memory: 1000, custom };
         self.nodes.push(node);
         self.event(Event::NodeJoined { node: NodeId(node), resources });
-        (0..3).for_each(|_| self.hire_for(node, Role::Tasks));
+        // Some tasks are for one node.
+        self.nodes.clone().into_iter().chain([node, node]).for_each(|node| self.hire_for(node, Role::Tasks));
         for round in 0.. {
             assert!(round < 1000, "it comes to no end");
             while self.model.objects.values().any(|object| object.value == Value::Promised) {
@@ -701,8 +765,13 @@ impl History {
                 continue;
             }
             let alive = |actor: &u64| self.model.tasks.get(actor).is_some_and(|maker| !maker.has_ended);
-            let Some(actor) = self.model.actors.keys().copied().find(alive) else { break };
-            self.event(Event::Killed { actor: ActorId(actor), restart: false });
+            if let Some(actor) = self.model.actors.keys().copied().find(alive) {
+                self.event(Event::Killed { actor: ActorId(actor), restart: false });
+                continue;
+            }
+            // Groups that nobody removes go with their job, and who waits for them with it.
+            let Some(job) = self.model.groups.values().next().map(|group| group.job) else { break };
+            self.event(Event::JobEnded { job: JobId(job) });
         }
         assert!(self.model.tasks.values().all(|task| task.has_ended), "all tasks have ended");
         for job in self.model.jobs.keys().copied().collect::<Vec<_>>() {

@@ -5,6 +5,7 @@
 
 mod check;
 mod cluster;
+mod groups;
 mod lineage;
 mod model;
 mod streams;
@@ -76,6 +77,9 @@ fn a_bit_of_everything_happens() {
         ("Promised {", 50),
         ("value: Ok", 50),
         ("value: Err", 10),
+        ("GroupCreated {", 50),
+        ("GroupRemoved {", 20),
+        ("strategy: Group {", 100),
         ("result: Ok", 50),
         ("result: Err", 20),
     ] {

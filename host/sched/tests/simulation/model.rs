@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandbar_core::{ActorId, Code, Fault, ObjectId, TaskId, WorkerId};
+use sandbar_core::{ActorId, Code, Fault, ObjectId, Strategy, TaskId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, JobLimits, Outcome, Role, Scheduler, Submission, Work};
 
+use crate::groups::Group;
 use crate::lineage::Source;
 use crate::streams::Stream;
 
@@ -22,6 +23,8 @@ pub struct Model {
     pub actors: BTreeMap<u64, Actor>,
     /// By the number of their generator, while somebody has them.
     pub streams: BTreeMap<u64, Stream>,
+    /// Until they are removed, or go with their job.
+    pub groups: BTreeMap<u64, Group>,
     pub number: u64,
     /// Values that came in and did not go out.
     pub values: BTreeSet<u64>,
@@ -73,6 +76,9 @@ pub struct Given {
     pub task: u64,
     pub attempt: u32,
     pub demand: Demand,
+    pub strategy: Strategy,
+    /// The group and bundle that it was given.
+    pub bundle: Option<(u64, u32)>,
     pub is_blocked: bool,
     pub is_ghost: bool,
 }
@@ -87,6 +93,7 @@ pub struct Task {
     pub job: u32,
     pub parent: Option<u64>,
     pub demand: Demand,
+    pub strategy: Strategy,
     pub priority: i32,
     pub depth: u32,
     pub number: u64,
@@ -178,17 +185,20 @@ impl Model {
     }
 
     /// Takes in what happened.
-    pub fn take_in(&mut self, event: &Event<u64, u64>, actions: &[Action<u64>]) {
+    pub fn take_in(&mut self, event: &Event<u64, u64>, actions: &[Action<u64>], steps: &Steps) {
         self.step = Step::default();
         match event {
             Event::NodeJoined { node, resources } => {
                 self.nodes.entry(node.0).or_insert_with(|| resources.clone());
+                self.fail_impossible_groups();
             }
             Event::NodeLost { node } => {
                 let of_node = |(id, worker): (&u32, &Worker)| (worker.node == node.0).then_some(*id);
                 let workers = self.workers.iter().filter_map(of_node).collect();
                 self.nodes.remove(&node.0);
                 self.lose(workers, None);
+                self.lose_bundles(node.0);
+                self.fail_impossible_groups();
             }
             Event::WorkerReady { worker, node, role } => {
                 if self.nodes.contains_key(&node.0) && !self.workers.contains_key(&worker.0) {
@@ -217,7 +227,8 @@ impl Model {
             }
             Event::RanInline { task, worker, outcome, .. } => {
                 let is_so = task.parent.is_some_and(|(_, _, of)| of == *worker);
-                if is_so && self.submit(task, task.work == Work::Task) {
+                let may = task.work == Work::Task && task.strategy == Strategy::Default;
+                if is_so && self.submit(task, may) {
                     self.finish(task.id.0, outcome);
                 } else {
                     self.discard(outcome);
@@ -250,7 +261,7 @@ impl Model {
             {
                 let call = &self.tasks[&task.0];
                 if call.worker != Some(worker.0) || call.attempt != attempt.0 {
-                    return self.finish_step(outcome, actions);
+                    return self.finish_step(outcome, actions, steps);
                 }
                 self.finish(task.0, outcome);
             }
@@ -268,10 +279,12 @@ impl Model {
                 let given = self.workers.get_mut(&worker.0).map(|worker| &mut worker.given);
                 let is_it = |given: &Given| given.task == task.0 && given.attempt == attempt.0;
                 let position = given.as_ref().and_then(|given| given.iter().position(is_it));
-                let Some((given, position)) = given.zip(position) else { return self.finish_step(outcome, actions) };
+                let Some((given, position)) = given.zip(position) else {
+                    return self.finish_step(outcome, actions, steps);
+                };
                 let given = given.remove(position);
                 if given.is_ghost {
-                    return self.finish_step(outcome, actions);
+                    return self.finish_step(outcome, actions, steps);
                 }
                 let made = matches!(self.tasks[&task.0].work, Work::Actor(_)).then_some(outcome);
                 match made {
@@ -350,14 +363,24 @@ impl Model {
                     self.actors.get_mut(&actor.0).expect("it is alive").saved = Some(object.0);
                 }
             }
+            Event::GroupCreated { group, task, worker, spec, value } => {
+                self.create_group(group.0, *task, *worker, spec, *value);
+            }
+            Event::GroupRemoved { group, task, worker } => {
+                let job = self.running(*worker, *task).map(|task| task.job);
+                if self.groups.get(&group.0).is_some_and(|group| Some(group.job) == job) {
+                    self.close_group(group.0);
+                    self.groups.remove(&group.0);
+                }
+            }
             Event::ObjectLost { object, waiters } => self.lose_object(object.0, waiters),
         }
-        self.settle(actions);
+        self.settle(actions, steps);
     }
 
-    fn finish_step(&mut self, outcome: &Outcome<u64>, actions: &[Action<u64>]) {
+    fn finish_step(&mut self, outcome: &Outcome<u64>, actions: &[Action<u64>], steps: &Steps) {
         self.discard(outcome);
-        self.settle(actions);
+        self.settle(actions, steps);
     }
 
     fn discard(&mut self, outcome: &Outcome<u64>) {
@@ -407,7 +430,7 @@ impl Model {
     }
 
     /// Says whether there is a task now.
-    fn submit(&mut self, task: &Submission<u64>, may: bool) -> bool {
+    fn submit(&mut self, task: &Submission<u64>, mut may: bool) -> bool {
         let Some(job) = self.jobs.get(&task.job.0) else { return false };
         let returns = u64::from(task.returns);
         if (task.id.0..task.id.0 + returns).any(|number| self.is_known(number)) || returns == 0 {
@@ -416,6 +439,7 @@ impl Model {
         let (mut depth, mut stop, mut holder) = (1, 0, None);
         match task.parent {
             None if job.first.is_some() => return false,
+            None if task.strategy != Strategy::Default => may = false,
             None => {}
             Some((parent, attempt, worker)) => {
                 let Some(parent) = self.running(worker, parent) else { return false };
@@ -430,7 +454,7 @@ impl Model {
             || live + 1 > job.limits.tasks_max
             || self.job_objects(task.job.0) + returns > job.limits.objects_max;
         let links: Vec<ObjectId> = task.needs.iter().chain(&task.refs).copied().collect();
-        let may = may && self.may_work(task);
+        let may = may && self.may_work(task) && self.may_be_there(task);
         let is_bad = !may || is_over || stop == 2 || !self.of_job(task.job.0, &links);
         let value = if is_bad { Value::Failed } else { Value::Pending };
         (task.id.0..task.id.0 + returns).for_each(|id| self.create(id, task.job.0, value.clone(), holder));
@@ -445,16 +469,18 @@ impl Model {
             return false;
         }
         self.number += 1;
+        let group = self.pending_group(task.strategy).map(ObjectId);
         let record = Task {
             job: task.job.0,
             parent: task.parent.map(|(parent, ..)| parent.0),
             demand: task.demand.clone(),
+            strategy: task.strategy,
             priority: task.priority,
             depth,
             number: self.number,
             returns: task.returns,
-            links: links.iter().map(|id| id.0).collect(),
-            needs: task.needs.iter().map(|id| id.0).collect(),
+            links: links.iter().chain(&group).map(|id| id.0).collect(),
+            needs: task.needs.iter().chain(&group).map(|id| id.0).collect(),
             retries_max: task.retries_max,
             retry_failures: task.retry_failures,
             attempt: 0,
@@ -550,9 +576,11 @@ impl Model {
             return;
         }
         let known = self.objects.len();
-        if self.submit(task, is_light(&task.demand) && task.work == Work::Task) {
-            let (id, demand) = (task.id.0, task.demand.clone());
-            let given = Given { task: id, attempt: 0, demand, is_blocked: false, is_ghost: false };
+        let is_usual = task.work == Work::Task && task.strategy == Strategy::Default;
+        if self.submit(task, is_light(&task.demand) && is_usual) {
+            let (id, demand, strategy) = (task.id.0, task.demand.clone(), task.strategy);
+            let given =
+                Given { task: id, attempt: 0, demand, strategy, bundle: None, is_blocked: false, is_ghost: false };
             self.workers.get_mut(&worker).expect("it has the parent").given.push(given);
             self.tasks.get_mut(&id).expect("it was added").worker = Some(worker);
         } else if self.objects.len() > known {
@@ -637,7 +665,7 @@ impl Model {
         (task.worker, task.is_blocked) = (None, false);
         let retries_max = self.actors.get(&id).map_or(task.retries_max, |actor| actor.restarts_max);
         if task.stop > 0 {
-            self.fail(id, Code::Cancelled);
+            self.fail_stopped(id);
         } else if (is_system || task.retry_failures) && task.attempt < retries_max {
             task.attempt += 1;
             self.stop_descendants(id);
@@ -650,7 +678,7 @@ impl Model {
         let task = self.tasks.get_mut(&id).expect("it is known");
         task.worker = None;
         if task.stop > 0 {
-            self.fail(id, Code::Cancelled);
+            self.fail_stopped(id);
         } else {
             self.stop_descendants(id);
         }
@@ -718,11 +746,19 @@ impl Model {
         self.of_attempt(id).into_iter().for_each(|id| self.stop(id, 2));
     }
 
-    fn stop(&mut self, id: u64, how: u8) {
+    /// A task fails that was cancelled, or whose group is gone.
+    fn fail_stopped(&mut self, id: u64) {
+        match self.group_is_gone(self.tasks[&id].strategy) {
+            true => self.fail_of_group(id),
+            false => self.fail(id, Code::Cancelled),
+        }
+    }
+
+    pub fn stop(&mut self, id: u64, how: u8) {
         let task = self.tasks.get_mut(&id).expect("it is known");
         match task.worker {
             _ if task.has_ended => self.drop_lineage(id),
-            None => self.fail(id, Code::Cancelled),
+            None => self.fail_stopped(id),
             Some(worker) => {
                 if task.stop == 0 {
                     match task.work {
@@ -735,7 +771,7 @@ impl Model {
         }
     }
 
-    fn fail(&mut self, id: u64, code: Code) {
+    pub fn fail(&mut self, id: u64, code: Code) {
         self.step.failed.entry(id).or_default().push(code);
     }
 
@@ -773,6 +809,7 @@ impl Model {
         for given in all {
             given.is_ghost |= self.tasks.get(&given.task).is_some_and(|task| task.job == id);
         }
+        self.end_groups(id);
         self.actors.retain(|actor, _| self.tasks[actor].job != id);
         self.streams.retain(|generator, _| self.tasks[generator].job != id);
         self.tasks.retain(|_, task| task.job != id);
@@ -785,7 +822,8 @@ impl Model {
     }
 
     /// What follows.
-    fn settle(&mut self, actions: &[Action<u64>]) {
+    fn settle(&mut self, actions: &[Action<u64>], steps: &Steps) {
+        self.place_groups(steps);
         let ended: BTreeSet<u64> = actions
             .iter()
             .filter_map(|action| if let Action::Ended { task, .. } = action { Some(task.0) } else { None })
@@ -852,7 +890,7 @@ impl Model {
     }
 
     fn fail_infeasible(&mut self) {
-        let mut failing = Vec::new();
+        let (mut failing, mut gone) = (Vec::new(), Vec::new());
         let waits = |task: &Task| !task.has_ended && task.worker.is_none() && self.has_needs(task);
         for (id, task) in self.tasks.iter().filter(|(_, task)| waits(task)) {
             let job = &self.jobs[&task.job];
@@ -861,11 +899,18 @@ impl Model {
                 (true, Some(driver)) => vec![&self.nodes[&self.workers[&driver].node]],
                 (true, None) => Vec::new(),
             };
-            if !nodes.is_empty() && !nodes.iter().any(|total| fits(&task.demand, total.cpus.into(), total)) {
+            if self.group_is_gone(task.strategy) {
+                gone.push(*id);
+            } else if task.strategy == Strategy::Default {
+                if !nodes.is_empty() && !nodes.iter().any(|total| fits(&task.demand, total.cpus.into(), total)) {
+                    failing.push(*id);
+                }
+            } else if !self.nodes.is_empty() && !self.could_be_there(task) {
                 failing.push(*id);
             }
         }
         failing.into_iter().for_each(|id| self.fail(id, Code::Infeasible));
+        gone.into_iter().for_each(|id| self.fail_of_group(id));
     }
 
     /// Whether a task waits for no object, as far as it is known to.
