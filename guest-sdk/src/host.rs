@@ -12,10 +12,12 @@ mod calls;
 #[cfg(not(target_family = "wasm"))]
 mod files;
 #[cfg(not(target_family = "wasm"))]
+mod groups;
+#[cfg(not(target_family = "wasm"))]
 mod local;
 #[cfg(not(target_family = "wasm"))]
 mod objects;
 #[cfg(not(target_family = "wasm"))]
 mod streams;
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use {actors::*, calls::*, files::*, local::*, objects::*, streams::*};
+pub(crate) use {actors::*, calls::*, files::*, groups::*, local::*, objects::*, streams::*};

@@ -183,13 +183,11 @@ mod trainer;
 
 pub use actor::{ActorHandle, Awaited, CallOptions, Creation};
 pub use log;
-pub use sandbar_core::{Code, Fault, TaskError};
+pub use sandbar_core::{Code, Fault, GroupStrategy, NodeId, Strategy, TaskError};
 pub use sandbar_guest_macros::{actor, batch, scalar, task, trainer};
 pub use scalar::Timestamp;
-pub use task::{
-    Arg, Batch, Bytes, File, Files, FilesIter, Handles, ObjectRef, ObjectStream, Pool, Results, Submission,
-};
-pub use task::{Value, cancel, get_all, put, wait};
+pub use task::{Arg, Batch, Bundle, Bytes, File, Files, FilesIter, Handles, ObjectRef, ObjectStream, PlacementGroup};
+pub use task::{Pool, Results, Submission, Value, cancel, get_all, put, wait};
 pub use trainer::{Features, Group, Model};
 
 /// Has the host show how far the task at hand is with something: so much is done, of so much if that is known. It can be said
@@ -200,8 +198,10 @@ pub fn progress(name: &str, done: u64, total: Option<u64>) {
 
 /// What most functions need.
 pub mod prelude {
-    pub use crate::{ActorHandle, Batch, Bytes, CallOptions, Features, File, Files, Group, Model, ObjectRef};
-    pub use crate::{ObjectStream, TaskError, Timestamp};
+    pub use crate::{
+        ActorHandle, Batch, Bundle, Bytes, CallOptions, Features, File, Files, Group, GroupStrategy, Model,
+    };
+    pub use crate::{ObjectRef, ObjectStream, PlacementGroup, TaskError, Timestamp};
     pub use crate::{actor, batch, scalar, task, trainer};
     pub use crate::{cancel, get_all, put, wait};
     pub use arrow_array::RecordBatch;

@@ -2,10 +2,10 @@
 
 use std::marker::PhantomData;
 
-use sandbar_core::{ActorOptions, Options};
+use sandbar_core::{ActorOptions, Options, Strategy};
 
 use crate::registry::Offered;
-use crate::task::{Call, release_gone};
+use crate::task::{Call, PlacementGroup, release_gone};
 
 /// An actor with options: what `options()` of an [actor](macro@crate::actor) gives. It can be made any number of times.
 #[derive(Debug)]
@@ -99,5 +99,21 @@ impl<F, R> Creation<F, R> {
     /// So much of something else that a node was said to have, while it lives.
     pub fn resource(self, name: impl Into<String>, amount: f64) -> Self {
         self.with(|options| options.resources.push((name.into(), amount)))
+    }
+
+    /// It lives in this bundle of a placement group, and takes what it asks for of that. In any of them:
+    /// [`Creation::placement_any`].
+    pub fn placement(self, group: &PlacementGroup, bundle: u32) -> Self {
+        self.with(|options| options.strategy = group.strategy(Some(bundle)))
+    }
+
+    /// It lives in whatever bundle of a placement group has room.
+    pub fn placement_any(self, group: &PlacementGroup) -> Self {
+        self.with(|options| options.strategy = group.strategy(None))
+    }
+
+    /// Where it is to live, if not in a placement group: where there is room otherwise.
+    pub fn strategy(self, strategy: Strategy) -> Self {
+        self.with(|options| options.strategy = strategy)
     }
 }

@@ -84,8 +84,10 @@ pub(crate) fn submit(function: u32, returns: u32, request: &[u8]) -> u64 {
         (1..returns).for_each(|_| _ = host.add(Outcome::TimeOut, Vec::new(), Vec::new()));
         let call = Call { offered, chain, arguments, needs, refs, returns, actor: None, state: Progress::Queued };
         host.calls.insert(first, call);
+        let misplaced = host.admit_strategy(&options);
         let refused = match (offered.kind, actor) {
-            (TaskKind::Task | TaskKind::Generator, _) => None,
+            (TaskKind::Task | TaskKind::Generator, _) => misplaced,
+            (TaskKind::Make, _) if misplaced.is_some() => misplaced,
             (TaskKind::Make, _) => host.admit_actor(first, options),
             (_, Some(ObjectId(handle))) => host.admit_method(first, handle),
             (_, None) => Some(Fault::new(Code::BadRequest, "a method is called of an actor")),

@@ -4,8 +4,8 @@ pub(crate) use crate::bindings::data::emit;
 pub(crate) use crate::bindings::groups::{failed, fitted, model, next as next_group, predicted};
 
 pub(crate) use crate::bindings::tasks::{
-    awaits, cancel, failed as fails_with, find, get, kill, next as next_item, open, progress, put, release, returned,
-    submit, yielded,
+    awaits, cancel, failed as fails_with, find, get, group, kill, next as next_item, open, progress, put, release,
+    remove_group, returned, submit, yielded,
 };
 
 use crate::bindings::{data, tasks};

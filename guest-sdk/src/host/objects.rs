@@ -31,6 +31,8 @@ pub(super) struct Host {
     pub(super) streams: HashMap<u64, Flow>,
     /// Files, by their numbers.
     pub(super) given: Vec<Given>,
+    /// How many bundles each placement group has.
+    pub(super) groups: HashMap<u64, usize>,
     pub(super) trash: Trash,
 }
 

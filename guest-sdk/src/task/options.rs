@@ -3,9 +3,10 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use sandbar_core::Options;
+use sandbar_core::{Options, Strategy};
 
 use super::call::Call;
+use super::group::PlacementGroup;
 use crate::registry::Offered;
 
 /// A task with options: what `options()` of a [task](macro@crate::task) gives. It can be submitted any number of times.
@@ -85,6 +86,22 @@ impl<F, R> Submission<F, R> {
     /// Tasks of higher numbers come first; 0 otherwise.
     pub fn priority(self, priority: i32) -> Self {
         self.with(|options| options.priority = priority)
+    }
+
+    /// It runs in this bundle of a placement group, and takes what it asks for of that. In any of them:
+    /// [`Submission::placement_any`].
+    pub fn placement(self, group: &PlacementGroup, bundle: u32) -> Self {
+        self.with(|options| options.strategy = group.strategy(Some(bundle)))
+    }
+
+    /// It runs in whatever bundle of a placement group has room.
+    pub fn placement_any(self, group: &PlacementGroup) -> Self {
+        self.with(|options| options.strategy = group.strategy(None))
+    }
+
+    /// Where it is to run, if not in a placement group: where there is room otherwise.
+    pub fn strategy(self, strategy: Strategy) -> Self {
+        self.with(|options| options.strategy = strategy)
     }
 }
 

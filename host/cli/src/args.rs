@@ -90,6 +90,7 @@ pub(crate) enum Command {
   host submit examples/pi --arg tasks=100
   host submit examples/forests --arg data=@data/housing.csv
   host submit program.wasm#other --arg name=value --json
+  host submit examples/pi --cpus 4 --gpus 1 --resource license=2
   host jobs logs -f                     (of the program that was submitted last)
 
 Exit codes: 0 all well, 1 some groups failed or the job failed, 2 wrong usage;
@@ -117,6 +118,15 @@ pub(crate) struct Submit {
     /// Memory for grouped rows, such as `2GiB`, before they go to disk; by default two fifths of what this process may use.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub memory: Option<u64>,
+    /// Of a program: processors that its tasks share, fractions too; by default as many as there are workers.
+    #[arg(long, value_name = "N", value_parser = amount)]
+    pub cpus: Option<f64>,
+    /// Of a program: devices that its tasks share; by default none.
+    #[arg(long, value_name = "N", value_parser = amount)]
+    pub gpus: Option<f64>,
+    /// Of a program: something else that its tasks can ask for, and how much there is of it. May be given several times.
+    #[arg(long = "resource", value_name = "NAME=AMOUNT", value_parser = resource)]
+    pub resources: Vec<(String, f64)>,
     /// Of a program: memory for its objects before they go to disk; by default three tenths of what this process may use.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub object_memory: Option<u64>,
@@ -192,6 +202,30 @@ fn argument(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// More of anything than this is a mistake.
+const AMOUNT_MAX: f64 = 1e9;
+
+/// How much of something there is: it counts in ten thousandths.
+fn amount(text: &str) -> Result<f64, String> {
+    let amount = text.parse::<f64>().ok().filter(|amount| (0.0..=AMOUNT_MAX).contains(amount));
+    amount.ok_or_else(|| format!("not a number from 0 to {AMOUNT_MAX}"))
+}
+
+/// A resource of one's own, and how much there is of it.
+fn resource(text: &str) -> Result<(String, f64), String> {
+    let (name, of) = text.split_once('=').ok_or("not NAME=AMOUNT")?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':');
+    match name {
+        "" => Err("it has no name".to_owned()),
+        "cpus" | "gpus" => Err(format!("`{name}` is set by --{name}")),
+        "memory" => Err("`memory` is set by --memory".to_owned()),
+        _ if !name.chars().all(is_name) => {
+            Err(format!("`{name}` is no name: letters, digits, and - _ . / : are allowed"))
+        }
+        _ => Ok((name.to_owned(), amount(of).map_err(|e| format!("`{of}` is {e}"))?)),
+    }
+}
+
 /// More workers than this are a mistake.
 const WORKERS_MAX: usize = 1024;
 
@@ -213,7 +247,23 @@ fn bytes(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::bytes;
+    use super::{bytes, resource};
+
+    #[test]
+    fn resources() {
+        for (text, expected) in [
+            ("tpu=4", Ok(4.0)),
+            ("room/a=0.5", Ok(0.5)),
+            ("tpu", Err("not NAME=AMOUNT")),
+            ("=1", Err("it has no name")),
+            ("cpus=1", Err("`cpus` is set by --cpus")),
+            ("a b=1", Err("`a b` is no name: letters, digits, and - _ . / : are allowed")),
+            ("tpu=-1", Err("`-1` is not a number from 0 to 1000000000")),
+            ("tpu=NaN", Err("`NaN` is not a number from 0 to 1000000000")),
+        ] {
+            assert_eq!(resource(text).map(|(_, amount)| amount), expected.map_err(str::to_owned), "{text}");
+        }
+    }
 
     #[test]
     fn sizes() {

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use sandbar_node::{Heap, Job, JobKeeper, Node, NodeError, NodeOptions, ProgramSpec, paths};
+use sandbar_node::{Heap, Job, JobKeeper, Node, NodeError, NodeOptions, NodeResources, ProgramSpec, paths};
 
 use args::{Arguments, Command, Submit};
 
@@ -148,10 +148,16 @@ impl Memory {
 }
 
 /// A node for as long as this process runs.
-fn start_node(workers: Option<usize>, memory: Memory, limits: sandbar_node::Limits) -> Result<&'static Node, CliError> {
+fn start_node(
+    workers: Option<usize>,
+    memory: Memory,
+    resources: NodeResources,
+    limits: sandbar_node::Limits,
+) -> Result<&'static Node, CliError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let options = NodeOptions {
         workers: workers.unwrap_or(cores),
+        resources,
         limits,
         cache: paths::cache_folder().map_err(CliError::Failed)?,
         spill: std::env::temp_dir(),
@@ -175,11 +181,15 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
         let message = "--object-memory and --disk-reserve are for programs; bound a job file's rows with --memory";
         return Err(CliError::Usage(message.to_owned()));
     }
+    if submit.cpus.is_some() || submit.gpus.is_some() || !submit.resources.is_empty() {
+        let message = "--cpus, --gpus and --resource are for programs; bound a job file's processes with --workers";
+        return Err(CliError::Usage(message.to_owned()));
+    }
     let text =
         std::fs::read_to_string(&submit.job).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
     let job = Job::parse(&text, &submit.overrides())
         .map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
-    let node = start_node(submit.workers, Memory::of(&submit), job.limits)?;
+    let node = start_node(submit.workers, Memory::of(&submit), NodeResources::default(), job.limits)?;
     let bar = progress::watch(node.progress().clone(), submit.quiet);
     let result = node.submit(&job).await;
     bar.finish();
@@ -196,7 +206,8 @@ async fn run_program(submit: Submit) -> Result<ExitCode, CliError> {
     let limits = sandbar_node::Limits::default();
     let memory = Memory::of(&submit);
     let spec = ProgramSpec { program: submit.job.display().to_string(), arguments: submit.args, limits, seed: 0 };
-    let node = start_node(submit.workers, memory, limits)?;
+    let resources = NodeResources { cpus: submit.cpus, gpus: submit.gpus, custom: submit.resources };
+    let node = start_node(submit.workers, memory, resources, limits)?;
     let keeper = keeper(&spec);
     if let Some(name) = keeper.name().filter(|_| !submit.quiet) {
         output::talk(&format!("job {}", name.short()));
@@ -220,7 +231,7 @@ fn keeper(spec: &ProgramSpec) -> JobKeeper {
 async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
     let (workers, quiet, json) = (predict.workers, predict.quiet, predict.json);
     let spec = sandbar_node::PredictSpec::from(predict);
-    let node = start_node(workers, Memory::default(), spec.limits()?)?;
+    let node = start_node(workers, Memory::default(), NodeResources::default(), spec.limits()?)?;
     let bar = progress::watch(node.progress().clone(), quiet);
     let result = node.predict(&spec).await;
     bar.finish();
@@ -239,7 +250,7 @@ async fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError>
 }
 
 async fn run_inspect(component: &std::path::Path, json: bool) -> Result<ExitCode, CliError> {
-    let node = start_node(Some(1), Memory::default(), sandbar_node::Limits::default())?;
+    let node = start_node(Some(1), Memory::default(), NodeResources::default(), sandbar_node::Limits::default())?;
     let inspection = sandbar_node::inspect(node, component).await?;
     output::inspection(&inspection, json)?;
     Ok(ExitCode::SUCCESS)

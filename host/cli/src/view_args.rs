@@ -87,6 +87,15 @@ pub(crate) enum List {
     /// Workers of a job that runs, and what they do.
     #[command(after_help = "Examples:\n  host list workers\n  host list workers --json")]
     Workers(Rows),
+    /// Placement groups of a job that runs, and what of their bundles is left.
+    #[command(
+        alias = "groups",
+        after_help = "Examples:\n  host list placement-groups\n  host list placement-groups --json\n\n`host list groups` is short for it."
+    )]
+    PlacementGroups(Rows),
+    /// Nodes of a job that runs: what they have, and what of it is left.
+    #[command(after_help = "Examples:\n  host list nodes\n  host list nodes --json")]
+    Nodes(Rows),
 }
 
 /// Which rows are shown, and how.

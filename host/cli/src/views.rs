@@ -4,7 +4,8 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use sandbar_node::{
-    ActorRow, Answer, JobSummary, Listing, MemoryView, ObjectRow, Question, RunState, StoredJob, TaskRow, WorkerRow,
+    ActorRow, Answer, GroupRow, JobSummary, Listing, MemoryView, NodeRow, ObjectRow, Question, ResourceRow, RunState,
+    StoredJob, TaskRow, WorkerRow,
 };
 use serde::Serialize;
 
@@ -32,6 +33,18 @@ pub(crate) async fn list(list: List) -> Result<ExitCode, CliError> {
             let listing =
                 held(&job, answer, |answer| if let Answer::Workers(all) = answer { Some(all) } else { None })?;
             show(&job, "workers", &listing, rows.json, workers_table)?;
+        }
+        List::PlacementGroups(rows) => {
+            let job = find(rows.job.as_deref())?;
+            let answer = ask(&job, Question::Groups { limit: rows.limit }).await?;
+            let listing = held(&job, answer, |answer| if let Answer::Groups(all) = answer { Some(all) } else { None })?;
+            show(&job, "placement_groups", &listing, rows.json, groups_table)?;
+        }
+        List::Nodes(rows) => {
+            let job = find(rows.job.as_deref())?;
+            let answer = ask(&job, Question::Nodes { limit: rows.limit }).await?;
+            let listing = held(&job, answer, |answer| if let Answer::Nodes(all) = answer { Some(all) } else { None })?;
+            show(&job, "nodes", &listing, rows.json, nodes_table)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -232,6 +245,43 @@ fn objects_table(rows: &[ObjectRow]) -> Columns {
         ]);
     }
     table
+}
+
+/// A row for each bundle.
+fn groups_table(rows: &[GroupRow]) -> Columns {
+    let mut table = Columns::new(&["GROUP", "NAME", "STRATEGY", "STATE", "BUNDLE", "NODE", "FREE", "OCCUPANTS"]);
+    for row in rows {
+        for (index, bundle) in row.bundles.iter().enumerate() {
+            table.row([
+                row.id.clone(),
+                cell(row.name.clone()),
+                row.strategy.clone(),
+                row.state.clone(),
+                index.to_string(),
+                cell(bundle.node),
+                amounts(&bundle.resources),
+                bundle.occupants.to_string(),
+            ]);
+        }
+    }
+    table
+}
+
+fn nodes_table(rows: &[NodeRow]) -> Columns {
+    let mut table = Columns::new(&["NODE", "FREE"]);
+    for row in rows {
+        table.row([row.id.to_string(), amounts(&row.resources)]);
+    }
+    table
+}
+
+/// What is left of each, of how much: `cpus 1 of 2, memory 1.0 GiB of 2.0 GiB`.
+fn amounts(resources: &[ResourceRow]) -> String {
+    let words = |row: &ResourceRow| match row.name.as_str() {
+        "memory" => format!("memory {} of {}", size(row.free as u64), size(row.total as u64)),
+        name => format!("{name} {} of {}", row.free, row.total),
+    };
+    resources.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
 fn workers_table(rows: &[WorkerRow]) -> Columns {

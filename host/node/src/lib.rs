@@ -31,9 +31,10 @@ pub use error::NodeError;
 pub use function::{Inspected, InspectedFunction, inspect};
 pub use job::{InputSpec, Job, ModelSpec, OutputSpec, TrainSpec, TransformSpec, set};
 pub use jobs::{
-    ActorRow, Answer, ControlError, ErrorRow, HolderRow, JobCounts, JobFailure, JobFolderLimits, JobKeeper, JobName,
-    JobRecord, JobShelf, JobSummary, Listing, LogCounts, LogReader, LoggedLine, MemoryView, NameSummary, ObjectRow,
-    ProcessRow, ProgressRow, Question, RunState, ShelfError, Spread, StoredJob, TaskRow, WorkerRow, trace,
+    ActorRow, Answer, BundleRow, ControlError, ErrorRow, GroupRow, HolderRow, JobCounts, JobFailure, JobFolderLimits,
+    JobKeeper, JobName, JobRecord, JobShelf, JobSummary, Listing, LogCounts, LogReader, LoggedLine, MemoryView,
+    NameSummary, NodeRow, ObjectRow, ProcessRow, ProgressRow, Question, ResourceRow, RunState, ShelfError, Spread,
+    StoredJob, TaskRow, WorkerRow, trace,
 };
 pub use predict::{PredictSpec, Predicted};
 pub use program::{
@@ -66,6 +67,8 @@ pub fn run_worker() -> std::io::Result<()> {
 pub struct NodeOptions {
     /// Worker processes.
     pub workers: usize,
+    /// What programs are told that there is.
+    pub resources: NodeResources,
     /// What a call may ask for at most.
     pub limits: Limits,
     /// Folder for what can be made again: compiled code, components.
@@ -80,6 +83,17 @@ pub struct NodeOptions {
     pub disk_reserve_bytes: Option<u64>,
     /// The program `host-worker`: a worker, or the compiler.
     pub worker: PathBuf,
+}
+
+/// What tasks may ask for, where that is not what was found.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeResources {
+    /// Processors; one for each worker otherwise.
+    pub cpus: Option<f64>,
+    /// Devices; none otherwise.
+    pub gpus: Option<f64>,
+    /// What else there is, by name.
+    pub custom: Vec<(String, f64)>,
 }
 
 /// A node: this process, its workers and its compiler.

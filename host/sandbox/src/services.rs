@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Poll;
 
-use sandbar_core::{ActorId, Code, Fault, ObjectId};
+use sandbar_core::{ActorId, Code, Fault, GroupId, ObjectId};
 
 use crate::running::TaskCall;
 
@@ -261,6 +261,16 @@ pub trait Services: Send + 'static {
 
     /// Ends an actor, or has it begun anew.
     fn kill(&mut self, _actor: ActorId, _restart: bool) -> Result<(), Refusal> {
+        Err(no_program())
+    }
+
+    /// Has room set aside: a [`sandbar_core::GroupRequest`].
+    fn group(&mut self, _request: &[u8]) -> Result<GroupId, Refusal> {
+        Err(no_program())
+    }
+
+    /// What was set aside is given back.
+    fn remove_group(&mut self, _group: GroupId) -> Result<(), Refusal> {
         Err(no_program())
     }
 

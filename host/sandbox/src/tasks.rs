@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 
-use sandbar_core::{ActorId, ObjectId};
+use sandbar_core::{ActorId, GroupId, ObjectId};
 use wasmtime::component::{ComponentType, LinkerInstance, Lower, WasmList, WasmStr};
 use wasmtime::{Error, Result};
 
@@ -94,6 +94,14 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
         .func_wrap("open", |mut store: Context<'_>, (file,): (u64,)| Ok((store.data_mut().services.open(file)?.0,)))?;
     linker.func_wrap("kill", |mut store: Context<'_>, (actor, restart): (u64, bool)| {
         Ok(store.data_mut().services.kill(ActorId(actor), restart)?)
+    })?;
+    linker.func_wrap("group", |mut store: Context<'_>, (request,): (WasmList<u8>,)| {
+        // SAFETY: the guest waits for this call.
+        let request = unsafe { detached(&store, &request) };
+        Ok((store.data_mut().services.group(request)?.0,))
+    })?;
+    linker.func_wrap("remove-group", |mut store: Context<'_>, (group,): (u64,)| {
+        Ok(store.data_mut().services.remove_group(GroupId(group))?)
     })?;
     linker.func_wrap("awaits", |mut store: Context<'_>, (objects,): (WasmList<u64>,)| {
         let objects = objects.as_le_slice(&store).to_vec();

@@ -18,7 +18,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::limits::JobFolderLimits;
 use super::record::RunState;
-use super::views::{ActorRow, JobSummary, Listing, MemoryView, ObjectRow, TaskRow, WorkerRow};
+use super::views::{ActorRow, GroupRow, JobSummary, Listing, MemoryView, NodeRow, ObjectRow, TaskRow, WorkerRow};
 
 /// The form of questions and answers.
 const VERSION: u32 = 1;
@@ -56,6 +56,16 @@ pub enum Question {
         /// So many rows at most.
         limit: u32,
     },
+    /// Placement groups.
+    Groups {
+        /// So many rows at most.
+        limit: u32,
+    },
+    /// Nodes, with what they have and what of it is left.
+    Nodes {
+        /// So many rows at most.
+        limit: u32,
+    },
     /// What is held, and by whom.
     Memory,
     /// The job is to end, as if it were interrupted.
@@ -72,6 +82,8 @@ pub enum Answer {
     Actors(Listing<ActorRow>),
     Objects(Listing<ObjectRow>),
     Workers(Listing<WorkerRow>),
+    Groups(Listing<GroupRow>),
+    Nodes(Listing<NodeRow>),
     Memory(MemoryView),
     /// It is going to end.
     Stopping,

@@ -27,8 +27,8 @@ pub use record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState};
 pub use shelf::{JobShelf, LogReader, ShelfError, StoredJob};
 pub use trace::trace;
 pub use views::{
-    ActorRow, ErrorRow, HolderRow, JobSummary, Listing, MemoryView, NameSummary, ObjectRow, ProcessRow, ProgressRow,
-    Spread, TaskRow, WorkerRow,
+    ActorRow, BundleRow, ErrorRow, GroupRow, HolderRow, JobSummary, Listing, MemoryView, NameSummary, NodeRow,
+    ObjectRow, ProcessRow, ProgressRow, ResourceRow, Spread, TaskRow, WorkerRow,
 };
 
 pub(crate) use log::{JobLog, LogSender, Said, Shown};

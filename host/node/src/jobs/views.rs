@@ -255,6 +255,52 @@ pub struct WorkerRow {
     pub memory_bytes: u64,
 }
 
+/// A placement group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GroupRow {
+    /// As of tasks.
+    pub id: String,
+    /// What people call it.
+    pub name: Option<String>,
+    /// `PACK`, `SPREAD`, `STRICT_PACK` or `STRICT_SPREAD`.
+    pub strategy: String,
+    /// `pending`, `created`, `rescheduling` or `infeasible`.
+    pub state: String,
+    /// What is set aside, or to be.
+    pub bundles: Vec<BundleRow>,
+}
+
+/// A bundle of a placement group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BundleRow {
+    /// Where it is.
+    pub node: Option<u32>,
+    /// What it has; nothing of that is left before it is placed.
+    pub resources: Vec<ResourceRow>,
+    /// Tasks and actors in it.
+    pub occupants: u64,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeRow {
+    /// Its number.
+    pub id: u32,
+    /// What it has.
+    pub resources: Vec<ResourceRow>,
+}
+
+/// So much of something.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResourceRow {
+    /// `cpus`, `gpus`, `memory` (in bytes), or a name of one's own.
+    pub name: String,
+    /// How much there is.
+    pub total: f64,
+    /// How much of it nobody has. Of processors less than none where tasks went on that had given theirs away.
+    pub free: f64,
+}
+
 /// What is held, and by whom.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryView {

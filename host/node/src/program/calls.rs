@@ -152,14 +152,17 @@ pub(super) fn usual_demand() -> Demand {
 
 /// What a task with these options takes.
 pub(super) fn demand(options: &Options) -> Demand {
-    // Amounts that are no numbers or below zero are none; those too large are asked of no node.
-    let amount = |amount: f64| (amount * UNIT as f64).round() as u64;
     Demand {
-        cpus: options.cpus.map_or(UNIT, amount),
-        gpus: options.gpus.map_or(0, amount),
+        cpus: options.cpus.map_or(UNIT, units),
+        gpus: options.gpus.map_or(0, units),
         memory: options.memory.unwrap_or(0),
-        custom: options.resources.iter().map(|(name, of)| (name.as_str().into(), amount(*of))).collect(),
+        custom: options.resources.iter().map(|(name, of)| (name.as_str().into(), units(*of))).collect(),
     }
+}
+
+/// An amount in [`UNIT`]s. What is no number or below zero is none; what is too large is asked of no node.
+pub(super) fn units(amount: f64) -> u64 {
+    (amount * UNIT as f64).round() as u64
 }
 
 /// What an actor with these options takes: no processor, if nothing else is said.

@@ -21,9 +21,14 @@ use crate::jobs::{JobKeeper, Shown};
 use crate::progress::Phase;
 use crate::{Node, NodeError, build_crate};
 
-/// Tasks that a job may have at once, how deep, and objects; and what is kept to make these again.
-const JOB_LIMITS: JobLimits =
-    JobLimits { tasks_max: 4_000_000, depth_max: 1000, objects_max: 16_000_000, lineage_bytes_max: 64 << 20 };
+/// Tasks that a job may have at once, how deep, objects, what is kept to make these again, and placement groups.
+const JOB_LIMITS: JobLimits = JobLimits {
+    tasks_max: 4_000_000,
+    depth_max: 1000,
+    objects_max: 16_000_000,
+    lineage_bytes_max: 64 << 20,
+    groups_max: 1000,
+};
 /// Sandboxes of a worker: tasks that run, or wait for others.
 const SANDBOXES_MAX: u32 = 1100;
 /// The task that a job begins with, unless another is named.
@@ -140,7 +145,7 @@ impl Node {
                 value_bytes_max: self.options.object_bytes_max,
                 program: self.options.worker.clone(),
             },
-            resources: machine(self.options.workers, self.options.memory_bytes_max),
+            resources: machine(&self.options),
             job_limits: JOB_LIMITS,
             store: StoreOptions {
                 memory_bytes_max: self.options.object_bytes_max,

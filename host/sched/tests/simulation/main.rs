@@ -55,7 +55,7 @@ fn the_same_seed_gives_the_same_actions() {
 /// A history in which nothing happens checks nothing.
 #[test]
 fn a_bit_of_everything_happens() {
-    let lines: Vec<String> = (0..300).flat_map(History::trace).collect();
+    let lines: Vec<String> = (0..500).flat_map(History::trace).collect();
     for (wanted, at_least) in [
         ("attempt: Attempt(2)", 5),
         ("Recall {", 50),

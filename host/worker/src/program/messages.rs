@@ -136,6 +136,18 @@ pub enum Up<'a> {
         /// The number that it was given under.
         file: u64,
     },
+    /// A task wants room set aside.
+    Group {
+        /// The placement group.
+        group: u64,
+        /// The task.
+        task: u64,
+        /// A [`sandbar_core::GroupRequest`].
+        #[serde(borrow, with = "serde_bytes")]
+        request: &'a [u8],
+    },
+    /// A placement group is not wanted any more, says a task (the second).
+    RemoveGroup(u64, u64),
     /// A task waits (true), or goes on.
     Blocked(u64, bool),
     /// A task wants to be told of an object.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId,
+    ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, Strategy, TaskError, TaskId, WorkerId,
 };
 use sandbar_sched::{ActorSpec, Demand, Event, Failure, Outcome, Scheduler, Submission, Work};
 use sandbar_worker::program::{BeginRole, Down};
@@ -110,6 +110,7 @@ impl State {
             name: self.names.of("find".to_owned()),
             returns: 1,
             demand: Demand::default(),
+            strategy: Strategy::Default,
             priority: 0,
             retries_max: 0,
             retry_failures: false,

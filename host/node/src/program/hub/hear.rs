@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Attempt, Fault, JobId, ObjectId, Options, STREAM_BUFFER, TaskError, TaskId, TaskKind,
-    WorkerId,
+    ActorId, ActorOptions, Attempt, Fault, GroupId, JobId, ObjectId, Options, STREAM_BUFFER, Strategy, TaskError,
+    TaskId, TaskKind, WorkerId,
 };
 use sandbar_sched::{Demand, Event, Failure, Outcome, Submission, Work};
 use sandbar_store::ValueKey;
@@ -122,6 +122,10 @@ impl State {
                 self.find(worker, TaskId(object), (TaskId(task), Attempt(attempt)), name);
             }
             Up::Kill(actor, restart) => self.kill(worker, ActorId(actor), restart),
+            Up::Group { group, task, request } => self.create_group(worker, group, task, request)?,
+            Up::RemoveGroup(group, task) => {
+                self.step(Event::GroupRemoved { group: GroupId(group), task: TaskId(task), worker });
+            }
             Up::Put { object, task, value, refs } => {
                 let (object, task) = (ObjectId(object), TaskId(task));
                 let refs = refs.into_iter().map(ObjectId).collect();
@@ -212,6 +216,7 @@ impl State {
                 Work::Actor(_) => actor_demand(chosen),
                 Work::Method(_) => Demand::default(),
             },
+            strategy: if let Work::Method(_) = &work { Strategy::Default } else { chosen.strategy },
             priority: chosen.priority,
             retries_max: chosen.max_retries.unwrap_or(match &work {
                 Work::Task | Work::Stream(_) => RETRIES,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, TenantId};
+use sandbar_core::{Code, Fault, JobId, ObjectId, Strategy, TaskError, TaskId, TenantId};
 use sandbar_sched::{Demand, Event, Role, Submission, Work};
 use sandbar_worker::program::monotonic_nanos;
 use tokio::sync::oneshot;
@@ -48,6 +48,7 @@ impl State {
             name,
             returns: 1,
             demand: Demand::default(),
+            strategy: Strategy::Default,
             priority: 0,
             retries_max: 0,
             retry_failures: false,

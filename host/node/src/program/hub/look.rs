@@ -51,6 +51,8 @@ impl State {
             Question::Actors { limit } => Answer::Actors(self.list_actors(job, rows(limit))),
             Question::Objects { limit } => Answer::Objects(self.list_objects(job, rows(limit))),
             Question::Workers { limit } => Answer::Workers(self.list_workers(rows(limit))),
+            Question::Groups { limit } => Answer::Groups(self.list_groups(job, rows(limit))),
+            Question::Nodes { limit } => Answer::Nodes(self.list_nodes(rows(limit))),
             Question::Memory => Answer::Memory(self.memory(job)),
             Question::Stop => Answer::Refused("who answers for the job stops it".to_owned()),
         }

@@ -3,6 +3,7 @@
 mod act;
 mod actors;
 mod files;
+mod groups;
 mod hear;
 mod jobs;
 mod keep;
@@ -33,11 +34,12 @@ use self::store::Store;
 pub(crate) use self::store::StoreOptions;
 use self::unmet::Unmet;
 use super::bars::Bars;
-use super::calls::{Call, Names, Program};
+use super::calls::{Call, Names, Program, units};
 use super::client::Seat;
 use super::files::Given;
 use super::members::Member;
 use super::records::{Ran, TaskRecords};
+use crate::NodeOptions;
 use crate::jobs::{Answer, LogSender, Question};
 
 /// The hub looks again for so long before it sleeps.
@@ -426,7 +428,13 @@ impl State {
     }
 }
 
-/// The resources of this machine: its processors and its memory.
-pub(crate) fn machine(cpus: usize, memory: u64) -> Demand {
-    Demand { cpus: cpus as u64 * UNIT, memory, ..Demand::default() }
+/// The resources of this machine: a processor for each worker and memory, and no devices, unless something else was said.
+pub(crate) fn machine(options: &NodeOptions) -> Demand {
+    let said = &options.resources;
+    Demand {
+        cpus: said.cpus.map_or(options.workers as u64 * UNIT, units),
+        gpus: said.gpus.map_or(0, units),
+        memory: options.memory_bytes_max,
+        custom: said.custom.iter().map(|(name, amount)| (name.as_str().into(), units(*amount))).collect(),
+    }
 }

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use sandbar_core::{JobId, TaskId};
+use sandbar_core::JobId;
+use sandbar_sched::Unmet as What;
 
 use super::State;
 use crate::jobs::Said;
@@ -19,8 +20,8 @@ const WARN: u8 = 2;
 #[derive(Debug, Default)]
 pub(super) struct Unmet {
     last: Option<Instant>,
-    /// The first of each line that is.
-    before: HashSet<TaskId>,
+    /// The first of each line that is, and groups.
+    before: HashSet<What>,
     said: HashSet<(JobId, String)>,
 }
 
@@ -33,19 +34,28 @@ impl State {
         self.unmet.last = Some(now);
         let unmet = self.sched.unmet();
         for at in &unmet {
-            let is_stuck = self.unmet.before.contains(&at.first);
+            let is_stuck = self.unmet.before.contains(&first(at.what));
             // The same demand, whatever is left of it.
             let asked = at.reason.split(',').next().unwrap_or_default().to_owned();
             if is_stuck && self.unmet.said.len() < SAID_MAX && self.unmet.said.insert((at.job, asked)) {
-                let line = match at.waiting {
-                    1 => format!("a task waits for {}", at.reason),
-                    waiting => format!("{waiting} tasks wait for {}", at.reason),
+                let line = match at.what {
+                    What::Tasks(_, 1) => format!("a task waits for {}", at.reason),
+                    What::Tasks(_, waiting) => format!("{waiting} tasks wait for {}", at.reason),
+                    What::Group(group) => format!("placement group {} waits: {}", group.short(), at.reason),
                 };
                 if let Some(job) = self.jobs.get(&at.job) {
                     job.log.say(Said { task: None, level: WARN, line: &line });
                 }
             }
         }
-        self.unmet.before = unmet.into_iter().map(|at| at.first).collect();
+        self.unmet.before = unmet.into_iter().map(|at| first(at.what)).collect();
+    }
+}
+
+/// However many wait behind it.
+fn first(what: What) -> What {
+    match what {
+        What::Tasks(first, _) => What::Tasks(first, 0),
+        group => group,
     }
 }

@@ -2,6 +2,7 @@
 
 mod actors;
 mod ended;
+mod groups;
 mod memory;
 mod objects;
 mod progress;

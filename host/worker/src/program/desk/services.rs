@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use sandbar_core::{ActorId, Fault, ObjectId, TaskError};
+use sandbar_core::{ActorId, Fault, GroupId, ObjectId, TaskError};
 use sandbar_sandbox::{Following, Got, Input, Level, Next, Refusal, Services};
 
 use super::{Desk, RETURNS_MAX, gone};
@@ -112,6 +112,14 @@ impl Services for TaskServices {
         desk.say(&Up::Kill(actor.0, restart));
         desk.publish();
         Ok(())
+    }
+
+    fn group(&mut self, request: &[u8]) -> Result<GroupId, Refusal> {
+        lock(&self.desk).group(self.slot, request)
+    }
+
+    fn remove_group(&mut self, group: GroupId) -> Result<(), Refusal> {
+        lock(&self.desk).remove_group(self.slot, group)
     }
 
     fn awaits(&mut self, objects: &[u64]) -> Result<(), Refusal> {

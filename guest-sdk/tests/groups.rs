@@ -1,0 +1,61 @@
+//! Placement groups, with the host in this process that stands in for one: there is always room.
+
+use sandbar_guest::prelude::*;
+use sandbar_guest::{Code, NodeId, Strategy, testing};
+
+#[task]
+fn double(n: i64) -> i64 {
+    2 * n
+}
+
+/// Runs where others said.
+#[task]
+fn within(group: PlacementGroup, n: i64) -> Result<i64, TaskError> {
+    group.ready()?;
+    double::options().placement_any(&group).submit(n).get()
+}
+
+struct Keeper(i64);
+
+#[actor]
+impl Keeper {
+    pub fn new(n: i64) -> Keeper {
+        Keeper(n)
+    }
+
+    pub fn kept(&self) -> i64 {
+        self.0
+    }
+}
+
+#[test]
+fn tasks_and_actors_are_placed() {
+    let bundles = [Bundle::cpus(1.0), Bundle::default().gpus(0.5).memory(100).resource("tpu", 1.0)];
+    let group = PlacementGroup::named("train", bundles, GroupStrategy::Pack);
+    assert_eq!(group.ready(), Ok(()));
+    assert_eq!(double::options().placement(&group, 1).submit(4).get(), Ok(8));
+    assert_eq!(within::submit(group.clone(), 5).get(), Ok(10));
+    let keeper = Keeper::options().placement(&group, 0).submit(7);
+    assert_eq!(keeper.kept().get(), Ok(7));
+    let node = Strategy::Node { node: NodeId(1), soft: true };
+    assert_eq!(double::options().strategy(node).submit(1).get(), Ok(2));
+    drop((group, keeper));
+    assert_eq!(testing::objects(), 0);
+}
+
+#[test]
+fn nothing_is_placed_where_no_group_is() {
+    let group = PlacementGroup::new([Bundle::cpus(1.0)], GroupStrategy::StrictSpread);
+    let code = |got: Result<i64, TaskError>| got.map_err(|error| error.fault.code);
+    assert_eq!(code(double::options().placement(&group, 1).submit(4).get()), Err(Code::BadRequest));
+    group.remove();
+    assert_eq!(code(double::options().placement_any(&group).submit(4).get()), Err(Code::GroupRemoved));
+    let keeper = Keeper::options().placement(&group, 0).submit(7);
+    assert_eq!(keeper.ready().map_err(|error| error.fault.code), Err(Code::GroupRemoved));
+}
+
+#[test]
+#[should_panic = "a placement group of 0 bundles: it has from 1 to 100"]
+fn a_group_has_bundles() {
+    drop(PlacementGroup::new([], GroupStrategy::Spread));
+}
