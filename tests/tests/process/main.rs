@@ -8,6 +8,7 @@ mod hostile;
 mod job;
 mod lifecycle;
 mod objects;
+mod placement;
 mod pool;
 mod programs;
 mod real;

@@ -297,6 +297,8 @@ fn help_of_what_shows_programs_has_examples() {
         &["list", "actors"],
         &["list", "objects"],
         &["list", "workers"],
+        &["list", "placement-groups"],
+        &["list", "nodes"],
         &["summary"],
         &["summary", "tasks"],
         &["timeline"],

@@ -1,0 +1,144 @@
+//! Programs that set room aside, and run where they want to.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use sandbar_guest::prelude::*;
+use sandbar_guest::{Code, NodeId, Strategy, log};
+
+/// Computes for so long.
+#[task]
+fn spins(steps: u64) -> u64 {
+    (0..steps).fold(1, |sum, step| black_box(sum ^ step).rotate_left(1))
+}
+
+/// Whether somebody has come.
+struct Sign {
+    up: bool,
+}
+
+#[actor]
+impl Sign {
+    pub fn new() -> Sign {
+        Sign { up: false }
+    }
+
+    pub fn raise(&mut self) {
+        self.up = true;
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+}
+
+/// Comes, and never goes.
+#[task]
+fn stays(sign: SignHandle) -> Result<u64, TaskError> {
+    sign.raise().get()?;
+    loop {
+        black_box(1);
+    }
+}
+
+/// Waits until somebody has come.
+fn until_up(sign: &SignHandle) -> Result<(), TaskError> {
+    while !sign.is_up().get()? {}
+    Ok(())
+}
+
+/// Two tasks, each in a bundle of its own, or in one that has a processor for one of them.
+#[task]
+fn beside(bundles: u32, steps: u64) -> Result<u64, TaskError> {
+    let group = PlacementGroup::new((0..bundles).map(|_| Bundle::cpus(1.0)), GroupStrategy::Pack);
+    let both: Vec<_> = (0..2).map(|at| spins::options().placement(&group, at % bundles).submit(steps)).collect();
+    get_all(&both).map(|both| both.len() as u64)
+}
+
+/// A group finds no room until another is removed, and a task waits for it.
+#[task]
+fn takes_turns(cpus: f64, wait_ms: u64) -> Result<String, TaskError> {
+    let all = || [Bundle::cpus(cpus)];
+    let first = PlacementGroup::named("first", all(), GroupStrategy::StrictPack);
+    first.ready()?;
+    let second = PlacementGroup::named("second", all(), GroupStrategy::StrictPack);
+    let task = spins::options().cpus(cpus).placement_any(&second).submit(1);
+    let (there, _) = wait(&[second.object().clone()], 1, Some(Duration::from_millis(wait_ms)));
+    first.remove();
+    second.ready()?;
+    task.get()?;
+    let inside = spins::options().placement_any(&first).submit(1).get();
+    let code = inside.expect_err("it is not there any more").fault.code.as_str();
+    Ok(format!("{} before, then {code}", there.len()))
+}
+
+/// A task and an actor end with their group, which others have the room of.
+#[task]
+fn removes(cpus: f64) -> Result<String, TaskError> {
+    let group = PlacementGroup::new([Bundle::cpus(cpus), Bundle::default().memory(1 << 20)], GroupStrategy::Pack);
+    let sign = Sign::submit();
+    let task = stays::options().cpus(cpus).max_retries(5).placement(&group, 0).submit(&sign);
+    let inside = Sign::options().memory(1 << 20).max_restarts(5).placement(&group, 1).submit();
+    inside.raise().get()?;
+    until_up(&sign)?;
+    group.remove();
+    let ended = [task.get().map(|_| ()), inside.is_up().get().map(|_| ())];
+    let words = ended.map(|ended| ended.expect_err("it ends with its group").to_string());
+    spins::options().cpus(cpus).submit(1).get()?;
+    Ok(words.join("; "))
+}
+
+/// A group that a node can't have.
+#[task]
+fn is_infeasible(cpus: f64, strategy: String) -> Result<(), TaskError> {
+    let strategy = match strategy.as_str() {
+        "spread" => GroupStrategy::StrictSpread,
+        _ => GroupStrategy::StrictPack,
+    };
+    PlacementGroup::named("wish", [Bundle::cpus(cpus), Bundle::cpus(cpus)], strategy).ready()
+}
+
+/// Tasks that ask for something of one's own, one after the other.
+#[task]
+fn licensed(amount: f64, tasks: u64, steps: u64) -> Result<u64, TaskError> {
+    let all: Vec<_> =
+        (0..tasks).map(|_| spins::options().resource("license", amount).cpus(0.1).submit(steps)).collect();
+    get_all(&all).map(|all| all.len() as u64)
+}
+
+/// Tasks that want to be spread, or on a node.
+#[task]
+fn is_on_node(node: u32, soft: bool) -> Result<u64, TaskError> {
+    let all = [Strategy::Spread, Strategy::Node { node: NodeId(node), soft }];
+    let all = all.map(|strategy| spins::options().strategy(strategy).submit(1));
+    get_all(&all).map(|all| all.len() as u64)
+}
+
+/// Has groups for others to look at.
+#[task]
+fn holds(cpus: f64) -> Result<u64, TaskError> {
+    let group = PlacementGroup::named("train", [Bundle::cpus(cpus)], GroupStrategy::Pack);
+    let _waits = PlacementGroup::new([Bundle::cpus(cpus), Bundle::default().memory(1 << 20)], GroupStrategy::Spread);
+    let sign = Sign::submit();
+    let task = stays::options().cpus(1.0).placement(&group, 0).submit(&sign);
+    until_up(&sign)?;
+    log::info!("it holds");
+    task.get()
+}
+
+/// Whether a bundle that is not there is refused, and that a group has bundles.
+#[task]
+fn asks_wrongly() -> String {
+    let group = PlacementGroup::new([Bundle::cpus(1.0)], GroupStrategy::Spread);
+    let beyond = spins::options().placement(&group, 1).submit(1).get();
+    let too_much = spins::options().cpus(2.0).placement(&group, 0).submit(1).get();
+    let codes = [beyond, too_much].map(|got| got.map_err(|error| error.fault.code));
+    assert_eq!(codes, [Err(Code::BadRequest), Err(Code::Infeasible)]);
+    "refused".to_owned()
+}
+
+/// No group at all.
+#[task]
+fn asks_for_nothing() -> Result<(), TaskError> {
+    PlacementGroup::new([], GroupStrategy::Pack).ready()
+}

@@ -1,0 +1,139 @@
+//! Where programs run: room that is set aside, what a node is said to have, and what of it is not free.
+
+use sandbar_tests::{Ended, Lab, Running, component};
+use serde_json::{Value, json};
+
+use crate::lifecycle::until;
+
+/// Begins a task of the tests' program on a node of two processors, with settings of the host.
+fn start(lab: &Lab, task: &str, arguments: &[&str], settings: &[&str]) -> Running {
+    let program = format!("{}#{task}", component("tests/programs/placement").display());
+    let mut line = vec!["submit", &program, "--json", "--workers", "2"];
+    line.extend(arguments.iter().flat_map(|argument| ["--arg", argument]));
+    line.extend(settings);
+    lab.start(&line)
+}
+
+/// What a program says that it saw.
+#[track_caller]
+fn check(task: &str, arguments: &[&str], settings: &[&str], expected: impl Into<Value>) -> Ended {
+    let ended = start(&Lab::new(), task, arguments, settings).wait().expect_code(0);
+    assert_eq!(ended.json()["result"], expected.into(), "{task}: {}", ended.stderr);
+    ended
+}
+
+/// Whether two tasks of a group run beside each other: in a bundle each they do, in one of one processor they don't.
+#[test]
+fn tasks_of_two_bundles_run_beside_each_other() {
+    for (bundles, beside) in [("bundles=2", true), ("bundles=1", false)] {
+        let lab = Lab::new();
+        start(&lab, "beside", &[bundles, "steps=300000000"], &[]).wait().expect_code(0);
+        let tasks = lab.host(&["list", "tasks", "--name", "spins", "--json"]).expect_code(0).json();
+        let times = |row: &Value| (row["begun_ns"].as_u64().unwrap(), row["ended_ns"].as_u64().unwrap());
+        let [(a, a_end), (b, b_end)] = [0, 1].map(|at| times(&tasks["tasks"][at]));
+        assert_eq!(a < b_end && b < a_end, beside, "{bundles}: {tasks}");
+    }
+}
+
+#[test]
+fn a_group_waits_for_another_to_be_removed_and_that_is_said_once() {
+    let ended = check("takes_turns", &["cpus=2", "wait_ms=3500"], &[], "0 before, then group-removed");
+    let said = "waits: STRICT_PACK, 2 cpus, of 2 on the node 0 are free";
+    assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+}
+
+#[test]
+fn what_is_in_a_group_ends_with_it_and_its_room_is_free() {
+    let lab = Lab::new();
+    let ended = start(&lab, "removes", &["cpus=2"], &[]).wait().expect_code(0);
+    let words = ended.json()["result"].as_str().unwrap().to_owned();
+    let (task, actor) = words.split_once("; ").unwrap();
+    assert!(task.starts_with("removes > stays: placement group ") && task.ends_with(" was removed [group-removed]"));
+    assert!(actor.contains("placement group ") && actor.ends_with("[actor-died]"), "{words}");
+}
+
+#[test]
+fn a_group_that_no_node_can_have_says_what_is_missing() {
+    for (arguments, words) in [
+        (["cpus=1", "strategy=spread"], "placement group `wish` can't be placed: it asks for 2 nodes, there are 1"),
+        (
+            ["cpus=1.5", "strategy=pack"],
+            "its bundles together, on one node, ask for 3 cpus, no node has more than 2 [infeasible]",
+        ),
+        (["cpus=2.5", "strategy=pack"], "bundle 0 asks for 2.5 cpus, no node has more than 2 [infeasible]"),
+    ] {
+        start(&Lab::new(), "is_infeasible", &arguments, &[]).wait().expect_code(1).expect_talk(&[words]);
+    }
+    check("is_infeasible", &["cpus=1.5", "strategy=pack"], &["--cpus", "3"], Value::Null);
+}
+
+#[test]
+fn what_is_asked_wrongly_is_refused() {
+    check("asks_wrongly", &[], &[], "refused");
+    let words = ["a placement group of 0 bundles: it has from 1 to 100 [bad-request]"];
+    start(&Lab::new(), "asks_for_nothing", &[], &[]).wait().expect_code(1).expect_talk(&words);
+}
+
+#[test]
+fn tasks_are_spread_and_kept_to_nodes() {
+    check("is_on_node", &["node=1000000", "soft=true"], &[], 2);
+    let words = ["is for node 1000000, which is not there [infeasible]"];
+    start(&Lab::new(), "is_on_node", &["node=1000000", "soft=false"], &[]).wait().expect_code(1).expect_talk(&words);
+}
+
+#[test]
+fn a_node_has_what_it_is_said_to_have() {
+    let few = ["amount=2", "tasks=10", "steps=1000"];
+    let license = ["--resource", "license=3"];
+    check("licensed", &few, &license, 10);
+    for (settings, most) in [(&[][..], "0"), (&["--resource", "license=1.5", "--gpus", "1"], "1.5")] {
+        let words = format!("asks for 2 of license, no node has more than {most} [infeasible]");
+        start(&Lab::new(), "licensed", &few, settings).wait().expect_code(1).expect_talk(&[&words]);
+    }
+    // For longer than two looks, on any machine.
+    let ended = check("licensed", &["amount=2", "tasks=2", "steps=9000000000"], &license, 2);
+    let said = "(node) warn: a task waits for 2 license, of 3 on the node 1 are free";
+    assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+}
+
+#[test]
+fn what_a_node_has_is_said_in_numbers() {
+    let lab = Lab::new();
+    for (settings, words) in [
+        (["--cpus", "many"], "not a number from 0 to 1000000000"),
+        (["--gpus", "-1"], "-1"),
+        (["--resource", "license"], "not NAME=AMOUNT"),
+        (["--resource", "license=x"], "`x` is not a number from 0 to 1000000000"),
+        (["--resource", "gpus=1"], "`gpus` is set by --gpus"),
+    ] {
+        lab.host(&["submit", "program.wasm", settings[0], settings[1]]).expect_code(2).expect_talk(&[words]);
+    }
+    let job = lab.write("job.toml", "");
+    let line = ["submit", job.to_str().unwrap(), "--resource", "license=1"];
+    lab.host(&line).expect_code(2).expect_talk(&["--cpus, --gpus and --resource are for programs"]);
+}
+
+#[test]
+fn groups_and_nodes_are_listed() {
+    let lab = Lab::new();
+    let host = start(&lab, "holds", &["cpus=2"], &["--resource", "license=4", "--memory", "1GiB"]);
+    until("it holds", || lab.host(&["jobs", "logs"]).stdout.contains("it holds"));
+    let listed = lab.host(&["list", "placement-groups", "--json"]).expect_code(0).json();
+    let groups = &listed["placement_groups"];
+    assert_eq!(listed["total"], 2);
+    assert_eq!([&groups[0]["name"], &groups[0]["strategy"], &groups[0]["state"]], ["train", "PACK", "created"]);
+    let bundle = &groups[0]["bundles"][0];
+    assert_eq!(bundle["resources"], json!([{"name": "cpus", "total": 2.0, "free": 1.0}]));
+    assert_eq!((&bundle["occupants"], bundle["node"].is_number()), (&json!(1), true));
+    assert_eq!([&groups[1]["strategy"], &groups[1]["state"]], ["SPREAD", "pending"]);
+    assert_eq!(groups[1]["bundles"][1]["resources"][0], json!({"name": "memory", "total": 1048576.0, "free": 0.0}));
+    let table = lab.host(&["list", "groups"]).expect_code(0).stdout;
+    assert!(table.contains("train") && table.contains("cpus 1 of 2"), "{table}");
+    let nodes = lab.host(&["list", "nodes", "--json"]).expect_code(0).json();
+    let resources = &nodes["nodes"][0]["resources"];
+    assert_eq!(resources[0], json!({"name": "cpus", "total": 2.0, "free": 0.0}));
+    assert_eq!(resources[1], json!({"name": "memory", "total": 1073741824.0, "free": 1073741824.0}));
+    assert_eq!(resources[2], json!({"name": "license", "total": 4.0, "free": 4.0}));
+    host.interrupt();
+    host.wait().expect_code(130);
+}
