@@ -152,5 +152,5 @@ fn a_stream_is_over_once() {
 
 #[task]
 fn half(n: u64) -> Result<u64, String> {
-    if n % 2 == 0 { Ok(n / 2) } else { Err(format!("{n} is odd")) }
+    if n.is_multiple_of(2) { Ok(n / 2) } else { Err(format!("{n} is odd")) }
 }

@@ -65,7 +65,7 @@ fn rows(data: Bytes) -> Result<(Batch, Batch), String> {
         if values.len() < COLUMNS.len() {
             return Err(format!("line {number}: {} of {} columns", values.len(), COLUMNS.len()));
         }
-        let part = &mut parts[usize::from(random.next_u64() % 5 == 0)];
+        let part = &mut parts[usize::from(random.next_u64().is_multiple_of(5))];
         part.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
     }
     let [train, test] = parts.map(|columns| {
@@ -103,7 +103,7 @@ fn ranked(mut tried: Vec<Tried>) -> Ranking {
 /// A task for each forest. The rows are objects: read once, and in each task's memory without being copied there.
 #[task]
 fn main(data: File, forests: Option<u32>) -> Result<Ranking, TaskError> {
-    let (train, test) = rows::submit(&data.open());
+    let (train, test) = rows::submit(data.open());
     // The largest first: none is left over at the end.
     let tried: Vec<_> = sizes(forests).rev().map(|trees| grow::submit(trees, &train, &test)).collect();
     Ok(ranked(get_all(&tried)?))
@@ -112,7 +112,7 @@ fn main(data: File, forests: Option<u32>) -> Result<Ranking, TaskError> {
 /// One forest after another.
 #[task]
 fn sequential(data: File, forests: Option<u32>) -> Result<Ranking, TaskError> {
-    let (train, test) = rows::submit(&data.open());
+    let (train, test) = rows::submit(data.open());
     let tried = sizes(forests).map(|trees| grow::submit(trees, &train, &test).get());
     Ok(ranked(tried.collect::<Result<_, _>>()?))
 }
@@ -126,7 +126,7 @@ mod tests {
     /// A district's value is its income, and one in ten has no bedrooms.
     fn made(rows: u32) -> String {
         let row = |i: u32| {
-            let bedrooms = if i % 10 == 0 { String::new() } else { i.to_string() };
+            let bedrooms = if i.is_multiple_of(10) { String::new() } else { i.to_string() };
             format!("-122.1,37.{},{i},{i},{bedrooms},{i},{i},{},{},NEAR BAY\n", i % 10, i % 7, 1000 * (i % 7) + i % 50)
         };
         format!("{},ocean_proximity\n{}", COLUMNS.join(","), (0..rows).map(row).collect::<String>())

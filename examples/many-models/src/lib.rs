@@ -136,7 +136,7 @@ fn best(group: Rows, rows: ObjectRef<Batch>) -> Result<Best, TaskError> {
 
 #[task]
 fn main(data: File, group_by: String, target: String, features: Vec<String>) -> Result<Vec<Best>, TaskError> {
-    let (rows, groups) = grouped::submit(&data.open(), group_by, target, features);
+    let (rows, groups) = grouped::submit(data.open(), group_by, target, features);
     let best: Vec<_> = groups.get()?.into_iter().map(|group| best::submit(group, &rows)).collect();
     get_all(&best)
 }

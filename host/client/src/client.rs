@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sandbar_core::Limits;
-use sandbar_node::{JobKeeper, JobShelf, Node, NodeOptions, paths};
+use sandbar_node::{JobKeeper, JobShelf, Node, NodeOptions, NodeResources, paths};
 
 use crate::ClientError;
 use crate::job::{Job, JobOptions, Program};
@@ -21,6 +21,7 @@ pub struct ClientOptions {
     spill: Option<PathBuf>,
     state: Option<PathBuf>,
     worker: Option<PathBuf>,
+    resources: NodeResources,
 }
 
 impl ClientOptions {
@@ -32,6 +33,24 @@ impl ClientOptions {
     /// Worker processes, which are its processors; as many as the machine has otherwise.
     pub fn workers(mut self, workers: usize) -> ClientOptions {
         self.workers = Some(workers);
+        self
+    }
+
+    /// Processors that tasks may ask for; one for each worker otherwise.
+    pub fn cpus(mut self, cpus: f64) -> ClientOptions {
+        self.resources.cpus = Some(cpus);
+        self
+    }
+
+    /// Devices that tasks may ask for; none otherwise.
+    pub fn gpus(mut self, gpus: f64) -> ClientOptions {
+        self.resources.gpus = Some(gpus);
+        self
+    }
+
+    /// What else tasks may ask for, by name.
+    pub fn resource(mut self, name: impl Into<String>, amount: f64) -> ClientOptions {
+        self.resources.custom.push((name.into(), amount));
         self
     }
 
@@ -114,6 +133,7 @@ impl Client {
             object_bytes_max: objects_bytes.unwrap_or_else(paths::memory_for_objects),
             disk_reserve_bytes,
             worker: or_else(options.worker, paths::worker).map_err(ClientError::Setup)?,
+            resources: options.resources,
         };
         let state = or_else(options.state, paths::state_folder).map_err(ClientError::Setup)?;
         let shelf = JobShelf::open(state.join("jobs"));

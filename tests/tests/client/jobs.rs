@@ -50,14 +50,14 @@ fn ten_thousand_tasks_are_under_way_at_once() {
                 assert_eq!(object.get().await?, 3);
             }
             let rate = COUNT as f64 / started.elapsed().as_secs_f64();
-            println!("{COUNT} tasks: {rate:.0} per second, submitted in {submitted:?}");
+            eprintln!("{COUNT} tasks: {rate:.0} per second, submitted in {submitted:?}");
         }
         const ALONE: u32 = 500;
         let started = Instant::now();
         for _ in 0..ALONE {
             assert_eq!(add(&job, 1, 2).await.get().await?, 3);
         }
-        println!("one at a time: {:?}", started.elapsed() / ALONE);
+        eprintln!("one at a time: {:?}", started.elapsed() / ALONE);
         Ok(())
     });
 }
@@ -83,7 +83,7 @@ fn tasks_outlive_their_workers() {
             assert_eq!(object.get().await, Ok(first));
         }
         let summary = job.end().await.unwrap();
-        println!("{killed} workers killed, {} of them while they ran something", summary.lost_workers);
+        eprintln!("{killed} workers killed, {} of them while they ran something", summary.lost_workers);
         assert_eq!(summary.tasks, 300);
         assert!(killed > 1 && summary.lost_workers > 0, "{killed} {summary:?}");
     });

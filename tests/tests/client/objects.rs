@@ -39,7 +39,7 @@ fn values_are_stored_shared_and_found_within_others() {
         let stored = job.put(&bytes).await?;
         let put = started.elapsed();
         assert_eq!(stored.get().await?, bytes);
-        println!("64 MiB: put in {put:?}, and got in {:?}", started.elapsed() - put);
+        eprintln!("64 MiB: put in {put:?}, and got in {:?}", started.elapsed() - put);
         for count in [10, 300_000] {
             let numbers = job.put(&(0..count).collect::<Vec<u64>>()).await?;
             let sum = count * (count - 1) / 2;

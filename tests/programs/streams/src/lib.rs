@@ -189,7 +189,7 @@ fn failures() -> Result<String, TaskError> {
         told.collect::<Vec<_>>().join(", ")
     };
     let late = spins::options().timeout(Duration::from_millis(30)).submit();
-    let none = squares::submit(&fails::submit(), 0);
+    let none = squares::submit(fails::submit(), 0);
     let all = [
         told(fails_at::submit(2), 0),
         told(panics_at::submit(1000), 998),
