@@ -147,7 +147,7 @@ pub struct ActorSpec {
     /// By which tasks of its job find it; those of its tenant's other jobs too, if it is detached.
     pub name: Option<Arc<str>>,
     /// The job that it belongs to instead of its maker's: it lives on when nobody has a handle to it, and its maker's job has
-    /// ended, until it is killed.
+    /// ended, until it is killed. That job ends after all whose tasks may have such handles.
     pub detached: Option<JobId>,
     /// How often it is begun anew when its sandbox, or its worker, has ended.
     pub restarts_max: u32,

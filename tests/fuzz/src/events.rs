@@ -44,7 +44,7 @@ pub fn events(bytes: &[u8]) -> bool {
     for worker in history.workers.clone() {
         history.step(Event::WorkerLost { worker, begun: Vec::new() });
     }
-    for job in 0..JOBS {
+    for job in (0..JOBS).rev() {
         history.step(Event::JobEnded { job: JobId(job) });
     }
     assert!(history.sched.is_empty(), "something is left");
@@ -125,7 +125,8 @@ impl History {
             match action {
                 Action::Run { worker, task, attempt } => {
                     assert!(self.workers.contains(&worker) && self.sched.call(task).is_some());
-                    self.has_run |= self.given.len() > 2;
+                    // Besides the first tasks of jobs.
+                    self.has_run |= self.given.len() as u64 >= JOBS_BEGUN;
                     self.given.push((task, attempt, worker));
                 }
                 Action::Recall { worker }
@@ -149,7 +150,7 @@ impl History {
         // What ends much is rare.
         let is_rare = bytes.ratio(1, 24)?;
         let is_first = task.0 <= JOBS_BEGUN;
-        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=31 })? {
+        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=40 })? {
             11..=13 | 18 if is_first && !bytes.ratio(1, 64)? => Event::Submitted { task: self.submission(bytes)? },
             0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)? },
             1 => Event::NodeLost { node: node(bytes)? },
@@ -161,7 +162,8 @@ impl History {
             }
             4 => Event::WorkerLost { worker, begun: if bytes.arbitrary()? { vec![task] } else { Vec::new() } },
             5 => Event::JobStarted { job: job(bytes)?, tenant: TenantId::DEFAULT, limits: LIMITS },
-            6 => Event::JobEnded { job: job(bytes)? },
+            // But not that of actors that outlive others.
+            6 => Event::JobEnded { job: JobId(bytes.int_in_range(1..=JOBS - 1)?) },
             7 => Event::RanInline {
                 task: self.submission(bytes)?,
                 worker,
