@@ -1,6 +1,7 @@
 //! Programs whose tasks do next to nothing: what is measured is the node.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::UInt64Type;
@@ -91,7 +92,8 @@ fn mark(steps: u64) -> u64 {
 #[task]
 fn cancelled(width: u32) -> Result<u32, TaskError> {
     let root = endless::submit(2, width, Vec::new());
-    mark::submit(100_000_000).get()?;
+    wait(&[root.clone()], 1, Some(Duration::from_secs(2)));
+    mark::submit(1).get()?;
     cancel(&root, true);
     // Until the last of them has ended.
     std::hint::black_box(mark(100_000_000));
