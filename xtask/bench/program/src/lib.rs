@@ -92,7 +92,7 @@ fn mark(steps: u64) -> u64 {
 #[task]
 fn cancelled(width: u32) -> Result<u32, TaskError> {
     let root = endless::submit(2, width, Vec::new());
-    wait(&[root.clone()], 1, Some(Duration::from_secs(2)));
+    wait(std::slice::from_ref(&root), 1, Some(Duration::from_secs(2)));
     mark::submit(1).get()?;
     cancel(&root, true);
     // Until the last of them has ended.
