@@ -4,6 +4,8 @@
 use sandbar_core::{Code, Fault};
 use wasmparser::{DataKind, Encoding, Operator, Parser, Payload};
 
+use crate::relink::Initial;
+
 /// The contract this host serves.
 pub const CONTRACT: &str = "sandbar:udf@0.1.0";
 pub(crate) const GUEST: &str = "sandbar:udf/guest@0.1.0";
@@ -37,6 +39,8 @@ pub struct Shape {
     /// First address behind all initialised data of its memories: nothing is
     /// mapped below.
     pub image_end: u64,
+    /// Of what was compiled: how its memory is at first, if its sandboxes can be put back to that.
+    pub initial: Option<Initial>,
 }
 
 /// Reads the shape of a component, or says what the bytes are instead.
@@ -49,7 +53,8 @@ pub fn inspect(bytes: &[u8]) -> Result<Shape, Fault> {
             "it is not WebAssembly: it does not start with \\0asm; build it with `host build`",
         ));
     }
-    let mut shape = Shape { imports: Vec::new(), exports: Vec::new(), bytes: bytes.len() as u64, image_end: 0 };
+    let mut shape =
+        Shape { imports: Vec::new(), exports: Vec::new(), bytes: bytes.len() as u64, image_end: 0, initial: None };
     let mut depth = 0usize;
     for payload in Parser::new(0).parse_all(bytes) {
         match payload.map_err(malformed)? {

@@ -1,5 +1,6 @@
 //! The engine, compiled code, and programs ready to be instantiated.
 
+use std::fs::File;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
@@ -11,12 +12,13 @@ use wasmtime::{
     Config, CustomCodeMemory, Enabled, InstanceAllocationStrategy, Module, OptLevel, PoolingAllocationConfig, Store,
 };
 
+use crate::again::{self, Again};
 use crate::contract::{GUEST, PROGRAM, Shape, check_binary};
 use crate::imports;
 use crate::instance::Instance;
 use crate::interrupt;
 use crate::memory::{PAGE_BYTES, Slots};
-use crate::relink;
+use crate::relink::{self, Initial};
 use crate::services::Services;
 use crate::state::State;
 
@@ -32,11 +34,12 @@ const SANDBOXES_MAX: u32 = 8;
 /// keeps the contract. Slow, and as hostile as its input: call it in a process
 /// that may be killed.
 pub fn compile(bytes: &[u8]) -> Result<(Vec<u8>, Shape), Fault> {
-    let shape = check_binary(bytes)?;
+    let mut shape = check_binary(bytes)?;
     let engine = wasmtime::Engine::new(&config()).map_err(host)?;
-    let relinked = relink::memory_first(bytes);
+    let mut relinked = relink::memory_first(bytes);
+    shape.initial = relinked.as_mut().and_then(|relinked| relinked.initial.take());
     let code = engine
-        .precompile_component(relinked.as_deref().unwrap_or(bytes))
+        .precompile_component(relinked.as_ref().map_or(bytes, |relinked| &relinked.component))
         .map_err(|e| Fault::new(Code::Compile, format!("it can't be compiled: {e:#}")))?;
     Ok((code, shape))
 }
@@ -106,6 +109,8 @@ pub struct Engine {
     engine: wasmtime::Engine,
     linker: Linker<State>,
     slots: Arc<Slots>,
+    /// Who knows which pages were written, of an engine for programs.
+    pages: Option<Arc<File>>,
 }
 
 impl Engine {
@@ -121,8 +126,10 @@ impl Engine {
 
     /// An engine for [`Program::run`], with room for so many sandboxes at once: each may wait, with its call.
     pub fn for_programs(limits: &Limits, sandboxes: u32) -> Result<Engine, Fault> {
-        let engine = Engine::make(limits, sandboxes, true)?;
+        let mut engine = Engine::make(limits, sandboxes + again::KEPT_MAX as u32, true)?;
         interrupt::prepare(&engine.engine)?;
+        // What is swapped out seems not to be written.
+        engine.pages = if may_swap() { None } else { again::pages() };
         Ok(engine)
     }
 
@@ -134,7 +141,7 @@ impl Engine {
         let engine = wasmtime::Engine::new(&config).map_err(host)?;
         let linker = imports::linker(&engine, waits).map_err(host)?;
         let slots = probe_slots(&engine, sandboxes).map_err(host)?;
-        Ok(Engine { engine, linker, slots: Arc::new(slots) })
+        Ok(Engine { engine, linker, slots: Arc::new(slots), pages: None })
     }
 
     /// A program from a copy of code that [`compile`] made here, with its [`Shape::image_end`].
@@ -169,7 +176,18 @@ impl Engine {
         let other = |e| Fault::new(Code::Import, format!("{e:#}; build it again with the sandbar-guest of this host"));
         let pre = self.linker.instantiate_pre(&component).map_err(other)?;
         let exports = Exports::find(&component)?;
-        Ok(Program { pre, exports, image_end, slots: self.slots.clone(), _code: code })
+        Ok(Program { pre, exports, image_end, slots: self.slots.clone(), again: None, _code: code })
+    }
+
+    /// Has sandboxes of a program used again by its [`Program::run`], whose memory is like this at first
+    /// ([`Shape::initial`]).
+    pub fn use_again<I>(&self, program: &mut Program, initial: Initial<I>)
+    where
+        I: Deref<Target = [u8]> + Send + Sync + 'static,
+    {
+        let Initial { memory_bytes, image_start, image } = initial;
+        let initial = Initial { memory_bytes, image_start, image: Box::new(image) as Box<_> };
+        program.again = Again::new(initial, self.pages.clone());
     }
 }
 
@@ -219,6 +237,8 @@ pub struct Program {
     pub(crate) exports: Exports,
     image_end: u64,
     slots: Arc<Slots>,
+    /// If its sandboxes are used again.
+    pub(crate) again: Option<Again>,
     /// The memory that the code lies in, if it is not wasmtime's: the last to go.
     _code: Kept,
 }

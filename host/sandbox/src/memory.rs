@@ -42,6 +42,10 @@ impl Region {
 }
 
 impl Overlays {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether `region` may be laid: it replaces another, or they are few enough.
     pub(crate) fn has_room_for(&self, region: Region) -> bool {
         self.0.len() < OVERLAYS_MAX || self.0.contains(&region)
@@ -74,7 +78,7 @@ impl Overlays {
     }
 
     /// Puts anonymous zero pages back.
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         for region in self.0.drain(..) {
             let at = region.address as *mut c_void;
             // SAFETY: each region was guest memory when it was laid, and the slot is still this store's.
@@ -108,9 +112,13 @@ impl Slots {
 
     /// The guest's address of a byte of its memory.
     pub(crate) fn guest_address(&self, host_address: usize) -> Option<u64> {
+        Some((host_address - self.base(host_address)?) as u64)
+    }
+
+    /// Where the memory starts that a byte is of, or is right behind.
+    pub(crate) fn base(&self, host_address: usize) -> Option<usize> {
         let behind = self.0.partition_point(|base| *base <= host_address);
-        let base = self.0[..behind].last()?;
-        Some((host_address - base) as u64).filter(|a| *a < 1 << 32)
+        self.0[..behind].last().copied().filter(|base| host_address - base <= 1 << 32)
     }
 }
 

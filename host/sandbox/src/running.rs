@@ -5,10 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use sandbar_core::{Code, Fault, Limits, TaskId};
+use sandbar_core::{Code, Fault, JobId, Limits, TaskId};
 use wasmtime::Store;
 use wasmtime::component::{Instance, TypedFunc};
 
+use crate::again::{Sandbox, Shelf};
 use crate::contract::PROGRAM;
 use crate::engine::Program;
 use crate::fault::fault;
@@ -39,7 +40,7 @@ pub struct Ended {
 }
 
 /// A task's call in a sandbox of its own. It goes on when it is polled, until it waits or has ended. Dropping it ends it,
-/// and resets the sandbox for the next.
+/// and the sandbox.
 pub struct Running {
     call: Pin<Box<dyn Future<Output = Ended>>>,
 }
@@ -50,7 +51,7 @@ type Resume = TypedFunc<(u64,), Answer>;
 type Abandon = TypedFunc<(u64,), ()>;
 
 /// What a program exports, of one instance of it.
-struct Calls {
+pub(crate) struct Calls {
     run: Run,
     instance: Instance,
 }
@@ -61,50 +62,69 @@ impl Program {
         self.exports.tasks.is_some()
     }
 
-    /// Begins a call in a fresh sandbox, which does nothing before it is polled. The program is of an engine
-    /// [for programs](crate::Engine::for_programs).
-    pub fn run(self: &Arc<Self>, services: Box<dyn Services>, limits: &Limits, call: TaskCall) -> Running {
-        self.begin(services, limits, call, false)
+    /// Begins a call in a fresh sandbox, which does nothing before it is polled: one of the same job from the
+    /// shelf, if there is one, to which it comes back. The program is of an engine [for programs](crate::Engine::for_programs).
+    pub fn run(
+        self: &Arc<Self>,
+        (shelf, job): (&Shelf, JobId),
+        services: Box<dyn Services>,
+        limits: &Limits,
+        call: TaskCall,
+    ) -> Running {
+        let (program, shelf, limits) = (self.clone(), shelf.clone(), *limits);
+        Running::of(async move {
+            let sandbox = match shelf.take(job, &program) {
+                Some(mut sandbox) => {
+                    sandbox.store.data_mut().serve(services, call.seed);
+                    Ok(sandbox)
+                }
+                None => program.sandbox(services, &limits, call.seed).await,
+            };
+            let mut sandbox = match sandbox {
+                Ok(sandbox) => sandbox,
+                Err(fault) => return Ended { result: Err(fault), memory_bytes: 0 },
+            };
+            let called = sandbox.first_call(call).await;
+            let ended_well = called.is_ok();
+            let ended = ended(&mut sandbox.store, called);
+            if ended_well {
+                shelf.keep(job, &program, sandbox);
+            }
+            ended
+        })
     }
 
     /// As [`Program::run`], of a call that makes an actor: the sandbox stays, and does what it is
     /// [to do next](Services::poll_next), until one of its calls traps.
     pub fn make(self: &Arc<Self>, services: Box<dyn Services>, limits: &Limits, call: TaskCall) -> Running {
-        self.begin(services, limits, call, true)
-    }
-
-    fn begin(self: &Arc<Self>, services: Box<dyn Services>, limits: &Limits, call: TaskCall, stays: bool) -> Running {
         let (program, limits) = (self.clone(), *limits);
-        let call = Box::pin(async move {
-            let mut store = program.store(services, &limits, call.seed);
-            let called = match program.first_call(&mut store, call).await {
-                Ok((_, Err(message))) => Ok(Err(message)),
-                Ok((calls, Ok(()))) if stays => program.stay(&mut store, &calls).await.map(Ok),
-                called => called.map(|(_, answer)| answer),
+        Running::of(async move {
+            let mut sandbox = match program.sandbox(services, &limits, call.seed).await {
+                Ok(sandbox) => sandbox,
+                Err(fault) => return Ended { result: Err(fault), memory_bytes: 0 },
             };
-            let result = called.map_err(|error| fault(store.data_mut(), error));
-            let state = store.data_mut();
-            state.flush_output();
-            let result = result.and_then(|answer| answer.map_err(|message| Fault::new(Code::Refused, message)));
-            Ended { result, memory_bytes: state.limiter.memory_bytes }
-        });
-        Running { call }
+            let called = match sandbox.first_call(call).await {
+                Ok(Ok(())) => program.stay(&mut sandbox.store, &sandbox.calls).await.map(Ok),
+                called => called,
+            };
+            ended(&mut sandbox.store, called)
+        })
     }
 
-    async fn first_call(
-        &self,
-        store: &mut Store<State>,
-        call: TaskCall,
-    ) -> wasmtime::Result<(Calls, Result<(), String>)> {
+    /// A new sandbox.
+    async fn sandbox(&self, services: Box<dyn Services>, limits: &Limits, seed: u64) -> Result<Sandbox, Fault> {
+        let mut store = self.store(services, limits, seed);
+        match self.calls(&mut store).await {
+            Ok(calls) => Ok(Sandbox::new(store, calls)),
+            Err(error) => Err(fault(store.data_mut(), error)),
+        }
+    }
+
+    async fn calls(&self, store: &mut Store<State>) -> wasmtime::Result<Calls> {
         let tasks = self.exports.tasks.as_ref().ok_or_else(|| wasmtime::format_err!("it has no tasks"))?;
         let instance = self.pre.instantiate_async(&mut *store).await?;
         let run: Run = instance.get_typed_func(&mut *store, tasks.run).map_err(of_another_type)?;
-        let (answer,) = run.call_async(&mut *store, arguments(call)).await?;
-        let answer = match answer {
-            Ok(false) => Err("it waits, and is no method of an actor".to_owned()),
-            answer => answer.map(|_| ()),
-        };
-        Ok((Calls { run, instance }, answer))
+        Ok(Calls { run, instance })
     }
 
     /// An actor does what it is to do, one thing after another.
@@ -132,6 +152,25 @@ impl Program {
     }
 }
 
+impl Sandbox {
+    async fn first_call(&mut self, call: TaskCall) -> wasmtime::Result<Result<(), String>> {
+        let (answer,) = self.calls.run.call_async(&mut self.store, arguments(call)).await?;
+        Ok(match answer {
+            Ok(false) => Err("it waits, and is no method of an actor".to_owned()),
+            answer => answer.map(drop),
+        })
+    }
+}
+
+/// What came of a call.
+fn ended(store: &mut Store<State>, called: wasmtime::Result<Result<(), String>>) -> Ended {
+    let result = called.map_err(|error| fault(store.data_mut(), error));
+    let state = store.data_mut();
+    state.flush_output();
+    let result = result.and_then(|answer| answer.map_err(|message| Fault::new(Code::Refused, message)));
+    Ended { result, memory_bytes: state.limiter.memory_bytes }
+}
+
 fn arguments(call: TaskCall) -> (u32, u64, u64, Box<[u8]>) {
     let TaskCall { function, call, seed, arguments } = call;
     (function, call, seed, arguments)
@@ -142,6 +181,10 @@ fn of_another_type(error: wasmtime::Error) -> wasmtime::Error {
 }
 
 impl Running {
+    fn of(call: impl Future<Output = Ended> + 'static) -> Running {
+        Running { call: Box::pin(call) }
+    }
+
     /// Goes on until the call waits for something ([`Services::poll_wait`]) or has ended, on behalf of a task: who wants that
     /// ended ends this.
     pub fn poll(&mut self, task: TaskId) -> Poll<Ended> {

@@ -17,19 +17,27 @@ pub(crate) struct State {
     /// First byte of guest memory behind its initial image.
     pub(crate) image_end: u64,
     pub(crate) slots: Arc<Slots>,
+    /// Where its memory is, once it has shown some of it.
+    pub(crate) memory: Option<usize>,
     pub(crate) limiter: Limiter,
     /// What the guest said it panics with.
     pub(crate) panic: Option<String>,
     /// What the guest prints, and WASI: made when a guest first asks, most never do.
-    output: Option<Output>,
-    wasi: Option<Box<WasiState>>,
-    seed: u64,
+    pub(crate) output: Option<Output>,
+    pub(crate) wasi: Option<Box<WasiState>>,
+    pub(crate) seed: u64,
     log_bytes_max: u64,
 }
 
-struct WasiState {
+pub(crate) struct WasiState {
     context: WasiCtx,
     table: ResourceTable,
+}
+
+impl WasiState {
+    pub(crate) fn has_no_handles(&self) -> bool {
+        self.table.is_empty()
+    }
 }
 
 impl State {
@@ -51,6 +59,7 @@ impl State {
             overlays: Overlays::default(),
             image_end,
             slots,
+            memory: None,
             limiter,
             panic: None,
             output: None,

@@ -229,6 +229,11 @@ fn value<'a>(
         return refuse(Refusal::bad_output(message));
     }
     let lists = parts.iter(&mut *store)?.collect::<Result<Vec<_>>>()?;
+    if store.data().memory.is_none() {
+        let within = contained.as_le_slice(&*store).as_ptr() as usize;
+        let state = store.data_mut();
+        state.memory = state.slots.base(within);
+    }
     // SAFETY: the guest waits for this call.
     let parts = lists.iter().map(|list| unsafe { detached(&*store, list) }).collect();
     Ok((parts, contained.as_le_slice(&*store).to_vec()))

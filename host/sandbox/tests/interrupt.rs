@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use sandbar_core::{Code, Limits, ObjectId, TaskId};
-use sandbar_sandbox::{Engine, Got, Input, Program, Refusal, Running, Services, TaskCall, compile, interruptible};
+use sandbar_core::{Code, JobId, Limits, ObjectId, TaskId};
+use sandbar_sandbox::{
+    Engine, Got, Input, Program, Refusal, Running, Services, Shelf, TaskCall, compile, interruptible,
+};
 
 /// A component whose tasks are: 0, a loop that touches nothing; 1, one that calls and stores; 2, one that grows its
 /// memory and asks its host without an end; 3, waits for an object.
@@ -99,7 +101,7 @@ impl Services for Waiting {
 
 fn begin(program: &Arc<Program>, function: u32, is_there: &Arc<AtomicBool>) -> Running {
     let call = TaskCall { function, call: 1, seed: 0, arguments: [].into() };
-    program.run(Box::new(Waiting(is_there.clone())), &Limits::default(), call)
+    program.run((&Shelf::default(), JobId(1)), Box::new(Waiting(is_there.clone())), &Limits::default(), call)
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use sandbar_core::{Code, ComponentId, Fault};
 use sandbar_store::Object;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
@@ -37,7 +38,26 @@ pub struct Compiled {
     id: ComponentId,
     number: u32,
     code: Object,
-    image_end: u64,
+    memory: Memory,
+    /// How its memory is at first, if its sandboxes are used again.
+    image: Option<Object>,
+}
+
+/// What is to be known of a component's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Memory {
+    /// Where its initialised data ends.
+    pub image_end: u64,
+    /// If its sandboxes can be used again.
+    pub initial: Option<InitialMemory>,
+}
+
+/// How a component's memory is at first: all zero but for an image, which is kept behind the code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InitialMemory {
+    pub memory_bytes: u64,
+    pub image_start: u64,
+    pub image_bytes: u64,
 }
 
 impl Compiled {
@@ -56,7 +76,16 @@ impl Compiled {
     }
 
     pub(crate) fn image_end(&self) -> u64 {
-        self.image_end
+        self.memory.image_end
+    }
+
+    /// How its memory is at first, with the image, if its sandboxes are used again.
+    pub(crate) fn initial(&self) -> Option<(InitialMemory, &Object)> {
+        Some((self.memory.initial?, self.image.as_ref()?))
+    }
+
+    fn new(id: ComponentId, code: Object, memory: Memory, image: Option<Object>) -> Compiled {
+        Compiled { id, number: NUMBERS.fetch_add(1, Ordering::Relaxed), code, memory, image }
     }
 }
 
@@ -98,13 +127,15 @@ impl Compiler {
         let end = End::parse(&answer, answer.len() as u64);
         let End { code_bytes, compiled } =
             end.ok_or_else(|| Fault::new(Code::Host, "the compiler's answer is malformed"))?;
-        let image_end = compiled?;
+        let memory = compiled?;
         // Of what was compiled, whatever the file was before.
         let id = Compiler::id(&component);
         // A cache that can't be written is slower, not wrong.
         let _ = keep(&self.path_of(id), &answer);
-        let code = Object::new(&answer[..code_bytes as usize]).map_err(|e| Fault::new(Code::Host, e.to_string()))?;
-        Ok(Compiled { id, number: NUMBERS.fetch_add(1, Ordering::Relaxed), code, image_end })
+        let (code, rest) = answer.split_at(code_bytes as usize);
+        let object = |bytes: &[u8]| Object::new(bytes).map_err(|e| Fault::new(Code::Host, e.to_string()));
+        let image = memory.initial.map(|initial| object(&rest[..initial.image_bytes as usize])).transpose()?;
+        Ok(Compiled::new(id, object(code)?, memory, image))
     }
 
     fn path_of(&self, id: ComponentId) -> PathBuf {
@@ -119,9 +150,15 @@ impl Compiler {
         let at = bytes - end.len() as u64;
         file.read_exact_at(&mut end, at).ok()?;
         let End { code_bytes, compiled } = End::parse(&end, bytes)?;
-        let code = Object::of_file(file.as_fd(), code_bytes).map_err(|e| Fault::new(Code::Host, e.to_string()));
-        Some(compiled.and_then(|image_end| {
-            Ok(Compiled { id, number: NUMBERS.fetch_add(1, Ordering::Relaxed), code: code?, image_end })
+        let host = |e: io::Error| Fault::new(Code::Host, e.to_string());
+        Some(compiled.and_then(|memory| {
+            let code = Object::of_file(file.as_fd(), code_bytes).map_err(host)?;
+            let image = memory.initial.map(|initial| {
+                let mut image = vec![0; initial.image_bytes as usize];
+                file.read_exact_at(&mut image, code_bytes)?;
+                Object::new(&image)
+            });
+            Ok(Compiled::new(id, code, memory, image.transpose().map_err(host)?))
         }))
     }
 
@@ -194,23 +231,23 @@ fn hash(file: &File) -> io::Result<ComponentId> {
     Ok(ComponentId::from_digest(hasher.finalize().into()))
 }
 
-/// The end of what the compiling process writes, and the cache keeps: code, the end of the component's image or why it
-/// does not compile (postcard), the length of that (u32, little-endian), and a magic number.
+/// The end of what the compiling process writes, and the cache keeps: code, how the component's memory is at first, what
+/// is to be known of that or why it does not compile (postcard), the length of that (u32, little-endian), and a magic
+/// number.
 struct End {
     /// Bytes of code before it.
     code_bytes: u64,
-    /// [`Compiled::image_end`].
-    compiled: Result<u64, Fault>,
+    compiled: Result<Memory, Fault>,
 }
 
-const MAGIC: [u8; 4] = *b"SBC1";
+const MAGIC: [u8; 4] = *b"SBC2";
 /// How files that have it are named, so that hosts with another do not take turns to write them.
-const KEPT: &str = "sbc1";
+const KEPT: &str = "sbc2";
 /// Longest end.
 const END_BYTES_MAX: u64 = 64 << 10;
 
 impl End {
-    fn append(compiled: &Result<u64, Fault>, to: &mut Vec<u8>) -> Result<(), postcard::Error> {
+    fn append(compiled: &Result<Memory, Fault>, to: &mut Vec<u8>) -> Result<(), postcard::Error> {
         let compiled = postcard::to_stdvec(compiled)?;
         to.extend_from_slice(&compiled);
         to.extend_from_slice(&(compiled.len() as u32).to_le_bytes());
@@ -224,8 +261,11 @@ impl End {
         let (rest, length) = rest.split_last_chunk()?;
         let length = u32::from_le_bytes(*length) as usize;
         let compiled = rest.get(rest.len().checked_sub(length)?..)?;
-        let code_bytes = bytes - (length + size_of::<u32>() + MAGIC.len()) as u64;
-        Some(End { code_bytes, compiled: postcard::from_bytes(compiled).ok()? })
+        let before = bytes - (length + size_of::<u32>() + MAGIC.len()) as u64;
+        let compiled: Result<Memory, Fault> = postcard::from_bytes(compiled).ok()?;
+        let initial = compiled.as_ref().ok().and_then(|memory| memory.initial);
+        let image_bytes = initial.map_or(0, |initial| initial.image_bytes);
+        Some(End { code_bytes: before.checked_sub(image_bytes)?, compiled })
     }
 }
 
@@ -243,7 +283,14 @@ pub fn run_compiler() -> io::Result<()> {
     rayon::broadcast(|_| ());
     confine::seccomp()?;
     let (mut answer, compiled) = match sandbar_sandbox::compile(&component) {
-        Ok((code, shape)) => (code, Ok(shape.image_end)),
+        Ok((mut code, shape)) => {
+            let initial = shape.initial.map(|initial| {
+                code.extend_from_slice(&initial.image);
+                let (memory_bytes, image_start) = (initial.memory_bytes, initial.image_start);
+                InitialMemory { memory_bytes, image_start, image_bytes: initial.image.len() as u64 }
+            });
+            (code, Ok(Memory { image_end: shape.image_end, initial }))
+        }
         Err(fault) => (Vec::new(), Err(fault)),
     };
     End::append(&compiled, &mut answer).map_err(io::Error::other)?;
@@ -264,16 +311,25 @@ mod tests {
         fn what_a_compiler_writes_is_read_again(
             code in vec(any::<u8>(), 0..2000),
             image_end in proptest::option::of(any::<u64>()),
+            image in proptest::option::of(vec(any::<u8>(), 0..500)),
             seen in 0u64..3000,
         ) {
-            let compiled = image_end.ok_or_else(|| Fault::new(Code::Compile, "no"));
+            let initial = |image: &Vec<u8>| InitialMemory {
+                memory_bytes: 65_536,
+                image_start: 1024,
+                image_bytes: image.len() as u64,
+            };
+            let initial = image.as_ref().map(initial).filter(|_| image_end.is_some());
+            let compiled = image_end.map(|image_end| Memory { image_end, initial });
+            let compiled = compiled.ok_or_else(|| Fault::new(Code::Compile, "no"));
             let mut answer = code.clone();
+            answer.extend(image.iter().flatten().filter(|_| initial.is_some()));
             End::append(&compiled, &mut answer).unwrap();
             let bytes = answer.len() as u64;
             let last = &answer[(bytes - bytes.min(seen.max(100))) as usize..];
             let end = End::parse(last, bytes).unwrap();
             prop_assert_eq!(end.code_bytes, code.len() as u64);
-            prop_assert_eq!(end.compiled.ok(), image_end);
+            prop_assert_eq!(end.compiled.ok(), compiled.ok());
         }
 
         #[test]

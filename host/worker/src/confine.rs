@@ -69,6 +69,7 @@ const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] = &[
             libc::F_GET_SEALS as u64,
         ],
     ),
+    (libc::SYS_getrusage, 0, &[libc::RUSAGE_THREAD as u64]),
     (libc::SYS_ioctl, 1, &[PAGEMAP_SCAN]),
     (libc::SYS_prctl, 0, &[libc::PR_SET_VMA as u64, libc::PR_GET_THP_DISABLE as u64, libc::PR_SET_THP_DISABLE as u64]),
 ];

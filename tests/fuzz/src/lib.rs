@@ -178,7 +178,7 @@ fn component(bytes: &[u8]) -> bool {
     assert!(bytes.starts_with(b"\0asm") && !shape.exports.is_empty());
     assert_eq!(shape.bytes, bytes.len() as u64);
     if let Some(relinked) = sandbar_sandbox::memory_first(bytes) {
-        let again = sandbar_sandbox::inspect(&relinked).expect("it was valid");
+        let again = sandbar_sandbox::inspect(&relinked.component).expect("it was valid");
         assert_eq!((again.imports, again.exports), (shape.imports, shape.exports));
     }
     true

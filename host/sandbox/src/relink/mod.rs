@@ -10,6 +10,7 @@
 //! function behind it where it stands, and what those functions need is moved before them. The result is as untrusted
 //! as what it is made of, and validated and compiled like it.
 
+mod again;
 mod items;
 mod module;
 #[cfg(test)]
@@ -20,18 +21,30 @@ use std::collections::{HashMap, HashSet};
 use wasm_encoder::{Alias, ComponentAliasSection, ComponentSectionId, ExportKind, ModuleArg, RawSection};
 use wasmparser::{CanonicalFunction, CanonicalOption, ExternalKind, Instance, Validator};
 
+pub use again::Initial;
+use again::{initial, parts_only_name, with_globals_put_back};
 use items::{Item, Items, Space, What};
 use module::{MEMORY, MEMORY_MODULE, slots_called, slots_filled, split};
 
 /// Changes with what is made of a component here.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
+
+/// A component that was made of another.
+#[derive(Debug)]
+pub struct Relinked {
+    /// Its bytes.
+    pub component: Vec<u8>,
+    /// How its memory is at first, if a sandbox of it can be put back to that.
+    pub initial: Option<Initial>,
+}
 
 /// The component with its memory made first; none if it does not have the form described above.
-pub fn memory_first(component: &[u8]) -> Option<Vec<u8>> {
+pub fn memory_first(component: &[u8]) -> Option<Relinked> {
     Validator::new().validate_all(component).ok()?;
     let items = Items::read(component).ok()?;
-    let relinked = Trampolined::find(&items)?.relinked(&items)?;
-    Validator::new().validate_all(&relinked).ok()?;
+    let mut relinked = Trampolined::find(&items)?.relinked(&items)?;
+    relinked.initial.take_if(|_| !parts_only_name(component));
+    Validator::new().validate_all(&relinked.component).ok()?;
     Some(relinked)
 }
 
@@ -39,8 +52,9 @@ pub fn memory_first(component: &[u8]) -> Option<Vec<u8>> {
 struct Trampolined<'i, 'a> {
     /// The first instance: of the trampolines.
     first: usize,
-    /// The instance of the code, and its arguments.
+    /// The instance of the code, its index, and its arguments.
     code: usize,
+    code_index: usize,
     code_args: Vec<(&'a str, u32)>,
     /// The two last instances: what the table is filled with, and what fills it.
     fillings: usize,
@@ -62,7 +76,8 @@ impl<'i, 'a> Trampolined<'i, 'a> {
         let (&[memory], &[table]) = (items.of(Space::Memory), items.of(Space::Table)) else { return None };
         items.get(table)?.exports_of(0)?;
         let exports_memory = |index: &usize| items.get(memory).is_some_and(|m| m.exports_of(*index).is_some());
-        let code = *instances.get((0..instances.len()).find(exports_memory)?)?;
+        let code_index = (0..instances.len()).find(exports_memory)?;
+        let code = *instances.get(code_index)?;
 
         let (trampolines_module, nothing) = items.get(first)?.instantiates()?;
         let (code_module, code_args) = items.get(code)?.instantiates()?;
@@ -78,6 +93,7 @@ impl<'i, 'a> Trampolined<'i, 'a> {
         Some(Trampolined {
             first,
             code,
+            code_index,
             code_args,
             fillings: *fillings,
             filler: *filler,
@@ -116,11 +132,46 @@ impl<'i, 'a> Trampolined<'i, 'a> {
         may_be_moved.then_some((lowered, early))
     }
 
-    fn relinked(mut self, items: &Items<'a>) -> Option<Vec<u8>> {
+    /// The names of the code's functions that the host may call, and by whose return the code has ended; none if the host
+    /// may also call one of them while others run, or does more with the component than calling and being called.
+    fn called_by_host(&self, items: &Items<'a>) -> Option<HashSet<&'a str>> {
+        let (mut called, mut meanwhile) = (HashSet::new(), HashSet::new());
+        let name = |function| items.get(items.at(Space::CoreFunction, function)?)?.exports_of(self.code_index);
+        for item in items.all() {
+            let What::Canonical(canonical) = &item.what else { continue };
+            let options = match canonical {
+                CanonicalFunction::Lift { core_func_index, options, .. } => {
+                    called.insert(name(*core_func_index)?);
+                    options
+                }
+                CanonicalFunction::Lower { options, .. } => options,
+                CanonicalFunction::ResourceDrop { .. } => continue,
+                _ => return None,
+            };
+            for option in options {
+                match option {
+                    CanonicalOption::PostReturn(function) => called.insert(name(*function)?),
+                    CanonicalOption::Realloc(function) => meanwhile.insert(name(*function)?),
+                    CanonicalOption::UTF8 | CanonicalOption::Memory(_) => continue,
+                    _ => return None,
+                };
+            }
+        }
+        let instantiated = items.of(Space::Instance).iter().filter_map(|at| items.get(*at)?.instantiates());
+        (instantiated.count() == 3 && called.is_disjoint(&meanwhile)).then_some(called)
+    }
+
+    fn relinked(mut self, items: &Items<'a>) -> Option<Relinked> {
         let (lowered, early) = self.lowered(items)?;
         let gone: HashSet<usize> =
             early.iter().copied().chain([self.memory, self.table, self.fillings, self.filler]).collect();
-        let (memory_module, code_module) = split(&items.get(self.code_module)?.bytes)?;
+        let (memory_module, mut code_module) = split(&items.get(self.code_module)?.bytes)?;
+        let called = self.called_by_host(items);
+        let putting_back = called.and_then(|called| with_globals_put_back(&code_module, &called));
+        let initial = putting_back.and_then(|putting_back| {
+            code_module = putting_back;
+            initial(&memory_module)
+        });
         self.code_args.push((MEMORY_MODULE, 0));
         let mut out = Out(wasm_encoder::Component::new());
         for (at, item) in items.all().iter().enumerate().filter(|(at, _)| !gone.contains(at)) {
@@ -137,7 +188,7 @@ impl<'i, 'a> Trampolined<'i, 'a> {
                 early.iter().filter_map(|at| items.get(*at)).for_each(|item| out.item(item));
             }
         }
-        Some(out.0.finish())
+        Some(Relinked { component: out.0.finish(), initial })
     }
 }
 

@@ -79,7 +79,7 @@ fn check(old: &str, new: &str, made_first: bool) {
     Validator::new().validate_all(&component).unwrap_or_else(|e| panic!("{new}: {e}"));
     let relinked = memory_first(&component);
     assert_eq!(relinked.is_some(), made_first, "{new}");
-    let Some(relinked) = relinked else { return };
+    let Some(Relinked { component: relinked, .. }) = relinked else { return };
     let shape = inspect(&component).unwrap();
     assert_eq!(crate::Shape { bytes: shape.bytes, ..inspect(&relinked).unwrap() }, shape, "{new}");
     assert!(memory_first(&relinked).is_none(), "{new}: it has no trampolines left");
@@ -158,7 +158,7 @@ proptest! {
             component[at] = value;
         }
         if let Some(relinked) = memory_first(&component) {
-            let (before, after) = (inspect(&component).unwrap(), inspect(&relinked).unwrap());
+            let (before, after) = (inspect(&component).unwrap(), inspect(&relinked.component).unwrap());
             prop_assert_eq!((before.imports, before.exports), (after.imports, after.exports));
         }
     }

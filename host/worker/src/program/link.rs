@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::PROGRAM_ARGUMENT;
 use super::messages::{Begin, Down};
 use super::ring::{Giver, Place, Receiver, Sender};
-use crate::compiler::Compiled;
+use crate::compiler::{Compiled, InitialMemory};
 use crate::socket;
 
 /// Words of a worker's memory, as indices of u64, a line of the caches apart.
@@ -132,11 +132,12 @@ pub(super) enum Packet {
         inline: bool,
         value_bytes_max: u64,
     },
-    /// File: compiled code.
+    /// Files: compiled code, and the image of its memory, if its sandboxes are used again.
     Program {
         program: u32,
         code_bytes: u64,
         image_end: u64,
+        initial: Option<InitialMemory>,
         limits: Limits,
         kinds: Vec<TaskKind>,
     },
@@ -156,7 +157,7 @@ pub struct Crew {
     tasks: Giver,
     /// Frames and files that found no room.
     frames: VecDeque<Vec<u8>>,
-    packets: VecDeque<(Vec<u8>, Option<Object>)>,
+    packets: VecDeque<(Vec<u8>, Vec<Object>)>,
     received: Vec<u8>,
     buffer: Vec<u8>,
     /// Whether it was told something that it may sleep over.
@@ -245,19 +246,20 @@ impl Crew {
     pub fn send_program(&mut self, program: &Compiled, limits: &Limits, kinds: Vec<TaskKind>) -> io::Result<()> {
         let (number, code) = (program.number(), program.code());
         let (code_bytes, image_end) = (code.bytes(), program.image_end());
-        let message = Packet::Program { program: number, code_bytes, image_end, limits: *limits, kinds };
-        self.send_file(&message, code)
+        let (initial, image) = program.initial().unzip();
+        let message = Packet::Program { program: number, code_bytes, image_end, initial, limits: *limits, kinds };
+        self.send_files(&message, [code].into_iter().chain(image).cloned().collect())
     }
 
-    fn send_file(&mut self, message: &Packet, file: &Object) -> io::Result<()> {
+    fn send_files(&mut self, message: &Packet, files: Vec<Object>) -> io::Result<()> {
         let frame = postcard::to_stdvec(message).map_err(io::Error::other)?;
-        self.packets.push_back((frame, Some(file.clone())));
+        self.packets.push_back((frame, files));
         self.send_packets()
     }
 
     fn send_packets(&mut self) -> io::Result<()> {
-        while let Some((frame, file)) = self.packets.front() {
-            let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+        while let Some((frame, files)) = self.packets.front() {
+            let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
             match socket::send(&self.socket, frame, &files) {
                 Ok(()) => self.packets.pop_front(),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
@@ -283,7 +285,7 @@ impl Crew {
     /// # Errors
     /// When the worker is gone.
     pub fn tell_with(&mut self, message: &Down<'_>, file: &Object) -> io::Result<()> {
-        self.send_file(&Packet::File, file)?;
+        self.send_files(&Packet::File, vec![file.clone()])?;
         self.tell(message);
         Ok(())
     }

@@ -8,8 +8,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{Code, Fault, Ids, Limits, Request, TaskId, TaskKind, WorkerId};
-use sandbar_sandbox::{Ended, Engine, Program, Running, TaskCall};
+use sandbar_core::{Code, Fault, Ids, JobId, Limits, Request, TaskId, TaskKind, WorkerId};
+use sandbar_sandbox::{Ended, Engine, Initial, Program, Running, Shelf, TaskCall};
 use sandbar_store::{Mapping, Scratch};
 
 use super::clock::monotonic_nanos;
@@ -18,6 +18,7 @@ use super::link::{BELL_BYTES, Bell, MEMORY_BYTES, Packet, places, words};
 use super::messages::{Begin, BeginRole, Delivery, Down, Submit, Up};
 use super::objects::{Key, Slot, Value};
 use super::ring::{Receiver, Taker};
+use crate::compiler::InitialMemory;
 use crate::{confine, socket};
 
 /// The argument with which `host-worker` is a worker for programs; its socket is standard input.
@@ -40,6 +41,7 @@ struct Worker {
     tasks: Taker,
     desk: Arc<Mutex<Desk>>,
     programs: FxHashMap<u32, Loaded>,
+    shelf: Shelf,
     /// By their places, as the desk's.
     active: Vec<Option<Active>>,
     free: Vec<Slot>,
@@ -114,6 +116,7 @@ pub fn run_program_worker() -> io::Result<()> {
         tasks: Taker::new(tasks),
         desk: Arc::new(Mutex::new(desk)),
         programs: FxHashMap::default(),
+        shelf: Shelf::default(),
         active: Vec::new(),
         free: Vec::new(),
         slots: FxHashMap::default(),
@@ -253,26 +256,30 @@ impl Worker {
     fn next_file(&mut self) -> io::Result<OwnedFd> {
         loop {
             match self.receive()? {
-                (Packet::File, Some(file)) => return Ok(file),
-                (message, file) => self.load(message, file)?,
+                (Packet::File, files) => return files.into_iter().next().ok_or(io::ErrorKind::InvalidData.into()),
+                (message, files) => self.load(message, files)?,
             }
         }
     }
 
-    fn receive(&mut self) -> io::Result<(Packet, Option<OwnedFd>)> {
-        match socket::receive(io::stdin().as_fd(), &mut self.packet)? {
-            Some((message, files)) => Ok((message, files.into_iter().next())),
-            None => Err(io::ErrorKind::BrokenPipe.into()),
-        }
+    fn receive(&mut self) -> io::Result<(Packet, Vec<OwnedFd>)> {
+        socket::receive(io::stdin().as_fd(), &mut self.packet)?.ok_or(io::ErrorKind::BrokenPipe.into())
     }
 
-    fn load(&mut self, message: Packet, file: Option<OwnedFd>) -> io::Result<()> {
-        let (Packet::Program { program, code_bytes, image_end, limits, kinds }, Some(file)) = (message, file) else {
-            return Err(io::Error::other("something else than a program's code"));
+    fn load(&mut self, message: Packet, files: Vec<OwnedFd>) -> io::Result<()> {
+        let wrong = || io::Error::other("something else than a program's code");
+        let Packet::Program { program, code_bytes, image_end, initial, limits, kinds } = message else {
+            return Err(wrong());
         };
-        let code = Mapping::sealed(file.as_fd(), code_bytes)?;
+        let mut files = files.into_iter();
+        let code = Mapping::sealed(files.next().ok_or_else(wrong)?.as_fd(), code_bytes)?;
         // SAFETY: the node hands over what this build compiled (see `compiler`), in a sealed file of its own.
-        let loaded = unsafe { self.engine.load_in_place(code, image_end) };
+        let mut loaded = unsafe { self.engine.load_in_place(code, image_end) };
+        if let (Ok(loaded), Some(initial)) = (&mut loaded, initial) {
+            let InitialMemory { memory_bytes, image_start, image_bytes } = initial;
+            let image = Mapping::sealed(files.next().ok_or_else(wrong)?.as_fd(), image_bytes)?;
+            self.engine.use_again(loaded, Initial { memory_bytes, image_start, image });
+        }
         let loaded = loaded.and_then(|program| match program.has_tasks() {
             true => Ok((Arc::new(program), limits, kinds.into())),
             false => Err(Fault::new(Code::Export, "it has no tasks")),
@@ -296,8 +303,8 @@ impl Worker {
     fn begin(&mut self, begin: Begin<'_>, unannounced: Option<(Slot, Vec<u8>)>) -> io::Result<()> {
         let Begin { task, attempt, job, program, function, seed, role, needs, refs, arguments } = begin;
         while !self.programs.contains_key(&program) {
-            let (message, file) = self.receive()?;
-            self.load(message, file)?;
+            let (message, files) = self.receive()?;
+            self.load(message, files)?;
         }
         let loaded = match &self.programs[&program] {
             Err(fault) => Err(fault.clone()),
@@ -330,7 +337,7 @@ impl Worker {
                 lock(&self.desk).residents.insert(slot, Resident::new(attempt, options));
                 loaded.make(services, &limits, call)
             }
-            _ => loaded.run(services, &limits, call),
+            _ => loaded.run((&self.shelf, JobId(job)), services, &limits, call),
         };
         self.place(slot, Active { id: task, running, program, nanos: 0, begun: 0, until: 0 });
         lock(&self.desk).seat(slot, own);

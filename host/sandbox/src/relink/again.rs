@@ -1,0 +1,277 @@
+//! What a sandbox is put back to when its call has ended, so that the next task may have it.
+//!
+//! A sandbox that ended well differs from a new one in its memory, in the globals that its code may set, and in what the
+//! host has for it. The host puts its own and the memory back (see `again.rs` beside this room); nobody but the code can
+//! set a global. So each function that the host may call is replaced by one that calls it and sets all globals to what
+//! they were at first. Code that changes more than that (tables, segments, resources of its own), or whose functions the
+//! host also calls while others run, is left as it is, and gets a new sandbox each time.
+
+use std::collections::HashSet;
+
+use wasm_encoder::{Encode, ExportKind, ExportSection, Instruction, RawSection};
+use wasmparser::{
+    BinaryReader, DataKind, ElementKind, Encoding, ExternalKind, Operator, Parser, Payload, TypeRef, ValType,
+};
+
+/// An image beyond this is not kept beside the code.
+const IMAGE_BYTES_MAX: u64 = 64 << 20;
+const WASM_PAGE_BYTES: u64 = 64 << 10;
+
+/// How the memory of a sandbox is at first: all of it is zero, but for an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Initial<I = Vec<u8>> {
+    /// Its length in bytes.
+    pub memory_bytes: u64,
+    /// Where the image starts.
+    pub image_start: u64,
+    /// The image.
+    pub image: I,
+}
+
+/// What a module's memory is at first that does nothing but have one.
+pub(super) fn initial(memory: &[u8]) -> Option<Initial> {
+    let (mut memory_bytes, mut segments) = (None, Vec::new());
+    for payload in Parser::new(0).parse_all(memory) {
+        match payload.ok()? {
+            Payload::MemorySection(section) => {
+                let of = section.into_iter().next()?.ok()?;
+                if of.shared || of.memory64 || of.page_size_log2.is_some() {
+                    return None;
+                }
+                memory_bytes = Some(of.initial.checked_mul(WASM_PAGE_BYTES)?);
+            }
+            Payload::DataSection(section) => {
+                for data in section {
+                    let data = data.ok()?;
+                    let DataKind::Active { memory_index: 0, offset_expr } = &data.kind else { return None };
+                    let Ok(Operator::I32Const { value }) = offset_expr.get_operators_reader().read() else {
+                        return None;
+                    };
+                    let start = value as u32 as usize;
+                    segments.push((start, start.checked_add(data.data.len())?, data.data));
+                }
+            }
+            _ => {}
+        }
+    }
+    let memory_bytes = memory_bytes?;
+    let first = segments.iter().map(|(start, ..)| *start).min().unwrap_or(0);
+    let end = segments.iter().map(|(_, end, _)| *end).max().unwrap_or(first);
+    if end as u64 > memory_bytes || (end - first) as u64 > IMAGE_BYTES_MAX {
+        return None;
+    }
+    let mut image = vec![0; end - first];
+    // In their order: the later ones win.
+    segments.iter().for_each(|(start, end, data)| image[start - first..end - first].copy_from_slice(data));
+    Some(Initial { memory_bytes, image_start: first as u64, image })
+}
+
+/// Whether a component within a component only names what it is given: it has no code, and nothing of its own.
+pub(super) fn parts_only_name(component: &[u8]) -> bool {
+    let mut within = Vec::new();
+    for payload in Parser::new(0).parse_all(component) {
+        let Ok(payload) = payload else { return false };
+        let only_names = matches!(
+            payload,
+            Payload::Version { .. }
+                | Payload::ComponentTypeSection(_)
+                | Payload::ComponentImportSection(_)
+                | Payload::ComponentExportSection(_)
+                | Payload::ComponentAliasSection(_)
+                | Payload::ComponentSection { .. }
+                | Payload::CustomSection(_)
+                | Payload::End(_)
+        );
+        match &payload {
+            Payload::Version { encoding, .. } => within.push(*encoding),
+            Payload::End(_) => drop(within.pop()),
+            Payload::ComponentStartSection { .. } => return false,
+            _ if within.len() > 1 && within.iter().all(|of| *of == Encoding::Component) && !only_names => return false,
+            _ => {}
+        }
+    }
+    true
+}
+
+/// What is to be known of a module to have its globals set.
+#[derive(Default)]
+struct Globals<'a> {
+    /// Parameters of each type of function.
+    types: Vec<usize>,
+    /// The types of its functions, those first that it imports.
+    functions: Vec<u32>,
+    /// Those that are set, and to what.
+    set: Vec<(u32, Instruction<'a>)>,
+    exports: Vec<wasmparser::Export<'a>>,
+}
+
+/// The module with all globals that it may change put back whenever a function of one of these names has returned; none
+/// if it may change anything else but its memory.
+pub(super) fn with_globals_put_back(module: &[u8], names: &HashSet<&str>) -> Option<Vec<u8>> {
+    let globals = Globals::read(module)?;
+    let mut wrapped = globals.exports.iter().filter(|export| names.contains(export.name));
+    if globals.set.is_empty() {
+        return Some(module.to_vec());
+    }
+    let (mut types, mut bodies, mut replaced) = (Vec::new(), Vec::new(), Vec::new());
+    let first = globals.functions.len() as u32;
+    for (export, own) in wrapped.by_ref().zip(first..) {
+        let of = *globals.functions.get(export.index as usize)?;
+        let mut function = wasm_encoder::Function::new([]);
+        for parameter in 0..*globals.types.get(of as usize)? {
+            function.instruction(&Instruction::LocalGet(parameter as u32));
+        }
+        function.instruction(&Instruction::Call(export.index));
+        for (global, value) in &globals.set {
+            function.instruction(value).instruction(&Instruction::GlobalSet(*global));
+        }
+        function.instruction(&Instruction::End);
+        types.push(encoded(&of));
+        bodies.push(encoded(&function));
+        replaced.push((export.name, own));
+    }
+    let mut out = wasm_encoder::Module::new();
+    for payload in Parser::new(0).parse_all(module) {
+        let payload = payload.ok()?;
+        let Some((id, range)) = payload.as_section() else { continue };
+        let data = module.get(range)?;
+        match payload {
+            Payload::FunctionSection(_) => out.section(&RawSection { id, data: &with_more(data, &types)? }),
+            Payload::CodeSectionStart { .. } => out.section(&RawSection { id, data: &with_more(data, &bodies)? }),
+            Payload::ExportSection(_) => out.section(&globals.exports(&replaced)?),
+            _ => out.section(&RawSection { id, data }),
+        };
+    }
+    Some(out.finish())
+}
+
+impl<'a> Globals<'a> {
+    fn read(module: &'a [u8]) -> Option<Globals<'a>> {
+        let mut read = Globals::default();
+        for payload in Parser::new(0).parse_all(module) {
+            match payload.ok()? {
+                Payload::TypeSection(section) => {
+                    for function in section.into_iter_err_on_gc_types() {
+                        read.types.push(function.ok()?.params().len());
+                    }
+                }
+                Payload::ImportSection(section) => {
+                    for import in section.into_imports() {
+                        match import.ok()?.ty {
+                            TypeRef::Func(of) => read.functions.push(of),
+                            TypeRef::Memory(_) => {}
+                            _ => return None,
+                        }
+                    }
+                }
+                Payload::FunctionSection(section) => {
+                    for of in section {
+                        read.functions.push(of.ok()?);
+                    }
+                }
+                Payload::GlobalSection(section) => {
+                    for (global, at) in section.into_iter().zip(0..) {
+                        let global = global.ok()?;
+                        if global.ty.mutable {
+                            read.set.push((at, value(global.ty.content_type, &global.init_expr)?));
+                        }
+                    }
+                }
+                Payload::ExportSection(section) => {
+                    read.exports = section.into_iter().collect::<Result<_, _>>().ok()?;
+                }
+                Payload::ElementSection(section) => {
+                    for element in section {
+                        if matches!(element.ok()?.kind, ElementKind::Passive) {
+                            return None;
+                        }
+                    }
+                }
+                Payload::CodeSectionEntry(body) => {
+                    let mut operators = body.get_operators_reader().ok()?.into_iter();
+                    if operators.any(|operator| operator.map_or(true, |operator| changes_more(&operator))) {
+                        return None;
+                    }
+                }
+                Payload::Version { .. }
+                | Payload::TableSection(_)
+                | Payload::CodeSectionStart { .. }
+                | Payload::CustomSection(_)
+                | Payload::End(_) => {}
+                _ => return None,
+            }
+        }
+        Some(read)
+    }
+
+    /// The exports, some of them of other functions.
+    fn exports(&self, replaced: &[(&str, u32)]) -> Option<ExportSection> {
+        let mut section = ExportSection::new();
+        for export in &self.exports {
+            let own = replaced.iter().find(|(name, _)| *name == export.name);
+            let (kind, index) = match (export.kind, own) {
+                (ExternalKind::Func, Some((_, own))) => (ExportKind::Func, *own),
+                (ExternalKind::Func, None) => (ExportKind::Func, export.index),
+                (_, Some(_)) => return None,
+                (ExternalKind::Memory, None) => (ExportKind::Memory, export.index),
+                (ExternalKind::Global, None) => (ExportKind::Global, export.index),
+                (ExternalKind::Table, None) => (ExportKind::Table, export.index),
+                _ => return None,
+            };
+            section.export(export.name, kind, index);
+        }
+        Some(section)
+    }
+}
+
+/// What a global is at first, if that is a number.
+fn value(of: ValType, initial: &wasmparser::ConstExpr<'_>) -> Option<Instruction<'static>> {
+    let mut operators = initial.get_operators_reader().into_iter();
+    let (Some(Ok(value)), Some(Ok(Operator::End)), None) = (operators.next(), operators.next(), operators.next())
+    else {
+        return None;
+    };
+    match (of, value) {
+        (ValType::I32, Operator::I32Const { value }) => Some(Instruction::I32Const(value)),
+        (ValType::I64, Operator::I64Const { value }) => Some(Instruction::I64Const(value)),
+        (ValType::F32, Operator::F32Const { value }) => {
+            Some(Instruction::F32Const(f32::from_bits(value.bits()).into()))
+        }
+        (ValType::F64, Operator::F64Const { value }) => {
+            Some(Instruction::F64Const(f64::from_bits(value.bits()).into()))
+        }
+        _ => None,
+    }
+}
+
+/// Whether an instruction changes something that is neither memory nor a global.
+fn changes_more(operator: &Operator<'_>) -> bool {
+    use Operator::{DataDrop, ElemDrop, MemoryInit, TableCopy, TableFill, TableGrow, TableInit, TableSet};
+    matches!(
+        operator,
+        TableSet { .. }
+            | TableGrow { .. }
+            | TableFill { .. }
+            | TableCopy { .. }
+            | TableInit { .. }
+            | ElemDrop { .. }
+            | MemoryInit { .. }
+            | DataDrop { .. }
+    )
+}
+
+fn encoded(what: &impl Encode) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    what.encode(&mut bytes);
+    bytes
+}
+
+/// A section's definitions and some more.
+fn with_more(section: &[u8], more: &[Vec<u8>]) -> Option<Vec<u8>> {
+    let mut reader = BinaryReader::new(section, 0);
+    let count = reader.read_var_u32().ok()?;
+    let mut with = encoded(&count.checked_add(more.len() as u32)?);
+    with.extend_from_slice(reader.read_bytes(reader.bytes_remaining()).ok()?);
+    more.iter().for_each(|one| with.extend_from_slice(one));
+    Some(with)
+}
