@@ -219,7 +219,7 @@ impl Crew {
             socket: ours,
             bell: Bell::at(memory.clone(), words::BELL),
             up: Receiver::new(up),
-            down: Sender::new(down),
+            down: Sender::closed(down),
             tasks: Giver::new(tasks),
             memory,
             frames: VecDeque::new(),

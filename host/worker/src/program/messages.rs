@@ -33,6 +33,9 @@ pub enum ValueUp<'a> {
     File(u64, Option<u32>),
 }
 
+/// Objects that follow each other in one message.
+pub const RUN_MAX: usize = 64;
+
 /// What a task returned: each value, and the objects that it contains.
 pub type ReturnedUp<'a> = Vec<(ValueUp<'a>, Vec<u64>)>;
 
@@ -150,12 +153,16 @@ pub enum Up<'a> {
     RemoveGroup(u64, u64),
     /// A task waits (true), or goes on.
     Blocked(u64, bool),
-    /// A task wants to be told of an object.
+    /// A task (the second) wants to be told of an object.
     Want(u64, u64),
+    /// As above, of so many objects (the second) from one on: no more than [`RUN_MAX`].
+    WantRun(u64, u32, u64),
     /// An object that the arguments of a task contain (the second) is held once more, and beyond the task's end.
     Held(u64, u64),
     /// An object is held so many times less.
     Released(u64, u32),
+    /// So many objects from one on are held once less: no more than [`RUN_MAX`].
+    ReleasedRun(u64, u32),
     /// The task that an object comes of, and all that it submitted if so, is not wanted any more.
     Cancel(u64, bool),
     /// A file that was lent is not in use here any more.

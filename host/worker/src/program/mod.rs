@@ -19,5 +19,5 @@ mod ring;
 
 pub use clock::monotonic_nanos;
 pub use link::{Bell, Crew, CrewOptions, Given, Heard};
-pub use messages::{Begin, BeginRole, Delivery, Down, MakeOptions, ReturnedUp, Submit, Up, ValueUp};
+pub use messages::{Begin, BeginRole, Delivery, Down, MakeOptions, RUN_MAX, ReturnedUp, Submit, Up, ValueUp};
 pub use process::{PROGRAM_ARGUMENT, run_program_worker};

@@ -106,11 +106,19 @@ impl Place {
 pub(super) struct Sender {
     place: Place,
     written: u32,
+    published: u32,
+    /// Whether the reader may take what was not published.
+    is_open: bool,
 }
 
 impl Sender {
     pub(super) fn new(place: Place) -> Sender {
-        Sender { place, written: 0 }
+        Sender { place, written: 0, published: 0, is_open: true }
+    }
+
+    /// One whose reader gets nothing that was not published: it does not look up before.
+    pub(super) fn closed(place: Place) -> Sender {
+        Sender { is_open: false, ..Sender::new(place) }
     }
 
     /// Writes a frame, which the reader gets with all before it once it is [published](Sender::publish), or takes. Gives
@@ -119,7 +127,9 @@ impl Sender {
         let read = self.place.memory.atomic(self.place.read).load(Acquire) as u32;
         let start = self.written;
         let end = self.place.write(start, read, frame)?;
-        self.moved(|published, _| (published, end));
+        if self.is_open {
+            self.moved(|published, _| (published, end));
+        }
         self.written = end;
         Some(start)
     }
@@ -127,7 +137,9 @@ impl Sender {
     /// The reader may have all that was written.
     pub(super) fn publish(&mut self) {
         let written = self.written;
-        self.moved(|_, _| (written, written));
+        if std::mem::replace(&mut self.published, written) != written {
+            self.moved(|_, _| (written, written));
+        }
     }
 
     /// Takes the last frame back, which stands at `start`, unless the reader may have it already.
@@ -336,6 +348,24 @@ mod tests {
             receiver.take_all();
             assert!(!sender.take_back(kept));
             assert!(receiver.next(&mut buffer).unwrap() && buffer == frame(number));
+            assert!(!receiver.next(&mut buffer).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_closed_ring_shows_nothing_before_it_is_published() {
+        let place = place(1024);
+        let (mut sender, mut receiver) = (Sender::closed(place.clone()), Receiver::new(place));
+        let mut buffer = Vec::new();
+        for number in 0..1000 {
+            (0..=number % 3).for_each(|more| drop(sender.write(&frame(number + more)).unwrap()));
+            receiver.take_all();
+            assert!(!receiver.has_some() && !receiver.has_unpublished());
+            sender.publish();
+            sender.publish();
+            for more in 0..=number % 3 {
+                assert!(receiver.next(&mut buffer).unwrap() && buffer == frame(number + more));
+            }
             assert!(!receiver.next(&mut buffer).unwrap());
         }
     }

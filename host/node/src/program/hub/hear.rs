@@ -11,7 +11,7 @@ use sandbar_core::{
 };
 use sandbar_sched::{Demand, Event, Failure, Outcome, Submission, Work};
 use sandbar_store::ValueKey;
-use sandbar_worker::program::{Heard, ReturnedUp, Submit, Up, ValueUp, monotonic_nanos};
+use sandbar_worker::program::{Heard, RUN_MAX, ReturnedUp, Submit, Up, ValueUp, monotonic_nanos};
 
 use super::actors::actor_spec;
 use super::keep::Took;
@@ -152,10 +152,17 @@ impl State {
             Up::Want(object, task) => {
                 self.step(Event::Wanted { object: ObjectId(object), worker, task: TaskId(task) });
             }
+            Up::WantRun(first, count, task) => {
+                let task = TaskId(task);
+                run(first, count)?.for_each(|object| self.step(Event::Wanted { object, worker, task }));
+            }
             Up::Held(object, task) => {
                 self.step(Event::Held { object: ObjectId(object), worker, task: TaskId(task) });
             }
             Up::Released(object, times) => self.step(Event::Released { object: ObjectId(object), worker, times }),
+            Up::ReleasedRun(first, count) => {
+                run(first, count)?.for_each(|object| self.step(Event::Released { object, worker, times: 1 }));
+            }
             Up::Cancel(object, recursive) => {
                 if let Some(task) = self.sched.maker(ObjectId(object)) {
                     self.step(Event::Cancelled { task, recursive });
@@ -307,4 +314,11 @@ impl State {
             job.log.say(Said { task: Some((task, view.name, worker)), level, line });
         }
     }
+}
+
+/// Objects that follow each other.
+fn run(first: u64, count: u32) -> io::Result<impl Iterator<Item = ObjectId>> {
+    let end = first.checked_add(count.into()).filter(|_| count as usize <= RUN_MAX);
+    let end = end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "more objects than one message is of"))?;
+    Ok((first..end).map(ObjectId))
 }

@@ -8,7 +8,7 @@ use sandbar_sandbox::Refusal;
 use super::memory::no_memory;
 use super::streams::Inflow;
 use super::{Child, Desk, RETURNS_MAX, Returned, TaskDesk, gone};
-use crate::program::messages::{Submit, Up, ValueUp};
+use crate::program::messages::{RUN_MAX, Submit, Up, ValueUp};
 use crate::program::objects::{Key, Slot, Value};
 
 /// A task may submit with so many bytes of arguments; more goes into objects.
@@ -151,9 +151,16 @@ impl Desk {
 
     /// Tells the node what is not held here any more.
     fn let_go(&mut self) {
-        while let Some((object, times)) = self.objects.gone.pop() {
-            self.close_stream(object);
-            self.say(&Up::Released(object, times));
+        while !self.objects.gone.is_empty() {
+            let gone = std::mem::take(&mut self.objects.gone);
+            let follows = |object: &(u64, u32), next: &(u64, u32)| *next == (object.0 + 1, 1) && object.1 == 1;
+            for run in gone.chunk_by(follows).flat_map(|run| run.chunks(RUN_MAX)) {
+                run.iter().for_each(|(object, _)| self.close_stream(*object));
+                self.say(&match run {
+                    [(object, times)] => Up::Released(*object, *times),
+                    run => Up::ReleasedRun(run[0].0, run.len() as u32),
+                });
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use sandbar_core::{Argument, Request};
 use sandbar_sandbox::Refusal;
 
 use super::{Desk, Waiting, gone};
-use crate::program::messages::{Submit, Up};
+use crate::program::messages::{RUN_MAX, Submit, Up};
 use crate::program::objects::Slot;
 
 /// Objects in one question.
@@ -58,14 +58,21 @@ impl Desk {
             return Ok(());
         }
         self.announce(slot);
+        let mut unasked = Vec::new();
         for object in missing {
             let entry = self.objects.entry((job, object));
             if entry.waiters.last() != Some(&(slot, id)) {
                 entry.waiters.push((slot, id));
             }
             if !std::mem::replace(&mut entry.wanted, true) {
-                self.say(&Up::Want(object, id));
+                unasked.push(object);
             }
+        }
+        for run in unasked.chunk_by(|object, next| object + 1 == *next).flat_map(|run| run.chunks(RUN_MAX)) {
+            self.say(&match run {
+                [object] => Up::Want(*object, id),
+                run => Up::WantRun(run[0], run.len() as u32, id),
+            });
         }
         Ok(())
     }
