@@ -169,13 +169,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         programs::tasks(report, effort, peers.as_ref())?;
     }
     if wanted(Name::Queue) {
-        programs::queue(report, effort)?;
+        programs::queue(report, effort, peers.as_ref())?;
     }
     if wanted(Name::Actors) {
         programs::actors(report, effort, peers.as_ref())?;
     }
     if wanted(Name::Objects) {
-        objects::run(report, effort)?;
+        objects::run(report, effort, peers.as_ref())?;
     }
     if wanted(Name::Training) {
         jobs::training(report, effort, peers.as_ref())?;

@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::Failure;
+use crate::peers::Peers;
 use crate::places;
 use crate::programs::{PROGRAM, command, submit, summary};
 use crate::report::Report;
@@ -18,7 +19,7 @@ const AT_ONCE: u64 = 200;
 /// How often memory is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
+pub fn run(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
     let guest = places::guest(PROGRAM)?;
     let (bytes, mib) = (effort.object_bytes, effort.object_bytes >> 20);
     // What starting a job takes is in both.
@@ -46,6 +47,17 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     report.value("objects/memory that so many tasks take besides", many as f64 / 1e6 - few as f64 / 1e6, "MB");
     let small = per_time("small", effort.tasks, &[("at_once", 1000)])?;
     report.value("objects/small ones put and got", 1.0 / small, "/s");
+    for peer in peers.map(|peers| peers.objects(bytes)).transpose()?.into_iter().flatten() {
+        let per_time = peer.seconds / peer.tasks.unwrap_or(1.0);
+        match peer.name.as_str() {
+            "put" => report.compare(&format!("objects/put {mib} MiB"), speed(put), "GB/s", "Ray", speed(per_time)),
+            "peeks" => {
+                let name = format!("objects/tasks that read of {mib} MiB");
+                report.compare(&name, 1.0 / peek, "/s", "Ray", 1.0 / per_time);
+            }
+            _ => report.compare("objects/small ones put and got", 1.0 / small, "/s", "Ray", 1.0 / per_time),
+        }
+    }
     Ok(())
 }
 

@@ -13,6 +13,8 @@ use crate::report::say;
 const SCRIPT: &str = include_str!("../peers.py");
 const TASKS: &str = include_str!("../tasks.py");
 const ACTORS: &str = include_str!("../actors.py");
+const OBJECTS: &str = include_str!("../objects.py");
+const QUEUE: &str = include_str!("../queue.py");
 const PACKAGES: [&str; 5] = ["numpy", "pandas", "pyarrow", "ray", "scikit-learn"];
 
 /// Python with the peers.
@@ -70,6 +72,16 @@ impl Peers {
     /// Calls of an actor that does nothing.
     pub fn actors(&self) -> Result<Vec<Peer>, Failure> {
         said(Command::new(&self.python).args(["-c", ACTORS]), "actors")
+    }
+
+    /// Objects, of which the large one has so many bytes.
+    pub fn objects(&self, bytes: u64) -> Result<Vec<Peer>, Failure> {
+        said(Command::new(&self.python).args(["-c", OBJECTS, &bytes.to_string()]), "objects")
+    }
+
+    /// Many tasks that wait.
+    pub fn queue(&self) -> Result<Vec<Peer>, Failure> {
+        said(Command::new(&self.python).args(["-c", QUEUE]), "queue")
     }
 }
 

@@ -96,7 +96,7 @@ fn cancelled(guest: &Path, effort: Effort) -> Result<f64, Failure> {
 }
 
 /// Many tasks that wait at once.
-pub fn queue(report: Report, effort: Effort) -> Result<(), Failure> {
+pub fn queue(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
     let guest = places::guest(PROGRAM)?;
     let tasks = effort.queued;
     let few = submit(&guest, "flat", &[("tasks", 1), ("at_once", 1)], effort)?;
@@ -105,13 +105,19 @@ pub fn queue(report: Report, effort: Effort) -> Result<(), Failure> {
         runs.push(submit(&guest, "flat", &[("tasks", tasks), ("at_once", tasks)], effort)?);
     }
     let peak = runs.iter().map(|run| run.peak_memory_bytes).max().unwrap_or(0);
-    report.value("queue/submitted and drained", median(runs.iter().map(|run| run.seconds).collect()), "s");
+    let seconds = median(runs.iter().map(|run| run.seconds).collect());
+    report.value("queue/submitted and drained", seconds, "s");
     report.value("queue/tasks", tasks as f64, "");
     report.value(
         "queue/memory of the node a task",
         peak.saturating_sub(few.peak_memory_bytes) as f64 / tasks as f64,
         "B",
     );
+    for peer in peers.map(Peers::queue).transpose()?.into_iter().flatten() {
+        // It is given fewer.
+        let rate = peer.tasks.unwrap_or(1.0) / peer.seconds;
+        report.compare("queue/submitted and drained", tasks as f64 / seconds, "/s", "Ray", rate);
+    }
     Ok(())
 }
 
