@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, Strategy, TaskError, TaskId, WorkerId,
+    ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, RetryOn, Strategy, TaskError, TaskId,
+    WorkerId,
 };
 use sandbar_sched::{ActorSpec, Demand, Event, Failure, Outcome, Scheduler, Submission, Work};
 use sandbar_worker::program::{BeginRole, Down};
@@ -113,7 +114,7 @@ impl State {
             strategy: Strategy::Default,
             priority: 0,
             retries_max: 0,
-            retry_failures: false,
+            retry_on: RetryOn::System,
             needs: Vec::new(),
             refs: Vec::new(),
             work: Work::Task,

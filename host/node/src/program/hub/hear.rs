@@ -223,7 +223,7 @@ impl State {
                 Work::Actor(_) => 0,
                 Work::Method(actor) => self.made(*actor).map_or(0, |made| made.call_retries),
             }),
-            retry_failures: chosen.retry_failures,
+            retry_on: chosen.retry_on,
             call: Call {
                 function: submit.function,
                 timeout_ms: timeout_ms.and_then(|limit| NonZeroU32::new(limit.clamp(1, u32::MAX.into()) as u32)),
