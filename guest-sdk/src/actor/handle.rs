@@ -131,7 +131,8 @@ impl CallOptions {
         self
     }
 
-    /// Wall time of an attempt, to milliseconds (and one at least); without a limit otherwise.
+    /// Wall time of an attempt from when the method begins, to milliseconds (and one at least); without a limit otherwise. A
+    /// method that is late where it computes ends with its actor.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.0.timeout_ms = Some(milliseconds(time));
         self

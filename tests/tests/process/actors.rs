@@ -57,6 +57,16 @@ fn an_error_says_what_became_of_the_actor() {
 }
 
 #[test]
+fn a_call_has_its_time_from_when_it_begins() {
+    let expected = [
+        "1",
+        "timed > Signal.waits: it ran longer than 100 ms (timeout) [time-out]",
+        "1",
+    ];
+    check("timed", &[], expected.join("\n"));
+}
+
+#[test]
 fn an_actor_that_dies_is_begun_anew_as_often_as_it_may() {
     let lab = Lab::new();
     let summary = start_of(&lab, &component(PROGRAM), "begins_anew", &[]).wait().expect_code(0).json();

@@ -82,6 +82,8 @@ pub enum Up<'a> {
         /// How long it waited for others since, in nanoseconds.
         waited: u64,
     },
+    /// An attempt of a call of an actor runs from now on: said of those whose time is limited.
+    Called(u64, u32),
     /// A call of an actor was not begun, and will not be: the actor ended before.
     Dropped(u64),
     /// A task wants the handle of the actor of a name, as an object of this number.
@@ -210,8 +212,8 @@ pub enum BeginRole {
     Generate(u32),
     /// It makes one.
     Make(MakeOptions),
-    /// It is a call of one: its number, and in which attempt that was made.
-    Call(u64, u32),
+    /// It is a call of one: its number, in which attempt that was made, and whether it is to be said when the call runs.
+    Call(u64, u32, bool),
 }
 
 /// How an actor is called.

@@ -48,6 +48,11 @@ impl Counter {
         spin()
     }
 
+    /// Computes for about so many steps.
+    pub fn computes(&mut self, steps: u64) -> u64 {
+        computes(steps)
+    }
+
     /// Asks a task, and waits for it.
     pub fn asks(&mut self, number: u64) -> Result<u64, TaskError> {
         self.count += double::submit(number).get()?;
@@ -263,6 +268,24 @@ fn restored() -> Result<String, TaskError> {
     counter.restart();
     let last = counter.add(1).get()?;
     Ok(format!("{first} {then} {last}\n{died}"))
+}
+
+/// A quick call behind a slow one takes its own time alone; one that waits too long ends, and its actor goes on where it
+/// let others go on.
+#[task]
+fn timed() -> Result<String, TaskError> {
+    let quickly = || CallOptions::new().timeout(Duration::from_millis(100));
+    let (counter, signal) = (Counter::submit(0), Signal::submit());
+    counter.ready()?;
+    let slow = counter.computes(1_000_000_000);
+    let quick = counter.with(quickly()).add(1);
+    slow.get()?;
+    let mut lines = vec![told(quick.get())];
+    let late = computes::submit(2_000_000_000);
+    lines.push(told(signal.with(quickly()).waits(handed(&late)).get().map(|(_, value)| value)));
+    lines.push(told(signal.waited().get()));
+    cancel(&late, false);
+    Ok(lines.join("\n"))
 }
 
 /// Calls that wait run beside each other, and one that has the actor to itself comes after those before it.

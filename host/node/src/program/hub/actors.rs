@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use sandbar_core::{
     ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, RetryOn, Strategy, TaskError, TaskId,
@@ -54,7 +55,7 @@ pub(super) fn beginning<'c>(sched: &Scheduler<Call, Stored>, task: TaskId, call:
         }
         let Some(actor) = sched.actor_of(task) else { return as_called(BeginRole::Task) };
         let made_in = sched.task(actor.maker()).map_or(Attempt(0), |maker| maker.attempt);
-        return as_called(BeginRole::Call(actor.0, made_in.0));
+        return as_called(BeginRole::Call(actor.0, made_in.0, call.timeout().is_some()));
     };
     let role = BeginRole::Make(make.options);
     let saved = sched.actor(ActorId(task.0)).and_then(|actor| actor.saved);
@@ -136,6 +137,14 @@ impl State {
         let Some(actor) = self.sched.actor_of(call) else { return };
         let attempt = self.sched.task(actor.maker()).map_or(Attempt(0), |maker| maker.attempt);
         self.step(Event::Saved { actor, attempt, worker, object });
+    }
+
+    /// A call runs from now on, which may do so for a limited time.
+    pub(super) fn called(&mut self, worker: WorkerId, call: TaskId, attempt: Attempt) {
+        let view = self.sched.task(call).filter(|view| view.worker == Some(worker) && view.attempt == attempt);
+        if let Some((_, _, since)) = self.timed.get_mut(&call).filter(|_| view.is_some()) {
+            since.get_or_insert_with(Instant::now);
+        }
     }
 
     /// Takes a call of an actor back, unless it runs.

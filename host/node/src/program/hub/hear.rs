@@ -113,6 +113,7 @@ impl State {
                 self.step(Event::Finished { task, attempt: Attempt(attempt), worker, outcome, nanos });
                 self.ran = None;
             }
+            Up::Called(task, attempt) => self.called(worker, TaskId(task), Attempt(attempt)),
             Up::Dropped(task) => {
                 if let Some(member) = self.members.get_mut(&worker) {
                     member.dropped(TaskId(task));
