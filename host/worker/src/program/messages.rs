@@ -158,8 +158,8 @@ pub enum Up<'a> {
     Held(u64, u64),
     /// An object is held so many times less.
     Released(u64, u32),
-    /// The task that an object comes of, and all that it submitted if so, is not wanted any more.
-    Cancel(u64, bool),
+    /// The task that an object comes of, and all that it submitted if so, is not wanted any more, says a task (the second).
+    Cancel(u64, u64, bool),
     /// A file that was lent is not in use here any more.
     Forgot(u64),
     /// How far a task is with what it calls so, of how much if that is known.

@@ -157,11 +157,7 @@ impl State {
                 self.step(Event::Held { object: ObjectId(object), worker, task: TaskId(task) });
             }
             Up::Released(object, times) => self.step(Event::Released { object: ObjectId(object), worker, times }),
-            Up::Cancel(object, recursive) => {
-                if let Some(task) = self.sched.maker(ObjectId(object)) {
-                    self.step(Event::Cancelled { task, recursive });
-                }
-            }
+            Up::Cancel(object, task, recursive) => self.cancel(ObjectId(object), TaskId(task), recursive),
             Up::Forgot(file) => self.store.values.forgot(ValueKey(file), worker),
             Up::Progress { task, name, done, total } => self.progress(worker, TaskId(task), name, (done, total)),
             Up::Log(task, level, line) => self.log(worker, TaskId(task), level, line),

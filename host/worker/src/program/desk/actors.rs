@@ -239,6 +239,15 @@ impl Desk {
         self.tasks[slot] = Some(own);
     }
 
+    /// It goes on running for a call that has waited, where others of this worker ran meanwhile.
+    pub(super) fn show_call(&self, slot: Slot) {
+        if self.residents.get(&slot).is_some_and(Resident::is_called)
+            && let Some(Some(own)) = self.tasks.get(slot)
+        {
+            self.memory.atomic(words::CALL).store(own.id, Relaxed);
+        }
+    }
+
     /// And for none any more.
     fn put_down(&mut self, slot: Slot) -> Option<(TaskDesk, AtHand)> {
         let resident = self.residents.get_mut(&slot)?;
