@@ -186,7 +186,8 @@ impl JobShelf {
         if !runs && !record.state.has_ended() {
             record.state = RunState::Failed;
             record.error = Some(JobFailure::in_words("its node ended"));
-            record.ended_ms = last_written_ms(&folder);
+            // The clock of files is some milliseconds behind.
+            record.ended_ms = last_written_ms(&folder).map(|last| last.max(record.submitted_ms));
         }
         StoredJob { folder, record }
     }
