@@ -183,7 +183,7 @@ mod trainer;
 
 pub use actor::{ActorHandle, Awaited, CallOptions, Creation};
 pub use log;
-pub use sandbar_core::{Code, Fault, GroupStrategy, NodeId, Strategy, TaskError};
+pub use sandbar_core::{Code, Fault, GroupStrategy, NodeId, RetryOn, Strategy, TaskError};
 pub use sandbar_guest_macros::{actor, batch, scalar, task, trainer};
 pub use scalar::Timestamp;
 pub use task::{Arg, Batch, Bundle, Bytes, File, Files, FilesIter, Handles, ObjectRef, ObjectStream, PlacementGroup};

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::time::Duration;
 
-use sandbar_core::{Options, TaskError};
+use sandbar_core::{Options, RetryOn, TaskError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::host;
@@ -131,7 +131,8 @@ impl CallOptions {
         self
     }
 
-    /// Wall time of an attempt, to milliseconds (and one at least); without a limit otherwise.
+    /// Wall time of an attempt from when the method begins, to milliseconds (and one at least); without a limit otherwise. A
+    /// method that is late where it computes ends with its actor.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.0.timeout_ms = Some(milliseconds(time));
         self
@@ -144,9 +145,10 @@ impl CallOptions {
         self
     }
 
-    /// Whether one is begun again when it fails by itself, too; not otherwise.
-    pub fn retry_failures(mut self, retry: bool) -> Self {
-        self.0.retry_failures = retry;
+    /// After which errors one is begun again: [`RetryOn::All`], or codes, as in `[Code::TimeOut, Code::Refused]`; only when the
+    /// actor died otherwise.
+    pub fn retry_on(mut self, errors: impl Into<RetryOn>) -> Self {
+        self.0.retry_on = errors.into();
         self
     }
 }

@@ -295,7 +295,7 @@ pub(crate) fn run(place: u32, call: u64, arguments: &[u8]) -> Result<bool, Strin
 mod tests {
     use std::time::Duration;
 
-    use sandbar_core::{ObjectId, Request};
+    use sandbar_core::{Code, ObjectId, Request};
 
     use super::super::object::captured;
     use super::*;
@@ -331,7 +331,7 @@ mod tests {
         let with = |push: &dyn Fn(&mut Call), arguments: &[Argument<'_>], refs: &[u64]| {
             let options = Submission::<fn(), ()>::new(offered(0));
             let options = options.name("x").cpus(0.5).gpus(1.0).memory(1 << 40).resource("disk", 2.0).max_retries(0);
-            let options = options.retry_failures(true).timeout(Duration::from_micros(1500)).priority(-7);
+            let options = options.retry_on([Code::TimeOut]).timeout(Duration::from_micros(1500)).priority(-7);
             assert_eq!(options.chosen().timeout_ms, Some(2));
             for options in [None, Some(&Options::default()), Some(options.chosen())] {
                 check(options, |call| push(call), arguments, refs);

@@ -164,7 +164,8 @@ pub fn get_all<T: Value>(objects: &[ObjectRef<T>]) -> Result<Vec<T>, TaskError> 
 }
 
 /// Ends the task that an object comes of, and those that it submitted if `recursive`: their objects are errors of
-/// [`Code::Cancelled`] then. Of an object that is there already nothing changes.
+/// [`Code::Cancelled`] then. Of an object that is there already nothing changes. A call of an actor that computes, or waits by
+/// `get`, ends with the actor, which begins anew if it may; one that waits by `.await` ends alone.
 pub fn cancel<T>(object: &ObjectRef<T>, recursive: bool) {
     host::cancel(object.number, recursive);
 }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use sandbar_core::{Options, Strategy};
+use sandbar_core::{Options, RetryOn, Strategy};
 
 use super::call::Call;
 use super::group::PlacementGroup;
@@ -68,14 +68,15 @@ impl<F, R> Submission<F, R> {
         self.with(|options| options.resources.push((name.into(), amount)))
     }
 
-    /// How often it is begun again when its worker dies under it; 3 otherwise.
+    /// How often it is begun again when its worker dies under it, or after what `retry_on` says; 3 otherwise.
     pub fn max_retries(self, retries: u32) -> Self {
         self.with(|options| options.max_retries = Some(retries))
     }
 
-    /// Whether it is begun again when it fails by itself, too; not otherwise.
-    pub fn retry_failures(self, retry: bool) -> Self {
-        self.with(|options| options.retry_failures = retry)
+    /// After which errors it is begun again: [`RetryOn::All`], or codes, as in `[Code::TimeOut, Code::Refused]`; only when its
+    /// worker dies under it otherwise.
+    pub fn retry_on(self, errors: impl Into<RetryOn>) -> Self {
+        self.with(|options| options.retry_on = errors.into())
     }
 
     /// Wall time of an attempt, to milliseconds (and one at least); without a limit otherwise.

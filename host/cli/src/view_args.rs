@@ -112,6 +112,13 @@ pub(crate) struct Rows {
     pub json: bool,
 }
 
+impl Rows {
+    /// How many rows are shown at most, and whether as JSON.
+    pub(crate) fn shown(&self) -> (u32, bool) {
+        (self.limit, self.json)
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Summary {
     /// Tasks by name: how many are where, how long they took, what they moved.

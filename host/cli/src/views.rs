@@ -4,8 +4,8 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use sandbar_node::{
-    ActorRow, Answer, GroupRow, JobSummary, Listing, MemoryView, NodeRow, ObjectRow, Question, ResourceRow, RunState,
-    StoredJob, TaskRow, WorkerRow,
+    ActorRow, Answer, GroupRow, JobFolderLimits, JobSummary, Listing, MemoryView, NodeRow, ObjectRow, Question,
+    ResourceRow, RunState, StoredJob, TaskRow, WorkerRow,
 };
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub(crate) async fn list(list: List) -> Result<ExitCode, CliError> {
             let job = find(rows.job.as_deref())?;
             let answer = ask(&job, Question::Actors { limit: rows.limit }).await?;
             let listing = held(&job, answer, |answer| if let Answer::Actors(all) = answer { Some(all) } else { None })?;
-            show(&job, "actors", &listing, rows.json, actors_table)?;
+            show(&job, "actors", &listing, rows.shown(), actors_table)?;
         }
         List::Objects(rows) => objects(rows.job.as_deref(), rows.limit, rows.json).await?,
         List::Workers(rows) => {
@@ -32,19 +32,19 @@ pub(crate) async fn list(list: List) -> Result<ExitCode, CliError> {
             let answer = ask(&job, Question::Workers { limit: rows.limit }).await?;
             let listing =
                 held(&job, answer, |answer| if let Answer::Workers(all) = answer { Some(all) } else { None })?;
-            show(&job, "workers", &listing, rows.json, workers_table)?;
+            show(&job, "workers", &listing, rows.shown(), workers_table)?;
         }
         List::PlacementGroups(rows) => {
             let job = find(rows.job.as_deref())?;
             let answer = ask(&job, Question::Groups { limit: rows.limit }).await?;
             let listing = held(&job, answer, |answer| if let Answer::Groups(all) = answer { Some(all) } else { None })?;
-            show(&job, "placement_groups", &listing, rows.json, groups_table)?;
+            show(&job, "placement_groups", &listing, rows.shown(), groups_table)?;
         }
         List::Nodes(rows) => {
             let job = find(rows.job.as_deref())?;
             let answer = ask(&job, Question::Nodes { limit: rows.limit }).await?;
             let listing = held(&job, answer, |answer| if let Answer::Nodes(all) = answer { Some(all) } else { None })?;
-            show(&job, "nodes", &listing, rows.json, nodes_table)?;
+            show(&job, "nodes", &listing, rows.shown(), nodes_table)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -132,17 +132,17 @@ async fn tasks(state: Option<RunState>, name: Option<String>, rows: &Rows) -> Re
             let total = summary.iter().filter(|of| is_named(&of.name)).map(|of| of.count(state)).sum();
             let is_wanted = |row: &TaskRow| is_named(&row.name) && state.is_none_or(|state| state == row.state);
             let wanted = job.tasks()?.rows.into_iter().filter(is_wanted);
-            Listing { total, rows: wanted.take(rows.limit as usize).collect() }
+            Listing::of(total, wanted.take(rows.limit as usize).collect())
         }
     };
-    show(&job, "tasks", &listing, rows.json, tasks_table)
+    show(&job, "tasks", &listing, rows.shown(), tasks_table)
 }
 
 async fn objects(id: Option<&str>, limit: u32, as_json: bool) -> Result<(), CliError> {
     let job = find(id)?;
     let answer = ask(&job, Question::Objects { limit }).await?;
     let listing = held(&job, answer, |answer| if let Answer::Objects(all) = answer { Some(all) } else { None })?;
-    show(&job, "objects", &listing, as_json, objects_table)
+    show(&job, "objects", &listing, (limit, as_json), objects_table)
 }
 
 /// What a job holds: nothing, once it has ended.
@@ -164,28 +164,49 @@ fn no_sense(job: &StoredJob) -> CliError {
     CliError::Failed(format!("job {}: its node says something else than was asked", job.record.id.short()))
 }
 
-/// Prints rows as a table, or as one JSON object: `{"job": …, "total": …, "tasks": […]}`.
+/// Prints rows as a table, or as one JSON object: `{"job": …, "total": …, "tasks": […]}`, with `looked_at` where that is
+/// less than the total.
 fn show<T: Serialize>(
     job: &StoredJob,
     what: &str,
     listing: &Listing<T>,
-    as_json: bool,
+    (limit, as_json): (u32, bool),
     table: impl FnOnce(&[T]) -> Columns,
 ) -> Result<(), CliError> {
     if as_json {
         let mut all = serde_json::Map::new();
         all.insert("job".to_owned(), job.record.id.as_str().into());
         all.insert("total".to_owned(), listing.total.into());
+        if let Some(looked_at) = listing.looked_at {
+            all.insert("looked_at".to_owned(), looked_at.into());
+        }
         let rows = serde_json::to_value(&listing.rows).map_err(|e| CliError::Failed(e.to_string()))?;
         all.insert(what.to_owned(), rows);
         return output::json(&all);
     }
     output::print(&table(&listing.rows).text())?;
-    let more = listing.total.saturating_sub(listing.rows.len() as u64);
-    if more > 0 {
-        output::talk(&format!("({more} {what} more, of {})", listing.total));
+    if let Some(words) = left_out(&what.replace('_', "-"), listing, limit) {
+        output::talk(&words);
     }
     Ok(())
+}
+
+/// How many rows there would be, if not all are shown, and what shows more of them.
+fn left_out<T>(what: &str, listing: &Listing<T>, limit: u32) -> Option<String> {
+    let (shown, total) = (listing.rows.len() as u64, listing.total);
+    if shown >= total {
+        return None;
+    }
+    let chosen = listing.looked_at.map_or_else(String::new, |last| format!(", chosen of the {last} made last"));
+    let most = JobFolderLimits::USUAL.rows_max;
+    let more = if shown < limit.min(most).into() {
+        "of the others nothing is kept".to_owned()
+    } else if limit < most {
+        format!("`host list {what} --limit N` shows more, up to {most}")
+    } else {
+        "no list has more".to_owned()
+    };
+    Some(format!("{shown} of {total} {what} shown{chosen}; {more}"))
 }
 
 fn tasks_table(rows: &[TaskRow]) -> Columns {
@@ -349,7 +370,7 @@ fn memory_text(view: &MemoryView) -> String {
     for holder in &view.holders {
         holders.row([holder.name.clone(), holder.objects.to_string(), size(holder.bytes)]);
     }
-    let partial = if view.is_partial { " (of those that were looked at)" } else { "" };
+    let partial = if view.is_partial { " (the rest is of those made last)" } else { "" };
     format!(
         "{}\nobjects: {}{partial}; {} beside their records, {} in memory, {} on disk\n\n{}",
         processes.text(),

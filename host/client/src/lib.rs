@@ -64,5 +64,5 @@ pub use error::ClientError;
 pub use job::{Job, JobOptions, Program, TaskCall};
 pub use object::{ObjectRef, Returned, wait};
 pub use options::{ActorOptions, CallOptions, TaskOptions};
-pub use sandbar_core::{Code, Fault, Limits, TaskError, TaskKind};
+pub use sandbar_core::{Code, Fault, Limits, RetryOn, TaskError, TaskKind};
 pub use sandbar_node::{LoggedLine, NodeError, ObjectValue, ProgramSummary, ProgramTask};

@@ -63,7 +63,8 @@ impl<T> ObjectRef<T> {
     }
 
     /// Ends the task that the object comes of, and those that it submitted if `recursive`: their objects are errors of
-    /// [`Code::Cancelled`] then. Of an object that is there already nothing changes.
+    /// [`Code::Cancelled`] then. Of an object that is there already nothing changes. A call of an actor that computes ends with
+    /// the actor, which begins anew if it may.
     pub async fn cancel(&self, recursive: bool) {
         // Of a job that has ended all is cancelled.
         let _ = self.job().link().cancel(self.number(), recursive).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbar_core::{ActorOptions as Living, Options};
+use sandbar_core::{ActorOptions as Living, Options, RetryOn};
 
 /// How a task is to be run.
 #[derive(Debug, Clone, Default)]
@@ -57,9 +57,10 @@ macro_rules! attempts {
             self
         }
 
-        /// Whether it is begun again when it fails by itself, too; not otherwise.
-        pub fn retry_failures(mut self, retry: bool) -> Self {
-            self.0.retry_failures = retry;
+        /// After which errors it is begun again: [`RetryOn::All`], or codes, as in `[Code::TimeOut, Code::Refused]`; only
+        /// when its worker dies under it, or its actor, otherwise.
+        pub fn retry_on(mut self, errors: impl Into<RetryOn>) -> Self {
+            self.0.retry_on = errors.into();
             self
         }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::ObjectId;
 use crate::placement::Strategy;
+use crate::retry::RetryOn;
 
 /// With what a task is submitted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -48,10 +49,10 @@ pub struct Options {
     pub memory: Option<u64>,
     /// What else a node was said to have, with amounts.
     pub resources: Vec<(String, f64)>,
-    /// How often it is begun again when its worker dies under it. 3 otherwise.
+    /// How often it is begun again when its worker dies under it, or after what `retry_on` says. 3 otherwise.
     pub max_retries: Option<u32>,
-    /// Whether it is begun again when it fails by itself, too.
-    pub retry_failures: bool,
+    /// After which errors it is begun again.
+    pub retry_on: RetryOn,
     /// Wall time of an attempt, in milliseconds. Without a limit otherwise.
     pub timeout_ms: Option<u64>,
     /// Tasks of higher numbers come first. 0 otherwise.

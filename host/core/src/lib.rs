@@ -14,6 +14,7 @@ mod function;
 mod ids;
 mod limits;
 mod placement;
+mod retry;
 mod seed;
 
 pub use call::{ActorOptions, Argument, Options, Request, STREAM_BUFFER, STREAM_BUFFER_MAX, VALUE_INLINE_BYTES_MAX};
@@ -24,4 +25,5 @@ pub use function::{Function, Kind, TaskKind};
 pub use ids::{ActorId, Attempt, ComponentId, GroupId, Ids, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId};
 pub use limits::{LOG_BYTES_MAX, Limits};
 pub use placement::{Bundle, GROUP_BUNDLES_MAX, GroupRequest, GroupStrategy, Strategy};
+pub use retry::{Codes, RetryOn};
 pub use seed::{Seed, Split};

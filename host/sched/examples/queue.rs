@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-use sandbar_core::{Attempt, JobId, NodeId, ObjectId, Strategy, TaskId, TenantId, WorkerId};
+use sandbar_core::{Attempt, JobId, NodeId, ObjectId, RetryOn, Strategy, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, JobLimits, Options, Outcome, Role, Scheduler, Submission, UNIT, Work};
 
 /// Counts what is allocated.
@@ -51,7 +51,7 @@ fn submission(id: TaskId, parent: Option<(TaskId, Attempt, WorkerId)>, name: &Ar
         strategy: Strategy::Default,
         priority: 0,
         retries_max: 3,
-        retry_failures: false,
+        retry_on: RetryOn::System,
         needs: Vec::new(),
         refs: Vec::new(),
         work: Work::Task,

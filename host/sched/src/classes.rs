@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
+use sandbar_core::RetryOn;
+
 use crate::event::Submission;
 use crate::places::{ClassAt, JobAt, ShapeAt};
 use crate::queue::Queue;
@@ -26,7 +28,7 @@ pub(crate) struct Kind {
     pub(crate) shape: ShapeAt,
     pub(crate) priority: i32,
     pub(crate) retries_max: u32,
-    pub(crate) retry_failures: bool,
+    pub(crate) retry_on: RetryOn,
 }
 
 #[derive(Debug)]
@@ -56,7 +58,7 @@ impl Class {
         (Arc::ptr_eq(&kind.name, &task.name) || kind.name == task.name)
             && kind.priority == task.priority
             && kind.retries_max == task.retries_max
-            && kind.retry_failures == task.retry_failures
+            && kind.retry_on == task.retry_on
             && queue.shape(kind.shape).strategy == task.strategy
             && queue.shape(kind.shape).demand == task.demand
     }
@@ -127,7 +129,7 @@ impl Classes {
             shape: queue.use_demand(&task.demand, task.strategy),
             priority: task.priority,
             retries_max: task.retries_max,
-            retry_failures: task.retry_failures,
+            retry_on: task.retry_on,
         };
         if let Some(at) = self.by_kind.get(&kind) {
             queue.leave_shape(kind.shape);
@@ -191,7 +193,7 @@ mod tests {
                 shape: queue.use_demand(&Default::default(), Default::default()),
                 priority: 0,
                 retries_max: 0,
-                retry_failures: false,
+                retry_on: RetryOn::System,
             };
             let mut class = Class { kind, nanos: 0, tasks: 0, live: 0 };
             took.iter().for_each(|nanos| class.took(*nanos));

@@ -66,7 +66,8 @@ impl<C, V> Scheduler<C, V> {
     }
 
     fn finish_failed(&mut self, at: TaskAt, error: Arc<TaskError>, is_system: bool) {
-        let may_help = is_system || self.classes.get(self.tasks[at].class).kind.retry_failures;
+        let retry_on = self.classes.get(self.tasks[at].class).kind.retry_on;
+        let may_help = retry_on.allows(error.fault.code, is_system);
         self.fail_attempt(at, error, may_help);
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sandbar_core::{
-    ActorId, Attempt, Fault, GroupId, GroupStrategy, JobId, NodeId, ObjectId, Strategy, TaskError, TaskId, TenantId,
-    WorkerId,
+    ActorId, Attempt, Fault, GroupId, GroupStrategy, JobId, NodeId, ObjectId, RetryOn, Strategy, TaskError, TaskId,
+    TenantId, WorkerId,
 };
 
 use crate::resources::Demand;
@@ -114,10 +114,10 @@ pub struct Submission<C> {
     pub strategy: Strategy,
     /// What comes first: higher numbers.
     pub priority: i32,
-    /// How often it is begun again when its worker dies under it.
+    /// How often it is begun again.
     pub retries_max: u32,
-    /// Whether it is begun again when it fails by itself as well.
-    pub retry_failures: bool,
+    /// And after which errors.
+    pub retry_on: RetryOn,
     /// Objects that must be there before it is begun.
     pub needs: Vec<ObjectId>,
     /// Objects that its arguments contain besides, which are kept until it has ended.

@@ -298,6 +298,18 @@ impl<C, V> Scheduler<C, V> {
         self.objects.iter().map(|(_, object)| self.view_object(object))
     }
 
+    /// The objects of a job, the last one made first.
+    pub fn objects_of(&self, job: JobId) -> impl Iterator<Item = ObjectView> {
+        let first = self.job_ids.get(&job).and_then(|at| self.jobs[*at].objects_first);
+        let all = std::iter::successors(first, |at| self.objects[*at].after);
+        all.map(|at| self.view_object(&self.objects[at]))
+    }
+
+    /// How many objects a job has.
+    pub fn count_objects(&self, job: JobId) -> u64 {
+        self.job_ids.get(&job).map_or(0, |at| self.jobs[*at].objects)
+    }
+
     /// Workers, in no order that means anything.
     pub fn workers(&self) -> impl Iterator<Item = WorkerView> {
         self.cluster.workers.iter().map(|(_, worker)| WorkerView {

@@ -2,8 +2,8 @@
 
 mod dsl;
 
-use dsl::{DRIVER, World, actor, asks, call, child, first, needs, of, refs, retries, t, with_spec};
-use sandbar_core::{ActorId, JobId};
+use dsl::{DRIVER, World, actor, asks, call, child, first, needs, of, refs, retries, retries_on, t, with_spec};
+use sandbar_core::{ActorId, Code, JobId, RetryOn};
 use sandbar_sched::ActorState;
 
 /// Job 1, whose first task is 1, an actor 10 in worker 7 of a node with one processor.
@@ -76,14 +76,14 @@ fn calls_fail_with_an_actor_that_is_not_begun_anew() {
 #[test]
 fn an_actor_is_begun_anew_and_calls_that_were_not_begun_with_it() {
     let mut world = alive(1);
-    world.submit_all([11, 12, 13].map(|id| call(id, 10))).submit(retries(call(14, 10), 1, false)).somehow();
+    world.submit_all([11, 12, 13].map(|id| call(id, 10))).submit(retries(call(14, 10), 1)).somehow();
     world.done(11, 7).somehow();
     world.actor_worker(8, 1).lose(7, &[12, 14]).gives("ended t12, run w8 t10#1");
     world.error_is(12, "main > t12: the actor died while it was called: its worker died [actor-died]");
     world.actor_is(10, Some(ActorState::Restarting));
     world.finish(10, 1, 8, dsl::failed("x", true), 0).somehow();
     let mut world = alive(2);
-    world.submit_all([11, 12].map(|id| call(id, 10))).submit(retries(call(13, 10), 1, false)).somehow();
+    world.submit_all([11, 12].map(|id| call(id, 10))).submit(retries(call(13, 10), 1)).somehow();
     world.dies(10, 0, 7).gives("run w7 t10#1");
     world.submit(call(14, 10)).finish(10, 1, 7, dsl::Outcome::Succeeded(vec![(77, vec![])]), 0);
     world.gives("drop o10=77, run w7 t11, run w7 t12, run w7 t13, run w7 t14");
@@ -122,6 +122,18 @@ fn a_call_is_taken_back_unless_it_is_begun() {
     world.submit(call(11, 10)).submit(call(12, 10)).somehow();
     world.cancel(12, false).gives("withdraw w7 t12").done(11, 7).gives("ended t11");
     world.fails(12, 0, 7, false).gives("ended t12").error_is(12, "main > t12: it was cancelled [cancelled]");
+}
+
+/// The method fails with `trap`, and its actor goes on.
+#[test]
+fn a_call_is_begun_again_after_the_errors_that_it_says() {
+    for (retry_on, again) in
+        [(RetryOn::System, false), (RetryOn::All, true), (Code::Trap.into(), true), (Code::Panic.into(), false)]
+    {
+        let mut world = alive(0);
+        world.submit(retries_on(call(11, 10), 1, retry_on)).gives("run w7 t11").fails(11, 0, 7, false);
+        world.gives(if again { "run w7 t11#1" } else { "ended t11" });
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use sandbar_sched::TaskState;
 #[test]
 fn what_waits_fails_at_once_and_what_runs_is_interrupted() {
     let mut world = World::new(1, 1);
-    world.submit_all([t(10), retries(t(11), 3, true)]).gives("run w1 t10");
+    world.submit_all([t(10), retries_on(t(11), 3, RetryOn::All)]).gives("run w1 t10");
     world.cancel(11, false).gives("ended t11").cancel(10, false).gives("interrupt w1 t10").cancel(10, false).gives("");
     world.error_is(11, "main > t11: it was cancelled [cancelled]");
     // Too late, but it was said that there is no result.
@@ -19,10 +19,10 @@ fn what_waits_fails_at_once_and_what_runs_is_interrupted() {
 #[test]
 fn a_cancelled_task_is_never_begun_again() {
     let mut world = World::new(1, 1);
-    world.submit(retries(t(10), 3, true)).cancel(10, false).fails(10, 0, 1, true);
+    world.submit(retries_on(t(10), 3, RetryOn::All)).cancel(10, false).fails(10, 0, 1, true);
     world.gives("run w1 t10, interrupt w1 t10, ended t10");
     world
-        .submit(retries(t(11), 3, true))
+        .submit(retries_on(t(11), 3, RetryOn::All))
         .cancel(11, false)
         .lose(1, &[11])
         .gives("run w1 t11, interrupt w1 t11, ended t11");

@@ -3,16 +3,25 @@
 mod dsl;
 
 use dsl::*;
-use sandbar_core::ObjectId;
+use sandbar_core::{Code, ObjectId};
 use sandbar_sched::{Outcome, TaskState};
 
 #[test]
 fn a_task_that_fails_by_itself_is_begun_again_only_if_it_asks_for_that() {
-    for (retry_failures, system, again) in
-        [(false, false, false), (false, true, true), (true, false, true), (true, true, true)]
-    {
+    // It fails with `trap`.
+    for (retry_on, system, again) in [
+        (RetryOn::System, false, false),
+        (RetryOn::System, true, true),
+        (RetryOn::All, false, true),
+        (RetryOn::All, true, true),
+        (Code::Trap.into(), false, true),
+        ([Code::Panic, Code::Trap].into(), false, true),
+        ([Code::Panic, Code::TimeOut].into(), false, false),
+        ([Code::Panic, Code::TimeOut].into(), true, true),
+        ([].into(), false, false),
+    ] {
         let mut world = World::new(1, 1);
-        world.submit(retries(t(10), 1, retry_failures)).fails(10, 0, 1, system);
+        world.submit(retries_on(t(10), 1, retry_on)).fails(10, 0, 1, system);
         if again {
             world.gives("run w1 t10, run w1 t10#1").fails(10, 1, 1, system).gives("ended t10");
         } else {
@@ -44,7 +53,7 @@ fn a_wrong_number_of_values_is_an_error() {
 #[test]
 fn a_dead_worker_costs_those_an_attempt_that_it_had_begun() {
     let mut world = World::new(1, 1);
-    world.submit(short(9)).ran(9, 1, 1000).submit_all((10..14).map(|id| retries(short(id), 1, false)));
+    world.submit(short(9)).ran(9, 1, 1000).submit_all((10..14).map(|id| retries(short(id), 1)));
     world.ran(10, 1, 1000).gives("run w1 t9, ended t9, run w1 t10, ended t10, run w1 t11, run w1 t12");
     world.lose(1, &[11, 77, 13]).gives("");
     world.worker(2, 1).gives("run w2 t11#1, run w2 t12");
@@ -62,7 +71,7 @@ fn blocked_tasks_of_a_dead_worker_had_begun() {
 #[test]
 fn children_of_a_lost_attempt_are_cancelled() {
     let mut world = World::new(3, 3);
-    world.submit(retries(t(10), 1, false)).submit(child(20, 10, 1)).submit(child(30, 20, 2)).submit(child(31, 20, 2));
+    world.submit(retries(t(10), 1)).submit(child(20, 10, 1)).submit(child(30, 20, 2)).submit(child(31, 20, 2));
     world.submit(t(11)).gives("run w1 t10, run w2 t20, run w3 t30");
     world.done(20, 2).gives("ended t20, run w2 t31");
     world.lose(1, &[10]).gives("interrupt w2 t31, interrupt w3 t30, drop o20");
@@ -84,7 +93,7 @@ fn children_of_what_has_ended_go_on() {
 #[test]
 fn a_lost_node_takes_its_workers_with_it() {
     let mut world = World::new(0, 0);
-    world.node(2, of(2, 0, 0)).worker(1, 2).worker(2, 2).submit(t(10)).submit(retries(t(11), 1, false));
+    world.node(2, of(2, 0, 0)).worker(1, 2).worker(2, 2).submit(t(10)).submit(retries(t(11), 1));
     world.gives("run w1 t10, run w2 t11");
     world.lose_node(2).gives("ended t10, ended t11");
     world.error_is(11, "main > t11: asks for 1 cpus, no node has more than 0 [infeasible]");
@@ -99,7 +108,7 @@ fn a_job_whose_driver_dies_is_over_unless_it_may_be_begun_again() {
         .lose(DRIVER, &[1])
         .gives_of("done", "done j1 (main: its worker died while it ran [worker-lost])");
     let mut world = World::new(1, 1);
-    world.job(2, LIMITS).submit(retries(first(2, 2), 1, false)).driver(200, 1, 2).gives("run w200 t2");
+    world.job(2, LIMITS).submit(retries(first(2, 2), 1)).driver(200, 1, 2).gives("run w200 t2");
     world.lose(200, &[2]).gives("").driver(201, 1, 2).gives("run w201 t2#1");
     world.finish(2, 1, 201, Outcome::Succeeded(vec![(2, vec![])]), 1).gives("ended t2 of j2, done j2, drop o2");
 }
@@ -114,7 +123,7 @@ fn a_child_that_ran_inline_is_as_if_it_had_been_submitted() {
     world.want(20, 1, 10).release(20, 1).gives("deliver w1 o20, drop o20");
     world.inline(child(21, 10, 1), 1, failed("no", false)).gives("ended t21");
     world.error_is(21, "main > t10 > t21: no [trap]");
-    world.inline(retries(child(22, 10, 1), 1, false), 1, failed("no", true)).gives("");
+    world.inline(retries(child(22, 10, 1), 1), 1, failed("no", true)).gives("");
     assert_eq!(world.state(22), Some(TaskState::Queued));
     world.inline(child(23, 10, 2), 2, Outcome::Succeeded(vec![(23, vec![])])).gives("drop o23");
     world.inline(child(24, 10, 1), DRIVER, Outcome::Succeeded(vec![(24, vec![])])).gives("drop o24");

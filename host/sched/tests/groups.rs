@@ -113,7 +113,9 @@ fn removal_ends_who_is_in_it_and_who_waits_for_it() {
     let mut world = nodes(&[2]);
     world.group(50, Pack, &cpus([1, 1]));
     world.submit_all(
-        (20..23).map(|id| within(retries(t(id), 3, true), 50, None)).chain([needs(within(t(23), 50, None), &[20])]),
+        (20..23)
+            .map(|id| within(retries_on(t(id), 3, RetryOn::All), 50, None))
+            .chain([needs(within(t(23), 50, None), &[20])]),
     );
     world.gives("run w10 t20, run w11 t21").remove_group(50);
     world.gives("interrupt w10 t20, interrupt w11 t21, ended t22").group_is(50, "gone");
@@ -242,7 +244,7 @@ fn no_more_groups_than_a_job_may_have() {
 fn bundles_of_a_lost_node_are_placed_anew() {
     let mut world = nodes(&[1, 2, 2]);
     world.group(50, StrictSpread, &[of(2, 0, 0), of(2, 0, 0)]).group_is(50, "Created 2 3").somehow();
-    world.submit(within(retries(t(20), 1, false), 50, Some(0))).submit(within(t(21), 50, Some(1)));
+    world.submit(within(retries(t(20), 1), 50, Some(0))).submit(within(t(21), 50, Some(1)));
     world.gives("run w20 t20, run w30 t21").node(4, of(2, 0, 0)).worker(40, 4).lose_node(2);
     world.gives("run w40 t20#1").group_is(50, "Created 4 3");
     world.done(21, 30).gives("ended t21");

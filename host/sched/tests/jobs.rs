@@ -57,7 +57,7 @@ fn objects_that_only_say_why_they_are_not_are_limited_too() {
 #[test]
 fn nothing_is_left_of_a_job_that_has_ended() {
     let mut world = World::new(2, 2);
-    world.submit_all([t(10), retries(t(11), 1, false), t(12), needs(t(13), &[12])]).put(20, 1, DRIVER, &[10]);
+    world.submit_all([t(10), retries(t(11), 1), t(12), needs(t(13), &[12])]).put(20, 1, DRIVER, &[10]);
     world.submit(child(14, 10, 1)).want(10, DRIVER, 1).gives("run w1 t10, run w2 t11");
     world.job_ends(1);
     world.gives("interrupt w100 t1, interrupt w2 t11, interrupt w1 t10, drop o20");

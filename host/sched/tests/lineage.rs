@@ -11,7 +11,7 @@ fn losing() -> World {
 
 /// A task that may be begun again so often.
 fn again(id: u64, retries_max: u32) -> Submission<u64> {
-    retries(t(id), retries_max, false)
+    retries(t(id), retries_max)
 }
 
 /// Tasks of which there is a record.
@@ -128,7 +128,7 @@ fn a_call_that_waits_again_keeps_its_place() {
 #[test]
 fn what_a_method_returns_is_not_made_again() {
     let mut world = losing();
-    world.submit(actor(20, 0)).actor_worker(7, 1).done(20, 7).submit(retries(call(21, 20), 3, false)).done(21, 7);
+    world.submit(actor(20, 0)).actor_worker(7, 1).done(20, 7).submit(retries(call(21, 20), 3)).done(21, 7);
     world.somehow().lose_object(21).gives("drop o21");
     let why = "what a method of an actor has returned is not made again";
     world.error_is(21, &format!("main > t21: the value of object 21 is gone, and {why} [object-lost]"));

@@ -48,7 +48,7 @@ fn a_generator_hears_of_what_was_taken() {
 #[test]
 fn an_attempt_begun_again_yields_only_what_is_new() {
     let mut world = World::new(2, 2);
-    world.submit(retries(stream(10, 2), 1, false)).gives("run w1 t10").yields(10, 1, 0, 20).yields(10, 1, 1, 21);
+    world.submit(retries(stream(10, 2), 1)).gives("run w1 t10").yields(10, 1, 0, 20).yields(10, 1, 1, 21);
     world.gives("item w100 o10 o20, item w100 o10 o21");
     world.lose(1, &[10]).gives("run w2 t10#1").takes(10, DRIVER, 2).gives("credit w2 t10 2");
     // Its worker may not have known of it yet.
@@ -112,7 +112,7 @@ fn a_generator_that_is_not_begun_ends_with_its_stream() {
 #[test]
 fn a_stream_ends_with_its_consumer() {
     let mut world = World::new(3, 3);
-    world.submit(retries(t(10), 1, false)).submit(child(11, 10, 1)).gives("run w1 t10, run w2 t11");
+    world.submit(retries(t(10), 1)).submit(child(11, 10, 1)).gives("run w1 t10, run w2 t11");
     let of_11 = |id| Submission { parent: Some((TaskId(11), Attempt(0), WorkerId(2))), ..stream(id, 2) };
     world.submit(of_11(12)).yields(12, 3, 0, 20).gives("run w3 t12, item w2 o12 o20");
     world.lose(2, &[11]).gives_of("interrupt", "interrupt w3 t12");

@@ -3,6 +3,7 @@
 mod dsl;
 
 use dsl::*;
+use sandbar_core::JobId;
 use sandbar_sched::{Demand, Unmet};
 
 /// What is not met, as text.
@@ -41,6 +42,18 @@ fn who_asks_for_a_processor_waits_as_a_matter_of_course() {
     let mut world = World::new(1, 1);
     world.submit(t(10)).submit(t(11)).submit(asks(t(12), Demand { cpus: 1, ..Demand::default() }));
     assert_eq!(unmet(&world), "");
+}
+
+#[test]
+fn the_objects_of_a_job_are_counted_and_seen_the_last_one_first() {
+    let mut world = World::new(1, 1);
+    world.job(2, LIMITS).submit(first(2, 2)).submit(t(10)).put(20, 1, DRIVER, &[]).put(21, 1, DRIVER, &[]);
+    for (job, objects) in [(1, &[21, 20, 10, 1][..]), (2, &[2]), (3, &[])] {
+        let seen: Vec<u64> = world.steps.objects_of(JobId(job)).map(|object| object.id.0).collect();
+        assert_eq!((&seen[..], world.steps.count_objects(JobId(job))), (objects, objects.len() as u64), "j{job}");
+    }
+    world.release(20, DRIVER);
+    assert_eq!((world.steps.objects_of(JobId(1)).count(), world.steps.count_objects(JobId(1))), (3, 3));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
 use sandbar_core::{
-    ActorId, Attempt, Code, Fault, GroupId, GroupStrategy, JobId, NodeId, ObjectId, Strategy, TaskError, TaskId,
-    TenantId, WorkerId,
+    ActorId, Attempt, Code, Fault, GroupId, GroupStrategy, JobId, NodeId, ObjectId, RetryOn, Strategy, TaskError,
+    TaskId, TenantId, WorkerId,
 };
 use sandbar_sched::{
     Action, ActorSpec, Demand, Event, Failure, GroupSpec, Inspect, JobLimits, Options, Outcome, Role, Scheduler,
@@ -103,7 +103,7 @@ impl History {
                 strategy: Strategy::Default,
                 priority: 0,
                 retries_max: number,
-                retry_failures: false,
+                retry_on: RetryOn::System,
                 needs: Vec::new(),
                 refs: Vec::new(),
                 work: Work::Task,
@@ -249,7 +249,7 @@ impl History {
             strategy: strategy(bytes)?,
             priority: *bytes.choose(&[0, 0, 1, i32::MIN])?,
             retries_max: bytes.int_in_range(0..=2)?,
-            retry_failures: bytes.arbitrary()?,
+            retry_on: *bytes.choose(&[RetryOn::System, RetryOn::All, Code::Trap.into(), [].into()])?,
             needs: objects(bytes)?,
             refs: objects(bytes)?,
             work: bytes.choose(&work)?.clone(),

@@ -49,11 +49,42 @@ fn an_error_says_what_became_of_the_actor() {
         "failures > Counter.refuses: on purpose [refused]",
         "1005",
         "failures > Counter.spins: it ran longer than 30 ms (timeout) [time-out]",
-        "failures > Counter.add: actor `Counter.new` has died: it was ended while it ran [actor-died]",
+        "failures > Counter.add: actor `Counter.new` has died: it was ended with a call of it: it ran longer than 30 ms (timeout) [actor-died]",
         "failures > Counter.spins: actor `Counter.new` was killed, or nobody referred to it any more [actor-died]",
         "failures > find: there is no actor `nobody` [no-actor]",
     ];
     check("failures", &[], expected.join("\n"));
+}
+
+/// What computes ends with its actor, which is begun anew with what was saved before.
+#[test]
+fn a_call_that_is_cancelled_ends_wherever_it_is() {
+    let expected = [
+        "5",
+        "cancels > Saved.spins: it was cancelled [cancelled]",
+        "6",
+        "cancels > Saved.waits: it was cancelled [cancelled]",
+        "7",
+        "cancels > Signal.waits: it was cancelled [cancelled]",
+        "1",
+        "cancels > Counter.spins: it was cancelled [cancelled]",
+        "cancels > Counter.add: it was cancelled [cancelled]",
+        "cancels > Counter.add: actor `Counter.new` has died: it was ended with a call of it: it was cancelled [actor-died]",
+    ];
+    check("cancels", &[], expected.join("\n"));
+    check("spares", &[], "0 spares > calls_slowly: it was cancelled [cancelled] 1");
+}
+
+#[test]
+fn a_call_has_its_time_from_when_it_begins() {
+    let expected = [
+        "1",
+        "timed > Signal.waits: it ran longer than 100 ms (timeout) [time-out]",
+        "1",
+        "1",
+        "timed > Counter.waits: it ran longer than 100 ms (timeout) [time-out]",
+    ];
+    check("timed", &[], expected.join("\n"));
 }
 
 #[test]

@@ -75,6 +75,13 @@ fn an_error_names_the_tasks_that_led_to_it() {
     check_failure("passes_on", &[], &["passes_on > fails: ", "on purpose [refused]"]);
 }
 
+/// Each succeeds at its third try, if it is tried so often.
+#[test]
+fn a_task_is_begun_again_after_the_errors_that_it_says() {
+    let expected = "1 refused, 3 ok, 2 refused, 3 ok, 1 refused, 3 ok, 3 ok, 1 time-out";
+    check("retried", &[], expected);
+}
+
 #[test]
 fn wait_keeps_order_and_heeds_its_time() {
     check("waits", &[], "0,1,2 - 0 1 1");

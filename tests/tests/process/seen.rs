@@ -115,6 +115,39 @@ fn stops(lab: &Lab, host: Running) {
     lab.host(&["jobs", "status"]).expect_code(1).expect_talk(&["there are no jobs yet"]);
 }
 
+/// What it returns and what its tasks do are objects as well. No more than 200,000 are looked at, the last ones made.
+#[test]
+fn what_is_not_shown_is_counted() {
+    let lab = Lab::new();
+    for (held, chosen) in [(500, ""), (200_500, ", chosen of the 200000 made last")] {
+        let mut host = start(&lab, "holds", &[&format!("objects={held}")]);
+        until("it holds them", || {
+            assert!(!host.has_ended());
+            let tasks = lab.host(&["list", "tasks", "--name", "spins", "--json"]);
+            tasks.status.success() && tasks.json()["total"] == json!(2)
+        });
+        let total = held + 3;
+        let listed = seen(&lab, &["list", "objects", "--limit", "3"]);
+        assert_eq!((&listed["total"], rows(&listed, "objects").len()), (&json!(total), 3), "{listed}");
+        let looked_at = if chosen.is_empty() { json!(null) } else { json!(200_000) };
+        assert_eq!(listed["looked_at"], looked_at);
+        assert_eq!(rows(&listed, "objects")[0]["bytes"].as_u64() > Some(5000), chosen.is_empty(), "the largest first");
+        for (arguments, shown) in [(&["list", "objects", "--limit", "3"][..], 3), (&["objects"], 100)] {
+            let words = format!(
+                "{shown} of {total} objects shown{chosen}; `host list objects --limit N` shows more, up to 100000"
+            );
+            let ended = lab.host(arguments).expect_code(0).expect_talk(&[&words]);
+            assert_eq!(ended.stdout.lines().count(), 1 + shown, "{}", ended.stdout);
+        }
+        let tasks = lab.host(&["list", "tasks", "--limit", "1"]).expect_code(0);
+        tasks.expect_talk(&["1 of 3 tasks shown; `host list tasks --limit N` shows more"]);
+        assert_eq!(seen(&lab, &["memory"])["objects"], json!(total));
+        assert_eq!(lab.host(&["list", "objects", "--limit", "1000"]).expect_code(0).stderr.is_empty(), held == 500);
+        host.interrupt();
+        host.wait().expect_code(130);
+    }
+}
+
 #[test]
 fn what_has_ended_is_seen_as_it_was() {
     let lab = Lab::new();

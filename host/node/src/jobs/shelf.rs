@@ -186,7 +186,8 @@ impl JobShelf {
         if !runs && !record.state.has_ended() {
             record.state = RunState::Failed;
             record.error = Some(JobFailure::in_words("its node ended"));
-            record.ended_ms = last_written_ms(&folder);
+            // The clock of files is some milliseconds behind.
+            record.ended_ms = last_written_ms(&folder).map(|last| last.max(record.submitted_ms));
         }
         StoredJob { folder, record }
     }
@@ -272,7 +273,7 @@ pub(super) fn keep_tasks(folder: &Path, tasks: &Listing<TaskRow>, summary: &JobS
     let bytes = json(&|| serde_json::to_vec(tasks))?;
     if bytes.len() as u64 > LIMITS.answer_bytes_max {
         // Errors may be long.
-        let fewer = Listing { total: tasks.total, rows: tasks.rows[..tasks.rows.len() / 10].to_vec() };
+        let fewer = Listing::of(tasks.total, tasks.rows[..tasks.rows.len() / 10].to_vec());
         return write_whole(folder, TASKS, &to_vec(&fewer)?);
     }
     write_whole(folder, TASKS, &bytes)

@@ -12,13 +12,23 @@ use super::record::RunState;
 pub struct Listing<T> {
     /// How many there are, as far as anybody counted.
     pub total: u64,
+    /// Of how many these rows were chosen, where all would have been too many to look at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looked_at: Option<u64>,
     /// The first of them, or those that are kept.
     pub rows: Vec<T>,
 }
 
+impl<T> Listing<T> {
+    /// Rows of so many.
+    pub fn of(total: u64, rows: Vec<T>) -> Listing<T> {
+        Listing { total, looked_at: None, rows }
+    }
+}
+
 impl<T> Default for Listing<T> {
     fn default() -> Listing<T> {
-        Listing { total: 0, rows: Vec::new() }
+        Listing::of(0, Vec::new())
     }
 }
 

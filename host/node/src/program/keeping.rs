@@ -110,7 +110,7 @@ impl Keeping {
             };
             let rows = records.rows(JobFolderLimits::USUAL.rows_max as usize, |_, _| true);
             let total = counts.succeeded + counts.failed + counts.stopped;
-            self.keeper.keep_tasks(&Listing { total, rows }, &summary);
+            self.keeper.keep_tasks(&Listing::of(total, rows), &summary);
         }
         self.keeper.finish(state, result, error, counts, log);
     }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+pub use sandbar_core::RetryOn;
 use sandbar_core::{
     ActorId, Attempt, Code, Fault, GroupId, GroupStrategy, JobId, NodeId, ObjectId, Strategy, TaskError, TaskId,
     TenantId, WorkerId,
@@ -44,7 +45,7 @@ pub fn t(id: u64) -> Submission<u64> {
         strategy: Strategy::Default,
         priority: 0,
         retries_max: 0,
-        retry_failures: false,
+        retry_on: RetryOn::System,
         needs: Vec::new(),
         refs: Vec::new(),
         work: Work::Task,
@@ -110,9 +111,13 @@ pub fn within(task: Submission<u64>, group: u64, bundle: Option<u32>) -> Submiss
     on(task, Strategy::Group { group: GroupId(group), bundle })
 }
 
-pub fn retries(mut task: Submission<u64>, retries_max: u32, retry_failures: bool) -> Submission<u64> {
-    (task.retries_max, task.retry_failures) = (retries_max, retry_failures);
+pub fn retries(mut task: Submission<u64>, retries_max: u32) -> Submission<u64> {
+    task.retries_max = retries_max;
     task
+}
+
+pub fn retries_on(task: Submission<u64>, retries_max: u32, retry_on: impl Into<RetryOn>) -> Submission<u64> {
+    Submission { retry_on: retry_on.into(), ..retries(task, retries_max) }
 }
 
 pub fn priority(mut task: Submission<u64>, priority: i32) -> Submission<u64> {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use sandbar_core::{
-    ActorId, Attempt, Code, Fault, GroupId, GroupStrategy, JobId, NodeId, ObjectId, Seed, Strategy, TaskError, TaskId,
-    TenantId, WorkerId,
+    ActorId, Attempt, Code, Fault, GroupId, GroupStrategy, JobId, NodeId, ObjectId, RetryOn, Seed, Strategy, TaskError,
+    TaskId, TenantId, WorkerId,
 };
 use sandbar_sched::{
     Action, ActorSpec, Demand, Event, Failure, GroupSpec, JobLimits, Options, Outcome, Role, Submission, UNIT, Work,
@@ -493,7 +493,8 @@ impl History {
 
     fn outcome(&mut self, task: TaskId, succeeds: bool) -> Outcome<u64> {
         if !succeeds {
-            let fault = Fault::new(Code::Trap, "it failed");
+            let code = [Code::Trap, Code::Panic, Code::Refused][self.seed.below(3) as usize];
+            let fault = Fault::new(code, "it failed");
             let error = Arc::new(TaskError { fault, chain: Vec::new() });
             return Outcome::Failed(Failure { error, system: self.chance(30) });
         }
@@ -595,11 +596,20 @@ impl History {
             strategy,
             priority: if self.chance(85) { 0 } else { 1 },
             retries_max: self.seed.below(3),
-            retry_failures: self.chance(30),
+            retry_on: self.retry_on(),
             needs: self.some_objects(Some(job), 25),
             refs: self.some_objects(Some(job), 15),
             work,
             call: self.number,
+        }
+    }
+
+    fn retry_on(&mut self) -> RetryOn {
+        match self.seed.below(10) {
+            0..6 => RetryOn::System,
+            6..8 => RetryOn::All,
+            8 => Code::Trap.into(),
+            _ => [Code::Panic, Code::TimeOut].into(),
         }
     }
 

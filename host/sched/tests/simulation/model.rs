@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandbar_core::{ActorId, Code, Fault, ObjectId, Strategy, TaskId, WorkerId};
+use sandbar_core::{ActorId, Code, Fault, ObjectId, RetryOn, Strategy, TaskId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, JobLimits, Outcome, Role, Scheduler, Submission, Work};
 
 use crate::groups::Group;
@@ -101,7 +101,7 @@ pub struct Task {
     pub links: Vec<u64>,
     pub needs: Vec<u64>,
     pub retries_max: u32,
-    pub retry_failures: bool,
+    pub retry_on: RetryOn,
     pub attempt: u32,
     pub worker: Option<u32>,
     pub stop: u8,
@@ -482,7 +482,7 @@ impl Model {
             links: links.iter().chain(&group).map(|id| id.0).collect(),
             needs: task.needs.iter().chain(&group).map(|id| id.0).collect(),
             retries_max: task.retries_max,
-            retry_failures: task.retry_failures,
+            retry_on: task.retry_on,
             attempt: 0,
             worker: None,
             stop: 0,
@@ -666,7 +666,7 @@ impl Model {
         let retries_max = self.actors.get(&id).map_or(task.retries_max, |actor| actor.restarts_max);
         if task.stop > 0 {
             self.fail_stopped(id);
-        } else if (is_system || task.retry_failures) && task.attempt < retries_max {
+        } else if task.retry_on.allows(code, is_system) && task.attempt < retries_max {
             task.attempt += 1;
             self.stop_descendants(id);
         } else {

@@ -85,6 +85,8 @@ pub enum Up<'a> {
         /// How long it waited for others since, in nanoseconds.
         waited: u64,
     },
+    /// An attempt of a call of an actor runs from now on: said of those whose time is limited.
+    Called(u64, u32),
     /// A call of an actor was not begun, and will not be: the actor ended before.
     Dropped(u64),
     /// A task wants the handle of the actor of a name, as an object of this number.
@@ -163,8 +165,8 @@ pub enum Up<'a> {
     Released(u64, u32),
     /// So many objects from one on are held once less: no more than [`RUN_MAX`].
     ReleasedRun(u64, u32),
-    /// The task that an object comes of, and all that it submitted if so, is not wanted any more.
-    Cancel(u64, bool),
+    /// The task that an object comes of, and all that it submitted if so, is not wanted any more, says a task (the second).
+    Cancel(u64, u64, bool),
     /// A file that was lent is not in use here any more.
     Forgot(u64),
     /// How far a task is with what it calls so, of how much if that is known.
@@ -217,8 +219,8 @@ pub enum BeginRole {
     Generate(u32),
     /// It makes one.
     Make(MakeOptions),
-    /// It is a call of one: its number, and in which attempt that was made.
-    Call(u64, u32),
+    /// It is a call of one: its number, in which attempt that was made, and whether it is to be said when the call runs.
+    Call(u64, u32, bool),
 }
 
 /// How an actor is called.

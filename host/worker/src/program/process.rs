@@ -326,8 +326,8 @@ impl Worker {
         if let BeginRole::Generate(buffer) = role {
             own.generator = Some(Outflow::new(buffer));
         }
-        if let BeginRole::Call(actor, made_in) = role {
-            return self.call(actor, made_in, Queued { own, function, arguments: arguments.into() });
+        if let BeginRole::Call(actor, made_in, is_timed) = role {
+            return self.call(actor, made_in, Queued { own, function, arguments: arguments.into(), is_timed });
         }
         let slot = self.free.pop().unwrap_or(self.active.len());
         let call = TaskCall { function, call: task, seed, arguments: arguments.into() };

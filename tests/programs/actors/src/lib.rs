@@ -48,6 +48,16 @@ impl Counter {
         spin()
     }
 
+    /// Computes for about so many steps.
+    pub fn computes(&mut self, steps: u64) -> u64 {
+        computes(steps)
+    }
+
+    /// Waits where it stands.
+    pub fn waits(&mut self, object: ObjectRef<u64>) -> Result<u64, TaskError> {
+        object.get()
+    }
+
     /// Asks a task, and waits for it.
     pub fn asks(&mut self, number: u64) -> Result<u64, TaskError> {
         self.count += double::submit(number).get()?;
@@ -74,6 +84,16 @@ impl Saved {
     pub fn panics(&mut self) -> u64 {
         self.count += 1_000_000;
         panic!("on purpose")
+    }
+
+    pub fn spins(&mut self) -> u64 {
+        self.count += 1_000_000;
+        spin()
+    }
+
+    pub fn waits(&mut self, object: ObjectRef<u64>) -> Result<u64, TaskError> {
+        self.count += 1_000_000;
+        object.get()
     }
 
     pub fn checkpoint(&self) -> u64 {
@@ -263,6 +283,80 @@ fn restored() -> Result<String, TaskError> {
     counter.restart();
     let last = counter.add(1).get()?;
     Ok(format!("{first} {then} {last}\n{died}"))
+}
+
+/// What becomes of an actor's calls that are cancelled: of one that computes, one that waits where it stands, one that lets
+/// others go on meanwhile, and one that was not begun.
+#[task]
+fn cancels() -> Result<String, TaskError> {
+    let late = computes::submit(2_000_000_000);
+    let saved = Saved::options().max_restarts(2).submit();
+    let signal = Signal::submit();
+    let mortal = Counter::submit(0);
+    let mut lines = vec![told(saved.add(5).get())];
+    lines.push(ended(&saved.spins()));
+    lines.push(told(saved.add(1).get()));
+    lines.push(ended(&saved.waits(handed(&late))));
+    lines.push(told(saved.add(1).get()));
+    signal.ready()?;
+    let waits = signal.waits(handed(&late));
+    let behind = signal.alone();
+    lines.push(ended(&waits));
+    lines.push(told(behind.get()));
+    mortal.ready()?;
+    let (spins, behind) = (mortal.spins(), mortal.add(1));
+    cancel(&behind, false);
+    lines.push(ended(&spins));
+    lines.push(told(behind.get()));
+    lines.push(told(mortal.add(1).get()));
+    cancel(&late, false);
+    Ok(lines.join("\n"))
+}
+
+/// What becomes of a call that is cancelled when it has begun.
+fn ended<T: sandbar_guest::Value>(call: &ObjectRef<T>) -> String {
+    let begins = Duration::from_millis(300);
+    let (ready, _) = wait(std::slice::from_ref(call), 1, Some(begins));
+    cancel(call, false);
+    call.get().map_or_else(|error| error.to_string(), |_| format!("{} there", ready.len()))
+}
+
+/// A quick call behind a slow one takes its own time alone; one that waits too long ends, and its actor goes on where it
+/// let others go on.
+#[task]
+fn timed() -> Result<String, TaskError> {
+    let quickly = || CallOptions::new().timeout(Duration::from_millis(100));
+    let (counter, signal, other) = (Counter::submit(0), Signal::submit(), Counter::submit(0));
+    counter.ready()?;
+    let slow = counter.computes(1_000_000_000);
+    let quick = counter.with(quickly()).add(1);
+    slow.get()?;
+    let mut lines = vec![told(quick.get())];
+    let late = computes::submit(2_000_000_000);
+    lines.push(told(signal.with(quickly()).waits(handed(&late)).get().map(|(_, value)| value)));
+    lines.push(told(signal.waited().get()));
+    let waits = counter.with(quickly()).waits(handed(&late));
+    // Another actor of that worker.
+    lines.push(told(other.add(1).get()));
+    lines.push(told(waits.get()));
+    cancel(&late, false);
+    Ok(lines.join("\n"))
+}
+
+/// A task that is cancelled had called an actor, which goes on: it is others' too.
+#[task]
+fn spares() -> Result<String, TaskError> {
+    let counter = Counter::submit(0);
+    counter.ready()?;
+    let caller = calls_slowly::submit(&counter);
+    let (ready, _) = wait(std::slice::from_ref(&caller), 1, Some(Duration::from_millis(200)));
+    cancel(&caller, true);
+    Ok(format!("{} {} {}", ready.len(), told(caller.get()), told(counter.add(1).get())))
+}
+
+#[task]
+fn calls_slowly(counter: CounterHandle) -> Result<u64, TaskError> {
+    counter.computes(1_000_000_000).get()
 }
 
 /// Calls that wait run beside each other, and one that has the actor to itself comes after those before it.

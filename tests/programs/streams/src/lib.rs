@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use sandbar_guest::Code;
 use sandbar_guest::prelude::*;
+use sandbar_guest::{Code, RetryOn};
 
 /// Computes for about so many steps.
 fn computes(steps: u64) -> u64 {
@@ -250,7 +250,7 @@ fn further(attempts: AttemptsHandle, items: u64) -> impl Iterator<Item = Result<
 #[task]
 fn again(items: u64) -> Result<u64, TaskError> {
     let attempts = Attempts::submit();
-    count(further::options().retry_failures(true).submit(attempts, items))
+    count(further::options().retry_on(RetryOn::All).submit(attempts, items))
 }
 
 /// Takes items of a generator, both of which may be begun again however often their workers end.

@@ -16,6 +16,16 @@ fn stays(bytes: u32, others: u32) -> Result<i64, TaskError> {
     Ok(held.get()?.len() as i64)
 }
 
+/// Runs until it is ended, and holds so many values, the first of which is larger than the others.
+#[task]
+fn holds(objects: u32) -> Result<i64, TaskError> {
+    let first = put(&vec![7u8; 5000]);
+    let others: Vec<_> = (1..objects).map(|number| put(&number)).collect();
+    log::info!("it holds");
+    get_all(&[spins::submit(), spins::submit()])?;
+    Ok(first.get()?.len() as i64 + others.len() as i64)
+}
+
 #[task]
 fn says(line: String) {
     log::warn!("{line}");

@@ -256,7 +256,7 @@ impl ClientJob {
     /// When the job has ended.
     pub async fn cancel(&self, object: ObjectId, recursive: bool) -> Result<(), Fault> {
         let room = self.line.room_for(0).await.map_err(over)?;
-        self.line.say(&Up::Cancel(object.0, recursive), None, room);
+        self.line.say(&Up::Cancel(object.0, self.begun.task.0, recursive), None, room);
         Ok(())
     }
 

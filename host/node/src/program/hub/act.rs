@@ -67,6 +67,9 @@ impl State {
             Action::Drop { value, .. } => self.discard(&value),
             Action::Ended { task, job, error, again } => {
                 self.keep(task, job, error, again);
+                // Of one that ended before any worker had it.
+                self.timed.remove(&task);
+                self.late_calls.remove(&task);
                 self.actor_ended(task);
             }
             Action::JobDone { job, result } => self.done.push((job, result)),

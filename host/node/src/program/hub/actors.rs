@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, Strategy, TaskError, TaskId, WorkerId,
+    ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, RetryOn, Strategy, TaskError, TaskId,
+    WorkerId,
 };
-use sandbar_sched::{ActorSpec, Demand, Event, Failure, Outcome, Scheduler, Submission, Work};
+use sandbar_sched::{ActorSpec, Demand, Event, Failure, Outcome, Scheduler, Submission, TaskState, Work};
 use sandbar_worker::program::{BeginRole, Down};
 
 use super::{State, Stored};
@@ -53,7 +55,7 @@ pub(super) fn beginning<'c>(sched: &Scheduler<Call, Stored>, task: TaskId, call:
         }
         let Some(actor) = sched.actor_of(task) else { return as_called(BeginRole::Task) };
         let made_in = sched.task(actor.maker()).map_or(Attempt(0), |maker| maker.attempt);
-        return as_called(BeginRole::Call(actor.0, made_in.0));
+        return as_called(BeginRole::Call(actor.0, made_in.0, call.timeout().is_some()));
     };
     let role = BeginRole::Make(make.options);
     let saved = sched.actor(ActorId(task.0)).and_then(|actor| actor.saved);
@@ -113,7 +115,7 @@ impl State {
             strategy: Strategy::Default,
             priority: 0,
             retries_max: 0,
-            retry_failures: false,
+            retry_on: RetryOn::System,
             needs: Vec::new(),
             refs: Vec::new(),
             work: Work::Task,
@@ -137,7 +139,15 @@ impl State {
         self.step(Event::Saved { actor, attempt, worker, object });
     }
 
-    /// Takes a call of an actor back, unless it runs.
+    /// A call runs from now on, which may do so for a limited time.
+    pub(super) fn called(&mut self, worker: WorkerId, call: TaskId, attempt: Attempt) {
+        let view = self.sched.task(call).filter(|view| view.worker == Some(worker) && view.attempt == attempt);
+        if let Some((_, _, since)) = self.timed.get_mut(&call).filter(|_| view.is_some()) {
+            since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Takes a call of an actor back, unless it runs or waits where it stands.
     pub(super) fn withdraw(&mut self, worker: WorkerId, task: TaskId, attempt: Attempt) {
         let Some(actor) = self.sched.actor_of(task) else { return };
         if let Some(member) = self.members.get_mut(&worker) {
@@ -145,20 +155,42 @@ impl State {
         }
     }
 
-    /// Actors end whose call runs longer than that may: there is no other way out of its code.
+    /// A task does not want what an object of its job comes of. A call of an actor ends wherever it is, as one that is late
+    /// does. But what is not wanted since its parent was cancelled, or died, goes on where it runs: others call that actor too.
+    pub(super) fn cancel(&mut self, object: ObjectId, by: TaskId, recursive: bool) {
+        let Some(task) = self.sched.maker(object) else { return };
+        if self.sched.job_of(by).is_none_or(|job| self.sched.job_of(task) != Some(job)) {
+            return;
+        }
+        if self.sched.actor_of(task).is_some()
+            && let Some(worker) = self.sched.task(task).and_then(|view| view.worker)
+        {
+            let why = Fault::new(Code::Cancelled, "it was cancelled");
+            self.late_calls.entry(task).or_insert((worker, why));
+        }
+        self.step(Event::Cancelled { task, recursive });
+    }
+
+    /// Actors end whose call runs, or waits where it stands, and is late or not wanted: there is no other way out of its code.
     pub(super) fn end_late_calls(&mut self) {
         let runs = |(call, (worker, _)): &(&TaskId, &(WorkerId, Fault))| {
-            self.members.get(worker).is_some_and(|member| member.link.call_at_hand() == Some(call.0))
+            let member = self.members.get(worker);
+            member.is_some_and(|member| member.link.call_at_hand() == Some(call.0))
+                || self.sched.task(**call).is_some_and(|view| view.state == TaskState::Blocked)
         };
-        let late: Vec<(TaskId, WorkerId)> =
-            self.late_calls.iter().filter(runs).map(|(call, (worker, _))| (*call, *worker)).collect();
-        for (call, worker) in late {
+        let late: Vec<(TaskId, WorkerId, String)> = self
+            .late_calls
+            .iter()
+            .filter(runs)
+            .map(|(call, (worker, why))| (*call, *worker, format!("it was ended with a call of it: {}", why.message)))
+            .collect();
+        for (call, worker, why) in late {
             let Some(maker) = self.sched.actor_of(call).and_then(|actor| self.sched.task(actor.maker())) else {
                 continue;
             };
             let (id, attempt) = (maker.id, maker.attempt);
             if !self.ending.contains_key(&id) {
-                self.interrupt(worker, id, attempt, None);
+                self.interrupt(worker, id, attempt, Some(Fault::new(Code::ActorDied, why)));
             }
         }
     }

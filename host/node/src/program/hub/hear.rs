@@ -113,6 +113,7 @@ impl State {
                 self.step(Event::Finished { task, attempt: Attempt(attempt), worker, outcome, nanos });
                 self.ran = None;
             }
+            Up::Called(task, attempt) => self.called(worker, TaskId(task), Attempt(attempt)),
             Up::Dropped(task) => {
                 if let Some(member) = self.members.get_mut(&worker) {
                     member.dropped(TaskId(task));
@@ -163,11 +164,7 @@ impl State {
             Up::ReleasedRun(first, count) => {
                 run(first, count)?.for_each(|object| self.step(Event::Released { object, worker, times: 1 }));
             }
-            Up::Cancel(object, recursive) => {
-                if let Some(task) = self.sched.maker(ObjectId(object)) {
-                    self.step(Event::Cancelled { task, recursive });
-                }
-            }
+            Up::Cancel(object, task, recursive) => self.cancel(ObjectId(object), TaskId(task), recursive),
             Up::Forgot(file) => self.store.values.forgot(ValueKey(file), worker),
             Up::Progress { task, name, done, total } => self.progress(worker, TaskId(task), name, (done, total)),
             Up::Log(task, level, line) => self.log(worker, TaskId(task), level, line),
@@ -230,7 +227,7 @@ impl State {
                 Work::Actor(_) => 0,
                 Work::Method(actor) => self.made(*actor).map_or(0, |made| made.call_retries),
             }),
-            retry_failures: chosen.retry_failures,
+            retry_on: chosen.retry_on,
             call: Call {
                 function: submit.function,
                 timeout_ms: timeout_ms.and_then(|limit| NonZeroU32::new(limit.clamp(1, u32::MAX.into()) as u32)),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, JobId, ObjectId, Strategy, TaskError, TaskId, TenantId};
+use sandbar_core::{Code, Fault, JobId, ObjectId, RetryOn, Strategy, TaskError, TaskId, TenantId};
 use sandbar_sched::{Demand, Event, Role, Submission, Work};
 use sandbar_worker::program::monotonic_nanos;
 use tokio::sync::oneshot;
@@ -51,7 +51,7 @@ impl State {
             strategy: Strategy::Default,
             priority: 0,
             retries_max: 0,
-            retry_failures: false,
+            retry_on: RetryOn::System,
             needs: Vec::new(),
             refs: Vec::new(),
             work: Work::Task,

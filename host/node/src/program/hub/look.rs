@@ -69,7 +69,7 @@ impl State {
             rows.extend(job.records.rows(limit - rows.len(), is_wanted));
         }
         let counted = self.summary(job).names.into_iter().filter(|of| name.is_none_or(|name| name == of.name));
-        Listing { total: counted.map(|of| of.count(state)).sum(), rows }
+        Listing::of(counted.map(|of| of.count(state)).sum(), rows)
     }
 
     /// The tasks of a job that were given to workers.
@@ -132,14 +132,11 @@ impl State {
         JobSummary { names, progress: Vec::new() }
     }
 
-    /// The objects of a job that are looked at, and whether these are all.
-    fn objects(&self, job: JobId) -> (Vec<(u64, ObjectView)>, bool) {
-        let all = self.sched.objects().take(LOOKED_AT_MAX + 1).filter(|object| object.job == job);
+    /// The objects of a job that are looked at, the last ones made, and how many there are.
+    fn objects(&self, job: JobId) -> (Vec<(u64, ObjectView)>, u64) {
         let bytes = |object: &ObjectView| self.whereabouts(object.id).map_or(0, |(_, bytes)| bytes);
-        let mut found: Vec<_> = all.map(|object| (bytes(&object), object)).collect();
-        let is_all = found.len() <= LOOKED_AT_MAX;
-        found.truncate(LOOKED_AT_MAX);
-        (found, is_all)
+        let last = self.sched.objects_of(job).take(LOOKED_AT_MAX);
+        (last.map(|object| (bytes(&object), object)).collect(), self.sched.count_objects(job))
     }
 
     /// Where a value lies, if there is one, and its bytes.
@@ -172,13 +169,14 @@ impl State {
             restarts: actor.restarts,
             calls: actor.calls,
         };
-        Listing { total, rows: found.into_iter().take(limit).map(row).collect() }
+        Listing::of(total, found.into_iter().take(limit).map(row).collect())
     }
 
+    /// The largest first.
     fn list_objects(&self, job: JobId, limit: usize) -> Listing<ObjectRow> {
-        let (mut found, _) = self.objects(job);
+        let (mut found, total) = self.objects(job);
+        let looked_at = Some(found.len() as u64).filter(|looked_at| *looked_at < total);
         found.sort_unstable_by_key(|(bytes, object)| (Reverse(*bytes), object.id));
-        let total = found.len() as u64;
         let row = |(bytes, object): (u64, ObjectView)| ObjectRow {
             id: object.id.short(),
             task: object.task.map(TaskId::short),
@@ -194,7 +192,7 @@ impl State {
             workers: object.holds.iter().map(|(worker, _)| worker.0).collect(),
             contains: object.contents.len() as u32,
         };
-        Listing { total, rows: found.into_iter().take(limit).map(row).collect() }
+        Listing { total, looked_at, rows: found.into_iter().take(limit).map(row).collect() }
     }
 
     fn list_workers(&self, limit: usize) -> Listing<WorkerRow> {
@@ -224,12 +222,13 @@ impl State {
                 memory_bytes: 0,
             })
         });
-        Listing { total, rows: rows.collect() }
+        Listing::of(total, rows.collect())
     }
 
     fn memory(&self, job: JobId) -> MemoryView {
-        let (found, is_all) = self.objects(job);
-        let mut view = MemoryView { objects: found.len() as u64, is_partial: !is_all, ..MemoryView::default() };
+        let (found, objects) = self.objects(job);
+        let is_partial = (found.len() as u64) < objects;
+        let mut view = MemoryView { objects, is_partial, ..MemoryView::default() };
         let mut by_worker: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         let mut by_tasks = (0, 0);
         for (bytes, object) in found {

@@ -286,7 +286,7 @@ struct State {
     next_worker: u32,
     names: Names,
     ending: FxHashMap<TaskId, Ending>,
-    /// Calls of actors that have taken as long as they may: where they are, and why they end.
+    /// Calls of actors that have taken as long as they may, or were cancelled: where they are, and why they end.
     late_calls: FxHashMap<TaskId, (WorkerId, Fault)>,
     /// Tasks that may take so long, and since when they run.
     timed: FxHashMap<TaskId, (Duration, WorkerId, Option<Instant>)>,

@@ -149,9 +149,11 @@ impl State {
         for (task, (limit, _, since)) in &mut self.timed {
             let Some(view) = self.sched.task(*task) else { continue };
             let Some(worker) = view.worker else { continue };
-            let begun = self.members.get(&worker).is_some_and(|member| member.has_begun(*task));
+            let begun = || self.members.get(&worker).is_some_and(|member| member.has_begun(*task));
             match since {
-                None if begun => *since = Some(now),
+                // Others of its actor are before it. Its worker says when it runs.
+                None if self.sched.actor_of(*task).is_some() => {}
+                None if begun() => *since = Some(now),
                 Some(since) if now - *since >= *limit => late.push((*task, worker, view.attempt, *limit)),
                 _ => {}
             }

@@ -32,6 +32,8 @@ pub(in crate::program) struct Queued {
     pub own: TaskDesk,
     pub function: u32,
     pub arguments: Box<[u8]>,
+    /// Whether the node is told when it is begun.
+    pub is_timed: bool,
 }
 
 /// An actor, or what is going to be one.
@@ -210,7 +212,11 @@ impl Desk {
         if is_taken || is_full || is_alone && !resident.parked.is_empty() {
             return Poll::Pending;
         }
-        let Some(Queued { own, function, arguments }) = resident.queue.pop_front() else { return Poll::Pending };
+        let queued = resident.queue.pop_front();
+        let Some(Queued { own, function, arguments, is_timed }) = queued else { return Poll::Pending };
+        if is_timed {
+            self.say(&Up::Called(own.id, own.attempt));
+        }
         let call = TaskCall { function, call: own.id, seed: own.seed, arguments };
         self.take_up(slot, own, AtHand { begun: monotonic_nanos(), is_alone, is_checkpoint: false });
         Poll::Ready(Next::Run(call))
@@ -231,6 +237,15 @@ impl Desk {
         resident.maker = Some(maker);
         self.memory.atomic(words::CALL).store(own.id, Relaxed);
         self.tasks[slot] = Some(own);
+    }
+
+    /// It goes on running for a call that has waited, where others of this worker ran meanwhile.
+    pub(super) fn show_call(&self, slot: Slot) {
+        if self.residents.get(&slot).is_some_and(Resident::is_called)
+            && let Some(Some(own)) = self.tasks.get(slot)
+        {
+            self.memory.atomic(words::CALL).store(own.id, Relaxed);
+        }
     }
 
     /// And for none any more.

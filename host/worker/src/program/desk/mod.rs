@@ -233,6 +233,7 @@ impl Desk {
 
     /// Tells the node that a task goes on, if it was told that it waits.
     pub(super) fn unblock(&mut self, slot: Slot) {
+        self.show_call(slot);
         if let Some(task) = self.task(slot)
             && std::mem::take(&mut task.blocked)
         {

@@ -93,7 +93,8 @@ impl Services for TaskServices {
     fn cancel(&mut self, object: ObjectId, recursive: bool) -> Result<(), Refusal> {
         let mut desk = lock(&self.desk);
         desk.announce(self.slot);
-        desk.say(&Up::Cancel(object.0, recursive));
+        let task = desk.task(self.slot).ok_or_else(gone)?.id;
+        desk.say(&Up::Cancel(object.0, task, recursive));
         desk.publish();
         Ok(())
     }

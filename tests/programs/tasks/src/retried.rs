@@ -1,0 +1,61 @@
+//! Tasks that fail in one way or another until they were tried often enough.
+
+use std::time::Duration;
+
+use sandbar_guest::prelude::*;
+use sandbar_guest::{Code, RetryOn};
+
+/// How often something was tried.
+struct Tries(u32);
+
+#[actor]
+impl Tries {
+    pub fn new() -> Tries {
+        Tries(0)
+    }
+
+    pub fn next(&mut self) -> u32 {
+        self.0 += 1;
+        self.0
+    }
+}
+
+/// Fails so before its third try, of which it returns the number.
+#[task]
+fn third(tries: TriesHandle, how: String) -> Result<u32, String> {
+    let this = tries.next().get().map_err(|error| error.to_string())?;
+    match how.as_str() {
+        _ if this == 3 => Ok(this),
+        "panic" => panic!("on purpose"),
+        "time-out" => Err(format!("it has ended: {}", super::spins())),
+        _ => Err("on purpose".to_owned()),
+    }
+}
+
+/// What became of such tasks, and at which try.
+#[task]
+fn retried() -> Result<String, TaskError> {
+    let told = |how: &str, retries: u32, retry_on: RetryOn| {
+        let tries = Tries::submit();
+        let options = third::options().max_retries(retries).retry_on(retry_on).timeout(Duration::from_millis(200));
+        let result = options.submit(&tries, how.to_owned()).get();
+        let tried = tries.next().get()? - 1;
+        Ok(match result {
+            Ok(_) => format!("{tried} ok"),
+            Err(error) => format!("{tried} {}", error.fault.code.as_str()),
+        })
+    };
+    let all: Result<Vec<String>, TaskError> = [
+        told("refused", 2, RetryOn::System),
+        told("refused", 2, RetryOn::All),
+        told("refused", 1, RetryOn::All),
+        told("refused", 2, Code::Refused.into()),
+        told("refused", 2, [Code::TimeOut, Code::Panic].into()),
+        told("panic", 2, [Code::TimeOut, Code::Panic].into()),
+        told("time-out", 2, [Code::TimeOut, Code::Panic].into()),
+        told("time-out", 2, RetryOn::System),
+    ]
+    .into_iter()
+    .collect();
+    Ok(all?.join(", "))
+}
