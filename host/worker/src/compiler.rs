@@ -51,6 +51,16 @@ impl Compiled {
         self.number
     }
 
+    /// What no worker could run: for tests that run nothing.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    #[doc(hidden)]
+    pub fn of_nothing() -> io::Result<Compiled> {
+        let (id, number) = (Compiler::id(&[]), NUMBERS.fetch_add(1, Ordering::Relaxed));
+        Ok(Compiled { id, number, code: Object::new(&[0])?, image_end: 0 })
+    }
+
     pub(crate) fn code(&self) -> &Object {
         &self.code
     }
