@@ -81,7 +81,7 @@ impl State {
     fn job_done(&mut self, job: JobId, result: Result<(), Arc<TaskError>>) {
         let Some(mut ended) = self.jobs.remove(&job) else { return };
         let returned = self.result(ended.first.returns(0));
-        let result = result.and_then(|()| returned);
+        let result = result.and(returned);
         let (done, driver) = (ended.done.take(), ended.driver);
         let counts = self.leave(job, ended);
         if let Some(done) = done {
