@@ -40,6 +40,8 @@ pub use predict::{PredictSpec, Predicted};
 pub use program::{
     ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramSpec, ProgramSummary, ProgramTask,
 };
+#[doc(hidden)]
+pub use program::{Saying, hear_any};
 pub use progress::{Phase, Progress};
 pub use results::{Failure, Table};
 pub use sandbar_core::{Code, Fault, Kind, Limits};

@@ -22,19 +22,23 @@ fn cpus<const N: usize>(cpus: [u64; N]) -> [Demand; N] {
 
 /// Nodes of these processors, a group of these bundles, and where they lie.
 #[test]
-fn the_nodes_of_each_strategy() {
+fn pack_spread_strict_pack_and_strict_spread_choose_these_nodes() {
     let table: &[(GroupStrategy, &[u64], &[u64], &str)] = &[
         (Pack, &[4, 4], &[2, 2], "Created 1 1"),
         (Pack, &[1, 2, 1], &[1, 1], "Created 2 2"),
         (Pack, &[2, 3, 2], &[2, 2, 1], "Created 1 2 2"),
         (Pack, &[1, 1], &[1, 1], "Created 1 2"),
+        (Pack, &[2, 4, 2, 4], &[2, 2, 2, 2, 2], "Created 1 2 2 4 4"),
         (Spread, &[4, 4], &[2, 2], "Created 1 2"),
+        (Spread, &[2, 2, 2, 2], &[1, 1, 1, 1], "Created 1 2 3 4"),
         (Spread, &[4, 4], &[1, 1, 1], "Created 1 2 1"),
         (Spread, &[4], &[2, 2], "Created 1 1"),
         (Spread, &[4, 1], &[2, 2], "Created 1 1"),
         (StrictPack, &[1, 1, 2], &[1, 1], "Created 3 3"),
         (StrictPack, &[2, 2], &[2, 1], "Infeasible - -"),
+        (StrictPack, &[1, 3, 2, 3], &[1, 1, 1], "Created 2 2 2"),
         (StrictSpread, &[4, 4], &[1, 1], "Created 1 2"),
+        (StrictSpread, &[1, 2, 1, 2], &[2, 1, 2, 1], "Created 2 1 4 3"),
         (StrictSpread, &[1, 4], &[2, 1], "Created 2 1"),
         (StrictSpread, &[4], &[1, 1], "Infeasible - -"),
         (StrictSpread, &[1, 4, 1], &[2, 2], "Infeasible - - "),

@@ -71,6 +71,17 @@ impl Compiled {
         self.number
     }
 
+    /// What no worker could run: for tests that run nothing.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    #[doc(hidden)]
+    pub fn of_nothing() -> io::Result<Compiled> {
+        let (id, number) = (Compiler::id(&[]), NUMBERS.fetch_add(1, Ordering::Relaxed));
+        let memory = Memory { image_end: 0, initial: None };
+        Ok(Compiled { id, number, code: Object::new(&[0])?, memory, image: None })
+    }
+
     pub(crate) fn code(&self) -> &Object {
         &self.code
     }

@@ -199,6 +199,9 @@ impl History {
                 Event::GroupCreated { group, task, worker, spec: group_spec(bytes)?, value }
             }
             28 => Event::GroupRemoved { group: GroupId(object.0), task, worker },
+            29 | 30 => Event::Promised { object, task, worker },
+            31 if bytes.arbitrary()? => Event::Fulfilled { object, value: Ok(self.value()) },
+            31 => Event::Fulfilled { object, value: Err(Fault::new(Code::ObjectLost, "it has gone")) },
             _ => Event::Submitted { task: self.submission(bytes)? },
         })
     }

@@ -10,6 +10,7 @@
 //! for as long as one likes.
 
 mod events;
+mod programs;
 mod seeds;
 
 use std::io::Write as _;
@@ -32,7 +33,8 @@ use tokio::runtime::{Builder, Runtime};
 pub use seeds::seeds;
 
 /// The boundaries.
-pub const NAMES: [&str; 7] = ["answer", "batch", "blocks", "component", "events", "file", "job"];
+pub const NAMES: [&str; 10] =
+    ["answer", "batch", "blocks", "component", "events", "file", "job", "message", "request", "ring"];
 
 /// Runs the boundary of a name, and says whether the bytes were taken.
 ///
@@ -47,6 +49,9 @@ pub fn run(name: &str, bytes: &[u8]) -> bool {
         "events" => events::events(bytes),
         "file" => file(bytes),
         "job" => job(bytes),
+        "message" => programs::message(bytes),
+        "request" => programs::request(bytes),
+        "ring" => programs::ring(bytes),
         _ => panic!("there is no boundary `{name}`"),
     }
 }

@@ -15,7 +15,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 use sandbar_dataset::{BlockWriter, DatasetError, FullBlock};
 
-use crate::grouping;
+use crate::{grouping, programs};
 
 /// What a boundary takes, to begin with.
 ///
@@ -27,15 +27,17 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "batch" => batches().iter().map(batch).collect(),
         "blocks" => (0..16).map(blocks).collect(),
         "component" => components(),
-        "events" => events(),
+        "events" | "ring" => histories(),
         "file" => files(),
         "job" => jobs(),
+        "message" => programs::messages(),
+        "request" => programs::requests(),
         _ => panic!("there is no boundary `{name}`"),
     }
 }
 
 /// Histories have no form to keep: any bytes are one.
-fn events() -> Vec<Vec<u8>> {
+fn histories() -> Vec<Vec<u8>> {
     let of = |seed: u64| {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut bytes = vec![0; 8 << 10];

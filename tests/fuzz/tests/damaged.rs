@@ -7,10 +7,11 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 use sandbar_fuzz::{NAMES, run, seeds};
 
-/// Each seed is damaged so often. Reading files takes longest, and each history has some hundred steps.
+/// Each seed is damaged so often. Reading files takes longest, each history has some hundred steps, and hubs have threads.
 fn times(name: &str) -> usize {
     match name {
-        "file" | "events" => 150,
+        "file" | "events" | "request" => 150,
+        "message" => 300,
         _ => 5_000,
     }
 }

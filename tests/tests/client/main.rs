@@ -4,6 +4,7 @@ mod actors;
 mod arguments;
 mod example;
 mod jobs;
+mod mistakes;
 mod objects;
 
 use std::future::Future;

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use sandbar_tests::{Lab, component};
+use sandbar_tests::{Lab, children, component, is_alive};
 use serde_json::{Value, json};
 
+use crate::lifecycle::until;
 use crate::programs::{kill, start_of, workers};
 
 const PROGRAM: &str = "tests/programs/actors";
@@ -108,6 +109,38 @@ fn an_actor_that_was_saved_is_begun_anew_with_that() {
 #[test]
 fn actors_are_found_by_name() {
     check("named", &[], "2 3 4\nnamed > Counter.new: there is an actor `one` already [name-taken]");
+}
+
+#[test]
+fn a_name_is_free_again_once_its_actor_has_ended() {
+    let expected = [
+        "2 11",
+        "named_again > Counter.add: actor `Counter.new` was killed, or nobody referred to it any more [actor-died]",
+        "named_again > find: there is no actor `one` [no-actor]",
+    ];
+    check("named_again", &[], expected.join("\n"));
+}
+
+/// Alone in its worker, or beside others.
+#[test]
+fn a_job_stops_though_an_actor_never_returns() {
+    for cpus in ["cpus=0", "cpus=1"] {
+        let lab = Lab::new();
+        let program = format!("{}#never_returns", component(PROGRAM).display());
+        let mut host = lab.start(&["submit", &program, "--arg", cpus]);
+        until("the actor is called", || {
+            assert!(!host.has_ended());
+            let actors = lab.host(&["list", "actors", "--json"]);
+            // Before it is there, there is nothing to ask.
+            actors.status.success() && actors.json()["actors"][0]["state"] == "alive"
+        });
+        let all = children(host.process());
+        let status = lab.host(&["jobs", "status", "--json"]).expect_code(0).json();
+        lab.host(&["jobs", "stop", status["id"].as_str().expect("a name")]).expect_code(0);
+        host.wait().expect_code(130).expect_talk(&["stopped by `host jobs stop`"]);
+        until("its workers end with it", || !all.iter().any(|worker| is_alive(*worker)));
+        assert_eq!(lab.names(), Vec::<String>::new());
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod compiler;
 mod examples;
 mod files;
 mod hostile;
+mod interrupts;
 mod job;
 mod lifecycle;
 mod objects;

@@ -59,6 +59,15 @@ fn pools_run_a_task_for_each_of_many_arguments() {
 }
 
 #[test]
+fn an_ordered_imap_yields_errors_at_the_failing_items_and_goes_on() {
+    let failed = |number: u32| format!("half: {number} is odd [refused]");
+    let expected: Vec<_> = (0..7).map(|n| if n % 2 == 0 { (n / 2).to_string() } else { failed(n) }).collect();
+    for chunksize in [1, 3, 100] {
+        check("imaps", &[("count", 7), ("chunksize", chunksize)], expected.join("\n"));
+    }
+}
+
+#[test]
 fn values_are_shared_stored_and_passed_within_others() {
     check("shares", &[("count", 10)], "[45, 90, 135, 180] 49 10");
     // In files.
@@ -83,7 +92,7 @@ fn a_task_is_begun_again_after_the_errors_that_it_says() {
 }
 
 #[test]
-fn wait_keeps_order_and_heeds_its_time() {
+fn wait_keeps_order_and_honours_its_timeout() {
     check("waits", &[], "0,1,2 - 0 1 1");
 }
 
@@ -101,6 +110,13 @@ fn cancelling_recursively_ends_a_whole_tree() {
 #[test]
 fn what_never_ends_is_bounded() {
     check_failure("deeper", &[("depth", 0)], &["would be nested 1001 deep, its job's limit is 1000", "[task-limit]"]);
+    let words = ["would be one of 4000001 tasks at once, its job's limit is 4000000", "[task-limit]"];
+    check_failure("queues", &[("count", 4_000_100)], &words);
+}
+
+#[test]
+fn a_hundred_thousand_tasks_wait_in_line() {
+    check("queues", &[("count", 100_000)], 2);
 }
 
 #[test]

@@ -24,3 +24,5 @@ pub use submit::{ProgramSpec, ProgramSummary};
 pub(crate) use bars::Bars;
 pub(crate) use calls::Program;
 pub(crate) use hub::{First, Hub, HubOptions, NewJob, StoreOptions};
+#[doc(hidden)]
+pub use hub::{Saying, hear_any};

@@ -1,15 +1,9 @@
 //! A cluster that does what a scheduler says, some time later, and whatever else comes to a seed's mind.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
-use sandbar_core::{
-    ActorId, Attempt, Code, Fault, GroupId, GroupStrategy, JobId, NodeId, ObjectId, RetryOn, Seed, Strategy, TaskError,
-    TaskId, TenantId, WorkerId,
-};
-use sandbar_sched::{
-    Action, ActorSpec, Demand, Event, Failure, GroupSpec, JobLimits, Options, Outcome, Role, Submission, UNIT, Work,
-};
+use sandbar_core::{ActorId, Attempt, Code, Fault, GroupId, JobId, NodeId, ObjectId, Seed, TaskId, TenantId, WorkerId};
+use sandbar_sched::{Action, Demand, Event, JobLimits, Options, Outcome, Role, UNIT};
 
 use crate::lineage::INSPECT;
 use crate::model::{Model, Steps, Task, Value};
@@ -18,30 +12,30 @@ type What = Event<u64, u64>;
 
 pub struct History {
     pub seed: Seed,
-    steps: Steps,
+    pub steps: Steps,
     pub model: Model,
-    workers: BTreeMap<u32, Local>,
-    nodes: Vec<u32>,
+    pub workers: BTreeMap<u32, Local>,
+    pub nodes: Vec<u32>,
     /// Events of before, for those that come late or twice.
-    past: Vec<What>,
+    pub past: Vec<What>,
     /// Workers that were asked for.
-    hires: Vec<(u32, Role)>,
-    next: u32,
+    pub hires: Vec<(u32, Role)>,
+    pub next: u32,
     /// Numbers of tasks, objects and values.
     pub number: u64,
     /// How much each attempt of a generator has yielded.
     pub yields: BTreeMap<(u64, u32), u64>,
-    is_loud: bool,
-    trace: Option<Vec<String>>,
+    pub is_loud: bool,
+    pub trace: Option<Vec<String>>,
 }
 
 /// What a worker knows of itself.
 #[derive(Default)]
-struct Local {
-    inbox: VecDeque<Action<u64>>,
-    waiting: VecDeque<(TaskId, Attempt)>,
-    begun: Vec<(TaskId, Attempt, bool)>,
-    residents: Vec<(TaskId, Attempt)>,
+pub struct Local {
+    pub inbox: VecDeque<Action<u64>>,
+    pub waiting: VecDeque<(TaskId, Attempt)>,
+    pub begun: Vec<(TaskId, Attempt, bool)>,
+    pub residents: Vec<(TaskId, Attempt)>,
 }
 
 impl History {
@@ -78,7 +72,7 @@ impl History {
         from.get(index).cloned()
     }
 
-    fn fresh(&mut self) -> u32 {
+    pub fn fresh(&mut self) -> u32 {
         self.next += 1;
         self.next
     }
@@ -130,7 +124,7 @@ impl History {
         }
     }
 
-    fn happen(&mut self) {
+    pub fn happen(&mut self) {
         match self.seed.below(1000) {
             0..12 => self.join(),
             12..30 => self.start_job(),
@@ -151,7 +145,7 @@ impl History {
         }
     }
 
-    fn join(&mut self) {
+    pub fn join(&mut self) {
         let node = self.fresh();
         let mut resources = Demand { cpus: UNIT * u64::from(self.seed.below(5)), ..Demand::default() };
         if self.chance(40) {
@@ -166,7 +160,7 @@ impl History {
         (0..1 + self.seed.below(4)).for_each(|_| self.hire_for(node, Role::Tasks));
     }
 
-    fn hire(&mut self) {
+    pub fn hire(&mut self) {
         let Some(node) = self.pick(&self.nodes.clone()) else { return };
         let without: Vec<u32> =
             self.model.jobs.iter().filter(|(_, job)| job.driver.is_none()).map(|(id, _)| *id).collect();
@@ -177,7 +171,7 @@ impl History {
     }
 
     /// A worker comes that was asked for.
-    fn hire_asked_for(&mut self) {
+    pub fn hire_asked_for(&mut self) {
         if self.hires.is_empty() {
             return self.work();
         }
@@ -188,56 +182,13 @@ impl History {
         }
     }
 
-    fn any_actor(&mut self) -> Option<ActorId> {
-        let all: Vec<u64> = self.model.actors.keys().copied().collect();
-        self.pick(&all).map(ActorId)
-    }
-
-    fn kill(&mut self) {
-        let restart = self.chance(50);
-        if let Some(actor) = self.any_actor() {
-            self.event(Event::Killed { actor, restart });
-        }
-    }
-
-    /// An actor ends by itself.
-    fn die(&mut self) {
-        let all: Vec<(u32, TaskId, Attempt)> = self
-            .workers
-            .iter()
-            .flat_map(|(id, local)| local.residents.iter().map(|(task, attempt)| (*id, *task, *attempt)))
-            .collect();
-        if let Some((worker, actor, attempt)) = self.pick(&all) {
-            self.end_actor(worker, actor, attempt);
-        }
-    }
-
-    /// What was begun of an actor fails with it, what was not is not heard of.
-    fn end_actor(&mut self, worker: u32, actor: TaskId, attempt: Attempt) {
-        let is_call = |task: &TaskId| {
-            let task = self.model.tasks.get(&task.0);
-            task.is_some_and(|task| task.work == Work::Method(ActorId(actor.0)))
-        };
-        let local = self.workers.get_mut(&worker).expect("it is there");
-        local.residents.retain(|resident| *resident != (actor, attempt));
-        local.waiting.retain(|(task, _)| !is_call(task));
-        local.inbox.retain(|action| !matches!(action, Action::Run { task, .. } if is_call(task)));
-        let begun: Vec<(TaskId, Attempt)> =
-            local.begun.iter().filter(|(task, ..)| is_call(task)).map(|(task, attempt, _)| (*task, *attempt)).collect();
-        for (task, attempt) in begun {
-            self.finish(worker, task, attempt, false);
-        }
-        let outcome = self.outcome(actor, false);
-        self.event(Event::Finished { task: actor, attempt, worker: WorkerId(worker), outcome, nanos: 0 });
-    }
-
-    fn hire_for(&mut self, node: u32, role: Role) {
+    pub fn hire_for(&mut self, node: u32, role: Role) {
         let worker = self.fresh();
         self.workers.insert(worker, Local::default());
         self.event(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), role });
     }
 
-    fn start_job(&mut self) {
+    pub fn start_job(&mut self) {
         let job = self.fresh();
         let (tasks_max, depth_max) = if self.chance(20) { (3, 2) } else { (1000, 20) };
         let objects_max = if self.chance(10) { 6 } else { 1000 };
@@ -255,7 +206,7 @@ impl History {
         }
     }
 
-    fn lose_worker(&mut self) {
+    pub fn lose_worker(&mut self) {
         let all: Vec<u32> = self.workers.keys().copied().collect();
         let Some(worker) = self.pick(&all) else { return };
         let local = self.workers.remove(&worker).expect("it is there");
@@ -266,7 +217,7 @@ impl History {
         self.event(Event::WorkerLost { worker: WorkerId(worker), begun });
     }
 
-    fn lose_node(&mut self) {
+    pub fn lose_node(&mut self) {
         let Some(node) = self.pick(&self.nodes.clone()) else { return };
         self.nodes.retain(|other| *other != node);
         let model = &self.model;
@@ -274,12 +225,12 @@ impl History {
         self.event(Event::NodeLost { node: NodeId(node) });
     }
 
-    fn any_task(&mut self) -> Option<TaskId> {
+    pub fn any_task(&mut self) -> Option<TaskId> {
         let all: Vec<u64> = self.model.tasks.keys().copied().collect();
         self.pick(&all).map(TaskId)
     }
 
-    fn cancel(&mut self) {
+    pub fn cancel(&mut self) {
         // What has ended is known only while there are not too many of these.
         let is_there = |(id, task): (&u64, &Task)| {
             (!task.has_ended || self.model.jobs[&task.job].limits.tasks_max > 100).then_some(*id)
@@ -291,14 +242,14 @@ impl History {
         }
     }
 
-    fn end_job(&mut self) {
+    pub fn end_job(&mut self) {
         let all: Vec<u32> = self.model.jobs.keys().copied().collect();
         if let Some(job) = self.pick(&all) {
             self.event(Event::JobEnded { job: JobId(job) });
         }
     }
 
-    fn lose_object(&mut self) {
+    pub fn lose_object(&mut self) {
         let is_there = |object: &crate::model::Object| matches!(object.value, Value::Ready(..));
         let only_there = self.chance(90);
         // Handles of actors are little.
@@ -311,7 +262,7 @@ impl History {
     }
 
     /// A worker that could have been told of an object and does not know yet: it holds what that contains.
-    fn untold(&mut self, object: u64) -> Vec<WorkerId> {
+    pub fn untold(&mut self, object: u64) -> Vec<WorkerId> {
         let contents = match &self.model.objects[&object].value {
             Value::Ready(_, contents) => contents.clone(),
             _ => Vec::new(),
@@ -322,7 +273,7 @@ impl History {
     }
 
     /// What was promised comes, or does not; or something comes that was not.
-    fn fulfil(&mut self) {
+    pub fn fulfil(&mut self) {
         let is_wild = self.chance(5);
         let may =
             |(id, object): (&u64, &crate::model::Object)| (is_wild || object.value == Value::Promised).then_some(*id);
@@ -334,7 +285,7 @@ impl History {
     }
 
     /// Something comes late, or twice.
-    fn repeat(&mut self) {
+    pub fn repeat(&mut self) {
         let Some(mut event) = self.pick(&self.past.clone()) else { return };
         self.number += 1;
         let has_ended = |number| self.model.tasks.get(&number).is_none_or(|task| task.has_ended);
@@ -384,7 +335,7 @@ impl History {
     }
 
     /// A worker says something that is not so.
-    fn lie(&mut self) {
+    pub fn lie(&mut self) {
         let workers: Vec<u32> = self.workers.keys().copied().chain([0, 999_999]).collect();
         let (Some(worker), Some(task)) = (self.pick(&workers).map(WorkerId), self.any_task()) else { return };
         let object =
@@ -420,325 +371,8 @@ impl History {
         self.event(event);
     }
 
-    /// A worker goes on.
-    fn work(&mut self) {
-        let busy = |(id, local): (&u32, &Local)| {
-            (!local.inbox.is_empty() || !local.waiting.is_empty() || !local.begun.is_empty()).then_some(*id)
-        };
-        let all: Vec<u32> = self.workers.iter().filter_map(busy).collect();
-        let Some(worker) = self.pick(&all) else { return };
-        let may_read = self.chance(70);
-        let local = self.workers.get_mut(&worker).expect("it is there");
-        if may_read && let Some(action) = local.inbox.pop_front() {
-            return self.read(worker, action);
-        }
-        if local.begun.iter().all(|(.., is_blocked)| *is_blocked)
-            && let Some((task, attempt)) = local.waiting.pop_front()
-        {
-            return local.begun.push((task, attempt, false));
-        }
-        let begun = local.begun.clone();
-        match self.pick(&begun) {
-            Some((task, _, true)) => self.block(worker, task, false),
-            Some((task, attempt, false)) => self.go_on(worker, task, attempt),
-            None => {}
-        }
-    }
-
-    /// A worker does what it is told.
-    fn read(&mut self, worker: u32, action: Action<u64>) {
-        let fails_at_once = self.chance(70);
-        let local = self.workers.get_mut(&worker).expect("it is there");
-        match action {
-            Action::Run { task, attempt, .. } => local.waiting.push_back((task, attempt)),
-            Action::Recall { .. } => {
-                let tasks = local.waiting.drain(..).map(|(task, _)| task).collect();
-                self.event(Event::Recalled { worker: WorkerId(worker), tasks });
-            }
-            Action::Interrupt { task, attempt, .. } if local.residents.contains(&(task, attempt)) => {
-                self.end_actor(worker, task, attempt);
-            }
-            Action::Withdraw { task, attempt, .. } if local.waiting.contains(&(task, attempt)) => {
-                self.finish(worker, task, attempt, false);
-            }
-            Action::Interrupt { task, attempt, .. } => {
-                let is_waiting = local.waiting.contains(&(task, attempt));
-                let is_here = local.begun.iter().any(|(id, of, _)| (*id, *of) == (task, attempt));
-                if is_waiting || is_here && fails_at_once {
-                    self.finish(worker, task, attempt, false);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn block(&mut self, worker: u32, task: TaskId, blocked: bool) {
-        let local = self.workers.get_mut(&worker).expect("it is there");
-        local.begun.iter_mut().filter(|(id, ..)| *id == task).for_each(|(.., is_blocked)| *is_blocked = blocked);
-        self.event(Event::Blocked { task, worker: WorkerId(worker), blocked });
-    }
-
-    fn finish(&mut self, worker: u32, task: TaskId, attempt: Attempt, succeeds: bool) {
-        let local = self.workers.get_mut(&worker).expect("it is there");
-        local.begun.retain(|(id, of, _)| (*id, *of) != (task, attempt));
-        local.waiting.retain(|other| *other != (task, attempt));
-        let outcome = self.outcome(task, succeeds);
-        let makes = self.model.tasks.get(&task.0).is_some_and(|task| matches!(task.work, Work::Actor(_)));
-        if makes && let Outcome::Succeeded(_) = outcome {
-            self.workers.get_mut(&worker).expect("it is there").residents.push((task, attempt));
-        }
-        let nanos = [1_000, 100_000, 2_000_000][self.seed.below(3) as usize];
-        self.event(Event::Finished { task, attempt, worker: WorkerId(worker), outcome, nanos });
-    }
-
-    fn outcome(&mut self, task: TaskId, succeeds: bool) -> Outcome<u64> {
-        if !succeeds {
-            let code = [Code::Trap, Code::Panic, Code::Refused][self.seed.below(3) as usize];
-            let fault = Fault::new(code, "it failed");
-            let error = Arc::new(TaskError { fault, chain: Vec::new() });
-            return Outcome::Failed(Failure { error, system: self.chance(30) });
-        }
-        let job = self.model.tasks.get(&task.0).map(|task| task.job);
-        let returns = self.model.tasks.get(&task.0).map_or(1, |task| task.returns);
-        let returns = if self.chance(2) { returns + 1 } else { returns };
-        let value = |history: &mut History| {
-            history.number += 1;
-            (history.number, history.some_objects(job, 20))
-        };
-        Outcome::Succeeded((0..returns).map(|_| value(self)).collect())
-    }
-
-    /// Objects of a job, or, seldom, others.
-    pub fn some_objects(&mut self, job: Option<u32>, percent: u32) -> Vec<ObjectId> {
-        let mut found = Vec::new();
-        while self.chance(percent) {
-            let is_wild = self.chance(2);
-            let all: Vec<u64> = self
-                .model
-                .objects
-                .iter()
-                .filter(|(_, object)| is_wild || Some(object.job) == job)
-                .map(|(id, _)| *id)
-                .collect();
-            found.extend(self.pick(&all).map(ObjectId));
-        }
-        found
-    }
-
-    /// A placement group, of a job if one is named.
-    fn any_group(&mut self, job: Option<u32>) -> Option<GroupId> {
-        let of_job = self.model.groups.iter().filter(|(_, group)| job.is_none_or(|job| job == group.job));
-        let all: Vec<u64> = of_job.map(|(id, _)| *id).collect();
-        self.pick(&all).map(GroupId)
-    }
-
-    fn strategy(&mut self, job: u32) -> Strategy {
-        match self.seed.below(100) {
-            0..6 => Strategy::Spread,
-            6..12 => {
-                let node = self.pick(&self.nodes.clone()).unwrap_or(1 + self.seed.below(9));
-                Strategy::Node { node: NodeId(node), soft: self.chance(60) }
-            }
-            12..40 => {
-                let job = if self.chance(97) { Some(job) } else { None };
-                let bundle = if self.chance(50) { None } else { Some(self.seed.below(3)) };
-                self.any_group(job).map_or(Strategy::Default, |group| Strategy::Group { group, bundle })
-            }
-            _ => Strategy::Default,
-        }
-    }
-
-    /// A task makes a placement group.
-    fn create_group(&mut self, worker: WorkerId, task: TaskId) {
-        self.number += 10;
-        let strategies =
-            [GroupStrategy::Pack, GroupStrategy::Spread, GroupStrategy::StrictPack, GroupStrategy::StrictSpread];
-        let strategy = strategies[self.seed.below(4) as usize];
-        let mut bundle = || {
-            let demand = Demand { cpus: UNIT / 2 * u64::from(1 + self.seed.below(4)), ..Demand::default() };
-            match self.seed.below(10) {
-                0..7 => demand,
-                7 => Demand { gpus: UNIT, ..demand },
-                8 => Demand { memory: 60, ..demand },
-                _ => Demand { custom: [("tpu".into(), UNIT)].into(), ..demand },
-            }
-        };
-        let bundles = (0..3).map(|_| bundle()).collect::<Vec<_>>();
-        let bundles = bundles.into_iter().take(self.seed.below(16) as usize / 5).collect();
-        let (group, spec) = (GroupId(self.number), GroupSpec { name: None, strategy, bundles });
-        self.event(Event::GroupCreated { group, task, worker, spec, value: self.number });
-    }
-
-    fn submission(&mut self, job: u32, parent: Option<(TaskId, Attempt, WorkerId)>) -> Submission<u64> {
-        self.number += 10;
-        let kind = self.seed.below(100);
-        let cpus = |units: u64| Demand { cpus: units * UNIT / 2, ..Demand::default() };
-        let demand = match kind {
-            0..55 => cpus(2),
-            55..65 => cpus(1),
-            65..75 => cpus(4),
-            75..82 => cpus(0),
-            82..90 => Demand { gpus: UNIT / 2, ..cpus(2) },
-            90..95 => Demand { memory: 60, ..cpus(1) },
-            95..98 => Demand { custom: [("tpu".into(), UNIT / 2)].into(), ..cpus(2) },
-            _ => cpus(100),
-        };
-        let (work, demand) = self.work_of(job, parent.is_some(), demand);
-        let may = (parent.is_some() && !matches!(work, Work::Method(_))) || self.chance(1);
-        let strategy = if may { self.strategy(job) } else { Strategy::Default };
-        Submission {
-            id: TaskId(self.number),
-            job: JobId(job),
-            parent,
-            name: ["a", "b", "c"][self.seed.below(3) as usize].into(),
-            returns: if self.chance(80) { 1 } else { 1 + self.seed.below(3) },
-            demand,
-            strategy,
-            priority: if self.chance(85) { 0 } else { 1 },
-            retries_max: self.seed.below(3),
-            retry_on: self.retry_on(),
-            needs: self.some_objects(Some(job), 25),
-            refs: self.some_objects(Some(job), 15),
-            work,
-            call: self.number,
-        }
-    }
-
-    fn retry_on(&mut self) -> RetryOn {
-        match self.seed.below(10) {
-            0..6 => RetryOn::System,
-            6..8 => RetryOn::All,
-            8 => Code::Trap.into(),
-            _ => [Code::Panic, Code::TimeOut].into(),
-        }
-    }
-
-    fn work_of(&mut self, job: u32, may: bool, demand: Demand) -> (Work, Demand) {
-        let kind = self.seed.below(100);
-        match kind {
-            0..12 if may || kind == 0 => {
-                let (restarts_max, calls_max) = (self.seed.below(3), if self.chance(90) { 100 } else { 1 });
-                let spec = ActorSpec { name: None, detached: None, restarts_max, calls_max };
-                let demand = if self.chance(60) { Demand::default() } else { demand };
-                (Work::Actor(Box::new(spec)), demand)
-            }
-            12..45 if may => {
-                let is_wild = self.chance(2);
-                let of_job = |actor: &u64| is_wild || self.model.tasks.get(actor).is_some_and(|task| task.job == job);
-                let all: Vec<u64> = self.model.actors.keys().copied().filter(of_job).collect();
-                match self.pick(&all) {
-                    Some(actor) => (Work::Method(ActorId(actor)), Demand::default()),
-                    None => (Work::Task, demand),
-                }
-            }
-            45..62 if may => (Work::Stream(self.seed.below(4)), demand),
-            _ => (Work::Task, demand),
-        }
-    }
-
-    /// An actor is saved, by a call.
-    fn save(&mut self, worker: u32, task: TaskId) {
-        let Some(Work::Method(actor)) = self.model.tasks.get(&task.0).map(|task| task.work.clone()) else { return };
-        let attempt = self.model.tasks.get(&actor.0).map_or(Attempt(0), |maker| Attempt(maker.attempt));
-        self.number += 10;
-        let (object, worker) = (ObjectId(self.number), WorkerId(worker));
-        let refs = self.some_objects(self.model.tasks.get(&task.0).map(|task| task.job), 20);
-        self.event(Event::Put { object, task, worker, value: self.number, refs });
-        self.event(Event::Saved { actor, attempt, worker, object });
-        self.event(Event::Released { object, worker, times: 1 });
-    }
-
-    /// A task does something.
-    fn go_on(&mut self, worker: u32, task: TaskId, attempt: Attempt) {
-        let id = WorkerId(worker);
-        let job = self.model.tasks.get(&task.0).map_or(0, |task| task.job);
-        let is_generator = |task: &Task| matches!(task.work, Work::Stream(_));
-        if self.model.tasks.get(&task.0).is_some_and(is_generator) && self.chance(50) {
-            return self.yield_item(worker, task, attempt);
-        }
-        match self.seed.below(100) {
-            0..35 => {
-                for _ in 0..1 + self.seed.below(4) * self.seed.below(3) {
-                    let task = self.submission(job, Some((task, attempt, id)));
-                    self.event(Event::Submitted { task });
-                }
-            }
-            35..42 => {
-                self.number += 10;
-                let refs = self.some_objects(Some(job), 40);
-                if self.chance(10) {
-                    let fault = Fault::new(Code::StoreFull, "no room");
-                    return self.event(Event::PutFailed { object: ObjectId(self.number), task, worker: id, fault });
-                }
-                self.event(Event::Put { object: ObjectId(self.number), task, worker: id, value: self.number, refs });
-            }
-            42..45 => {
-                self.number += 10;
-                self.event(Event::Promised { object: ObjectId(self.number), task, worker: id });
-            }
-            45..55 => {
-                for object in self.some_objects(Some(job), 60) {
-                    self.event(Event::Wanted { object, worker: id, task });
-                }
-            }
-            55..68 => {
-                let held = self.model.objects.iter().filter(|(_, object)| object.holds.contains_key(&worker));
-                let held: Vec<u64> = held.map(|(id, _)| *id).collect();
-                for _ in 0..3 {
-                    if let Some(object) = self.pick(&held) {
-                        self.event(Event::Released { object: ObjectId(object), worker: id, times: 1 });
-                    }
-                }
-            }
-            68..73 => self.block(worker, task, true),
-            73..74 => self.save(worker, task),
-            74..75 => {
-                if let Some(group) = self.any_group(Some(job)) {
-                    self.event(Event::GroupRemoved { group, task, worker: id });
-                }
-            }
-            75..76 => self.create_group(id, task),
-            76..77 => {
-                for object in self.some_objects(Some(job), 60) {
-                    self.event(Event::Held { object, worker: id, task });
-                }
-            }
-            77..80 => {
-                let mut child = self.submission(job, Some((task, attempt, id)));
-                if self.chance(90) {
-                    child.strategy = Strategy::Default;
-                }
-                self.number += 1;
-                let succeeds = self.chance(80);
-                let mut outcome = self.outcome(child.id, succeeds);
-                if let Outcome::Succeeded(values) = &mut outcome {
-                    while values.len() < child.returns as usize {
-                        self.number += 1;
-                        values.push((self.number, Vec::new()));
-                    }
-                }
-                self.event(Event::RanInline { task: child, worker: id, outcome, nanos: 1000 });
-            }
-            80..84 => {
-                if self.chance(80) {
-                    self.block(worker, task, true);
-                }
-                let mut child = self.submission(job, Some((task, attempt, id)));
-                if self.chance(80) {
-                    child.demand = Demand { cpus: UNIT, ..Demand::default() };
-                    child.strategy = Strategy::Default;
-                }
-                let local = self.workers.get_mut(&worker).expect("it is there");
-                local.begun.push((child.id, Attempt(0), false));
-                self.event(Event::BeganInline { task: child, worker: id });
-            }
-            84..95 => self.finish(worker, task, attempt, true),
-            _ => self.finish(worker, task, attempt, false),
-        }
-    }
-
     /// Everything comes to an end, and nothing is left.
-    fn come_to_rest(&mut self) {
+    pub fn come_to_rest(&mut self) {
         let node = self.fresh();
         let custom = [("tpu".into(), 10 * UNIT)].into();
         let resources = Demand { cpus: 100 * UNIT, gpus: 10 * UNIT, memory: 1000, custom };

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use sandbar_core::{Code, GroupId, GroupStrategy, Strategy, TaskId, WorkerId};
-use sandbar_sched::{Demand, GroupSpec, GroupState, Role, Submission, Work};
+use sandbar_sched::{Demand, Event, GroupSpec, GroupState, Role, Submission, UNIT, Work};
 
+use crate::cluster::History;
 use crate::model::{Given, Model, Steps, Task, Value, fits, is_light};
 
 pub struct Group {
@@ -334,5 +335,35 @@ fn take_rest(rest: &mut Demand, demand: &Demand) {
     rest.memory -= demand.memory;
     for (name, amount) in demand.custom.iter().filter(|(_, amount)| **amount > 0) {
         *rest.custom.get_mut(name).expect("it has it") -= amount;
+    }
+}
+
+impl History {
+    /// A placement group, of a job if one is named.
+    pub fn any_group(&mut self, job: Option<u32>) -> Option<GroupId> {
+        let of_job = self.model.groups.iter().filter(|(_, group)| job.is_none_or(|job| job == group.job));
+        let all: Vec<u64> = of_job.map(|(id, _)| *id).collect();
+        self.pick(&all).map(GroupId)
+    }
+
+    /// A task makes a placement group.
+    pub fn create_group(&mut self, worker: WorkerId, task: TaskId) {
+        self.number += 10;
+        let strategies =
+            [GroupStrategy::Pack, GroupStrategy::Spread, GroupStrategy::StrictPack, GroupStrategy::StrictSpread];
+        let strategy = strategies[self.seed.below(4) as usize];
+        let mut bundle = || {
+            let demand = Demand { cpus: UNIT / 2 * u64::from(1 + self.seed.below(4)), ..Demand::default() };
+            match self.seed.below(10) {
+                0..7 => demand,
+                7 => Demand { gpus: UNIT, ..demand },
+                8 => Demand { memory: 60, ..demand },
+                _ => Demand { custom: [("tpu".into(), UNIT)].into(), ..demand },
+            }
+        };
+        let bundles = (0..3).map(|_| bundle()).collect::<Vec<_>>();
+        let bundles = bundles.into_iter().take(self.seed.below(16) as usize / 5).collect();
+        let (group, spec) = (GroupId(self.number), GroupSpec { name: None, strategy, bundles });
+        self.event(Event::GroupCreated { group, task, worker, spec, value: self.number });
     }
 }

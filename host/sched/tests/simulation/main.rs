@@ -3,12 +3,16 @@
 //! `SANDBAR_SEED=7 cargo test --release -p sandbar-sched --test simulation -- --nocapture` replays one history and prints it;
 //! `SANDBAR_SEEDS` is how many are tried otherwise.
 
+mod actors;
 mod check;
 mod cluster;
 mod groups;
 mod lineage;
 mod model;
+mod settle;
 mod streams;
+mod tasks;
+mod work;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};

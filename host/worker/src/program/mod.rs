@@ -9,6 +9,7 @@
 //! or when who submitted it waits for others. If it waits for this very task, it takes it back and runs it itself: that
 //! wakes nobody. Tasks that a node has given to a worker can be taken back in the same way, until they are begun.
 
+mod any;
 mod clock;
 mod desk;
 mod link;
@@ -17,6 +18,8 @@ mod objects;
 mod process;
 mod ring;
 
+#[doc(hidden)]
+pub use any::{ask_any, pass_any};
 pub use clock::monotonic_nanos;
 pub use link::{Bell, Crew, CrewOptions, Given, Heard};
 pub use messages::{Begin, BeginRole, Delivery, Down, MakeOptions, RUN_MAX, ReturnedUp, Submit, Up, ValueUp};

@@ -79,6 +79,10 @@ impl Place {
             let read = self.memory.read(self.at + self.offset(position), &mut bytes);
             u32::from_le_bytes([read[0], read[1], read[2], read[3]])
         };
+        // Both may be what somebody else wrote.
+        if !position.is_multiple_of(8) || left as usize > self.bytes {
+            return Err(wrong());
+        }
         let (mut start, mut left) = (position, left as usize);
         let mut len = length(start);
         if len == SKIP {
@@ -205,9 +209,6 @@ impl Receiver {
         let left = published.wrapping_sub(self.read);
         if left == 0 {
             return Ok(false);
-        }
-        if left as usize > self.place.bytes {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a ring holds more than it has room for"));
         }
         self.read = self.place.copy(self.read, left, frame)?;
         self.place.memory.atomic(self.place.read).store(u64::from(self.read), Release);
@@ -358,10 +359,9 @@ mod tests {
         let (mut sender, mut receiver) = (Sender::closed(place.clone()), Receiver::new(place));
         let mut buffer = Vec::new();
         for number in 0..1000 {
-            (0..=number % 3).for_each(|more| drop(sender.write(&frame(number + more)).unwrap()));
+            assert!((0..=number % 3).all(|more| sender.write(&frame(number + more)).is_some()));
             receiver.take_all();
             assert!(!receiver.has_some() && !receiver.has_unpublished());
-            sender.publish();
             sender.publish();
             for more in 0..=number % 3 {
                 assert!(receiver.next(&mut buffer).unwrap() && buffer == frame(number + more));
@@ -423,6 +423,10 @@ mod tests {
             place.word().store(word, Relaxed);
             place.memory.write(place.at, &length.to_le_bytes());
             assert!(Receiver::new(place.clone()).next(&mut Vec::new()).is_err(), "{word:x} {length}");
+        }
+        for (taken, given) in [(0, 2000), (1022, 1030), (8, 0)] {
+            place.word().store(pack(taken, given), Relaxed);
+            assert!(Taker::new(place.clone()).take(&mut Vec::new()).is_err(), "{taken} {given}");
         }
     }
 }

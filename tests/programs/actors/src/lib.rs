@@ -422,3 +422,23 @@ fn alone(calls: u64) -> Result<u64, TaskError> {
     let counter = Counter::options().cpus(1.0).submit(0);
     (0..calls).try_fold(0, |_, _| counter.add(1).get())
 }
+
+/// What a name stands for while its actor lives, once that has ended, and when another one has it.
+#[task]
+fn named_again() -> Result<String, TaskError> {
+    let first = Counter::options().name("one").submit(1);
+    let found = CounterHandle::find("one")?.add(1).get()?;
+    first.kill();
+    let after = told(first.add(1).get());
+    let gone = told(CounterHandle::find("one").map(|_| "somebody"));
+    let second = Counter::options().name("one").get_if_exists().submit(10);
+    let found_again = CounterHandle::find("one")?.add(1).get()?;
+    drop(second);
+    Ok(format!("{found} {found_again}\n{after}\n{gone}"))
+}
+
+/// A call that never returns, of an actor of a worker that others share, or of one of its own.
+#[task]
+fn never_returns(cpus: f64) -> Result<u64, TaskError> {
+    Counter::options().cpus(cpus).submit(1).spins().get()
+}

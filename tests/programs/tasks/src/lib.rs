@@ -239,3 +239,38 @@ fn leaks(values: u32, bytes: u32) -> u64 {
     std::mem::forget(kept);
     u64::from(values)
 }
+
+#[task]
+fn half(number: i64) -> Result<i64, String> {
+    if number % 2 == 0 { Ok(number / 2) } else { Err(format!("{number} is odd")) }
+}
+
+/// What a pool gives for so many numbers, every second of which fails, and for one that ends its call.
+#[task]
+fn imaps(count: i64, chunksize: usize) -> String {
+    // Of a list of arguments an error names the task alone.
+    let why = |error: TaskError| format!("{}: {}", error.chain.last().map_or("", |name| name), error.fault);
+    let told = |result: Result<i64, TaskError>| result.map_or_else(why, |half| half.to_string());
+    half::pool().chunksize(chunksize).in_flight(2).imap(0..count).map(told).collect::<Vec<_>>().join("\n")
+}
+
+/// Submits so many tasks that wait for one that never ends, and keeps none of them.
+#[task]
+fn queues(count: u64) -> Result<i64, TaskError> {
+    let never = spins::submit();
+    (0..count).for_each(|_| drop(add::submit(&never, 1)));
+    let last = add::submit(1, 1);
+    never.get_timeout(Duration::from_millis(1)).map_or_else(|_| last.get(), Ok)
+}
+
+/// Stores values of so many bytes for ever, and keeps the last of them.
+#[task]
+fn stores(bytes: usize, kept: usize) -> u64 {
+    let mut all = std::collections::VecDeque::new();
+    loop {
+        all.push_back(put(&vec![all.len() as u8; bytes]));
+        if all.len() > kept {
+            all.pop_front();
+        }
+    }
+}

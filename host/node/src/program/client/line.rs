@@ -82,7 +82,7 @@ impl Drop for Lent {
 
 /// The client's side.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(in crate::program) struct Line {
     queue: Mutex<VecDeque<Message>>,
     /// How many there are.
     count: AtomicUsize,
@@ -102,7 +102,7 @@ struct Message {
 }
 
 impl Line {
-    pub(super) fn new(bell: Bell) -> Arc<Line> {
+    pub(in crate::program) fn new(bell: Bell) -> Arc<Line> {
         Arc::new(Line {
             queue: Mutex::default(),
             count: AtomicUsize::new(0),
@@ -123,14 +123,12 @@ impl Line {
 
     /// Says something that there is room for.
     pub(super) fn say(&self, message: &Up<'_>, object: Option<Object>, room: SemaphorePermit<'_>) {
-        self.add(message, object, room.num_permits());
+        self.add(frame(message), object, room.num_permits());
         // The hub gives it back.
         room.forget();
     }
 
-    fn add(&self, message: &Up<'_>, object: Option<Object>, room: usize) {
-        // To memory, which grows.
-        let frame = postcard::to_stdvec(message).unwrap_or_default();
+    fn add(&self, frame: Vec<u8>, object: Option<Object>, room: usize) {
         let mut queue = self.queue();
         queue.push_back(Message { frame, object, room });
         self.count.store(queue.len(), Relaxed);
@@ -141,8 +139,13 @@ impl Line {
     /// Says something whether there is room or not: what can't wait, and of which there is no more than of what could.
     pub(super) fn say_now(&self, message: &Up<'_>) {
         if !self.is_closed() {
-            self.add(message, None, 0);
+            self.add(frame(message), None, 0);
         }
+    }
+
+    /// Says what may be no message.
+    pub(in crate::program) fn say_bytes(&self, frame: Vec<u8>, object: Option<Object>) {
+        self.add(frame, object, 0);
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -154,9 +157,14 @@ impl Line {
     }
 }
 
+fn frame(message: &Up<'_>) -> Vec<u8> {
+    // To memory, which grows.
+    postcard::to_stdvec(message).unwrap_or_default()
+}
+
 /// What a client's place is called: its numbers, and those of the task that it stands for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Begun {
+pub(in crate::program) struct Begun {
     pub(super) worker: WorkerId,
     pub(super) task: TaskId,
     pub(super) attempt: Attempt,
@@ -186,7 +194,7 @@ impl std::fmt::Debug for Seat {
 }
 
 impl Seat {
-    pub(super) fn new(line: Arc<Line>, listener: Arc<dyn Listen>, begun: oneshot::Sender<Begun>) -> Seat {
+    pub(in crate::program) fn new(line: Arc<Line>, listener: Arc<dyn Listen>, begun: oneshot::Sender<Begun>) -> Seat {
         Seat {
             line,
             listener,

@@ -18,8 +18,8 @@ use sandbar_worker::program::{Submit, Up, ValueUp, monotonic_nanos};
 use tokio::sync::{AcquireError, SemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 
-pub(super) use self::line::Seat;
-use self::line::{Begun, Line};
+use self::line::Begun;
+pub(super) use self::line::{Line, Seat};
 pub use self::line::{Listen, ObjectValue};
 use super::hub::{First, JobResult, NewJob, RunningJob};
 use super::keeping::Keeping;

@@ -63,7 +63,7 @@ impl State {
             Action::Deliver { worker, object } => self.deliver(worker, object),
             Action::Refuse { worker, object, error } => self.refuse(worker, object, &error),
             // Nobody holds what a job's first task returns, but whoever submitted the job.
-            Action::Drop { object, value } if Ids::giver(object.0) == OWN => drop(self.results.insert(object, value)),
+            Action::Drop { object, value } if self.is_result(object) => drop(self.results.insert(object, value)),
             Action::Drop { value, .. } => self.discard(&value),
             Action::Ended { task, job, error, again } => {
                 self.keep(task, job, error, again);
@@ -74,6 +74,11 @@ impl State {
             }
             Action::JobDone { job, result } => self.done.push((job, result)),
         }
+    }
+
+    /// Whether an object is what a job's first task returned. Workers may name their objects as they like.
+    fn is_result(&self, object: ObjectId) -> bool {
+        Ids::giver(object.0) == OWN && self.jobs.values().any(|job| job.first.returns(0) == object)
     }
 
     /// Tells a worker why it can't have the object that it has just asked for.

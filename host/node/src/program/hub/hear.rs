@@ -204,7 +204,8 @@ impl State {
         };
         let id = TaskId(submit.task);
         let timeout_ms = options.and_then(|options| options.timeout_ms);
-        if let Some(limit) = timeout_ms {
+        // Nobody says how long the tasks of others may take.
+        if let Some(limit) = timeout_ms.filter(|_| self.sched.task(id).is_none()) {
             self.timed.insert(id, (Duration::from_millis(limit), worker, None));
         }
         let usual = Options::default();

@@ -27,7 +27,9 @@ impl State {
                 (self.start_worker(Role::Driver(job)), name.unwrap_or_else(|| "main".into()), function, arguments)
             }
             // No function of the program is called.
-            First::Client(name, seat) => (Some(self.seat(job, seat)), name.into(), u32::MAX, Box::default()),
+            First::Client(name, seat) => {
+                (Some(self.seat(Role::Driver(job), seat)), name.into(), u32::MAX, Box::default())
+            }
         };
         let Some(driver) = driver else {
             self.step(Event::JobEnded { job });
@@ -78,7 +80,8 @@ impl State {
 
     fn job_done(&mut self, job: JobId, result: Result<(), Arc<TaskError>>) {
         let Some(mut ended) = self.jobs.remove(&job) else { return };
-        let result = result.and_then(|()| self.result(ended.first.returns(0)));
+        let returned = self.result(ended.first.returns(0));
+        let result = result.and(returned);
         let (done, driver) = (ended.done.take(), ended.driver);
         let counts = self.leave(job, ended);
         if let Some(done) = done {

@@ -2,6 +2,7 @@
 
 mod act;
 mod actors;
+mod any;
 mod files;
 mod groups;
 mod hear;
@@ -29,6 +30,7 @@ use sandbar_worker::program::{Bell, CrewOptions, monotonic_nanos};
 use tokio::sync::oneshot;
 
 use self::actors::HOME;
+pub use self::any::{Saying, hear_any};
 use self::files::Opened;
 use self::store::Store;
 pub(crate) use self::store::StoreOptions;
@@ -353,10 +355,7 @@ impl State {
         // Each large object is a file.
         let files = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
-        self.step(Event::NodeJoined { node: THIS_NODE, resources: self.options.resources.clone() });
-        let limits = self.options.job_limits;
-        self.step(Event::JobStarted { job: HOME, tenant: TenantId::DEFAULT, limits });
-        self.replace_missing();
+        self.begin();
         let mut frame = Vec::new();
         let (mut last_work, mut last_tick) = (Instant::now(), Instant::now());
         while !self.stopping {
@@ -377,6 +376,13 @@ impl State {
         for (id, job) in std::mem::take(&mut self.jobs) {
             self.leave(id, job);
         }
+    }
+
+    fn begin(&mut self) {
+        self.step(Event::NodeJoined { node: THIS_NODE, resources: self.options.resources.clone() });
+        let limits = self.options.job_limits;
+        self.step(Event::JobStarted { job: HOME, tenant: TenantId::DEFAULT, limits });
+        self.replace_missing();
     }
 
     /// Sleeps until somebody says something, or it is time to look around.

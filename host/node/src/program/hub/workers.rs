@@ -42,12 +42,12 @@ impl State {
         }
     }
 
-    /// Takes a client in as the worker of its job's first task.
-    pub(super) fn seat(&mut self, job: JobId, mut seat: Seat) -> WorkerId {
+    /// Takes a client in as a worker: of its job's first task, mostly.
+    pub(super) fn seat(&mut self, role: Role, mut seat: Seat) -> WorkerId {
         let id = WorkerId(self.next_worker);
         self.next_worker += 1;
         seat.sit(id);
-        self.add(Member::new(id, Role::Driver(job), Link::Client(seat)));
+        self.add(Member::new(id, role, Link::Client(seat)));
         id
     }
 
@@ -145,6 +145,8 @@ impl State {
 
     /// Ends tasks that have run as long as they may.
     fn end_late(&mut self, now: Instant) {
+        // Some have ended before they were begun, and some there never were.
+        self.timed.retain(|task, _| self.sched.task(*task).is_some());
         let mut late = Vec::new();
         for (task, (limit, _, since)) in &mut self.timed {
             let Some(view) = self.sched.task(*task) else { continue };

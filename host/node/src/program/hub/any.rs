@@ -1,0 +1,282 @@
+//! A hub that hears what may be any bytes, for tests. Its members are no processes, but say and are told the same.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use sandbar_core::{JobId, Limits, ObjectId, TaskError, TaskKind, WorkerId};
+use sandbar_sched::{Demand, Event, JobLimits, Role, UNIT};
+use sandbar_store::Object;
+use sandbar_worker::Compiled;
+use sandbar_worker::program::{Bell, CrewOptions};
+use tokio::sync::oneshot;
+
+use super::files::Opened;
+use super::store::Store;
+use super::{Command, First, HubOptions, JobResult, NewJob, State, StoreOptions};
+use crate::jobs::{JobLog, Question, Shown};
+use crate::program::client::{Line, Listen, ObjectValue, Seat};
+use crate::program::{Program, ProgramTask};
+
+/// Bytes of the file that comes with a message, if one does.
+const FILE_BYTES: usize = 9000;
+const MEMORY_BYTES_MAX: u64 = 1 << 30;
+const JOB_LIMITS: JobLimits =
+    JobLimits { tasks_max: 40, depth_max: 5, objects_max: 80, lineage_bytes_max: 10_000, groups_max: 4 };
+const ROLES: [Role; 4] = [Role::Driver(JobId(1)), Role::Driver(JobId(2)), Role::Tasks, Role::Actors];
+
+/// Who says something: the clients that are the first tasks of two jobs, a worker for tasks, or one for actors. Their
+/// numbers are from 1 on, the tasks of the clients 0 and 1.
+#[derive(Debug, Clone, Copy)]
+pub struct Saying<'a> {
+    /// Which of the four.
+    pub who: u8,
+    /// Whether a file of a value is there for it.
+    pub with_file: bool,
+    /// An [`sandbar_worker::program::Up`], or any bytes.
+    pub message: &'a [u8],
+    /// Milliseconds that pass before.
+    pub after_ms: u32,
+}
+
+/// Has a hub hear what its members say, whose jobs have a program with tasks of these kinds. Says whether all of it made
+/// sense: nobody was ended for it.
+///
+/// # Panics
+/// When something of it is left once all jobs and members have ended.
+pub fn hear_any<'a>(kinds: &[TaskKind], all: impl IntoIterator<Item = Saying<'a>>) -> bool {
+    let Some(mut hearing) = Hearing::begin(kinds) else { return false };
+    let mut made_sense = true;
+    for saying in all {
+        made_sense &= hearing.hear(&saying);
+    }
+    hearing.end();
+    made_sense
+}
+
+struct Hearing {
+    state: State,
+    _commands: Sender<Command>,
+    members: Vec<(WorkerId, Arc<Line>)>,
+    /// Of the jobs of the first two.
+    results: Vec<oneshot::Receiver<JobResult>>,
+    now: Instant,
+    frame: Vec<u8>,
+    log: JobLog,
+}
+
+impl Hearing {
+    /// None when the machine has no more of something.
+    fn begin(kinds: &[TaskKind]) -> Option<Hearing> {
+        let store = StoreOptions {
+            memory_bytes_max: MEMORY_BYTES_MAX,
+            job_bytes_max: MEMORY_BYTES_MAX,
+            folder: std::env::temp_dir(),
+            reserve_bytes: None,
+        };
+        // What the scheduler wants started can't be.
+        let program = PathBuf::new();
+        let limits = Limits::default();
+        let crew = CrewOptions { limits, sandboxes: 10, inline: true, value_bytes_max: MEMORY_BYTES_MAX, program };
+        let resources = Demand { cpus: 4 * UNIT, gpus: UNIT, ..Demand::default() };
+        let (sender, commands) = channel();
+        let bell = Bell::new().ok()?;
+        let values = Store::start(&store, bell.clone()).ok()?;
+        let opened = Opened::start(MEMORY_BYTES_MAX, bell.clone()).ok()?;
+        let options = HubOptions { workers: 0, crew, resources, job_limits: JOB_LIMITS, store };
+        let mut state = State::new(options, bell.clone(), commands, values, opened);
+        state.begin();
+        let program = Arc::new(program_of(kinds)?);
+        let log = JobLog::start(None, Shown::Each(Box::new(|_| {}))).ok()?;
+        let (mut members, mut results) = (Vec::new(), Vec::new());
+        for role in ROLES {
+            let (line, seat) = seat(&bell);
+            let id = if let Role::Driver(job) = role {
+                let (program, log) = (program.clone(), log.sender());
+                let (given, bars, left) = (Arc::default(), Arc::default(), Arc::new(OnceLock::new()));
+                let first = First::Client("client".to_owned(), seat);
+                let (done, result) = oneshot::channel();
+                state.start_job(job, NewJob { program, first, seed: 7, given, bars, log, left }, done);
+                results.push(result);
+                WorkerId(job.0)
+            } else {
+                state.seat(role, seat)
+            };
+            members.push((id, line));
+        }
+        let (now, frame) = (Instant::now(), Vec::new());
+        Some(Hearing { state, _commands: sender, members, results, now, frame, log })
+    }
+
+    /// Says whether it made sense.
+    fn hear(&mut self, saying: &Saying<'_>) -> bool {
+        if saying.after_ms > 0 {
+            self.now += Duration::from_millis(saying.after_ms.into());
+            self.state.look_after(self.now);
+        }
+        let at = usize::from(saying.who) % ROLES.len();
+        if !self.state.members.contains_key(&self.members[at].0) {
+            if let Role::Driver(_) = ROLES[at] {
+                // Nobody hears it any more.
+                return true;
+            }
+            // Another one is started.
+            let (line, seat) = seat(&self.state.bell);
+            self.members[at] = (self.state.seat(ROLES[at], seat), line);
+        }
+        let (id, line) = &self.members[at];
+        let file = saying.with_file.then(|| Object::new(&[7; FILE_BYTES]).ok()).flatten();
+        line.say_bytes(saying.message.to_vec(), file);
+        self.state.turn(&mut self.frame);
+        // A job may end by what is said, and its client with it.
+        let has_ended = |result: JobResult| result.counts.lost == 0;
+        self.state.members.contains_key(id)
+            || self.results.get_mut(at).is_some_and(|result| result.try_recv().is_ok_and(has_ended))
+    }
+
+    fn end(mut self) {
+        let limit = 100;
+        let questions = [
+            Question::Tasks { limit, state: None, name: None },
+            Question::Summary,
+            Question::Actors { limit },
+            Question::Objects { limit },
+            Question::Workers { limit },
+            Question::Groups { limit },
+            Question::Nodes { limit },
+            Question::Memory,
+        ];
+        for question in questions {
+            [1, 2].into_iter().for_each(|job| drop(self.state.look(JobId(job), question.clone())));
+        }
+        for (worker, _) in &self.members {
+            self.state.lose(*worker, "it is over");
+        }
+        [1, 2].into_iter().for_each(|job| self.state.stop_job(JobId(job)));
+        self.state.step(Event::JobEnded { job: super::HOME });
+        self.state.look_after(self.now);
+        let State { sched, store, ending, late_calls, timed, results, of_actors, .. } = &self.state;
+        assert!(sched.is_empty(), "something is left of jobs that have ended");
+        assert_eq!(store.values.usage().values, 0, "values are left of jobs that have ended");
+        assert!(results.is_empty() && of_actors.is_empty(), "{} results are left", results.len());
+        let left = [ending.len(), late_calls.len(), timed.len()];
+        assert_eq!(left, [0; 3], "there are times for tasks that are not there");
+        drop(self.state);
+        self.log.close();
+    }
+}
+
+/// A program with tasks of these kinds, whose code nobody runs.
+fn program_of(kinds: &[TaskKind]) -> Option<Program> {
+    let task = |kind: &TaskKind| {
+        let name = match kind {
+            TaskKind::Task => "task",
+            TaskKind::Generator => "generator",
+            TaskKind::Make => "Actor.new",
+            TaskKind::Method => "Actor.method",
+            TaskKind::Shared => "Actor.shared",
+            TaskKind::Checkpoint => "Actor.checkpoint",
+            TaskKind::Restore => "Actor.restore",
+        };
+        ProgramTask { name: name.into(), arguments: Vec::new(), returns: "i64".to_owned(), count: 1, kind: *kind }
+    };
+    let tasks = kinds.iter().map(task).collect();
+    Some(Program { compiled: Arc::new(Compiled::of_nothing().ok()?), limits: Limits::default(), tasks })
+}
+
+fn seat(bell: &Bell) -> (Arc<Line>, Seat) {
+    let line = Line::new(bell.clone());
+    (line.clone(), Seat::new(line, Arc::new(Nobody), oneshot::channel().0))
+}
+
+struct Nobody;
+
+impl Listen for Nobody {
+    fn delivered(&self, _: ObjectId, _: Result<ObjectValue, Arc<TaskError>>, _: Vec<ObjectId>) {}
+
+    fn flush(&self) {}
+
+    fn ended(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbar_core::{Argument, GroupRequest, Options, Request, TaskId};
+    use sandbar_worker::program::{Submit, Up, ValueUp};
+
+    use super::*;
+
+    const TASKS: u8 = 2;
+
+    fn hear(hearing: &mut Hearing, who: u8, message: &Up<'_>) {
+        let bytes = postcard::to_stdvec(message).unwrap();
+        let saying = Saying { who, with_file: false, message: &bytes, after_ms: 0 };
+        assert!(hearing.hear(&saying), "{message:?}");
+    }
+
+    fn submit(hearing: &mut Hearing, who: u8, (task, parent): (u64, u64), request: &Request<'_>) {
+        let request = postcard::to_stdvec(request).unwrap();
+        let submit = Submit { task, parent, attempt: 0, function: 0, returns: 1, seed: 7, request: &request };
+        hear(hearing, who, &Up::Submit(submit));
+    }
+
+    /// One client submits a task, the other says that this may take a moment only.
+    #[test]
+    fn nobody_says_how_long_the_tasks_of_others_may_take() {
+        let mut hearing = Hearing::begin(&[TaskKind::Task]).unwrap();
+        let task = 1 << 40;
+        for (who, timeout_ms) in [(0, None), (1, Some(1))] {
+            let options = Some(Box::new(Options { timeout_ms, ..Options::default() }));
+            submit(&mut hearing, who, (task, who.into()), &Request { options, ..Request::default() });
+        }
+        assert_eq!(hearing.state.sched.job_of(TaskId(task)), Some(JobId(1)));
+        assert!(hearing.state.timed.is_empty());
+        hearing.end();
+    }
+
+    /// Has a client do so much of something, and looks at why it can't have this object; others go on meanwhile.
+    fn check(words: &str, object: u64, does: impl FnOnce(&mut Hearing)) {
+        let mut hearing = Hearing::begin(&[TaskKind::Task]).unwrap();
+        does(&mut hearing);
+        let error = match hearing.state.sched.value(ObjectId(object)) {
+            Some(Err(error)) => error.to_string(),
+            other => panic!("{words}: {other:?}"),
+        };
+        assert!(error.contains(words) && error.ends_with("[task-limit]"), "{error}");
+        let task = 2 << 40;
+        submit(&mut hearing, 1, (task, 1), &Request::default());
+        assert_eq!(hearing.state.sched.job_of(TaskId(task)), Some(JobId(2)));
+        assert!(hearing.state.sched.value(ObjectId(task)).is_none(), "what others submit fails");
+        hearing.end();
+    }
+
+    #[test]
+    fn what_is_over_a_limit_of_its_job_fails_and_others_go_on() {
+        let first = 1 << 40;
+        let waits = Request { arguments: vec![Argument::Object(ObjectId(first))], ..Request::default() };
+        check("would be one of 41 tasks at once, its job's limit is 40", first + 39, |hearing| {
+            submit(hearing, 0, (first, 0), &Request::default());
+            (1..60).for_each(|task| submit(hearing, 0, (first + task, 0), &waits));
+        });
+        check("would be nested 6 deep, its job's limit is 5", first + 4, |hearing| {
+            submit(hearing, 0, (first, 0), &Request::default());
+            for task in first..first + 4 {
+                submit(hearing, TASKS, (task + 1, task), &Request::default());
+                hear(hearing, TASKS, &Up::Blocked(task, true));
+            }
+        });
+        check("its job would have 81 objects at once, its limit is 80", first + 79, |hearing| {
+            for object in first..first + 100 {
+                hear(hearing, 0, &Up::Put { object, task: 0, value: ValueUp::Inline(b"kept"), refs: Vec::new() });
+            }
+        });
+        check("its job would have 5 placement groups at once, its limit is 4", first + 4, |hearing| {
+            let bundles = vec![sandbar_core::Bundle { cpus: 1.0, ..Default::default() }];
+            let request = postcard::to_stdvec(&GroupRequest { bundles, ..GroupRequest::default() }).unwrap();
+            for group in first..first + 5 {
+                hear(hearing, 0, &Up::Group { group, task: 0, request: &request });
+            }
+        });
+    }
+}

@@ -1,0 +1,266 @@
+//! What guests, and workers that guests have taken over, say to the node of a program.
+
+use sandbar_core::{
+    ActorOptions, Argument, Bundle, Code, Fault, GroupId, GroupRequest, GroupStrategy, NodeId, ObjectId, Options,
+    Request, Strategy, TaskError, TaskKind, WorkerId,
+};
+use sandbar_node::{Saying, hear_any};
+use sandbar_worker::program::{ReturnedUp, Submit, Up, ValueUp, ask_any, pass_any};
+
+/// The tasks of the program: by place.
+const KINDS: [TaskKind; 7] = [
+    TaskKind::Task,
+    TaskKind::Generator,
+    TaskKind::Make,
+    TaskKind::Method,
+    TaskKind::Shared,
+    TaskKind::Checkpoint,
+    TaskKind::Restore,
+];
+const TASK: u32 = 0;
+const GENERATOR: u32 = 1;
+const MAKE: u32 = 2;
+const METHOD: u32 = 3;
+/// Who says something; the first two have a task of the same number.
+const CLIENT: u8 = 0;
+const TASKS: u8 = 2;
+const ACTORS: u8 = 3;
+const WITH_FILE: u8 = 4;
+/// Bytes of that file.
+const FILE_BYTES: u64 = 9000;
+/// After some milliseconds, or after seconds.
+const SOON: u8 = 8;
+const LATE: u8 = 16;
+/// The first number that a member gives out.
+const fn first(member: u8) -> u64 {
+    (member as u64 + 1) << 40
+}
+
+/// Messages of workers: who says each as a byte, its length as two, and the message.
+///
+/// # Panics
+/// When the hub does, or something is left once all has ended.
+pub fn message(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    let all = std::iter::from_fn(|| {
+        let (who, behind) = rest.split_first()?;
+        let (length, behind) = behind.split_first_chunk()?;
+        let (message, behind) = behind.split_at(behind.len().min(u16::from_le_bytes(*length).into()));
+        rest = behind;
+        let after_ms = u32::from(who & SOON > 0) * 50 + u32::from(who & LATE > 0) * 3000;
+        Some(Saying { who: who % 4, with_file: who & WITH_FILE > 0, message, after_ms })
+    });
+    hear_any(&KINDS, all)
+}
+
+/// What a task asks its worker for: which import as a byte, and what it hands over.
+///
+/// # Panics
+/// When its worker lets pass what the hub does not understand: that would end the worker, and who is in it.
+pub fn request(bytes: &[u8]) -> bool {
+    let Some(said) = ask_any((WorkerId(1), 1, 0), &KINDS, bytes) else { return false };
+    let all = said.iter().map(|message| Saying { who: CLIENT, with_file: false, message, after_ms: 0 });
+    assert!(hear_any(&KINDS, all), "a worker is ended for what a task asked for: {said:?}");
+    true
+}
+
+/// What is done to rings in shared memory.
+///
+/// # Panics
+/// When other frames come out than went in, or a reader does not stand what is there.
+pub fn ring(bytes: &[u8]) -> bool {
+    pass_any(bytes)
+}
+
+/// Histories that make sense.
+pub fn messages() -> Vec<Vec<u8>> {
+    let plain = Request::default();
+    let [a, b, c, d] = [0, 1, 2, 3].map(|place| first(CLIENT) + place);
+    let item = |place| first(TASKS) + place;
+    let options = |options: Options| Request { options: Some(Box::new(options)), ..Request::default() };
+    let put = |object, value| Up::Put { object, task: 0, value, refs: vec![] };
+    let large = ValueUp::File(FILE_BYTES, None);
+    let kept = vec![7; 5000];
+    let of_actor =
+        ActorOptions { max_restarts: 1, max_task_retries: 1, max_pending_calls: Some(3), ..Default::default() };
+    let named = Options { name: Some("one".into()), actor: Some(Box::new(of_actor)), ..Options::default() };
+    let call = Request { actor: Some(ObjectId(a)), ..Request::default() };
+    let bundle = || Bundle { cpus: 1.0, ..Bundle::default() };
+    let group = GroupRequest { name: None, strategy: GroupStrategy::Spread, bundles: vec![bundle(), bundle()] };
+    let group = postcard::to_stdvec(&group).expect("memory is written");
+    let in_group = Options { strategy: Strategy::Group { group: GroupId(a), bundle: Some(0) }, ..Options::default() };
+    let timed = Options { timeout_ms: Some(20), max_retries: Some(0), ..Options::default() };
+    let takes = Request {
+        arguments: vec![Argument::Object(ObjectId(b)), Argument::Value(b"\x04")],
+        refs: vec![ObjectId(c)],
+        ..Request::default()
+    };
+    let failed = TaskError { fault: Fault::new(Code::Panic, "it panicked"), chain: vec!["task".into()] };
+    vec![
+        // Tasks, values, and an end.
+        history(&[
+            (CLIENT, submit(a, TASK, 1, &plain)),
+            (CLIENT, message_of(&put(b, ValueUp::Inline(b"\x02")))),
+            (CLIENT, message_of(&put(c, ValueUp::Inline(&kept)))),
+            (CLIENT | WITH_FILE, message_of(&put(d, large))),
+            (CLIENT, message_of(&Up::Want(a, 0))),
+            (CLIENT, message_of(&Up::WantRun(b, 2, 0))),
+            (TASKS, message_of(&Up::Blocked(a, true))),
+            (TASKS, message_of(&Up::Want(c, a))),
+            (TASKS, message_of(&Up::Blocked(a, false))),
+            (TASKS | WITH_FILE, finished(a, Ok(vec![(large, vec![b])]))),
+            (CLIENT, message_of(&Up::Released(c, 1))),
+            (CLIENT, message_of(&Up::ReleasedRun(b, 1))),
+            (CLIENT, submit(d + 1, TASK, 2, &takes)),
+            (TASKS, finished(d + 1, Ok(vec![(ValueUp::Inline(b"x"), vec![]), (ValueUp::Inline(&kept), vec![])]))),
+            (CLIENT, message_of(&Up::Cancel(a, 0, true))),
+            (CLIENT, finished(0, Ok(vec![(ValueUp::Inline(b"end"), vec![])]))),
+        ]),
+        // An actor: made, called, saved, found, killed.
+        history(&[
+            (CLIENT, submit(a, MAKE, 1, &options(named))),
+            (ACTORS, finished(a, Ok(vec![(ValueUp::Inline(b"\0"), vec![])]))),
+            (CLIENT, submit(b, METHOD, 1, &call)),
+            (CLIENT, submit(c, METHOD, 1, &call)),
+            (
+                ACTORS,
+                message_of(&Up::Put { object: first(ACTORS), task: b, value: ValueUp::Inline(b"3"), refs: vec![] }),
+            ),
+            (ACTORS, saved(b, first(ACTORS))),
+            (ACTORS, message_of(&Up::Held(a, b))),
+            (ACTORS, message_of(&Up::Dropped(c))),
+            (CLIENT, message_of(&Up::Find { object: d, task: 0, attempt: 0, name: "one" })),
+            (CLIENT, message_of(&Up::Kill(a, true))),
+            (CLIENT, message_of(&Up::Kill(a, false))),
+        ]),
+        // A generator.
+        history(&[
+            (CLIENT, submit(a, GENERATOR, 1, &options(Options { buffer: Some(1), ..Options::default() }))),
+            (CLIENT, message_of(&Up::Want(a, 0))),
+            (TASKS, yielded(a, 0, item(0))),
+            (CLIENT, message_of(&Up::Took(a, 1))),
+            (TASKS, yielded(a, 1, item(1))),
+            (TASKS, finished(a, Err(Box::new(failed.clone())))),
+        ]),
+        // Tasks that who submits them runs, and what they say besides.
+        history(&[
+            (CLIENT, message_of(&Up::Began(submitted(a, TASK, 1, &bytes_of(&plain))))),
+            (CLIENT, message_of(&Up::Log(a, 1, "a line"))),
+            (CLIENT, message_of(&Up::Progress { task: a, name: "reads", done: 3, total: Some(7) })),
+            (CLIENT, finished(a, Ok(vec![(ValueUp::Inline(b""), vec![])]))),
+            (CLIENT, ran(b, Ok(vec![(ValueUp::Inline(b"1"), vec![a])]))),
+            (CLIENT, ran(c, Err(Box::new(failed)))),
+            (CLIENT, message_of(&Up::Open { object: d, task: 0, file: 0 })),
+            (CLIENT, message_of(&Up::Forgot(3))),
+        ]),
+        // Room set aside.
+        history(&[
+            (CLIENT, message_of(&Up::Group { group: a, task: 0, request: &group })),
+            (CLIENT, submit(b, TASK, 1, &options(in_group))),
+            (TASKS, message_of(&Up::Blocked(b, true))),
+            (CLIENT, message_of(&Up::RemoveGroup(a, 0))),
+        ]),
+        // Times that are over.
+        history(&[
+            (CLIENT, submit(a, TASK, 1, &options(timed))),
+            (CLIENT | SOON, message_of(&Up::Want(a, 0))),
+            (TASKS | SOON, finished(a, Ok(vec![(ValueUp::Inline(b"late"), vec![])]))),
+        ]),
+    ]
+}
+
+/// What tasks ask for.
+pub fn requests() -> Vec<Vec<u8>> {
+    let submit = |function: u32, returns: u32, request: &Request<'_>| {
+        [&[0, function as u8][..], &returns.to_le_bytes(), &bytes_of(request)].concat()
+    };
+    let options = Options {
+        name: Some("a name".into()),
+        cpus: Some(0.5),
+        gpus: Some(1.0),
+        memory: Some(1 << 20),
+        resources: vec![("license".into(), 1.0)],
+        max_retries: Some(1),
+        retry_on: sandbar_core::RetryOn::All,
+        timeout_ms: Some(1000),
+        priority: -3,
+        strategy: Strategy::Node { node: NodeId(0), soft: true },
+        actor: None,
+        buffer: Some(3),
+    };
+    let with_options = Request {
+        options: Some(Box::new(options)),
+        arguments: vec![Argument::Value(b"\x04"), Argument::Object(ObjectId(1 << 40)), Argument::Missing],
+        refs: vec![ObjectId(1 << 40)],
+        ..Request::default()
+    };
+    let of_actor = ActorOptions { detached: true, checkpoint_every: Some(2), ..ActorOptions::default() };
+    let make = Request {
+        options: Some(Box::new(Options { actor: Some(Box::new(of_actor)), ..Options::default() })),
+        ..Request::default()
+    };
+    let group = GroupRequest { name: Some("g".into()), bundles: vec![Bundle::default()], ..GroupRequest::default() };
+    let error = TaskError { fault: Fault::new(Code::Refused, "no"), chain: vec!["a".into(), "b".into()] };
+    let value = [&[1][..], &(1u64 << 40).to_le_bytes(), b"a value"].concat();
+    vec![
+        submit(TASK, 1, &Request::default()),
+        submit(TASK, 3, &with_options),
+        submit(GENERATOR, 1, &with_options),
+        submit(MAKE, 1, &make),
+        submit(METHOD, 1, &Request { actor: Some(ObjectId(7)), ..Request::default() }),
+        [&[1][..], &postcard::to_stdvec(&group).expect("memory is written")].concat(),
+        [&[2][..], b"a name"].concat(),
+        [&[3][..], &value].concat(),
+        [&[4][..], &value].concat(),
+        [&[5][..], &postcard::to_stdvec(&error).expect("memory is written")].concat(),
+    ]
+}
+
+fn history(all: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let record = |(who, message): &(u8, Vec<u8>)| {
+        let length = u16::try_from(message.len()).expect("seeds are short");
+        [&[*who][..], &length.to_le_bytes(), message].concat()
+    };
+    all.iter().flat_map(record).collect()
+}
+
+fn message_of(message: &Up<'_>) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("memory is written")
+}
+
+fn bytes_of(request: &Request<'_>) -> Vec<u8> {
+    postcard::to_stdvec(request).expect("memory is written")
+}
+
+/// By the first client's task.
+fn submitted(task: u64, function: u32, returns: u32, request: &[u8]) -> Submit<'_> {
+    Submit { task, parent: 0, attempt: 0, function, returns, seed: 7, request }
+}
+
+fn submit(task: u64, function: u32, returns: u32, request: &Request<'_>) -> Vec<u8> {
+    message_of(&Up::Submit(submitted(task, function, returns, &bytes_of(request))))
+}
+
+fn ran(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>) -> Vec<u8> {
+    let request = bytes_of(&Request::default());
+    let submit = submitted(task, TASK, 1, &request);
+    message_of(&Up::Ran { submit, returned, nanos: 5, memory_bytes: 6, begun: 7, waited: 8 })
+}
+
+fn finished(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>) -> Vec<u8> {
+    ended(task, returned, None)
+}
+
+fn saved(task: u64, object: u64) -> Vec<u8> {
+    ended(task, Ok(vec![(ValueUp::Inline(b"\x02"), vec![])]), Some(object))
+}
+
+fn ended(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>, saved: Option<u64>) -> Vec<u8> {
+    let (nanos, memory_bytes, begun, waited) = (5, 6, 7, 8);
+    let (attempt, lost) = (0, false);
+    message_of(&Up::Finished { task, attempt, returned, nanos, memory_bytes, lost, saved, begun, waited })
+}
+
+fn yielded(task: u64, index: u64, object: u64) -> Vec<u8> {
+    message_of(&Up::Yield { task, attempt: 0, index, object, value: ValueUp::Inline(b"\x02"), refs: vec![] })
+}

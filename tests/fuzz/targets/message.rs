@@ -1,0 +1,4 @@
+//! What workers of programs say.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("message"), |bytes: &[u8]| sandbar_fuzz::fuzz("message", bytes));

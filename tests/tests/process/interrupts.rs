@@ -1,0 +1,68 @@
+//! Ctrl-C at any moment of a program: it ends as shells are used to, and leaves neither processes nor files.
+
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
+use sandbar_tests::{Lab, children, component, is_alive};
+
+use crate::lifecycle::until;
+
+/// Programs of tests that do not end by themselves, with their arguments and what else stands on the command line.
+#[rustfmt::skip]
+const ENDLESS: &[(&str, &str, &[&str], &[&str])] = &[
+    ("tasks",   "spins",         &[],                                        &[]),
+    ("tasks",   "endless",       &["depth=2", "width=20"],                   &[]),
+    ("tasks",   "floods",        &[],                                        &[]),
+    ("tasks",   "stores",        &["bytes=100000", "kept=400"],              &["--object-memory", "20MiB"]),
+    ("actors",  "never_returns", &["cpus=0"],                                &[]),
+    ("actors",  "never_returns", &["cpus=1"],                                &[]),
+    ("streams", "taken_by_many", &["tasks=4", "items=1000000000", "steps=0"], &[]),
+];
+/// How often each is interrupted, and the last moment.
+const TIMES: usize = 4;
+const TIME_MAX: Duration = Duration::from_millis(500);
+
+#[test]
+fn an_interrupt_at_any_moment_leaves_nothing() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+    let seed = std::env::var("SANDBAR_SEED").map_or(now.as_nanos() as u64, |seed| seed.parse().expect("a number"));
+    eprintln!("SANDBAR_SEED={seed} takes the same moments again");
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    for _ in 0..TIMES {
+        for (program, task, arguments, settings) in ENDLESS {
+            let moment = TIME_MAX.mul_f64(random.next_u64() as f64 / u64::MAX as f64);
+            let program = format!("{}#{task}", component(&format!("tests/programs/{program}")).display());
+            let mut line = vec!["submit", &program];
+            line.extend(arguments.iter().flat_map(|argument| ["--arg", argument]));
+            line.extend(*settings);
+            interrupt(&line, moment);
+        }
+    }
+}
+
+fn interrupt(line: &[&str], moment: Duration) {
+    let lab = Lab::new();
+    let mut host = lab.start(line);
+    let (started, mut processes) = (Instant::now(), BTreeSet::new());
+    let mut is_told = false;
+    while !host.has_ended() {
+        processes.extend(children(host.process()));
+        if !is_told && started.elapsed() >= moment {
+            host.interrupt();
+            is_told = true;
+        }
+    }
+    let ended = host.wait();
+    let what = format!("{} after {moment:?}: {}\n{}", ended.line, ended.status, ended.stderr);
+    // Before it listens, the signal ends it: shells say the same of both.
+    let code = ended.status.code().or(ended.status.signal().map(|signal| 128 + signal));
+    assert!(is_told && code == Some(130), "{what}");
+    until(&what, || !processes.iter().any(|process| is_alive(*process)));
+    assert_eq!(lab.names(), Vec::<String>::new(), "{what}");
+    let jobs = lab.host(&["jobs", "list", "--json"]).expect_code(0).json();
+    let is_stopped = |job: &serde_json::Value| job["state"] == "stopped";
+    assert!(jobs["jobs"].as_array().is_some_and(|jobs| jobs.iter().all(is_stopped)), "{what}{jobs}");
+}
