@@ -118,8 +118,8 @@ fn stops(lab: &Lab, host: Running) {
 /// What it returns and what its tasks do are objects as well. No more than 200,000 are looked at, the last ones made.
 #[test]
 fn what_is_not_shown_is_counted() {
-    let lab = Lab::new();
     for (held, chosen) in [(500, ""), (200_500, ", chosen of the 200000 made last")] {
+        let lab = Lab::new();
         let mut host = start(&lab, "holds", &[&format!("objects={held}")]);
         until("it holds them", || {
             assert!(!host.has_ended());
