@@ -10,8 +10,8 @@
 //! and it counts those of each thread for less: while there was none, the pages are those that were found the last time.
 //! That is so but for huge pages that it makes of small ones behind our backs; it is told to make none there.
 //!
-//! A sandbox is given up instead if its call did not end well, if its memory grew, if it still has handles of WASI's, or
-//! if its code changes more than memory and globals.
+//! A sandbox is given up instead if its call did not end well, if its memory grew, if so much of it was written that the
+//! kernel gives new pages for less, if it still has handles of WASI's, or if its code changes more than memory and globals.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use sandbar_core::JobId;
 use wasmtime::Store;
 
-use crate::engine::Program;
+use crate::engine::{KEEP_RESIDENT_BYTES, Program};
 use crate::memory::PAGE_BYTES;
 use crate::relink::Initial;
 use crate::running::Calls;
@@ -150,7 +150,11 @@ impl Again {
                 if written.is_none() {
                     no_huge_pages(base, bytes as usize);
                 }
-                written.insert(Written { faults, regions: look(&self.pages, base, bytes as usize)? })
+                let regions = look(&self.pages, base, bytes as usize)?;
+                if regions.iter().map(|region| region.end - region.start).sum::<u64>() > KEEP_RESIDENT_BYTES as u64 {
+                    return None;
+                }
+                written.insert(Written { faults, regions })
             }
         };
         for region in &known.regions {

@@ -25,7 +25,7 @@ use crate::state::State;
 /// Memory of a slot that is zeroed in place rather than given back: what most
 /// guests touch. Given-back pages fault in again, one by one, which takes five
 /// times as long.
-const KEEP_RESIDENT_BYTES: usize = 16 << 20;
+pub(crate) const KEEP_RESIDENT_BYTES: usize = 16 << 20;
 const KEEP_TABLE_BYTES: usize = 64 << 10;
 /// Sandboxes alive at once in a worker.
 const SANDBOXES_MAX: u32 = 8;

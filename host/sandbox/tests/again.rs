@@ -206,6 +206,16 @@ fn a_task_finds_nothing_of_the_one_before() {
 }
 
 #[test]
+fn what_was_written_all_over_is_not_put_back() {
+    let large = GUEST.replace("(memory (export \"memory\") 32 64)", "(memory (export \"memory\") 320 640)");
+    let node = Node::new(&large.replace("(memory.size) (i32.const 32)", "(memory.size) (i32.const 320)"), 0);
+    for (bytes, kept) in [(1 << 20, true), (17 << 20, false), (0, true)] {
+        node.run(1, 0, 1 << 20, bytes).unwrap();
+        assert_eq!(!node.shelf.is_empty(), kept && can_be(), "{bytes}");
+    }
+}
+
+#[test]
 fn a_task_that_looks_sees_what_is_not_put_back() {
     let node = Node::new(GUEST, 1);
     node.run(1, 0, 2000, 8).unwrap();
