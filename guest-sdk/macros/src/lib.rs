@@ -69,7 +69,7 @@ pub fn trainer(args: TokenStream, item: TokenStream) -> TokenStream {
 /// A task that returns `impl Iterator<Item = T>` is a generator: `submit` gives an `ObjectStream<T>`, whose items are taken
 /// while it goes on. Where `T` is a `Result`, an error is the last item.
 ///
-/// ```ignore
+/// ```text
 /// #[task]
 /// fn add(a: i64, b: i64) -> i64 {
 ///     a + b
@@ -99,7 +99,7 @@ pub fn task(args: TokenStream, item: TokenStream) -> TokenStream {
 /// (`object.await`), others of them are called. `pub fn checkpoint(&self)` and `pub fn restore(saved: …)` save the actor and
 /// make it anew of what was saved. What is not `pub` is no method of the actor.
 ///
-/// ```ignore
+/// ```text
 /// #[actor]
 /// impl Counter {
 ///     pub fn new(start: i64) -> Counter {
