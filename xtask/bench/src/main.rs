@@ -1,6 +1,7 @@
 //! `cargo xtask bench NAME`: each benchmark does the work it names, beside the same work outside a sandbox.
 
 mod boundary;
+mod client;
 mod job;
 mod jobs;
 mod memory;
@@ -54,6 +55,8 @@ enum Name {
     Queue,
     /// Calls of an actor, and ten thousand actors that are alive.
     Actors,
+    /// Tasks submitted and awaited by a native client.
+    Client,
     /// Large values stored, read by many tasks; small ones stored and got.
     Objects,
     /// All of them.
@@ -173,6 +176,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if wanted(Name::Actors) {
         programs::actors(report, effort, peers.as_ref())?;
+    }
+    if wanted(Name::Client) {
+        client::run(report, effort)?;
     }
     if wanted(Name::Objects) {
         objects::run(report, effort, peers.as_ref())?;

@@ -1,0 +1,65 @@
+//! The native client: tasks that do nothing, submitted and awaited by a program outside of any sandbox, beside a driver
+//! that is a component.
+
+use std::path::Path;
+use std::time::Instant;
+
+use sandbar_client::{Client, ClientError, ClientOptions, Job, JobOptions, ObjectRef, wait};
+
+use crate::Failure;
+use crate::places;
+use crate::programs::{PROGRAM, submit};
+use crate::report::Report;
+use crate::timing::{Effort, median};
+
+pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
+    let guest = places::guest(PROGRAM)?;
+    let tasks = effort.tasks;
+    let mut seconds = Vec::new();
+    for _ in 0..effort.runs {
+        seconds.push(submit(&guest, "flat", &[("tasks", tasks), ("at_once", tasks.div_ceil(10))], effort)?.seconds);
+    }
+    let by_driver = tasks as f64 / median(seconds);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let [in_flight, one] = runtime.block_on(of_client(&guest, effort))?;
+    let rate = tasks as f64 / in_flight;
+    report.compare("client/in flight", rate, "/s", "a driver in a sandbox", by_driver);
+    report.value("client/one at a time", 1e6 * one / tasks.div_ceil(10) as f64, "µs");
+    Ok(())
+}
+
+/// Seconds that many tasks take, a tenth of them in flight, and that a tenth of them takes one after another.
+async fn of_client(guest: &Path, effort: Effort) -> Result<[f64; 2], Failure> {
+    let client = Client::start(ClientOptions::new().worker(places::program("host-worker")?))?;
+    let program = client.program(guest).await?;
+    let job = client.job(&program, JobOptions::named("bench")).await?;
+    // What starting takes is in neither.
+    flat(&job, effort.tasks.div_ceil(10), 1).await?;
+    let (mut in_flight, mut one) = (Vec::new(), Vec::new());
+    for _ in 0..effort.runs {
+        let begun = Instant::now();
+        flat(&job, effort.tasks.div_ceil(10), 10).await?;
+        in_flight.push(begun.elapsed().as_secs_f64());
+        let begun = Instant::now();
+        flat(&job, 1, effort.tasks.div_ceil(10)).await?;
+        one.push(begun.elapsed().as_secs_f64());
+    }
+    job.end().await?;
+    Ok([median(in_flight), median(one)])
+}
+
+/// Submits so many, waits for all of them, and does so again.
+async fn flat(job: &Job, at_once: u64, times: u64) -> Result<(), ClientError> {
+    let nothing = job.task("nothing");
+    for _ in 0..times {
+        let mut refs: Vec<ObjectRef<()>> = Vec::with_capacity(at_once as usize);
+        for _ in 0..at_once {
+            refs.push(nothing.submit(()).await?);
+        }
+        let (ready, _) = wait(&refs, refs.len(), None).await;
+        for object in &ready {
+            object.get().await?;
+        }
+    }
+    Ok(())
+}
