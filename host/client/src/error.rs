@@ -60,6 +60,22 @@ pub enum ClientError {
         /// What was asked for.
         asked: String,
     },
+    /// A task yields items, and was submitted as one that returns.
+    #[error("`{task}` is a generator of {items}: what it yields is taken with `stream`, not `submit`")]
+    Generator {
+        /// The task.
+        task: String,
+        /// The type of its items.
+        items: String,
+    },
+    /// A task returns, and was asked for items.
+    #[error("`{task}` is no generator: it returns {returns}, for which it is called with `submit`, not `stream`")]
+    NoGenerator {
+        /// The task.
+        task: String,
+        /// The type of what it returns.
+        returns: String,
+    },
     /// An object was given to a task of another job than its own.
     #[error("object {object} is of another job than `{task}`")]
     OtherJob {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sandbar_core::{ObjectId, Options, TaskKind};
+use sandbar_core::{ObjectId, Options, STREAM_BUFFER, TaskKind};
 use sandbar_node::{ClientJob, JobKeeper, LoadedProgram, LoggedLine, ProgramSummary, ProgramTask};
 use serde::Serialize;
 
@@ -11,6 +11,7 @@ use crate::actor::{Actor, ActorCall};
 use crate::arguments::{ArgumentList, Arguments};
 use crate::object::{ObjectRef, Returned};
 use crate::options::TaskOptions;
+use crate::stream::ObjectStream;
 use crate::table::{Ear, Gone, Table};
 use crate::{ClientError, value};
 
@@ -118,6 +119,24 @@ impl OfJob {
         let first = self.link.submit(function, R::COUNT, &list.request(options, actor)).await?;
         Ok(R::made(first, self))
     }
+
+    /// Submits a generator.
+    async fn generate<T>(
+        self: &Arc<OfJob>,
+        (function, task): (u32, &ProgramTask),
+        options: Option<Box<Options>>,
+        arguments: impl Arguments,
+    ) -> Result<ObjectStream<T>, ClientError> {
+        let buffer = options.as_ref().map_or(STREAM_BUFFER, |options| options.buffer());
+        let list = ArgumentList::of(self, task, &arguments)?;
+        let request = list.request(options, None);
+        Ok(self.link.stream(function, &request, |stream| ObjectStream::made(stream, buffer, self)).await?)
+    }
+
+    /// Tells the node what was taken of streams: who took it waits, perhaps for what comes of that.
+    pub(crate) fn tell_taken(&self) {
+        self.table.untold().into_iter().for_each(|(stream, taken)| self.link.took(stream, taken));
+    }
 }
 
 impl Job {
@@ -221,13 +240,34 @@ impl TaskCall<'_> {
     /// # Errors
     /// When there is no such task, or it takes or returns something else; and when the job has ended.
     pub async fn submit<R: Returned>(&self, arguments: impl Arguments) -> Result<R, ClientError> {
-        let found = self.job.find(self.name, |kind| kind == TaskKind::Task);
-        let (place, task) = found.map_err(|there| ClientError::NoTask { name: self.name.to_owned(), there })?;
+        let (place, task) = self.find()?;
+        if task.kind == TaskKind::Generator {
+            return Err(ClientError::Generator { task: self.name.to_owned(), items: task.returns.clone() });
+        }
         if R::COUNT != task.count {
             let (of, asked) = (task.returns.clone(), format!("{} objects", R::COUNT));
             return Err(ClientError::Returns { task: self.name.to_owned(), returns: of, asked });
         }
         R::check(&task.name, &task.returns)?;
         self.job.call((place, task), self.options.clone(), None, arguments).await
+    }
+
+    /// Submits a generator, as [`TaskCall::submit`] does a task. Gives the stream of its items.
+    ///
+    /// # Errors
+    /// When there is no such task, or it is no generator, takes something else or yields something else; and when the job has
+    /// ended.
+    pub async fn stream<T>(&self, arguments: impl Arguments) -> Result<ObjectStream<T>, ClientError> {
+        let (place, task) = self.find()?;
+        if task.kind != TaskKind::Generator {
+            return Err(ClientError::NoGenerator { task: self.name.to_owned(), returns: task.returns.clone() });
+        }
+        ObjectRef::<T>::check(&task.name, &task.returns)?;
+        self.job.generate((place, task), self.options.clone(), arguments).await
+    }
+
+    fn find(&self) -> Result<(u32, &ProgramTask), ClientError> {
+        let found = self.job.find(self.name, |kind| matches!(kind, TaskKind::Task | TaskKind::Generator));
+        found.map_err(|there| ClientError::NoTask { name: self.name.to_owned(), there })
     }
 }

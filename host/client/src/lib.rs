@@ -34,6 +34,8 @@
 //! passed as the type that the task takes, where it is one of that. Of all other types the component has the last word:
 //! what it can't read is an error of the task.
 //!
+//! What a generator yields is taken item by item, of an [`ObjectStream`], each an object of its own.
+//!
 //! Submitting waits while the node has not heard 8 MiB of what was submitted before, so that whoever submits faster than
 //! that is held up, and no memory is filled.
 //!
@@ -52,6 +54,7 @@ mod error;
 mod job;
 mod object;
 mod options;
+mod stream;
 mod table;
 mod types;
 mod value;
@@ -66,3 +69,4 @@ pub use object::{ObjectRef, Returned, wait};
 pub use options::{ActorOptions, CallOptions, TaskOptions};
 pub use sandbar_core::{Code, Fault, Limits, RetryOn, TaskError, TaskKind};
 pub use sandbar_node::{LoggedLine, NodeError, ObjectValue, ProgramSummary, ProgramTask};
+pub use stream::ObjectStream;

@@ -43,6 +43,11 @@ impl<T> ObjectRef<T> {
     /// A handle to an object that is made just now.
     pub(crate) fn made(object: ObjectId, job: &Arc<OfJob>) -> ObjectRef<T> {
         job.table.made(object);
+        ObjectRef::held(object, job)
+    }
+
+    /// A handle to an object that is counted as held by it.
+    pub(crate) fn held(object: ObjectId, job: &Arc<OfJob>) -> ObjectRef<T> {
         ObjectRef { handle: Arc::new(Handle { object, job: job.clone() }), of: PhantomData }
     }
 
@@ -93,6 +98,7 @@ impl<T> ObjectRef<T> {
     /// Has the node tell of it. Of a job that has ended, everybody was told.
     async fn ask(&self) {
         let (job, object) = (self.job(), self.number());
+        job.tell_taken();
         let _ = job.link().want(object, || job.table.asks(object)).await;
     }
 }

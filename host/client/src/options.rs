@@ -82,6 +82,13 @@ impl TaskOptions {
         self.0.priority = priority;
         self
     }
+
+    /// Of a generator ([`TaskCall::stream`](crate::TaskCall::stream)): how many items there may be that were not taken, when
+    /// it waits. 64 otherwise, 65,536 at most.
+    pub fn buffer(mut self, items: u32) -> Self {
+        self.0.buffer = Some(items);
+        self
+    }
 }
 
 /// How a call of an actor is to be run.

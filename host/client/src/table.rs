@@ -1,11 +1,12 @@
-//! The objects of a job that its client knows of: who holds them, and who waits for them.
+//! The objects of a job that its client knows of: who holds them, and who waits for them; and what has come of its streams.
 //!
 //! The node's thread puts in what it delivers; it holds the lock for as long as that takes, and wakes those that wait
 //! when it has told all.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{Code, Fault, ObjectId, TaskError};
@@ -25,6 +26,9 @@ pub(crate) struct Table(Mutex<Objects>);
 #[derive(Debug, Default)]
 struct Objects {
     entries: FxHashMap<u64, Entry>,
+    streams: FxHashMap<u64, Inflow>,
+    /// Streams of which more was taken than the node knows.
+    untold: Vec<u64>,
     /// Those that are to be woken when all is told.
     woken: Vec<Waker>,
     has_ended: bool,
@@ -45,6 +49,18 @@ struct Entry {
     outcome: Option<Outcome>,
     contains: Vec<ObjectId>,
     waiters: Vec<Weak<Waiter>>,
+}
+
+/// What has come of a stream.
+#[derive(Debug)]
+struct Inflow {
+    buffer: u64,
+    /// Items that were not taken, each of which is held for the stream: no more than its buffer, which the node sees to.
+    items: VecDeque<ObjectId>,
+    taken: u64,
+    /// How many were taken, as the node knows.
+    told: u64,
+    waker: Option<Waker>,
 }
 
 /// An object, and how often the node thinks that the client holds it, which it does no more.
@@ -114,6 +130,57 @@ impl Table {
         let entry = objects.entry(object);
         !entry.waiters.is_empty() && !std::mem::replace(&mut entry.is_asked, true)
     }
+
+    /// A generator is going to be submitted, of this stream.
+    pub(crate) fn open_stream(&self, stream: ObjectId, buffer: u32) {
+        let buffer = buffer.max(1).into();
+        let flow = Inflow { buffer, items: VecDeque::new(), taken: 0, told: 0, waker: None };
+        self.objects().streams.insert(stream.0, flow);
+    }
+
+    /// Nobody takes items of a stream any more. Gives what nobody here holds any more.
+    pub(crate) fn close_stream(&self, stream: ObjectId) -> Gone {
+        let mut gone = Vec::new();
+        let mut objects = self.objects();
+        let items = objects.streams.remove(&stream.0).map(|flow| flow.items).unwrap_or_default();
+        objects.untold.retain(|other| *other != stream.0);
+        items.into_iter().for_each(|item| objects.release(item, &mut gone));
+        gone
+    }
+
+    /// The next item of a stream, which whoever takes it holds from then on; none if there are no more. Says, too, whether
+    /// the node is to hear of [what was taken](Table::untold).
+    pub(crate) fn poll_item(&self, stream: ObjectId, context: &Context<'_>) -> (Poll<Option<ObjectId>>, bool) {
+        let mut objects = self.objects();
+        let is_over = objects.has_ended || objects.entries.get(&stream.0).is_some_and(|entry| entry.is_there);
+        let Some(flow) = objects.streams.get_mut(&stream.0) else { return (Poll::Ready(None), false) };
+        let Some(item) = flow.items.pop_front() else {
+            if is_over {
+                return (Poll::Ready(None), false);
+            }
+            flow.waker = Some(context.waker().clone());
+            return (Poll::Pending, true);
+        };
+        flow.taken += 1;
+        let untold = flow.taken - flow.told;
+        let is_much = untold >= flow.buffer.div_ceil(2);
+        if untold == 1 {
+            objects.untold.push(stream.0);
+        }
+        (Poll::Ready(Some(item)), is_much)
+    }
+
+    /// Streams of which more was taken than the node knows, and how much. It is told next.
+    pub(crate) fn untold(&self) -> Vec<(ObjectId, u64)> {
+        let mut objects = self.objects();
+        let Objects { streams, untold, .. } = &mut *objects;
+        let taken = untold.drain(..).filter_map(|stream| {
+            let flow = streams.get_mut(&stream)?;
+            flow.told = flow.taken;
+            Some((ObjectId(stream), flow.taken))
+        });
+        taken.collect()
+    }
 }
 
 /// Puts in what the node tells.
@@ -124,14 +191,26 @@ pub(crate) struct Ear {
     pub(crate) job: OnceLock<Weak<OfJob>>,
 }
 
+impl Ear {
+    /// What was let go while it was on its way.
+    fn let_go(&self, gone: Gone) {
+        if let Some(job) = self.job.get().and_then(Weak::upgrade).filter(|_| !gone.is_empty()) {
+            job.let_go(gone);
+        }
+    }
+}
+
 impl Listen for Ear {
     fn delivered(&self, object: ObjectId, outcome: Outcome, contains: Vec<ObjectId>) {
         let mut gone = Vec::new();
         self.table.objects().arrived(object, outcome, contains, &mut gone);
-        // It was let go while it was on its way.
-        if let Some(job) = self.job.get().and_then(Weak::upgrade).filter(|_| !gone.is_empty()) {
-            job.let_go(gone);
-        }
+        self.let_go(gone);
+    }
+
+    fn item(&self, stream: ObjectId, item: ObjectId, outcome: Option<Outcome>, contains: Vec<ObjectId>) {
+        let mut gone = Vec::new();
+        self.table.objects().item_came(stream, item, outcome, contains, &mut gone);
+        self.let_go(gone);
     }
 
     fn flush(&self) {
@@ -143,6 +222,8 @@ impl Listen for Ear {
         let mut objects = self.table.objects();
         objects.has_ended = true;
         let all: Vec<Weak<Waiter>> = objects.entries.values_mut().flat_map(|entry| entry.waiters.drain(..)).collect();
+        let Objects { streams, woken, .. } = &mut *objects;
+        woken.extend(streams.values_mut().filter_map(|flow| flow.waker.take()));
         drop(objects);
         let error = Err(over());
         all.iter().filter_map(Weak::upgrade).filter_map(|waiter| waiter.told(&error)).for_each(Waker::wake);
@@ -178,7 +259,38 @@ impl Objects {
             contains.iter().for_each(|inner| self.entry(*inner).holds += 1);
         }
         self.woken.extend(waiters.iter().filter_map(Weak::upgrade).filter_map(|waiter| waiter.told(&outcome)));
+        // There are no more items of it, if it is a stream.
+        self.woken.extend(self.streams.get_mut(&object.0).and_then(|flow| flow.waker.take()));
         self.release(object, gone);
+    }
+
+    fn item_came(
+        &mut self,
+        stream: ObjectId,
+        item: ObjectId,
+        outcome: Option<Outcome>,
+        contains: Vec<ObjectId>,
+        gone: &mut Gone,
+    ) {
+        for inner in &contains {
+            let entry = self.entry(*inner);
+            entry.held += 1;
+            entry.holds += 1;
+        }
+        let entry = self.entry(item);
+        entry.held += 1;
+        entry.holds += 1;
+        entry.is_there = true;
+        entry.outcome = outcome.filter(|outcome| outcome.as_ref().map_or(true, ObjectValue::is_own));
+        entry.contains = contains;
+        match self.streams.get_mut(&stream.0) {
+            Some(flow) => {
+                flow.items.push_back(item);
+                self.woken.extend(flow.waker.take());
+            }
+            // It is not wanted any more.
+            None => self.release(item, gone),
+        }
     }
 
     fn release(&mut self, object: ObjectId, gone: &mut Gone) {
@@ -327,6 +439,49 @@ mod tests {
         assert!(table.objects().entry(ONE).waiters.len() <= WAITERS_LOOKED_AT);
     }
 
+    const STREAM: ObjectId = ObjectId(10);
+
+    fn poll(table: &Table) -> (Poll<Option<ObjectId>>, bool) {
+        table.poll_item(STREAM, &Context::from_waker(Waker::noop()))
+    }
+
+    fn item(table: &Table, item: ObjectId, contains: Vec<ObjectId>) -> Gone {
+        let mut gone = Vec::new();
+        table.objects().item_came(STREAM, item, Some(failed()), contains, &mut gone);
+        gone
+    }
+
+    #[test]
+    fn what_was_taken_is_told_by_half_a_buffer_and_to_who_waits() {
+        let table = Table::default();
+        table.made(STREAM);
+        table.open_stream(STREAM, 4);
+        assert_eq!(poll(&table), (Poll::Pending, true));
+        (1..=4).for_each(|i| assert_eq!(item(&table, ObjectId(i), Vec::new()), []));
+        let taken = |i| Poll::Ready(Some(ObjectId(i)));
+        assert_eq!((poll(&table), poll(&table)), ((taken(1), false), (taken(2), true)));
+        assert_eq!((table.untold(), table.untold()), (vec![(STREAM, 2)], vec![]));
+        assert_eq!((poll(&table), table.untold()), ((taken(3), false), vec![(STREAM, 3)]));
+        arrived(&table, STREAM, Vec::new());
+        assert_eq!((poll(&table), poll(&table)), ((taken(4), false), (Poll::Ready(None), false)));
+    }
+
+    #[test]
+    fn items_that_nobody_takes_are_released() {
+        let table = Table::default();
+        table.made(STREAM);
+        table.open_stream(STREAM, 4);
+        item(&table, ObjectId(3), Vec::new());
+        item(&table, ONE, vec![TWO]);
+        assert_eq!(poll(&table), (Poll::Ready(Some(ObjectId(3))), false));
+        assert_eq!(table.close_stream(STREAM), [(ONE, 1), (TWO, 1)]);
+        assert_eq!(item(&table, ONE, vec![TWO]), [(ONE, 1), (TWO, 1)]);
+        assert_eq!(table.release(STREAM), [(STREAM, 1)]);
+        // What was taken outlives it.
+        assert_eq!(table.release(ObjectId(3)), [(ObjectId(3), 1)]);
+        assert!(table.objects().entries.is_empty() && table.untold().is_empty());
+    }
+
     #[test]
     fn an_end_is_what_became_of_all_that_is_waited_for() {
         let ear = Ear::default();
@@ -334,8 +489,11 @@ mod tests {
         table.made(ONE);
         let waiter = Waiter::for_objects(1);
         assert!(!table.watch(ONE, &waiter) && !waiter.is_done());
+        table.open_stream(STREAM, 4);
+        assert_eq!(poll(table), (Poll::Pending, true));
         ear.ended();
         assert!(waiter.is_done() && table.is_there(TWO));
+        assert_eq!(poll(table), (Poll::Ready(None), false));
         assert_eq!(table.outcome(ONE).unwrap().unwrap_err().fault.code, Code::Cancelled);
     }
 }

@@ -90,7 +90,7 @@ fn tasks_outlive_their_workers() {
 }
 
 /// Kills a worker of a lab's node, which other tests of this process are to be spared.
-fn kill_one(lab: &Lab) {
+pub(crate) fn kill_one(lab: &Lab) {
     let listed = lab.host(&["list", "workers", "--json"]).expect_code(0).json();
     let workers = listed["workers"].as_array().unwrap().iter().filter(|worker| worker["role"] == "tasks");
     for process in workers.map(|worker| worker["process"].as_i64().unwrap()).take(1) {

@@ -6,6 +6,7 @@ mod example;
 mod jobs;
 mod mistakes;
 mod objects;
+mod streams;
 
 use std::future::Future;
 use std::time::Duration;

@@ -24,6 +24,16 @@ pub trait Listen: Send + Sync {
     /// holds once more from now on.
     fn delivered(&self, object: ObjectId, value: Result<ObjectValue, Arc<TaskError>>, contains: Vec<ObjectId>);
 
+    /// The next item of a stream of the client's: an object, which the client holds once from now on, as it does once more
+    /// what the item's value contains. Of a value that is not told it is asked as of that of any other object.
+    fn item(
+        &self,
+        stream: ObjectId,
+        item: ObjectId,
+        value: Option<Result<ObjectValue, Arc<TaskError>>>,
+        contains: Vec<ObjectId>,
+    );
+
     /// All was delivered that there is for now.
     fn flush(&self);
 
@@ -243,23 +253,19 @@ impl Seat {
     pub(in crate::program) fn tell(&mut self, message: &Down<'_>) {
         match message {
             Down::Deliver { object, value, contains, .. } => {
-                let value = match value {
-                    Delivery::Value(bytes) => Ok(ObjectValue(Bytes::Own((*bytes).into()))),
-                    Delivery::Same(file) => self.same(*file),
-                    Delivery::Failed(error) => Err(postcard::from_bytes(error).unwrap_or_else(|_| missing())),
-                    // Of those, one comes with a file, and the other is not said of what was wanted.
-                    Delivery::File(..) | Delivery::Later => return,
-                };
-                self.deliver(*object, value, contains);
+                // That it comes later is not said of what was wanted.
+                if let Some(value) = self.value(value) {
+                    self.deliver(*object, value, contains);
+                }
+            }
+            Down::Item { stream, object, value, contains, .. } => {
+                self.told = true;
+                let value = self.value(value).map(|value| value.map_err(Arc::new));
+                self.listener.item(ObjectId(*stream), ObjectId(*object), value, objects(contains));
             }
             Down::Forget(file) => drop(self.lent.remove(file)),
-            // Of tasks that a client has none of: its own is the job, and it submits no generators.
-            Down::Unneeded(..)
-            | Down::Close(_)
-            | Down::Cancel(..)
-            | Down::Withdraw(..)
-            | Down::Item { .. }
-            | Down::Credit(..) => {}
+            // Of tasks that a client has none of: its own is the job, and no generator.
+            Down::Unneeded(..) | Down::Close(_) | Down::Cancel(..) | Down::Withdraw(..) | Down::Credit(..) => {}
         }
     }
 
@@ -274,14 +280,23 @@ impl Seat {
         Ok(())
     }
 
+    /// What is told of an object without a file, if that is more than a promise.
+    fn value(&self, value: &Delivery<'_>) -> Option<Result<ObjectValue, TaskError>> {
+        match value {
+            Delivery::Value(bytes) => Some(Ok(ObjectValue(Bytes::Own((*bytes).into())))),
+            Delivery::Same(file) => Some(self.same(*file)),
+            Delivery::Failed(error) => Some(Err(postcard::from_bytes(error).unwrap_or_else(|_| missing()))),
+            Delivery::File(..) | Delivery::Later => None,
+        }
+    }
+
     fn same(&self, file: u64) -> Result<ObjectValue, TaskError> {
         self.lent.get(&file).map(|lent| ObjectValue(Bytes::Lent(lent.clone()))).ok_or_else(missing)
     }
 
     fn deliver(&mut self, object: u64, value: Result<ObjectValue, TaskError>, contains: &[u64]) {
         self.told = true;
-        let contains = contains.iter().copied().map(ObjectId).collect();
-        self.listener.delivered(ObjectId(object), value.map_err(Arc::new), contains);
+        self.listener.delivered(ObjectId(object), value.map_err(Arc::new), objects(contains));
     }
 
     pub(in crate::program) fn flush(&mut self) {
@@ -309,6 +324,10 @@ impl Drop for Seat {
     }
 }
 
+fn objects(numbers: &[u64]) -> Vec<ObjectId> {
+    numbers.iter().copied().map(ObjectId).collect()
+}
+
 fn missing() -> TaskError {
     TaskError { fault: Fault::new(Code::Host, "the node did not say what it is"), chain: Vec::new() }
 }
@@ -332,6 +351,17 @@ mod tests {
         fn delivered(&self, object: ObjectId, value: Result<ObjectValue, Arc<TaskError>>, contains: Vec<ObjectId>) {
             let code = value.as_ref().err().map(|error| error.fault.code);
             self.0.lock().unwrap().push((format!("{object} {code:?} {contains:?}"), value.ok()));
+        }
+
+        fn item(
+            &self,
+            stream: ObjectId,
+            item: ObjectId,
+            value: Option<Result<ObjectValue, Arc<TaskError>>>,
+            contains: Vec<ObjectId>,
+        ) {
+            let value = value.map(|value| value.map(|value| value.to_vec()).map_err(|error| error.fault.code));
+            self.0.lock().unwrap().push((format!("{stream} {item} {value:?} {contains:?}"), None));
         }
 
         fn flush(&self) {
@@ -394,6 +424,23 @@ mod tests {
             assert_eq!(line.count.load(Relaxed), 0);
             assert_eq!(notes.0.lock().unwrap().len(), 1);
         });
+    }
+
+    #[test]
+    fn items_are_told_with_their_values_where_those_are_small() {
+        let (_line, mut seat, notes) = seat();
+        let item = |object, value| Down::Item { job: 1, stream: 5, object, value, contains: vec![9] };
+        let error = postcard::to_stdvec(&missing()).unwrap();
+        seat.tell(&item(6, Delivery::Value(b"a")));
+        seat.tell(&item(7, Delivery::Later));
+        seat.tell(&item(8, Delivery::Failed(&error)));
+        seat.flush();
+        let told = std::mem::take(&mut *notes.0.lock().unwrap());
+        let words: Vec<_> = told.iter().map(|(words, _)| words.as_str()).collect();
+        let of = "[ObjectId(9)]";
+        let expected =
+            [format!("5 6 Some(Ok([97])) {of}"), format!("5 7 None {of}"), format!("5 8 Some(Err(Host)) {of}")];
+        assert_eq!((&words[..3], words[3]), (&expected.each_ref().map(String::as_str)[..], "flush"));
     }
 
     #[test]

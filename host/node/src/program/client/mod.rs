@@ -180,24 +180,43 @@ impl ClientJob {
     /// # Errors
     /// When its arguments are too long, or the job has ended.
     pub async fn submit(&self, function: u32, returns: u32, request: &Request<'_>) -> Result<ObjectId, Fault> {
-        let request = postcard::to_stdvec(request).map_err(|e| Fault::new(Code::BadRequest, e.to_string()))?;
-        if request.len() > REQUEST_BYTES_MAX {
-            let message = format!(
-                "a task is submitted with {} bytes of arguments; {REQUEST_BYTES_MAX} are allowed: `put` what is larger",
-                request.len()
-            );
-            return Err(Fault::new(Code::BadRequest, message));
-        }
+        let request = written(request)?;
         let (task, room) = self.number(returns, request.len()).await?;
+        self.say_submitted(task, (function, returns), &request, room);
+        Ok(ObjectId(task))
+    }
+
+    /// Submits a generator, by its place in its program. Gives what is `made` of its stream, an object which the client holds
+    /// once: before it is submitted, so that no [item](Listen::item) is told of any earlier. That there are no more
+    /// items is told as of an object that the client wants.
+    ///
+    /// # Errors
+    /// When its arguments are too long, or the job has ended.
+    pub async fn stream<R>(
+        &self,
+        function: u32,
+        request: &Request<'_>,
+        made: impl FnOnce(ObjectId) -> R,
+    ) -> Result<R, Fault> {
+        let request = written(request)?;
+        let (task, room) = self.number(1, request.len()).await?;
+        let made = made(ObjectId(task));
+        self.say_submitted(task, (function, 1), &request, room);
+        // Beside a message that there was room for.
+        self.line.say_now(&Up::Want(task, self.begun.task.0));
+        Ok(made)
+    }
+
+    /// The client has taken so many items of a stream, all in all: its generator may yield more.
+    pub fn took(&self, stream: ObjectId, taken: u64) {
+        self.line.say_now(&Up::Took(stream.0, taken));
+    }
+
+    fn say_submitted(&self, task: u64, (function, returns): (u32, u32), request: &[u8], room: SemaphorePermit<'_>) {
         let child = self.children.fetch_add(1, Relaxed);
         let seed = Seed::new(self.begun.seed).with(&child.to_le_bytes()).value();
         let (parent, attempt) = (self.begun.task.0, self.begun.attempt.0);
-        self.line.say(
-            &Up::Submit(Submit { task, parent, attempt, function, returns, seed, request: &request }),
-            None,
-            room,
-        );
-        Ok(ObjectId(task))
+        self.line.say(&Up::Submit(Submit { task, parent, attempt, function, returns, seed, request }), None, room);
     }
 
     /// Stores a value, which contains these objects. Gives its object, which the client holds once.
@@ -330,6 +349,19 @@ impl Drop for ClientJob {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// A request, if it is no longer than those may be.
+fn written(request: &Request<'_>) -> Result<Vec<u8>, Fault> {
+    let request = postcard::to_stdvec(request).map_err(|e| Fault::new(Code::BadRequest, e.to_string()))?;
+    if request.len() > REQUEST_BYTES_MAX {
+        let message = format!(
+            "a task is submitted with {} bytes of arguments; {REQUEST_BYTES_MAX} are allowed: `put` what is larger",
+            request.len()
+        );
+        return Err(Fault::new(Code::BadRequest, message));
+    }
+    Ok(request)
 }
 
 fn over(_: AcquireError) -> Fault {

@@ -195,6 +195,8 @@ struct Nobody;
 impl Listen for Nobody {
     fn delivered(&self, _: ObjectId, _: Result<ObjectValue, Arc<TaskError>>, _: Vec<ObjectId>) {}
 
+    fn item(&self, _: ObjectId, _: ObjectId, _: Option<Result<ObjectValue, Arc<TaskError>>>, _: Vec<ObjectId>) {}
+
     fn flush(&self) {}
 
     fn ended(&self) {}
