@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sandbar_core::{ActorId, ObjectId, Options, TaskError, TaskKind};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::ClientError;
 use crate::arguments::Arguments;
@@ -124,6 +124,35 @@ impl Actor {
 impl Serialize for Actor {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.handle.write(ACTOR, serializer)
+    }
+}
+
+/// A handle in a value, as tasks return it: to an actor of some type, which the value does not say.
+///
+/// It keeps its actor, and is an argument or a part of one, as an [`Actor`] is.
+#[derive(Debug, Clone)]
+pub struct ActorRef(ObjectRef<Made>);
+
+impl ActorRef {
+    /// The actor, to be called: one of the type that its component calls so. Of an actor of another type, calls fail.
+    ///
+    /// # Errors
+    /// When there is no such type.
+    pub fn of(&self, of: &str) -> Result<Actor, ClientError> {
+        method(self.0.job(), &format!("{of}.new"), |kind| kind == TaskKind::Make)?;
+        Ok(Actor { handle: self.0.clone(), of: of.into(), options: None })
+    }
+}
+
+impl Serialize for ActorRef {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.write(ACTOR, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ActorRef {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        ObjectRef::deserialize(deserializer).map(ActorRef)
     }
 }
 

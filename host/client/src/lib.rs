@@ -59,7 +59,7 @@ mod table;
 mod types;
 mod value;
 
-pub use actor::{Actor, ActorCall};
+pub use actor::{Actor, ActorCall, ActorRef};
 pub use arguments::Arguments;
 pub use batch::Batch;
 pub use client::{Client, ClientOptions};

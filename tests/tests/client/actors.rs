@@ -1,6 +1,6 @@
 //! Actors: made, called in order, found by name, killed.
 
-use sandbar_client::{Actor, ActorOptions, ClientError, Code, ObjectRef};
+use sandbar_client::{Actor, ActorOptions, ActorRef, ClientError, Code, ObjectRef};
 
 use crate::{begin, load, with_job};
 
@@ -25,6 +25,34 @@ fn calls_of_an_actor_begin_in_order() {
         let calls: ObjectRef<u64> = job.task("calls_often").submit((&counter, 10)).await?;
         calls.get().await?;
         assert_eq!(add(&counter, 0).await?.get().await?, 115);
+        Ok(())
+    });
+}
+
+#[test]
+fn actors_are_taken_of_values_and_passed_on() {
+    with_job(ACTORS, async |_, job| {
+        let made: ObjectRef<ActorRef> = job.task("hires").submit((5,)).await?;
+        let handle = made.get().await?;
+        // The handle keeps the actor.
+        drop(made);
+        let counter = handle.of("Counter")?;
+        assert_eq!(add(&counter, 1).await?.get().await?, 6);
+        let calls: ObjectRef<u64> = job.task("calls_often").submit((&handle, 10)).await?;
+        calls.get().await?;
+        drop(handle);
+        assert_eq!(add(&counter, 1).await?.get().await?, 17);
+        let made: ObjectRef<Vec<(String, ActorRef)>> = job.task("hires_many").submit((3,)).await?;
+        for ((name, handle), start) in made.get().await?.iter().zip(0..) {
+            assert_eq!(name, &format!("counter {start}"));
+            assert_eq!(add(&handle.of("Counter")?, 1).await?.get().await?, start + 1);
+        }
+        // What it is an actor of, only its calls know.
+        let (_, handle) = made.get().await?.remove(0);
+        let error = add(&handle.of("Saved")?, 1).await?.get().await.unwrap_err();
+        assert_eq!(error.fault.code, Code::Refused, "{error}");
+        let unknown = handle.of("Counters").unwrap_err().to_string();
+        assert!(unknown.contains("`Counters.new`; its actors have: Counter.new, "), "{unknown}");
         Ok(())
     });
 }

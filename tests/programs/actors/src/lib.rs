@@ -184,6 +184,18 @@ fn calls_often(counter: CounterHandle, calls: u64) -> Result<u64, TaskError> {
     Ok(calls)
 }
 
+/// An actor that outlives who made it.
+#[task]
+fn hires(start: u64) -> CounterHandle {
+    Counter::submit(start)
+}
+
+/// Actors within a value, by their names.
+#[task]
+fn hires_many(actors: u64) -> Vec<(String, CounterHandle)> {
+    (0..actors).map(|start| (format!("counter {start}"), Counter::submit(start))).collect()
+}
+
 /// A call waits for its argument, and later ones for it.
 #[task]
 fn in_order() -> Result<String, TaskError> {
