@@ -12,13 +12,13 @@ use wasmtime::{
     Config, CustomCodeMemory, Enabled, InstanceAllocationStrategy, Module, OptLevel, PoolingAllocationConfig, Store,
 };
 
-use crate::again::{self, Again};
 use crate::contract::{GUEST, PROGRAM, Shape, check_binary};
 use crate::imports;
 use crate::instance::Instance;
 use crate::interrupt;
 use crate::memory::{PAGE_BYTES, Slots};
 use crate::relink::{self, Initial};
+use crate::reuse::{self, Reuse};
 use crate::services::Services;
 use crate::state::State;
 
@@ -126,10 +126,10 @@ impl Engine {
 
     /// An engine for [`Program::run`], with room for so many sandboxes at once: each may wait, with its call.
     pub fn for_programs(limits: &Limits, sandboxes: u32) -> Result<Engine, Fault> {
-        let mut engine = Engine::make(limits, sandboxes + again::KEPT_MAX as u32, true)?;
+        let mut engine = Engine::make(limits, sandboxes + reuse::KEPT_MAX as u32, true)?;
         interrupt::prepare(&engine.engine)?;
         // What is swapped out seems not to be written.
-        engine.pages = if may_swap() { None } else { again::pages() };
+        engine.pages = if may_swap() { None } else { reuse::pages() };
         Ok(engine)
     }
 
@@ -176,18 +176,18 @@ impl Engine {
         let other = |e| Fault::new(Code::Import, format!("{e:#}; build it again with the sandbar-guest of this host"));
         let pre = self.linker.instantiate_pre(&component).map_err(other)?;
         let exports = Exports::find(&component)?;
-        Ok(Program { pre, exports, image_end, slots: self.slots.clone(), again: None, _code: code })
+        Ok(Program { pre, exports, image_end, slots: self.slots.clone(), reuse: None, _code: code })
     }
 
     /// Has sandboxes of a program used again by its [`Program::run`], whose memory is like this at first
     /// ([`Shape::initial`]).
-    pub fn use_again<I>(&self, program: &mut Program, initial: Initial<I>)
+    pub fn reuse<I>(&self, program: &mut Program, initial: Initial<I>)
     where
         I: Deref<Target = [u8]> + Send + Sync + 'static,
     {
         let Initial { memory_bytes, image_start, image } = initial;
         let initial = Initial { memory_bytes, image_start, image: Box::new(image) as Box<_> };
-        program.again = Again::new(initial, self.pages.clone());
+        program.reuse = Reuse::new(initial, self.pages.clone());
     }
 }
 
@@ -238,7 +238,7 @@ pub struct Program {
     image_end: u64,
     slots: Arc<Slots>,
     /// If its sandboxes are used again.
-    pub(crate) again: Option<Again>,
+    pub(crate) reuse: Option<Reuse>,
     /// The memory that the code lies in, if it is not wasmtime's: the last to go.
     _code: Kept,
 }

@@ -16,7 +16,6 @@
 // Nothing that a guest, a peer, a file or a user says may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
-mod again;
 mod contract;
 mod engine;
 mod fault;
@@ -25,17 +24,18 @@ mod instance;
 mod interrupt;
 mod memory;
 mod relink;
+mod reuse;
 mod running;
 mod services;
 mod state;
 mod tasks;
 mod wasi;
 
-pub use again::Shelf;
 pub use contract::{CONTRACT, Shape, check_binary, inspect};
 pub use engine::{Engine, Program, build_id, compile};
 pub use instance::Instance;
 pub use interrupt::{interruptible, runs_on_behalf_of};
 pub use relink::{Initial, Relinked, memory_first};
+pub use reuse::IdleSandboxes;
 pub use running::{Ended, Running, TaskCall};
 pub use services::{Bytes, Following, Got, GroupAt, Input, Level, Next, NoServices, Predictions, Refusal, Services};

@@ -9,11 +9,11 @@ use sandbar_core::{Code, Fault, JobId, Limits, TaskId};
 use wasmtime::Store;
 use wasmtime::component::{Instance, TypedFunc};
 
-use crate::again::{Sandbox, Shelf};
 use crate::contract::PROGRAM;
 use crate::engine::Program;
 use crate::fault::fault;
 use crate::interrupt;
+use crate::reuse::{IdleSandboxes, Sandbox};
 use crate::services::{Next, Services};
 use crate::state::State;
 
@@ -62,18 +62,18 @@ impl Program {
         self.exports.tasks.is_some()
     }
 
-    /// Begins a call in a fresh sandbox, which does nothing before it is polled: one of the same job from the
-    /// shelf, if there is one, to which it comes back. The program is of an engine [for programs](crate::Engine::for_programs).
+    /// Begins a call in a fresh sandbox, which does nothing before it is polled: an idle one of the same job,
+    /// if there is one, which then is idle again. The program is of an engine [for programs](crate::Engine::for_programs).
     pub fn run(
         self: &Arc<Self>,
-        (shelf, job): (&Shelf, JobId),
+        (idle, job): (&IdleSandboxes, JobId),
         services: Box<dyn Services>,
         limits: &Limits,
         call: TaskCall,
     ) -> Running {
-        let (program, shelf, limits) = (self.clone(), shelf.clone(), *limits);
+        let (program, idle, limits) = (self.clone(), idle.clone(), *limits);
         Running::of(async move {
-            let sandbox = match shelf.take(job, &program) {
+            let sandbox = match idle.take(job, &program) {
                 Some(mut sandbox) => {
                     sandbox.store.data_mut().serve(services, call.seed);
                     Ok(sandbox)
@@ -88,7 +88,7 @@ impl Program {
             let ended_well = called.is_ok();
             let ended = ended(&mut sandbox.store, called);
             if ended_well {
-                shelf.keep(job, &program, sandbox);
+                idle.keep(job, &program, sandbox);
             }
             ended
         })

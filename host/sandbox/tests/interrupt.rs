@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use sandbar_core::{Code, JobId, Limits, ObjectId, TaskId};
 use sandbar_sandbox::{
-    Engine, Got, Input, Program, Refusal, Running, Services, Shelf, TaskCall, compile, interruptible,
+    Engine, Got, IdleSandboxes, Input, Program, Refusal, Running, Services, TaskCall, compile, interruptible,
 };
 
 /// A component whose tasks are: 0, a loop that touches nothing; 1, one that calls and stores; 2, one that grows its
 /// memory and asks its host without an end; 3, waits for an object.
-const GUEST: &str = r#"(component
+const GUEST: &str = concat!(
+    r#"(component
     (type $outcome' (enum "value" "failed" "time-out"))
     (import "sandbar:udf/tasks@0.1.0" (instance $tasks
         (alias outer 1 $outcome' (type $o))
@@ -27,7 +28,7 @@ const GUEST: &str = r#"(component
     (alias core export $libc "memory" (core memory $memory))
     (core func $release (canon lower (func $tasks "release") (memory $memory)))
     (core func $get (canon lower (func $tasks "get") (memory $memory)))
-    (core module $main
+    (core module $code
         (import "libc" "memory" (memory 2 128))
         (import "tasks" "release" (func $release (param i32 i32)))
         (import "tasks" "get" (func $get (param i64 i32 i64 i32)))
@@ -53,30 +54,14 @@ const GUEST: &str = r#"(component
             (call $get (i64.const 7) (i32.const 0) (i64.const 0) (i32.const 2048))
             (i32.store8 (i32.const 1028) (i32.const 1))
             i32.const 1024))
-    (core instance $main (instantiate $main
+    (core instance $code (instantiate $code
         (with "libc" (instance $libc))
         (with "tasks" (instance (export "release" (func $release)) (export "get" (func $get))))))
-    (type $kind (enum "scalar" "batch" "trainer"))
-    (type $function (record (field "name" string) (field "kind" $kind) (field "arguments" (list u8))
-        (field "returns" (list u8)) (field "about" string)))
-    (func $describe (result (list $function)) (canon lift (core func $main "describe") (memory $memory)))
-    (func $open (param "function" u32) (param "params" string) (param "seed" u64) (result (result (error string)))
-        (canon lift (core func $main "open") (memory $memory) (realloc (core func $main "realloc"))))
-    (func $process (param "header" (list u8)) (result (result (error string)))
-        (canon lift (core func $main "process") (memory $memory) (realloc (core func $main "realloc"))))
-    (func $run (param "task" u32) (param "call" u64) (param "seed" u64) (param "arguments" (list u8))
-        (result (result bool (error string)))
-        (canon lift (core func $main "run") (memory $memory) (realloc (core func $main "realloc"))))
-    (func $resume (param "call" u64) (result (result bool (error string)))
-        (canon lift (core func $main "resume") (memory $memory) (realloc (core func $main "realloc"))))
-    (func $abandon (param "call" u64) (canon lift (core func $main "abandon")))
-    (instance $guest (export "kind" (type $kind)) (export "function" (type $function))
-        (export "describe" (func $describe)) (export "open" (func $open)) (export "process" (func $process))
-        (export "fit" (func $process)) (export "predict" (func $process)))
-    (export "sandbar:udf/guest@0.1.0" (instance $guest))
-    (instance $program (export "describe" (func $describe)) (export "run" (func $run))
-        (export "resume" (func $resume)) (export "abandon" (func $abandon)))
-    (export "sandbar:udf/program@0.1.0" (instance $program)))"#;
+"#,
+    include_str!("exports/guest.wat"),
+    include_str!("exports/program.wat"),
+    ")"
+);
 
 /// An object that is there once it is said to be.
 struct Waiting(Arc<AtomicBool>);
@@ -101,7 +86,7 @@ impl Services for Waiting {
 
 fn begin(program: &Arc<Program>, function: u32, is_there: &Arc<AtomicBool>) -> Running {
     let call = TaskCall { function, call: 1, seed: 0, arguments: [].into() };
-    program.run((&Shelf::default(), JobId(1)), Box::new(Waiting(is_there.clone())), &Limits::default(), call)
+    program.run((&IdleSandboxes::default(), JobId(1)), Box::new(Waiting(is_there.clone())), &Limits::default(), call)
 }
 
 #[test]

@@ -10,9 +10,9 @@
 //! function behind it where it stands, and what those functions need is moved before them. The result is as untrusted
 //! as what it is made of, and validated and compiled like it.
 
-mod again;
 mod items;
 mod module;
+mod restore;
 #[cfg(test)]
 mod tests;
 
@@ -21,10 +21,10 @@ use std::collections::{HashMap, HashSet};
 use wasm_encoder::{Alias, ComponentAliasSection, ComponentSectionId, ExportKind, ModuleArg, RawSection};
 use wasmparser::{CanonicalFunction, CanonicalOption, ExternalKind, Instance, Validator};
 
-pub use again::Initial;
-use again::{initial, parts_only_name, with_globals_put_back};
 use items::{Item, Items, Space, What};
 use module::{MEMORY, MEMORY_MODULE, slots_called, slots_filled, split};
+pub use restore::Initial;
+use restore::{initial, parts_only_name, with_globals_put_back};
 
 /// Changes with what is made of a component here.
 pub(crate) const VERSION: u32 = 2;

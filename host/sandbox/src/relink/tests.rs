@@ -6,7 +6,8 @@ use super::*;
 use crate::{Engine, Input, Refusal, Services, compile, inspect};
 
 /// What `cargo build` makes, in short. `process` reads 8 bytes of the input, and emits them with a byte of its data.
-const BUILT: &str = r#"(component
+const BUILT: &str = concat!(
+    r#"(component
     (import "sandbar:udf/data@0.1.0" (instance $data
         (export "read" (func (param "offset" u64) (param "region" (list u8))))
         (export "map-pages" (func (param "offset" u64) (param "region" (list u8))))
@@ -58,18 +59,10 @@ const BUILT: &str = r#"(component
         (export "0" (func $read))
         (export "1" (func $emit))
         (export "2" (func $map-pages))))))
-    (type $kind (enum "scalar" "batch" "trainer"))
-    (type $function (record (field "name" string) (field "kind" $kind) (field "arguments" (list u8))
-        (field "returns" (list u8)) (field "about" string)))
-    (func $describe (result (list $function)) (canon lift (core func $code "describe") (memory $memory)))
-    (func $open (param "function" u32) (param "params" string) (param "seed" u64) (result (result (error string)))
-        (canon lift (core func $code "open") (memory $memory) (realloc $realloc)))
-    (func $process (param "header" (list u8)) (result (result (error string)))
-        (canon lift (core func $code "process") (memory $memory) (realloc $realloc)))
-    (instance $guest (export "kind" (type $kind)) (export "function" (type $function))
-        (export "describe" (func $describe)) (export "open" (func $open)) (export "process" (func $process))
-        (export "fit" (func $process)) (export "predict" (func $process)))
-    (export "sandbar:udf/guest@0.1.0" (instance $guest)))"#;
+"#,
+    include_str!("../../tests/exports/guest.wat"),
+    ")"
+);
 
 /// Whether the memory is made first when `old` is replaced.
 fn check(old: &str, new: &str, made_first: bool) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{Code, Fault, Ids, JobId, Limits, Request, TaskId, TaskKind, WorkerId};
-use sandbar_sandbox::{Ended, Engine, Initial, Program, Running, Shelf, TaskCall};
+use sandbar_sandbox::{Ended, Engine, IdleSandboxes, Initial, Program, Running, TaskCall};
 use sandbar_store::{Mapping, Scratch};
 
 use super::clock::monotonic_nanos;
@@ -41,7 +41,7 @@ struct Worker {
     tasks: Taker,
     desk: Arc<Mutex<Desk>>,
     programs: FxHashMap<u32, Loaded>,
-    shelf: Shelf,
+    idle_sandboxes: IdleSandboxes,
     /// By their places, as the desk's.
     active: Vec<Option<Active>>,
     free: Vec<Slot>,
@@ -116,7 +116,7 @@ pub fn run_program_worker() -> io::Result<()> {
         tasks: Taker::new(tasks),
         desk: Arc::new(Mutex::new(desk)),
         programs: FxHashMap::default(),
-        shelf: Shelf::default(),
+        idle_sandboxes: IdleSandboxes::default(),
         active: Vec::new(),
         free: Vec::new(),
         slots: FxHashMap::default(),
@@ -278,7 +278,7 @@ impl Worker {
         if let (Ok(loaded), Some(initial)) = (&mut loaded, initial) {
             let InitialMemory { memory_bytes, image_start, image_bytes } = initial;
             let image = Mapping::sealed(files.next().ok_or_else(wrong)?.as_fd(), image_bytes)?;
-            self.engine.use_again(loaded, Initial { memory_bytes, image_start, image });
+            self.engine.reuse(loaded, Initial { memory_bytes, image_start, image });
         }
         let loaded = loaded.and_then(|program| match program.has_tasks() {
             true => Ok((Arc::new(program), limits, kinds.into())),
@@ -337,7 +337,7 @@ impl Worker {
                 lock(&self.desk).residents.insert(slot, Resident::new(attempt, options));
                 loaded.make(services, &limits, call)
             }
-            _ => loaded.run((&self.shelf, JobId(job)), services, &limits, call),
+            _ => loaded.run((&self.idle_sandboxes, JobId(job)), services, &limits, call),
         };
         self.place(slot, Active { id: task, running, program, nanos: 0, begun: 0, until: 0 });
         lock(&self.desk).seat(slot, own);

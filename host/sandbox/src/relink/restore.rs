@@ -1,7 +1,7 @@
 //! What a sandbox is put back to when its call has ended, so that the next task may have it.
 //!
 //! A sandbox that ended well differs from a new one in its memory, in the globals that its code may set, and in what the
-//! host has for it. The host puts its own and the memory back (see `again.rs` beside this room); nobody but the code can
+//! host has for it. The host puts its own and the memory back (see `reuse.rs` beside this room); nobody but the code can
 //! set a global. So each function that the host may call is replaced by one that calls it and sets all globals to what
 //! they were at first. Code that changes more than that (tables, segments, resources of its own), or whose functions the
 //! host also calls while others run, is left as it is, and gets a new sandbox each time.

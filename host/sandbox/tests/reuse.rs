@@ -8,12 +8,13 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use sandbar_core::{JobId, Limits, ObjectId, TaskId};
-use sandbar_sandbox::{Engine, Got, Input, Program, Refusal, Services, Shelf, TaskCall, compile};
+use sandbar_sandbox::{Engine, Got, IdleSandboxes, Input, Program, Refusal, Services, TaskCall, compile};
 
 /// A component in the form that `cargo build` makes. Each task first looks whether all words of its memory add up to what
 /// they do at first, and whether its globals are as they were. Then it writes from an address (`call`) on so many bytes
 /// (`seed`), and does what its number says.
-const GUEST: &str = r#"(component
+const GUEST: &str = concat!(
+    r#"(component
     (import "sandbar:udf/tasks@0.1.0" (instance $tasks
         (export "returned" (func (param "parts" (list (list u8))) (param "contained" (list u64))))
         (export "map-pages" (func (param "object" u64) (param "offset" u64) (param "region" (list u8))))))
@@ -97,27 +98,11 @@ const GUEST: &str = r#"(component
         (export "$imports" (table $table))
         (export "0" (func $returned))
         (export "1" (func $map-pages))))))
-    (type $kind (enum "scalar" "batch" "trainer"))
-    (type $function (record (field "name" string) (field "kind" $kind) (field "arguments" (list u8))
-        (field "returns" (list u8)) (field "about" string)))
-    (func $describe (result (list $function)) (canon lift (core func $code "describe") (memory $memory)))
-    (func $open (param "function" u32) (param "params" string) (param "seed" u64) (result (result (error string)))
-        (canon lift (core func $code "open") (memory $memory) (realloc $realloc)))
-    (func $process (param "header" (list u8)) (result (result (error string)))
-        (canon lift (core func $code "process") (memory $memory) (realloc $realloc)))
-    (func $run (param "task" u32) (param "call" u64) (param "seed" u64) (param "arguments" (list u8))
-        (result (result bool (error string)))
-        (canon lift (core func $code "run") (memory $memory) (realloc $realloc)))
-    (func $resume (param "call" u64) (result (result bool (error string)))
-        (canon lift (core func $code "resume") (memory $memory) (realloc $realloc)))
-    (func $abandon (param "call" u64) (canon lift (core func $code "abandon")))
-    (instance $guest (export "kind" (type $kind)) (export "function" (type $function))
-        (export "describe" (func $describe)) (export "open" (func $open)) (export "process" (func $process))
-        (export "fit" (func $process)) (export "predict" (func $process)))
-    (export "sandbar:udf/guest@0.1.0" (instance $guest))
-    (instance $program (export "describe" (func $describe)) (export "run" (func $run))
-        (export "resume" (func $resume)) (export "abandon" (func $abandon)))
-    (export "sandbar:udf/program@0.1.0" (instance $program)))"#;
+"#,
+    include_str!("exports/guest.wat"),
+    include_str!("exports/program.wat"),
+    ")"
+);
 
 const MEMORY_BYTES: u64 = 2 << 20;
 
@@ -144,7 +129,7 @@ impl Services for Host {
 
 struct Node {
     program: Arc<Program>,
-    shelf: Shelf,
+    idle: IdleSandboxes,
     object: Arc<OwnedFd>,
 }
 
@@ -158,19 +143,19 @@ impl Node {
         let mut program = unsafe { engine.load(&code, shape.image_end) }.unwrap();
         if let Some(mut initial) = shape.initial {
             initial.image[0] += change;
-            engine.use_again(&mut program, initial);
+            engine.reuse(&mut program, initial);
         }
         let file = memfd_create("object", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::io::write(&file, &OBJECT).unwrap();
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL).unwrap();
-        Node { program: Arc::new(program), shelf: Shelf::default(), object: Arc::new(file) }
+        Node { program: Arc::new(program), idle: IdleSandboxes::default(), object: Arc::new(file) }
     }
 
     /// Runs a task that writes `bytes` bytes from `at` on. Says whether it ended well.
     fn run(&self, job: u32, task: u32, at: u64, bytes: u64) -> Result<(), String> {
         let call = TaskCall { function: task, call: at, seed: bytes, arguments: [].into() };
         let services = Box::new(Host(self.object.clone()));
-        let mut running = self.program.run((&self.shelf, JobId(job)), services, &Limits::default(), call);
+        let mut running = self.program.run((&self.idle, JobId(job)), services, &Limits::default(), call);
         let Poll::Ready(ended) = running.poll(TaskId(1)) else { panic!("it waits") };
         ended.result.map_err(|fault| fault.message)
     }
@@ -180,7 +165,7 @@ impl Node {
 fn can_be() -> bool {
     let node = Node::new(GUEST, 0);
     node.run(1, 0, 0, 8).unwrap();
-    !node.shelf.is_empty()
+    !node.idle.is_empty()
 }
 
 #[test]
@@ -197,10 +182,10 @@ fn a_task_finds_nothing_of_the_one_before() {
         assert_eq!(ended.is_ok(), task != TRAPS, "SANDBAR_SEED={seed}, task {number}, which does {task}: {ended:?}");
         assert_ne!(ended, Err("old".to_owned()), "SANDBAR_SEED={seed}, task {number}");
         match task {
-            GROWS | TRAPS => assert!(node.shelf.is_empty(), "SANDBAR_SEED={seed}, task {number}"),
+            GROWS | TRAPS => assert!(node.idle.is_empty(), "SANDBAR_SEED={seed}, task {number}"),
             // Only if another had shown where the memory is.
             RETURNS_NOTHING => {}
-            _ => assert_eq!(node.shelf.len(), usize::from(again), "SANDBAR_SEED={seed}, task {number}"),
+            _ => assert_eq!(node.idle.len(), usize::from(again), "SANDBAR_SEED={seed}, task {number}"),
         }
     }
 }
@@ -211,7 +196,7 @@ fn what_was_written_all_over_is_not_put_back() {
     let node = Node::new(&large.replace("(memory.size) (i32.const 32)", "(memory.size) (i32.const 320)"), 0);
     for (bytes, kept) in [(1 << 20, true), (17 << 20, false), (0, true)] {
         node.run(1, 0, 1 << 20, bytes).unwrap();
-        assert_eq!(!node.shelf.is_empty(), kept && can_be(), "{bytes}");
+        assert_eq!(!node.idle.is_empty(), kept && can_be(), "{bytes}");
     }
 }
 
@@ -228,7 +213,7 @@ fn no_job_is_given_what_another_had() {
     let node = Node::new(GUEST, 0);
     let kept = |job| {
         node.run(job, 0, 0, 8).unwrap();
-        node.shelf.len()
+        node.idle.len()
     };
     let counts = [1, 1, 2, 1, 2, 3, 4, 5, 6, 1].map(kept);
     let expected = if can_be() { [1, 1, 2, 2, 2, 3, 4, 4, 4, 4] } else { [0; 10] };

@@ -37,7 +37,7 @@ pub(crate) const KEPT_MAX: usize = 4;
 
 /// The sandboxes of one thread that are kept for the next tasks.
 #[derive(Clone, Default)]
-pub struct Shelf(Rc<RefCell<VecDeque<Kept>>>);
+pub struct IdleSandboxes(Rc<RefCell<VecDeque<Kept>>>);
 
 /// A sandbox, as new.
 struct Kept {
@@ -67,7 +67,7 @@ impl Sandbox {
     }
 }
 
-impl Shelf {
+impl IdleSandboxes {
     /// How many are kept.
     pub fn len(&self) -> usize {
         self.0.borrow().len()
@@ -88,13 +88,13 @@ impl Shelf {
 
     /// Keeps one whose call has ended well, if it can be put back.
     pub(crate) fn keep(&self, job: JobId, program: &Arc<Program>, mut sandbox: Sandbox) {
-        let Some(again) = program.again.as_ref() else { return };
+        let Some(reuse) = program.reuse.as_ref() else { return };
         let state = sandbox.store.data_mut();
         if !state.overlays.is_empty() {
             // Other pages are there now.
             sandbox.written = None;
         }
-        if !state.put_back() || again.put_back(state, &mut sandbox.written).is_none() {
+        if !state.put_back() || reuse.put_back(state, &mut sandbox.written).is_none() {
             return;
         }
         let mut kept = self.0.borrow_mut();
@@ -125,18 +125,18 @@ impl State {
 }
 
 /// Puts memory back.
-pub(crate) struct Again {
+pub(crate) struct Reuse {
     initial: Initial<Box<dyn Deref<Target = [u8]> + Send + Sync>>,
     pages: Arc<File>,
 }
 
-impl Again {
+impl Reuse {
     /// None where the kernel does not say what was written.
     pub(crate) fn new(
         initial: Initial<Box<dyn Deref<Target = [u8]> + Send + Sync>>,
         pages: Option<Arc<File>>,
-    ) -> Option<Again> {
-        Some(Again { initial, pages: pages? })
+    ) -> Option<Reuse> {
+        Some(Reuse { initial, pages: pages? })
     }
 
     /// None if it can't be.

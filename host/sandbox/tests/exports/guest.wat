@@ -1,0 +1,13 @@
+;; What a component exports whose instance of code is $code, with $memory.
+    (type $kind (enum "scalar" "batch" "trainer"))
+    (type $function (record (field "name" string) (field "kind" $kind) (field "arguments" (list u8))
+        (field "returns" (list u8)) (field "about" string)))
+    (func $describe (result (list $function)) (canon lift (core func $code "describe") (memory $memory)))
+    (func $open (param "function" u32) (param "params" string) (param "seed" u64) (result (result (error string)))
+        (canon lift (core func $code "open") (memory $memory) (realloc (core func $code "realloc"))))
+    (func $process (param "header" (list u8)) (result (result (error string)))
+        (canon lift (core func $code "process") (memory $memory) (realloc (core func $code "realloc"))))
+    (instance $guest (export "kind" (type $kind)) (export "function" (type $function))
+        (export "describe" (func $describe)) (export "open" (func $open)) (export "process" (func $process))
+        (export "fit" (func $process)) (export "predict" (func $process)))
+    (export "sandbar:udf/guest@0.1.0" (instance $guest))

@@ -1,0 +1,10 @@
+;; What it exports besides that has tasks.
+    (func $run (param "task" u32) (param "call" u64) (param "seed" u64) (param "arguments" (list u8))
+        (result (result bool (error string)))
+        (canon lift (core func $code "run") (memory $memory) (realloc (core func $code "realloc"))))
+    (func $resume (param "call" u64) (result (result bool (error string)))
+        (canon lift (core func $code "resume") (memory $memory) (realloc (core func $code "realloc"))))
+    (func $abandon (param "call" u64) (canon lift (core func $code "abandon")))
+    (instance $program (export "describe" (func $describe)) (export "run" (func $run))
+        (export "resume" (func $resume)) (export "abandon" (func $abandon)))
+    (export "sandbar:udf/program@0.1.0" (instance $program))
