@@ -12,6 +12,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sandbar-batch", &[]),
     ("sandbar-store", &["sandbar-core"]),
     ("sandbar-sandbox", &["sandbar-core"]),
+    ("sandbar-wire", &["sandbar-core"]),
     ("sandbar-sched", &["sandbar-core"]),
     ("sandbar-worker", &["sandbar-batch", "sandbar-core", "sandbar-sandbox", "sandbar-store"]),
     ("sandbar-dataset", &["sandbar-core"]),
@@ -40,6 +41,8 @@ const ENGINES: &[(&str, &str)] = &[
     ("wasmtime-wasi", "sandbar-sandbox"),
     ("datafusion", "sandbar-dataset"),
     ("object_store", "sandbar-dataset"),
+    ("quinn", "sandbar-wire"),
+    ("rustls", "sandbar-wire"),
     ("seccompiler", "sandbar-worker"),
 ];
 
