@@ -73,7 +73,7 @@ fn begun() -> Steps {
     let resources = Demand { cpus: u64::from(WORKERS) * UNIT, ..Demand::default() };
     let ready = |worker, role| Event::WorkerReady { worker, node, role };
     let mut events = vec![
-        Event::NodeJoined { node, resources },
+        Event::NodeJoined { node, resources, far: false },
         Event::JobStarted { job, tenant: TenantId::DEFAULT, limits },
         ready(DRIVER, Role::Driver(job)),
         Event::Submitted { task: submission(FIRST, None, &Arc::from("main"), 0) },

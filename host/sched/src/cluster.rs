@@ -12,10 +12,14 @@ use crate::resources::{Demand, Free};
 use crate::slab::Slab;
 use crate::table::Table;
 
+/// Workers that are far come after those that are not, unless as many tasks are blocked in these.
+const FAR_LOAD: u32 = 1 << 20;
+
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) total: Demand,
+    pub(crate) is_far: bool,
     pub(crate) free: Free,
     /// What would be left if all tasks had ended: bundles and actors last.
     pub(crate) at_rest: Free,
@@ -145,7 +149,7 @@ impl Cluster {
     }
 
     /// Says whether there was none of this number.
-    pub(crate) fn add_node(&mut self, id: NodeId, total: Demand) -> bool {
+    pub(crate) fn add_node(&mut self, id: NodeId, total: Demand, is_far: bool) -> bool {
         if self.node_ids.contains_key(&id) {
             return false;
         }
@@ -153,6 +157,7 @@ impl Cluster {
         let at = self.nodes.insert(Node {
             id,
             total,
+            is_far,
             at_rest: free.clone(),
             free,
             tasks: 0,
@@ -198,7 +203,7 @@ impl Cluster {
         });
         self.worker_ids.insert(id, at);
         match role {
-            Role::Tasks | Role::Driver(_) => {}
+            Role::Tasks | Role::Driver(_) | Role::Peer => {}
             Role::Actors => {
                 self.nodes[node].actor_workers.push(at);
                 self.nodes[node].is_hiring = false;
@@ -392,7 +397,8 @@ impl Cluster {
     /// By which idle workers are chosen: the least first.
     pub(crate) fn load(&self, at: WorkerAt) -> (u32, WorkerId) {
         let worker = &self.workers[at];
-        (worker.blocked.len() as u32, worker.id)
+        let distance = if self.nodes[worker.node].is_far { FAR_LOAD } else { 0 };
+        (distance + worker.blocked.len() as u32, worker.id)
     }
 
     /// Of the workers of a node that have several actors: the one with the fewest, with those that are being made, and how
@@ -445,7 +451,7 @@ impl Cluster {
         if worker.role != Role::Tasks {
             return;
         }
-        let idle = worker.given.is_empty().then_some(worker.blocked.len() as u32);
+        let idle = worker.given.is_empty().then_some(self.load(at).0);
         let can_wait = worker.given.len() > 1 && !worker.is_recalled;
         let waiting = can_wait.then(|| worker.given.back().map(|given| given.level)).flatten();
         if idle != worker.idle {

@@ -147,23 +147,29 @@ impl<C, V> Scheduler<C, V> {
         let Some(worker) = self.cluster.workers.get(at) else { return false };
         let [Lease { shape, count, .. }] = worker.leases[..] else { return false };
         let is_alike = count as usize == worker.given.len() && worker.role == Role::Tasks;
-        is_alike && !worker.is_recalled && self.is_window_over(shape, 2 * worker.given.len())
+        is_alike && !worker.is_recalled && self.is_window_over(shape, 2 * worker.given.len(), self.window_nanos(at))
     }
 
-    /// How many tasks of a shape a worker may have.
-    fn window(&self, shape_at: ShapeAt) -> usize {
+    /// How much work a worker is given in advance, in nanoseconds.
+    fn window_nanos(&self, at: WorkerAt) -> u64 {
+        let is_far = self.cluster.nodes[self.cluster.workers[at].node].is_far;
+        if is_far { self.options.far_window_nanos } else { self.options.window_nanos }
+    }
+
+    /// How many tasks of a shape a worker may have that is given so much.
+    fn window(&self, shape_at: ShapeAt, window_nanos: u64) -> usize {
         let shape = self.queue.shape(shape_at);
         let Some((_, task)) = self.queue.first(shape_at, &self.tasks) else { return 0 };
         if !shape.goes_in_advance() {
             return 1;
         }
         let nanos = self.classes.get(self.tasks[task].class).nanos().unwrap_or(self.options.window_nanos);
-        let by_time = (self.options.window_nanos / nanos).min(self.options.window_max as u64) as usize;
+        let by_time = (window_nanos / nanos).min(self.options.window_max as u64) as usize;
         by_time.min(shape.len.div_ceil(2 * self.cluster.of_tasks.max(1))).max(1)
     }
 
     /// Whether a worker may have more tasks of a shape than so many, at least one: as [`Scheduler::window`], in less time.
-    fn is_window_over(&self, shape_at: ShapeAt, count: usize) -> bool {
+    fn is_window_over(&self, shape_at: ShapeAt, count: usize, window_nanos: u64) -> bool {
         let shape = self.queue.shape(shape_at);
         if !shape.goes_in_advance()
             || count >= self.options.window_max as usize
@@ -173,20 +179,21 @@ impl<C, V> Scheduler<C, V> {
         }
         let Some((_, task)) = self.queue.first(shape_at, &self.tasks) else { return false };
         let nanos = self.classes.get(self.tasks[task].class).nanos().unwrap_or(self.options.window_nanos);
-        (count as u64 + 1).saturating_mul(nanos) <= self.options.window_nanos
+        (count as u64 + 1).saturating_mul(nanos) <= window_nanos
     }
 
     /// Gives a worker the first tasks of a shape, as many as it may have. Says whether any left the line.
     fn fill(&mut self, worker_at: WorkerAt, (turn, shape): (Turn, ShapeAt)) -> bool {
         let others = self.queue.after(Some((turn, shape)));
-        let window = self.window(shape);
+        let window_nanos = self.window_nanos(worker_at);
+        let window = self.window(shape, window_nanos);
         let mut has_taken = false;
         while let Some((turn, at)) = self.queue.first(shape, &self.tasks) {
             let worker = &self.cluster.workers[worker_at];
             let task = &self.tasks[at];
             let nanos = self.classes.get(task.class).nanos().unwrap_or(self.options.window_nanos);
             let is_full = !worker.given.is_empty()
-                && (worker.given.len() >= window || worker.nanos.saturating_add(nanos) > self.options.window_nanos);
+                && (worker.given.len() >= window || worker.nanos.saturating_add(nanos) > window_nanos);
             if is_full || others.is_some_and(|others| others < (turn, shape)) {
                 break;
             }

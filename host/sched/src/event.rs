@@ -13,8 +13,9 @@ use crate::resources::Demand;
 #[allow(missing_docs, reason = "a field is named for its type, or the line above it says what it is")]
 #[derive(Debug, Clone)]
 pub enum Event<C, V> {
-    /// A node has joined, with so much of each resource.
-    NodeJoined { node: NodeId, resources: Demand },
+    /// A node has joined, with so much of each resource. It is `far` if to give it a task takes a while: tasks go there that
+    /// find no place nearer, and more of them in advance.
+    NodeJoined { node: NodeId, resources: Demand, far: bool },
     /// A node and all of its workers are gone.
     NodeLost { node: NodeId },
     /// A worker can be given tasks.
@@ -54,6 +55,10 @@ pub enum Event<C, V> {
     Promised { object: ObjectId, task: TaskId, worker: WorkerId },
     /// What became of a value that was promised.
     Fulfilled { object: ObjectId, value: Result<V, Fault> },
+    /// A worker holds an object once more that is another scheduler's, and may be new here.
+    Borrowed { object: ObjectId, task: TaskId, worker: WorkerId },
+    /// What there is of a borrowed object, and what its value contains.
+    Arrived { object: ObjectId, value: Result<V, Arc<TaskError>>, refs: Vec<ObjectId> },
     /// What became of an attempt.
     Finished { task: TaskId, attempt: Attempt, worker: WorkerId, outcome: Outcome<V>, nanos: u64 },
     /// A task waits for objects, and gives its processors away (true), or goes on.
@@ -92,6 +97,8 @@ pub enum Role {
     Actors,
     /// Has one actor.
     Actor(ActorId),
+    /// Is a node's scheduler: runs nothing itself, and holds what the workers there use of ours.
+    Peer,
 }
 
 /// A task to be run.
@@ -225,6 +232,10 @@ pub enum Action<V> {
     Item { worker: WorkerId, stream: ObjectId, object: ObjectId },
     /// Tell a worker that so many items were taken of the stream of a generator which it was given.
     Credit { worker: WorkerId, task: TaskId, taken: u64 },
+    /// Somebody wants a borrowed object: [`Event::Arrived`] is to say what there is of it. Said once, or again if it was lost.
+    Ask { object: ObjectId },
+    /// Nobody here refers to a borrowed object any more.
+    Returned { object: ObjectId },
     /// A value is not needed any more. Each value that comes in goes out by this once, also one that was refused: then
     /// under the number that it came by, which may be another value's.
     Drop { object: ObjectId, value: V },

@@ -132,6 +132,9 @@ impl<C, V> Scheduler<C, V> {
                     self.cluster.workers[holder].holds.count -= 1;
                 }
             }
+            if object.is_borrowed() {
+                self.out.push(Action::Returned { object: object.id });
+            }
             if let Value::Ready(value) = object.value {
                 self.out.push(Action::Drop { object: object.id, value });
             }

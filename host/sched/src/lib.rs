@@ -11,6 +11,7 @@
 
 mod actors;
 mod assign;
+mod borrow;
 mod bundles;
 mod calls;
 mod cancel;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 
-use crate::event::Action;
+use crate::event::{Action, Role};
 use crate::places::{JobAt, ObjectAt, TaskAt, WorkerAt};
 use crate::refs::{Object, Value};
 use crate::scheduler::Scheduler;
@@ -58,7 +58,7 @@ impl<C, V> Scheduler<C, V> {
     /// A worker holds an object once more that one of its tasks may use.
     pub(crate) fn hold_for(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
         let Some(worker) = self.cluster.find(worker) else { return };
-        let Some(task) = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker)) else { return };
+        let Some(task) = self.find_task(task).filter(|at| self.acts_for(worker, *at)) else { return };
         let job = self.tasks[task].job;
         if let Ok(object) = self.usable(id, |object| object.job == job || self.is_of_all(object)) {
             self.hold(object, worker);
@@ -95,7 +95,7 @@ impl<C, V> Scheduler<C, V> {
     /// Drops an object that nothing refers to any more, if that is still so.
     pub(crate) fn drop_forgotten(&mut self, at: ObjectAt) {
         let Some(object) = self.objects.get(at).filter(|object| object.is_unwanted()) else { return };
-        if object.is_pending() {
+        if object.is_pending() && !object.is_borrowed() {
             return self.close_stream(at);
         }
         let Some(mut object) = self.objects.remove(at) else { return };
@@ -120,6 +120,9 @@ impl<C, V> Scheduler<C, V> {
         for (worker, times) in object.take_waiters() {
             let times = if self.cluster.find(worker).is_some() { times } else { 0 };
             (0..times).for_each(|_| self.refuse_object(object.id, worker, None, unknown(object.id)));
+        }
+        if object.is_borrowed() {
+            self.out.push(Action::Returned { object: object.id });
         }
         if let Value::Ready(value) = object.value {
             self.out.push(Action::Drop { object: object.id, value });
@@ -172,17 +175,28 @@ impl<C, V> Scheduler<C, V> {
     /// A worker wants to be told of an object.
     pub(crate) fn want(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
         let Some(worker_at) = self.cluster.find(worker) else { return };
-        let task = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker_at));
+        let task = self.find_task(task).filter(|at| self.acts_for(worker_at, *at));
         let job = task.map(|at| self.tasks[at].job);
         match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker) || self.is_of_all(object)) {
             Err(fault) => self.refuse_object(id, worker, task, fault),
             Ok(at) if !self.objects[at].is_pending() => self.deliver(at, worker_at),
-            Ok(at) if self.objects[at].waits_of(worker) < WAITS_MAX => self.objects[at].wait(worker),
+            Ok(at) if self.objects[at].waits_of(worker) < WAITS_MAX => {
+                self.objects[at].wait(worker);
+                self.ask(at);
+            }
             Ok(_) => {
                 let message = format!("waits for object {id} more than {WAITS_MAX} times");
                 self.refuse_object(id, worker, task, Fault::new(Code::BadRequest, message));
             }
         }
+    }
+
+    /// Whether a worker has a task, or is the node that has.
+    fn acts_for(&self, worker: WorkerAt, task: TaskAt) -> bool {
+        let workers = &self.cluster.workers;
+        self.tasks[task].worker.is_some_and(|at| {
+            at == worker || workers[worker].role == Role::Peer && workers[at].node == workers[worker].node
+        })
     }
 
     /// An object, if there is one that may be used.

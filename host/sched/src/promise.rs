@@ -42,7 +42,10 @@ impl<C, V> Scheduler<C, V> {
 
     /// An object whose value is to come, and that no task returns: those of placement groups have theirs already.
     fn promised(&self, id: ObjectId) -> Option<ObjectAt> {
-        let is_promised = |at: &ObjectAt| self.objects[*at].is_pending() && self.objects[*at].index.is_none();
+        let is_promised = |at: &ObjectAt| {
+            let object = &self.objects[*at];
+            object.is_pending() && object.index.is_none() && !object.is_borrowed()
+        };
         self.find_object(id).filter(is_promised).filter(|_| !self.groups.all.contains_key(&GroupId(id.0)))
     }
 }

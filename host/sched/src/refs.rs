@@ -44,6 +44,8 @@ struct More {
     contents: Box<[ObjectAt]>,
     /// Of what a generator returns.
     stream: Option<Box<Stream>>,
+    /// Of another scheduler's, and whether that was asked for it.
+    borrowed: Option<bool>,
 }
 
 /// Of no worker.
@@ -68,10 +70,11 @@ impl<V> Object<V> {
         self.pins == 0 && self.holder.1 == 0 && self.more.as_ref().is_none_or(|more| more.holders.is_empty())
     }
 
-    /// Whether nobody will ask for it: a stream is pending as long as its generator goes on.
+    /// Whether nobody will ask for it: a stream is pending as long as its generator goes on, and what is borrowed until somebody
+    /// asks.
     #[inline]
     pub(crate) fn is_unwanted(&self) -> bool {
-        self.is_forgotten() && (!self.is_pending() || self.stream().is_some())
+        self.is_forgotten() && (!self.is_pending() || self.stream().is_some() || self.is_borrowed())
     }
 
     pub(crate) fn stream(&self) -> Option<&Stream> {
@@ -84,6 +87,19 @@ impl<V> Object<V> {
 
     pub(crate) fn set_stream(&mut self, stream: Stream) {
         self.more().stream = Some(Box::new(stream));
+    }
+
+    pub(crate) fn is_borrowed(&self) -> bool {
+        self.more.as_ref().is_some_and(|more| more.borrowed.is_some())
+    }
+
+    pub(crate) fn set_borrowed(&mut self) {
+        self.more().borrowed = Some(false);
+    }
+
+    /// Notes whether its owner was asked for it. Gives what was noted; none if it is not borrowed.
+    pub(crate) fn set_asked(&mut self, is_asked: bool) -> Option<bool> {
+        self.more.as_mut()?.borrowed.as_mut().map(|asked| std::mem::replace(asked, is_asked))
     }
 
     /// Each worker that holds it, and how often.

@@ -40,6 +40,9 @@ impl<C, V> Scheduler<C, V> {
         if let Value::Ready(value) = std::mem::replace(&mut object.value, Value::Pending) {
             self.out.push(Action::Drop { object: object.id, value });
         }
+        if self.objects[at].is_borrowed() {
+            return self.ask_again(at);
+        }
         match self.returned_by(&self.objects[at]).filter(|maker| self.tasks[*maker].lineage.is_some()) {
             Some(maker) => self.lineage.lost.push(maker),
             None => {

@@ -26,6 +26,8 @@ use crate::tasks::{State, Task};
 pub struct Options {
     /// A worker is given about so many nanoseconds of work in advance.
     pub window_nanos: u64,
+    /// One that is far, so many.
+    pub far_window_nanos: u64,
     /// And no more tasks than this.
     pub window_max: u32,
     /// A worker that has several has no more actors than this.
@@ -34,7 +36,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { window_nanos: 1_000_000, window_max: 1024, actors_max: 1000 }
+        Options { window_nanos: 1_000_000, far_window_nanos: 10_000_000, window_max: 1024, actors_max: 1000 }
     }
 }
 
@@ -152,8 +154,8 @@ impl<C, V> Scheduler<C, V> {
 
     fn take_in(&mut self, event: Event<C, V>) {
         match event {
-            Event::NodeJoined { node, resources } => {
-                if self.cluster.add_node(node, resources) {
+            Event::NodeJoined { node, resources, far } => {
+                if self.cluster.add_node(node, resources, far) {
                     self.fail_infeasible();
                 }
             }
@@ -161,7 +163,7 @@ impl<C, V> Scheduler<C, V> {
             Event::WorkerReady { worker, node, role } => {
                 if let Some(at) = self.cluster.add_worker(worker, node, role) {
                     match role {
-                        Role::Tasks => {}
+                        Role::Tasks | Role::Peer => {}
                         Role::Driver(job) => self.add_driver(job, at),
                         Role::Actors | Role::Actor(_) => self.is_stale = true,
                     }
@@ -181,6 +183,8 @@ impl<C, V> Scheduler<C, V> {
             Event::Taken { stream, worker, taken } => self.taken(stream, worker, taken),
             Event::Promised { object, task, worker } => self.promise(object, task, worker),
             Event::Fulfilled { object, value } => self.fulfil(object, value),
+            Event::Borrowed { object, task, worker } => self.borrow(object, task, worker),
+            Event::Arrived { object, value, refs } => self.arrive(object, value, &refs),
             Event::Finished { task, attempt, worker, outcome, nanos } => {
                 self.finished(task, attempt, worker, outcome, nanos);
             }

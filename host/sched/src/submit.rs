@@ -276,6 +276,7 @@ impl<C, V> Scheduler<C, V> {
                     object.depend(at, number, |task, number| {
                         tasks.get(task).is_some_and(|task| task.number == number && task.state == State::Waiting)
                     });
+                    self.ask(*need);
                 }
             }
         }

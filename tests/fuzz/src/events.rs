@@ -83,7 +83,7 @@ impl History {
     /// A cluster that runs something.
     fn begin(&mut self) {
         let resources = Demand { cpus: 2 * UNIT, gpus: UNIT, ..Demand::default() };
-        self.step(Event::NodeJoined { node: NodeId(0), resources });
+        self.step(Event::NodeJoined { node: NodeId(0), resources, far: false });
         let limits = LIMITS;
         for number in 0..JOBS_BEGUN as u32 {
             self.step(Event::JobStarted { job: JobId(number), tenant: TenantId::DEFAULT, limits });
@@ -152,7 +152,7 @@ impl History {
         let is_first = task.0 <= JOBS_BEGUN;
         Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=40 })? {
             11..=13 | 18 if is_first && !bytes.ratio(1, 64)? => Event::Submitted { task: self.submission(bytes)? },
-            0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)? },
+            0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)?, far: bytes.arbitrary()? },
             1 => Event::NodeLost { node: node(bytes)? },
             // Their numbers are the node's own: none comes twice.
             2 | 3 if !self.workers.contains(&worker) => {

@@ -195,7 +195,16 @@ impl World {
     }
 
     pub fn node(&mut self, node: u32, resources: Demand) -> &mut World {
-        self.step(Event::NodeJoined { node: NodeId(node), resources })
+        self.step(Event::NodeJoined { node: NodeId(node), resources, far: false })
+    }
+
+    pub fn far_node(&mut self, node: u32, resources: Demand) -> &mut World {
+        self.step(Event::NodeJoined { node: NodeId(node), resources, far: true })
+    }
+
+    /// Is a node's scheduler.
+    pub fn peer(&mut self, worker: u32, node: u32) -> &mut World {
+        self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), role: Role::Peer })
     }
 
     pub fn worker(&mut self, worker: u32, node: u32) -> &mut World {
@@ -324,6 +333,26 @@ impl World {
         self.step(Event::Fulfilled { object: ObjectId(object), value })
     }
 
+    pub fn borrow(&mut self, object: u64, task: u64, worker: u32) -> &mut World {
+        let (object, task, worker) = (ObjectId(object), TaskId(task), WorkerId(worker));
+        self.step(Event::Borrowed { object, task, worker })
+    }
+
+    pub fn hold(&mut self, object: u64, worker: u32, task: u64) -> &mut World {
+        self.step(Event::Held { object: ObjectId(object), worker: WorkerId(worker), task: TaskId(task) })
+    }
+
+    /// With a value that contains these.
+    pub fn arrive(&mut self, object: u64, contains: &[u64]) -> &mut World {
+        let refs = contains.iter().copied().map(ObjectId).collect();
+        self.step(Event::Arrived { object: ObjectId(object), value: Ok(object), refs })
+    }
+
+    pub fn arrive_failed(&mut self, object: u64) -> &mut World {
+        let error = TaskError { fault: Fault::new(Code::Input, "no file"), chain: Vec::new() };
+        self.step(Event::Arrived { object: ObjectId(object), value: Err(Arc::new(error)), refs: Vec::new() })
+    }
+
     /// The first task of job 1 makes a placement group.
     pub fn group(&mut self, group: u64, strategy: GroupStrategy, bundles: &[Demand]) -> &mut World {
         self.group_by(group, 1, DRIVER, GroupSpec { name: None, strategy, bundles: bundles.to_vec() })
@@ -434,6 +463,8 @@ pub fn text(action: &Action<u64>) -> String {
         Action::Refuse { worker, object, error } => format!("refuse w{worker} o{object} ({error})"),
         Action::Item { worker, stream, object } => format!("item w{worker} o{stream} o{object}"),
         Action::Credit { worker, task, taken } => format!("credit w{worker} t{task} {taken}"),
+        Action::Ask { object } => format!("ask o{object}"),
+        Action::Returned { object } => format!("returned o{object}"),
         Action::Drop { object, value } if object.0 == *value => format!("drop o{object}"),
         Action::Drop { object, value } => format!("drop o{object}={value}"),
         Action::Ended { task, again: true, .. } => format!("ended t{task} again"),

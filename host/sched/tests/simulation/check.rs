@@ -100,6 +100,7 @@ impl Model {
                 assert!(self.values.remove(value), "value {value} was dropped before");
             }
             Action::Ended { task, .. } => assert!(step.ended.remove(&task.0), "task {task} should not have ended"),
+            Action::Ask { object } | Action::Returned { object } => panic!("object {object} is not borrowed"),
             Action::JobDone { job, .. } => assert!(step.jobs_done.remove(&job.0), "job {job} is not done"),
         }
     }

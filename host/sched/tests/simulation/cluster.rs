@@ -156,7 +156,7 @@ impl History {
             resources.custom.insert("tpu".into(), UNIT);
         }
         self.nodes.push(node);
-        self.event(Event::NodeJoined { node: NodeId(node), resources });
+        self.event(Event::NodeJoined { node: NodeId(node), resources, far: false });
         (0..1 + self.seed.below(4)).for_each(|_| self.hire_for(node, Role::Tasks));
     }
 
@@ -377,7 +377,7 @@ impl History {
         let custom = [("tpu".into(), 10 * UNIT)].into();
         let resources = Demand { cpus: 100 * UNIT, gpus: 10 * UNIT, memory: 1000, custom };
         self.nodes.push(node);
-        self.event(Event::NodeJoined { node: NodeId(node), resources });
+        self.event(Event::NodeJoined { node: NodeId(node), resources, far: false });
         // Some tasks are for one node.
         self.nodes.clone().into_iter().chain([node, node]).for_each(|node| self.hire_for(node, Role::Tasks));
         for round in 0.. {

@@ -173,7 +173,7 @@ impl Model {
     pub fn take_in(&mut self, event: &Event<u64, u64>, actions: &[Action<u64>], steps: &Steps) {
         self.step = Step::default();
         match event {
-            Event::NodeJoined { node, resources } => {
+            Event::NodeJoined { node, resources, .. } => {
                 self.nodes.entry(node.0).or_insert_with(|| resources.clone());
                 self.fail_impossible_groups();
             }
@@ -241,6 +241,7 @@ impl Model {
                 }
             }
             Event::Fulfilled { object, value } => self.fulfil(object.0, value),
+            Event::Borrowed { .. } | Event::Arrived { .. } => unreachable!("there is one scheduler"),
             Event::Finished { task, attempt, worker, outcome, .. }
                 if self.tasks.get(&task.0).is_some_and(|task| matches!(task.work, Work::Method(_))) =>
             {

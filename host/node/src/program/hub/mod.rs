@@ -379,7 +379,7 @@ impl State {
     }
 
     fn begin(&mut self) {
-        self.step(Event::NodeJoined { node: THIS_NODE, resources: self.options.resources.clone() });
+        self.step(Event::NodeJoined { node: THIS_NODE, resources: self.options.resources.clone(), far: false });
         let limits = self.options.job_limits;
         self.step(Event::JobStarted { job: HOME, tenant: TenantId::DEFAULT, limits });
         self.replace_missing();

@@ -1,0 +1,116 @@
+//! Objects that are another scheduler's, and nodes that are far.
+
+mod dsl;
+
+use dsl::*;
+
+/// Object 10 is borrowed by the first task of job 1.
+fn world() -> World {
+    let mut world = World::new(1, 1);
+    world.borrow(10, 1, DRIVER).gives("");
+    world
+}
+
+#[test]
+fn an_owner_is_told_when_nobody_refers_to_its_object() {
+    let mut world = world();
+    world.release(10, DRIVER).gives("returned o10");
+    assert_eq!(world.kept(), [1]);
+}
+
+#[test]
+fn what_refers_to_it_here_keeps_it() {
+    for link in [needs, refs] {
+        let mut world = world();
+        world.arrive(10, &[]).submit(link(t(11), &[10])).release(10, DRIVER).gives("run w1 t11");
+        world.fails(11, 0, 1, false).gives("ended t11, returned o10, drop o10");
+    }
+    let mut world = world();
+    world.put(11, 1, DRIVER, &[10]).release(10, DRIVER).gives("");
+    world.release(11, DRIVER).gives("drop o11, returned o10");
+}
+
+#[test]
+fn it_is_held_as_often_as_it_is_borrowed() {
+    let mut world = world();
+    world.borrow(10, 1, DRIVER).release(10, DRIVER).gives("");
+    world.release(10, DRIVER).gives("returned o10");
+}
+
+#[test]
+fn its_owner_is_asked_once_somebody_wants_it() {
+    let mut world = world();
+    world.want(10, DRIVER, 1).gives("ask o10").want(10, DRIVER, 1).gives("");
+    world.arrive(10, &[]).gives("deliver w100 o10, deliver w100 o10");
+    world.want(10, DRIVER, 1).gives("deliver w100 o10");
+}
+
+#[test]
+fn a_task_that_needs_it_waits_for_it() {
+    let mut world = world();
+    world.submit(needs(t(11), &[10])).gives("ask o10").submit(needs(t(12), &[10])).gives("");
+    world.arrive(10, &[]).gives("run w1 t11").done(11, 1).gives("ended t11, run w1 t12");
+}
+
+#[test]
+fn what_its_value_contains_is_kept_with_it() {
+    let mut world = world();
+    world.borrow(11, 1, DRIVER).want(10, DRIVER, 1).arrive(10, &[11]).gives("ask o10, deliver w100 o10");
+    // Once by itself, once with the value that was delivered.
+    world.release(11, DRIVER).release(11, DRIVER).gives("");
+    world.release(10, DRIVER).gives("returned o10, drop o10, returned o11");
+}
+
+#[test]
+fn why_there_is_none_is_told() {
+    let mut world = world();
+    world.want(10, DRIVER, 1).arrive_failed(10).gives("ask o10, deliver w100 o10");
+    world.error_is(10, "no file [input]");
+    // It is known by now.
+    world.arrive(10, &[]).gives("drop o10");
+}
+
+#[test]
+fn its_owner_is_asked_again_for_what_was_lost() {
+    let mut world = world();
+    world.want(10, DRIVER, 1).arrive(10, &[]).somehow();
+    world.lose_object(10).gives("drop o10").want(10, DRIVER, 1).gives("ask o10");
+    world.arrive(10, &[]).gives("deliver w100 o10").lose_object_for(10, DRIVER).gives("drop o10, ask o10");
+}
+
+#[test]
+fn all_are_returned_when_their_job_ends() {
+    let mut world = world();
+    world.borrow(11, 1, DRIVER).arrive(11, &[]).job_ends(1).gives("interrupt w100 t1, returned o11, drop o11, returned o10");
+}
+
+#[test]
+fn a_peer_holds_what_the_workers_of_its_node_use() {
+    let mut world = World::new(1, 0);
+    world.far_node(2, of(1, 0, 0)).worker(2, 2).peer(3, 2).put(10, 1, DRIVER, &[]).submit(refs(t(11), &[10]));
+    world.gives("run w2 t11").want(10, 3, 11).gives("deliver w3 o10").hold(10, 3, 11).release(10, DRIVER);
+    world.done(11, 2).gives("ended t11").release(10, 3).gives("drop o10");
+    // Of tasks that are elsewhere it knows nothing.
+    world.want(11, 3, 1).gives_of("refuse", "refuse w3 o11 (object 11 is of another job [bad-request])");
+}
+
+#[test]
+fn tasks_go_far_when_there_is_no_room_nearer() {
+    let mut world = World::new(2, 2);
+    world.far_node(2, of(2, 0, 0)).worker(8, 2).worker(9, 2);
+    for (task, worker) in [(10, 1), (11, 2), (12, 8), (13, 9)] {
+        world.submit(t(task)).gives(&format!("run w{worker} t{task}"));
+    }
+    world.submit(t(14)).gives("").done(12, 8).gives("ended t12, run w8 t14");
+    world.submit(t(15)).done(11, 2).gives("ended t11, run w2 t15");
+}
+
+#[test]
+fn a_far_worker_is_given_more_in_advance() {
+    let mut world = World::empty();
+    world.far_node(1, of(1, 0, 0)).worker(1, 1).node(2, of(1, 0, 0)).job(1, LIMITS).driver(DRIVER, 2, 1).submit(first(1, 1));
+    world.submit_all((10..2000).map(short)).somehow();
+    // They take 50 us each: there is room for 10 ms of them.
+    let given: Vec<String> = (11..211).map(|task| format!("run w1 t{task}")).collect();
+    world.ran(10, 1, 50_000).gives_of("run", &given.join(", "));
+}
