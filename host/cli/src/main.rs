@@ -156,6 +156,8 @@ fn start_node(
 ) -> Result<&'static Node, CliError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let options = NodeOptions {
+        number: 0,
+        neighbours: None,
         workers: workers.unwrap_or(cores),
         resources,
         limits,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sandbar_core::Limits;
-use sandbar_node::{JobKeeper, JobShelf, Node, NodeOptions, NodeResources, paths};
+use sandbar_node::{JobKeeper, JobShelf, Neighbours, Node, NodeOptions, NodeResources, paths};
 
 use crate::ClientError;
 use crate::job::{Job, JobOptions, Program};
@@ -22,6 +22,8 @@ pub struct ClientOptions {
     state: Option<PathBuf>,
     worker: Option<PathBuf>,
     resources: NodeResources,
+    number: u16,
+    neighbours: Option<Neighbours>,
 }
 
 impl ClientOptions {
@@ -97,6 +99,13 @@ impl ClientOptions {
         self
     }
 
+    /// Nodes of this process that it runs tasks for, and that run tasks for it, and its number among them.
+    #[doc(hidden)]
+    pub fn neighbours(mut self, number: u16, neighbours: &Neighbours) -> ClientOptions {
+        (self.number, self.neighbours) = (number, Some(neighbours.clone()));
+        self
+    }
+
     /// The program `host-worker`; the one beside this program otherwise.
     pub fn worker(mut self, program: impl Into<PathBuf>) -> ClientOptions {
         self.worker = Some(program.into());
@@ -124,7 +133,10 @@ impl Client {
         let ClientOptions { workers, limits, rows_bytes, objects_bytes, disk_reserve_bytes, .. } = options;
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let or_else = |own: Option<PathBuf>, usual: fn() -> Result<PathBuf, String>| own.map_or_else(usual, Ok);
+        let is_alone = options.neighbours.is_none();
         let node = NodeOptions {
+            number: options.number,
+            neighbours: options.neighbours,
             workers: workers.unwrap_or_else(cores).max(1),
             limits,
             cache: or_else(options.cache, paths::cache_folder).map_err(ClientError::Setup)?,
@@ -137,7 +149,11 @@ impl Client {
         };
         let state = or_else(options.state, paths::state_folder).map_err(ClientError::Setup)?;
         let shelf = JobShelf::open(state.join("jobs"));
-        Ok(Client { of: Arc::new(OfClient { node: Node::start(node), shelf }) })
+        let node = Node::start(node);
+        if !is_alone {
+            node.begin_programs().map_err(|fault| ClientError::Setup(fault.to_string()))?;
+        }
+        Ok(Client { of: Arc::new(OfClient { node, shelf }) })
     }
 
     /// Loads a program: a component, or the folder of a crate, which is built when it is stale. It is compiled once for all

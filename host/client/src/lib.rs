@@ -68,5 +68,7 @@ pub use job::{Job, JobOptions, Program, TaskCall};
 pub use object::{ObjectRef, Returned, wait};
 pub use options::{ActorOptions, CallOptions, TaskOptions};
 pub use sandbar_core::{Code, Fault, Limits, RetryOn, TaskError, TaskKind};
+#[doc(hidden)]
+pub use sandbar_node::Neighbours;
 pub use sandbar_node::{LoggedLine, NodeError, ObjectValue, ProgramSummary, ProgramTask};
 pub use stream::ObjectStream;

@@ -28,7 +28,7 @@ numbers! {
     JobId(u32);
     /// A machine of a cluster.
     NodeId(u32);
-    /// A process that runs sandboxes. Numbers are not used again.
+    /// A process that runs sandboxes. No two of a cluster have the same number, which is less than 2^28, and none is used again.
     WorkerId(u32);
     /// A call of a task. Its number is that of its first return.
     TaskId(u64);
@@ -103,7 +103,7 @@ pub struct Ids {
 }
 
 /// Each process may give out so many.
-const IDS_BITS: u32 = 40;
+const IDS_BITS: u32 = 36;
 
 impl Ids {
     /// Those of a process.

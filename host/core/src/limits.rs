@@ -43,6 +43,21 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// No more of anything than another's.
+    pub fn within(self, other: &Limits) -> Limits {
+        Limits {
+            memory_bytes_max: self.memory_bytes_max.min(other.memory_bytes_max),
+            time_ms_max: self.time_ms_max.min(other.time_ms_max),
+            output_bytes_max: self.output_bytes_max.min(other.output_bytes_max),
+            log_bytes_max: self.log_bytes_max.min(other.log_bytes_max),
+            instances_max: self.instances_max.min(other.instances_max),
+            tables_max: self.tables_max.min(other.tables_max),
+            table_elements_max: self.table_elements_max.min(other.table_elements_max),
+            model_bytes_max: self.model_bytes_max.min(other.model_bytes_max),
+            retries_max: self.retries_max.min(other.retries_max),
+        }
+    }
+
     /// Whether each is one that can be kept.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ pub use program::{
     ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramSpec, ProgramSummary, ProgramTask,
 };
 #[doc(hidden)]
-pub use program::{Saying, hear_any};
+pub use program::{Neighbours, Saying, hear_any};
 pub use progress::{Phase, Progress};
 pub use results::{Failure, Table};
 pub use sandbar_core::{Code, Fault, Kind, Limits};
@@ -67,6 +67,11 @@ pub fn run_worker() -> std::io::Result<()> {
 /// Where a node keeps things, and how many workers it has.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
+    /// Its number: no two of a cluster have the same, and none is used again.
+    pub number: u16,
+    /// Others of this process that it runs tasks for, and that run tasks for it.
+    #[doc(hidden)]
+    pub neighbours: Option<Neighbours>,
     /// Worker processes.
     pub workers: usize,
     /// What programs are told that there is.
@@ -124,5 +129,13 @@ impl Node {
     /// How far the job at hand is.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(neighbours) = &self.options.neighbours {
+            neighbours.leave(self.options.number);
+        }
     }
 }

@@ -45,6 +45,7 @@ fn submission(id: TaskId, parent: Option<(TaskId, Attempt, WorkerId)>, name: &Ar
         id,
         job: JobId(1),
         parent,
+        below: 0,
         name: name.clone(),
         returns: 1,
         demand: Demand { cpus, ..Demand::default() },

@@ -126,7 +126,7 @@ impl Classes {
         let kind = Kind {
             job,
             name: task.name.clone(),
-            shape: queue.use_demand(&task.demand, task.strategy),
+            shape: queue.use_demand(&task.demand, task.strategy, None),
             priority: task.priority,
             retries_max: task.retries_max,
             retry_on: task.retry_on,
@@ -190,7 +190,7 @@ mod tests {
             let kind = Kind {
                 job: Place::of(0),
                 name: "f".into(),
-                shape: queue.use_demand(&Default::default(), Default::default()),
+                shape: queue.use_demand(&Default::default(), Default::default(), None),
                 priority: 0,
                 retries_max: 0,
                 retry_on: RetryOn::System,

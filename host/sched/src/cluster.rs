@@ -29,6 +29,8 @@ pub(crate) struct Node {
     pub(crate) is_held: bool,
     /// Workers that have several actors.
     actor_workers: Vec<WorkerAt>,
+    /// Workers here that run tasks of anybody.
+    pub(crate) of_tasks: usize,
     /// Another one was asked for.
     pub(crate) is_hiring: bool,
     /// Actors here.
@@ -100,6 +102,8 @@ pub(crate) struct Cluster {
     pub(crate) bundles: Slab<BundleAt, Bundle>,
     pub(crate) workers: Slab<WorkerAt, Worker>,
     worker_ids: Table<WorkerId, WorkerAt>,
+    /// The first node that was not far.
+    pub(crate) here: Option<NodeId>,
     /// Workers that are for one actor each.
     of_actors: Table<ActorId, WorkerAt>,
     /// The first idle worker of each node.
@@ -132,6 +136,7 @@ impl Cluster {
             bundles: Slab::new(),
             workers: Slab::new(),
             worker_ids: Table::default(),
+            here: None,
             of_actors: Table::default(),
             offers: BTreeSet::new(),
             idle: 0,
@@ -163,11 +168,13 @@ impl Cluster {
             tasks: 0,
             is_held: false,
             actor_workers: Vec::new(),
+            of_tasks: 0,
             is_hiring: false,
             actors: 0,
             idle: BTreeSet::new(),
         });
         self.node_ids.insert(id, at);
+        self.here = self.here.or((!is_far).then_some(id));
         self.changes += 1;
         self.has_more = true;
         true
@@ -211,6 +218,7 @@ impl Cluster {
             Role::Actor(actor) => drop(self.of_actors.insert(actor, at)),
         }
         self.of_tasks += usize::from(role == Role::Tasks);
+        self.nodes[node].of_tasks += usize::from(role == Role::Tasks);
         self.refresh(at);
         Some(at)
     }
@@ -231,6 +239,7 @@ impl Cluster {
             _ => {}
         }
         self.of_tasks -= usize::from(worker.role == Role::Tasks);
+        self.nodes[worker.node].of_tasks -= usize::from(worker.role == Role::Tasks);
         self.set_idle(at, None);
         self.set_waiting(at, None);
         let mut worker = self.workers.remove(at)?;

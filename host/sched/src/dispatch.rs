@@ -78,6 +78,7 @@ impl<C, V> Scheduler<C, V> {
         let is_lacking = self.is_lacking(at);
         if is_lacking {
             self.queue.remove(&mut self.tasks, at, shape, level);
+            self.left_line(at);
             self.lacks(at);
         }
         is_lacking
@@ -120,13 +121,18 @@ impl<C, V> Scheduler<C, V> {
             return self.bundle_for(node, shape).is_some();
         }
         let (record, first) = (&self.cluster.nodes[node], self.first_on(node, stuck));
-        !record.is_held && self.may_be_on(node, shape) && record.free.fits_beside(&shape.demand, first)
+        !record.is_held
+            && self.may_be_on(node, shape)
+            && self.is_near_enough(node, shape)
+            && record.free.fits_beside(&shape.demand, first)
     }
 
     /// What a node keeps room for.
     fn first_on(&self, node: NodeAt, stuck: Option<ShapeAt>) -> Option<&Demand> {
         let shape = self.queue.shape(stuck?);
-        let could = shape.demand.is_within(&self.cluster.nodes[node].total) && self.may_be_on(node, shape);
+        let could = shape.demand.is_within(&self.cluster.nodes[node].total)
+            && self.may_be_on(node, shape)
+            && self.is_near_enough(node, shape);
         could.then_some(&shape.demand)
     }
 
@@ -185,6 +191,7 @@ impl<C, V> Scheduler<C, V> {
     /// Gives a worker the first tasks of a shape, as many as it may have. Says whether any left the line.
     fn fill(&mut self, worker_at: WorkerAt, (turn, shape): (Turn, ShapeAt)) -> bool {
         let others = self.queue.after(Some((turn, shape)));
+        self.queue.use_shape(shape);
         let window_nanos = self.window_nanos(worker_at);
         let window = self.window(shape, window_nanos);
         let mut has_taken = false;
@@ -199,11 +206,13 @@ impl<C, V> Scheduler<C, V> {
             }
             has_taken = true;
             self.queue.take(&mut self.tasks, at, shape, turn.0);
+            self.left_line(at);
             if !self.lacks(at) {
                 self.give(worker_at, at, shape, nanos);
             }
         }
         self.queue.refresh(shape, &self.tasks);
+        self.queue.leave_shape(shape);
         self.cluster.refresh(worker_at);
         has_taken
     }
@@ -333,12 +342,15 @@ impl<C, V> Scheduler<C, V> {
             if self.is_feasible(shape) {
                 continue;
             }
+            self.queue.use_shape(shape);
             while let Some(((level, _), at)) = self.queue.first(shape, &self.tasks) {
                 self.queue.take(&mut self.tasks, at, shape, level);
+                self.left_line(at);
                 self.tasks[at].state = State::Waiting;
                 self.failing.push((at, self.infeasible(at, shape)));
             }
             self.queue.refresh(shape, &self.tasks);
+            self.queue.leave_shape(shape);
         }
     }
 }

@@ -111,6 +111,8 @@ pub struct Submission<C> {
     /// Which attempt of which task submitted it, in which worker, which holds each of its returns once; none for the first
     /// task of a job.
     pub parent: Option<(TaskId, Attempt, WorkerId)>,
+    /// How many tasks of other schedulers lie between it and its parent.
+    pub below: u32,
     /// For people, and for errors.
     pub name: Arc<str>,
     /// How many objects it returns, at least one.

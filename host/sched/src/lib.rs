@@ -24,6 +24,7 @@ mod groups;
 mod jobs;
 mod lineage;
 mod lost;
+mod near;
 mod objects;
 mod place_actors;
 mod place_groups;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use sandbar_core::{ObjectId, TaskId};
+use sandbar_core::{NodeId, ObjectId, TaskId};
 
 use crate::places::{ObjectAt, TaskAt};
 use crate::refs::{Object, Value};
@@ -21,6 +21,8 @@ const SOURCE_BYTES: u64 = 32;
 pub struct Inspect<C, V> {
     /// Whether a value may be lost, so that it is known how to make it again. What may not be is little.
     pub can_be_lost: fn(&V) -> bool,
+    /// The node that has a value, none of one that is here, and its bytes, where that is known.
+    pub lies: fn(&V) -> Option<(Option<NodeId>, u64)>,
     /// Bytes that a call takes.
     pub call_bytes: fn(&C) -> u64,
 }
@@ -28,7 +30,7 @@ pub struct Inspect<C, V> {
 impl<C, V> Default for Inspect<C, V> {
     /// Nothing is ever lost.
     fn default() -> Inspect<C, V> {
-        Inspect { can_be_lost: |_| false, call_bytes: |_| 0 }
+        Inspect { can_be_lost: |_| false, lies: |_| None, call_bytes: |_| 0 }
     }
 }
 

@@ -81,7 +81,8 @@ impl<C, V> Scheduler<C, V> {
     /// A worker with room for an actor. Where there is none a worker is asked for, if a node has room.
     fn worker_for(&mut self, maker: TaskAt, shape: ShapeAt) -> Option<WorkerAt> {
         let is_alone = self.queue.shape(shape).demand.cpus >= UNIT;
-        let nodes = self.cluster.node_ids.values().copied().filter(|node| self.has_room(*node, shape, None));
+        let nodes = self.cluster.node_ids.values().copied().filter(|node| !self.cluster.nodes[*node].is_far);
+        let nodes = nodes.filter(|node| self.has_room(*node, shape, None));
         let mut nodes: Vec<(usize, NodeAt)> = nodes.map(|node| (self.cluster.nodes[node].actors, node)).collect();
         nodes.sort_unstable();
         if is_alone {

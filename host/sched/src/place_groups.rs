@@ -37,7 +37,8 @@ impl<C, V> Scheduler<C, V> {
     /// A node for each bundle of a group that is not placed, by what is left of those that are not held.
     fn nodes_for(&self, id: GroupId, left: impl Fn(&Node) -> Free) -> Option<Vec<NodeAt>> {
         let (group, all) = (&self.groups.all[&id], self.cluster.node_ids.values().copied());
-        let nodes: Vec<NodeAt> = all.filter(|node| !self.cluster.nodes[*node].is_held).collect();
+        let is_able = |node: &NodeAt| !self.cluster.nodes[*node].is_held && !self.cluster.nodes[*node].is_far;
+        let nodes: Vec<NodeAt> = all.filter(is_able).collect();
         match self.look_for(group, &nodes, |node| left(&self.cluster.nodes[node])) {
             Found::All(places) => Some(places.into_iter().map(|place| nodes[place]).collect()),
             Found::Nothing | Found::GaveUp => None,

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use sandbar_core::Strategy;
+use sandbar_core::{NodeId, Strategy};
 
 use crate::places::{ShapeAt, TaskAt};
 use crate::resources::Demand;
@@ -35,6 +35,10 @@ pub(crate) type Turn = (Level, u64);
 pub(crate) struct Shape {
     pub(crate) demand: Demand,
     pub(crate) strategy: Strategy,
+    /// The node where the objects are that they need.
+    pub(crate) near: Option<NodeId>,
+    /// How long one takes, as was known when the last was put in line.
+    pub(crate) nanos: u64,
     /// Processors alone, which a worker takes once for several.
     pub(crate) is_light: bool,
     /// Tasks in line.
@@ -61,7 +65,7 @@ struct Fifo {
 #[derive(Debug)]
 pub(crate) struct Queue {
     shapes: Slab<ShapeAt, Shape>,
-    by_demand: BTreeMap<(Demand, Strategy), ShapeAt>,
+    by_demand: BTreeMap<(Demand, Strategy, Option<NodeId>), ShapeAt>,
     order: BTreeSet<(Turn, ShapeAt)>,
 }
 
@@ -88,8 +92,8 @@ impl Queue {
     }
 
     /// The shape of a demand, which is in use once more.
-    pub(crate) fn use_demand(&mut self, demand: &Demand, strategy: Strategy) -> ShapeAt {
-        let key = (demand.clone(), strategy);
+    pub(crate) fn use_demand(&mut self, demand: &Demand, strategy: Strategy, near: Option<NodeId>) -> ShapeAt {
+        let key = (demand.clone(), strategy, near);
         if let Some(at) = self.by_demand.get(&key) {
             self.shapes[*at].uses += 1;
             return *at;
@@ -97,6 +101,8 @@ impl Queue {
         let at = self.shapes.insert(Shape {
             demand: demand.clone(),
             strategy,
+            near,
+            nanos: 0,
             is_light: demand.is_light(),
             len: 0,
             feasible: (0, false),
@@ -118,7 +124,7 @@ impl Queue {
         if shape.uses == 0
             && let Some(shape) = self.shapes.remove(at)
         {
-            self.by_demand.remove(&(shape.demand, shape.strategy));
+            self.by_demand.remove(&(shape.demand, shape.strategy, shape.near));
         }
     }
 

@@ -46,12 +46,11 @@ impl<C, V> Scheduler<C, V> {
     /// A worker whose last task comes after one that could be begun since this step, and found no place.
     fn behind(&self, newest: Option<(crate::queue::Level, crate::places::TaskAt)>) -> Option<WorkerAt> {
         let (level, at) = newest?;
-        let task = self.tasks.get(at).filter(|task| task.state == State::Queued)?;
+        self.tasks.get(at).filter(|task| task.state == State::Queued)?;
         let (_, worker) = self.cluster.last_waiting().filter(|(last, _)| level < *last)?;
-        let (node_at, shape) =
-            (self.cluster.workers[worker].node, self.queue.shape(self.classes.get(task.class).kind.shape));
+        let (node_at, shape) = (self.cluster.workers[worker].node, self.queue.shape(self.shape_of(at)));
         let (node, demand) = (&self.cluster.nodes[node_at], &shape.demand);
-        if !self.may_be_on(node_at, shape) {
+        if !self.may_be_on(node_at, shape) || !self.is_near_enough(node_at, shape) {
             return None;
         }
         (demand.is_within(&node.total) && node.free.fits_but_cpus(demand)).then_some(worker)

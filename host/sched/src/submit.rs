@@ -150,7 +150,7 @@ impl<C, V> Scheduler<C, V> {
         if origin.parent.is_some_and(|(parent, _)| self.tasks[parent].stop == Stop::WithChildren) {
             return Err(cancelled());
         }
-        let depth = self.depth(origin);
+        let depth = self.depth(origin).saturating_add(submission.below);
         if depth > limits.depth_max {
             let message = format!("would be nested {depth} deep, its job's limit is {}", limits.depth_max);
             return Err(Fault::new(Code::TaskLimit, message));
@@ -210,7 +210,7 @@ impl<C, V> Scheduler<C, V> {
         // What outlives its maker's job is nobody's child.
         let is_tied = |parent: &TaskAt| self.tasks[*parent].job == origin.job;
         let parent = origin.parent.map(|(parent, _)| parent).filter(is_tied);
-        let depth = if parent.is_some() { self.depth(origin) } else { 1 };
+        let depth = if parent.is_some() { self.depth(origin).saturating_add(submission.below) } else { 1 };
         let at = self.tasks.insert(Task {
             id,
             number: self.number,
@@ -225,6 +225,7 @@ impl<C, V> Scheduler<C, V> {
             younger: None,
             ahead: None,
             behind: None,
+            near: None,
             worker: None,
             actor: None,
             attempt: Attempt(0),

@@ -7,7 +7,7 @@ use sandbar_core::{Attempt, Code, Fault, TaskError, TaskId};
 use crate::classes::Class;
 use crate::event::Action;
 use crate::lineage::Lineage;
-use crate::places::{ActorAt, ClassAt, JobAt, ObjectAt, TaskAt, WorkerAt};
+use crate::places::{ActorAt, ClassAt, JobAt, ObjectAt, ShapeAt, TaskAt, WorkerAt};
 use crate::queue::Level;
 use crate::scheduler::Scheduler;
 
@@ -37,6 +37,8 @@ pub(crate) struct Task<C> {
     /// Its neighbours in line.
     pub(crate) ahead: Option<TaskAt>,
     pub(crate) behind: Option<TaskAt>,
+    /// Its shape, where that is another than its class's: it is to be near to what it needs.
+    pub(crate) near: Option<ShapeAt>,
     /// Who was given it.
     pub(crate) worker: Option<WorkerAt>,
     /// The actor that it makes, or whose method it calls.
@@ -123,10 +125,14 @@ impl<C, V> Scheduler<C, V> {
             }
             return;
         }
+        let shape = self.shape_in_line(at);
+        let task = &self.tasks[at];
         let class = self.classes.get(task.class);
-        let (shape, level) = (class.kind.shape, task.level(class));
+        let level = task.level(class);
+        self.queue.shape_mut(shape).nanos = class.nanos().unwrap_or(self.options.window_nanos);
         let is_first = self.queue.push(&mut self.tasks, at, shape, level);
-        self.is_stale |= is_first;
+        // Of a line that is long some go elsewhere.
+        self.is_stale |= is_first || self.queue.shape(shape).near.is_some();
         if !self.is_feasible(shape) {
             self.failing.push((at, self.infeasible(at, shape)));
         } else if self.newest.is_none_or(|(newest, _)| level < newest) {
@@ -146,9 +152,10 @@ impl<C, V> Scheduler<C, V> {
             self.starting.remove(&job.id);
             return;
         }
-        let class = self.classes.get(task.class);
-        let (shape, level) = (class.kind.shape, task.level(class));
+        let level = task.level(self.classes.get(task.class));
+        let shape = self.shape_of(at);
         self.queue.remove(&mut self.tasks, at, shape, level);
+        self.left_line(at);
     }
 
     /// An attempt, which is in no worker any more, came to nothing. It is begun again if that `may_help`.

@@ -259,6 +259,17 @@ impl<C, V> Scheduler<C, V> {
         self.find_object(object).map(|at| self.view_object(&self.objects[at]))
     }
 
+    /// Objects that the arguments of a task contain, besides those that it needs.
+    pub fn refs(&self, task: TaskId) -> impl Iterator<Item = ObjectId> {
+        let links = self.find_task(task).and_then(|at| self.tasks[at].links.as_ref());
+        links.into_iter().flat_map(|links| &links.refs).map(|object| self.objects[*object].id)
+    }
+
+    /// Names of the tasks from a job's first one down to this.
+    pub fn names(&self, task: TaskId) -> Vec<String> {
+        self.chain(self.find_task(task))
+    }
+
     /// The stream that an object is, while something refers to it or its generator has not ended.
     pub fn stream(&self, object: ObjectId) -> Option<StreamView> {
         let stream = self.objects[self.find_object(object)?].stream()?;

@@ -1,8 +1,9 @@
-//! Objects that are another scheduler's, and nodes that are far.
+//! Objects that are another scheduler's, and nodes that are far: what goes where.
 
 mod dsl;
 
 use dsl::*;
+use sandbar_sched::Submission;
 
 /// Object 10 is borrowed by the first task of job 1.
 fn world() -> World {
@@ -81,7 +82,11 @@ fn its_owner_is_asked_again_for_what_was_lost() {
 #[test]
 fn all_are_returned_when_their_job_ends() {
     let mut world = world();
-    world.borrow(11, 1, DRIVER).arrive(11, &[]).job_ends(1).gives("interrupt w100 t1, returned o11, drop o11, returned o10");
+    world
+        .borrow(11, 1, DRIVER)
+        .arrive(11, &[])
+        .job_ends(1)
+        .gives("interrupt w100 t1, returned o11, drop o11, returned o10");
 }
 
 #[test]
@@ -108,9 +113,63 @@ fn tasks_go_far_when_there_is_no_room_nearer() {
 #[test]
 fn a_far_worker_is_given_more_in_advance() {
     let mut world = World::empty();
-    world.far_node(1, of(1, 0, 0)).worker(1, 1).node(2, of(1, 0, 0)).job(1, LIMITS).driver(DRIVER, 2, 1).submit(first(1, 1));
+    world
+        .far_node(1, of(1, 0, 0))
+        .worker(1, 1)
+        .node(2, of(1, 0, 0))
+        .job(1, LIMITS)
+        .driver(DRIVER, 2, 1)
+        .submit(first(1, 1));
     world.submit_all((10..2000).map(short)).somehow();
     // They take 50 us each: there is room for 10 ms of them.
     let given: Vec<String> = (11..211).map(|task| format!("run w1 t{task}")).collect();
     world.ran(10, 1, 50_000).gives_of("run", &given.join(", "));
+}
+
+/// Nodes 1 and 2 with a worker each, objects 1001 and 2001 to 2003.
+fn lying() -> World {
+    let mut world = World::lying(1, 1);
+    world.far_node(2, of(1, 0, 0)).worker(2, 2);
+    for object in [1001, 2001, 2002, 2003] {
+        world.put(object, 1, DRIVER, &[]).somehow();
+    }
+    world
+}
+
+#[test]
+fn tasks_go_to_where_their_objects_are() {
+    let mut world = lying();
+    world.submit(needs(t(10), &[2001])).gives("run w2 t10").submit(needs(t(11), &[1001])).gives("run w1 t11");
+    // They wait for it, though there is room elsewhere, and others do not wait for them.
+    world.done(11, 1).gives("ended t11").submit(needs(t(12), &[2002])).gives("");
+    world.submit(t(13)).gives("run w1 t13").done(10, 2).gives("ended t10, run w2 t12");
+}
+
+#[test]
+fn where_most_bytes_are_counts() {
+    lying().submit(needs(t(10), &[1001, 2001, 2002])).gives("run w2 t10");
+    // As many bytes: the node of the lower number.
+    lying().submit(needs(t(10), &[2001, 1001])).gives("run w1 t10");
+}
+
+#[test]
+fn who_says_where_a_task_runs_is_heard() {
+    let at_1 = sandbar_core::Strategy::Node { node: sandbar_core::NodeId(1), soft: false };
+    lying().submit(Submission { strategy: at_1, ..needs(t(10), &[2001]) }).gives("run w1 t10");
+}
+
+#[test]
+fn tasks_do_not_wait_forever_for_where_their_objects_are() {
+    let mut world = lying();
+    // They take 50 ms each: more than 20 of them are more than a second.
+    let all = |from: u64, to: u64| (from..to).map(|task| Submission { name: "near".into(), ..needs(t(task), &[2001]) });
+    world.submit_all(all(10, 30)).gives("run w2 t10").done(10, 2).gives("ended t10, run w2 t11");
+    world.submit_all(all(30, 33)).gives("run w1 t12");
+}
+
+#[test]
+fn where_objects_were_is_not_waited_for() {
+    let mut world = lying();
+    world.submit_all((10..13).map(|task| needs(t(task), &[2001]))).gives("run w2 t10");
+    world.lose_node(2).gives("ended t10, run w1 t11");
 }

@@ -48,6 +48,7 @@ pub fn events(bytes: &[u8]) -> bool {
         history.step(Event::JobEnded { job: JobId(job) });
     }
     assert!(history.sched.is_empty(), "something is left");
+    assert!(history.borrowed.is_empty(), "objects that were not returned: {:?}", history.borrowed);
     assert!(history.values.is_empty(), "values that did not go out: {:?}", history.values);
     history.has_run
 }
@@ -59,6 +60,8 @@ struct History {
     /// Values that came in, and did not go out.
     values: BTreeSet<u64>,
     next_value: u64,
+    /// Objects of others that are in use.
+    borrowed: BTreeSet<ObjectId>,
     /// What was to be run, and where: what comes in is often of these.
     given: Vec<(TaskId, Attempt, WorkerId)>,
     has_run: bool,
@@ -66,13 +69,14 @@ struct History {
 
 impl Default for History {
     fn default() -> History {
-        let inspect = Inspect { can_be_lost: |value| value % 4 > 0, call_bytes: |_| 0 };
+        let inspect = Inspect { can_be_lost: |value| value % 4 > 0, lies: |_| None, call_bytes: |_| 0 };
         History {
             sched: Scheduler::with_lineage(Options::default(), inspect),
             actions: Vec::new(),
             workers: BTreeSet::new(),
             values: BTreeSet::new(),
             next_value: 0,
+            borrowed: BTreeSet::new(),
             given: Vec::new(),
             has_run: false,
         }
@@ -97,6 +101,7 @@ impl History {
                 id,
                 job: JobId(number),
                 parent: None,
+                below: 0,
                 name: "main".into(),
                 returns: 1,
                 demand: Demand::default(),
@@ -119,6 +124,7 @@ impl History {
             Event::WorkerLost { worker, .. } => drop(self.workers.remove(worker)),
             _ => {}
         }
+        let borrowed = if let Event::Borrowed { object, .. } = &event { Some(*object) } else { None };
         let mut actions = std::mem::take(&mut self.actions);
         self.sched.step(event, &mut actions);
         for action in actions.drain(..) {
@@ -138,10 +144,15 @@ impl History {
                     assert!(self.workers.contains(&worker) && self.sched.value(object).is_some());
                 }
                 Action::Drop { value, .. } => assert!(self.values.remove(&value), "value {value} went out twice"),
+                Action::Returned { object } => {
+                    assert!(self.borrowed.remove(&object), "object {object} was not borrowed, or is returned twice");
+                }
+                Action::Ask { object } => assert!(self.borrowed.contains(&object), "object {object} is not borrowed"),
                 Action::Hire { .. } | Action::Ended { .. } | Action::JobDone { .. } => {}
             }
         }
         self.actions = actions;
+        self.borrowed.extend(borrowed.filter(|object| self.sched.is_borrowed(*object)));
     }
 
     fn event(&mut self, bytes: &mut Unstructured<'_>) -> Result<Told> {
@@ -150,14 +161,14 @@ impl History {
         // What ends much is rare.
         let is_rare = bytes.ratio(1, 24)?;
         let is_first = task.0 <= JOBS_BEGUN;
-        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=40 })? {
+        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=42 })? {
             11..=13 | 18 if is_first && !bytes.ratio(1, 64)? => Event::Submitted { task: self.submission(bytes)? },
             0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)?, far: bytes.arbitrary()? },
             1 => Event::NodeLost { node: node(bytes)? },
             // Their numbers are the node's own: none comes twice.
             2 | 3 if !self.workers.contains(&worker) => {
                 let job = job(bytes)?;
-                let role = [Role::Tasks, Role::Driver(job), Role::Actors, Role::Actor(ActorId(task.0))];
+                let role = [Role::Tasks, Role::Driver(job), Role::Actors, Role::Actor(ActorId(task.0)), Role::Peer];
                 Event::WorkerReady { worker, node: node(bytes)?, role: *bytes.choose(&role)? }
             }
             4 => Event::WorkerLost { worker, begun: if bytes.arbitrary()? { vec![task] } else { Vec::new() } },
@@ -202,6 +213,12 @@ impl History {
             29 | 30 => Event::Promised { object, task, worker },
             31 if bytes.arbitrary()? => Event::Fulfilled { object, value: Ok(self.value()) },
             31 => Event::Fulfilled { object, value: Err(Fault::new(Code::ObjectLost, "it has gone")) },
+            32 => Event::Borrowed { object, task, worker },
+            33 if bytes.arbitrary()? => Event::Arrived { object, value: Ok(self.value()), refs: objects(bytes)? },
+            33 => {
+                let error = TaskError { fault: Fault::new(Code::ObjectLost, "it has gone"), chain: Vec::new() };
+                Event::Arrived { object, value: Err(Arc::new(error)), refs: Vec::new() }
+            }
             _ => Event::Submitted { task: self.submission(bytes)? },
         })
     }
@@ -246,6 +263,7 @@ impl History {
             id,
             job: if bytes.ratio(1, 8)? { job(bytes)? } else { of_parent },
             parent,
+            below: 0,
             name: "f".into(),
             returns: *bytes.choose(&[1, 1, 1, 2, 0, u32::MAX])?,
             demand: demand(bytes, 1)?,

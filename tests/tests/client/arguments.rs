@@ -69,7 +69,7 @@ fn an_object_of_another_job_is_refused() {
         check(other.put(&vec![object.clone()]).await, "is of another job than `put`");
         // A guest that has got hold of the number of one is refused by the node.
         let (giver, of_giver) = number.trim_matches(|c: char| !c.is_ascii_digit()).split_once('-').unwrap();
-        let number = (giver.parse::<u64>().unwrap() << 40) + of_giver.parse::<u64>().unwrap();
+        let number = (giver.parse::<u64>().unwrap() << 36) + of_giver.parse::<u64>().unwrap();
         let keeper = other.actor("Counter").submit((0,)).await.unwrap();
         let _: ObjectRef<u64> = keeper.call("keep", (number,)).await.unwrap();
         let sum: ObjectRef<u64> = keeper.call("sum_of_kept", ()).await.unwrap();

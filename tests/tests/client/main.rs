@@ -5,6 +5,7 @@ mod arguments;
 mod example;
 mod jobs;
 mod mistakes;
+mod neighbours;
 mod objects;
 mod streams;
 

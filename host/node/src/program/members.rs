@@ -45,6 +45,7 @@ impl Member {
             Role::Driver(_) => "driver",
             Role::Actors => "actors",
             Role::Actor(_) => "actor",
+            Role::Peer => "peer",
         };
         Ok(Member::new(id, role, Link::Process(Crew::start(options, id, name, bell)?)))
     }

@@ -13,16 +13,20 @@ mod hub;
 mod keeping;
 mod link;
 mod members;
+mod peer;
 mod reader;
 mod records;
 mod submit;
 
 pub use calls::ProgramTask;
 pub use client::{ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue};
+#[doc(hidden)]
+pub use peer::Neighbours;
 pub use submit::{ProgramSpec, ProgramSummary};
 
 pub(crate) use bars::Bars;
 pub(crate) use calls::Program;
 pub(crate) use hub::{First, Hub, HubOptions, NewJob, StoreOptions};
+
 #[doc(hidden)]
 pub use hub::{Saying, hear_any};

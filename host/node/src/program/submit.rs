@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use sandbar_core::{Code, Fault, Kind, Limits, TaskKind};
+use sandbar_core::{Code, Fault, Kind, Limits, NodeId, TaskKind};
 use sandbar_sched::JobLimits;
 use sandbar_worker::peak_memory_bytes;
 use sandbar_worker::program::CrewOptions;
@@ -15,7 +15,7 @@ use super::arguments;
 use super::files::Given;
 use super::hub::{Counts, JobResult, machine};
 use super::keeping::Keeping;
-use super::{First, Hub, HubOptions, NewJob, Program, ProgramTask, StoreOptions};
+use super::{First, Hub, HubOptions, Neighbours, NewJob, Program, ProgramTask, StoreOptions};
 use crate::function::Loaded;
 use crate::jobs::{JobKeeper, Shown};
 use crate::progress::Phase;
@@ -31,6 +31,8 @@ const JOB_LIMITS: JobLimits = JobLimits {
 };
 /// Sandboxes of a worker: tasks that run, or wait for others.
 const SANDBOXES_MAX: u32 = 1100;
+/// A node may have so many workers, one after another: see [`WorkerId`](sandbar_core::WorkerId).
+const WORKERS_MAX: u32 = 1 << 12;
 /// The task that a job begins with, unless another is named.
 const MAIN: &str = "main";
 
@@ -91,7 +93,7 @@ impl Node {
     async fn run(&self, spec: &ProgramSpec, keeping: &Keeping) -> Result<ProgramSummary, NodeError> {
         let (path, name) = spec.program.rsplit_once('#').unwrap_or((&spec.program, MAIN));
         let path = Path::new(path);
-        let program = Arc::new(self.program(path, spec.limits).await?);
+        let program = self.program(path, spec.limits).await?;
         let function = find(&program, name, path)?;
         let (arguments, given) = self.arguments(&program, function, spec).await?;
         let ended = || Fault::new(Code::Host, "the node ended before the program did");
@@ -124,10 +126,22 @@ impl Node {
     }
 
     /// Builds a program, if it is the folder of a crate, compiles it, and asks it for its tasks.
-    pub(super) async fn program(&self, path: &Path, limits: Limits) -> Result<Program, NodeError> {
+    pub(super) async fn program(&self, path: &Path, limits: Limits) -> Result<Arc<Program>, NodeError> {
         let file = if path.is_dir() { build_crate(path, &self.options.cache).await? } else { path.to_owned() };
         let component = File::open(&file).map_err(NodeError::file(&file))?;
-        Ok(program(&self.load(component, path).await?, limits)?)
+        let program = Arc::new(program(&self.load(component, path).await?, limits)?);
+        if let Some(neighbours) = &self.options.neighbours {
+            neighbours.know(&program);
+        }
+        Ok(program)
+    }
+
+    /// Starts what runs programs before there is one: others may have some run here.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn begin_programs(&self) -> Result<(), Fault> {
+        self.hub().map(drop)
     }
 
     /// The hub of all programs that this node runs, started for the first of them.
@@ -136,7 +150,11 @@ impl Node {
         if let Some(hub) = &*hub {
             return Ok(hub.clone());
         }
+        let (node, first) = (NodeId(self.options.number.into()), u32::from(self.options.number) * WORKERS_MAX);
         let options = HubOptions {
+            node,
+            numbers: first..first + WORKERS_MAX,
+            outside: self.options.neighbours.as_ref().map(Neighbours::outside),
             workers: self.options.workers,
             crew: CrewOptions {
                 limits: self.options.limits,
@@ -154,7 +172,11 @@ impl Node {
                 reserve_bytes: self.options.disk_reserve_bytes,
             },
         };
+        let (resources, slots) = (options.resources.clone(), self.options.workers as u32);
         let started = Arc::new(Hub::start(options).map_err(host)?);
+        if let Some(neighbours) = &self.options.neighbours {
+            neighbours.enter(node, started.asker(), resources, slots);
+        }
         Ok(hub.insert(started).clone())
     }
 }

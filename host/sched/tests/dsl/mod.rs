@@ -39,6 +39,7 @@ pub fn t(id: u64) -> Submission<u64> {
         id: TaskId(id),
         job: JobId(1),
         parent: Some((TaskId(1), Attempt(0), WorkerId(DRIVER))),
+        below: 0,
         name: format!("t{id}").into(),
         returns: 1,
         demand: of(1, 0, 0),
@@ -155,9 +156,19 @@ impl World {
 
     /// As `new`, where values may be lost: those below [`LITTLE`].
     pub fn losing(cpus: u64, workers: u32, limits: JobLimits) -> World {
-        let inspect = Inspect { can_be_lost: |value| *value < LITTLE, call_bytes: |_| 88 };
+        let inspect = Inspect { can_be_lost: |value| *value < LITTLE, lies: |_| None, call_bytes: |_| 88 };
         let steps = Scheduler::with_lineage(Options::default(), inspect);
         World { steps, actions: Vec::new() }.begun(cpus, workers, limits)
+    }
+
+    /// As `new`, where objects of 1000 and more lie on the node that the thousands say: 1 GiB each.
+    pub fn lying(cpus: u64, workers: u32) -> World {
+        let lies = |value: &u64| {
+            (*value >= 1000).then(|| (Some(NodeId((*value / 1000) as u32)).filter(|node| node.0 > 1), 1 << 30))
+        };
+        let inspect = Inspect { can_be_lost: |_| false, lies, call_bytes: |_| 0 };
+        World { steps: Scheduler::with_lineage(Options::default(), inspect), actions: Vec::new() }
+            .begun(cpus, workers, LIMITS)
     }
 
     fn begun(mut self, cpus: u64, workers: u32, limits: JobLimits) -> World {

@@ -12,7 +12,8 @@ const RECORD_BYTES: u64 = 512;
 const SOURCE_BYTES: u64 = 32;
 
 /// Most values may be lost.
-pub const INSPECT: Inspect<u64, u64> = Inspect { can_be_lost: |value| can_be_lost(*value), call_bytes: |_| 0 };
+pub const INSPECT: Inspect<u64, u64> =
+    Inspect { can_be_lost: |value| can_be_lost(*value), lies: |_| None, call_bytes: |_| 0 };
 
 fn can_be_lost(value: u64) -> bool {
     !value.is_multiple_of(4)

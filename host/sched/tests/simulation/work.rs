@@ -242,6 +242,7 @@ impl History {
             id: TaskId(self.number),
             job: JobId(job),
             parent,
+            below: 0,
             name: ["a", "b", "c"][self.seed.below(3) as usize].into(),
             returns: if self.chance(80) { 1 } else { 1 + self.seed.below(3) },
             demand,

@@ -69,6 +69,15 @@ impl Values {
         }
     }
 
+    /// Lends a value for a moment to somebody who is no worker, and keeps no file: its memory is not waited for.
+    pub fn share(&mut self, key: ValueKey) -> Lending {
+        // Nobody is that worker: that it has the file is forgotten at once.
+        let lending = self.lend(key, WorkerId(u32::MAX));
+        self.forgot(key, WorkerId(u32::MAX));
+        self.of_worker.remove(&WorkerId(u32::MAX));
+        lending
+    }
+
     /// Has a value come back from disk, if it is not in memory.
     pub fn restore(&mut self, key: ValueKey) -> Lending {
         let gone = || Lending::Gone("its bytes are neither in memory nor on disk".into());

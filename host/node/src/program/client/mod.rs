@@ -68,7 +68,7 @@ impl Node {
     /// # Errors
     /// When that can't be done.
     pub async fn load_program(&self, path: &Path) -> Result<LoadedProgram, NodeError> {
-        let program = Arc::new(self.program(path, self.options.limits).await?);
+        let program = self.program(path, self.options.limits).await?;
         Ok(LoadedProgram { program, path: path.to_owned() })
     }
 

@@ -9,8 +9,9 @@ use sandbar_store::{Lending, ValueKey};
 use sandbar_worker::program::{Begin, Delivery, Down};
 
 use super::actors::{Beginning, beginning};
+use super::peers::Part;
 use super::store::Store;
-use super::{Ending, OWN, State, Stored};
+use super::{Ending, State, Stored};
 use crate::program::calls::Call;
 use crate::program::members::Member;
 
@@ -39,12 +40,14 @@ impl State {
 
     fn act(&mut self, action: Action<Stored>) {
         match action {
+            Action::Run { worker, task, .. } if self.peers.is_slot(worker) => self.delegate(worker, task),
             Action::Run { worker, task, attempt } => {
                 if attempt.0 > 0 {
                     self.time_again(worker, task);
                 }
                 self.give(worker, task);
             }
+            Action::Recall { worker } if self.peers.is_slot(worker) => self.recall_slot(worker),
             Action::Recall { worker } => {
                 if let Some(member) = self.members.get_mut(&worker) {
                     let mut tasks = member.take_back();
@@ -55,13 +58,26 @@ impl State {
                     self.events.push_back(Event::Recalled { worker, tasks });
                 }
             }
+            Action::Interrupt { worker, task, attempt } if self.peers.is_slot(worker) => {
+                self.cancel_at(worker, task, attempt);
+            }
             Action::Interrupt { worker, task, attempt } => self.interrupt(worker, task, attempt, None),
             Action::Withdraw { worker, task, attempt } => self.withdraw(worker, task, attempt),
             Action::Hire { role, .. } => self.wanted.push(role),
             Action::Item { worker, stream, object } => self.send_item(worker, stream, object),
             Action::Credit { worker, task, taken } => self.tell(worker, &Down::Credit(task.0, taken)),
-            Action::Deliver { worker, object } => self.deliver(worker, object),
-            Action::Refuse { worker, object, error } => self.refuse(worker, object, &error),
+            Action::Deliver { worker, object } => match self.peers.part(worker) {
+                Part::None => self.deliver(worker, object),
+                Part::Anchor => self.lend(worker, object),
+                Part::Seat => self.deliver_to_seat(worker, object),
+            },
+            Action::Refuse { worker, object, error } => match self.peers.part(worker) {
+                Part::None => self.refuse(worker, object, &error),
+                Part::Anchor => self.refuse_peer(worker, object, &error),
+                Part::Seat => self.refuse_owner(worker, object, &error),
+            },
+            Action::Ask { object } => self.ask(object),
+            Action::Returned { object } => self.returned(object),
             // Nobody holds what a job's first task returns, but whoever submitted the job.
             Action::Drop { object, value } if self.is_result(object) => drop(self.results.insert(object, value)),
             Action::Drop { value, .. } => self.discard(&value),
@@ -78,7 +94,8 @@ impl State {
 
     /// Whether an object is what a job's first task returned. Workers may name their objects as they like.
     fn is_result(&self, object: ObjectId) -> bool {
-        Ids::giver(object.0) == OWN && self.jobs.values().any(|job| job.first.returns(0) == object)
+        Ids::giver(object.0) == WorkerId(self.options.numbers.start)
+            && self.jobs.values().any(|job| job.first.returns(0) == object)
     }
 
     /// Tells a worker why it can't have the object that it has just asked for.
@@ -123,7 +140,8 @@ fn tell(member: &mut Member, sched: &Scheduler<Call, Stored>, store: &mut Store,
     let Some(job) = sched.job_of_object(object) else { return Ok(()) };
     let contains = sched.contained(object).map(|object| object.0).collect();
     let lending = match sched.value(object) {
-        Some(Ok(Stored::Kept(key))) => store.values.lend(*key, member.id),
+        Some(Ok(Stored::Kept(key, _))) => store.values.lend(*key, member.id),
+        Some(Ok(Stored::Away(_))) => Lending::Later,
         Some(Ok(Stored::Inline(bytes))) => {
             let value = Delivery::Value(bytes);
             member.link.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: false });

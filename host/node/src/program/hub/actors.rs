@@ -109,6 +109,7 @@ impl State {
             id,
             job,
             parent: Some((parent, attempt, worker)),
+            below: 0,
             name: self.names.of("find".to_owned()),
             returns: 1,
             demand: Demand::default(),

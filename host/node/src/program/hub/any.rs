@@ -1,11 +1,12 @@
 //! A hub that hears what may be any bytes, for tests. Its members are no processes, but say and are told the same.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::AtomicU32;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use sandbar_core::{JobId, Limits, ObjectId, TaskError, TaskKind, WorkerId};
+use sandbar_core::{JobId, Limits, NodeId, ObjectId, TaskError, TaskKind, WorkerId};
 use sandbar_sched::{Demand, Event, JobLimits, Role, UNIT};
 use sandbar_store::Object;
 use sandbar_worker::Compiled;
@@ -14,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::files::Opened;
 use super::store::Store;
-use super::{Command, First, HubOptions, JobResult, NewJob, State, StoreOptions};
+use super::{Asker, First, HubOptions, JobResult, NewJob, State, StoreOptions};
 use crate::jobs::{JobLog, Question, Shown};
 use crate::program::client::{Line, Listen, ObjectValue, Seat};
 use crate::program::{Program, ProgramTask};
@@ -57,7 +58,6 @@ pub fn hear_any<'a>(kinds: &[TaskKind], all: impl IntoIterator<Item = Saying<'a>
 
 struct Hearing {
     state: State,
-    _commands: Sender<Command>,
     members: Vec<(WorkerId, Arc<Line>)>,
     /// Of the jobs of the first two.
     results: Vec<oneshot::Receiver<JobResult>>,
@@ -82,10 +82,20 @@ impl Hearing {
         let resources = Demand { cpus: 4 * UNIT, gpus: UNIT, ..Demand::default() };
         let (sender, commands) = channel();
         let bell = Bell::new().ok()?;
+        let asker = Asker { commands: Arc::new(Mutex::new(sender)), bell: bell.clone() };
         let values = Store::start(&store, bell.clone()).ok()?;
         let opened = Opened::start(MEMORY_BYTES_MAX, bell.clone()).ok()?;
-        let options = HubOptions { workers: 0, crew, resources, job_limits: JOB_LIMITS, store };
-        let mut state = State::new(options, bell.clone(), commands, values, opened);
+        let options = HubOptions {
+            node: NodeId(0),
+            numbers: 0..u32::MAX,
+            outside: None,
+            workers: 0,
+            crew,
+            resources,
+            job_limits: JOB_LIMITS,
+            store,
+        };
+        let mut state = State::new(options, (asker, Arc::new(AtomicU32::new(1))), commands, values, opened);
         state.begin();
         let program = Arc::new(program_of(kinds)?);
         let log = JobLog::start(None, Shown::Each(Box::new(|_| {}))).ok()?;
@@ -101,12 +111,12 @@ impl Hearing {
                 results.push(result);
                 WorkerId(job.0)
             } else {
-                state.seat(role, seat)
+                state.seat(role, seat)?
             };
             members.push((id, line));
         }
         let (now, frame) = (Instant::now(), Vec::new());
-        Some(Hearing { state, _commands: sender, members, results, now, frame, log })
+        Some(Hearing { state, members, results, now, frame, log })
     }
 
     /// Says whether it made sense.
@@ -123,7 +133,8 @@ impl Hearing {
             }
             // Another one is started.
             let (line, seat) = seat(&self.state.bell);
-            self.members[at] = (self.state.seat(ROLES[at], seat), line);
+            let Some(worker) = self.state.seat(ROLES[at], seat) else { return true };
+            self.members[at] = (worker, line);
         }
         let (id, line) = &self.members[at];
         let file = saying.with_file.then(|| Object::new(&[7; FILE_BYTES]).ok()).flatten();

@@ -67,7 +67,7 @@ impl State {
             self.opened.reading_bytes -= size(&wanted);
             let object = wanted.object;
             match content.and_then(|content| self.take_in_file(&wanted, content)) {
-                Ok(Stored::Kept(key)) if self.store.values.is_over(key) => {
+                Ok(Stored::Kept(key, _)) if self.store.values.is_over(key) => {
                     self.opened.over = Some((object, key));
                     self.store.values.try_again();
                 }
@@ -84,14 +84,14 @@ impl State {
             Content::Bytes(bytes) => Memory::Bytes(bytes.into()),
             Content::Object(object) => Memory::Object(object),
         };
-        self.store.values.add(wanted.job, wanted.object, memory).map(Stored::Kept)
+        self.store.values.add(wanted.job, wanted.object, memory).map(|key| self.kept(key))
     }
 
     /// Whether what was read last has found room, or will find none.
     fn find_room(&mut self) -> bool {
         let Some((object, key)) = self.opened.over else { return true };
         let value = match self.store.values.full().cloned() {
-            _ if !self.store.values.is_over(key) => Ok(Stored::Kept(key)),
+            _ if !self.store.values.is_over(key) => Ok(self.kept(key)),
             Some(full) => {
                 self.store.values.drop_value(key);
                 Err(full)

@@ -100,6 +100,7 @@ impl State {
                 let task = TaskId(task);
                 let took = Took { nanos, memory_bytes, begun, waited };
                 self.ran = Some(self.ran(worker, task, self.sched.call(task), &took, &returned));
+                self.note_took(task, &took);
                 let mut outcome = self.outcome(worker, task, self.sched.job_of(task), returned)?;
                 if let Outcome::Failed(failure) = &mut outcome {
                     failure.system |= lost;
@@ -149,6 +150,7 @@ impl State {
                     member.waits(task);
                 }
                 self.step(Event::Blocked { task, worker, blocked });
+                self.tell_blocked(task, blocked);
             }
             Up::Want(object, task) => {
                 self.step(Event::Wanted { object: ObjectId(object), worker, task: TaskId(task) });
@@ -214,6 +216,7 @@ impl State {
             id,
             job,
             parent: Some((parent, Attempt(submit.attempt), worker)),
+            below: 0,
             name,
             returns: submit.returns,
             demand: match &work {
@@ -221,7 +224,12 @@ impl State {
                 Work::Actor(_) => actor_demand(chosen),
                 Work::Method(_) => Demand::default(),
             },
-            strategy: if let Work::Method(_) = &work { Strategy::Default } else { chosen.strategy },
+            strategy: match &work {
+                Work::Method(_) => Strategy::Default,
+                // Its items go to who submits it.
+                Work::Stream(_) if self.peers.is_any() => Strategy::Node { node: self.options.node, soft: false },
+                _ => chosen.strategy,
+            },
             priority: chosen.priority,
             retries_max: chosen.max_retries.unwrap_or(match &work {
                 Work::Task | Work::Stream(_) => RETRIES,
@@ -295,21 +303,25 @@ impl State {
             member.link.took_in(bytes);
         }
         let arrived = member.arrived.pop_front().ok_or(io::ErrorKind::NotFound)?;
-        Ok(arrived.map(Stored::Kept))
+        Ok(arrived.map(|key| self.kept(key)))
     }
 
     /// A task says how far it is.
-    fn progress(&self, worker: WorkerId, task: TaskId, name: &str, (done, total): (u64, Option<u64>)) {
+    fn progress(&mut self, worker: WorkerId, task: TaskId, name: &str, (done, total): (u64, Option<u64>)) {
         let Some(view) = self.sched.task(task).filter(|view| view.worker == Some(worker)) else { return };
         if let Some(job) = self.jobs.get(&view.job) {
             job.bars.say(task, name, done, total);
+        } else {
+            self.tell_progress(task, name, done, total);
         }
     }
 
-    fn log(&self, worker: WorkerId, task: TaskId, level: u8, line: &str) {
+    fn log(&mut self, worker: WorkerId, task: TaskId, level: u8, line: &str) {
         let Some(view) = self.sched.task(task) else { return };
         if let Some(job) = self.jobs.get(&view.job) {
             job.log.say(Said { task: Some((task, view.name, worker)), level, line });
+        } else {
+            self.tell_log(worker, task, level, line);
         }
     }
 }

@@ -27,9 +27,7 @@ impl State {
                 (self.start_worker(Role::Driver(job)), name.unwrap_or_else(|| "main".into()), function, arguments)
             }
             // No function of the program is called.
-            First::Client(name, seat) => {
-                (Some(self.seat(Role::Driver(job), seat)), name.into(), u32::MAX, Box::default())
-            }
+            First::Client(name, seat) => (self.seat(Role::Driver(job), seat), name.into(), u32::MAX, Box::default()),
         };
         let Some(driver) = driver else {
             self.step(Event::JobEnded { job });
@@ -47,6 +45,7 @@ impl State {
             id,
             job,
             parent: None,
+            below: 0,
             name,
             returns: 1,
             demand: Demand::default(),
@@ -88,6 +87,7 @@ impl State {
             let _ = done.send(JobResult { result, counts });
         }
         self.events.push_back(Event::JobEnded { job });
+        self.tell_job_ended(job);
         if let Some(mut member) = self.members.remove(&driver) {
             member.link.kill();
             self.store.lose_worker(driver);
@@ -121,13 +121,14 @@ impl State {
     fn result(&mut self, object: ObjectId) -> Result<Vec<u8>, Arc<TaskError>> {
         match self.results.remove(&object) {
             Some(Stored::Inline(bytes)) => Ok(bytes.into_vec()),
-            Some(Stored::Kept(key)) => {
+            Some(Stored::Kept(key, _)) => {
                 let bytes = self.store.values.bytes(key, RESULT_BYTES_MAX);
                 self.store.values.drop_value(key);
                 let fault = |e| Fault::new(Code::Host, format!("what the job returned can't be read: {e}"));
                 bytes.map_err(|e| Arc::new(TaskError { fault: fault(e), chain: Vec::new() }))
             }
-            None => Ok(Vec::new()),
+            // What a job's first task returns was made here.
+            Some(Stored::Away(_)) | None => Ok(Vec::new()),
         }
     }
 

@@ -23,6 +23,8 @@ pub(super) enum Place {
     Node,
     Memory,
     Disk,
+    /// On another node.
+    Away,
 }
 
 impl Place {
@@ -31,6 +33,7 @@ impl Place {
             Place::Node => "node",
             Place::Memory => "memory",
             Place::Disk => "disk",
+            Place::Away => "away",
         }
     }
 }
@@ -143,7 +146,16 @@ impl State {
     pub(super) fn whereabouts(&self, object: ObjectId) -> Option<(Place, u64)> {
         match self.sched.value(object)?.ok()? {
             Stored::Inline(bytes) => Some((Place::Node, bytes.len() as u64)),
-            Stored::Kept(key) => {
+            Stored::Away(key) => {
+                let (bytes, copy) = self.away(*key);
+                let place = match copy.and_then(|copy| self.store.values.view(copy)) {
+                    Some(view) if view.in_memory => Place::Memory,
+                    Some(_) => Place::Disk,
+                    None => Place::Away,
+                };
+                Some((place, bytes))
+            }
+            Stored::Kept(key, _) => {
                 let view = self.store.values.view(*key)?;
                 Some((if view.in_memory { Place::Memory } else { Place::Disk }, view.bytes))
             }
@@ -213,6 +225,7 @@ impl State {
                     Role::Tasks => "tasks",
                     Role::Actors => "actors",
                     Role::Actor(_) => "actor",
+                    Role::Peer => "peer",
                 }
                 .to_owned(),
                 process: member.link.process(),
@@ -236,7 +249,7 @@ impl State {
                 Some((Place::Node, bytes)) => view.node_bytes += bytes,
                 Some((Place::Memory, bytes)) => view.memory_bytes += bytes,
                 Some((Place::Disk, bytes)) => view.disk_bytes += bytes,
-                None => {}
+                Some((Place::Away, _)) | None => {}
             }
             let count = |(objects, held): &mut (u64, u64)| (*objects, *held) = (*objects + 1, *held + bytes);
             if object.pins > 0 {

@@ -9,12 +9,14 @@ mod hear;
 mod jobs;
 mod keep;
 mod look;
+mod peers;
 mod store;
 mod unmet;
 mod workers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -25,13 +27,15 @@ use rustc_hash::FxHashMap;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbar_core::{ActorId, Fault, Ids, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, Inspect, JobLimits, Role, Scheduler, UNIT};
-use sandbar_store::ValueKey;
+use sandbar_store::{Object, ValueKey};
 use sandbar_worker::program::{Bell, CrewOptions, monotonic_nanos};
 use tokio::sync::oneshot;
 
 use self::actors::HOME;
 pub use self::any::{Saying, hear_any};
 use self::files::Opened;
+pub(crate) use self::peers::Outside;
+use self::peers::{AwayKey, Peers, Told};
 use self::store::Store;
 pub(crate) use self::store::StoreOptions;
 use self::unmet::Unmet;
@@ -40,6 +44,7 @@ use super::calls::{Call, Names, Program, units};
 use super::client::Seat;
 use super::files::Given;
 use super::members::Member;
+use super::peer::{Fetched, Loaded, NewPeer};
 use super::records::{Ran, TaskRecords};
 use crate::NodeOptions;
 use crate::jobs::{Answer, LogSender, Question};
@@ -51,8 +56,14 @@ const TICK: Duration = Duration::from_millis(1);
 const IDLE_TICK: Duration = Duration::from_millis(100);
 
 /// How a hub is made.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct HubOptions {
+    /// The node's number.
+    pub(crate) node: NodeId,
+    /// Numbers of workers: no other node gives out the same.
+    pub(crate) numbers: Range<u32>,
+    /// What there is of other nodes.
+    pub(crate) outside: Option<Outside>,
     /// Workers that run tasks.
     pub(crate) workers: usize,
     pub(crate) crew: CrewOptions,
@@ -105,13 +116,21 @@ enum Command {
     /// Ends a job, if it has not ended, and says so by dropping that.
     End(JobId, SyncSender<()>),
     Look(JobId, Question, oneshot::Sender<Answer>),
+    /// There is a connection to another node.
+    Join(NewPeer),
+    /// Another node wants a value.
+    Share(ObjectId, Told),
+    /// A value has come from another node, or will not.
+    Fetched(Fetched),
+    /// A program of another node, by its number, is there, or can't be had.
+    Loaded(NodeId, u32, Loaded),
     Stop,
 }
 
 /// A hub's thread. Dropping it ends all jobs and workers.
 pub(crate) struct Hub {
     asker: Asker,
-    next_job: AtomicU32,
+    next_job: Arc<AtomicU32>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -136,6 +155,21 @@ impl Asker {
         self.command(Command::End(job, ended));
         // Nothing is ever sent: it is dropped, by the hub or with it.
         let _ = is_over.recv();
+    }
+
+    /// There is a connection to another node.
+    pub(crate) fn join(&self, peer: NewPeer) {
+        self.command(Command::Join(peer));
+    }
+
+    /// What wakes it.
+    pub(crate) fn bell(&self) -> Bell {
+        self.bell.clone()
+    }
+
+    /// Has a value of the hub's node `told` to somebody, whatever comes of it.
+    pub(crate) fn share(&self, object: ObjectId, told: impl FnOnce(Result<Object, String>) + Send + 'static) {
+        self.command(Command::Share(object, Told(Box::new(told))));
     }
 
     fn command(&self, command: Command) {
@@ -200,14 +234,16 @@ impl Hub {
     pub(crate) fn start(options: HubOptions) -> io::Result<Hub> {
         let (commands, received) = channel();
         let bell = Bell::new()?;
-        let own_bell = bell.clone();
+        let asker = Asker { commands: Arc::new(Mutex::new(commands)), bell };
+        let next_job = Arc::new(AtomicU32::new(1));
+        let (bell, own) = (asker.bell.clone(), asker.clone());
+        let jobs = next_job.clone();
         let store = Store::start(&options.store, bell.clone())?;
-        let opened = Opened::start(options.store.memory_bytes_max, bell.clone())?;
+        let opened = Opened::start(options.store.memory_bytes_max, bell)?;
         let thread = std::thread::Builder::new()
             .name("hub".into())
-            .spawn(move || State::new(options, own_bell, received, store, opened).run())?;
-        let asker = Asker { commands: Arc::new(Mutex::new(commands)), bell };
-        Ok(Hub { asker, next_job: AtomicU32::new(1), thread: Some(thread) })
+            .spawn(move || State::new(options, (own, jobs), received, store, opened).run())?;
+        Ok(Hub { asker, next_job, thread: Some(thread) })
     }
 
     /// Runs a job.
@@ -216,6 +252,11 @@ impl Hub {
         let (done, result) = oneshot::channel();
         self.asker.command(Command::Start(id, job, done));
         RunningJob { id, asker: self.asker.clone(), result, has_ended: false }
+    }
+
+    /// Who is asked, for as long as it lives, and longer.
+    pub(crate) fn asker(&self) -> Asker {
+        self.asker.clone()
     }
 
     /// What wakes it.
@@ -237,19 +278,28 @@ impl Drop for Hub {
 #[derive(Debug, Clone)]
 enum Stored {
     Inline(Box<[u8]>),
-    /// By the store.
-    Kept(ValueKey),
+    /// By the store, so many bytes.
+    Kept(ValueKey, u64),
+    /// By another node.
+    Away(AwayKey),
 }
 
 /// What the store keeps may be lost with the disk, what lies beside its object may not.
-const INSPECT: Inspect<Call, Stored> =
-    Inspect { can_be_lost: |value| matches!(value, Stored::Kept(_)), call_bytes: |call| call.bytes() };
+const INSPECT: Inspect<Call, Stored> = Inspect {
+    can_be_lost: |value| !matches!(value, Stored::Inline(_)),
+    lies: |value| match value {
+        Stored::Inline(_) => None,
+        Stored::Kept(_, bytes) => Some((None, *bytes)),
+        Stored::Away(away) => Some((Some(away.node), away.bytes)),
+    },
+    call_bytes: |call| call.bytes(),
+};
 
 impl Stored {
     fn key(&self) -> Option<ValueKey> {
         match self {
-            Stored::Inline(_) => None,
-            Stored::Kept(key) => Some(*key),
+            Stored::Inline(_) | Stored::Away(_) => None,
+            Stored::Kept(key, _) => Some(*key),
         }
     }
 }
@@ -278,6 +328,10 @@ struct Ending {
 struct State {
     options: HubOptions,
     bell: Bell,
+    /// Asks this hub.
+    asker: Asker,
+    next_job: Arc<AtomicU32>,
+    peers: Peers,
     commands: Receiver<Command>,
     sched: Scheduler<Call, Stored>,
     store: Store,
@@ -314,24 +368,29 @@ struct State {
     stopping: bool,
 }
 
-const THIS_NODE: NodeId = NodeId(0);
-/// Who gives out the numbers of jobs' first tasks: no worker.
-const OWN: WorkerId = WorkerId(0);
-
 impl State {
-    fn new(options: HubOptions, bell: Bell, commands: Receiver<Command>, store: Store, opened: Opened) -> State {
+    fn new(
+        options: HubOptions,
+        (asker, next_job): (Asker, Arc<AtomicU32>),
+        commands: Receiver<Command>,
+        store: Store,
+        opened: Opened,
+    ) -> State {
+        // Who gives out the numbers of jobs' first tasks: no worker.
+        let own = WorkerId(options.numbers.start);
         State {
-            options,
-            bell,
+            bell: asker.bell.clone(),
+            asker,
+            next_job,
+            peers: Peers::default(),
             commands,
             sched: Scheduler::with_lineage(sandbar_sched::Options::default(), INSPECT),
             store,
             opened,
             members: BTreeMap::new(),
             jobs: FxHashMap::default(),
-            // Workers' numbers start behind it.
-            ids: Ids::of(OWN),
-            next_worker: 1,
+            ids: Ids::of(own),
+            next_worker: own.0 + 1,
             names: Names::default(),
             ending: FxHashMap::default(),
             late_calls: FxHashMap::default(),
@@ -348,7 +407,21 @@ impl State {
             ran: None,
             unmet: Unmet::default(),
             stopping: false,
+            options,
         }
+    }
+
+    /// The number of another worker, if there are any left.
+    fn number_worker(&mut self) -> Option<WorkerId> {
+        let number = self.next_worker;
+        self.options.numbers.contains(&number).then(|| {
+            self.next_worker += 1;
+            WorkerId(number)
+        })
+    }
+
+    fn number_job(&self) -> JobId {
+        JobId(self.next_job.fetch_add(1, Relaxed))
     }
 
     fn run(mut self) {
@@ -379,7 +452,7 @@ impl State {
     }
 
     fn begin(&mut self) {
-        self.step(Event::NodeJoined { node: THIS_NODE, resources: self.options.resources.clone(), far: false });
+        self.step(Event::NodeJoined { node: self.options.node, resources: self.options.resources.clone(), far: false });
         let limits = self.options.job_limits;
         self.step(Event::JobStarted { job: HOME, tenant: TenantId::DEFAULT, limits });
         self.replace_missing();
@@ -393,7 +466,7 @@ impl State {
         self.bell.sleep(Some(time), || {
             command = self.commands.try_recv().ok();
             let is_heard = |member: &Member| member.held.is_none() && member.link.has_some();
-            command.is_some() || self.opened.has_some() || self.members.values().any(is_heard)
+            command.is_some() || self.opened.has_some() || self.peers.has_some() || self.members.values().any(is_heard)
         });
         command.into_iter().for_each(|command| self.obey(command));
     }
@@ -407,6 +480,10 @@ impl State {
             }
             // Who asked may be gone.
             Command::Look(job, question, answer) => drop(answer.send(self.look(job, question))),
+            Command::Join(new) => self.join(new),
+            Command::Share(object, told) => self.share(object, told),
+            Command::Fetched(fetched) => self.fetched(fetched),
+            Command::Loaded(node, program, loaded) => self.loaded(node, program, loaded),
             Command::Stop => self.stopping = true,
         }
     }
@@ -422,6 +499,7 @@ impl State {
         for worker in workers {
             worked |= self.hear(worker, frame);
         }
+        worked |= self.hear_peers();
         worked |= self.hear_disk();
         worked |= self.hear_files();
         self.carry_out();
@@ -430,6 +508,7 @@ impl State {
                 member.broken.get_or_insert_with(|| e.to_string());
             }
         }
+        self.peers.flush();
         worked
     }
 }

@@ -46,8 +46,9 @@ pub(super) struct Store {
     held: Vec<WorkerId>,
 }
 
-struct Awaited {
-    worker: WorkerId,
+#[derive(Debug)]
+pub(super) struct Awaited {
+    pub(super) worker: WorkerId,
     job: JobId,
     object: ObjectId,
     contains: Vec<u64>,
@@ -185,10 +186,17 @@ impl State {
         }
     }
 
+    /// A value that the store has.
+    pub(super) fn kept(&self, key: ValueKey) -> Stored {
+        Stored::Kept(key, self.store.values.view(key).map_or(0, |view| view.bytes))
+    }
+
     /// Nobody needs a value any more.
     pub(super) fn discard(&mut self, value: &Stored) {
-        if let Stored::Kept(key) = value {
-            self.store.values.drop_value(*key);
+        match value {
+            Stored::Inline(_) => {}
+            Stored::Kept(key, _) => self.store.values.drop_value(*key),
+            Stored::Away(key) => self.discard_away(*key),
         }
     }
 
@@ -231,6 +239,7 @@ impl State {
             heard = true;
             if let Some((key, read)) = self.store.values.disk_done(done) {
                 let awaited = self.store.awaited.remove(&key).unwrap_or_default();
+                self.share_restored(key, &read);
                 match read {
                     Ok(()) => awaited.into_iter().for_each(|awaited| self.hand(key, awaited)),
                     Err(_) => self.lose_value(key, awaited),
@@ -257,9 +266,13 @@ impl State {
         };
         match self.sched.value(object) {
             Some(Ok(Stored::Inline(bytes))) => tell(Delivery::Value(bytes), contains),
-            Some(Ok(Stored::Kept(key))) => {
+            Some(Ok(Stored::Kept(key, _))) => {
                 let key = *key;
                 self.hand(key, Awaited { worker, job, object, contains });
+            }
+            Some(Ok(Stored::Away(key))) => {
+                let key = *key;
+                self.hand_away(key, Awaited { worker, job, object, contains });
             }
             Some(Err(failed)) => {
                 let error = postcard::to_stdvec(&**failed).unwrap_or_default();
@@ -280,13 +293,13 @@ impl State {
         };
         match self.sched.value(object) {
             Some(Ok(Stored::Inline(bytes))) => tell(Delivery::Value(bytes)),
-            Some(Ok(Stored::Kept(_))) | None => tell(Delivery::Later),
+            Some(Ok(Stored::Kept(..) | Stored::Away(_))) | None => tell(Delivery::Later),
             Some(Err(failed)) => tell(Delivery::Failed(&postcard::to_stdvec(&**failed).unwrap_or_default())),
         }
     }
 
     /// Tells a worker of a value that it wanted, now or once it is back.
-    fn hand(&mut self, key: ValueKey, awaited: Awaited) {
+    pub(super) fn hand(&mut self, key: ValueKey, awaited: Awaited) {
         let lending = self.store.values.lend(key, awaited.worker);
         match lending {
             Lending::Later => self.store.awaited.entry(key).or_default().push(awaited),
@@ -306,7 +319,7 @@ impl State {
     fn lose_value(&mut self, key: ValueKey, awaited: Vec<Awaited>) {
         let object = self.store.values.view(key).map(|view| view.object);
         let is_needed =
-            |object: &ObjectId| matches!(self.sched.value(*object), Some(Ok(Stored::Kept(own))) if *own == key);
+            |object: &ObjectId| matches!(self.sched.value(*object), Some(Ok(Stored::Kept(own, _))) if *own == key);
         match object.filter(is_needed) {
             Some(object) => {
                 let waiters = awaited.iter().map(|awaited| awaited.worker);
@@ -326,7 +339,7 @@ impl State {
     }
 
     /// A worker waits for a value that its object does not have any more.
-    fn want_again(&mut self, awaited: Awaited) {
+    pub(super) fn want_again(&mut self, awaited: Awaited) {
         let Awaited { worker, job, object, contains } = awaited;
         let who = self.sched.workers().find(|view| view.id == worker).and_then(|view| {
             let actors = view.actors.into_iter().map(|actor| actor.maker());

@@ -7,8 +7,8 @@ use sandbar_core::{Code, Fault, JobId, WorkerId};
 use sandbar_sched::{Event, Role};
 use sandbar_worker::program::CrewOptions;
 
+use super::State;
 use super::act::give;
-use super::{State, THIS_NODE};
 use crate::jobs::Said;
 use crate::program::client::Seat;
 use crate::program::link::Link;
@@ -23,8 +23,7 @@ const WARN: u8 = 2;
 
 impl State {
     pub(super) fn start_worker(&mut self, role: Role) -> Option<WorkerId> {
-        let id = WorkerId(self.next_worker);
-        self.next_worker += 1;
+        let id = self.number_worker()?;
         // What many actors share is not to be kept from one by another's children.
         let crew = CrewOptions { inline: role != Role::Actors, ..self.options.crew.clone() };
         match Member::start(&crew, id, role, &self.bell) {
@@ -43,18 +42,17 @@ impl State {
     }
 
     /// Takes a client in as a worker: of its job's first task, mostly.
-    pub(super) fn seat(&mut self, role: Role, mut seat: Seat) -> WorkerId {
-        let id = WorkerId(self.next_worker);
-        self.next_worker += 1;
+    pub(super) fn seat(&mut self, role: Role, mut seat: Seat) -> Option<WorkerId> {
+        let id = self.number_worker()?;
         seat.sit(id);
         self.add(Member::new(id, role, Link::Client(seat)));
-        id
+        Some(id)
     }
 
     fn add(&mut self, member: Member) {
         let (worker, role) = (member.id, member.role);
         self.members.insert(worker, member);
-        self.step(Event::WorkerReady { worker, node: THIS_NODE, role });
+        self.step(Event::WorkerReady { worker, node: self.options.node, role });
     }
 
     /// A worker is gone, or has to go.
@@ -107,7 +105,7 @@ impl State {
                 }
             }
             // The scheduler asks for another, if it wants one.
-            Role::Driver(_) | Role::Actors | Role::Actor(_) => {}
+            Role::Driver(_) | Role::Actors | Role::Actor(_) | Role::Peer => {}
         }
     }
 

@@ -1,0 +1,233 @@
+//! Values that lie on other nodes: fetched when somebody here wants them.
+
+use rustc_hash::FxHashMap;
+use sandbar_core::{JobId, NodeId, ObjectId};
+use sandbar_sched::Event;
+use sandbar_store::{Lending, Memory, Object, ValueKey};
+
+use super::super::store::Awaited;
+use super::super::{Command, State, Stored};
+use super::lent::Sending;
+use crate::program::peer::{Fetched, Said, ToHelper};
+
+/// A value that lies, or lay, on another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(in super::super) struct AwayKey {
+    number: u64,
+    pub(in super::super) node: NodeId,
+    pub(in super::super) bytes: u64,
+}
+
+/// Such values.
+#[derive(Debug, Default)]
+pub(super) struct Aways {
+    all: FxHashMap<u64, Away>,
+    next: u64,
+    /// Who wants a value of this node that is on its way from disk.
+    asked: FxHashMap<ValueKey, Vec<Told>>,
+}
+
+/// Gets a value, or why there is none.
+pub(crate) struct Told(pub(crate) Box<dyn FnOnce(Result<Object, String>) + Send>);
+
+impl std::fmt::Debug for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Told")
+    }
+}
+
+#[derive(Debug)]
+struct Away {
+    /// Whose value it is here.
+    object: ObjectId,
+    /// The node that has it, and the object that it is the value of there.
+    node: NodeId,
+    name: ObjectId,
+    bytes: u64,
+    /// The node that is to be told when it is not needed any more, and the job.
+    holder: Option<(NodeId, JobId)>,
+    state: AwayState,
+}
+
+#[derive(Debug)]
+enum AwayState {
+    There,
+    /// On its way, and who is told of it.
+    Fetching(Vec<Awaited>),
+    Here(ValueKey),
+}
+
+impl Aways {
+    pub(super) fn add(
+        &mut self,
+        object: ObjectId,
+        node: NodeId,
+        name: ObjectId,
+        bytes: u64,
+        holder: Option<(NodeId, JobId)>,
+    ) -> AwayKey {
+        let key = AwayKey { number: self.next, node, bytes };
+        self.next += 1;
+        self.all.insert(key.number, Away { object, node, name, bytes, holder, state: AwayState::There });
+        key
+    }
+
+    pub(super) fn sending(&self, key: AwayKey) -> Sending {
+        match self.all.get(&key.number) {
+            Some(away) => Sending::Away { node: away.node.0, object: away.name.0, bytes: away.bytes },
+            None => Sending::Failed(Vec::new()),
+        }
+    }
+}
+
+impl State {
+    /// The bytes of a value that is away, and the key of the copy here.
+    pub(in super::super) fn away(&self, key: AwayKey) -> (u64, Option<ValueKey>) {
+        self.peers.aways.all.get(&key.number).map_or((0, None), |away| match away.state {
+            AwayState::Here(copy) => (away.bytes, Some(copy)),
+            _ => (away.bytes, None),
+        })
+    }
+
+    /// Nobody needs a value any more.
+    pub(in super::super) fn discard_away(&mut self, key: AwayKey) {
+        let Some(away) = self.peers.aways.all.remove(&key.number) else { return };
+        if let AwayState::Here(copy) = away.state {
+            self.store.values.drop_value(copy);
+        }
+        if let Some((node, job)) = away.holder {
+            self.peers.say(node, &Said::Owner(ToHelper::Release(job.0, away.name.0, 1)));
+        }
+    }
+
+    /// Tells a worker of a value that it wanted, once it is here.
+    pub(in super::super) fn hand_away(&mut self, key: AwayKey, awaited: Awaited) {
+        self.fetch(key);
+        let Some(away) = self.peers.aways.all.get_mut(&key.number) else { return };
+        match &mut away.state {
+            AwayState::Here(copy) => {
+                let copy = *copy;
+                self.hand(copy, awaited);
+            }
+            AwayState::Fetching(all) => all.push(awaited),
+            AwayState::There => {}
+        }
+    }
+
+    /// Has a value come, if it is not here nor on its way.
+    pub(super) fn fetch(&mut self, key: AwayKey) {
+        let Some(away) = self.peers.aways.all.get_mut(&key.number) else { return };
+        if !matches!(away.state, AwayState::There) {
+            return;
+        }
+        away.state = AwayState::Fetching(Vec::new());
+        let (asker, ticket) = (self.asker.clone(), key.number);
+        let told = move |value| asker.command(Command::Fetched(Fetched { ticket, value }));
+        match &self.options.outside {
+            Some(outside) => outside.carry.fetch(away.node, away.name, away.bytes, Box::new(told)),
+            None => told(Err("this node knows no others".to_owned())),
+        }
+    }
+
+    /// A value has come, or will not.
+    pub(in super::super) fn fetched(&mut self, fetched: Fetched) {
+        let Some(away) = self.peers.aways.all.get_mut(&fetched.ticket) else { return };
+        let key = AwayKey { number: fetched.ticket, node: away.node, bytes: away.bytes };
+        let AwayState::Fetching(awaited) = std::mem::replace(&mut away.state, AwayState::There) else { return };
+        let (object, bytes) = (away.object, away.bytes);
+        let job = self.sched.job_of_object(object).unwrap_or(JobId(0));
+        let added = match fetched.value {
+            Ok(value) if value.bytes() == bytes => {
+                self.store.values.add(job, object, Memory::Object(value)).map_err(|fault| fault.to_string())
+            }
+            Ok(value) => Err(format!("it has {} bytes, where {bytes} were to come", value.bytes())),
+            Err(why) => Err(why),
+        };
+        match added {
+            Ok(copy) => {
+                if let Some(away) = self.peers.aways.all.get_mut(&key.number) {
+                    away.state = AwayState::Here(copy);
+                }
+                awaited.into_iter().for_each(|awaited| self.hand(copy, awaited));
+            }
+            Err(_) => self.lose_away(key, awaited),
+        }
+        self.carry_out();
+    }
+
+    /// A value can't be had from where it was. Who waits for it is told what comes of that.
+    fn lose_away(&mut self, key: AwayKey, awaited: Vec<Awaited>) {
+        let Some(object) = self.peers.aways.all.get(&key.number).map(|away| away.object) else { return };
+        let is_so = matches!(self.sched.value(object), Some(Ok(Stored::Away(own))) if *own == key);
+        if is_so {
+            let waiters = awaited.iter().map(|awaited| awaited.worker).collect();
+            self.step(Event::ObjectLost { object, waiters });
+        } else {
+            awaited.into_iter().for_each(|awaited| self.want_again(awaited));
+            while let Some(event) = self.events.pop_front() {
+                self.step(event);
+            }
+        }
+    }
+
+    /// A node that has values is gone.
+    pub(super) fn lose_aways(&mut self, node: NodeId) {
+        let is_lost = |away: &Away| away.node == node && !matches!(away.state, AwayState::Here(_));
+        let lost = self.peers.aways.all.iter().filter(|(_, away)| is_lost(away));
+        let lost = lost.map(|(number, away)| AwayKey { number: *number, node, bytes: away.bytes });
+        let mut lost: Vec<AwayKey> = lost.collect();
+        lost.sort_unstable();
+        for key in lost {
+            let Some(away) = self.peers.aways.all.get_mut(&key.number) else { continue };
+            let state = std::mem::replace(&mut away.state, AwayState::There);
+            away.holder = None;
+            self.lose_away(key, if let AwayState::Fetching(awaited) = state { awaited } else { Vec::new() });
+        }
+    }
+
+    /// Another node wants a value of this one.
+    pub(in super::super) fn share(&mut self, object: ObjectId, told: Told) {
+        let value = match self.sched.value(object) {
+            Some(Ok(Stored::Kept(key, _))) => {
+                let key = *key;
+                match self.store.values.share(key) {
+                    Lending::Bytes(bytes) => Object::new(&bytes).map_err(|e| e.to_string()),
+                    Lending::File(file) => Ok(file),
+                    Lending::Later => {
+                        self.peers.aways.asked.entry(key).or_default().push(told);
+                        return self.carry_out();
+                    }
+                    Lending::Same => Err("it is not to be had".to_owned()),
+                    Lending::Gone(why) => Err(why),
+                }
+            }
+            Some(Ok(Stored::Inline(bytes))) => Object::new(bytes).map_err(|e| e.to_string()),
+            Some(Ok(Stored::Away(key))) => match self.away(*key) {
+                (_, Some(copy)) => self.shared(copy),
+                _ => Err("it is not here".to_owned()),
+            },
+            Some(Err(_)) | None => Err("there is no such value".to_owned()),
+        };
+        (told.0)(value);
+    }
+
+    fn shared(&mut self, key: ValueKey) -> Result<Object, String> {
+        match self.store.values.share(key) {
+            Lending::Bytes(bytes) => Object::new(&bytes).map_err(|e| e.to_string()),
+            Lending::File(file) => Ok(file),
+            Lending::Same | Lending::Later => Err("it is on its way from disk".to_owned()),
+            Lending::Gone(why) => Err(why),
+        }
+    }
+
+    /// A value is back from disk, or can't be read.
+    pub(in super::super) fn share_restored(&mut self, key: ValueKey, read: &Result<(), String>) {
+        for told in self.peers.aways.asked.remove(&key).unwrap_or_default() {
+            let value = match read {
+                Ok(()) => self.shared(key),
+                Err(e) => Err(e.clone()),
+            };
+            (told.0)(value);
+        }
+    }
+}

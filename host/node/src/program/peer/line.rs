@@ -1,0 +1,140 @@
+//! Between a hub and the hub of another node: frames in both directions, and what is fetched beside them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sandbar_core::{ComponentId, Fault, Limits, NodeId, ObjectId};
+use sandbar_store::Object;
+use sandbar_worker::program::Bell;
+use tokio::sync::Notify;
+
+use crate::program::Program;
+
+/// Bytes that wait to be sent. A peer that takes less is not there for long.
+const WAITING_BYTES_MAX: usize = 256 << 20;
+
+/// One direction.
+#[derive(Debug, Default)]
+struct Queue {
+    frames: Mutex<VecDeque<Vec<u8>>>,
+    /// How many there are.
+    count: AtomicUsize,
+    bytes: AtomicUsize,
+    is_closed: AtomicBool,
+    /// Rung when there is something for whoever sends it on.
+    sender: Notify,
+}
+
+impl Queue {
+    fn frames(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, frame: Vec<u8>) {
+        let bytes = self.bytes.fetch_add(frame.len(), Relaxed) + frame.len();
+        if bytes > WAITING_BYTES_MAX {
+            self.is_closed.store(true, Relaxed);
+        }
+        let mut frames = self.frames();
+        frames.push_back(frame);
+        self.count.store(frames.len(), Relaxed);
+    }
+
+    fn pop(&self) -> Option<Vec<u8>> {
+        if self.count.load(Relaxed) == 0 {
+            return None;
+        }
+        let mut frames = self.frames();
+        let frame = frames.pop_front();
+        self.count.store(frames.len(), Relaxed);
+        drop(frames);
+        if let Some(frame) = &frame {
+            self.bytes.fetch_sub(frame.len(), Relaxed);
+        }
+        frame
+    }
+}
+
+/// The hub's end of a connection to another node.
+#[derive(Debug)]
+pub(crate) struct PeerLine {
+    to: Arc<Queue>,
+    from: Arc<Queue>,
+    /// Wakes the other hub, if it is of this process.
+    other: Option<Bell>,
+    has_said: bool,
+}
+
+impl PeerLine {
+    /// Both ends of a connection between two hubs of this process.
+    pub(crate) fn pair(here: Bell, there: Bell) -> (PeerLine, PeerLine) {
+        let (a, b) = (Arc::<Queue>::default(), Arc::<Queue>::default());
+        let near = PeerLine { to: a.clone(), from: b.clone(), other: Some(there), has_said: false };
+        let far = PeerLine { to: b, from: a, other: Some(here), has_said: false };
+        (near, far)
+    }
+
+    /// Says something, once it is flushed.
+    pub(crate) fn say(&mut self, frame: Vec<u8>) {
+        self.to.push(frame);
+        self.has_said = true;
+    }
+
+    pub(crate) fn flush(&mut self) {
+        if std::mem::take(&mut self.has_said) {
+            self.to.sender.notify_one();
+            if let Some(other) = &self.other {
+                other.ring();
+            }
+        }
+    }
+
+    /// What the other node says next.
+    pub(crate) fn hear(&self) -> Option<Vec<u8>> {
+        self.from.pop()
+    }
+
+    pub(crate) fn has_some(&self) -> bool {
+        self.from.count.load(Relaxed) > 0 || self.is_closed()
+    }
+
+    /// Whether the connection has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.from.is_closed.load(Relaxed) || self.to.is_closed.load(Relaxed)
+    }
+}
+
+impl Drop for PeerLine {
+    fn drop(&mut self) {
+        self.to.is_closed.store(true, Relaxed);
+        self.flush();
+        if let Some(other) = &self.other {
+            other.ring();
+        }
+    }
+}
+
+/// What came of fetching a value.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    /// Under which it was asked for.
+    pub(crate) ticket: u64,
+    pub(crate) value: Result<Object, String>,
+}
+
+/// Fetches values from other nodes.
+pub(crate) trait Carry: Send + Sync {
+    /// Fetches so many bytes, which a node has as the value of an object. What comes of it is `told`, once, unless that is
+    /// dropped.
+    fn fetch(&self, node: NodeId, object: ObjectId, bytes: u64, told: Box<dyn FnOnce(Result<Object, String>) + Send>);
+}
+
+/// What came of loading a program.
+pub(crate) type Loaded = Result<Arc<Program>, Fault>;
+
+/// Loads programs that other nodes have.
+pub(crate) trait Programs: Send + Sync {
+    /// Loads a component that a node has, for tasks that may use so much. What comes of it is `told`, once.
+    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, told: Box<dyn FnOnce(Loaded) + Send>);
+}

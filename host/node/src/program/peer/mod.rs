@@ -1,0 +1,24 @@
+//! Other nodes, as a hub has them: what is said between two of them, and how it gets there.
+
+mod line;
+mod messages;
+mod neighbours;
+
+pub(crate) use line::{Carry, Fetched, Loaded, PeerLine, Programs};
+pub use neighbours::Neighbours;
+
+pub(crate) use super::hub::Outside;
+pub(crate) use messages::{Errand, Returns, Said, Sent, ToHelper, ToOwner};
+
+use sandbar_core::NodeId;
+use sandbar_sched::Demand;
+
+/// A node that this one can give tasks to, and take tasks from.
+#[derive(Debug)]
+pub(crate) struct NewPeer {
+    pub(crate) node: NodeId,
+    pub(crate) resources: Demand,
+    /// So many tasks run there at once that ask for a processor.
+    pub(crate) slots: u32,
+    pub(crate) line: PeerLine,
+}

@@ -1,0 +1,87 @@
+//! Nodes of one process that run tasks for each other, as those of a cluster do.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, ObjectId};
+use sandbar_sched::Demand;
+use sandbar_store::Object;
+
+use super::line::{Carry, Loaded, PeerLine, Programs};
+use super::{NewPeer, Outside};
+use crate::program::Program;
+use crate::program::hub::Asker;
+
+/// Nodes of this process that know each other. Each has a number of its own.
+#[derive(Clone, Default)]
+pub struct Neighbours(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    hubs: Mutex<BTreeMap<NodeId, Neighbour>>,
+    programs: Mutex<HashMap<ComponentId, Arc<Program>>>,
+}
+
+struct Neighbour {
+    asker: Asker,
+    resources: Demand,
+    slots: u32,
+}
+
+impl std::fmt::Debug for Neighbours {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Neighbours").field(&self.hubs().keys().collect::<Vec<_>>()).finish()
+    }
+}
+
+impl Neighbours {
+    pub(crate) fn outside(&self) -> Outside {
+        Outside { carry: Arc::new(self.clone()), programs: Arc::new(self.clone()) }
+    }
+
+    /// A node is there. It and all others are told of each other.
+    pub(crate) fn enter(&self, node: NodeId, asker: Asker, resources: Demand, slots: u32) {
+        let mut hubs = self.hubs();
+        for (other, there) in hubs.iter() {
+            let (near, far) = PeerLine::pair(asker.bell(), there.asker.bell());
+            let (resources_there, slots_there) = (there.resources.clone(), there.slots);
+            asker.join(NewPeer { node: *other, resources: resources_there, slots: slots_there, line: near });
+            there.asker.join(NewPeer { node, resources: resources.clone(), slots, line: far });
+        }
+        hubs.insert(node, Neighbour { asker, resources, slots });
+    }
+
+    /// A node is gone.
+    pub(crate) fn leave(&self, number: u16) {
+        self.hubs().remove(&NodeId(number.into()));
+    }
+
+    /// A program that some node has.
+    pub(crate) fn know(&self, program: &Arc<Program>) {
+        let mut programs = self.0.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        programs.insert(program.compiled.id(), program.clone());
+    }
+
+    fn hubs(&self) -> MutexGuard<'_, BTreeMap<NodeId, Neighbour>> {
+        self.0.hubs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Carry for Neighbours {
+    fn fetch(&self, node: NodeId, object: ObjectId, _: u64, told: Box<dyn FnOnce(Result<Object, String>) + Send>) {
+        let asker = self.hubs().get(&node).map(|hub| hub.asker.clone());
+        match asker {
+            Some(asker) => asker.share(object, told),
+            None => told(Err(format!("node {node} is gone"))),
+        }
+    }
+}
+
+impl Programs for Neighbours {
+    fn load(&self, _: NodeId, component: ComponentId, _: Limits, told: Box<dyn FnOnce(Loaded) + Send>) {
+        let programs = self.0.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = programs.get(&component).cloned();
+        drop(programs);
+        told(known.ok_or_else(|| Fault::new(Code::Host, format!("no node has component {component}"))));
+    }
+}

@@ -1,0 +1,177 @@
+//! Several nodes, which run tasks for each other.
+
+use sandbar_client::{
+    Batch, Client, ClientError, ClientOptions, Code, Job, JobOptions, Neighbours, ObjectRef, TaskOptions,
+};
+use sandbar_tests::{Lab, cache, host};
+use serde::{Deserialize, Serialize};
+
+use crate::{load, run};
+
+const TASKS: &str = "tests/programs/tasks";
+const OBJECTS: &str = "tests/programs/objects";
+
+/// As in the program.
+#[derive(Serialize, Deserialize)]
+struct Shared {
+    numbers: ObjectRef<Vec<u64>>,
+    name: String,
+}
+
+/// A node with one worker, and one of what is called as its number.
+fn node(lab: &Lab, number: u16, neighbours: &Neighbours) -> Client {
+    let options = ClientOptions::new()
+        .workers(1)
+        .resource(format!("node{number}"), 1.0)
+        .cache(cache().join("sandbar"))
+        .state(lab.path("state").join("sandbar"))
+        .spill(lab.path("tmp"))
+        .worker(host().with_file_name("host-worker"))
+        .neighbours(number, neighbours);
+    Client::start(options).expect("a node starts")
+}
+
+/// To be run on the node of this number.
+fn on(number: u16) -> TaskOptions {
+    TaskOptions::new().resource(format!("node{number}"), 1.0)
+}
+
+/// Runs a test with three nodes, and a job of the first.
+fn with_nodes(program: &str, test: impl AsyncFnOnce(&mut Vec<Client>, Job) -> Result<(), ClientError>) {
+    let lab = Lab::new();
+    run(async {
+        let neighbours = Neighbours::default();
+        let mut nodes: Vec<Client> = (1..=3).map(|number| node(&lab, number, &neighbours)).collect();
+        let program = load(&nodes[0], program).await;
+        let job = nodes[0].job(&program, JobOptions::named("service")).await.expect("a job begins");
+        test(&mut nodes, job).await.unwrap_or_else(|e| panic!("{e}"));
+    });
+    assert_eq!(lab.names(), Vec::<String>::new());
+}
+
+#[test]
+fn tasks_run_where_there_is_what_they_ask_for() {
+    with_nodes(TASKS, async |_, job| {
+        for number in 1..=3 {
+            let sum: ObjectRef<i64> = job.task("add").options(on(number)).submit((number, 2)).await?;
+            assert_eq!(sum.get().await?, i64::from(number) + 2);
+        }
+        // What is needed of one is needed of another.
+        let mut sum: ObjectRef<i64> = job.task("add").submit((0, 1)).await?;
+        for step in 0..10 {
+            sum = job.task("add").options(on(step % 3 + 1)).submit((&sum, 1)).await?;
+        }
+        assert_eq!(sum.get().await?, 11);
+        assert_eq!(job.end().await?.tasks, 14);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_tree_of_tasks_grows_over_all_nodes() {
+    with_nodes(TASKS, async |_, job| {
+        let trees: Vec<ObjectRef<u64>> = {
+            let mut trees = Vec::new();
+            for number in 1..=3 {
+                trees.push(job.task("tree").options(on(number)).submit((3, 10, 1000)).await?);
+            }
+            trees
+        };
+        for tree in trees {
+            assert_eq!(tree.get().await?, 1000);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn values_are_fetched_from_where_they_are() {
+    with_nodes(OBJECTS, async |_, job| {
+        for rows in [10_u64, 3_000, 1_000_000] {
+            // Made on each node, looked at on each, and here.
+            for maker in 1..=3 {
+                let made: ObjectRef<Batch> = job.task("makes").options(on(maker)).submit((7, rows / 4)).await?;
+                for looker in 1..=3 {
+                    let right: ObjectRef<u64> =
+                        job.task("is_right").options(on(looker)).submit((&made, 7, rows)).await?;
+                    assert_eq!(right.get().await?, 1, "{rows} rows made on {maker}, looked at on {looker}");
+                }
+                assert_eq!(made.get_batch().await?.num_rows() as u64, rows / 4);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn values_contain_objects_of_other_nodes() {
+    with_nodes(TASKS, async |_, job| {
+        for count in [10_u64, 300_000] {
+            let sum = count * (count - 1) / 2;
+            for number in 1..=3 {
+                // Of this node, within an argument.
+                let numbers = job.put(&(0..count).collect::<Vec<u64>>()).await?;
+                let shared = Shared { numbers: numbers.clone(), name: "four".to_owned() };
+                let inside: ObjectRef<u64> = job.task("sums_shared").options(on(number)).submit((shared,)).await?;
+                drop(numbers);
+                assert_eq!(inside.get().await?, sum + 4);
+                // Of that node, within what it returns.
+                let made: ObjectRef<Shared> = job.task("makes").options(on(number)).submit((count,)).await?;
+                let back = made.get().await?;
+                drop(made);
+                assert_eq!(back.numbers.get().await?.len() as u64, count);
+                // And on to another.
+                let other: ObjectRef<u64> = job.task("sums_shared").options(on(number % 3 + 1)).submit((back,)).await?;
+                assert_eq!(other.get().await?, sum + 4);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn errors_say_whose_they_are() {
+    with_nodes(TASKS, async |_, job| {
+        for (task, code, text) in [("panics", Code::Panic, "on purpose"), ("passes_on", Code::Refused, "on purpose")] {
+            let here: ObjectRef<i64> = job.task(task).options(on(1)).submit(()).await?;
+            let there: ObjectRef<i64> = job.task(task).options(on(2)).submit(()).await?;
+            let (here, there) = (here.get().await.unwrap_err(), there.get().await.unwrap_err());
+            assert_eq!((there.fault.code, &there.chain), (code, &here.chain));
+            assert!(there.fault.message.contains(text), "{there}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_not_wanted_ends_elsewhere_too() {
+    with_nodes(TASKS, async |_, job| {
+        let spins: ObjectRef<i64> = job.task("spins").options(on(2)).submit(()).await?;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        spins.cancel(true).await;
+        assert_eq!(spins.get().await.unwrap_err().fault.code, Code::Cancelled);
+        // There is room for others.
+        let sum: ObjectRef<i64> = job.task("add").options(on(2)).submit((1, 2)).await?;
+        assert_eq!(sum.get().await?, 3);
+        Ok(())
+    });
+}
+
+#[test]
+fn tasks_of_a_node_that_is_gone_run_elsewhere() {
+    with_nodes(TASKS, async |nodes, job| {
+        let all: Vec<ObjectRef<u64>> = {
+            let mut all = Vec::new();
+            for _ in 0..30 {
+                all.push(job.task("computes").submit((20_000_000,)).await?);
+            }
+            all
+        };
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        drop(nodes.pop());
+        for object in all {
+            object.get().await?;
+        }
+        Ok(())
+    });
+}
