@@ -13,6 +13,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sandbar-store", &["sandbar-core"]),
     ("sandbar-sandbox", &["sandbar-core"]),
     ("sandbar-sched", &["sandbar-core"]),
+    ("sandbar-meta", &["sandbar-core"]),
     ("sandbar-worker", &["sandbar-batch", "sandbar-core", "sandbar-sandbox", "sandbar-store"]),
     ("sandbar-dataset", &["sandbar-core"]),
     (
@@ -41,6 +42,9 @@ const ENGINES: &[(&str, &str)] = &[
     ("datafusion", "sandbar-dataset"),
     ("object_store", "sandbar-dataset"),
     ("seccompiler", "sandbar-worker"),
+    ("redb", "sandbar-meta"),
+    ("tonic", "sandbar-meta"),
+    ("prost", "sandbar-meta"),
 ];
 
 #[test]
