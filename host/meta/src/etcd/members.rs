@@ -227,19 +227,22 @@ impl<'a> Turns<'a> {
 }
 
 fn read_tls(files: &EtcdTls) -> Result<ClientTlsConfig, String> {
-    let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read_pem(&files.ca)?));
+    let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read_pem(&files.ca, "CERTIFICATE")?));
     if let Some((cert, key)) = &files.identity {
-        config = config.identity(Identity::from_pem(read_pem(cert)?, read_pem(key)?));
+        config = config.identity(Identity::from_pem(read_pem(cert, "CERTIFICATE")?, read_pem(key, "PRIVATE KEY")?));
     }
     Ok(config)
 }
 
-fn read_pem(path: &Path) -> Result<Vec<u8>, String> {
+/// Reads a file that is to have one `kind` of thing at least: one that has none would be taken for an empty list.
+fn read_pem(path: &Path, kind: &str) -> Result<String, String> {
     let read = fs::metadata(path).and_then(|metadata| match metadata.len() {
-        0..=PEM_BYTES_MAX => fs::read(path),
+        0..=PEM_BYTES_MAX => fs::read_to_string(path),
         bytes => Err(std::io::Error::other(format!("{bytes} bytes are more than {PEM_BYTES_MAX}"))),
     });
-    read.map_err(|e| format!("{} can't be read: {e}", path.display()))
+    let text = read.map_err(|e| format!("{} can't be read: {e}", path.display()))?;
+    let is_begin = |line: &str| line.starts_with("-----BEGIN ") && line.trim_end().ends_with(&format!("{kind}-----"));
+    if text.lines().any(is_begin) { Ok(text) } else { Err(format!("{} has no {kind} in PEM form", path.display())) }
 }
 
 impl fmt::Debug for Members {

@@ -66,10 +66,14 @@ pub fn then(ops: impl Into<Vec<Op>>) -> Step {
     Step::Transact { when: vec![], then: ops.into(), otherwise: vec![] }
 }
 
-/// A folder in memory, where there is one: what is on disk when is not what most tests are about.
+/// Three members of etcd set aside 64 MB each before they begin.
+const FOLDER_BYTES: u64 = 1 << 30;
+
+/// A folder in memory, where there is one with room: what is on disk when is not what most tests are about.
 pub fn folder() -> TempDir {
     let memory = PathBuf::from("/dev/shm");
-    let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
+    let has_room = rustix::fs::statvfs(&memory).is_ok_and(|memory| memory.f_bavail * memory.f_frsize >= FOLDER_BYTES);
+    let parent = if has_room { memory } else { std::env::temp_dir() };
     tempfile::Builder::new().prefix("sandbar-meta-").tempdir_in(parent).unwrap()
 }
 

@@ -7,6 +7,7 @@ mod cluster;
 mod crash;
 mod driver;
 mod faults;
+mod history;
 mod model;
 mod random;
 mod semantics;

@@ -40,7 +40,7 @@ async fn both_sides_show_who_they_are() {
         (tls("other.pem", true), "meta-unavailable"),
         (None, "meta-unavailable"),
         (tls("nothing.pem", true), "meta-address"),
-        (tls("server.key", true), "meta-unavailable"),
+        (tls("server.key", true), "meta-address"),
     ] {
         let error = connect(&address, tls.clone()).await.err().unwrap_or_else(|| panic!("{tls:?} is let in"));
         assert_eq!(error.code(), code, "{tls:?}: {error}");
