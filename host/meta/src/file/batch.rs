@@ -152,7 +152,7 @@ impl<'t> Batch<'t> {
         let bytes = record::encode_entry(&entry).map_err(|e| self.file.damaged(e))?;
         self.entries.insert(entry.key.as_bytes(), &*bytes).map_err(|e| self.file.fault("write", e))?;
         if let Some(before) = before {
-            self.numbers.bytes -= before.bytes() as u64;
+            self.numbers.bytes = self.numbers.bytes.saturating_sub(before.bytes() as u64);
             self.detach(&before)?;
         }
         self.numbers.bytes += entry.bytes() as u64;
@@ -175,7 +175,7 @@ impl<'t> Batch<'t> {
 
     fn delete(&mut self, entry: Entry, revision: Revision, changes: &mut Vec<Change>) -> Result<(), MetaError> {
         self.entries.remove(entry.key.as_bytes()).map_err(|e| self.file.fault("write", e))?;
-        self.numbers.bytes -= entry.bytes() as u64;
+        self.numbers.bytes = self.numbers.bytes.saturating_sub(entry.bytes() as u64);
         self.detach(&entry)?;
         changes.push(Change::Deleted { key: entry.key, revision });
         Ok(())

@@ -1,5 +1,6 @@
 //! The tables of a file, and what of them fits in memory.
 
+use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::path::{Path, PathBuf};
 
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable, TableDefinition, TableError};
@@ -95,8 +96,7 @@ pub(super) fn load(file: &File, database: &Database, limits: &MetaLimits) -> Res
     check_schema(file, &read)?;
     let meta = read.open_table(META).map_err(|e| file.fault("read", e))?;
     let numbers = Numbers::read(&meta).map_err(|e| file.fault("read", e))?;
-    let entries = read.open_table(ENTRIES).map_err(|e| file.foreign(e))?;
-    drop(entries);
+    read.open_table(ENTRIES).map_err(|e| file.foreign(e))?;
     read.open_table(ATTACHED).map_err(|e| file.foreign(e))?;
     let history = load_history(file, &read, numbers, limits)?;
     let mut leases = Vec::new();
@@ -201,7 +201,6 @@ pub(super) fn entries(
     table: &impl ReadableTable<&'static [u8], &'static [u8]>,
     span: &Span,
 ) -> Result<impl Iterator<Item = Result<Entry, MetaError>>, MetaError> {
-    use std::ops::Bound::{Excluded, Included, Unbounded};
     // A range that ends before it begins is refused by others.
     let end = if span.is_empty() { Excluded(span.start()) } else { span.end().map_or(Unbounded, Excluded) };
     let rows = table.range::<&[u8]>((Included(span.start()), end)).map_err(|e| file.fault("read", e))?;
