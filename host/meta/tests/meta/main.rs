@@ -11,5 +11,4 @@ mod history;
 mod model;
 mod random;
 mod semantics;
-mod speed;
 mod tls;
