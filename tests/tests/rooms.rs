@@ -14,6 +14,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sandbar-sandbox", &["sandbar-core"]),
     ("sandbar-wire", &["sandbar-core"]),
     ("sandbar-sched", &["sandbar-core"]),
+    ("sandbar-meta", &["sandbar-core"]),
     ("sandbar-worker", &["sandbar-batch", "sandbar-core", "sandbar-sandbox", "sandbar-store"]),
     ("sandbar-dataset", &["sandbar-core"]),
     (
@@ -44,6 +45,9 @@ const ENGINES: &[(&str, &str)] = &[
     ("quinn", "sandbar-wire"),
     ("rustls", "sandbar-wire"),
     ("seccompiler", "sandbar-worker"),
+    ("redb", "sandbar-meta"),
+    ("tonic", "sandbar-meta"),
+    ("prost", "sandbar-meta"),
 ];
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::guests::{build_guests, find_guests};
 use crate::run::{Failure, Result, Seconds, fail, run, run_own, run_quiet_stdout, say};
-use crate::setup::setup;
+use crate::setup::{setup, setup_for_tests};
 use crate::workspace::Workspace;
 
 const NO_BUILD: &str = "It does not build; the compiler's message above says why.";
@@ -44,7 +44,7 @@ pub fn demo(workspace: &Workspace, job_args: &[OsString]) -> Result {
 
 /// Runs every test of the workspace.
 pub fn test(workspace: &Workspace, test_args: &[OsString]) -> Result {
-    setup()?;
+    setup_for_tests()?;
     // Everything at once, and with the features that the tests are built with.
     run(workspace.cargo().args(["build", "--release", "--workspace", "--all-targets"]), NO_BUILD)?;
     build_guests(workspace, &find_guests(workspace)?)?;

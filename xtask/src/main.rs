@@ -24,7 +24,8 @@ Set-up, demo, tests, data and benchmarks of this checkout.
 Usage: cargo xtask COMMAND [ARGUMENTS]
 
 Commands:
-  setup              make the wasm32-wasip2 target usable (rustup, else built once from Debian's source packages)
+  setup              make the wasm32-wasip2 target usable (rustup, else built once from Debian's source packages); fetch
+                     etcd for tests, where there is none (Debian's, into the cache folder; nothing is installed)
   demo [-- ARGS]     set up, build, make taxi data when there is none, train a model per zone; ARGS go to `host submit`
   test [-- ARGS]     set up, build the host and the guests, then `cargo test --workspace ARGS`
   lint               formatting, clippy with warnings as errors, and cargo-deny where it is installed
@@ -44,7 +45,9 @@ Examples:
 
 Environment:
   CARGO_TARGET_DIR        where everything is built (default: target)
-  SANDBAR_DEBIAN_MIRROR   the Debian mirror that `setup` uses when rustup cannot be used
+  SANDBAR_DEBIAN_MIRROR   the Debian mirror that `setup` uses
+  SANDBAR_ETCD            the etcd that tests run, instead of the one in PATH or the fetched one
+  XDG_CACHE_HOME          where `setup` puts etcd: in sandbar/etcd (default: ~/.cache)
   TMPDIR                  where `setup` unpacks and builds, about 200 MB (default: /tmp)
 
 Exit codes: 0 done, 1 a step failed, 2 the command line makes no sense.
@@ -78,7 +81,7 @@ fn dispatch(arguments: &[OsString]) -> Result {
     }
     let workspace = Workspace::find();
     match command.as_ref() {
-        "setup" => commands::no_arguments("setup", rest).and_then(|()| setup::setup()),
+        "setup" => commands::no_arguments("setup", rest).and_then(|()| setup::setup_for_tests()),
         "demo" => commands::demo(&workspace, after_dashes("demo", rest)?),
         "test" => commands::test(&workspace, after_dashes("test", rest)?),
         "lint" => commands::no_arguments("lint", rest).and_then(|()| commands::lint(&workspace)),

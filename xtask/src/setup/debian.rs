@@ -1,4 +1,4 @@
-//! Debian's source packages: the standard library's source of a given release, and the C library for the target.
+//! Debian's packages: the standard library's source of a given release, and the C library for the target; others' programs.
 //!
 //! Packages are downloaded and unpacked, never installed, with an apt configuration of our own: the machine's package
 //! lists, its sources and its installed packages stay as they are, and no root is needed. Signatures are checked with
@@ -60,13 +60,14 @@ fn is_of_release(version: &str, release: &str) -> bool {
 }
 
 /// apt with one suite as its only source and all of its state in a temporary folder.
-struct Apt {
+pub struct Apt {
     options: Vec<String>,
     folder: PathBuf,
 }
 
 impl Apt {
-    fn new(work: &WorkDir, mirror: &str, suite: &str) -> Result<Self> {
+    /// Of one suite of a mirror.
+    pub fn new(work: &WorkDir, mirror: &str, suite: &str) -> Result<Self> {
         let Some(keyring) = KEYRINGS.iter().find(|path| Path::new(path).exists()) else {
             return fail("Debian's keyring is missing (`apt install debian-archive-keyring`), or this is no Debian");
         };
@@ -97,13 +98,14 @@ impl Apt {
         command
     }
 
-    fn update(&self) -> Result {
+    /// Downloads the lists of what there is.
+    pub fn update(&self) -> Result {
         // Without the option, apt calls an update that downloaded nothing a success.
         self.quietly(&["-q", "update", "--error-on=any"])
     }
 
     /// Downloads `packages` (`name` or `name=version`) into our folder.
-    fn download(&self, packages: &[&str]) -> Result {
+    pub fn download(&self, packages: &[&str]) -> Result {
         self.quietly(&[&["-q", "download"], packages].concat())
     }
 
@@ -136,14 +138,15 @@ impl Apt {
         Ok(Sources { rust, libc: unpacked.join("usr/lib/wasm32-wasip2") })
     }
 
-    fn package(&self, prefix: &str) -> Result<PathBuf> {
+    /// The downloaded package whose file's name begins so.
+    pub fn package(&self, prefix: &str) -> Result<PathBuf> {
         only_entry(&self.folder, prefix)
     }
 }
 
 /// Unpacks what lies at `wanted` and not at `unwanted` (both patterns) in a package: the standard library is a small part
 /// of rust-src, and removing thousands of files takes some disks longer than the download.
-fn unpack(package: &Path, into: &Path, wanted: &str, unwanted: &str) -> Result {
+pub fn unpack(package: &Path, into: &Path, wanted: &str, unwanted: &str) -> Result {
     let mut reader = Command::new("dpkg-deb");
     reader.arg("--fsys-tarfile").arg(package).stdout(Stdio::piped());
     let mut reading = reader.spawn().map_err(|error| not_started(&reader, &error))?;
@@ -173,7 +176,7 @@ fn only_entry(folder: &Path, prefix: &str) -> Result<PathBuf> {
 }
 
 /// `SANDBAR_DEBIAN_MIRROR`, else the mirror this machine is already set up to use, else Debian's own.
-fn mirror() -> String {
+pub fn mirror() -> String {
     if let Ok(mirror) = env::var("SANDBAR_DEBIAN_MIRROR") {
         return mirror;
     }

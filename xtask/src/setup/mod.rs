@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: makes the guests' target usable with the toolchain in use.
+//! `cargo xtask setup`: makes the guests' target usable with the toolchain in use, and fetches what tests run.
 //!
 //! rustup has the target ready-made, and that is the first thing tried. Where rustup or its server cannot be had (a
 //! distribution's compiler, a network that lets only package mirrors through), the standard library is built once from
@@ -7,6 +7,7 @@
 //! it: an interrupted set-up changes nothing.
 
 mod debian;
+mod etcd;
 mod std_build;
 mod toolchain;
 mod work_dir;
@@ -53,6 +54,17 @@ pub fn setup() -> Result {
         }
         install(&toolchain)
     })
+}
+
+/// Makes the target usable, and what else tests need.
+///
+/// Some need etcd. Where it can't be had, they fail and say so; all others run.
+pub fn setup_for_tests() -> Result {
+    setup()?;
+    if let Err(failure) = etcd::find_or_fetch() {
+        say(format_args!("without etcd, tests of host/meta will fail: {failure}"));
+    }
+    Ok(())
 }
 
 fn install(toolchain: &Toolchain) -> Result {

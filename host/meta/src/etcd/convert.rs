@@ -1,0 +1,129 @@
+//! Our words in etcd's, and back. In etcd all keys of a store begin with its prefix.
+
+use bytes::Bytes;
+
+use super::messages::{
+    Compare, CompareResult, CompareTarget, DeleteRangeRequest, Event, EventType, KeyValue, OneRequest, OneResponse,
+    PutRequest, RequestOp, ResponseHeader, ResponseOp, Than, TxnRequest,
+};
+use crate::key::end_of_prefix;
+use crate::{
+    Change, Condition, Entry, Is, KEY_BYTES_MAX, Key, LeaseId, Operation, Outcome, Revision, Span, Test, Transaction,
+    Value,
+};
+
+/// What all keys of a store begin with. Never empty, and of ASCII: there are keys behind all that begin so.
+#[derive(Debug, Clone)]
+pub(super) struct Prefix(pub(super) String);
+
+impl Prefix {
+    pub(super) fn key(&self, key: &Key) -> Bytes {
+        self.join(key.as_bytes())
+    }
+
+    /// Where a span begins and ends there.
+    pub(super) fn span(&self, span: &Span) -> (Bytes, Bytes) {
+        if span.is_empty() {
+            // etcd refuses some of these. This is one key, longer than any of ours may be.
+            return (self.join(&[0; KEY_BYTES_MAX + 1]), Bytes::new());
+        }
+        let end = match span.end() {
+            Some(end) => self.join(end),
+            None => end_of_prefix(self.0.as_bytes()).unwrap_or_default().into(),
+        };
+        (self.join(span.start()), end)
+    }
+
+    fn join(&self, bytes: &[u8]) -> Bytes {
+        [self.0.as_bytes(), bytes].concat().into()
+    }
+
+    /// A key of ours. What others put under our prefix may be none.
+    fn strip(&self, key: &Bytes) -> Option<Key> {
+        key.starts_with(self.0.as_bytes()).then(|| Key::new(key.slice(self.0.len()..)).ok()).flatten()
+    }
+
+    pub(super) fn entry(&self, kv: KeyValue) -> Option<Entry> {
+        Some(Entry {
+            key: self.strip(&kv.key)?,
+            value: Value::new(kv.value),
+            create_revision: Revision(unsigned(kv.create_revision)),
+            mod_revision: Revision(unsigned(kv.mod_revision)),
+            version: unsigned(kv.version),
+            lease: (kv.lease != 0).then(|| LeaseId(unsigned(kv.lease))),
+        })
+    }
+
+    /// Gives the revision of an event, and the change, unless it is of no key of ours.
+    pub(super) fn change(&self, event: Event) -> (Revision, Option<Change>) {
+        let kind = event.kind();
+        let kv = event.kv.unwrap_or_default();
+        let revision = Revision(unsigned(kv.mod_revision));
+        let change = match kind {
+            EventType::Put => self.entry(kv).map(Change::Put),
+            EventType::Delete => self.strip(&kv.key).map(|key| Change::Deleted { key, revision }),
+        };
+        (revision, change)
+    }
+
+    pub(super) fn transaction(&self, transaction: &Transaction) -> TxnRequest {
+        let operations = |all: &[Operation]| all.iter().map(|operation| self.operation(operation)).collect();
+        TxnRequest {
+            compare: transaction.conditions.iter().map(|condition| self.condition(condition)).collect(),
+            success: operations(&transaction.then),
+            failure: operations(&transaction.otherwise),
+        }
+    }
+
+    fn condition(&self, condition: &Condition) -> Compare {
+        let (is, target, than) = match &condition.test {
+            Test::Version(is, than) => (is, CompareTarget::Version, Than::Version(signed(*than))),
+            Test::CreateRevision(is, than) => (is, CompareTarget::Create, Than::CreateRevision(signed(than.0))),
+            Test::ModRevision(is, than) => (is, CompareTarget::Mod, Than::ModRevision(signed(than.0))),
+            Test::Value(is, than) => (is, CompareTarget::Value, Than::Value(Bytes::copy_from_slice(than.as_bytes()))),
+        };
+        let result = match is {
+            Is::Equal => CompareResult::Equal,
+            Is::NotEqual => CompareResult::NotEqual,
+            Is::Greater => CompareResult::Greater,
+            Is::Less => CompareResult::Less,
+        };
+        Compare { result: result.into(), target: target.into(), key: self.key(&condition.key), than: Some(than) }
+    }
+
+    fn operation(&self, operation: &Operation) -> RequestOp {
+        let request = match operation {
+            Operation::Put { key, value, lease } => OneRequest::Put(PutRequest {
+                key: self.key(key),
+                value: Bytes::copy_from_slice(value.as_bytes()),
+                lease: lease.map_or(0, |lease| signed(lease.0)),
+            }),
+            Operation::Delete(span) => {
+                let (key, range_end) = self.span(span);
+                OneRequest::Delete(DeleteRangeRequest { key, range_end })
+            }
+        };
+        RequestOp { request: Some(request) }
+    }
+}
+
+pub(super) fn outcome(response: ResponseOp) -> Outcome {
+    match response.response {
+        Some(OneResponse::Delete(deleted)) => Outcome::Deleted(unsigned(deleted.deleted)),
+        Some(OneResponse::Put(_)) | None => Outcome::Put,
+    }
+}
+
+pub(super) fn revision(header: Option<ResponseHeader>) -> Revision {
+    Revision(header.map_or(0, |header| unsigned(header.revision)))
+}
+
+/// etcd's numbers never are negative.
+pub(super) fn unsigned(number: i64) -> u64 {
+    number.try_into().unwrap_or(0)
+}
+
+/// What is larger than etcd's numbers is not there: nothing is equal to it, and all is less.
+pub(super) fn signed(number: u64) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}

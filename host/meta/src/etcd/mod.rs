@@ -1,0 +1,172 @@
+//! A store in a cluster of etcd, version 3.4 or newer.
+//!
+//! Who is asked is a member that answered last; others are asked when it does not. What changes something is sent once: when
+//! no answer comes to it, [`MetaError::Unknown`] says so. Everything else is repeated until [`EtcdTimes::call_ms_max`].
+//! Watches go on at another member where they were.
+//!
+//! History and size are the cluster's own: without `--auto-compaction-retention` it grows until its quota is used up, and
+//! then takes nothing more.
+
+mod address;
+mod convert;
+mod members;
+mod messages;
+mod rpc;
+mod status;
+mod times;
+mod watch;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use async_trait::async_trait;
+use sandbar_core::Seed;
+
+use self::convert::{Prefix, outcome, revision, signed, unsigned};
+use self::members::{Effect, Members};
+use self::messages::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, RangeRequest, RangeResponse};
+use self::watch::{EtcdWatcher, Seat};
+use crate::{
+    Bound, Got, Granted, KeptAlive, Key, LeaseId, MetaError, MetaLimits, MetaStore, Page, Revision, Revoked, Span,
+    Transacted, Transaction, Watcher,
+};
+
+pub use self::address::{EtcdAddress, EtcdTls};
+pub use self::times::EtcdTimes;
+
+/// When an answer was too large, the next is to have so many times fewer entries.
+const FEWER: usize = 8;
+
+/// A store in a cluster of etcd.
+#[derive(Debug)]
+pub struct Etcd {
+    shared: Arc<Shared>,
+    watchers: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    members: Members,
+    prefix: Prefix,
+    limits: MetaLimits,
+}
+
+impl Etcd {
+    /// Connects to a cluster. Certificates and keys are read now, and not again. `seed` is for who is asked first and for
+    /// pauses; clients are to have different ones.
+    ///
+    /// # Errors
+    /// [`MetaError::Address`] when a file can't be read or makes no sense, [`MetaError::Unavailable`] when no member
+    /// answers.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn connect(
+        address: &EtcdAddress,
+        limits: MetaLimits,
+        times: EtcdTimes,
+        seed: Seed,
+    ) -> Result<Etcd, MetaError> {
+        let members = Members::new(address, limits.watchers_max, times, seed)?;
+        members.call(Effect::Repeatable, None, rpc::probe).await?;
+        let shared = Arc::new(Shared { members, prefix: Prefix(address.prefix.clone()), limits });
+        Ok(Etcd { shared, watchers: Arc::default() })
+    }
+
+    async fn read(&self, key: bytes::Bytes, range_end: bytes::Bytes, limit: usize) -> Result<RangeResponse, MetaError> {
+        let request = RangeRequest { key, range_end, limit: limit as i64, ..Default::default() };
+        self.shared.members.call(Effect::Repeatable, None, |channel| rpc::range(channel, request.clone())).await
+    }
+}
+
+#[async_trait]
+impl MetaStore for Etcd {
+    fn limits(&self) -> &MetaLimits {
+        &self.shared.limits
+    }
+
+    async fn get(&self, key: &Key) -> Result<Got, MetaError> {
+        let response = self.read(self.shared.prefix.key(key), bytes::Bytes::new(), 1).await?;
+        let entry = response.kvs.into_iter().next().and_then(|kv| self.shared.prefix.entry(kv));
+        Ok(Got { revision: revision(response.header), entry })
+    }
+
+    async fn range(&self, span: &Span, limit: usize) -> Result<Page, MetaError> {
+        let (from, to) = self.shared.prefix.span(span);
+        let mut entries_max = self.shared.limits.page_entries(limit);
+        // etcd bounds the entries of an answer, not its bytes.
+        let response = loop {
+            // One more, to know where the next page begins.
+            match self.read(from.clone(), to.clone(), entries_max + 1).await {
+                Err(MetaError::Limit { bound: Bound::AnswerBytes, .. }) if entries_max > 1 => {
+                    entries_max = (entries_max / FEWER).max(1);
+                }
+                other => break other?,
+            }
+        };
+        let (mut bytes, mut next) = (0, None);
+        let mut entries = Vec::new();
+        for entry in response.kvs.into_iter().filter_map(|kv| self.shared.prefix.entry(kv)) {
+            bytes += entry.bytes();
+            let is_full = entries.len() == entries_max || bytes > self.shared.limits.page_bytes_max;
+            if is_full && !entries.is_empty() {
+                next = Some(entry.key);
+                break;
+            }
+            entries.push(entry);
+        }
+        Ok(Page { revision: revision(response.header), entries, next })
+    }
+
+    async fn transact(&self, transaction: Transaction) -> Result<Transacted, MetaError> {
+        transaction.check(&self.shared.limits)?;
+        let effect = if transaction.is_read() { Effect::Repeatable } else { Effect::Once };
+        let request = self.shared.prefix.transaction(&transaction);
+        // etcd does not say which lease it does not know.
+        let lease = transaction.lease();
+        let response =
+            self.shared.members.call(effect, lease, |channel| rpc::transact(channel, request.clone())).await?;
+        Ok(Transacted {
+            revision: revision(response.header),
+            succeeded: response.succeeded,
+            outcomes: response.responses.into_iter().map(outcome).collect(),
+        })
+    }
+
+    async fn grant(&self, ttl_s: u32) -> Result<Granted, MetaError> {
+        self.shared.limits.check_lease(ttl_s, 0)?;
+        let request = LeaseGrantRequest { ttl: ttl_s.into() };
+        // One that nobody knows of ends by itself.
+        let call = self.shared.members.call(Effect::Repeatable, None, |channel| rpc::grant(channel, request.clone()));
+        let granted = call.await?;
+        let ttl_s = granted.ttl.try_into().unwrap_or(ttl_s);
+        Ok(Granted { revision: revision(granted.header), lease: LeaseId(unsigned(granted.id)), ttl_s })
+    }
+
+    async fn keep_alive(&self, lease: LeaseId) -> Result<KeptAlive, MetaError> {
+        let request = LeaseKeepAliveRequest { id: signed(lease.0) };
+        let call = self
+            .shared
+            .members
+            .call(Effect::Repeatable, Some(lease), |channel| rpc::keep_alive(channel, request.clone()));
+        let kept = call.await?;
+        // Where other calls have an error, this one has a time of zero.
+        match u32::try_from(kept.ttl) {
+            Ok(ttl_s) if ttl_s > 0 => Ok(KeptAlive { revision: revision(kept.header), ttl_s }),
+            _ => Err(MetaError::LeaseNotFound(lease)),
+        }
+    }
+
+    async fn revoke(&self, lease: LeaseId) -> Result<Revoked, MetaError> {
+        let request = LeaseRevokeRequest { id: signed(lease.0) };
+        let call = self.shared.members.call(Effect::Once, Some(lease), |channel| rpc::revoke(channel, request.clone()));
+        Ok(Revoked { revision: revision(call.await?.header) })
+    }
+
+    async fn watch(&self, span: &Span, from: Revision) -> Result<Box<dyn Watcher>, MetaError> {
+        let seat = Seat::take(&self.watchers, self.shared.limits.watchers_max)?;
+        let mut watcher = EtcdWatcher::new(self.shared.clone(), seat, span, from);
+        watcher.open().await?;
+        Ok(Box::new(watcher))
+    }
+}

@@ -1,0 +1,102 @@
+//! etcd's calls: which there are, and what is sent along.
+
+use bytes::Bytes;
+use futures::stream;
+use prost::Message;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::MetadataValue;
+use tonic::transport::Channel;
+use tonic::{Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use super::messages::{
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest,
+    LeaseRevokeResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchCreateRequest, WatchRequest,
+    WatchRequestUnion, WatchResponse,
+};
+use super::status::ANSWER_BYTES_MAX;
+
+pub(super) async fn range(channel: Channel, request: RangeRequest) -> Result<RangeResponse, Status> {
+    unary(channel, "/etcdserverpb.KV/Range", request).await
+}
+
+pub(super) async fn transact(channel: Channel, request: TxnRequest) -> Result<TxnResponse, Status> {
+    unary(channel, "/etcdserverpb.KV/Txn", request).await
+}
+
+pub(super) async fn grant(channel: Channel, request: LeaseGrantRequest) -> Result<LeaseGrantResponse, Status> {
+    unary(channel, "/etcdserverpb.Lease/LeaseGrant", request).await
+}
+
+pub(super) async fn revoke(channel: Channel, request: LeaseRevokeRequest) -> Result<LeaseRevokeResponse, Status> {
+    unary(channel, "/etcdserverpb.Lease/LeaseRevoke", request).await
+}
+
+/// A read that is answered by a majority, of as good as nothing.
+pub(super) async fn probe(channel: Channel) -> Result<RangeResponse, Status> {
+    range(channel, RangeRequest { key: Bytes::from_static(&[0]), count_only: true, ..Default::default() }).await
+}
+
+/// One message there, one back: etcd has a stream of them for whoever keeps many leases alive.
+pub(super) async fn keep_alive(
+    channel: Channel,
+    request: LeaseKeepAliveRequest,
+) -> Result<LeaseKeepAliveResponse, Status> {
+    let requests = stream::iter([request]);
+    let mut answers = streaming(channel, "/etcdserverpb.Lease/LeaseKeepAlive", requests).await?;
+    answers.message().await?.ok_or_else(|| Status::unavailable("the stream ended without an answer"))
+}
+
+/// Gives the stream when the watch has begun, with etcd's answer to that.
+pub(super) async fn watch(
+    channel: Channel,
+    request: WatchCreateRequest,
+) -> Result<(Streaming<WatchResponse>, WatchResponse), Status> {
+    let create = WatchRequest { request: Some(WatchRequestUnion::Create(request)) };
+    // The requests' end would be the end of the watch.
+    let requests = stream::StreamExt::chain(stream::iter([create]), stream::pending());
+    let mut answers = streaming(channel, "/etcdserverpb.Watch/Watch", requests).await?;
+    let first = answers.message().await?;
+    let created = first.ok_or_else(|| Status::unavailable("the watch ended before it began"))?;
+    Ok((answers, created))
+}
+
+async fn unary<Q, A>(channel: Channel, path: &'static str, request: Q) -> Result<A, Status>
+where
+    Q: Message + Send + Sync + 'static,
+    A: Message + Default + Send + Sync + 'static,
+{
+    let mut grpc = ready(channel).await?;
+    let codec = ProstCodec::<Q, A>::default();
+    let answer = grpc.unary(with_leader(request), PathAndQuery::from_static(path), codec).await?;
+    Ok(answer.into_inner())
+}
+
+async fn streaming<Q, A>(
+    channel: Channel,
+    path: &'static str,
+    requests: impl futures::Stream<Item = Q> + Send + 'static,
+) -> Result<Streaming<A>, Status>
+where
+    Q: Message + Send + Sync + 'static,
+    A: Message + Default + Send + Sync + 'static,
+{
+    let mut grpc = ready(channel).await?;
+    let codec = ProstCodec::<Q, A>::default();
+    let answers = grpc.streaming(with_leader(requests), PathAndQuery::from_static(path), codec).await?;
+    Ok(answers.into_inner())
+}
+
+async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {
+    let mut grpc = Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+    grpc.ready().await.map_err(|e| Status::from_error(Box::new(e)))?;
+    Ok(grpc)
+}
+
+/// A member that has lost its leader is to say so at once, and to end its watches, instead of waiting for another.
+fn with_leader<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+    request
+}

@@ -1,0 +1,109 @@
+//! What a failed call means: whether it was done, and whether another member may do it.
+
+use tonic::{Code, ConnectError, Status};
+
+use crate::{Bound, LeaseId, MetaError};
+
+/// Bytes of an answer that are read.
+pub(super) const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+/// Why a member did not do what it was asked.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It did nothing; another may.
+    NotDone(String),
+    /// It may have done it.
+    Maybe(String),
+    /// Any other would say the same. It did nothing.
+    Final(MetaError),
+}
+
+/// What etcd says where its code alone leaves open whether something was done. These are the words of its API (`rpctypes`),
+/// which its own clients go by.
+const NO_LEADER: &str = "etcdserver: no leader";
+const TOO_MANY_REQUESTS: &str = "etcdserver: too many requests";
+const NO_LEARNER: &str = "etcdserver: rpc not supported for learner";
+const NO_SPACE: &str = "etcdserver: mvcc: database space exceeded";
+const NO_LEASE: &str = "etcdserver: requested lease not found";
+/// Of this side: the library that reads answers.
+const ANSWER_TOO_LARGE: &str = "Error, decoded message length too large";
+
+/// What it means that `endpoint` answered this to a call about `lease`, if it was about one.
+pub(super) fn failure(status: &Status, endpoint: &str, lease: Option<LeaseId>) -> Failure {
+    let said = status.message();
+    let reason = || format!("{endpoint}: {}", described(status));
+    if was_not_sent(status) || [NO_LEADER, TOO_MANY_REQUESTS, NO_LEARNER].contains(&said) {
+        return Failure::NotDone(reason());
+    }
+    Failure::Final(match (status.code(), said) {
+        (_, NO_SPACE) => MetaError::Full(format!(
+            "{endpoint} says: {said}; see its --quota-backend-bytes, compact it, disarm the alarm"
+        )),
+        (Code::NotFound, NO_LEASE) => MetaError::LeaseNotFound(lease.unwrap_or(LeaseId(0))),
+        (Code::OutOfRange, _) if said.starts_with(ANSWER_TOO_LARGE) => too_large(),
+        (Code::InvalidArgument | Code::FailedPrecondition | Code::PermissionDenied, _)
+        | (Code::Unauthenticated | Code::Unimplemented | Code::NotFound | Code::OutOfRange, _) => {
+            MetaError::Refused { endpoint: endpoint.to_owned(), reason: said.to_owned() }
+        }
+        _ => return Failure::Maybe(reason()),
+    })
+}
+
+fn too_large() -> MetaError {
+    MetaError::limit(Bound::AnswerBytes, ANSWER_BYTES_MAX + 1, ANSWER_BYTES_MAX)
+}
+
+/// Whether there was no connection to send it on.
+fn was_not_sent(status: &Status) -> bool {
+    causes(status).any(|cause| cause.is::<ConnectError>())
+}
+
+/// The innermost cause says most: a transport error is nested in several that say little.
+fn described(status: &Status) -> String {
+    let inner = causes(status).last().map(ToString::to_string);
+    match inner {
+        Some(cause) if status.message().is_empty() || !status.message().contains(&cause) => {
+            format!("{} ({cause})", status.message())
+        }
+        _ => status.message().to_owned(),
+    }
+}
+
+fn causes(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(std::error::Error::source(status), |cause| cause.source())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failures_mean() {
+        let connect = || Status::from_error(Box::new(ConnectError("refused".into())));
+        for (status, expected) in [
+            (connect(), "not done"),
+            (Status::unavailable(NO_LEADER), "not done"),
+            (Status::resource_exhausted(TOO_MANY_REQUESTS), "not done"),
+            (Status::unavailable("etcdserver: request timed out"), "maybe"),
+            (Status::unavailable("etcdserver: leader changed"), "maybe"),
+            (Status::unavailable("etcdserver: server stopped"), "maybe"),
+            (Status::unknown("h2 protocol error"), "maybe"),
+            (Status::cancelled("x"), "maybe"),
+            (Status::deadline_exceeded("x"), "maybe"),
+            (Status::internal("x"), "maybe"),
+            (Status::resource_exhausted(NO_SPACE), "meta-full"),
+            (Status::not_found(NO_LEASE), "meta-lease-not-found"),
+            (Status::out_of_range(format!("{ANSWER_TOO_LARGE}: found 9 bytes")), "meta-limit"),
+            (Status::permission_denied("etcdserver: permission denied"), "meta-refused"),
+            (Status::unimplemented("unknown service"), "meta-refused"),
+            (Status::invalid_argument("etcdserver: user name is empty"), "meta-refused"),
+        ] {
+            let found = match failure(&status, "a:1", Some(LeaseId(7))) {
+                Failure::NotDone(reason) => reason.starts_with("a:1: ").then_some("not done"),
+                Failure::Maybe(reason) => reason.starts_with("a:1: ").then_some("maybe"),
+                Failure::Final(error) => Some(error.code()),
+            };
+            assert_eq!(found, Some(expected), "{status:?}");
+        }
+    }
+}

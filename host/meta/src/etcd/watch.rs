@@ -1,0 +1,215 @@
+//! Watches that survive the member that serves them.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::time::sleep;
+use tonic::Streaming;
+
+use super::Shared;
+use super::convert::{revision, signed, unsigned};
+use super::messages::{WatchCreateRequest, WatchResponse};
+use super::rpc;
+use super::status::{Failure, failure};
+use super::times::Pauses;
+use crate::{Bound, Change, MetaError, Revision, Span, Watcher};
+
+/// Counts as one watcher as long as it lives.
+#[derive(Debug)]
+pub(super) struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    pub(super) fn take(taken: &Arc<AtomicUsize>, max: usize) -> Result<Seat, MetaError> {
+        let seat = Seat(taken.clone());
+        match taken.fetch_add(1, Ordering::Relaxed) {
+            before if before < max => Ok(seat),
+            before => Err(MetaError::limit(Bound::Watchers, before + 1, max)),
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+pub(super) struct EtcdWatcher {
+    shared: Arc<Shared>,
+    _seat: Seat,
+    /// In etcd, where the span begins and ends.
+    span: (Bytes, Bytes),
+    /// All changes by transactions before this one have come.
+    next: Revision,
+    /// What has come of a transaction of which more is to come.
+    partial: Vec<Change>,
+    /// Whole transactions, to be handed out.
+    ready: VecDeque<Change>,
+    stream: Option<(usize, Streaming<WatchResponse>)>,
+    was_lost: bool,
+    /// Nothing comes after this.
+    ended: Option<MetaError>,
+}
+
+impl EtcdWatcher {
+    pub(super) fn new(shared: Arc<Shared>, seat: Seat, span: &Span, from: Revision) -> EtcdWatcher {
+        let span = shared.prefix.span(span);
+        EtcdWatcher {
+            shared,
+            _seat: seat,
+            span,
+            next: from.max(Revision::FIRST),
+            partial: Vec::new(),
+            ready: VecDeque::new(),
+            stream: None,
+            was_lost: false,
+            ended: None,
+        }
+    }
+
+    /// Begins where it was, at any member.
+    pub(super) async fn open(&mut self) -> Result<(), MetaError> {
+        if std::mem::take(&mut self.was_lost) {
+            sleep(self.shared.members.pause(&mut Pauses::new(&self.shared.members.times))).await;
+        }
+        let request = WatchCreateRequest {
+            key: self.span.0.clone(),
+            range_end: self.span.1.clone(),
+            // One earlier than needed. Of the very revision that it was compacted at, etcd gives puts but may have lost
+            // deletes; then it says instead that this one is gone.
+            start_revision: signed(self.next.0.saturating_sub(1).max(1)),
+            progress_notify: true,
+            fragment: true,
+        };
+        let (at, (stream, created)) = self.shared.members.watch(|channel| rpc::watch(channel, request.clone())).await?;
+        self.partial.clear();
+        self.stream = Some((at, stream));
+        self.take(at, created)
+    }
+
+    /// Takes in what a member says.
+    fn take(&mut self, at: usize, response: WatchResponse) -> Result<(), MetaError> {
+        if response.compact_revision > 0 {
+            let compacted = Revision(unsigned(response.compact_revision));
+            return Err(self.end(MetaError::Compacted { from: self.next, compacted }));
+        }
+        if response.canceled && response.created {
+            let endpoint = self.shared.members.name(at).to_owned();
+            return Err(self.end(MetaError::Refused { endpoint, reason: response.cancel_reason }));
+        }
+        if response.canceled {
+            self.lose();
+            return Ok(());
+        }
+        let is_progress = response.events.is_empty() && !response.created && !response.fragment;
+        if is_progress && self.partial.is_empty() {
+            // Whoever watches keys that seldom change need not begin long ago when the member is lost.
+            self.next = self.next.max(revision(response.header).next());
+        }
+        for event in response.events {
+            let (revision, change) = self.shared.prefix.change(event);
+            if revision < self.next {
+                continue;
+            }
+            if self.partial.first().is_some_and(|first| first.revision() < revision) {
+                self.complete();
+            }
+            self.partial.extend(change);
+        }
+        if !response.fragment {
+            self.complete();
+        }
+        self.check_size()
+    }
+
+    /// What is partial is all of its transaction.
+    fn complete(&mut self) {
+        if let Some(last) = self.partial.last() {
+            self.next = last.revision().next();
+        }
+        self.ready.extend(self.partial.drain(..));
+    }
+
+    /// One transaction can have deleted any number of keys.
+    fn check_size(&mut self) -> Result<(), MetaError> {
+        let bytes: usize = self.partial.iter().map(Change::bytes).sum();
+        match self.partial.first() {
+            Some(first) if bytes > self.shared.limits.history_bytes_max => {
+                let compacted = first.revision();
+                Err(self.end(MetaError::Compacted { from: self.next, compacted }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn lose(&mut self) {
+        if let Some((at, _)) = self.stream.take() {
+            self.shared.members.leave(at);
+        }
+        self.was_lost = true;
+    }
+
+    fn end(&mut self, error: MetaError) -> MetaError {
+        self.stream = None;
+        self.ended = Some(error.clone());
+        error
+    }
+
+    /// Whole transactions, as many as a page has.
+    fn page(&mut self) -> Vec<Change> {
+        let limits = &self.shared.limits;
+        let (mut page, mut bytes, mut end) = (0, 0, 0);
+        for (i, change) in self.ready.iter().enumerate() {
+            let is_first = i == 0 || self.ready[i - 1].revision() != change.revision();
+            if is_first {
+                end = i;
+            }
+            (page, bytes) = (page + 1, bytes + change.bytes());
+            if (page > limits.page_entries_max || bytes > limits.page_bytes_max) && end > 0 {
+                return self.ready.drain(..end).collect();
+            }
+        }
+        self.ready.drain(..).collect()
+    }
+}
+
+#[async_trait]
+impl Watcher for EtcdWatcher {
+    async fn next(&mut self) -> Result<Vec<Change>, MetaError> {
+        loop {
+            if !self.ready.is_empty() {
+                return Ok(self.page());
+            }
+            if let Some(error) = &self.ended {
+                return Err(error.clone());
+            }
+            let Some((at, stream)) = &mut self.stream else {
+                self.open().await?;
+                continue;
+            };
+            let at = *at;
+            match stream.message().await {
+                Ok(Some(response)) => self.take(at, response)?,
+                Ok(None) => self.lose(),
+                Err(status) => match failure(&status, self.shared.members.name(at), None) {
+                    Failure::Final(error) => return Err(self.end(error)),
+                    Failure::Maybe(_) | Failure::NotDone(_) => self.lose(),
+                },
+            }
+        }
+    }
+
+    fn position(&self) -> Revision {
+        self.ready.front().map_or(self.next, Change::revision)
+    }
+}
+
+impl fmt::Debug for EtcdWatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EtcdWatcher({:?}..{:?} from {})", self.span.0, self.span.1, self.position())
+    }
+}

@@ -1,0 +1,66 @@
+//! Makes and opens files.
+
+use std::fs;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use redb::{Database, DatabaseError, StorageError};
+
+use super::schema::{self, File, Loaded};
+use crate::{MetaError, MetaLimits};
+
+/// Opens a file; makes it when there is none. No other process has it until it is closed.
+pub(super) fn open(file: &File, limits: &MetaLimits) -> Result<(Database, Loaded), MetaError> {
+    if !file.path.exists() {
+        make(&file.path).map_err(|reason| MetaError::File { path: file.path.clone(), reason })?;
+    }
+    // The library reports damage that it finds. Some it may trip over.
+    let opened = catch_unwind(AssertUnwindSafe(|| {
+        let mut builder = Database::builder();
+        builder.set_cache_size(limits.cache_bytes);
+        // Every page is read and its checksum compared: what was damaged is not to be found out by whoever needs it.
+        builder.set_check_integrity_on_open(true);
+        let database = builder.open(&file.path).map_err(|e| refused(file, e))?;
+        let loaded = schema::load(file, &database, limits)?;
+        Ok((database, loaded))
+    }));
+    opened.unwrap_or_else(|_| Err(file.damaged("its pages contradict each other")))
+}
+
+/// Makes an empty store beside its place and moves it there: it is whole, or not there.
+fn make(path: &Path) -> Result<(), String> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let context = |doing: &'static str| move |e: io::Error| format!("can't {doing}: {e}");
+    let temporary = tempfile::Builder::new().prefix(".sandbar-meta-").tempfile_in(folder);
+    let temporary = temporary.map_err(context("make a file in its folder"))?;
+    let database = Database::create(temporary.path()).map_err(|e| format!("can't write it: {e}"))?;
+    schema::initialise(&database).map_err(|e| format!("can't write it: {e}"))?;
+    drop(database);
+    match temporary.persist_noclobber(path) {
+        Ok(_) => {}
+        // Another process was quicker.
+        Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(e) => return Err(context("move it in place")(e.error)),
+    }
+    // Its name is to survive, too.
+    fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(context("write its folder"))
+}
+
+fn refused(file: &File, error: DatabaseError) -> MetaError {
+    let not_a_store = |reason: String| MetaError::NotAStore { path: file.path.clone(), reason };
+    match error {
+        DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => {
+            MetaError::InUse { path: file.path.clone() }
+        }
+        DatabaseError::Storage(StorageError::Io(e)) if e.kind() == io::ErrorKind::InvalidData => {
+            not_a_store(format!("it is not written by redb: {e}"))
+        }
+        DatabaseError::Storage(StorageError::Io(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
+            file.damaged(format!("it ends early: {e}"))
+        }
+        DatabaseError::UpgradeRequired(version) => not_a_store(format!("version {version} of redb's format")),
+        DatabaseError::RepairAborted => file.damaged("it could not be repaired"),
+        other => file.fault("open", other),
+    }
+}

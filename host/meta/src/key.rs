@@ -1,0 +1,290 @@
+//! Keys, values and spans of keys.
+
+use std::borrow::Borrow;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{Bound, MetaError};
+
+/// Bytes of a key.
+pub const KEY_BYTES_MAX: usize = 1024;
+
+/// The name of an entry: bytes in any order that their owner finds useful, at least one, at most [`KEY_BYTES_MAX`].
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Raw", into = "Raw")]
+pub struct Key(Bytes);
+
+impl Key {
+    /// Parses one.
+    ///
+    /// # Errors
+    /// [`MetaError::Limit`] when it is empty or longer than [`KEY_BYTES_MAX`].
+    pub fn new(bytes: impl Into<Bytes>) -> Result<Key, MetaError> {
+        let bytes = bytes.into();
+        match bytes.len() {
+            0 => Err(MetaError::EmptyKey),
+            1..=KEY_BYTES_MAX => Ok(Key(bytes)),
+            more => Err(MetaError::limit(Bound::KeyBytes, more, KEY_BYTES_MAX)),
+        }
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Keys are ordered as their bytes are.
+impl Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl TryFrom<&str> for Key {
+    type Error = MetaError;
+
+    fn try_from(text: &str) -> Result<Key, MetaError> {
+        Key::new(text.as_bytes().to_vec())
+    }
+}
+
+impl TryFrom<Raw> for Key {
+    type Error = MetaError;
+
+    fn try_from(raw: Raw) -> Result<Key, MetaError> {
+        Key::new(raw.0)
+    }
+}
+
+impl From<Key> for Raw {
+    fn from(key: Key) -> Raw {
+        Raw(key.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// For people: what is not ASCII is escaped.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.escape_ascii().fmt(f)
+    }
+}
+
+/// What an entry holds: any bytes, none too. How many there may be is the store's to say
+/// ([`MetaLimits`](crate::MetaLimits)).
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "Raw", into = "Raw")]
+pub struct Value(Bytes);
+
+impl Value {
+    /// Of these bytes.
+    pub fn new(bytes: impl Into<Bytes>) -> Value {
+        Value(bytes.into())
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        Value(Bytes::copy_from_slice(text.as_bytes()))
+    }
+}
+
+impl From<Raw> for Value {
+    fn from(raw: Raw) -> Value {
+        Value(raw.0)
+    }
+}
+
+impl From<Value> for Raw {
+    fn from(value: Value) -> Raw {
+        Raw(value.0)
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN_BYTES_MAX: usize = 64;
+        match self.0.len() {
+            0..=SHOWN_BYTES_MAX => fmt::Debug::fmt(&self.0, f),
+            bytes => write!(f, "{:?}.. ({bytes} bytes)", self.0.slice(..SHOWN_BYTES_MAX)),
+        }
+    }
+}
+
+/// Keys from one on, up to another that is not among them any more; or all from one on.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "RawSpan", into = "RawSpan")]
+pub struct Span {
+    from: Bytes,
+    to: Option<Bytes>,
+}
+
+impl Span {
+    /// All keys.
+    pub fn all() -> Span {
+        Span { from: Bytes::new(), to: None }
+    }
+
+    /// One key.
+    pub fn key(key: &Key) -> Span {
+        Span { from: key.0.clone(), to: Some([key.as_bytes(), &[0]].concat().into()) }
+    }
+
+    /// The keys that begin so; all, if with nothing.
+    ///
+    /// # Errors
+    /// [`MetaError::Limit`] when the prefix is longer than a key may be.
+    pub fn prefix(prefix: impl Into<Bytes>) -> Result<Span, MetaError> {
+        let from = prefix.into();
+        if from.len() > KEY_BYTES_MAX {
+            return Err(MetaError::limit(Bound::KeyBytes, from.len(), KEY_BYTES_MAX));
+        }
+        let to = end_of_prefix(&from).map(Bytes::from);
+        Ok(Span { from, to })
+    }
+
+    /// The keys from one on, up to another that is not among them. None, if that is not behind the first.
+    pub fn between(from: &Key, to: &Key) -> Span {
+        Span { from: from.0.clone(), to: Some(to.0.clone()) }
+    }
+
+    /// Those of its keys that are not before `key`: the next page, where `key` is what the last one gave as its `next`.
+    pub fn starting_at(&self, key: &Key) -> Span {
+        Span { from: self.from.clone().max(key.0.clone()), to: self.to.clone() }
+    }
+
+    /// Whether `key` is among them.
+    pub fn contains(&self, key: &Key) -> bool {
+        self.from <= key.0 && self.to.as_ref().is_none_or(|to| key.0 < to)
+    }
+
+    /// Whether there is no key that could be among them.
+    pub fn is_empty(&self) -> bool {
+        self.to.as_ref().is_some_and(|to| *to <= self.from)
+    }
+
+    /// Where it begins. Empty, if with the first key there could be.
+    pub fn start(&self) -> &[u8] {
+        &self.from
+    }
+
+    /// Where it ends: the first key that is not among them any more. `None` if it has no end.
+    pub fn end(&self) -> Option<&[u8]> {
+        self.to.as_deref()
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.to {
+            Some(to) => write!(f, "{:?}..{to:?}", self.from),
+            None => write!(f, "{:?}..", self.from),
+        }
+    }
+}
+
+/// The first key behind all that begin with `prefix`: `None` if there is none, as behind bytes of 255.
+pub(crate) fn end_of_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+/// Bytes as they are written and read, before they are parsed.
+#[derive(Clone)]
+struct Raw(Bytes);
+
+impl Serialize for Raw {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Raw, D::Error> {
+        serde_bytes::ByteBuf::deserialize(deserializer).map(|bytes| Raw(bytes.into_vec().into()))
+    }
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct RawSpan(Raw, Option<Raw>);
+
+impl From<Span> for RawSpan {
+    fn from(span: Span) -> RawSpan {
+        RawSpan(Raw(span.from), span.to.map(Raw))
+    }
+}
+
+impl TryFrom<RawSpan> for Span {
+    type Error = MetaError;
+
+    fn try_from(RawSpan(from, to): RawSpan) -> Result<Span, MetaError> {
+        // One byte more than of a key: so is the first behind the longest one.
+        let longest = from.0.len().max(to.as_ref().map_or(0, |to| to.0.len()));
+        if longest > KEY_BYTES_MAX + 1 {
+            return Err(MetaError::limit(Bound::KeyBytes, longest, KEY_BYTES_MAX));
+        }
+        Ok(Span { from: from.0, to: to.map(|to| to.0) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(bytes: &[u8]) -> Key {
+        Key::new(bytes.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn which_keys_a_span_has() {
+        type Case = (Span, &'static [&'static [u8]], &'static [&'static [u8]]);
+        let cases: &[Case] = &[
+            (Span::all(), &[b"a", b"\0", b"\xff\xff"], &[]),
+            (Span::key(&key(b"a")), &[b"a"], &[b"a\0", b"b", b"\0"]),
+            (Span::prefix(&b"a/"[..]).unwrap(), &[b"a/", b"a/x", b"a/\xff"], &[b"a", b"a0", b"b"]),
+            (Span::prefix(&b"a\xff"[..]).unwrap(), &[b"a\xff", b"a\xff\xff"], &[b"a", b"b"]),
+            (Span::prefix(&b"\xff"[..]).unwrap(), &[b"\xff", b"\xff\xff"], &[b"\xfe"]),
+            (Span::prefix(&b""[..]).unwrap(), &[b"a"], &[]),
+            (Span::between(&key(b"a"), &key(b"c")), &[b"a", b"b\xff"], &[b"c", b"A"]),
+            (Span::between(&key(b"c"), &key(b"a")), &[], &[b"a", b"b", b"c"]),
+            (Span::all().starting_at(&key(b"b")), &[b"b", b"c"], &[b"a"]),
+            (Span::prefix(&b"b"[..]).unwrap().starting_at(&key(b"a")), &[b"b"], &[b"a", b"c"]),
+        ];
+        for (span, inside, outside) in cases {
+            assert!(inside.iter().all(|k| span.contains(&key(k))), "{span:?} has {inside:?}");
+            assert!(!outside.iter().any(|k| span.contains(&key(k))), "{span:?} has none of {outside:?}");
+            assert_eq!(span.is_empty(), inside.is_empty(), "{span:?}");
+        }
+    }
+
+    #[test]
+    fn what_comes_as_bytes_is_parsed() {
+        assert!(Key::new(Bytes::new()).is_err());
+        assert!(Key::new(vec![0; KEY_BYTES_MAX]).is_ok());
+        assert!(Key::new(vec![0; KEY_BYTES_MAX + 1]).is_err());
+        let read =
+            |bytes: &[u8]| postcard::from_bytes::<Key>(&postcard::to_stdvec(serde_bytes::Bytes::new(bytes)).unwrap());
+        assert_eq!(read(b"a"), Ok(key(b"a")));
+        assert!(read(b"").is_err() && read(&[1; KEY_BYTES_MAX + 1]).is_err());
+        for span in [Span::all(), Span::key(&key(&[7; KEY_BYTES_MAX])), Span::prefix(&b"x"[..]).unwrap()] {
+            assert_eq!(postcard::from_bytes::<Span>(&postcard::to_stdvec(&span).unwrap()), Ok(span));
+        }
+        let long = RawSpan(Raw(vec![0; KEY_BYTES_MAX + 2].into()), None);
+        assert!(postcard::from_bytes::<Span>(&postcard::to_stdvec(&long).unwrap()).is_err());
+    }
+}

@@ -1,0 +1,225 @@
+//! What changed lately, and who watches.
+//!
+//! Nothing is buffered for a watcher: each has a place in the one history that there is, which is bounded. Who falls behind
+//! it is told so.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use crate::{Bound, Change, MetaError, MetaLimits, Revision, Span, Watcher};
+
+/// All that one transaction changed: never nothing, and all of one revision.
+pub(crate) type Commit = Arc<[Change]>;
+
+/// What changed lately, in memory.
+#[derive(Debug)]
+pub(crate) struct History {
+    /// Of consecutive revisions.
+    commits: VecDeque<Commit>,
+    /// That of the next commit.
+    next: Revision,
+    /// The last that was let go of, or was never there.
+    compacted: Revision,
+    changes: usize,
+    bytes: usize,
+}
+
+impl History {
+    /// Nothing yet: what a store of this revision did that was compacted up to that one, and no more.
+    pub(crate) fn new(compacted: Revision, revision: Revision) -> History {
+        History { commits: VecDeque::new(), next: revision.next(), compacted, changes: 0, bytes: 0 }
+    }
+
+    /// Up to which revision there is no room any more once there are these commits, too.
+    fn compacted_by(&self, commits: &[Commit], limits: &MetaLimits) -> Revision {
+        let mut changes = self.changes + commits.iter().map(|commit| commit.len()).sum::<usize>();
+        let mut bytes = self.bytes + commits.iter().map(bytes_of).sum::<usize>();
+        let mut compacted = self.compacted;
+        let first = self.next.0 - self.commits.len() as u64;
+        for (revision, oldest) in (first..).map(Revision).zip(self.commits.iter().chain(commits)) {
+            if changes <= limits.history_changes_max && bytes <= limits.history_bytes_max {
+                break;
+            }
+            changes -= oldest.len();
+            bytes -= bytes_of(oldest);
+            compacted = revision;
+        }
+        compacted
+    }
+
+    /// With these commits more, and without those that there is no room for.
+    pub(crate) fn push(&mut self, commits: Vec<Commit>, limits: &MetaLimits) {
+        self.compacted = self.compacted_by(&commits, limits);
+        for commit in commits {
+            self.changes += commit.len();
+            self.bytes += bytes_of(&commit);
+            self.next = self.next.next();
+            self.commits.push_back(commit);
+        }
+        while self.next.0 - self.commits.len() as u64 <= self.compacted.0
+            && let Some(oldest) = self.commits.pop_front()
+        {
+            self.changes -= oldest.len();
+            self.bytes -= bytes_of(&oldest);
+        }
+    }
+
+    /// The commits from a revision on.
+    fn from(&self, from: Revision) -> impl Iterator<Item = (Revision, &Commit)> {
+        let first = self.next.0 - self.commits.len() as u64;
+        let skipped = usize::try_from(from.0.saturating_sub(first)).unwrap_or(usize::MAX);
+        (first..).map(Revision).zip(&self.commits).skip(skipped)
+    }
+}
+
+fn bytes_of(commit: &Commit) -> usize {
+    commit.iter().map(Change::bytes).sum()
+}
+
+/// The history of a store, and its watchers.
+pub(crate) struct Log {
+    limits: MetaLimits,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    history: History,
+    watchers: BTreeMap<u64, Place>,
+    next_watcher: u64,
+    is_closed: bool,
+}
+
+/// Where a watcher is.
+struct Place {
+    span: Span,
+    next: Revision,
+    /// There is something to look at.
+    news: Arc<Notify>,
+}
+
+impl Log {
+    pub(crate) fn new(history: History, limits: MetaLimits) -> Arc<Log> {
+        let inner = Inner { history, watchers: BTreeMap::new(), next_watcher: 0, is_closed: false };
+        Arc::new(Log { limits, inner: Mutex::new(inner) })
+    }
+
+    /// Up to which revision there is no room any more once these commits are published.
+    pub(crate) fn compacted_by(&self, commits: &[Commit]) -> Revision {
+        self.lock().history.compacted_by(commits, &self.limits)
+    }
+
+    /// Takes in what happened, and wakes whom it is for.
+    pub(crate) fn publish(&self, commits: Vec<Commit>) {
+        let mut inner = self.lock();
+        let Inner { history, watchers, .. } = &mut *inner;
+        for (revision, commit) in (history.next.0..).map(Revision).zip(&commits) {
+            for place in watchers.values_mut().filter(|place| place.next <= revision) {
+                if place.next == revision && !commit.iter().any(|change| place.span.contains(change.key())) {
+                    // It has seen all there was, and this is not for it: it need not wake to find that out.
+                    place.next = revision.next();
+                } else {
+                    place.news.notify_one();
+                }
+            }
+        }
+        history.push(commits, &self.limits);
+    }
+
+    /// There will be nothing more.
+    pub(crate) fn close(&self) {
+        let mut inner = self.lock();
+        inner.is_closed = true;
+        inner.watchers.values().for_each(|place| place.news.notify_one());
+    }
+
+    pub(crate) fn watch(self: &Arc<Log>, span: &Span, from: Revision) -> Result<Box<dyn Watcher>, MetaError> {
+        let mut inner = self.lock();
+        let from = from.max(Revision::FIRST);
+        let compacted = inner.history.compacted;
+        if from <= compacted {
+            return Err(MetaError::Compacted { from, compacted });
+        }
+        if inner.watchers.len() >= self.limits.watchers_max {
+            return Err(MetaError::limit(Bound::Watchers, inner.watchers.len() + 1, self.limits.watchers_max));
+        }
+        let id = inner.next_watcher;
+        inner.next_watcher += 1;
+        let news = Arc::new(Notify::new());
+        inner.watchers.insert(id, Place { span: span.clone(), next: from, news: news.clone() });
+        Ok(Box::new(LogWatcher { log: self.clone(), id, news }))
+    }
+
+    /// What a watcher is to be given next, if there is something.
+    fn read(&self, id: u64) -> Result<Option<Vec<Change>>, MetaError> {
+        let mut inner = self.lock();
+        let Inner { history, watchers, is_closed, .. } = &mut *inner;
+        let Some(place) = watchers.get_mut(&id) else { return Err(MetaError::Closed) };
+        if place.next <= history.compacted {
+            return Err(MetaError::Compacted { from: place.next, compacted: history.compacted });
+        }
+        let (mut changes, mut bytes) = (Vec::new(), 0);
+        for (revision, commit) in history.from(place.next) {
+            let of_span = || commit.iter().filter(|change| place.span.contains(change.key()));
+            let (more, more_bytes) = (of_span().count(), of_span().map(Change::bytes).sum::<usize>());
+            let is_page =
+                changes.len() + more > self.limits.page_entries_max || bytes + more_bytes > self.limits.page_bytes_max;
+            if is_page && !changes.is_empty() {
+                break;
+            }
+            changes.extend(of_span().cloned());
+            bytes += more_bytes;
+            place.next = revision.next();
+        }
+        match changes.is_empty() {
+            true if *is_closed => Err(MetaError::Closed),
+            true => Ok(None),
+            false => Ok(Some(changes)),
+        }
+    }
+
+    /// A panic while it was held can't have left it in between: nothing in here panics half-way.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = self.lock();
+        write!(f, "Log({} watchers, compacted {})", inner.watchers.len(), inner.history.compacted)
+    }
+}
+
+/// Gives up its place when it is dropped.
+#[derive(Debug)]
+struct LogWatcher {
+    log: Arc<Log>,
+    id: u64,
+    news: Arc<Notify>,
+}
+
+#[async_trait]
+impl Watcher for LogWatcher {
+    async fn next(&mut self) -> Result<Vec<Change>, MetaError> {
+        loop {
+            if let Some(changes) = self.log.read(self.id)? {
+                return Ok(changes);
+            }
+            self.news.notified().await;
+        }
+    }
+
+    fn position(&self) -> Revision {
+        self.log.lock().watchers.get(&self.id).map_or(Revision::FIRST, |place| place.next)
+    }
+}
+
+impl Drop for LogWatcher {
+    fn drop(&mut self) {
+        self.log.lock().watchers.remove(&self.id);
+    }
+}

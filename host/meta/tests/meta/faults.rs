@@ -1,0 +1,342 @@
+//! Clusters whose members are killed and cut off while clients work: nothing that was answered is lost, nothing is done
+//! twice, watches give every change, leases end in time and not before, and every call ends in time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use sandbar_core::Seed;
+use sandbar_meta::{
+    Change, Condition, EtcdTimes, MetaError, MetaLimits, MetaStore, Operation, Revision, Span, Transaction, Value,
+    Watcher,
+};
+use tokio::time::{sleep, timeout};
+
+use crate::cluster::Cluster;
+use crate::driver::key;
+use crate::model::asked_for;
+
+const CLIENTS: u64 = 4;
+const COUNTER: &str = "counter";
+/// What a call takes beyond its own bound on a machine that has other things to do.
+const SLACK: Duration = Duration::from_secs(5);
+/// A client goes on this long after what befell the cluster.
+const RECOVERY_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How a try to count ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Ended {
+    /// By this transaction.
+    Done(Revision),
+    /// Somebody else was quicker.
+    Lost,
+    /// Nobody knows.
+    Unknown,
+    /// Nobody answered, and nothing was done.
+    Unavailable,
+}
+
+/// Who tried, and for which time: it is in the value that was put.
+type Tried = (u64, u64);
+
+#[derive(Clone)]
+struct Clients {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+}
+
+/// A counter that clients count up by compare-and-swap. Its history says whether they did.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_done_twice() {
+    let seed = asked_for("SANDBAR_SEED").unwrap_or(1);
+    eprintln!("SANDBAR_SEED={seed}");
+    let mut cluster = Cluster::start(3).await;
+    let limits = MetaLimits::default();
+    let store = cluster.connect("count", limits).await;
+    let first = store.transact(put(COUNTER, "0 0 0")).await.unwrap().revision;
+    let clients = Clients { stop: Arc::default(), done: Arc::default() };
+    let mut tasks = Vec::new();
+    let mut watches = Vec::new();
+    for client in 1..=CLIENTS {
+        // With different members to begin with.
+        let store = cluster.connect_with("count", limits, EtcdTimes::default(), client).await;
+        let watcher = store.watch(&Span::all(), first.next()).await.unwrap();
+        watches.push(tokio::spawn(watch(watcher, clients.clone())));
+        tasks.push(tokio::spawn(count(store, client, clients.clone())));
+    }
+    befall(&mut cluster, Seed::new(seed), &clients.done).await;
+    clients.stop.store(true, Ordering::Relaxed);
+    let mut tries = BTreeMap::new();
+    for task in tasks {
+        tries.extend(task.await.unwrap());
+    }
+    // The watchers see the end of it.
+    let last = loop {
+        match store.transact(put("end", "")).await {
+            Ok(transacted) => break transacted.revision,
+            Err(e) => eprintln!("the last put: {e}"),
+        }
+    };
+    let watcher = store.watch(&Span::all(), first.next()).await.unwrap();
+    let history = watch_until(watcher, last).await;
+    check_history(&tries, &history);
+    for watch in watches {
+        assert!(timeout(RECOVERY_TIME_MAX, watch).await.unwrap().unwrap() == history, "a watcher saw something else");
+    }
+    let count = |ended: fn(&Ended) -> bool| tries.values().filter(|e| ended(e)).count();
+    eprintln!(
+        "{} tries: {} done, {} unknown, {} unavailable",
+        tries.len(),
+        count(|e| matches!(e, Ended::Done(_))),
+        count(|e| *e == Ended::Unknown),
+        count(|e| *e == Ended::Unavailable)
+    );
+}
+
+pub fn put(name: &str, value: &str) -> Transaction {
+    Transaction::new().then(Operation::put(key(name), value.into()))
+}
+
+/// What befalls members, one after another; after each, clients go on.
+async fn befall(cluster: &mut Cluster, mut seed: Seed, done: &AtomicU64) {
+    goes_on(done, "nothing").await;
+    for kind in 0..6 {
+        let leader = cluster.leader().await;
+        let other = (leader + 1 + seed.below(2) as usize) % cluster.len();
+        let long = Duration::from_millis(1500 + u64::from(seed.below(2000)));
+        match kind {
+            0 => {
+                cluster.kill(leader);
+                goes_on(done, "the leader was killed").await;
+                cluster.restart(leader);
+            }
+            1 => {
+                cluster.cut_off(leader);
+                sleep(long).await;
+                goes_on(done, "the leader was cut off").await;
+                cluster.join_again(leader);
+            }
+            // What was sent by one of them is done, and nobody hears of it: several times, so that some is.
+            2 => {
+                for time in 0..6 {
+                    let other = (leader + 1 + time % 2) % cluster.len();
+                    cluster.kill(other);
+                    goes_on(done, "another was killed").await;
+                    cluster.restart(other);
+                    goes_on(done, "it was started again").await;
+                }
+            }
+            3 => {
+                cluster.cut_off(other);
+                sleep(long).await;
+                goes_on(done, "another was cut off").await;
+                cluster.join_again(other);
+            }
+            4 => {
+                // No majority.
+                cluster.cut_off(leader);
+                cluster.cut_off(other);
+                sleep(long).await;
+                cluster.join_again(other);
+                goes_on(done, "a majority was cut off").await;
+                cluster.join_again(leader);
+            }
+            _ => {
+                (0..cluster.len()).for_each(|member| cluster.kill(member));
+                sleep(Duration::from_millis(300)).await;
+                (0..cluster.len()).for_each(|member| cluster.restart(member));
+            }
+        }
+        goes_on(done, "all was well again").await;
+    }
+}
+
+async fn goes_on(done: &AtomicU64, since: &str) {
+    let (before, started) = (done.load(Ordering::Relaxed), Instant::now());
+    while done.load(Ordering::Relaxed) < before + 20 {
+        assert!(started.elapsed() < RECOVERY_TIME_MAX, "since {since} nothing was done");
+        sleep(Duration::from_millis(10)).await;
+    }
+    eprintln!("since {since}: went on after {} ms", started.elapsed().as_millis());
+}
+
+async fn count(store: Arc<dyn MetaStore>, client: u64, clients: Clients) -> Vec<(Tried, Ended)> {
+    let mut tries = Vec::new();
+    let bound = Duration::from_millis(EtcdTimes::default().call_ms_max.into()) + SLACK;
+    for number in 0.. {
+        if clients.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let before = match timeout(bound, store.get(&key(COUNTER))).await.expect("a look ends in time") {
+            Ok(got) => got.entry.expect("the counter is there"),
+            Err(MetaError::Unavailable { .. }) => continue,
+            Err(e) => panic!("client {client}: {e}"),
+        };
+        let (_, _, count) = parse(&before.value);
+        let value = Value::from(&*format!("{client} {number} {}", count + 1));
+        let transaction = Transaction::new()
+            .when(Condition::unchanged(key(COUNTER), before.mod_revision))
+            .then(Operation::put(key(COUNTER), value));
+        let ended = match timeout(bound, store.transact(transaction)).await.expect("a transaction ends in time") {
+            Ok(transacted) if transacted.succeeded => {
+                clients.done.fetch_add(1, Ordering::Relaxed);
+                Ended::Done(transacted.revision)
+            }
+            Ok(_) => Ended::Lost,
+            Err(MetaError::Unknown { .. }) => Ended::Unknown,
+            Err(MetaError::Unavailable { .. }) => Ended::Unavailable,
+            Err(e) => panic!("client {client}: {e}"),
+        };
+        tries.push(((client, number), ended));
+    }
+    tries
+}
+
+fn parse(value: &Value) -> (u64, u64, u64) {
+    let text = std::str::from_utf8(value.as_bytes()).unwrap();
+    let numbers: Vec<u64> = text.split(' ').map(|number| number.parse().unwrap()).collect();
+    (numbers[0], numbers[1], numbers[2])
+}
+
+/// Collects what a watcher sees, until the end is put.
+async fn watch(mut watcher: Box<dyn Watcher>, clients: Clients) -> Vec<Change> {
+    let mut all = Vec::new();
+    loop {
+        match watcher.next().await {
+            Ok(changes) => {
+                let is_end = changes.iter().any(|change| change.key() == &key("end"));
+                all.extend(changes);
+                if is_end {
+                    return all;
+                }
+            }
+            Err(MetaError::Unavailable { .. }) => {
+                assert!(!clients.stop.load(Ordering::Relaxed), "it does not come back")
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+async fn watch_until(mut watcher: Box<dyn Watcher>, last: Revision) -> Vec<Change> {
+    let mut all: Vec<Change> = Vec::new();
+    while all.last().is_none_or(|change| change.revision() < last) {
+        all.extend(timeout(RECOVERY_TIME_MAX, watcher.next()).await.unwrap().unwrap());
+    }
+    all
+}
+
+/// Each change counted one further, and is of a try that may have made it: one that was answered, exactly one change, of the
+/// revision that was answered; one that is unknown, one or none; any other, none.
+fn check_history(tries: &BTreeMap<Tried, Ended>, history: &[Change]) {
+    let mut made = BTreeMap::new();
+    for (expected, change) in (1..).zip(history.iter().filter(|change| change.key() == &key(COUNTER))) {
+        let Change::Put(entry) = change else { panic!("the counter was deleted") };
+        let (client, number, count) = parse(&entry.value);
+        assert_eq!(count, expected, "at revision {}", entry.mod_revision);
+        assert!(
+            made.insert((client, number), entry.mod_revision).is_none(),
+            "try {number} of client {client} counted twice"
+        );
+    }
+    for (tried, ended) in tries {
+        match (ended, made.remove(tried)) {
+            (Ended::Done(answered), Some(revision)) => assert_eq!(*answered, revision, "{tried:?}"),
+            (Ended::Done(answered), None) => panic!("{tried:?} was answered by revision {answered}, and is lost"),
+            (Ended::Unknown, _) | (_, None) => {}
+            (ended, Some(revision)) => panic!("{tried:?} is {ended:?}, and was done by revision {revision}"),
+        }
+    }
+    assert!(made.is_empty(), "{made:?} were done by nobody");
+}
+
+/// A lease that is kept alive lives on while members are killed; one that is not ends, no sooner than it was to.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_end_in_time_and_not_before() {
+    const TTL_S: u32 = 4;
+    let mut cluster = Cluster::start(3).await;
+    let store = cluster.connect("leases", MetaLimits::default()).await;
+    let started = Instant::now();
+    let (kept, left) = (store.grant(TTL_S).await.unwrap(), store.grant(TTL_S).await.unwrap());
+    assert_eq!((kept.ttl_s, left.ttl_s), (TTL_S, TTL_S));
+    for (name, lease) in [("kept", kept.lease), ("left", left.lease)] {
+        store.transact(Transaction::new().then(Operation::put_leased(key(name), "".into(), lease))).await.unwrap();
+    }
+    let mut watcher = store.watch(&Span::all(), store.get(&key("x")).await.unwrap().revision.next()).await.unwrap();
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    let keeper = store.clone();
+    let keeping = tokio::spawn(async move {
+        loop {
+            match keeper.keep_alive(kept.lease).await {
+                Ok(_) => sleep(Duration::from_millis(500)).await,
+                Err(MetaError::LeaseNotFound(_)) => return,
+                Err(e) => eprintln!("not kept alive: {e}"),
+            }
+        }
+    });
+    let gone = timeout(RECOVERY_TIME_MAX, watcher.next()).await.unwrap().unwrap();
+    assert_eq!(gone.iter().map(|change| change.key().to_string()).collect::<Vec<_>>(), ["left"]);
+    let after = started.elapsed();
+    // A new leader gives each lease its time anew.
+    let most = Duration::from_secs(2 * u64::from(TTL_S)) + SLACK;
+    assert!(after >= Duration::from_secs(TTL_S.into()) && after < most, "the lease ended after {after:?}");
+    assert!(store.keep_alive(left.lease).await.is_err());
+    assert!(store.get(&key("kept")).await.unwrap().entry.is_some());
+    store.revoke(kept.lease).await.unwrap();
+    timeout(RECOVERY_TIME_MAX, keeping).await.unwrap().unwrap();
+    let gone = timeout(RECOVERY_TIME_MAX, watcher.next()).await.unwrap().unwrap();
+    assert_eq!(gone[0].key(), &key("kept"));
+    cluster.restart(leader);
+}
+
+/// When nobody answers, that is said in time and by name; when somebody does again, all goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_away_is_named() {
+    let mut cluster = Cluster::start(3).await;
+    let times = EtcdTimes {
+        call_ms_max: 2000,
+        attempt_ms_max: 500,
+        ping_ms: 5500,
+        ping_answer_ms_max: 500,
+        ..EtcdTimes::default()
+    };
+    let store = cluster.connect_with("away", MetaLimits::default(), times, 3).await;
+    let put_a = || Transaction::new().then(Operation::put(key("a"), "".into()));
+    let before = store.transact(put_a()).await.unwrap().revision;
+    let mut watcher = store.watch(&Span::all(), before.next()).await.unwrap();
+    // It is not sent to one that has not answered for a while.
+    sleep(Duration::from_millis(times.fresh_ms.into())).await;
+    for away in ["cut off", "killed"] {
+        for member in 0..3 {
+            if away == "killed" { cluster.kill(member) } else { cluster.cut_off(member) }
+        }
+        let started = Instant::now();
+        let all = cluster.address("away").endpoints;
+        for error in [store.get(&key("a")).await.unwrap_err(), store.transact(put_a()).await.unwrap_err()] {
+            assert!(matches!(&error, MetaError::Unavailable { endpoints, .. } if *endpoints == all), "{away}: {error}");
+        }
+        let ended = timeout(RECOVERY_TIME_MAX, watcher.next()).await.expect("it is told").unwrap_err();
+        assert_eq!(ended.code(), "meta-unavailable", "{away}: {ended}");
+        assert!(started.elapsed() < Duration::from_secs(16) + SLACK, "{away}: {:?}", started.elapsed());
+        for member in 0..3 {
+            if away == "killed" { cluster.restart(member) } else { cluster.join_again(member) }
+        }
+        cluster.leader().await;
+    }
+    let put = loop {
+        match store.transact(put_a()).await {
+            Ok(transacted) => break transacted.revision,
+            Err(e) => eprintln!("not yet: {e}"),
+        }
+    };
+    let seen = loop {
+        match watcher.next().await {
+            Ok(changes) => break changes,
+            Err(e) => eprintln!("not yet: {e}"),
+        }
+    };
+    assert!(seen.iter().any(|change| change.revision() <= put));
+    assert_eq!(watcher.position(), seen.last().unwrap().revision().next());
+}

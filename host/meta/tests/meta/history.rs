@@ -1,0 +1,70 @@
+//! What clusters of etcd do in their own way: they compact at a time of their own, and bound answers otherwise.
+
+use std::time::Duration;
+
+use sandbar_meta::{MetaError, MetaLimits, Operation, Span, Transaction, Value};
+use tokio::time::timeout;
+
+use crate::cluster::Cluster;
+use crate::driver::key;
+use crate::faults::put;
+
+const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// What is compacted away is said to be, and nothing else is: deletes at the very revision least of all.
+#[tokio::test]
+async fn compacted_history_is_not_passed_over() {
+    let cluster = Cluster::start(1).await;
+    let store = cluster.connect("compacted", MetaLimits::default()).await;
+    let mut revisions = Vec::new();
+    for transaction in
+        [put("a", "1"), put("b", "1"), Transaction::new().then(Operation::delete(&key("a"))), put("b", "2")]
+    {
+        revisions.push(store.transact(transaction).await.unwrap().revision);
+    }
+    cluster.compact(revisions[2].0);
+    for (from, expected) in
+        [(revisions[0], None), (revisions[1], None), (revisions[2], None), (revisions[3], Some(revisions[3]))]
+    {
+        let seen = match store.watch(&Span::all(), from).await {
+            Ok(mut watcher) => watcher.next().await,
+            Err(e) => Err(e),
+        };
+        let compacted = MetaError::Compacted { from, compacted: revisions[2] };
+        match expected {
+            Some(revision) => assert_eq!(seen.unwrap()[0].revision(), revision),
+            None => assert_eq!(seen, Err(compacted)),
+        }
+    }
+}
+
+/// More than fits an answer, and more than fits a message of a watch.
+#[tokio::test]
+async fn large_values_come_in_pieces() {
+    let cluster = Cluster::start(1).await;
+    let store = cluster.connect("large", MetaLimits::default()).await;
+    let value = Value::new(vec![7; 1 << 20]);
+    for number in 0..24 {
+        let transaction = Transaction::new().then(Operation::put(key(&format!("k{number:02}")), value.clone()));
+        store.transact(transaction).await.unwrap();
+    }
+    let (mut span, mut entries, mut first) = (Span::all(), 0, None);
+    loop {
+        let page = store.range(&span, 0).await.unwrap();
+        first = first.or(page.entries.first().map(|entry| entry.mod_revision));
+        assert!(page.entries.len() <= 2 && page.entries.iter().all(|entry| entry.value == value));
+        entries += page.entries.len();
+        let Some(next) = page.next else { break };
+        span = span.starting_at(&next);
+    }
+    assert_eq!(entries, 24);
+    let mut watcher = store.watch(&Span::all(), first.unwrap()).await.unwrap();
+    let mut seen = 0;
+    while seen < 24 {
+        seen += timeout(CHANGE_TIME_MAX, watcher.next()).await.unwrap().unwrap().len();
+    }
+    // So many deletes are one transaction all the same.
+    store.transact(Transaction::new().then(Operation::Delete(Span::all()))).await.unwrap();
+    let gone = timeout(CHANGE_TIME_MAX, watcher.next()).await.unwrap().unwrap();
+    assert_eq!(gone.len(), 24);
+}

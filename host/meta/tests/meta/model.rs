@@ -1,0 +1,181 @@
+//! Histories at random: after each step a store answers as `Memory` does, holds what it holds, and its watchers have seen the
+//! same.
+//!
+//! `SANDBAR_SEED=7 cargo test --release -p sandbar-meta --test meta -- model --nocapture` replays one history and prints it;
+//! `SANDBAR_SEEDS` is how many are tried otherwise.
+
+use sandbar_meta::{MetaLimits, Span};
+
+use crate::cluster::Cluster;
+use crate::driver::{Driver, Kind, Step};
+use crate::random::{Kinds, Steps, WATCHERS};
+
+const STEPS: usize = 120;
+const SEEDS_OF_FILES: u64 = 150;
+const SEEDS_OF_CLUSTERS: u64 = 12;
+
+/// Small, so that histories reach them.
+fn limits() -> MetaLimits {
+    MetaLimits {
+        history_changes_max: 8,
+        history_bytes_max: 60,
+        leases_max: 8,
+        watchers_max: WATCHERS,
+        store_bytes_max: 22,
+        page_entries_max: 3,
+        page_bytes_max: 12,
+        ..MetaLimits::default()
+    }
+}
+
+/// Of a cluster's bounds some are its own.
+fn limits_of_clusters() -> MetaLimits {
+    MetaLimits { watchers_max: WATCHERS, page_entries_max: 3, page_bytes_max: 12, ..MetaLimits::default() }
+}
+
+pub fn asked_for(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
+}
+
+/// Which seeds to try, and whether to print.
+pub fn seeds(default: u64) -> (std::ops::Range<u64>, bool) {
+    match asked_for("SANDBAR_SEED") {
+        Some(seed) => (seed..seed + 1, true),
+        None => (0..asked_for("SANDBAR_SEEDS").unwrap_or(default), false),
+    }
+}
+
+#[tokio::test]
+async fn files_are_as_the_model_says() {
+    let (seeds, print) = seeds(SEEDS_OF_FILES);
+    for seed in seeds {
+        let kinds = Kinds { time: true, reopen: true };
+        let mut history = History::new(seed, kinds, Driver::memory(limits()), Driver::redb(limits()).await, print);
+        history.run().await;
+    }
+}
+
+#[tokio::test]
+async fn clusters_are_as_the_model_says() {
+    let cluster = Cluster::start(3).await;
+    let (seeds, print) = seeds(SEEDS_OF_CLUSTERS);
+    for seed in seeds {
+        let limits = limits_of_clusters();
+        let store = cluster.connect(&format!("seed{seed}"), limits).await;
+        let mut history =
+            History::new(seed, Kinds::default(), Driver::memory(limits), Driver::other(store).await, print);
+        history.run().await;
+    }
+}
+
+/// A history in which nothing happens checks nothing.
+#[tokio::test]
+async fn a_bit_of_everything_happens() {
+    let mut lines = Vec::new();
+    for seed in 0..60 {
+        let mut history = History::new(
+            seed,
+            Kinds { time: true, reopen: true },
+            Driver::memory(limits()),
+            Driver::memory(limits()),
+            false,
+        );
+        history.run().await;
+        lines.extend(history.lines);
+    }
+    for (wanted, at_least) in [
+        (" then put", 200),
+        (" otherwise put", 50),
+        (" deleted 2", 20),
+        ("meta-compacted", 20),
+        ("meta-duplicate-key", 100),
+        ("meta-lease-not-found", 100),
+        ("meta-full", 50),
+        ("meta-limit", 20),
+        (" ...", 20),
+        (")L", 100),
+        ("-@", 100),
+        ("Reopen", 20),
+        ("saw: ", 200),
+    ] {
+        let count = lines.iter().filter(|line| line.contains(wanted)).count();
+        assert!(count >= at_least, "`{wanted}` occurs {count} times, of {} lines", lines.len());
+    }
+}
+
+struct History {
+    seed: u64,
+    steps: Steps,
+    model: Driver,
+    store: Driver,
+    print: bool,
+    lines: Vec<String>,
+}
+
+impl History {
+    fn new(seed: u64, kinds: Kinds, model: Driver, store: Driver, print: bool) -> History {
+        History { seed, steps: Steps::new(seed, kinds), model, store, print, lines: vec![] }
+    }
+
+    async fn run(&mut self) {
+        for _ in 0..STEPS {
+            let step = self.steps.next();
+            self.step(&step).await;
+            match step {
+                Step::Reopen => self.steps.watchers = 0,
+                Step::Watch(..) if self.lines.last().is_some_and(|line| line.contains(": watcher")) => {
+                    self.steps.watchers += 1;
+                    // Some are given up; the others read later, or never.
+                    if self.steps.watchers > WATCHERS / 2 {
+                        let gone = self.steps.seed.below(self.steps.watchers as u32) as usize;
+                        self.step(&Step::Unwatch(gone)).await;
+                    }
+                }
+                _ => {}
+            }
+            self.compare().await;
+        }
+    }
+
+    async fn step(&mut self, step: &Step) -> String {
+        let (expected, came) = (self.model.step(step).await, self.store.step(step).await);
+        self.note(format!("{step:?}: {expected}"));
+        assert_eq!(came, expected, "seed {}: SANDBAR_SEED={0} replays it; {step:?}", self.seed);
+        if let Some(revision) = expected.strip_prefix('@').and_then(|rest| rest.split(' ').next()) {
+            self.steps.revision = revision.parse().unwrap();
+        }
+        expected
+    }
+
+    /// All that there is, and what one of the watchers sees.
+    async fn compare(&mut self) {
+        let mut span = Span::all();
+        for _ in 0..10 {
+            let page = self.step(&Step::Range(span.clone(), 0)).await;
+            let Some((_, next)) = page.split_once("...") else { break };
+            let key = crate::driver::key(&next.replace("\\x7f", "\u{7f}"));
+            span = span.starting_at(&key);
+        }
+        let some = self.steps.seed.below(3) != 0;
+        if self.steps.watchers == 0 || some {
+            return;
+        }
+        let watcher = self.steps.seed.below(self.steps.watchers as u32) as usize;
+        let expected = self.model.step(&Step::Changes(watcher, None)).await;
+        self.note(format!("watcher {watcher} saw: {expected}"));
+        let count = match self.store.kind {
+            Kind::Other if expected.starts_with("meta-") || expected == "no watcher" => Some(1),
+            Kind::Other => Some(expected.split_whitespace().count()),
+            Kind::Memory | Kind::Redb { .. } => None,
+        };
+        let came = self.store.step(&Step::Changes(watcher, count)).await;
+        assert_eq!(came, expected, "seed {}: SANDBAR_SEED={0} replays it; watcher {watcher}", self.seed);
+    }
+
+    fn note(&mut self, line: String) {
+        if self.print {
+            eprintln!("{line}");
+        }
+        self.lines.push(line);
+    }
+}
