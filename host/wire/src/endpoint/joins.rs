@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use super::door::chain;
 use super::peers::close;
 use super::{Shared, transport};
-use crate::channel::{Most, read_whole, tell};
+use crate::channel::{ChannelError, Most, read_whole, tell};
 use crate::identity::{Authority, CERTIFICATE_LIFETIME_S, IdentityError, JoinToken, is_stranger, request_key};
 use crate::name::{KeyId, Name, Role, TokenId};
 use crate::protocol::{CERTIFICATES_BYTES_MAX, CloseCode, Granted, JoinAnswer, JoinRefusal, JoinRequest};
@@ -96,26 +96,34 @@ pub(super) async fn answer(shared: &Arc<Shared>, quinn: &quinn::Connection) -> b
         close(quinn, CloseCode::Busy, &JoinRefusal::Busy.to_string());
         return false;
     };
-    let ms = shared.limits.join_time_ms_max;
-    let until = Instant::now() + Duration::from_millis(ms);
-    let answered = async {
-        let (send, mut receive) = quinn.accept_bi().await.ok()?;
-        let most = Most { what: "request to join", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
-        let request = read_whole(&mut receive, most, until, ms).await.ok()?;
-        let Ok(request) = postcard::from_bytes::<JoinRequest>(&request) else {
-            close(quinn, CloseCode::Malformed, "that is no request to join");
-            return Some(false);
-        };
-        let answer = decide(shared, quinn, &request);
-        let is_granted = answer.is_ok();
-        tell(send, &postcard::to_stdvec(&answer).ok()?).await.ok()?;
-        // It closes when it has read the answer.
-        quinn.closed().await;
-        Some(is_granted)
+    let time = Duration::from_millis(shared.limits.join_time_ms_max);
+    let (code, is_granted) = match timeout(time, converse(shared, quinn)).await {
+        Err(_) => (CloseCode::Slow, false),
+        Ok(Err(code)) => (code, false),
+        Ok(Ok(is_granted)) => (CloseCode::Done, is_granted),
     };
-    let answered = timeout(Duration::from_millis(ms), answered).await;
-    close(quinn, if answered.is_ok() { CloseCode::Done } else { CloseCode::Slow }, "joining has ended");
-    answered.ok().flatten().unwrap_or(false)
+    close(quinn, code, "joining has ended");
+    is_granted
+}
+
+/// Whether a certificate was given, or how to close.
+async fn converse(shared: &Shared, quinn: &quinn::Connection) -> Result<bool, CloseCode> {
+    let gone = |_| CloseCode::Done;
+    let (send, mut receive) = quinn.accept_bi().await.map_err(gone)?;
+    let most = Most { what: "request to join", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
+    // Whoever calls has a shorter time.
+    let ms = shared.limits.join_time_ms_max * 2;
+    let request = read_whole(&mut receive, most, Instant::now() + Duration::from_millis(ms), ms).await;
+    let malformed = |_| CloseCode::Malformed;
+    let request = request.map_err(|error| match error {
+        ChannelError::TooLong { .. } => CloseCode::Malformed,
+        _ => CloseCode::Done,
+    })?;
+    let answer = decide(shared, quinn, &postcard::from_bytes(&request).map_err(malformed)?);
+    tell(send, &postcard::to_stdvec(&answer).map_err(malformed)?).await.map_err(|_| CloseCode::Done)?;
+    // It closes when it has read the answer.
+    quinn.closed().await;
+    Ok(answer.is_ok())
 }
 
 fn decide(shared: &Shared, quinn: &quinn::Connection, request: &JoinRequest) -> JoinAnswer {

@@ -3,7 +3,15 @@
 //! Random tests print their seed; `SANDBAR_SEED=7` replays one, `SANDBAR_SEEDS` is how many are tried.
 
 mod certificates;
+mod channels;
 mod folders;
+mod hostile;
+mod joins;
+mod life;
 mod peers;
+mod raw;
+mod renewals;
+mod strangers;
 mod support;
 mod tokens;
+mod versions;
