@@ -101,7 +101,8 @@ impl Connection {
         self.inner.quinn.rtt()
     }
 
-    /// Opens a channel. The peer gets it by [`accept`](Connection::accept) when the first frame comes.
+    /// Opens a channel. The peer gets it by [`accept`](Connection::accept), before the first frame. Waits while the peer
+    /// has as many streams open as it allows.
     ///
     /// # Errors
     /// When the connection is gone.

@@ -53,10 +53,12 @@ pub struct WireLimits {
     /// Bytes of all streams of a node that may have arrived and not been read. Sixteen streams that nobody reads take
     /// it all: who transfers reads what comes, and has fewer open at once.
     pub node_window_bytes: u32,
-    /// Bytes of all streams of a tenant that may have arrived and not been read.
+    /// Bytes of all streams of a tenant that may have arrived and not been read; and that were written for it and that it
+    /// has not acknowledged.
     pub tenant_window_bytes: u32,
-    /// Bytes that were written and that the peer has not acknowledged, of one connection. As much as the peer's window,
-    /// so that bulk is held up by its streams' windows and leaves room for control.
+    /// Bytes that were written and that the peer has not acknowledged, of one connection. Bulk has to take less, by as many
+    /// streams at once as stay below it with [`stream_window_bytes`](Self::stream_window_bytes) each: what comes first among
+    /// what was written is of no use to what can't be written.
     pub send_window_bytes: u64,
     /// The largest datagram that is tried, in bytes of UDP payload: QUIC finds out what the way carries. The default fits
     /// Ethernet's jumbo frames.
@@ -111,7 +113,7 @@ impl WireLimits {
         streams_max: 256,
         stream_window_bytes: 4 << 20,
         node_window_bytes: 64 << 20,
-        tenant_window_bytes: 16 << 20,
+        tenant_window_bytes: 4 << 20,
         send_window_bytes: 64 << 20,
         datagram_bytes_max: 8_952,
         stream_head_ms_max: 5_000,

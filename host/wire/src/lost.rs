@@ -9,7 +9,7 @@ use crate::protocol::{CloseCode, REASON_BYTES_MAX};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     /// The other end closed it, with a code and words of its own.
-    #[error("the peer closed the connection: {reason} [{code}]")]
+    #[error("the peer closed the connection and says: {reason} [{code}]")]
     Closed {
         /// Why.
         code: CloseCode,
@@ -51,6 +51,7 @@ impl Lost {
     pub fn code(&self) -> &'static str {
         match self {
             Lost::Closed { code, .. } => code.as_str(),
+            Lost::Alert { alert: UNKNOWN_CA } => CloseCode::Untrusted.as_str(),
             Lost::Alert { .. } => "tls-alert",
             Lost::Silent => "silent",
             Lost::Restarted => "restarted",

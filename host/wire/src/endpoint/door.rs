@@ -87,14 +87,14 @@ async fn let_in(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Outcome {
 /// Whether a peer is what it should be. False if it went away meanwhile.
 async fn welcome(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Result<bool, PeerError> {
     let peer = identify(shared, quinn)?;
-    let (queue, window_bytes) = match peer.role {
-        Role::Node => (&shared.nodes, shared.limits.node_window_bytes),
-        Role::Tenant => (&shared.tenants, shared.limits.tenant_window_bytes),
+    let queue = match peer.role {
+        Role::Node => &shared.nodes,
+        Role::Tenant => &shared.tenants,
     };
     let full = |_| PeerError::Full { of: format!("of {}s that wait", peer.role), most: shared.limits.accept_queue_max };
     let place = queue.clone().try_reserve_owned().map_err(full)?;
     let entry = shared.peers.enter(&peer, quinn, Direction::Incoming)?;
-    transport::widen(quinn, &shared.limits, window_bytes);
+    transport::widen(quinn, &shared.limits, peer.role);
     let connection = Connection::new(quinn.clone(), peer, entry, &shared.limits, shared.clone());
     let said = async {
         let mut stream = quinn.open_uni().await.ok()?;

@@ -11,7 +11,7 @@ use super::ground::{Ground, QuicTime};
 use crate::clock::Clock;
 use crate::identity::{Identity, IdentityError, Key, Trust};
 use crate::limits::WireLimits;
-use crate::name::Fingerprint;
+use crate::name::{Fingerprint, Role};
 use crate::tls::{self, Shown};
 
 /// The only unidirectional stream is the welcome.
@@ -54,8 +54,15 @@ pub(super) fn incoming(limits: &WireLimits) -> TransportConfig {
     config
 }
 
-/// What a peer may have once it is let in.
-pub(super) fn widen(quinn: &quinn::Connection, limits: &WireLimits, window_bytes: u32) {
+/// What a peer may have once it is let in. What is written for a tenant and not acknowledged is as much as may come of it.
+pub(super) fn widen(quinn: &quinn::Connection, limits: &WireLimits, role: Role) {
+    let window_bytes = match role {
+        Role::Node => limits.node_window_bytes,
+        Role::Tenant => {
+            quinn.set_send_window(limits.send_window_bytes.min(limits.tenant_window_bytes.into()));
+            limits.tenant_window_bytes
+        }
+    };
     quinn.set_receive_window(window_bytes.into());
     quinn.set_max_concurrent_bi_streams(limits.streams_max.into());
 }

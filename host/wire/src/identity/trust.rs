@@ -24,25 +24,25 @@ use crate::protocol::{CloseCode, alpn};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
     /// It shows no certificate, or one too many.
-    #[error("it shows {0} certificates, not one")]
+    #[error("{0} certificates are shown, not one")]
     Count(usize),
     /// It is not what the authority makes.
-    #[error("its certificate is malformed: {0}")]
+    #[error("the certificate shown is malformed: {0}")]
     Malformed(String),
     /// It was signed by somebody else, or changed since.
-    #[error("its certificate was not signed by the authority of cluster {ours}; join that cluster first")]
+    #[error("the certificate shown was not signed by the authority of cluster {ours}; join that cluster first")]
     OtherAuthority {
         /// This end's cluster.
         ours: ClusterId,
     },
     /// It has no certificate of an authority, and did not come to join.
-    #[error("it has no certificate of cluster {ours}; join that cluster first")]
+    #[error("no certificate of cluster {ours} is shown; join that cluster first")]
     Stranger {
         /// This end's cluster.
         ours: ClusterId,
     },
     /// It is too early.
-    #[error("its certificate begins {begins}, and the clock here says {now}; look at both clocks")]
+    #[error("the certificate shown begins {begins}, and the clock here says {now}; look at both clocks")]
     NotYet {
         /// From when on it counts.
         begins: Timestamp,
@@ -50,7 +50,7 @@ pub enum PeerError {
         now: Timestamp,
     },
     /// It is too late.
-    #[error("its certificate ended {ended}, and the clock here says {now}; renew it or join again")]
+    #[error("the certificate shown ended {ended}, and the clock here says {now}; renew it or join again")]
     Expired {
         /// Until when it counted.
         ended: Timestamp,

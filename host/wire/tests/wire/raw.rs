@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quinn::crypto::rustls::QuicClientConfig;
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519, SanType};
@@ -67,6 +67,17 @@ impl Raw {
         quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config).unwrap()))
     }
 
+    /// As a server, which does not ask who its clients are.
+    pub fn server(&self, protocol: &str) -> quinn::ServerConfig {
+        let key = PrivatePkcs8KeyDer::from(self.pair.serialize_der()).into();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider);
+        let config = config.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().with_no_client_auth();
+        let mut config = config.with_single_cert(self.chain.clone(), key).unwrap();
+        config.alpn_protocols = vec![protocol.into()];
+        quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(config).unwrap()))
+    }
+
     pub async fn connect(&self, to: SocketAddr, protocol: &str) -> Result<quinn::Connection, quinn::ConnectionError> {
         self.endpoint.connect_with(self.config(protocol), to, "sandbar").unwrap().await
     }
@@ -95,21 +106,26 @@ impl Raw {
 impl Raw {
     /// Begins a handshake from an address, of which so many datagrams go out.
     pub fn begin(&self, from: IpAddr, to: SocketAddr, datagrams: usize) -> (quinn::Endpoint, quinn::Connecting) {
-        let runtime: Arc<dyn quinn::Runtime> = Arc::new(quinn::TokioRuntime);
-        let socket = runtime.wrap_udp_socket(std::net::UdpSocket::bind((from, 0)).unwrap()).unwrap();
-        let socket = Arc::new(Silenced { socket, left: AtomicUsize::new(datagrams) });
-        let config = quinn::EndpointConfig::default();
-        let endpoint = quinn::Endpoint::new_with_abstract_socket(config, None, socket, runtime).unwrap();
+        let endpoint = silenced(from, datagrams, false);
         let connecting = endpoint.connect_with(self.config("sandbar/1"), to, "sandbar").unwrap();
         (endpoint, connecting)
     }
 }
 
-/// A socket that sends so many datagrams, and loses all others.
+/// A client of which so many datagrams go out, and that may hear nothing.
+pub fn silenced(from: IpAddr, datagrams: usize, is_deaf: bool) -> quinn::Endpoint {
+    let runtime: Arc<dyn quinn::Runtime> = Arc::new(quinn::TokioRuntime);
+    let socket = runtime.wrap_udp_socket(std::net::UdpSocket::bind((from, 0)).unwrap()).unwrap();
+    let socket = Arc::new(Silenced { socket, left: AtomicUsize::new(datagrams), is_deaf });
+    quinn::Endpoint::new_with_abstract_socket(quinn::EndpointConfig::default(), None, socket, runtime).unwrap()
+}
+
+/// A socket that sends so many datagrams and loses all others, and that may hear nothing.
 #[derive(Debug)]
 struct Silenced {
     socket: Arc<dyn AsyncUdpSocket>,
     left: AtomicUsize,
+    is_deaf: bool,
 }
 
 impl AsyncUdpSocket for Silenced {
@@ -130,7 +146,7 @@ impl AsyncUdpSocket for Silenced {
         buffers: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        self.socket.poll_recv(cx, buffers, meta)
+        if self.is_deaf { Poll::Pending } else { self.socket.poll_recv(cx, buffers, meta) }
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {

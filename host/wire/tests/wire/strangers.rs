@@ -76,7 +76,13 @@ async fn nodes_are_no_authorities() {
 async fn a_tenant_can_t_be_a_node() {
     let cluster = Cluster::new();
     let tenant = Raw::member(&cluster, Role::Tenant, "acme");
-    let impostor = server_of(&tenant, &cluster);
+    let impostor = quinn::Endpoint::server(tenant.server("sandbar/1"), LOOPBACK).unwrap();
+    let accepting = impostor.clone();
+    tokio::spawn(async move {
+        while let Some(incoming) = accepting.accept().await {
+            tokio::spawn(async { incoming.await.unwrap().closed().await });
+        }
+    });
     let client = cluster.endpoint("n1");
     let error = client.connect(impostor.local_addr().unwrap(), &Expect::AnyNode).await.unwrap_err();
     assert_eq!(error.code(), "untrusted", "{error}");
@@ -94,28 +100,4 @@ async fn a_tenant_can_t_be_a_node() {
     assert_eq!(server.accept(Role::Node).await.unwrap().peer().role, Role::Node);
     let nobody = tokio::time::timeout(std::time::Duration::from_millis(50), server.accept(Role::Tenant)).await;
     assert!(nobody.is_err());
-}
-
-/// A QUIC server with a member's certificate.
-fn server_of(member: &Raw, cluster: &Cluster) -> quinn::Endpoint {
-    use quinn::crypto::rustls::QuicServerConfig;
-    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-    let lifetime = std::time::Duration::from_secs(DAY);
-    let request = CertificateParams::default().serialize_request(&member.pair).unwrap();
-    let own = cluster.authority.certify(request.der(), Role::Tenant, &n("acme"), lifetime, now()).unwrap();
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(member.pair.serialize_der()));
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider);
-    let config = config.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().with_no_client_auth();
-    let mut config = config.with_single_cert(vec![own.into()], key).unwrap();
-    config.alpn_protocols = vec![b"sandbar/1".to_vec()];
-    let config = quinn::ServerConfig::with_crypto(std::sync::Arc::new(QuicServerConfig::try_from(config).unwrap()));
-    let endpoint = quinn::Endpoint::server(config, LOOPBACK).unwrap();
-    let accepting = endpoint.clone();
-    tokio::spawn(async move {
-        while let Some(incoming) = accepting.accept().await {
-            tokio::spawn(async { incoming.await.unwrap().closed().await });
-        }
-    });
-    endpoint
 }
