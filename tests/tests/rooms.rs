@@ -42,7 +42,11 @@ const ENGINES: &[(&str, &str)] = &[
     ("datafusion", "sandbar-dataset"),
     ("object_store", "sandbar-dataset"),
     ("quinn", "sandbar-wire"),
+    ("quinn-proto", "sandbar-wire"),
+    ("rcgen", "sandbar-wire"),
+    ("ring", "sandbar-wire"),
     ("rustls", "sandbar-wire"),
+    ("x509-parser", "sandbar-wire"),
     ("seccompiler", "sandbar-worker"),
 ];
 
