@@ -84,9 +84,7 @@ pub struct WireLimits {
     /// How long a request's bytes, or its answer's, may take to come.
     pub request_time_ms_max: u64,
 
-    /// Strangers that are joining at once.
-    pub joins_max: usize,
-    /// How long joining may take.
+    /// How long joining, or renewing, may take. A stranger keeps the place of its handshake for so long.
     pub join_time_ms_max: u64,
 }
 
@@ -125,7 +123,6 @@ impl WireLimits {
         request_bytes_max: 1 << 20,
         answer_bytes_max: 1 << 20,
         request_time_ms_max: 10_000,
-        joins_max: 8,
         join_time_ms_max: 5_000,
     };
 
@@ -170,7 +167,6 @@ impl WireLimits {
             ("request_bytes_max", u64::from(self.request_bytes_max), 1, 256 << 20),
             ("answer_bytes_max", u64::from(self.answer_bytes_max), 1, 256 << 20),
             ("request_time_ms_max", self.request_time_ms_max, 1, 3600 * SECONDS),
-            ("joins_max", count(self.joins_max), 1, 1 << 10),
             ("join_time_ms_max", self.join_time_ms_max, 1, 60 * SECONDS),
         ];
         match bounds.iter().find(|(_, value, least, most)| !(least..=most).contains(&value)) {
@@ -205,7 +201,7 @@ mod tests {
                 Some("`wire.node_window_bytes` is 1048576, not from 4194304 to 4294967295"),
             ),
             (|l| l.prefix_v4_bits = 33, Some("`wire.prefix_v4_bits` is 33, not from 1 to 32")),
-            (|l| l.joins_max = 0, Some("`wire.joins_max` is 0, not from 1 to 1024")),
+            (|l| l.join_time_ms_max = 0, Some("`wire.join_time_ms_max` is 0, not from 1 to 60000")),
         ];
         for (change, wanted) in cases {
             let mut limits = WireLimits::default();

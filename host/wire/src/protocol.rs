@@ -277,8 +277,8 @@ pub enum JoinRefusal {
         /// Why not.
         reason: String,
     },
-    /// As many are joining as may at once.
-    #[error("as many are joining as may at once; try again in some seconds")]
+    /// It got a certificate just now.
+    #[error("there was a certificate just now; ask again in some seconds")]
     Busy,
     /// The node has no authority.
     #[error("that node does not have the cluster's authority; ask one that does")]

@@ -47,8 +47,17 @@ async fn a_node_stands_floods() {
         let (before, memory) = (node.counts(), resident());
         let mut peak = memory;
         let mut attacker = attacker(attack, node.address().unwrap());
+        // A node of the cluster that comes back in the middle of it, from an address that is known.
+        let (late, address) = (cluster.endpoint(attack), node.address().unwrap());
+        let back = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let start = Instant::now();
+            late.connect(address, &Expect::AnyNode).await.unwrap();
+            start.elapsed()
+        });
         let trips = measure(&mut frames, || peak = peak.max(resident()), Duration::from_secs(seconds())).await;
         let attempts = ended(&mut attacker);
+        eprintln!("{attack:>12}: another node of the cluster was let in after {:?}", back.await.unwrap());
         let grown = peak.saturating_sub(memory);
         report(attack, &trips, attempts, grown, &since(&before, &node.counts()));
         assert!(attempts > 1_000 * seconds(), "the attacker made {attempts} attempts");

@@ -89,4 +89,45 @@ mod tests {
             assert_eq!(unframe.next(64), wanted, "{head}");
         }
     }
+
+    /// Bytes at random in pieces at random, beside a reader that has all of them at once. `SANDBAR_SEED` is one case alone.
+    #[test]
+    fn nonsense_is_read_the_same_in_any_pieces() {
+        use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+        let asked_for = std::env::var("SANDBAR_SEED").ok().and_then(|text| text.parse::<u64>().ok());
+        for seed in asked_for.map_or(0..5_000, |seed| seed..seed + 1) {
+            let mut random = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
+            let mut bytes = vec![0; random.next_u32() as usize % 400];
+            random.fill_bytes(&mut bytes);
+            // Heads that mostly say little, so that there are frames.
+            bytes
+                .iter_mut()
+                .enumerate()
+                .filter(|(at, _)| at % 5 != 0)
+                .for_each(|(_, byte)| *byte = byte.saturating_sub(230));
+            let (mut whole, mut pieces) = (Unframe::default(), Unframe::default());
+            let (mut wanted, mut got) = (Vec::new(), Vec::new());
+            whole.push(&bytes);
+            read_all(&mut whole, &mut wanted);
+            let mut rest = &bytes[..];
+            while !rest.is_empty() && !got.last().is_some_and(Result::is_err) {
+                let (piece, later) = rest.split_at(1 + random.next_u32() as usize % rest.len());
+                rest = later;
+                pieces.push(piece);
+                read_all(&mut pieces, &mut got);
+            }
+            assert_eq!(got, wanted, "SANDBAR_SEED={seed} replays it");
+        }
+    }
+
+    /// Up to the first error.
+    fn read_all(unframe: &mut Unframe, to: &mut Vec<Result<Bytes, Oversized>>) {
+        while let Some(next) = unframe.next(64).transpose() {
+            let is_over = next.is_err();
+            to.push(next);
+            if is_over {
+                break;
+            }
+        }
+    }
 }

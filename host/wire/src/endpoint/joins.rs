@@ -92,10 +92,6 @@ pub(super) fn serve(shared: &Arc<Shared>, registry: Registry) -> Result<(), Iden
 
 /// One request of a stranger, and its answer. Whether it got a certificate.
 pub(super) async fn answer(shared: &Arc<Shared>, quinn: &quinn::Connection) -> bool {
-    let Ok(_place) = shared.joining.try_acquire() else {
-        close(quinn, CloseCode::Busy, &JoinRefusal::Busy.to_string());
-        return false;
-    };
     let time = Duration::from_millis(shared.limits.join_time_ms_max);
     let (code, is_granted) = match timeout(time, converse(shared, quinn)).await {
         Err(_) => (CloseCode::Slow, false),

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 pub use connect::{ConnectError, Expect};
 pub use ground::Ground;
@@ -57,7 +57,6 @@ pub(crate) struct Shared {
     gate: Arc<Gate>,
     peers: Arc<Peers>,
     registry: Mutex<Option<Registry>>,
-    joining: Arc<Semaphore>,
     nodes: mpsc::Sender<Connection>,
     tenants: mpsc::Sender<Connection>,
     accepted: Accepted,
@@ -160,7 +159,6 @@ impl Endpoint {
             gate: Gate::new(&limits),
             peers: Peers::new(&limits),
             registry: Mutex::default(),
-            joining: Arc::new(Semaphore::new(limits.joins_max)),
             nodes,
             tenants,
             accepted: Accepted { nodes: accepted_nodes.into(), tenants: accepted_tenants.into() },

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
+    PKCS_ED25519, SanType,
+};
 use sandbar_wire::*;
 
 use crate::support::*;
@@ -61,10 +64,10 @@ fn requests_are_signed_only_if_they_are_whole() {
 #[test]
 fn a_request_says_nothing_but_its_key() {
     let cluster = Cluster::new();
-    let pair = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+    let pair = KeyPair::generate_for(&PKCS_ED25519).unwrap();
     let mut wish = CertificateParams::default();
     wish.subject_alt_names = vec![SanType::URI("sandbar://other/node/root".try_into().unwrap())];
-    wish.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    wish.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let request = wish.serialize_request(&pair).unwrap();
     let certificate =
         cluster.authority.certify(request.der(), Role::Tenant, &n("acme"), Duration::from_secs(DAY), now());
@@ -124,5 +127,44 @@ fn damaged_authorities_are_refused() {
         {
             assert_ne!(trust.fingerprint(), cluster.authority.trust().fingerprint());
         }
+    }
+}
+
+/// What the authority's key signed otherwise than it does: by somebody who got at it, or by a later version.
+#[test]
+fn certificates_have_one_form() {
+    let cluster = Cluster::new();
+    let key = std::fs::read(cluster.folder("authority").join("authority.key")).unwrap();
+    let key = KeyPair::from_pkcs8_der_and_sign_algo(&key.as_slice().into(), &PKCS_ED25519).unwrap();
+    let authority = cluster.authority.trust().certificate();
+    let issuer = Issuer::from_ca_cert_der(authority, key).unwrap();
+    let own = std::sync::Arc::new(Key::generate().unwrap());
+    let uri = |path: &str| SanType::URI(format!("sandbar://{path}").try_into().unwrap());
+    let good = format!("{}/node/n1", cluster.authority.trust().cluster());
+    let dns = SanType::DnsName("n1".try_into().unwrap());
+    let clients = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let both = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+    for (names, uses, is_ca, words) in [
+        (vec![uri(&good)], &both, IsCa::ExplicitNoCa, ""),
+        (vec![], &both, IsCa::ExplicitNoCa, "exactly one name"),
+        (vec![uri(&good), uri(&good)], &both, IsCa::ExplicitNoCa, "exactly one name"),
+        (vec![uri(&good), dns.clone()], &both, IsCa::ExplicitNoCa, "exactly one name"),
+        (vec![dns], &both, IsCa::ExplicitNoCa, "exactly one name"),
+        (vec![uri("other/node/n1")], &both, IsCa::ExplicitNoCa, "it is of cluster other"),
+        (vec![uri(&good.replace("node", "admin"))], &both, IsCa::ExplicitNoCa, "names no node or tenant"),
+        (vec![uri(&good.replace("node/n1", "authority"))], &both, IsCa::ExplicitNoCa, "names no node or tenant"),
+        (vec![uri(&good)], &clients, IsCa::ExplicitNoCa, "malformed"),
+        (vec![uri(&good)], &both, IsCa::Ca(BasicConstraints::Unconstrained), "malformed"),
+    ] {
+        let request = rcgen::CertificateSigningRequestParams::from_der(&own.request().unwrap().into()).unwrap();
+        let mut params = CertificateParams::default();
+        params.serial_number = Some(vec![7; 16].into());
+        params.subject_alt_names = names;
+        params.extended_key_usages = uses.clone();
+        params.is_ca = is_ca;
+        let certificate = params.signed_by(&request.public_key, &issuer).unwrap();
+        let identity = Identity::new(own.clone(), certificate.der().to_vec(), authority.to_vec(), now());
+        let said = identity.map_or_else(|error| error.to_string(), |_| String::new());
+        assert!(said.contains(words) && said.is_empty() == words.is_empty(), "`{words}`: {said}");
     }
 }

@@ -314,14 +314,17 @@ async fn requests_are_answered() {
     let many: Vec<_> = (0..500_u32)
         .map(|number| {
             let a = pair.a.clone();
-            tokio::spawn(async move { a.request(&number.to_le_bytes(), 10 * second).await.unwrap() })
+            tokio::spawn(async move { a.request(&number.to_le_bytes(), 10 * second).await })
         })
         .collect();
     let mut busy = 0;
     for (number, asked) in many.into_iter().enumerate() {
-        match asked.await {
+        match asked.await.unwrap() {
             Ok(answer) => assert_eq!(answer[..], (number as u32).to_le_bytes()),
-            Err(_) => busy += 1,
+            Err(error) => {
+                assert_eq!(error, ChannelError::Stopped(Stop::Busy));
+                busy += 1;
+            }
         }
     }
     assert!(busy < 500, "{busy} were refused");

@@ -66,7 +66,7 @@ async fn a_peer_that_falls_silent_is_lost_within_5_s() {
     let (by_b, _of_b) = connect(&b, &a).await;
     let (by_c, _of_c) = connect(&c, &a).await;
     // It idles for a while; the keep-alive keeps it.
-    tokio::time::sleep(Duration::from_millis(5_500)).await;
+    tokio::time::sleep(Duration::from_millis(4_500)).await;
     cut.store(true, Ordering::Relaxed);
     let start = Instant::now();
     let busy = tokio::spawn({
