@@ -1,0 +1,112 @@
+//! Folders that keep secrets: nobody else can read them, and a file is whole or not there.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::IdentityError;
+
+/// No file of these is longer, in bytes.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+const LOCK: &str = "lock";
+
+/// A folder of mode 0700 whose files have mode 0600.
+#[derive(Debug)]
+pub(super) struct SecretFolder {
+    path: PathBuf,
+}
+
+/// A folder that this process has for itself, until it is dropped or the process ends.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl SecretFolder {
+    /// Makes it, and what is missing above it; one that is there has to be as it should.
+    pub(super) fn create(path: &Path) -> Result<SecretFolder, IdentityError> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(|reason| IdentityError::Io { path: path.to_owned(), reason })?;
+        SecretFolder::open(path)
+    }
+
+    pub(super) fn open(path: &Path) -> Result<SecretFolder, IdentityError> {
+        let folder = SecretFolder { path: path.to_owned() };
+        let metadata = fs::metadata(path).map_err(|reason| folder.io("", reason))?;
+        check(path, &metadata)?;
+        Ok(folder)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes the folder for this process.
+    pub(super) fn lock(&self) -> Result<Lock, IdentityError> {
+        let path = self.path.join(LOCK);
+        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let mut file = opened.map_err(|reason| self.io(LOCK, reason))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut process = String::new();
+                let _ = (&file).take(20).read_to_string(&mut process);
+                let process = if process.is_empty() { "another".to_owned() } else { process };
+                return Err(IdentityError::InUse { path: self.path.clone(), process });
+            }
+            Err(TryLockError::Error(reason)) => return Err(self.io(LOCK, reason)),
+        }
+        // For whoever comes next; the lock itself is what counts.
+        let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+        Ok(Lock { _file: file })
+    }
+
+    /// What a file holds; none if it is not there.
+    pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, IdentityError> {
+        let path = self.path.join(name);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(reason) => return Err(self.io(name, reason)),
+        };
+        let metadata = file.metadata().map_err(|reason| self.io(name, reason))?;
+        check(&path, &metadata)?;
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|reason| self.io(name, reason))?;
+        Ok(Some(bytes))
+    }
+
+    /// Writes a file: all of it, on disk, or what was there before.
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), IdentityError> {
+        self.try_write(name, bytes).map_err(|reason| self.io(name, reason))
+    }
+
+    fn try_write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let making = self.path.join(format!(".{name}.new"));
+        // One that a crash left behind.
+        let _ = fs::remove_file(&making);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&making)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&making, self.path.join(name))?;
+        File::open(&self.path)?.sync_all()
+    }
+
+    fn io(&self, name: &str, reason: io::Error) -> IdentityError {
+        let path = if name.is_empty() { self.path.clone() } else { self.path.join(name) };
+        IdentityError::Io { path, reason }
+    }
+}
+
+/// Whether it is this user's, and nobody else's.
+fn check(path: &Path, metadata: &fs::Metadata) -> Result<(), IdentityError> {
+    let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    if owner != user {
+        return Err(IdentityError::Owner { path: path.to_owned(), owner, user });
+    }
+    match metadata.permissions().mode() & 0o7777 {
+        mode if mode & 0o077 == 0 => Ok(()),
+        mode => Err(IdentityError::Exposed { path: path.to_owned(), mode }),
+    }
+}

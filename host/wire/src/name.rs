@@ -1,0 +1,265 @@
+//! Who somebody is: names, roles, and the identity that stands in a certificate.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+
+/// A name that stands in certificates: of a cluster, a node or a tenant. One to 63 of `a` to `z`, `0` to `9` and `-`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Name(Box<str>);
+
+/// The longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 63;
+
+/// What is wrong with a name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Nothing, or too much.
+    #[error("a name has 1 to {NAME_BYTES_MAX} characters, not {0}")]
+    Length(usize),
+    /// A character that names do not have.
+    #[error("a name has `a` to `z`, `0` to `9` and `-`, not {0:?}")]
+    Character(char),
+}
+
+impl Name {
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Name {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Name, NameError> {
+        let wrong = |c: &char| !matches!(c, 'a'..='z' | '0'..='9' | '-');
+        match text.chars().find(wrong) {
+            _ if text.is_empty() || text.len() > NAME_BYTES_MAX => Err(NameError::Length(text.chars().count())),
+            Some(c) => Err(NameError::Character(c)),
+            None => Ok(Name(text.into())),
+        }
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Name, NameError> {
+        text.parse()
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> String {
+        name.0.into()
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{self}`")
+    }
+}
+
+/// Which cluster: drawn when its authority is made.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ClusterId(pub Name);
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a peer may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Role {
+    /// A machine of the cluster: serves, and is connected to.
+    Node,
+    /// Who has work done: connects, and is never connected to.
+    Tenant,
+}
+
+impl Role {
+    fn word(self) -> &'static str {
+        match self {
+            Role::Node => "node",
+            Role::Tenant => "tenant",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// Whom a certificate is for: its only URI, `sandbar://<cluster>/<role>/<name>`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Subject {
+    /// Of which cluster.
+    pub cluster: ClusterId,
+    /// As what.
+    pub role: Role,
+    /// Under which name.
+    pub name: Name,
+}
+
+pub(crate) const SCHEME: &str = "sandbar://";
+
+impl Subject {
+    /// From the URI of a certificate. None if it is any other.
+    pub fn from_uri(uri: &str) -> Option<Subject> {
+        let mut parts = uri.strip_prefix(SCHEME)?.split('/');
+        let (cluster, role, name) = (parts.next()?, parts.next()?, parts.next()?);
+        let role = [Role::Node, Role::Tenant].into_iter().find(|known| known.word() == role)?;
+        let subject = Subject { cluster: ClusterId(cluster.parse().ok()?), role, name: name.parse().ok()? };
+        parts.next().is_none().then_some(subject)
+    }
+
+    /// As it stands in a certificate.
+    pub fn uri(&self) -> String {
+        format!("{SCHEME}{}/{}/{}", self.cluster, self.role, self.name)
+    }
+}
+
+macro_rules! digests {
+    ($($(#[$doc:meta])* $name:ident($bytes:literal);)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+            pub struct $name(pub [u8; $bytes]);
+
+            impl fmt::Display for $name {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                }
+            }
+
+            impl fmt::Debug for $name {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    write!(f, "{}({self})", stringify!($name))
+                }
+            }
+
+            impl FromStr for $name {
+                type Err = String;
+
+                fn from_str(text: &str) -> Result<Self, String> {
+                    let wrong = || format!("`{text}` is not {} hexadecimal digits", 2 * $bytes);
+                    let mut bytes = [0; $bytes];
+                    if text.len() != 2 * $bytes || !text.bytes().all(|c| c.is_ascii_hexdigit()) {
+                        return Err(wrong());
+                    }
+                    for (i, byte) in bytes.iter_mut().enumerate() {
+                        *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).map_err(|_| wrong())?;
+                    }
+                    Ok($name(bytes))
+                }
+            }
+        )*
+    };
+}
+
+digests! {
+    /// The number of a certificate, drawn by the authority.
+    Serial(16);
+    /// The number of a join token, drawn by the authority. It is no secret: the token is.
+    TokenId(16);
+    /// The SHA-256 of a public key, as SubjectPublicKeyInfo.
+    KeyId(32);
+    /// The SHA-256 of an authority's certificate, as `openssl x509 -fingerprint -sha256` shows it.
+    Fingerprint(32);
+}
+
+/// Who a peer has proved to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerIdentity {
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// What it is.
+    pub role: Role,
+    /// Its name, of which there is one in a cluster and role.
+    pub name: Name,
+    /// Which certificate.
+    pub serial: Serial,
+    /// Whose key it has.
+    pub key: KeyId,
+    /// From when on its certificate counts.
+    pub begins: Timestamp,
+    /// Until when its certificate counts.
+    pub expires: Timestamp,
+}
+
+impl fmt::Display for PeerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.role, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_parsed() {
+        let long = "a".repeat(64);
+        for (text, wanted) in [
+            ("a", Ok(())),
+            ("node-17", Ok(())),
+            (&long[1..], Ok(())),
+            ("-", Ok(())),
+            ("", Err(NameError::Length(0))),
+            (&long, Err(NameError::Length(64))),
+            ("A", Err(NameError::Character('A'))),
+            ("a b", Err(NameError::Character(' '))),
+            ("a/b", Err(NameError::Character('/'))),
+            ("ä", Err(NameError::Character('ä'))),
+            ("a\0", Err(NameError::Character('\0'))),
+        ] {
+            assert_eq!(text.parse::<Name>().map(|name| assert_eq!(name.as_str(), text)), wanted, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn subjects_are_parsed() {
+        for (uri, is_one) in [
+            ("sandbar://c/node/n1", true),
+            ("sandbar://c/tenant/n1", true),
+            ("sandbar://c/admin/n1", false),
+            ("sandbar://c/node/n1/", false),
+            ("sandbar://c/node/", false),
+            ("sandbar://c/node", false),
+            ("sandbar:///node/n1", false),
+            ("sandbar://c/node/N1", false),
+            ("sandbar://c/node/n1?", false),
+            ("Sandbar://c/node/n1", false),
+            ("sandbar://c/Node/n1", false),
+            ("", false),
+        ] {
+            let subject = Subject::from_uri(uri);
+            assert_eq!(subject.as_ref().map(Subject::uri).as_deref(), is_one.then_some(uri));
+        }
+    }
+
+    #[test]
+    fn digests_are_read_as_they_are_shown() {
+        let serial = Serial(std::array::from_fn(|i| i as u8 * 17));
+        assert_eq!(serial.to_string().parse(), Ok(serial));
+        for wrong in ["", "00", "+0112233445566778899aabbccddeeff", "0ä112233445566778899aabbccddeef"] {
+            assert!(wrong.parse::<Serial>().is_err(), "{wrong}");
+        }
+    }
+}

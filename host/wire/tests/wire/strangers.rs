@@ -1,0 +1,103 @@
+//! Who has no certificate of the authority, or shows one that is for something else.
+
+use rcgen::{CertificateParams, Issuer, KeyPair, PKCS_ED25519, SanType};
+use sandbar_wire::*;
+
+use crate::raw::Raw;
+use crate::support::*;
+
+/// What somebody gets who connects, to a node that takes strangers in and to one that does not.
+async fn check(raw: &Raw, alone: Result<CloseCode, u8>, with_joins: Result<CloseCode, u8>) {
+    let cluster = Cluster::new();
+    for (joins, wanted) in [(false, alone), (true, with_joins)] {
+        let server = cluster.endpoint("s");
+        if joins {
+            server.serve_joins(cluster.registry()).unwrap();
+        }
+        let got = raw.closed(server.address().unwrap(), "sandbar/1").await;
+        let got = got.map(|(code, _)| code).map_err(|lost| match lost {
+            Lost::Alert { alert } => alert,
+            other => panic!("{other}"),
+        });
+        assert_eq!(got, wanted, "takes strangers in: {joins}");
+        assert_eq!(server.counts().let_in, 0);
+    }
+}
+
+const UNKNOWN_CA: u8 = 48;
+const BAD_CERTIFICATE: u8 = 42;
+const CERTIFICATE_REQUIRED: u8 = 116;
+
+#[tokio::test]
+async fn self_signed_certificates_are_none() {
+    let as_node = Raw::self_signed(&["sandbar://c/node/n1"]);
+    check(&as_node, Err(UNKNOWN_CA), Err(UNKNOWN_CA)).await;
+    let nameless = Raw::self_signed(&[]);
+    check(&nameless, Err(UNKNOWN_CA), Err(UNKNOWN_CA)).await;
+    // Who came to join says so with another protocol.
+    let stranger = Raw::self_signed(&["sandbar-join:"]);
+    check(&stranger, Err(UNKNOWN_CA), Ok(CloseCode::Untrusted)).await;
+    let both = Raw::self_signed(&["sandbar-join:", "sandbar://c/node/n1"]);
+    check(&both, Err(UNKNOWN_CA), Err(UNKNOWN_CA)).await;
+}
+
+#[tokio::test]
+async fn some_certificate_has_to_be_shown() {
+    let pair = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+    let none = Raw::with(pair, Vec::new());
+    check(&none, Err(CERTIFICATE_REQUIRED), Err(CERTIFICATE_REQUIRED)).await;
+    let pair = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+    let garbage = Raw::with(pair, vec![vec![0x30; 100].into()]);
+    check(&garbage, Err(BAD_CERTIFICATE), Err(BAD_CERTIFICATE)).await;
+}
+
+/// A node that signs certificates with its own, as if it were an authority.
+#[tokio::test]
+async fn nodes_are_no_authorities() {
+    let cluster = Cluster::new();
+    let member = Raw::member(&cluster, Role::Node, "n1");
+    let lifetime = std::time::Duration::from_secs(DAY);
+    let request = CertificateParams::default().serialize_request(&member.pair).unwrap();
+    let own = cluster.authority.certify(request.der(), Role::Node, &n("n1"), lifetime, now()).unwrap();
+    let issuer = Issuer::from_ca_cert_der(&own.clone().into(), &member.pair).unwrap();
+    let pair = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+    let mut params = CertificateParams::default();
+    let uri = format!("sandbar://{}/node/n2", cluster.authority.trust().cluster());
+    params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+    let signed = params.signed_by(&pair, &issuer).unwrap();
+    let forger = Raw::with(pair, vec![signed.into(), own.into()]);
+    let server = cluster.endpoint("s");
+    let lost = forger.closed(server.address().unwrap(), "sandbar/1").await.unwrap_err();
+    assert_eq!(lost, Lost::Alert { alert: UNKNOWN_CA });
+}
+
+/// A tenant's certificate where a node's is due: as a server, and with a node's certificate where a tenant's is.
+#[tokio::test]
+async fn a_tenant_can_t_be_a_node() {
+    let cluster = Cluster::new();
+    let tenant = Raw::member(&cluster, Role::Tenant, "acme");
+    let impostor = quinn::Endpoint::server(tenant.server("sandbar/1"), LOOPBACK).unwrap();
+    let accepting = impostor.clone();
+    tokio::spawn(async move {
+        while let Some(incoming) = accepting.accept().await {
+            tokio::spawn(async { incoming.await.unwrap().closed().await });
+        }
+    });
+    let client = cluster.endpoint("n1");
+    let error = client.connect(impostor.local_addr().unwrap(), &Expect::AnyNode).await.unwrap_err();
+    assert_eq!(error.code(), "untrusted", "{error}");
+    // And it is met among tenants alone.
+    let server = cluster.endpoint("s");
+    let quinn = tenant.connect_in(&server).await;
+    let accepted = server.accept(Role::Tenant).await.unwrap();
+    assert_eq!(accepted.peer().role, Role::Tenant);
+    let nobody = tokio::time::timeout(std::time::Duration::from_millis(50), server.accept(Role::Node)).await;
+    assert!(nobody.is_err());
+    drop(quinn);
+    // The other way round: a node is no tenant.
+    let node = Raw::member(&cluster, Role::Node, "acme");
+    let _quinn = node.connect_in(&server).await;
+    assert_eq!(server.accept(Role::Node).await.unwrap().peer().role, Role::Node);
+    let nobody = tokio::time::timeout(std::time::Duration::from_millis(50), server.accept(Role::Tenant)).await;
+    assert!(nobody.is_err());
+}

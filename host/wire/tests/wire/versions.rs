@@ -1,0 +1,52 @@
+//! Ends that speak different versions say so, by number, whichever is newer.
+
+use sandbar_wire::*;
+
+use crate::raw::Raw;
+use crate::support::*;
+
+fn speaking(identity: &Identity, version: u8) -> Endpoint {
+    let ground = Ground { version, ..Ground::udp(LOOPBACK).unwrap() };
+    Endpoint::bind_on(ground, identity, WireLimits::default()).unwrap()
+}
+
+#[tokio::test]
+async fn both_versions_are_named() {
+    let cluster = Cluster::new();
+    for (client, server) in [(1, 2), (2, 1), (1, 255), (255, 1), (9, 10)] {
+        let (from, to) = (speaking(&cluster.node("c"), client), speaking(&cluster.node("s"), server));
+        let address = to.address().unwrap();
+        let error = from.connect(address, &Expect::AnyNode).await.unwrap_err();
+        let wanted = ConnectError::Version { address, ours: client, theirs: Some(server) };
+        assert_eq!(error, wanted);
+        let said = error.to_string();
+        assert!(said.contains(&format!("speaks sandbar/{server}, this end sandbar/{client}")), "{said}");
+        assert!(!error.may_retry());
+        assert_eq!(to.counts().refused, 1);
+    }
+    let (from, to) = (speaking(&cluster.node("c"), 7), speaking(&cluster.node("s"), 7));
+    connect(&from, &to).await;
+}
+
+/// What the server says to who can read it.
+#[tokio::test]
+async fn the_reason_names_both() {
+    let cluster = Cluster::new();
+    let server = cluster.endpoint("s");
+    let raw = Raw::member(&cluster, Role::Node, "c");
+    let close = raw.closed(server.address().unwrap(), "sandbar/77").await.unwrap();
+    assert_eq!(close.0, CloseCode::Version);
+    assert_eq!(close.1, "sandbar/1 is spoken here, not sandbar/77; update one of them");
+}
+
+/// Who does not speak this at all.
+#[tokio::test]
+async fn other_protocols_end_with_an_alert() {
+    let cluster = Cluster::new();
+    let server = cluster.endpoint("s");
+    let raw = Raw::member(&cluster, Role::Node, "c");
+    for protocol in ["h3", "sandbar/0", "sandbar/256", "sandbar/01", "sandbar", "sandbar-join/1"] {
+        let error = raw.connect(server.address().unwrap(), protocol).await.unwrap_err();
+        assert_eq!(Lost::from(error), Lost::Alert { alert: 120 }, "{protocol}");
+    }
+}
