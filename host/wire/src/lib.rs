@@ -4,3 +4,7 @@
 
 // Nothing that a guest, a peer, a file or a user says may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
+mod transfer;
+
+pub use transfer::*;

@@ -1,0 +1,3 @@
+//! to come
+pub fn run() {}
+pub async fn receiver(_: u32) {}
