@@ -209,20 +209,25 @@ mod tests {
 
     use super::*;
 
-    type Admitted = BoxFuture<'static, Result<Permit, NotAdmitted>>;
+    struct Waits(BoxFuture<'static, Result<Permit, NotAdmitted>>);
 
-    /// Asks, and gives the permit when it was there at once.
-    fn ask(admission: &Arc<Admission>, bytes: u64, priority: Priority) -> Result<Permit, Admitted> {
-        let admission = admission.clone();
-        let mut waits = async move { admission.admit(bytes, priority).await }.boxed();
-        match (&mut waits).now_or_never() {
-            Some(permit) => Ok(permit.unwrap()),
-            None => Err(waits),
+    impl fmt::Debug for Waits {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("Waits")
         }
     }
 
-    fn is_admitted(waits: &mut Admitted) -> Option<Permit> {
-        waits.now_or_never().map(|permit| permit.unwrap())
+    impl Waits {
+        fn admitted(&mut self) -> Option<Permit> {
+            (&mut self.0).now_or_never().map(|permit| permit.unwrap())
+        }
+    }
+
+    /// Asks, and gives the permit when it was there at once.
+    fn ask(admission: &Arc<Admission>, bytes: u64, priority: Priority) -> Result<Permit, Waits> {
+        let admission = admission.clone();
+        let mut waits = Waits(async move { admission.admit(bytes, priority).await }.boxed());
+        waits.admitted().ok_or(waits)
     }
 
     #[test]
@@ -234,14 +239,14 @@ mod tests {
         let mut small = ask(&admission, 30, Priority::Argument).unwrap_err();
         let mut get = ask(&admission, 90, Priority::Get).unwrap_err();
         drop(all);
-        let permit = is_admitted(&mut get).unwrap();
-        assert!(is_admitted(&mut large).is_none() && is_admitted(&mut small).is_none());
+        let permit = get.admitted().unwrap();
+        assert!(large.admitted().is_none() && small.admitted().is_none());
         drop(permit);
-        let permit = is_admitted(&mut large).unwrap();
+        let permit = large.admitted().unwrap();
         // There would be room for the prefetch, but an argument waits.
-        assert!(is_admitted(&mut prefetch).is_none() && is_admitted(&mut small).is_none());
+        assert!(prefetch.admitted().is_none() && small.admitted().is_none());
         drop(permit);
-        let permits = [&mut small, &mut prefetch].map(|waits| is_admitted(waits).unwrap());
+        let permits = [&mut small, &mut prefetch].map(|waits| waits.admitted().unwrap());
         assert_eq!(admission.used(), 40);
         drop(permits);
         assert_eq!((admission.used(), admission.waiting()), (0, 0));
@@ -256,7 +261,7 @@ mod tests {
         assert!(young.is_asked_back().now_or_never().is_some());
         assert!(old.is_asked_back().now_or_never().is_none() && get.is_asked_back().now_or_never().is_none());
         drop(young);
-        assert_eq!(is_admitted(&mut waits).unwrap().bytes(), 30);
+        assert_eq!(waits.admitted().unwrap().bytes(), 30);
     }
 
     #[test]
@@ -270,7 +275,7 @@ mod tests {
         assert_eq!(too_many.unwrap_err(), NotAdmitted::TooMany { max: 2 });
         // It kept the small one waiting.
         drop(large);
-        let permit = is_admitted(&mut small).unwrap();
+        let permit = small.admitted().unwrap();
         // Granted, but nobody took it.
         let waits = ask(&admission, 90, Priority::Get).unwrap_err();
         drop(most);

@@ -33,6 +33,8 @@ mod serve_small;
 mod small;
 mod steal;
 mod target;
+#[cfg(test)]
+mod tests;
 mod transport;
 mod tree;
 mod trees;

@@ -49,7 +49,8 @@ pub fn client_config(transport: Arc<TransportConfig>) -> ClientConfig {
 /// An endpoint that connects and is connected to, on a free port.
 pub fn endpoint(transport: Arc<TransportConfig>) -> Endpoint {
     let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
-    for buffer in [rustix::net::sockopt::set_socket_recv_buffer_size, rustix::net::sockopt::set_socket_send_buffer_size] {
+    for buffer in [rustix::net::sockopt::set_socket_recv_buffer_size, rustix::net::sockopt::set_socket_send_buffer_size]
+    {
         buffer(&socket, super::SOCKET_BUFFER_BYTES).unwrap();
     }
     let socket = TokioRuntime.wrap_udp_socket(socket).unwrap();
@@ -60,7 +61,6 @@ pub fn endpoint(transport: Arc<TransportConfig>) -> Endpoint {
     endpoint.set_default_client_config(client_config(transport));
     endpoint
 }
-
 
 #[derive(Debug)]
 struct Anybody;
