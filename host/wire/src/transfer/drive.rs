@@ -43,6 +43,8 @@ struct Flight {
     connection: usize,
     groups: Groups,
     abort: AbortHandle,
+    /// Who takes it over, once it is aborted for that.
+    thief: Option<HolderIndex>,
 }
 
 type Running = Pin<Box<dyn Future<Output = Event> + Send>>;
@@ -99,11 +101,12 @@ impl Driver {
         while !(self.plan.is_empty() && self.flights.is_empty()) {
             self.enlist()?;
             self.ask();
-            self.take_over();
             if let Some(event) = self.running.next().await {
                 self.happened(event)?;
             }
         }
+        let missing = self.progress.missing(&self.progress.layout().groups());
+        assert!(missing.is_empty(), "nobody is asked for {missing:?}");
         Ok(self.report())
     }
 
@@ -177,7 +180,9 @@ impl Driver {
             Some(connection) => (connection.clone(), self.holders[holder].count.clone()),
             None => return self.plan.give_back(groups, None),
         };
-        let Some(lease) = Lease::of(&self.progress, self.target.clone(), groups.clone()) else { return };
+        let lease = Lease::of(&self.progress, self.target.clone(), groups.clone());
+        // What is neither in the plan nor in a flight is verified.
+        let Some(lease) = lease else { return debug_assert!(false, "{groups:?} are leased twice") };
         let request = PieceRequest {
             object: self.spec.object,
             bytes: self.spec.bytes,
@@ -194,7 +199,7 @@ impl Driver {
         let piece = async move { fetch_piece(&connection, request, lease, &count).await };
         let piece = Abortable::new(piece, registration);
         self.running.push(Box::pin(async move { Event::Piece(flight, piece.await.unwrap_or(PieceEnd::Stolen)) }));
-        self.flights.insert(flight, Flight { holder, connection: id, groups, abort });
+        self.flights.insert(flight, Flight { holder, connection: id, groups, abort, thief: None });
         self.holders[holder].begin();
     }
 
@@ -247,6 +252,7 @@ impl Driver {
             Event::Tick => {
                 self.running.push(Box::pin(tick()));
                 self.look();
+                self.take_over();
             }
         }
         Ok(())
@@ -267,7 +273,7 @@ impl Driver {
 
     /// A piece has ended.
     fn landed(&mut self, flight: u64, end: PieceEnd) {
-        let Some(Flight { holder, connection, groups, .. }) = self.flights.remove(&flight) else { return };
+        let Some(Flight { holder, connection, groups, thief, .. }) = self.flights.remove(&flight) else { return };
         let missing = self.progress.missing(&groups);
         let gave: u64 = groups.len() as u64 - missing.iter().map(|run| run.len() as u64).sum::<u64>();
         self.holders[holder].end(gave > 0);
@@ -278,8 +284,15 @@ impl Driver {
             PieceEnd::Lost(_) | PieceEnd::NotYet => None,
             _ => Some(holder),
         };
-        missing.into_iter().for_each(|run| self.plan.give_back(run, had));
+        for run in missing {
+            match thief {
+                Some(thief) if self.holders[thief].ready().is_some() => self.begin(thief, run),
+                _ => self.plan.give_back(run, had),
+            }
+        }
         match end {
+            // Only what has ended gives others time: nobody takes over from who has just taken over.
+            PieceEnd::Done { wrong } if wrong.is_empty() => self.take_over(),
             PieceEnd::Done { wrong } => wrong.into_iter().for_each(|group| self.bad_chunk(holder, group)),
             PieceEnd::Bad(error) => self.give_up(holder, error, true),
             PieceEnd::NotYet => self.rest(holder),

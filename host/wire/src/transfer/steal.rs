@@ -42,7 +42,8 @@ mod tests {
     #[test]
     fn the_slowest_gives_to_who_is_done_first() {
         let pace = |holder, left_bytes, rate, has_room| Pace { holder, left_bytes, rate, has_room };
-        let table: &[(&[Pace], Option<(usize, usize)>)] = &[
+        type Row<'a> = (&'a [Pace], Option<(HolderIndex, HolderIndex)>);
+        let table: &[Row<'_>] = &[
             (&[], None),
             (&[pace(0, 1 << 20, Some(1e6), true)], None),
             // Another would be quicker.

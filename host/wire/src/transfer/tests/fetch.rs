@@ -46,7 +46,7 @@ async fn several_holders_share_the_work() {
     let report = check(len, 3).await;
     assert_eq!(report.from.len(), 3);
     for (node, bytes) in &report.from {
-        assert!(*bytes > len as u64 / 20, "node {node} sent {bytes}");
+        assert!(*bytes > GROUP_BYTES, "node {node} sent {bytes}");
     }
     // Lists are asked of several; what is stolen is lost but for what was there.
     assert!(report.from.iter().map(|(_, bytes)| bytes).sum::<u64>() < (len + len / 4) as u64);
