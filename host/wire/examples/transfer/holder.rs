@@ -1,7 +1,7 @@
 //! A process that has objects: a large one, and many small ones.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use quinn::{Connection, RecvStream, SendStream};
@@ -48,31 +48,23 @@ pub async fn run(bytes: u64, small: u64) {
             stream.write_all(large.as_ref()).await.unwrap();
         }
     });
-    let connections = tokio::spawn(async move {
-        let mut all = Vec::new();
-        while let Some(incoming) = endpoint.accept().await {
-            let Ok(connection) = incoming.await else { continue };
-            all.push(connection.clone());
-            let answers = transfers.answers(NodeId(all.len() as u32));
-            tokio::spawn(accept(connection, answers, source.clone(), whole.clone()));
-            if let Some(file) = std::env::var_os("SANDBAR_SENT") {
-                let all = all.clone();
-                tokio::spawn(async move { watch(all, file).await });
+    let connections: Arc<Mutex<Vec<Connection>>> = Arc::default();
+    let accepts = tokio::spawn({
+        let connections = connections.clone();
+        async move {
+            while let Some(incoming) = endpoint.accept().await {
+                let Ok(connection) = incoming.await else { continue };
+                let mut all = connections.lock().unwrap();
+                all.push(connection.clone());
+                let answers = transfers.answers(NodeId(all.len() as u32));
+                tokio::spawn(accept(connection, answers, source.clone(), whole.clone()));
             }
         }
     });
     tokio::task::spawn_blocking(|| while crate::process::hear().is_some() {}).await.unwrap();
-    connections.abort();
-    println!("processor {:.2}", crate::process::processor_s());
-}
-
-/// Keeps a file that says how many bytes were sent.
-async fn watch(connections: Vec<Connection>, file: std::ffi::OsString) {
-    loop {
-        let sent: u64 = connections.iter().map(|connection| connection.stats().udp_tx.bytes).sum();
-        let _ = std::fs::write(&file, format!("{} {sent}", connections.len()));
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+    accepts.abort();
+    let sent: u64 = connections.lock().unwrap().iter().map(|connection| connection.stats().udp_tx.bytes).sum();
+    println!("{sent} {:.2}", crate::process::processor_s());
 }
 
 async fn accept(connection: Connection, answers: Answers, source: Arc<dyn Source>, whole: Bytes) {

@@ -22,7 +22,7 @@ pub fn run() {
         println!("{line}");
     }
     client.end();
-    println!("holder: {}", holder.end());
+    holder.end();
 }
 
 /// Is told where the holder is.

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 pub struct Process {
     child: Child,
     to: Option<ChildStdin>,
-    from: BufReader<ChildStdout>,
+    from: Option<BufReader<ChildStdout>>,
 }
 
 impl Process {
@@ -14,7 +14,7 @@ impl Process {
         let program = std::env::current_exe().unwrap();
         let mut command = Command::new(program);
         let mut child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (to, from) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        let (to, from) = (child.stdin.take(), child.stdout.take().map(BufReader::new));
         Process { child, to, from }
     }
 
@@ -24,8 +24,12 @@ impl Process {
 
     /// The next line that it says; none when it has ended.
     pub fn line(&mut self) -> Option<String> {
-        let mut line = String::new();
-        (self.from.read_line(&mut line).unwrap() > 0).then(|| line.trim_end().to_owned())
+        self.from.as_mut().and_then(line)
+    }
+
+    /// For another thread to read what it says.
+    pub fn take_output(&mut self) -> BufReader<ChildStdout> {
+        self.from.take().unwrap()
     }
 
     /// Its input ends, and with it the process. Gives what it still says.
@@ -38,6 +42,12 @@ impl Process {
         assert!(self.child.wait().unwrap().success());
         rest
     }
+}
+
+/// The next line; none when there is no more.
+pub fn line(from: &mut BufReader<ChildStdout>) -> Option<String> {
+    let mut line = String::new();
+    (from.read_line(&mut line).unwrap() > 0).then(|| line.trim_end().to_owned())
 }
 
 /// What a process is told, a line at a time.
