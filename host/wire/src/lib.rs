@@ -21,6 +21,7 @@ mod name;
 mod protocol;
 mod router;
 mod tls;
+mod transfer;
 
 pub use blame::Blame;
 pub use channel::{ChannelError, FrameReceiver, FrameSender, Frames, Request, Stop};
@@ -40,3 +41,4 @@ pub use name::{
     ClusterId, Fingerprint, KeyId, NAME_BYTES_MAX, Name, NameError, PeerIdentity, Role, Serial, Subject, TokenId,
 };
 pub use protocol::{Channel, CloseCode, JOIN_ALPN, JoinRefusal, PROTOCOL_VERSION};
+pub use transfer::*;

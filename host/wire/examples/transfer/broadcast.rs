@@ -1,0 +1,169 @@
+//! One object to many processes at the same time: each fetches from whom `Locations` says, and serves what it has.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Instant;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use quinn::{Connection, Endpoint};
+use sandbar_core::{NodeId, ObjectId};
+use sandbar_wire::{
+    FetchSpec, FindHolders, Gone, Held, Holder, Link, LocationLimits, Locations, Priority, Source, Wanted,
+};
+
+use crate::holder::{LARGE, root_of};
+use crate::memory::File;
+use crate::process::{Process, hear};
+use crate::setting;
+
+pub fn run() {
+    let (mb, receivers) = (setting("SANDBAR_BROADCAST_MB", 256), setting("SANDBAR_RECEIVERS", 8) as u32);
+    let many = |fan_out_max| LocationLimits { fan_out_max, ..LocationLimits::default() };
+    for (name, limits) in [("all from the source", many(1000)), ("as a tree", many(2)), ("in a row", many(1))] {
+        let (seconds, sent) = broadcast(mb << 20, receivers, limits);
+        let rate = f64::from(receivers) * (mb << 20) as f64 / seconds / 1e6;
+        let times = sent as f64 / (mb << 20) as f64;
+        println!(
+            "{mb} MiB to {receivers} processes, {name}: {seconds:.2} s, {rate:.0} MB/s, the source sent it {times:.2} times"
+        );
+    }
+}
+
+/// Seconds until all have it, and bytes that the source sent.
+fn broadcast(bytes: u64, receivers: u32, limits: LocationLimits) -> (f64, u64) {
+    let mut source = Process::start(&["holder", &bytes.to_string(), "0"]);
+    let line = source.line().unwrap();
+    let words: Vec<&str> = line.split(' ').collect();
+    let mut addresses: BTreeMap<u32, String> = [(0, words[0].to_owned())].into();
+    let mut nodes: Vec<Process> =
+        (1..=receivers).map(|node| Process::start(&["receiver", &node.to_string()])).collect();
+    for (node, process) in (1..).zip(&mut nodes) {
+        process.say(&format!("{} {bytes}", words[2]));
+        addresses.insert(node, process.line().unwrap());
+    }
+    let mut locations = Locations::new(limits);
+    locations.has(LARGE, NodeId(0));
+    // What each says, with who says it.
+    let (to, said) = mpsc::channel();
+    for (node, process) in (1..).zip(&mut nodes) {
+        let (to, mut from) = (to.clone(), process.take_output());
+        std::thread::spawn(move || {
+            while let Some(line) = crate::process::line(&mut from) {
+                let _ = to.send((node, line));
+            }
+        });
+    }
+    let begun = Instant::now();
+    nodes.iter_mut().for_each(|process| process.say("go"));
+    let mut left = receivers;
+    while left > 0 {
+        let (node, line) = said.recv().unwrap();
+        let mut words = line.split(' ');
+        match words.next() {
+            Some("has") => {
+                locations.has(LARGE, NodeId(node));
+                left -= 1;
+            }
+            Some("wants") => {
+                let gone: Vec<NodeId> = words.map(|word| NodeId(word.parse().unwrap())).collect();
+                let Wanted::From(from) = locations.more(LARGE, NodeId(node), &gone) else {
+                    panic!("{node} finds nobody")
+                };
+                let from: Vec<String> = from.iter().map(|from| format!("{from}={}", addresses[&from.0])).collect();
+                nodes[node as usize - 1].say(&from.join(" "));
+            }
+            _ => panic!("{node} says {line}"),
+        }
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    nodes.into_iter().for_each(|process| drop(process.end()));
+    let rest = source.end();
+    (seconds, rest.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// A process that receives an object, and serves what it has of it.
+pub async fn receiver(node: u32) {
+    let line = hear().unwrap();
+    let (root, bytes) = line.split_once(' ').unwrap();
+    let (root, bytes): (_, u64) = (root_of(root), bytes.parse().unwrap());
+    let target = File::noise(bytes as usize);
+    let (transfers, endpoint) = (crate::transfers(), crate::loopback::endpoint(crate::transport()));
+    let whole = Arc::new(Mutex::new(Held::NotHere));
+    let source: Arc<dyn Source> = Arc::new(Has { transfers: transfers.clone(), whole: whole.clone() });
+    tokio::spawn({
+        let (endpoint, transfers) = (endpoint.clone(), transfers.clone());
+        async move {
+            while let Some(incoming) = endpoint.accept().await {
+                let (transfers, source) = (transfers.clone(), source.clone());
+                tokio::spawn(async move {
+                    if let Ok(connection) = incoming.await {
+                        transfers.serve(connection, NodeId(0), source).await;
+                    }
+                });
+            }
+        }
+    });
+    println!("{}", endpoint.local_addr().unwrap());
+    assert_eq!(tokio::task::spawn_blocking(hear).await.unwrap().unwrap(), "go");
+    let finder = Arc::new(Asks { endpoint, node });
+    let holders = finder.more(LARGE, &[]).await;
+    let priority = Priority::Get;
+    let spec = FetchSpec { object: LARGE, bytes, root, holders, priority, finder: Some(finder) };
+    let fetched = transfers.fetch(spec, |_| Ok(target)).await.unwrap();
+    *whole.lock().unwrap() = Held::Whole(Arc::new(fetched.target));
+    println!("has");
+    tokio::task::spawn_blocking(|| while hear().is_some() {}).await.unwrap();
+}
+
+/// What this process has: all of it once it has been fetched, until then what there is.
+struct Has {
+    transfers: sandbar_wire::Transfers,
+    whole: Arc<Mutex<Held>>,
+}
+
+impl Source for Has {
+    fn find(&self, _: NodeId, object: ObjectId) -> Held {
+        match self.whole.lock().unwrap().clone() {
+            Held::NotHere => self.transfers.partial(object).map_or(Held::NotHere, Held::Partial),
+            held => held,
+        }
+    }
+}
+
+/// Asks the process that started this one.
+struct Asks {
+    endpoint: Endpoint,
+    node: u32,
+}
+
+impl FindHolders for Asks {
+    fn more(&self, _: ObjectId, gone: &[Gone]) -> BoxFuture<'static, Vec<Holder>> {
+        let gone: String = gone.iter().map(|gone| format!(" {}", gone.holder)).collect();
+        let endpoint = self.endpoint.clone();
+        if !gone.is_empty() {
+            eprintln!("node {} lost {gone}", self.node);
+        }
+        println!("wants{gone}");
+        async move {
+            let line = tokio::task::spawn_blocking(hear).await.unwrap().unwrap();
+            let holder = |word: &str| {
+                let (node, address) = word.split_once('=').unwrap();
+                let link = Arc::new(Dial(endpoint.clone(), address.parse().unwrap()));
+                Holder { node: NodeId(node.parse().unwrap()), link }
+            };
+            line.split(' ').map(holder).collect()
+        }
+        .boxed()
+    }
+}
+
+struct Dial(Endpoint, SocketAddr);
+
+impl Link for Dial {
+    fn connect(&self) -> BoxFuture<'static, Result<Connection, String>> {
+        let connecting = self.0.connect(self.1, "localhost");
+        async move { connecting.map_err(|e| e.to_string())?.await.map_err(|e| e.to_string()) }.boxed()
+    }
+}

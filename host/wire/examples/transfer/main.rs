@@ -1,0 +1,83 @@
+//! How fast objects get from one process of this machine to another, beside what the machine can do at all.
+//!
+//! `cargo run --release -p sandbar-wire --example transfer [-- MODE]`: `object` (1 GiB between two processes: memory, TCP,
+//! bare QUIC and ours in turn), `small` (10 KiB each), `broadcast` (256 MiB to eight processes) or, without one, all of
+//! them. `SANDBAR_MB`, `SANDBAR_ROUNDS` and `SANDBAR_THREADS` change how much and how often, and how many threads each
+//! process's runtime has (1).
+#![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
+
+mod broadcast;
+mod holder;
+#[path = "../../src/transfer/tests/loopback.rs"]
+mod loopback;
+mod memory;
+mod object;
+mod process;
+mod small;
+
+use std::sync::Arc;
+
+// What `loopback` names.
+use sandbar_wire::SOCKET_BUFFER_BYTES;
+use sandbar_wire::{Admission, Offload, TransferLimits, Transfers};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => {
+            object::run();
+            small::run();
+            broadcast::run();
+        }
+        ["object"] => object::run(),
+        ["small"] => small::run(),
+        ["broadcast"] => broadcast::run(),
+        ["holder", bytes, small] => runtime().block_on(holder::run(number(bytes), number(small))),
+        ["object-client"] => runtime().block_on(object::client()),
+        ["small-client"] => runtime().block_on(small::client()),
+        ["receiver", node] => runtime().block_on(broadcast::receiver(number(node) as u32)),
+        _ => panic!("object, small, broadcast or nothing, not {arguments:?}"),
+    }
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| number(&text))
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let threads = setting("SANDBAR_THREADS", 1) as usize;
+    let mut builder = match threads {
+        1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    builder.worker_threads(threads).enable_all().build().unwrap()
+}
+
+fn transfers() -> Transfers {
+    let limits = TransferLimits {
+        piece_bytes_max: setting("SANDBAR_PIECE_KIB", 1024) << 10,
+        pieces_in_flight_max: setting("SANDBAR_PIECES", 8) as usize,
+        ..TransferLimits::default()
+    };
+    let admission: Arc<Admission> = Admission::new(16 << 30, 1000);
+    Transfers::new(limits, admission, None, Offload::Threads).unwrap()
+}
+
+fn transport() -> Arc<quinn::TransportConfig> {
+    let default = sandbar_wire::TransferTransport::default();
+    sandbar_wire::transport_for_transfer(sandbar_wire::TransferTransport {
+        window_bytes: (setting("SANDBAR_WINDOW_MB", u64::from(default.window_bytes) >> 20) << 20) as u32,
+        mtu_bytes_max: setting("SANDBAR_MTU", u64::from(default.mtu_bytes_max)) as u16,
+        ..default
+    })
+}
+
+/// The middle one.
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}

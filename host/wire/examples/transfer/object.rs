@@ -1,0 +1,131 @@
+//! One large object between two processes.
+
+use std::time::Instant;
+
+use quinn::Connection;
+use sandbar_core::NodeId;
+use sandbar_wire::{FetchSpec, Holder, Priority, Transfers};
+use tokio::io::AsyncReadExt;
+
+use crate::holder::{BARE_STREAM, LARGE, root_of};
+use crate::memory::File;
+use crate::process::{Process, hear, processor_s};
+use crate::{median, setting};
+
+pub fn run() {
+    let mb = setting("SANDBAR_MB", 1024);
+    let mut holder = Process::start(&["holder", &(mb << 20).to_string(), "0"]);
+    let line = holder.line().unwrap();
+    let mut client = Process::start(&["object-client"]);
+    client.say(&format!("{line} {}", mb << 20));
+    while let Some(line) = client.line() {
+        println!("{line}");
+    }
+    client.end();
+    holder.end();
+}
+
+/// Is told where the holder is.
+pub async fn client() {
+    let line = hear().unwrap();
+    let words: Vec<&str> = line.split(' ').collect();
+    let (quic, tcp, root) = (words[0].parse().unwrap(), words[1], root_of(words[2]));
+    let bytes: usize = words[3].parse().unwrap();
+    let endpoint = crate::loopback::endpoint(crate::transport());
+    let connection = endpoint.connect(quic, "localhost").unwrap().await.unwrap();
+    let transfers = crate::transfers();
+    let warm = File::noise(bytes);
+    let ours = |file: File| {
+        let holders = vec![Holder::connected(NodeId(1), connection.clone())];
+        let bytes = bytes as u64;
+        let spec = FetchSpec { object: LARGE, bytes, root, holders, priority: Priority::Get, finder: None };
+        fetch(transfers.clone(), spec, file)
+    };
+    let rounds = setting("SANDBAR_ROUNDS", 5);
+    let mut rows: Vec<(&str, Vec<f64>, Vec<f64>)> = Vec::new();
+    for round in 0..=rounds {
+        let mut note = |name: &'static str, begun: Instant, processor: f64| {
+            let (seconds, used) = (begun.elapsed().as_secs_f64(), processor_s() - processor);
+            let row = match rows.iter_mut().find(|row| row.0 == name) {
+                Some(row) => row,
+                None => {
+                    rows.push((name, Vec::new(), Vec::new()));
+                    rows.last_mut().unwrap()
+                }
+            };
+            // The first round warms up.
+            if round > 0 {
+                row.1.push(seconds);
+                row.2.push(used);
+            }
+        };
+        let wants = |name: &str| std::env::var("SANDBAR_ONLY").map_or(true, |only| only.split(',').any(|o| o == name));
+        if wants("memory") {
+            let from = File::noise(bytes);
+            let (begun, processor) = (Instant::now(), processor_s());
+            warm.write().copy_from_slice(from.as_ref());
+            note("copy in memory, warm", begun, processor);
+        }
+        if wants("tcp") {
+            let (begun, processor) = (Instant::now(), processor_s());
+            bare_tcp(tcp, bytes).await;
+            note("TCP, bytes dropped", begun, processor);
+        }
+        if wants("bare") {
+            let (begun, processor) = (Instant::now(), processor_s());
+            assert_eq!(bare_quic(&connection, None).await, bytes);
+            note("bare QUIC stream, bytes dropped", begun, processor);
+        }
+        if wants("copied") {
+            let (begun, processor) = (Instant::now(), processor_s());
+            assert_eq!(bare_quic(&connection, Some(&warm)).await, bytes);
+            note("bare QUIC stream, copied to warm memory", begun, processor);
+        }
+        if wants("ours") {
+            let (begun, processor) = (Instant::now(), processor_s());
+            ours(warm.clone()).await;
+            note("ours, into warm memory", begun, processor);
+        }
+        if wants("cold") {
+            let (begun, processor) = (Instant::now(), processor_s());
+            ours(File::new(bytes)).await;
+            note("ours, into cold memory", begun, processor);
+        }
+    }
+    let bare = rows.iter().find(|row| row.0.starts_with("bare")).map(|row| row.1.clone());
+    for (name, seconds, processor) in &rows {
+        let rate = bytes as f64 / median(seconds.clone()) / 1e6;
+        let ratio = bare.as_ref().map_or(String::new(), |bare| {
+            let ratios = bare.iter().zip(seconds).map(|(bare, ours)| bare / ours).collect();
+            format!("  {:.2} of bare QUIC", median(ratios))
+        });
+        let busy = median(processor.iter().zip(seconds).map(|(used, all)| used / all).collect());
+        println!("{name:40} {rate:8.0} MB/s{ratio}  client's processor {:3.0} %", 100.0 * busy);
+    }
+}
+
+async fn fetch(transfers: Transfers, spec: FetchSpec, file: File) {
+    transfers.fetch(spec, |_| Ok(file)).await.unwrap();
+}
+
+async fn bare_tcp(address: &str, bytes: usize) {
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let mut buffer = vec![0; 1 << 20];
+    let mut len = 0;
+    while len < bytes {
+        len += stream.read(&mut buffer).await.unwrap();
+    }
+}
+
+async fn bare_quic(connection: &Connection, to: Option<&File>) -> usize {
+    let (mut send, mut receive) = connection.open_bi().await.unwrap();
+    send.write_all(&[BARE_STREAM]).await.unwrap();
+    let mut len = 0;
+    while let Some(chunk) = receive.read_chunk(usize::MAX, true).await.unwrap() {
+        if let Some(file) = to {
+            file.write()[len..len + chunk.bytes.len()].copy_from_slice(&chunk.bytes);
+        }
+        len += chunk.bytes.len();
+    }
+    len
+}

@@ -1,0 +1,137 @@
+//! Compression, where the link is the limit.
+
+use super::TransferLimits;
+
+/// The form that groups are sent in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Codec {
+    Raw = 0,
+    Lz4 = 1,
+    Zstd = 2,
+}
+
+/// Of zstd: the fastest of its usual levels.
+const ZSTD_LEVEL: i32 = 1;
+
+/// What is not smaller than so much of itself afterwards is sent as it is.
+const SHRINKS_TO: f64 = 0.9;
+
+/// How bytes compressed that are like those to be sent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Sample {
+    pub(crate) codec: Codec,
+    /// What is left of a byte.
+    pub(crate) ratio: f64,
+    /// Bytes that went in, a second.
+    pub(crate) bytes_per_s: f64,
+}
+
+impl Codec {
+    pub(crate) fn of(number: u8) -> Option<Codec> {
+        [Codec::Raw, Codec::Lz4, Codec::Zstd].into_iter().find(|codec| *codec as u8 == number)
+    }
+
+    /// Compresses, when it shrinks.
+    pub(crate) fn compress(self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let compressed = match self {
+            Codec::Raw => None,
+            Codec::Lz4 => Some(lz4_flex::block::compress(bytes)),
+            Codec::Zstd => zstd::bulk::compress(bytes, ZSTD_LEVEL).ok(),
+        };
+        compressed.filter(|compressed| (compressed.len() as f64) < bytes.len() as f64 * SHRINKS_TO)
+    }
+
+    /// Whether `from` gives exactly as many bytes as `to` has room for, which it is written to, and nothing else.
+    pub(crate) fn decompress(self, from: &[u8], to: &mut [u8]) -> bool {
+        let len = match self {
+            Codec::Raw => None,
+            Codec::Lz4 => lz4_flex::block::decompress_into(from, to).ok(),
+            Codec::Zstd => zstd::bulk::decompress_to_buffer(from, to).ok(),
+        };
+        len == Some(to.len())
+    }
+
+    /// Compresses a sample, and takes its time by `now`, in seconds.
+    pub(crate) fn sample(self, bytes: &[u8], now: impl Fn() -> f64) -> Sample {
+        let begun = now();
+        let left = self.compress(bytes).map_or(bytes.len(), |compressed| compressed.len());
+        // By a clock that stands still it takes no time.
+        let seconds = (now() - begun).max(1e-9);
+        let len = bytes.len().max(1) as f64;
+        Sample { codec: self, ratio: left as f64 / len, bytes_per_s: len / seconds }
+    }
+}
+
+/// The form that gets bytes across soonest over a link of so many bytes a second; raw when that is not known, so much
+/// that the processor is the limit, or when no other gains a tenth. What is compressed goes out while what follows is
+/// compressed, so that the slower of both counts.
+pub(crate) fn choose(goodput: u64, samples: &[Sample], limits: &TransferLimits) -> Codec {
+    if goodput == 0 || goodput > limits.compress_below_bytes_per_s {
+        return Codec::Raw;
+    }
+    let goodput = goodput as f64;
+    let cost = |sample: &Sample| (1.0 / sample.bytes_per_s).max(sample.ratio / goodput);
+    let best = samples.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)));
+    best.filter(|best| best.ratio < SHRINKS_TO && cost(best) < SHRINKS_TO / goodput)
+        .map_or(Codec::Raw, |best| best.codec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LZ4: (f64, f64) = (0.5, 1e9);
+    const ZSTD: (f64, f64) = (0.3, 3e8);
+
+    fn chosen(goodput: u64, lz4: (f64, f64), zstd: (f64, f64)) -> Codec {
+        let sample = |codec, (ratio, bytes_per_s)| Sample { codec, ratio, bytes_per_s };
+        choose(goodput, &[sample(Codec::Lz4, lz4), sample(Codec::Zstd, zstd)], &TransferLimits::default())
+    }
+
+    #[test]
+    fn the_slower_of_link_and_compression_decides() {
+        for (goodput, lz4, zstd, expected) in [
+            (0, LZ4, ZSTD, Codec::Raw),
+            (1_000_000, LZ4, ZSTD, Codec::Zstd),
+            (90_000_000, LZ4, ZSTD, Codec::Zstd),
+            // A quick link, where zstd is the limit.
+            (90_000_000, LZ4, (0.3, 1e8), Codec::Lz4),
+            (1_000_000_000, LZ4, ZSTD, Codec::Raw),
+            // What does not shrink.
+            (1_000_000, (1.0, 1e9), (0.97, 3e8), Codec::Raw),
+            // Slow machines.
+            (50_000_000, (0.5, 5e7), (0.3, 1e7), Codec::Raw),
+        ] {
+            assert_eq!(chosen(goodput, lz4, zstd), expected, "{goodput} {lz4:?} {zstd:?}");
+        }
+    }
+
+    #[test]
+    fn what_shrinks_comes_back_and_gives_no_more_than_it_may() {
+        let bytes: Vec<u8> = (0..100_000u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
+        for codec in [Codec::Lz4, Codec::Zstd] {
+            let compressed = codec.compress(&bytes).unwrap();
+            let mut back = vec![0; bytes.len()];
+            assert!(codec.decompress(&compressed, &mut back) && back == bytes);
+            for len in [0, 1, bytes.len() - 1, bytes.len() + 1] {
+                assert!(!codec.decompress(&compressed, &mut vec![0; len]), "{codec:?} into {len} bytes");
+            }
+            for cut in [0, 1, compressed.len() / 2, compressed.len() - 1] {
+                assert!(!codec.decompress(&compressed[..cut], &mut back), "{codec:?} of {cut} bytes");
+            }
+            assert!(!codec.decompress(&[255; 1000], &mut back));
+        }
+        assert!(!Codec::Raw.decompress(&bytes, &mut bytes.clone()));
+    }
+
+    #[test]
+    fn what_does_not_shrink_is_not_compressed() {
+        let mut noise = vec![0; 64 << 10];
+        blake3::Hasher::new().finalize_xof().fill(&mut noise);
+        for codec in [Codec::Raw, Codec::Lz4, Codec::Zstd] {
+            assert_eq!(codec.compress(&noise), None);
+            assert_eq!(codec.sample(&noise, || 0.0).ratio, 1.0);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! How an object is cut: into groups, which are verified one by one, and blocks, whose groups' hashes are sent together.
+
+use std::ops::Range;
+
+/// Bytes of a group: what is verified, and fetched again when it is wrong. Part of the protocol. BLAKE3 hashes 64 KiB
+/// as fast as it hashes anything, and their hashes are a two-thousandth of the bytes.
+pub(crate) const GROUP_BYTES: u64 = 64 << 10;
+
+/// Groups of a block. Part of the protocol. With two levels of lists the hashes of any object come in lists that are
+/// small beside what is fetched with them: 8 KiB for each 16 MiB, and 32 bytes more for each of these.
+pub(crate) const BLOCK_GROUPS: u32 = 256;
+
+/// Groups, from the first up to the one behind the last.
+pub(crate) type Groups = Range<u32>;
+
+/// How an object of some length is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    bytes: u64,
+}
+
+impl Layout {
+    /// None when there would be more groups than can be counted.
+    pub(crate) fn of(bytes: u64) -> Option<Layout> {
+        u32::try_from(bytes.div_ceil(GROUP_BYTES)).ok().map(|_| Layout { bytes })
+    }
+
+    /// How these bytes are cut.
+    ///
+    /// # Panics
+    /// When they are more than 256 TiB, which no process can have.
+    pub(crate) fn of_memory(bytes: &[u8]) -> Layout {
+        let layout = Layout { bytes: bytes.len() as u64 };
+        assert!(Layout::of(layout.bytes).is_some(), "{} bytes of memory", bytes.len());
+        layout
+    }
+
+    pub(crate) fn bytes(self) -> u64 {
+        self.bytes
+    }
+
+    /// All groups.
+    pub(crate) fn groups(self) -> Groups {
+        0..self.bytes.div_ceil(GROUP_BYTES) as u32
+    }
+
+    pub(crate) fn blocks(self) -> u32 {
+        self.groups().end.div_ceil(BLOCK_GROUPS)
+    }
+
+    pub(crate) fn block_of(self, group: u32) -> u32 {
+        group / BLOCK_GROUPS
+    }
+
+    pub(crate) fn groups_of(self, block: u32) -> Groups {
+        let first = block * BLOCK_GROUPS;
+        first..first.saturating_add(BLOCK_GROUPS).min(self.groups().end)
+    }
+
+    /// Whether there are such groups, at least one, all in one block.
+    pub(crate) fn has(self, groups: &Groups) -> bool {
+        groups.start < groups.end
+            && groups.end <= self.groups().end
+            && self.block_of(groups.start) == self.block_of(groups.end - 1)
+    }
+
+    /// Where the bytes of groups lie.
+    pub(crate) fn range(self, groups: &Groups) -> Range<u64> {
+        let at = |group: u32| (u64::from(group) * GROUP_BYTES).min(self.bytes);
+        at(groups.start)..at(groups.end)
+    }
+
+    /// Bytes of groups.
+    pub(crate) fn len(self, groups: &Groups) -> u64 {
+        let range = self.range(groups);
+        range.end - range.start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_in_one_group_and_every_group_in_one_block() {
+        let block = u64::from(BLOCK_GROUPS) * GROUP_BYTES;
+        for bytes in [0, 1, GROUP_BYTES - 1, GROUP_BYTES, GROUP_BYTES + 1, block - 1, block, block + 1, 5 * block + 7] {
+            let layout = Layout::of(bytes).unwrap();
+            let mut at = 0;
+            for block in 0..layout.blocks() {
+                for group in layout.groups_of(block) {
+                    let range = layout.range(&(group..group + 1));
+                    assert_eq!((range.start, layout.block_of(group)), (at, block));
+                    assert!(range.end > at && range.end - at <= GROUP_BYTES);
+                    at = range.end;
+                }
+            }
+            assert_eq!(at, bytes);
+            assert_eq!(layout.len(&layout.groups()), bytes);
+        }
+    }
+
+    #[test]
+    fn only_groups_of_one_block_are_asked_for_together() {
+        let layout = Layout::of(300 * GROUP_BYTES).unwrap();
+        for (groups, expected) in [(0..1, true), (0..256, true), (255..257, false), (299..300, true), (299..301, false)]
+        {
+            assert_eq!(layout.has(&groups), expected, "{groups:?}");
+        }
+        assert!(!layout.has(&Groups { start: 5, end: 5 }) && !layout.has(&Groups { start: 5, end: 4 }));
+        assert!(Layout::of(u64::MAX).is_none());
+    }
+}

@@ -1,0 +1,209 @@
+//! Receivers that come, go and die at random: everybody who lives gets it, and nobody sends it often.
+//!
+//! `SANDBAR_SEED` replays one history; `SANDBAR_SEEDS` is how many are tried otherwise.
+
+use std::collections::BTreeMap;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+
+use super::*;
+
+const OBJECT: ObjectId = ObjectId(1);
+const MAKER: NodeId = NodeId(0);
+/// Of an object.
+const CHUNKS: u64 = 20;
+
+fn made(limits: LocationLimits) -> Locations {
+    let mut locations = Locations::new(limits);
+    assert!(locations.has(OBJECT, MAKER));
+    locations
+}
+
+fn from(nodes: &[u32]) -> Wanted {
+    Wanted::From(nodes.iter().map(|node| NodeId(*node)).collect())
+}
+
+#[test]
+fn receivers_form_a_tree() {
+    let mut locations = made(LocationLimits::default());
+    for (node, parent) in [(1, 0), (2, 0), (3, 1), (4, 2), (5, 1), (6, 2), (7, 3), (8, 4)] {
+        assert_eq!(locations.want(OBJECT, NodeId(node)), from(&[parent]), "node {node}");
+        assert_eq!(locations.want(OBJECT, NodeId(node)), from(&[parent]), "node {node}, again");
+    }
+    // Who has it all has room again; the maker has served as often as may be.
+    assert!(locations.has(OBJECT, NodeId(1)) && locations.has(OBJECT, NodeId(2)) && locations.has(OBJECT, NodeId(8)));
+    assert_eq!(locations.want(OBJECT, NodeId(9)), from(&[8, 0]));
+    assert_eq!(locations.want(OBJECT, NodeId(1)), Wanted::IsThere);
+    assert_eq!(locations.holders(OBJECT), [0, 1, 2, 8].map(NodeId));
+}
+
+#[test]
+fn children_of_the_dead_get_other_parents() {
+    let mut locations = made(LocationLimits::default());
+    (1..=6).for_each(|node| drop(locations.want(OBJECT, NodeId(node))));
+    let moved = locations.gone(NodeId(1));
+    let moved: Vec<_> = moved.into_iter().map(|moved| (moved.node.0, moved.from)).collect();
+    assert_eq!(moved, [(3, vec![MAKER]), (5, vec![NodeId(3)])]);
+    // Who finds out by itself hears the same.
+    assert_eq!(locations.more(OBJECT, NodeId(3), &[NodeId(1)]), from(&[0]));
+    assert!(!locations.of_node.contains_key(&NodeId(1)));
+}
+
+#[test]
+fn who_failed_is_not_named_again_while_there_are_others() {
+    let mut locations = made(LocationLimits { fan_out_max: 9, ..LocationLimits::default() });
+    assert_eq!(locations.want(OBJECT, NodeId(1)), from(&[0]));
+    assert_eq!(locations.want(OBJECT, NodeId(2)), from(&[0]));
+    assert_eq!(locations.more(OBJECT, NodeId(1), &[MAKER]), from(&[2]));
+    // That one fetches from the other, and can't be fetched from in turn.
+    assert_eq!(locations.more(OBJECT, NodeId(2), &[MAKER]), from(&[0]));
+}
+
+#[test]
+fn what_nobody_has_is_nowhere() {
+    let mut locations = Locations::new(LocationLimits::default());
+    assert_eq!(locations.want(OBJECT, NodeId(1)), Wanted::Nowhere);
+    assert!(locations.is_empty());
+    let mut locations = made(LocationLimits::default());
+    (1..=3).for_each(|node| drop(locations.want(OBJECT, NodeId(node))));
+    let moved = locations.gone(MAKER);
+    assert!(moved.len() == 3 && moved.iter().all(|moved| moved.from.is_empty()), "{moved:?}");
+    assert_eq!((locations.len(), locations.of_node.len()), (0, 0));
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let limits = LocationLimits { objects_max: 2, nodes_max: 3, ..LocationLimits::default() };
+    let mut locations = made(limits);
+    assert!(locations.has(ObjectId(2), MAKER) && !locations.has(ObjectId(3), MAKER));
+    assert_eq!([1, 2, 3].map(|node| locations.want(OBJECT, NodeId(node)) == Wanted::Full), [false, false, true]);
+    locations.forget(ObjectId(2));
+    assert!(locations.has(ObjectId(3), MAKER));
+    locations.drops(OBJECT, NodeId(1));
+    assert_ne!(locations.want(OBJECT, NodeId(3)), Wanted::Full);
+}
+
+/// A broadcast in which each node gets a chunk a round.
+struct History {
+    locations: Locations,
+    limits: LocationLimits,
+    random: Xoshiro256PlusPlus,
+    /// What each has, and from whom it fetches.
+    nodes: BTreeMap<NodeId, (u64, Vec<NodeId>)>,
+    sent: BTreeMap<NodeId, u64>,
+    deaths: u64,
+    next: u32,
+}
+
+impl History {
+    fn new(seed: u64) -> History {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let limits = LocationLimits {
+            fan_out_max: 1 + random.next_u64() as usize % 3,
+            parents_max: 1 + random.next_u64() as usize % 4,
+            ..LocationLimits::default()
+        };
+        let nodes = [(MAKER, (CHUNKS, Vec::new()))].into();
+        History { locations: made(limits), limits, random, nodes, sent: BTreeMap::new(), deaths: 0, next: 1 }
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.random.next_u64() % end
+    }
+
+    fn join(&mut self) {
+        let node = NodeId(self.next);
+        self.next += 1;
+        let Wanted::From(from) = self.locations.want(OBJECT, node) else { panic!("{node} finds nobody") };
+        self.nodes.insert(node, (0, from));
+    }
+
+    fn die(&mut self) {
+        let place = 1 + self.below(self.nodes.len() as u64 - 1) as usize;
+        let Some(node) = self.nodes.keys().nth(place).copied() else { return };
+        self.nodes.remove(&node);
+        self.deaths += 1;
+        let moved = self.locations.gone(node);
+        for (child, (has, from)) in &mut self.nodes {
+            // Half of them hear of it, the others find out.
+            if *has < CHUNKS && from.contains(&node) {
+                let told = moved.iter().find(|moved| moved.node == *child).expect("its child is told");
+                let found = self.locations.more(OBJECT, *child, &[node]);
+                assert_eq!(found, Wanted::From(told.from.clone()));
+                from.clone_from(&told.from);
+            }
+        }
+    }
+
+    /// Everybody gets the next chunk from a parent that has it.
+    fn round(&mut self) -> bool {
+        let before: BTreeMap<NodeId, u64> = self.nodes.iter().map(|(node, (has, _))| (*node, *has)).collect();
+        let mut moved = false;
+        for (node, (has, from)) in self.nodes.iter_mut().filter(|(_, (has, _))| *has < CHUNKS) {
+            let giver = from.iter().filter(|parent| before[*parent] > *has).min_by_key(|parent| self.sent.get(*parent));
+            let Some(giver) = giver.copied() else { continue };
+            *self.sent.entry(giver).or_default() += 1;
+            (*has, moved) = (*has + 1, true);
+            if *has == CHUNKS {
+                assert!(self.locations.has(OBJECT, *node));
+            }
+        }
+        moved
+    }
+
+    fn check(&self) {
+        for (node, (has, from)) in &self.nodes {
+            if *has < CHUNKS {
+                assert!(
+                    !from.is_empty() && from.iter().all(|parent| self.nodes.contains_key(parent)),
+                    "{node}: {from:?}"
+                );
+            }
+            let children = self.nodes.values().filter(|(has, from)| *has < CHUNKS && from.contains(node)).count();
+            assert_eq!(children, self.locations.children(OBJECT, *node), "children of {node}");
+            assert!(children <= self.limits.fan_out_max, "{children} children of {node}");
+        }
+    }
+
+    /// Up to 20 receivers at about the same time, and some that die.
+    fn run(&mut self) {
+        let (receivers, deaths) = (1 + self.below(20), self.below(4));
+        for _ in 0..receivers {
+            self.join();
+            if self.below(3) == 0 {
+                self.round();
+            }
+            self.check();
+        }
+        for _ in 0..deaths {
+            (0..self.below(4)).for_each(|_| _ = self.round());
+            if self.nodes.len() > 1 {
+                self.die();
+            }
+            self.check();
+        }
+        while self.round() {
+            self.check();
+        }
+        assert!(self.nodes.values().all(|(has, _)| *has == CHUNKS), "{:?}", self.nodes);
+        let most = CHUNKS * (self.limits.fan_out_max as u64 + self.deaths) + CHUNKS / 2;
+        let sent = self.sent.get(&MAKER).copied().unwrap_or(0);
+        assert!(sent <= most, "the maker sent {sent} chunks of {CHUNKS}, {:?}, {} deaths", self.limits, self.deaths);
+    }
+}
+
+#[test]
+fn all_who_live_get_it_and_the_maker_does_not_send_it_often() {
+    let asked_for = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let seeds = match asked_for("SANDBAR_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..asked_for("SANDBAR_SEEDS").unwrap_or(20_000),
+    };
+    for seed in seeds {
+        if let Err(panic) = std::panic::catch_unwind(|| History::new(seed).run()) {
+            eprintln!("SANDBAR_SEED={seed} replays it");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Answering a request for some groups of an object.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quinn::SendStream;
+
+use super::clock::{now, seconds_since, within_ms};
+use super::codec::{Codec, choose};
+use super::layout::{Groups, Layout};
+use super::message::{FrameHead, HERE, PieceRequest, Refusal};
+use super::progress::Progress;
+use super::serve::{Answers, Held, SharedBytes, Source, Unanswered};
+use super::tree::Node;
+use super::{Root, Tree};
+
+/// Groups that are compressed together: so few that nobody else waits long meanwhile.
+const COMPRESSED_GROUPS: u32 = 4;
+
+/// What groups are sent of.
+enum Content {
+    Whole { bytes: Bytes, tree: Option<Arc<Tree>> },
+    Partial(Arc<Progress>),
+}
+
+impl Answers {
+    pub(crate) async fn piece(
+        &self,
+        source: &Arc<dyn Source>,
+        request: PieceRequest,
+        send: &mut SendStream,
+    ) -> Result<(), Unanswered> {
+        match self.content(source, &request).await {
+            Ok((content, first)) => self.groups(content, first, &request, send).await,
+            Err(refusal) => {
+                let mut status = Vec::new();
+                refusal.write(&mut status);
+                self.write(send, &mut [status.into()]).await
+            }
+        }
+    }
+
+    /// What the groups are sent of, and the first of them, which are there.
+    async fn content(
+        &self,
+        source: &Arc<dyn Source>,
+        request: &PieceRequest,
+    ) -> Result<(Content, (Groups, Bytes)), Refusal> {
+        let layout = Layout::of(request.bytes).ok_or(Refusal::Malformed)?;
+        if !layout.has(&request.groups) {
+            return Err(Refusal::Malformed);
+        }
+        let is = |bytes: u64, root: Root| match () {
+            () if bytes != request.bytes => Err(Refusal::OtherLength(bytes)),
+            () if root != request.root => Err(Refusal::OtherRoot),
+            () => Ok(()),
+        };
+        let content = match source.find(self.peer().node, request.object) {
+            Held::NotHere => return Err(Refusal::NotHere),
+            Held::Whole(bytes) => {
+                let len = (*bytes).as_ref().len() as u64;
+                is(len, request.root)?;
+                let trees = &self.transfers().0.trees;
+                let tree = match layout.groups().end {
+                    // Its hash is that of its bytes, which the peer will see.
+                    0 | 1 => None,
+                    _ => Some(trees.of(request.object, &bytes).await.ok_or(Refusal::Failed)?),
+                };
+                is(len, tree.as_ref().map_or(request.root, |tree| tree.root()))?;
+                Content::Whole { bytes: Bytes::from_owner(Owner(bytes)), tree }
+            }
+            Held::Partial(partial) => {
+                is(partial.0.layout().bytes(), partial.0.nodes().root())?;
+                Content::Partial(partial.0)
+            }
+        };
+        let first = self.next(&content, layout, &request.groups).await?;
+        Ok((content, first))
+    }
+
+    /// The next of some groups, as many in a row as there are. Waits for the first of them.
+    async fn next(&self, content: &Content, layout: Layout, groups: &Groups) -> Result<(Groups, Bytes), Refusal> {
+        match content {
+            Content::Whole { bytes, .. } => {
+                let range = layout.range(groups);
+                Ok((groups.clone(), bytes.slice(range.start as usize..range.end as usize)))
+            }
+            Content::Partial(progress) => {
+                let wait_ms = self.transfers().0.limits.wait_ms_max;
+                let waited = within_ms(wait_ms, progress.wait_for(groups)).await.ok_or(Refusal::NotYet)?;
+                waited.ok_or(Refusal::NotHere)
+            }
+        }
+    }
+
+    async fn groups(
+        &self,
+        content: Content,
+        first: (Groups, Bytes),
+        request: &PieceRequest,
+        send: &mut SendStream,
+    ) -> Result<(), Unanswered> {
+        let layout = Layout::of(request.bytes).ok_or(Unanswered::Malformed)?;
+        let codec = self.codec(request.goodput, &first.1);
+        let mut begin = vec![HERE];
+        content.lists(request, layout.block_of(request.groups.start), &mut begin);
+        let mut begin = Some(Bytes::from(begin));
+        let mut left = request.groups.clone();
+        let mut next = Ok(first);
+        loop {
+            let (groups, bytes) = match next {
+                Ok(next) => next,
+                Err(refusal) => {
+                    let instead = Bytes::copy_from_slice(&FrameHead::write_instead(refusal));
+                    return self.write(send, &mut [instead]).await;
+                }
+            };
+            left.start = groups.end;
+            self.frames(begin.take(), codec, layout, groups, bytes, send).await?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            next = self.next(&content, layout, &left).await;
+        }
+    }
+
+    /// The form that bytes like these get across soonest in.
+    fn codec(&self, goodput: u64, bytes: &[u8]) -> Codec {
+        let engine = &self.transfers().0;
+        let limits = &engine.limits;
+        // When so much is sent to all peers together, it is not the link to this one that is slow.
+        if goodput == 0 || goodput.max(engine.sent.per_s()) > limits.compress_below_bytes_per_s {
+            return Codec::Raw;
+        }
+        let begun = now();
+        let sample = &bytes[..bytes.len().min(64 << 10)];
+        let samples = [Codec::Lz4, Codec::Zstd].map(|codec| codec.sample(sample, || seconds_since(begun)));
+        choose(goodput, &samples, limits)
+    }
+
+    async fn frames(
+        &self,
+        begin: Option<Bytes>,
+        codec: Codec,
+        layout: Layout,
+        groups: Groups,
+        bytes: Bytes,
+        send: &mut SendStream,
+    ) -> Result<(), Unanswered> {
+        let mut begin = begin.unwrap_or_default();
+        let base = layout.range(&groups).start;
+        let step = if codec == Codec::Raw { groups.len() as u32 } else { COMPRESSED_GROUPS };
+        for start in groups.clone().step_by(step as usize) {
+            let some = start..groups.end.min(start.saturating_add(step));
+            let range = layout.range(&some);
+            let raw = bytes.slice((range.start - base) as usize..(range.end - base) as usize);
+            let (codec, body) = match codec.compress(&raw) {
+                Some(compressed) => (codec, compressed.into()),
+                None => (Codec::Raw, raw),
+            };
+            let head = FrameHead { codec, groups: some.len() as u16, len: body.len() as u32 };
+            let head = [&std::mem::take(&mut begin)[..], &head.write()].concat();
+            self.write(send, &mut [head.into(), body]).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Content {
+    /// Writes the lists that were asked for. Of what is partial they are known, as groups of the block are there.
+    fn lists(&self, request: &PieceRequest, block: u32, to: &mut Vec<u8>) {
+        let (blocks, groups): (&[Node], &[Node]) = match self {
+            Content::Whole { tree, .. } => tree.as_ref().map_or((&[], &[]), |tree| (tree.blocks(), tree.groups(block))),
+            Content::Partial(progress) => {
+                let nodes = progress.nodes();
+                (nodes.blocks().unwrap_or_default(), nodes.groups(block).unwrap_or_default())
+            }
+        };
+        if request.wants_blocks {
+            to.extend_from_slice(blocks.as_flattened());
+        }
+        if request.wants_groups {
+            to.extend_from_slice(groups.as_flattened());
+        }
+    }
+}
+
+struct Owner(SharedBytes);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
+}

@@ -1,0 +1,53 @@
+//! Answering a request for many small objects.
+
+use std::sync::Arc;
+
+use quinn::SendStream;
+
+use super::clock::within_ms;
+use super::message::{HERE, Refusal, SmallRequest};
+use super::serve::{Answers, Held, Source, Unanswered};
+
+/// Bytes that are handed to QUIC together: it looks through all that it has for each packet.
+const TOGETHER_BYTES: usize = 256 << 10;
+
+impl Answers {
+    pub(crate) async fn small(
+        &self,
+        source: &Arc<dyn Source>,
+        objects: &[SmallRequest],
+        send: &mut SendStream,
+    ) -> Result<(), Unanswered> {
+        let mut together = Vec::new();
+        for small in objects {
+            if together.is_empty() {
+                together.reserve_exact(TOGETHER_BYTES + self.transfers().0.limits.small_bytes_max as usize + 16);
+            }
+            match source.find(self.peer().node, small.object) {
+                Held::Whole(bytes) => write_small((*bytes).as_ref(), small, &mut together),
+                Held::Partial(partial) => {
+                    let groups = partial.0.layout().groups();
+                    let wait_ms = self.transfers().0.limits.wait_ms_max;
+                    match within_ms(wait_ms, partial.0.wait_for(&groups)).await {
+                        Some(Some((_, bytes))) => write_small(&bytes, small, &mut together),
+                        Some(None) => Refusal::NotHere.write(&mut together),
+                        None => Refusal::NotYet.write(&mut together),
+                    }
+                }
+                Held::NotHere => Refusal::NotHere.write(&mut together),
+            }
+            if together.len() >= TOGETHER_BYTES {
+                self.write(send, &mut [std::mem::take(&mut together).into()]).await?;
+            }
+        }
+        self.write(send, &mut [together.into()]).await
+    }
+}
+
+fn write_small(bytes: &[u8], small: &SmallRequest, to: &mut Vec<u8>) {
+    if bytes.len() != small.bytes as usize {
+        return Refusal::OtherLength(bytes.len() as u64).write(to);
+    }
+    to.push(HERE);
+    to.extend_from_slice(bytes);
+}

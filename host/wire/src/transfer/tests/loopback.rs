@@ -1,0 +1,101 @@
+//! Endpoints that trust anybody, for tests and benchmarks on one machine. Who a peer is, is not what is tested here.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::{Arc, OnceLock};
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{ClientConfig, Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime, TransportConfig};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
+
+fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    PROVIDER.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider())).clone()
+}
+
+/// One certificate for all endpoints of a process.
+fn certificate() -> &'static (CertificateDer<'static>, Vec<u8>) {
+    static CERTIFICATE: OnceLock<(CertificateDer<'static>, Vec<u8>)> = OnceLock::new();
+    CERTIFICATE.get_or_init(|| {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        (made.cert.der().clone(), made.signing_key.serialize_der())
+    })
+}
+
+pub fn server_config(transport: Arc<TransportConfig>) -> ServerConfig {
+    let (certificate, key) = certificate();
+    let tls = rustls::ServerConfig::builder_with_provider(provider());
+    let tls = tls.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().with_no_client_auth();
+    let mut tls =
+        tls.with_single_cert(vec![certificate.clone()], PrivatePkcs8KeyDer::from(key.clone()).into()).unwrap();
+    tls.alpn_protocols = vec![b"sandbar-test".to_vec()];
+    let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()));
+    config.transport_config(transport);
+    config
+}
+
+pub fn client_config(transport: Arc<TransportConfig>) -> ClientConfig {
+    let tls = rustls::ClientConfig::builder_with_provider(provider());
+    let tls = tls.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().dangerous();
+    let mut tls = tls.with_custom_certificate_verifier(Arc::new(Anybody)).with_no_client_auth();
+    tls.alpn_protocols = vec![b"sandbar-test".to_vec()];
+    let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+    config.transport_config(transport);
+    config
+}
+
+/// An endpoint that connects and is connected to, on a free port.
+pub fn endpoint(transport: Arc<TransportConfig>) -> Endpoint {
+    let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    for buffer in [rustix::net::sockopt::set_socket_recv_buffer_size, rustix::net::sockopt::set_socket_send_buffer_size]
+    {
+        buffer(&socket, super::SOCKET_BUFFER_BYTES).unwrap();
+    }
+    let socket = TokioRuntime.wrap_udp_socket(socket).unwrap();
+    let server = Some(server_config(transport.clone()));
+    let mut config = EndpointConfig::default();
+    config.max_udp_payload_size(65_527).unwrap();
+    let mut endpoint = Endpoint::new_with_abstract_socket(config, server, socket, Arc::new(TokioRuntime)).unwrap();
+    endpoint.set_default_client_config(client_config(transport));
+    endpoint
+}
+
+#[derive(Debug)]
+struct Anybody;
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
+}

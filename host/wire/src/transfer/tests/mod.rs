@@ -1,0 +1,11 @@
+//! Transfers end to end, over loopback.
+
+mod fetch;
+mod hostile;
+mod loopback;
+mod partial;
+mod random;
+mod small;
+mod world;
+
+use super::SOCKET_BUFFER_BYTES;

@@ -1,0 +1,184 @@
+//! Fetches at random: of any length, from holders that lie, stall and die at random points.
+//!
+//! `SANDBAR_SEED=7 cargo test --release -p sandbar-wire transfer::tests::random` replays one; `SANDBAR_SEEDS` is how many
+//! are tried otherwise.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+
+use super::super::layout::{BLOCK_GROUPS, GROUP_BYTES};
+use super::super::message::Refusal;
+use super::super::*;
+use super::hostile::Answer;
+use super::world::{Host, Liar, Lie, lie, limits, noise};
+
+const SEEDS: u64 = 150;
+
+struct Random(Xoshiro256PlusPlus);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0.next_u64() % end
+    }
+
+    fn len(&mut self) -> u64 {
+        let (group, block) = (GROUP_BYTES, GROUP_BYTES * u64::from(BLOCK_GROUPS));
+        let near = [0, 1, group, 2 * group, 4 * group, 8 * group, block, block + group];
+        match self.below(3) {
+            0 => self.below(3 * group),
+            1 => self.below(6 << 20),
+            _ => (near[self.below(near.len() as u64) as usize] + self.below(3)).saturating_sub(1),
+        }
+    }
+}
+
+/// How a holder behaves, and whether it gives all in the end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Manner {
+    Honest,
+    /// Nothing at first.
+    Late(u64),
+    /// Each answer comes after some milliseconds.
+    Slow(u64),
+    /// One of so many groups is wrong.
+    Corrupts(u64),
+    /// One of so many answers ends somewhere.
+    Cuts(u64),
+    /// Its connection is closed after so many answers.
+    Dies(u64),
+    /// It answers nothing after so many answers.
+    Stalls(u64),
+    Refuses,
+}
+
+impl Manner {
+    fn random(random: &mut Random) -> Manner {
+        match random.below(10) {
+            0..3 => Manner::Honest,
+            3 => Manner::Late(random.below(4)),
+            4 => Manner::Slow(random.below(30)),
+            5 => Manner::Corrupts(1 + random.below(40)),
+            6 => Manner::Cuts(1 + random.below(5)),
+            7 => Manner::Dies(random.below(5)),
+            8 => Manner::Stalls(random.below(5)),
+            _ => Manner::Refuses,
+        }
+    }
+
+    fn gives_all(self) -> bool {
+        matches!(self, Manner::Honest | Manner::Late(_) | Manner::Slow(_))
+    }
+
+    fn explains(self, error: &HolderError) -> bool {
+        match self {
+            Manner::Honest | Manner::Late(_) | Manner::Slow(_) => false,
+            Manner::Corrupts(_) => matches!(error, HolderError::BadChunk { .. }),
+            Manner::Cuts(_) => matches!(error, HolderError::Protocol(_)),
+            Manner::Dies(_) => matches!(error, HolderError::Lost(_) | HolderError::Unreachable(_)),
+            Manner::Stalls(_) => matches!(error, HolderError::Stalled { .. }),
+            Manner::Refuses => *error == HolderError::NotHere,
+        }
+    }
+
+    fn lie(self, bytes: Arc<Vec<u8>>, seed: u64) -> Lie {
+        let (answered, tree) = (Arc::new(AtomicU64::new(0)), Arc::new(Tree::of(&bytes)));
+        lie(move |request, mut send, connection| {
+            let (bytes, tree, before) = (bytes.clone(), tree.clone(), answered.fetch_add(1, Ordering::Relaxed));
+            let mut random = Random(Xoshiro256PlusPlus::seed_from_u64(seed + before));
+            async move {
+                let mut answer = Answer::of(&bytes, &tree, &request);
+                match self {
+                    Manner::Corrupts(of) => {
+                        for body in answer.bodies.iter_mut().filter(|body| !body.is_empty()) {
+                            if random.below(of) == 0 {
+                                let at = random.below(body.len() as u64) as usize;
+                                body[at] ^= 1 << random.below(8);
+                            }
+                        }
+                    }
+                    Manner::Late(count) if before < count => {
+                        let mut status = Vec::new();
+                        Refusal::NotYet.write(&mut status);
+                        return drop(send.write_all(&status).await);
+                    }
+                    Manner::Slow(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
+                    Manner::Dies(count) if before >= count => return connection.close(0u32.into(), b"dies"),
+                    Manner::Stalls(count) if before >= count => return std::future::pending().await,
+                    Manner::Refuses => {
+                        let mut status = Vec::new();
+                        Refusal::NotHere.write(&mut status);
+                        return drop(send.write_all(&status).await);
+                    }
+                    _ => {}
+                }
+                let mut all = answer.bytes();
+                if let Manner::Cuts(of) = self
+                    && random.below(of) == 0
+                {
+                    all.truncate(random.below(all.len() as u64) as usize);
+                }
+                let _ = send.write_all(&all).await;
+            }
+        })
+    }
+}
+
+async fn history(seed: u64) {
+    let mut random = Random(Xoshiro256PlusPlus::seed_from_u64(seed));
+    let bytes = Arc::new(noise(random.len() as usize, seed));
+    let limits = TransferLimits {
+        pieces_in_flight_max: 1 + random.below(6) as usize,
+        holders_max: 1 + random.below(3) as usize,
+        piece_bytes_max: GROUP_BYTES * (1 + random.below(8)),
+        ..limits()
+    };
+    let receiver = Host::start(0, limits);
+    let manners: Vec<Manner> = (0..1 + random.below(4)).map(|_| Manner::random(&mut random)).collect();
+    let liar =
+        |(i, manner): (usize, &Manner)| Liar::start(1 + i as u32, manner.lie(bytes.clone(), seed + 1000 * i as u64));
+    let liars: Vec<Liar> = manners.iter().enumerate().map(liar).collect();
+    let holders = liars.iter().map(|liar| receiver.holder_of_liar(liar)).collect();
+    let result = receiver.fetch(&bytes, holders).await;
+    let gone = match &result {
+        Ok(report) => &report.gone,
+        Err(FetchError::NoHolder { gone, .. }) => gone,
+        Err(other) => panic!("{other}"),
+    };
+    for gone in &gone.0 {
+        let manner = manners[gone.holder.0 as usize - 1];
+        assert!(manner.explains(&gone.error), "{manner:?} is said to have failed so: {gone:?}");
+    }
+    if manners.iter().any(|manner| manner.gives_all()) || bytes.is_empty() {
+        assert!(result.is_ok(), "{manners:?}: {result:?}");
+    } else if result.is_err() {
+        assert_eq!(gone.0.len(), manners.len(), "{manners:?}: {result:?}");
+    }
+    assert_eq!((receiver.admission.used(), receiver.admission.waiting()), (0, 0));
+}
+
+fn asked_for(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
+}
+
+#[test]
+fn every_fetch_ends_with_equal_bytes_or_a_right_error() {
+    let seeds = match asked_for("SANDBAR_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..asked_for("SANDBAR_SEEDS").unwrap_or(SEEDS),
+    };
+    for seed in seeds {
+        let run = std::panic::AssertUnwindSafe(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let limit = Duration::from_secs(60);
+            runtime.block_on(async { tokio::time::timeout(limit, history(seed)).await.expect("it never ends") });
+        });
+        if let Err(panic) = std::panic::catch_unwind(run) {
+            eprintln!("SANDBAR_SEED={seed} replays it");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Small objects, many at a time.
+
+use std::sync::Arc;
+
+use sandbar_core::ObjectId;
+
+use super::super::*;
+use super::world::{Host, limits, noise};
+
+fn object(id: u64) -> Vec<u8> {
+    let lengths = [0, 1, 100, 1024, 10 << 10, 64 << 10];
+    noise(lengths[id as usize % lengths.len()], id)
+}
+
+fn spec(id: u64) -> SmallSpec {
+    let bytes = object(id);
+    SmallSpec { object: ObjectId(id), bytes: bytes.len() as u32, root: Root::of(&bytes) }
+}
+
+#[tokio::test]
+async fn each_comes_in_its_place() {
+    let (receiver, host) = (Host::start(0, limits()), Host::start(1, limits()));
+    for count in [0, 1, 5, 1024, 1025, 3000] {
+        (0..count).for_each(|id| host.put(ObjectId(id), &object(id)));
+        let specs: Vec<SmallSpec> = (0..count).map(spec).collect();
+        let fetched = receiver.transfers.fetch_small(&receiver.holder_of(&host), &specs, Priority::Get).await.unwrap();
+        assert_eq!(fetched.objects.len(), specs.len());
+        for (id, bytes) in fetched.objects.iter().enumerate() {
+            assert!(bytes.as_ref().unwrap()[..] == object(id as u64));
+        }
+        assert_eq!(receiver.admission.used(), specs.iter().map(|small| u64::from(small.bytes)).sum::<u64>());
+        drop(fetched.permit);
+        assert_eq!(receiver.admission.used(), 0);
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_one_does_not_touch_others() {
+    let (receiver, host) = (Host::start(0, limits()), Host::start(1, limits()));
+    let specs: Vec<SmallSpec> = (0..12).map(spec).collect();
+    (0..12).filter(|id| *id != 3).for_each(|id| host.put(ObjectId(id), &object(id)));
+    host.put(ObjectId(4), &noise(10 << 10, 999));
+    host.put(ObjectId(5), b"short");
+    let holder = receiver.holder_of(&host);
+    let fetched = receiver.transfers.fetch_small(&holder, &specs, Priority::Argument).await.unwrap();
+    for (id, result) in fetched.objects.iter().enumerate() {
+        match (id, result) {
+            (3, Err(HolderError::NotHere)) | (4, Err(HolderError::BadChunk { .. })) => {}
+            (5, Err(HolderError::OtherLength { said: 65_536, is: 5 })) => {}
+            (3..=5, other) => panic!("{other:?}"),
+            (id, result) => assert!(result.as_ref().unwrap()[..] == object(id as u64)),
+        }
+    }
+    let large = SmallSpec { bytes: (64 << 10) + 1, ..specs[0] };
+    let refused = receiver.transfers.fetch_small(&holder, &[large], Priority::Get).await;
+    assert!(matches!(refused, Err(FetchError::TooLarge { .. })));
+}
+
+#[tokio::test]
+async fn who_answers_nothing_or_wrong_is_given_up() {
+    type Answer = Arc<dyn Fn(quinn::SendStream) -> futures::future::BoxFuture<'static, ()> + Send + Sync>;
+    async fn check(answer: Answer) -> HolderError {
+        let endpoint = super::loopback::endpoint(super::world::transport());
+        let receiver = Host::start(0, limits());
+        let holder = receiver.holder(sandbar_core::NodeId(1), endpoint.local_addr().unwrap());
+        tokio::spawn(async move {
+            let connection = endpoint.accept().await.unwrap().await.unwrap();
+            while let Ok((send, mut receive)) = connection.accept_bi().await {
+                let answer = answer.clone();
+                tokio::spawn(async move {
+                    let _ = receive.read_to_end(1 << 20).await;
+                    answer(send).await;
+                });
+            }
+        });
+        let specs: Vec<SmallSpec> = (0..20).map(spec).collect();
+        let fetched = receiver.transfers.fetch_small(&holder, &specs, Priority::Get).await.unwrap();
+        fetched.objects.last().unwrap().clone().unwrap_err()
+    }
+    fn says(bytes: &'static [u8], ends: bool) -> Answer {
+        Arc::new(move |mut send| {
+            Box::pin(async move {
+                while send.write_all(bytes).await.is_ok() && !ends {}
+                if bytes.is_empty() {
+                    std::future::pending::<()>().await;
+                }
+            })
+        })
+    }
+    assert!(matches!(check(says(&[], true)).await, HolderError::Stalled { .. }));
+    assert!(matches!(check(says(&[0], true)).await, HolderError::Protocol("its answer ends too early")));
+    assert!(matches!(check(says(&[77], true)).await, HolderError::Protocol(_)));
+    // Objects of no bytes are right, all others are wrong, and then there is more.
+    assert!(matches!(check(says(&[0; 1000], false)).await, HolderError::BadChunk { .. } | HolderError::Protocol(_)));
+}
