@@ -29,7 +29,7 @@ pub struct WireLimits {
     pub handshake_time_ms_max: u64,
     /// Handshakes at once from addresses that have not proved to be anybody's; who comes then has to (Retry).
     pub handshakes_unproved_max: usize,
-    /// Handshakes at once from addresses that have proved it. As many again are for addresses that peers came from before.
+    /// Handshakes at once from addresses that have proved it. As many again are for addresses that nodes came from before.
     pub handshakes_max: usize,
     /// Of these, handshakes from one prefix of addresses.
     pub handshakes_per_prefix_max: usize,
@@ -43,7 +43,7 @@ pub struct WireLimits {
     pub incoming_buffer_bytes_max: u64,
     /// The same, of all attempts.
     pub incoming_buffers_bytes_max: u64,
-    /// Addresses of peers that were here before, which keep room of their own while strangers flood this end.
+    /// Addresses of nodes that were here before, which keep room of their own while strangers flood this end.
     pub familiar_max: usize,
 
     /// Streams that a peer may have open at once: channels, requests, transfers.

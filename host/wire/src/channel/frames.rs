@@ -84,9 +84,36 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    bytes: BytesMut,
+    /// In pieces, so that none grows and is moved; the last is what is written to.
+    full: Vec<Bytes>,
+    last: BytesMut,
     is_over: bool,
     failed: Option<ChannelError>,
+}
+
+/// Frames share pieces of so many bytes; a longer one has one of its own.
+const PIECE_BYTES: usize = 64 << 10;
+
+impl QueueState {
+    fn is_empty(&self) -> bool {
+        self.last.is_empty() && self.full.is_empty()
+    }
+
+    fn push(&mut self, length: u32, frame: &[u8]) {
+        let needs = HEAD_BYTES + frame.len();
+        if self.last.capacity() - self.last.len() < needs {
+            let last = std::mem::replace(&mut self.last, BytesMut::with_capacity(needs.max(PIECE_BYTES)));
+            self.full.extend((!last.is_empty()).then(|| last.freeze()));
+        }
+        self.last.extend_from_slice(&length.to_le_bytes());
+        self.last.extend_from_slice(frame);
+    }
+
+    fn take(&mut self) -> Vec<Bytes> {
+        let mut pieces = std::mem::take(&mut self.full);
+        pieces.push(self.last.split().freeze());
+        pieces
+    }
 }
 
 impl FrameSender {
@@ -127,9 +154,8 @@ impl FrameSender {
         if let Some(failed) = &state.failed {
             return Err(failed.clone());
         }
-        let was_empty = state.bytes.is_empty();
-        state.bytes.extend_from_slice(&length.to_le_bytes());
-        state.bytes.extend_from_slice(frame);
+        let was_empty = state.is_empty();
+        state.push(length, frame);
         if was_empty {
             queue.changed.notify_one();
         }
@@ -168,15 +194,15 @@ impl Queue {
     /// when the last is gone and all is written, or at the first error, which the senders get.
     async fn write(self: Arc<Queue>, mut stream: quinn::SendStream) {
         loop {
-            let bytes = {
+            let pieces = {
                 let state = &mut *self.lock();
-                match state.bytes.is_empty() {
+                match state.is_empty() {
                     true if state.is_over => break,
                     true => None,
-                    false => Some(state.bytes.split().freeze()),
+                    false => Some(state.take()),
                 }
             };
-            let Some(bytes) = bytes else {
+            let Some(pieces) = pieces else {
                 tokio::select! {
                     () = self.changed.notified() => continue,
                     stopped = stream.stopped() => {
@@ -189,7 +215,7 @@ impl Queue {
                     }
                 }
             };
-            if let Err(error) = self.write_out(&mut stream, bytes).await {
+            if let Err(error) = self.write_out(&mut stream, pieces).await {
                 return self.fail(error.into());
             }
         }
@@ -197,11 +223,12 @@ impl Queue {
         let _ = stream.finish();
     }
 
-    async fn write_out(&self, stream: &mut quinn::SendStream, bytes: Bytes) -> Result<(), quinn::WriteError> {
-        let mut rest = [bytes];
-        while !rest[0].is_empty() {
-            let written = stream.write_chunks(&mut rest).await?;
+    async fn write_out(&self, stream: &mut quinn::SendStream, mut pieces: Vec<Bytes>) -> Result<(), quinn::WriteError> {
+        let mut rest = &mut pieces[..];
+        while !rest.is_empty() {
+            let written = stream.write_chunks(rest).await?;
             self.room.add_permits(written.bytes);
+            rest = &mut rest[written.chunks..];
         }
         Ok(())
     }
@@ -209,7 +236,7 @@ impl Queue {
     fn fail(&self, error: ChannelError) {
         let state = &mut *self.lock();
         state.failed.get_or_insert(error);
-        state.bytes = BytesMut::new();
+        (state.full, state.last) = Default::default();
         self.room.close();
     }
 

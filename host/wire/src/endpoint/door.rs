@@ -38,7 +38,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
 
 /// How a handshake ended.
 enum Outcome {
-    LetIn,
+    LetIn(Role),
     Joined,
     Refused,
     Failed,
@@ -57,26 +57,28 @@ async fn begin(shared: Arc<Shared>, incoming: quinn::Incoming, place: Place) {
     };
     let counts = &shared.counts;
     let (count, keeps_place) = match outcome {
-        Outcome::LetIn => (&counts.let_in, false),
+        Outcome::LetIn(role) => {
+            if role == Role::Node {
+                shared.gate.let_in(address);
+            }
+            (&counts.let_in, false)
+        }
         Outcome::Joined => (&counts.joined, false),
         Outcome::Refused => (&counts.refused, true),
         Outcome::Failed => (&counts.failed, true),
     };
     count.fetch_add(1, Relaxed);
-    match keeps_place {
-        false => shared.gate.let_in(address),
-        true => {
-            drop(shared);
-            tokio::time::sleep(time).await;
-        }
+    if keeps_place {
+        drop(shared);
+        tokio::time::sleep(time).await;
     }
     drop(place);
 }
 
 async fn let_in(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Outcome {
     match welcome(shared, quinn).await {
-        Ok(true) => Outcome::LetIn,
-        Ok(false) => Outcome::Failed,
+        Ok(Some(role)) => Outcome::LetIn(role),
+        Ok(None) => Outcome::Failed,
         Err(reason) => {
             close(quinn, reason.close_code(), &reason.to_string());
             Outcome::Refused
@@ -84,8 +86,8 @@ async fn let_in(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Outcome {
     }
 }
 
-/// Whether a peer is what it should be. False if it went away meanwhile.
-async fn welcome(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Result<bool, PeerError> {
+/// Lets a peer in that is what it should be, and says as what. Nothing if it went away meanwhile.
+async fn welcome(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Result<Option<Role>, PeerError> {
     let peer = identify(shared, quinn)?;
     let queue = match peer.role {
         Role::Node => &shared.nodes,
@@ -95,17 +97,17 @@ async fn welcome(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Result<bool
     let place = queue.clone().try_reserve_owned().map_err(full)?;
     let entry = shared.peers.enter(&peer, quinn, Direction::Incoming)?;
     transport::widen(quinn, &shared.limits, peer.role);
+    let role = peer.role;
     let connection = Connection::new(quinn.clone(), peer, entry, &shared.limits, shared.clone());
     let said = async {
         let mut stream = quinn.open_uni().await.ok()?;
         stream.write_all(&[WELCOME]).await.ok()?;
         stream.finish().ok()
     };
-    let is_there = said.await.is_some();
-    if is_there {
+    Ok(said.await.map(|()| {
         place.send(connection);
-    }
-    Ok(is_there)
+        role
+    }))
 }
 
 fn identify(shared: &Shared, quinn: &quinn::Connection) -> Result<PeerIdentity, PeerError> {

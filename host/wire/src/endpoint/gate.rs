@@ -6,7 +6,7 @@
 //! addresses has a smaller one. What is over that gets no answer: QUIC asks again by itself, and who floods learns
 //! nothing.
 //!
-//! Addresses from which a peer was let in before have a number of their own, so that the nodes of a cluster come back
+//! Addresses from which a node was let in before have a number of their own, so that the nodes of a cluster come back
 //! while others flood. A handshake that fails keeps its place for a while (see
 //! [`handshake_time_ms_max`](crate::WireLimits::handshake_time_ms_max)), so that failing fast gains nobody anything.
 
@@ -97,7 +97,7 @@ impl Gate {
         begin(pool)
     }
 
-    /// A peer was let in from this address.
+    /// A node was let in from this address.
     pub(super) fn let_in(&self, from: IpAddr) {
         let (address, state) = (from.to_canonical(), &mut *self.lock());
         if self.limits.familiar_max == 0 || !state.known.insert(address) {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_of_before_come_back_while_others_flood() {
+    fn nodes_of_before_come_back_while_others_flood() {
         let gate = Gate::new(&LIMITS);
         for known in ["10.1.0.1", "10.1.0.1", "10.2.0.1", "10.3.0.1"] {
             gate.let_in(known.parse().unwrap());

@@ -53,6 +53,7 @@ pub(super) struct QuicTime(pub Arc<dyn Clock>);
 
 impl quinn::TimeSource for QuicTime {
     fn now(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(self.0.now().0)
+        let since = std::time::Duration::from_secs(self.0.now().0);
+        SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH)
     }
 }
