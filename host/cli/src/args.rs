@@ -21,6 +21,7 @@ use crate::view_args::{Jobs, List, OfJob, Summary, Timeline};
   host inspect fares
   host jobs list
   host summary tasks
+  host cluster init && host serve
 
 `host COMMAND --help` says more of each."
 )]
@@ -77,6 +78,14 @@ pub(crate) enum Command {
     /// Lists the objects of a program that runs, the largest first, and who holds them.
     #[command(after_help = "Examples:\n  host objects\n  host objects 4f3a9c --json")]
     Objects(OfJob),
+    /// Runs a node of a cluster until it is ended.
+    Serve(crate::cluster_args::Serve),
+    /// Begins a cluster, and lets nodes in.
+    #[command(subcommand)]
+    Cluster(crate::cluster_args::ClusterCommand),
+    /// The nodes of a cluster.
+    #[command(subcommand)]
+    Nodes(crate::cluster_args::Nodes),
     /// Says what memory a program takes that runs: of which process, in objects, and who holds these.
     #[command(after_help = "Examples:\n  host memory\n  host memory 4f3a9c --json")]
     Memory(OfJob),
@@ -91,6 +100,7 @@ pub(crate) enum Command {
   host submit examples/forests --arg data=@data/housing.csv
   host submit program.wasm#other --arg name=value --json
   host submit examples/pi --cpus 4 --gpus 1 --resource license=2
+  host submit examples/pi --arg tasks=1000 --join 10.0.0.1:7410 --token sbt1-...   (on a cluster)
   host jobs logs -f                     (of the program that was submitted last)
 
 Exit codes: 0 all well, 1 some groups failed or the job failed, 2 wrong usage;
@@ -133,6 +143,8 @@ pub(crate) struct Submit {
     /// Of a program: how much of the disk its objects leave free; by default a twentieth of it, 8GiB at most.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub disk_reserve: Option<u64>,
+    #[command(flatten)]
+    pub place: crate::cluster_args::Place,
     /// Print one JSON object on standard output.
     #[arg(long)]
     pub json: bool,
@@ -206,13 +218,13 @@ fn argument(text: &str) -> Result<(String, String), String> {
 const AMOUNT_MAX: f64 = 1e9;
 
 /// How much of something there is: it counts in ten thousandths.
-fn amount(text: &str) -> Result<f64, String> {
+pub(crate) fn amount(text: &str) -> Result<f64, String> {
     let amount = text.parse::<f64>().ok().filter(|amount| (0.0..=AMOUNT_MAX).contains(amount));
     amount.ok_or_else(|| format!("not a number from 0 to {AMOUNT_MAX}"))
 }
 
 /// A resource of one's own, and how much there is of it.
-fn resource(text: &str) -> Result<(String, f64), String> {
+pub(crate) fn resource(text: &str) -> Result<(String, f64), String> {
     let (name, of) = text.split_once('=').ok_or("not NAME=AMOUNT")?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':');
     match name {
@@ -229,7 +241,7 @@ fn resource(text: &str) -> Result<(String, f64), String> {
 /// More workers than this are a mistake.
 const WORKERS_MAX: usize = 1024;
 
-fn workers(text: &str) -> Result<usize, String> {
+pub(crate) fn workers(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if (1..=WORKERS_MAX).contains(&n) => Ok(n),
         _ => Err(format!("not a number from 1 to {WORKERS_MAX}")),
@@ -237,7 +249,7 @@ fn workers(text: &str) -> Result<usize, String> {
 }
 
 /// `512MiB`, `2GiB`, or a number of bytes.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 4] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
     let unit = UNITS.iter().find_map(|(name, bytes)| Some((text.strip_suffix(name)?, *bytes)));
     let (number, unit) = unit.unwrap_or((text, 1));

@@ -4,6 +4,8 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod args;
+mod cluster;
+mod cluster_args;
 mod jobs;
 mod new;
 mod output;
@@ -17,12 +19,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use sandbar_node::{Heap, Job, JobKeeper, Node, NodeError, NodeOptions, NodeResources, ProgramSpec, paths};
+use sandbar_node::{Cluster, Heap, Job, JobKeeper, Node, NodeError, NodeOptions, NodeResources, ProgramSpec, paths};
 
 use args::{Arguments, Command, Submit};
 
 #[global_allocator]
 static HEAP: Heap = Heap;
+
+/// Where a node listens that runs one job.
+const ANY_PORT: std::net::SocketAddr =
+    std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
 /// What a signal interrupts has so long to end.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
@@ -38,6 +44,11 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Command::Serve(serve) = arguments.command {
+        let code = runtime.block_on(async { cluster::serve(serve).await.unwrap_or_else(said) });
+        std::mem::forget(runtime);
+        return code;
+    }
     match runtime.block_on(until_interrupted(arguments)) {
         Ok(code) => {
             // What is left is to free memory and to end workers, and they end with their node: the kernel is quicker.
@@ -84,14 +95,20 @@ async fn run(arguments: Arguments) -> ExitCode {
         Command::Timeline(timeline) => views::timeline(timeline).await,
         Command::Objects(of) => views::all_objects(of).await,
         Command::Memory(of) => views::memory(of).await,
+        Command::Serve(serve) => cluster::serve(serve).await,
+        Command::Cluster(command) => cluster::cluster(command).await,
+        Command::Nodes(nodes) => cluster::nodes(nodes).await,
     };
-    result.unwrap_or_else(|failure| {
-        match &failure {
-            CliError::Stopped(words) => output::talk(words),
-            _ => output::talk(&format!("error: {failure}")),
-        }
-        failure.code()
-    })
+    result.unwrap_or_else(said)
+}
+
+/// Says why a command failed.
+fn said(failure: CliError) -> ExitCode {
+    match &failure {
+        CliError::Stopped(words) => output::talk(words),
+        _ => output::talk(&format!("error: {failure}")),
+    }
+    failure.code()
 }
 
 /// Why a command failed.
@@ -153,11 +170,13 @@ fn start_node(
     memory: Memory,
     resources: NodeResources,
     limits: sandbar_node::Limits,
+    cluster: Option<Cluster>,
 ) -> Result<&'static Node, CliError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let options = NodeOptions {
-        number: 0,
+        number: cluster.as_ref().map_or(0, Cluster::number),
         neighbours: None,
+        cluster,
         workers: workers.unwrap_or(cores),
         resources,
         limits,
@@ -183,6 +202,10 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
         let message = "--object-memory and --disk-reserve are for programs; bound a job file's rows with --memory";
         return Err(CliError::Usage(message.to_owned()));
     }
+    if submit.place.join.is_some() || submit.place.data.is_some() {
+        let message = "--join and --data are for programs: a job file's models are trained on this machine";
+        return Err(CliError::Usage(message.to_owned()));
+    }
     if submit.cpus.is_some() || submit.gpus.is_some() || !submit.resources.is_empty() {
         let message = "--cpus, --gpus and --resource are for programs; bound a job file's processes with --workers";
         return Err(CliError::Usage(message.to_owned()));
@@ -191,7 +214,7 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
         std::fs::read_to_string(&submit.job).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
     let job = Job::parse(&text, &submit.overrides())
         .map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
-    let node = start_node(submit.workers, Memory::of(&submit), NodeResources::default(), job.limits)?;
+    let node = start_node(submit.workers, Memory::of(&submit), NodeResources::default(), job.limits, None)?;
     let bar = progress::watch(node.progress().clone(), submit.quiet);
     let result = node.submit(&job).await;
     bar.finish();
@@ -209,7 +232,11 @@ async fn run_program(submit: Submit) -> Result<ExitCode, CliError> {
     let memory = Memory::of(&submit);
     let spec = ProgramSpec { program: submit.job.display().to_string(), arguments: submit.args, limits, seed: 0 };
     let resources = NodeResources { cpus: submit.cpus, gpus: submit.gpus, custom: submit.resources };
-    let node = start_node(submit.workers, memory, resources, limits)?;
+    let cluster = match submit.place.join.is_some() || submit.place.data.is_some() {
+        true => Some(cluster::enter(submit.place, ANY_PORT).await?.0),
+        false => None,
+    };
+    let node = start_node(submit.workers, memory, resources, limits, cluster.clone())?;
     let keeper = keeper(&spec);
     if let Some(name) = keeper.name().filter(|_| !submit.quiet) {
         output::talk(&format!("job {}", name.short()));
@@ -217,6 +244,9 @@ async fn run_program(submit: Submit) -> Result<ExitCode, CliError> {
     let bar = progress::watch(node.progress().clone(), submit.quiet);
     let result = node.run_program(&spec, keeper).await;
     bar.finish();
+    if let Some(cluster) = cluster {
+        cluster.leave().await;
+    }
     output::program(&result?, submit.json)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -233,7 +263,7 @@ fn keeper(spec: &ProgramSpec) -> JobKeeper {
 async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
     let (workers, quiet, json) = (predict.workers, predict.quiet, predict.json);
     let spec = sandbar_node::PredictSpec::from(predict);
-    let node = start_node(workers, Memory::default(), NodeResources::default(), spec.limits()?)?;
+    let node = start_node(workers, Memory::default(), NodeResources::default(), spec.limits()?, None)?;
     let bar = progress::watch(node.progress().clone(), quiet);
     let result = node.predict(&spec).await;
     bar.finish();
@@ -252,7 +282,7 @@ async fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError>
 }
 
 async fn run_inspect(component: &std::path::Path, json: bool) -> Result<ExitCode, CliError> {
-    let node = start_node(Some(1), Memory::default(), NodeResources::default(), sandbar_node::Limits::default())?;
+    let node = start_node(Some(1), Memory::default(), NodeResources::default(), sandbar_node::Limits::default(), None)?;
     let inspection = sandbar_node::inspect(node, component).await?;
     output::inspection(&inspection, json)?;
     Ok(ExitCode::SUCCESS)

@@ -137,6 +137,7 @@ impl Client {
         let node = NodeOptions {
             number: options.number,
             neighbours: options.neighbours,
+            cluster: None,
             workers: workers.unwrap_or_else(cores).max(1),
             limits,
             cache: or_else(options.cache, paths::cache_folder).map_err(ClientError::Setup)?,

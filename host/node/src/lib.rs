@@ -11,6 +11,7 @@
 
 mod blocks;
 mod build;
+mod cluster;
 mod error;
 mod function;
 mod input;
@@ -27,6 +28,7 @@ mod submit;
 mod transform;
 
 pub use build::{BuildError, build_crate};
+pub use cluster::{Cluster, ClusterError, ClusterOptions, Member, create_cluster, create_token};
 pub use error::NodeError;
 pub use function::{Inspected, InspectedFunction, inspect};
 pub use job::{InputSpec, Job, ModelSpec, OutputSpec, TrainSpec, TransformSpec, set};
@@ -72,6 +74,8 @@ pub struct NodeOptions {
     /// Others of this process that it runs tasks for, and that run tasks for it.
     #[doc(hidden)]
     pub neighbours: Option<Neighbours>,
+    /// The cluster that it is in, whose nodes run tasks for it, and it for them.
+    pub cluster: Option<Cluster>,
     /// Worker processes.
     pub workers: usize,
     /// What programs are told that there is.

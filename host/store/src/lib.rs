@@ -16,6 +16,7 @@
 
 mod disk;
 mod heap;
+mod landing;
 mod mapping;
 mod object;
 mod segments;
@@ -25,6 +26,7 @@ mod values;
 
 pub use disk::{Disk, DiskDone, DiskTask};
 pub use heap::Heap;
+pub use landing::{Landing, LandingView};
 pub use mapping::{Mapping, Scratch};
 pub use object::Object;
 pub use segments::{Draft, Lent, Part, Segments};

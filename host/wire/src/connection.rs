@@ -49,7 +49,6 @@ pub(crate) struct Sinks {
 
 /// A stream that is for another half of this room, and its first byte.
 #[derive(Debug)]
-#[expect(dead_code, reason = "transfers will take them")]
 pub(crate) struct RawStream {
     pub head: u8,
     pub send: quinn::SendStream,
@@ -146,7 +145,6 @@ impl Connection {
     }
 
     /// The next stream whose first byte is [`RAW`](crate::protocol::RAW) or more.
-    #[expect(dead_code, reason = "transfers will take them")]
     pub(crate) async fn next_raw(&self) -> Result<RawStream, ChannelError> {
         let next = self.inner.arrivals.raw.lock().await.recv().await;
         next.ok_or_else(|| self.gone())
@@ -160,6 +158,11 @@ impl Connection {
     /// Closes the connection, with words for whoever reads the peer's logs. What was sent just before may be lost.
     pub fn close(&self, code: CloseCode, reason: &str) {
         close(&self.inner.quinn, code, reason);
+    }
+
+    /// Whether the connection is gone.
+    pub fn is_closed(&self) -> bool {
+        self.inner.quinn.close_reason().is_some()
     }
 
     /// Waits until the connection is gone.

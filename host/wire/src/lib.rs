@@ -18,6 +18,7 @@ mod identity;
 mod limits;
 mod lost;
 mod name;
+mod objects;
 mod protocol;
 mod router;
 mod tls;

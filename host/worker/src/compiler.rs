@@ -102,7 +102,7 @@ impl Compiled {
 
 /// Compiles components, and keeps native code in a folder under the hash of what
 /// it was made from and by.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Compiler {
     cache: PathBuf,
     program: PathBuf,

@@ -1,6 +1,7 @@
 //! The host from outside: what it is given, what it says, what it leaves.
 
 mod actors;
+mod cluster;
 mod compiler;
 mod examples;
 mod files;

@@ -26,7 +26,9 @@ pub use submit::{ProgramSpec, ProgramSummary};
 
 pub(crate) use bars::Bars;
 pub(crate) use calls::Program;
+pub(crate) use hub::{Asker, Outside};
 pub(crate) use hub::{First, Hub, HubOptions, NewJob, StoreOptions};
+pub(crate) use peer::{Carry, Loaded, NewPeer, PeerEnd, PeerLine, Programs};
 
 #[doc(hidden)]
 pub use hub::{Saying, hear_any};

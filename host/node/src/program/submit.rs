@@ -1,8 +1,9 @@
 //! A program, from its path to what its first task returns.
 
 use std::fs::File;
-use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use sandbar_core::{Code, Fault, Kind, Limits, NodeId, TaskKind};
@@ -15,11 +16,14 @@ use super::arguments;
 use super::files::Given;
 use super::hub::{Counts, JobResult, machine};
 use super::keeping::Keeping;
-use super::{First, Hub, HubOptions, Neighbours, NewJob, Program, ProgramTask, StoreOptions};
+use super::{
+    First, Hub, HubOptions, Loaded as LoadedProgram, Neighbours, NewJob, Outside, Program, ProgramTask, StoreOptions,
+};
+use crate::cluster::{Cluster, Loader};
 use crate::function::Loaded;
 use crate::jobs::{JobKeeper, Shown};
 use crate::progress::Phase;
-use crate::{Node, NodeError, build_crate};
+use crate::{Node, NodeError, NodeOptions, build_crate};
 
 /// Tasks that a job may have at once, how deep, objects, what is kept to make these again, and placement groups.
 const JOB_LIMITS: JobLimits = JobLimits {
@@ -133,7 +137,29 @@ impl Node {
         if let Some(neighbours) = &self.options.neighbours {
             neighbours.know(&program);
         }
+        if let Some(cluster) = &self.options.cluster {
+            cluster.know(program.compiled.id(), File::open(&file).map_err(NodeError::file(&file))?);
+        }
         Ok(program)
+    }
+
+    fn outside(&self) -> Option<Outside> {
+        let neighbours = self.options.neighbours.as_ref().map(Neighbours::outside);
+        neighbours.or_else(|| self.options.cluster.as_ref().map(Cluster::outside))
+    }
+
+    /// What loads programs of other nodes.
+    fn loader(&self) -> Loader {
+        let (pool, compiler) = (self.pool.clone(), self.compiler.clone());
+        let options = NodeOptions { neighbours: None, cluster: None, ..self.options.clone() };
+        let folder = self.options.cache.join("fetched");
+        let node = Arc::new(Node { pool, compiler, options, progress: Arc::default(), hub: Mutex::default() });
+        let load =
+            move |file: File, path: PathBuf, limits: Limits| -> Pin<Box<dyn Future<Output = LoadedProgram> + Send>> {
+                let node = node.clone();
+                Box::pin(async move { program(&node.load(file, &path).await?, limits).map(Arc::new) })
+            };
+        Loader { folder, load: Box::new(load) }
     }
 
     /// Starts what runs programs before there is one: others may have some run here.
@@ -154,7 +180,7 @@ impl Node {
         let options = HubOptions {
             node,
             numbers: first..first + WORKERS_MAX,
-            outside: self.options.neighbours.as_ref().map(Neighbours::outside),
+            outside: self.outside(),
             workers: self.options.workers,
             crew: CrewOptions {
                 limits: self.options.limits,
@@ -176,6 +202,8 @@ impl Node {
         let started = Arc::new(Hub::start(options).map_err(host)?);
         if let Some(neighbours) = &self.options.neighbours {
             neighbours.enter(node, started.asker(), resources, slots);
+        } else if let Some(cluster) = &self.options.cluster {
+            cluster.begin(started.asker(), &resources, slots, self.loader());
         }
         Ok(hub.insert(started).clone())
     }

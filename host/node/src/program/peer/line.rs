@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use sandbar_core::{ComponentId, Fault, Limits, NodeId, ObjectId};
 use sandbar_store::Object;
@@ -13,6 +14,10 @@ use crate::program::Program;
 
 /// Bytes that wait to be sent. A peer that takes less is not there for long.
 const WAITING_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes that have come and the hub has not heard: beyond it no more is taken of the connection.
+const AHEAD_BYTES_MAX: usize = 16 << 20;
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// One direction.
 #[derive(Debug, Default)]
@@ -75,6 +80,13 @@ impl PeerLine {
         (near, far)
     }
 
+    /// The hub's end of a connection that leaves this process, and the other end of the line, which sends on and hands over.
+    pub(crate) fn outside(here: Bell) -> (PeerLine, PeerEnd) {
+        let (to, from) = (Arc::<Queue>::default(), Arc::<Queue>::default());
+        let end = PeerEnd { out: to.clone(), into: from.clone(), hub: here };
+        (PeerLine { to, from, other: None, has_said: false }, end)
+    }
+
     /// Says something, once it is flushed.
     pub(crate) fn say(&mut self, frame: Vec<u8>) {
         self.to.push(frame);
@@ -102,6 +114,46 @@ impl PeerLine {
     /// Whether the connection has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.from.is_closed.load(Relaxed) || self.to.is_closed.load(Relaxed)
+    }
+}
+
+/// The end of a line where a connection to another node is.
+#[derive(Debug)]
+pub(crate) struct PeerEnd {
+    out: Arc<Queue>,
+    into: Arc<Queue>,
+    hub: Bell,
+}
+
+impl PeerEnd {
+    /// What is to be sent next; none when the hub has let go of the line.
+    pub(crate) async fn next(&self) -> Option<Vec<u8>> {
+        loop {
+            let said = self.out.sender.notified();
+            if let Some(frame) = self.out.pop() {
+                return Some(frame);
+            }
+            if self.out.is_closed.load(Relaxed) {
+                return None;
+            }
+            said.await;
+        }
+    }
+
+    /// Hands something over that came. Waits while the hub has too much to hear.
+    pub(crate) async fn came(&self, frame: Vec<u8>) {
+        self.into.push(frame);
+        self.hub.ring();
+        while self.into.bytes.load(Relaxed) > AHEAD_BYTES_MAX && !self.into.is_closed.load(Relaxed) {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+}
+
+impl Drop for PeerEnd {
+    fn drop(&mut self) {
+        self.into.is_closed.store(true, Relaxed);
+        self.hub.ring();
     }
 }
 

@@ -4,7 +4,7 @@ mod line;
 mod messages;
 mod neighbours;
 
-pub(crate) use line::{Carry, Fetched, Loaded, PeerLine, Programs};
+pub(crate) use line::{Carry, Fetched, Loaded, PeerEnd, PeerLine, Programs};
 pub use neighbours::Neighbours;
 
 pub(crate) use super::hub::Outside;

@@ -1,0 +1,233 @@
+//! Who is in a cluster: a key for each node, which goes with its lease.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use sandbar_core::NodeId;
+use sandbar_meta::{Change, Condition, Key, MetaError, MetaStore, Operation, Revision, Span, Transaction, Value};
+use sandbar_sched::Demand;
+use sandbar_wire::{Clock, Identity, Name, NodeFolder, SystemClock};
+use serde::{Deserialize, Serialize};
+
+use super::store::Founder;
+use super::{ClusterError, Inner, links};
+
+/// Under which nodes are, by name, and the last number that was given out.
+const NODES: &str = "nodes/";
+const LAST_NUMBER: &str = "numbers/last";
+/// A node that says nothing for so long is gone, for those that have no connection to it.
+const LEASE_S: u32 = 10;
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+/// What did not work is tried again after this.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+/// How often it is tried to get a number: others get one at the same time.
+const TRIES_MAX: usize = 1000;
+
+/// A node of a cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// What it is called.
+    pub name: String,
+    /// Its number, which no other node ever had.
+    pub number: u16,
+    /// Where it is reached.
+    pub address: SocketAddr,
+    /// The version of its program.
+    pub version: String,
+    /// What tasks may ask it for.
+    pub resources: Amounts,
+    /// Tasks that run there at once.
+    pub slots: u32,
+}
+
+/// Amounts of resources.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Amounts {
+    /// Processors and devices, in ten thousandths.
+    pub cpus: u64,
+    /// As above.
+    pub gpus: u64,
+    /// In bytes.
+    pub memory: u64,
+    /// What else there is, in ten thousandths.
+    pub custom: BTreeMap<String, u64>,
+}
+
+impl Amounts {
+    pub(crate) fn of(demand: &Demand) -> Amounts {
+        let custom = demand.custom.iter().map(|(name, of)| (name.as_ref().to_owned(), *of)).collect();
+        Amounts { cpus: demand.cpus, gpus: demand.gpus, memory: demand.memory, custom }
+    }
+
+    pub(crate) fn demand(&self) -> Demand {
+        let custom = self.custom.iter().map(|(name, of)| (name.as_str().into(), *of)).collect();
+        Demand { cpus: self.cpus, gpus: self.gpus, memory: self.memory, custom }
+    }
+}
+
+fn key(text: &str) -> Result<Key, ClusterError> {
+    Key::new(text.as_bytes().to_vec()).map_err(ClusterError::from)
+}
+
+/// Takes the next number.
+pub(super) async fn number(store: &dyn MetaStore, name: &Name, address: SocketAddr) -> Result<Member, ClusterError> {
+    let last = key(LAST_NUMBER)?;
+    for _ in 0..TRIES_MAX {
+        let entry = store.get(&last).await?.entry;
+        let before = entry.as_ref().and_then(|entry| postcard::from_bytes::<u16>(entry.value.as_bytes()).ok());
+        let number = before.unwrap_or(0).checked_add(1).ok_or(ClusterError::NoNumbers)?;
+        let condition = match &entry {
+            Some(entry) => Condition::unchanged(last.clone(), entry.mod_revision),
+            None => Condition::absent(last.clone()),
+        };
+        let value = Value::new(postcard::to_stdvec(&number).unwrap_or_default());
+        let put = Operation::put(last.clone(), value);
+        match store.transact(Transaction::new().when(condition).then(put)).await {
+            // A number that was taken, or perhaps was, and is not used is lost: there are more.
+            Ok(done) if !done.succeeded => {}
+            Err(MetaError::Unknown { .. }) => {}
+            Err(e) => return Err(e.into()),
+            Ok(_) => {
+                return Ok(Member {
+                    name: name.as_str().to_owned(),
+                    number,
+                    address,
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    resources: Amounts::default(),
+                    slots: 0,
+                });
+            }
+        }
+    }
+    Err(ClusterError::NoNumbers)
+}
+
+/// All members.
+pub(super) async fn list(store: &dyn MetaStore) -> Result<Vec<Member>, ClusterError> {
+    let (members, _) = look(store).await?;
+    Ok(members)
+}
+
+async fn look(store: &dyn MetaStore) -> Result<(Vec<Member>, Revision), ClusterError> {
+    let (mut span, mut members, mut from) = (Span::prefix(NODES.as_bytes())?, Vec::new(), None);
+    loop {
+        let page = store.range(&span, 0).await?;
+        let revision = *from.get_or_insert(page.revision);
+        for entry in &page.entries {
+            members.push(parse(entry.value.as_bytes()).ok_or_else(|| unreadable(&entry.key))?);
+        }
+        match page.next {
+            Some(next) => span = span.starting_at(&next),
+            None => return Ok((members, revision)),
+        }
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<Member> {
+    serde_json::from_slice(bytes).ok()
+}
+
+fn unreadable(key: &Key) -> ClusterError {
+    ClusterError::Unreadable(String::from_utf8_lossy(key.as_bytes()).into_owned())
+}
+
+/// Says that a node is there for as long as it is, and connects it to those that were there before it.
+pub(super) async fn keep(inner: Arc<Inner>, member: Member) {
+    tokio::join!(stay(&inner, &member), follow(&inner, &member));
+}
+
+/// Has the node's key there.
+async fn stay(inner: &Inner, member: &Member) {
+    loop {
+        // Whatever ails the store, it is tried again: meanwhile the node's connections stay.
+        let _ = stay_once(inner, member).await;
+        tokio::time::sleep(TRY_AGAIN).await;
+    }
+}
+
+/// Until the lease ends.
+async fn stay_once(inner: &Inner, member: &Member) -> Result<(), ClusterError> {
+    let store = &*inner.store;
+    let lease = store.grant(LEASE_S).await?.lease;
+    *inner.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
+    let value = Value::new(serde_json::to_vec(member).unwrap_or_default());
+    let own = key(&format!("{NODES}{}", member.name))?;
+    let put = Operation::Put { key: own, value, lease: Some(lease) };
+    store.transact(Transaction::new().then(put)).await?;
+    loop {
+        tokio::time::sleep(KEEP_ALIVE).await;
+        match store.keep_alive(lease).await {
+            Ok(_) => {}
+            Err(MetaError::LeaseNotFound(_)) => return Ok(()),
+            // It lasts some of these.
+            Err(_) => {}
+        }
+    }
+}
+
+/// The node's key is gone from here on.
+pub(super) async fn leave(inner: &Inner) {
+    let lease = inner.lease.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(lease) = lease {
+        // Otherwise it ends by itself.
+        let _ = tokio::time::timeout(KEEP_ALIVE, inner.store.revoke(lease)).await;
+    }
+}
+
+/// Connects to members of lower numbers: those of higher ones connect to this.
+async fn follow(inner: &Arc<Inner>, own: &Member) {
+    loop {
+        // Whatever fails is tried anew from the start.
+        let _ = follow_once(inner, own).await;
+        tokio::time::sleep(TRY_AGAIN).await;
+    }
+}
+
+async fn follow_once(inner: &Arc<Inner>, own: &Member) -> Result<(), ClusterError> {
+    let (members, revision) = look(&*inner.store).await?;
+    let mut known: BTreeMap<NodeId, Member> = members.into_iter().map(|m| (NodeId(m.number.into()), m)).collect();
+    let mut watcher = inner.store.watch(&Span::prefix(NODES.as_bytes())?, revision.next()).await?;
+    loop {
+        for (node, member) in known.iter().filter(|(_, member)| member.number < own.number) {
+            if inner.link(*node).is_none() {
+                links::dial(inner.clone(), own.clone(), member.clone());
+            }
+        }
+        let changes = match tokio::time::timeout(TRY_AGAIN, watcher.next()).await {
+            Ok(changes) => changes?,
+            Err(_) => continue,
+        };
+        for change in changes {
+            match change {
+                Change::Put(entry) => {
+                    let member = parse(entry.value.as_bytes()).ok_or_else(|| unreadable(&entry.key))?;
+                    known.insert(NodeId(member.number.into()), member);
+                }
+                Change::Deleted { key, .. } => {
+                    let name = String::from_utf8_lossy(key.as_bytes()).into_owned();
+                    known.retain(|_, member| format!("{NODES}{}", member.name) != name);
+                }
+            }
+        }
+    }
+}
+
+/// Keeps the node's certificate from ending.
+pub(super) async fn renew(inner: Arc<Inner>, folder: NodeFolder, identity: Identity, founder: Option<Arc<Founder>>) {
+    let mut renew_at = identity.renew_at();
+    loop {
+        let now = SystemClock.now();
+        tokio::time::sleep(Duration::from_secs(renew_at.0.saturating_sub(now.0).max(1))).await;
+        if SystemClock.now() < renew_at {
+            continue;
+        }
+        let Some(founder) = &founder else { return };
+        let Ok(connection) = founder.connection().await else { continue };
+        let Ok(new) = inner.endpoint.renew(&connection).await else { continue };
+        if folder.save(&new).is_ok() && inner.endpoint.show(&new).is_ok() {
+            renew_at = new.renew_at();
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Clusters: nodes that know each other, and run tasks for each other.
+//!
+//! A cluster begins with its authority, whose key one node has ([`create_cluster`]): its founder, which takes others in and, unless the
+//! cluster has etcd, has the file of what must survive. A node that has [entered](Cluster::enter) one has a number there, says
+//! under its name where it is and what it has for as long as it lives, and connects to all that were there before it. Over
+//! each connection the hubs of both nodes talk ([`crate::program`]), and objects and components are fetched.
+
+mod error;
+mod links;
+mod members;
+mod objects;
+mod programs;
+mod store;
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use sandbar_core::{ComponentId, NodeId};
+use sandbar_meta::{LeaseId, MetaLimits, MetaStore, Redb};
+use sandbar_sched::Demand;
+use sandbar_wire::{
+    Admission, Applicant, Authority, Clock, Connection, Endpoint, Grant, Ground, Identity, JoinToken, Name, NodeFolder,
+    Offload, Registry, Role, SystemClock, TransferLimits, Transfers, WireLimits,
+};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+pub use error::ClusterError;
+pub use members::Member;
+
+use crate::program::{Asker, Outside};
+use links::Dialer;
+use objects::Shared;
+pub(crate) use programs::Loader;
+
+/// Where in its folder a node keeps what of a cluster.
+const AUTHORITY: &str = "authority";
+const IDENTITY: &str = "identity";
+const META: &str = "meta";
+
+/// How a node is to enter a cluster.
+#[derive(Debug, Clone)]
+pub struct ClusterOptions {
+    /// The folder of what the node keeps of it: its key and certificate, and its founder's authority and store.
+    pub data: PathBuf,
+    /// Where it is to be reached. Port 0 is any.
+    pub listen: SocketAddr,
+    /// A node of the cluster, of one that has not been in it or is not its founder, and a token for the first time.
+    pub join: Option<(SocketAddr, Option<String>)>,
+    /// What it is called; of the machine's name and its process otherwise.
+    pub name: Option<String>,
+}
+
+/// A cluster, as one of its nodes has it. When the last clone is dropped the node leaves it.
+#[derive(Clone)]
+pub struct Cluster {
+    inner: Arc<Inner>,
+    tasks: Arc<Tasks>,
+}
+
+struct Inner {
+    name: String,
+    endpoint: Endpoint,
+    dialer: Arc<Dialer>,
+    store: Arc<dyn MetaStore>,
+    own: Member,
+    handle: Handle,
+    links: Mutex<BTreeMap<NodeId, Connection>>,
+    transfers: Transfers,
+    shared: Shared,
+    components: Mutex<HashMap<ComponentId, Arc<std::fs::File>>>,
+    hub: OnceLock<OfHub>,
+    /// That of the node's key among the members.
+    lease: Mutex<Option<LeaseId>>,
+}
+
+/// What there is once the node runs programs.
+struct OfHub {
+    asker: Asker,
+    loader: Loader,
+}
+
+/// What runs for a cluster, and ends with it.
+struct Tasks(Mutex<Vec<JoinHandle<()>>>);
+
+impl Tasks {
+    fn end(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Makes the authority of a new cluster, in the folder of the node that is to be its founder. Gives the cluster's name.
+///
+/// # Errors
+/// When there is one already, or the folder can't be written.
+pub fn create_cluster(data: &Path) -> Result<String, ClusterError> {
+    std::fs::create_dir_all(data).map_err(|e| ClusterError::Folder(data.to_owned(), e))?;
+    let authority = Authority::create(&data.join(AUTHORITY), SystemClock.now())?;
+    Ok(authority.trust().cluster().to_string())
+}
+
+/// A token with which others may join as nodes for so long, by the authority in the founder's folder.
+///
+/// # Errors
+/// When there is no authority, or the time is too long.
+pub fn create_token(data: &Path, lifetime: Duration) -> Result<String, ClusterError> {
+    let now = SystemClock.now();
+    let authority = Authority::open(&data.join(AUTHORITY), now)?;
+    Ok(authority.token(Grant::Node, lifetime, now)?.to_text())
+}
+
+impl Cluster {
+    /// Enters a cluster: gets a certificate, if there is none, a number and a place among its members. Within a tokio runtime,
+    /// on which it runs until it is dropped.
+    ///
+    /// # Errors
+    /// When it can't.
+    pub async fn enter(options: &ClusterOptions) -> Result<Cluster, ClusterError> {
+        let now = SystemClock.now();
+        let folder = NodeFolder::lock(&options.data.join(IDENTITY))?;
+        let authority = match options.data.join(AUTHORITY).is_dir() {
+            true => Some(Arc::new(Authority::open(&options.data.join(AUTHORITY), now)?)),
+            false => None,
+        };
+        let identity = identity(&folder, authority.as_deref(), options).await?;
+        let endpoint = Endpoint::bind(options.listen, &identity, WireLimits::default())?;
+        let dialer = Arc::new(Dialer::new(endpoint.clone()));
+        let (store, founder): (Arc<dyn MetaStore>, _) = match (&authority, &options.join) {
+            (Some(authority), _) => {
+                endpoint.serve_joins(Registry::new(authority.clone(), |_: &Applicant<'_>| Ok(())))?;
+                let clock = Arc::new(sandbar_meta::SystemClock::default());
+                (Arc::new(Redb::open(&options.data.join(META), MetaLimits::default(), clock).await?), None)
+            }
+            (None, Some((address, _))) => {
+                let founder = Arc::new(store::Founder::new(dialer.clone(), *address));
+                (Arc::new(store::RemoteStore::new(founder.clone())), Some(founder))
+            }
+            (None, None) => return Err(ClusterError::NoWay(options.data.clone())),
+        };
+        let own = members::number(&*store, &identity.own().name, reached(options, &endpoint)?).await?;
+        let admission = Admission::new(TRANSFER_BYTES_MAX, TRANSFERS_WAITING_MAX);
+        let transfers = Transfers::new(TransferLimits::default(), admission, None, Offload::Threads);
+        let inner = Arc::new(Inner {
+            name: identity.own().cluster.to_string(),
+            endpoint,
+            dialer,
+            store,
+            own,
+            handle: Handle::current(),
+            links: Mutex::default(),
+            transfers: transfers.map_err(ClusterError::Limits)?,
+            shared: Shared::default(),
+            components: Mutex::default(),
+            hub: OnceLock::new(),
+            lease: Mutex::default(),
+        });
+        let tasks = vec![
+            tokio::spawn(links::accept(inner.clone())),
+            tokio::spawn(members::renew(inner.clone(), folder, identity, founder)),
+        ];
+        Ok(Cluster { inner, tasks: Arc::new(Tasks(Mutex::new(tasks))) })
+    }
+
+    /// The node's number.
+    pub fn number(&self) -> u16 {
+        self.inner.own.number
+    }
+
+    /// What the cluster is called.
+    pub fn name(&self) -> String {
+        self.inner.name.clone()
+    }
+
+    /// What others know of this node.
+    pub fn own(&self) -> Member {
+        self.inner.shared.own().unwrap_or_else(|| self.inner.own.clone())
+    }
+
+    /// Leaves the cluster: others learn of it now, rather than when they miss this node.
+    pub async fn leave(&self) {
+        self.tasks.end();
+        members::leave(&self.inner).await;
+        self.inner.endpoint.close("the node leaves").await;
+    }
+
+    /// All nodes that are there.
+    ///
+    /// # Errors
+    /// When the cluster's store does not answer.
+    pub async fn members(&self) -> Result<Vec<Member>, ClusterError> {
+        members::list(&*self.inner.store).await
+    }
+
+    pub(crate) fn outside(&self) -> Outside {
+        Outside { carry: Arc::new(self.inner.clone()), programs: Arc::new(self.inner.clone()) }
+    }
+
+    /// The node runs programs from now on, and tasks of others.
+    pub(crate) fn begin(&self, asker: Asker, resources: &Demand, slots: u32, loader: Loader) {
+        // A node has one hub.
+        let _ = self.inner.hub.set(OfHub { asker, loader });
+        self.inner.shared.set_own(Member {
+            resources: members::Amounts::of(resources),
+            slots,
+            ..self.inner.own.clone()
+        });
+        let Some(member) = self.inner.shared.own() else { return };
+        let task = self.inner.handle.spawn(members::keep(self.inner.clone(), member));
+        self.tasks.0.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+    }
+
+    /// A component that the node has: others may want it.
+    pub(crate) fn know(&self, component: ComponentId, file: std::fs::File) {
+        let mut components = self.inner.components.lock().unwrap_or_else(PoisonError::into_inner);
+        components.insert(component, Arc::new(file));
+    }
+}
+
+impl Inner {
+    fn links(&self) -> MutexGuard<'_, BTreeMap<NodeId, Connection>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn link(&self, node: NodeId) -> Option<Connection> {
+        self.links().get(&node).cloned()
+    }
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Cluster").field(&self.inner.own).finish()
+    }
+}
+
+/// Bytes of objects that are fetched at once, and fetches that wait for these to become fewer.
+const TRANSFER_BYTES_MAX: u64 = 4 << 30;
+const TRANSFERS_WAITING_MAX: usize = 100_000;
+
+/// Who the node is: as it was before, by its own authority, or by joining.
+async fn identity(
+    folder: &NodeFolder,
+    authority: Option<&Authority>,
+    options: &ClusterOptions,
+) -> Result<Identity, ClusterError> {
+    let now = SystemClock.now();
+    if let Some(identity) = folder.load(now)? {
+        return Ok(identity);
+    }
+    let (key, name) = (folder.key()?, name(options)?);
+    let identity = match (authority, &options.join) {
+        (Some(authority), _) => {
+            let lifetime = Duration::from_secs(sandbar_wire::CERTIFICATE_LIFETIME_S);
+            let certificate = authority.certify(&key.request()?, Role::Node, &name, lifetime, now)?;
+            Identity::new(key, certificate, authority.trust().certificate().to_vec(), now)?
+        }
+        (None, Some((address, Some(token)))) => {
+            let token: JoinToken = token.parse().map_err(ClusterError::Token)?;
+            let from = SocketAddr::new(options.listen.ip(), 0);
+            sandbar_wire::join(Ground::udp(from)?, *address, &token, key, (Role::Node, &name), &WireLimits::default())
+                .await?
+        }
+        _ => return Err(ClusterError::NoWay(options.data.clone())),
+    };
+    folder.save(&identity)?;
+    Ok(identity)
+}
+
+fn name(options: &ClusterOptions) -> Result<Name, ClusterError> {
+    let wrong = |text: &str, e| ClusterError::Name(text.to_owned(), e);
+    if let Some(name) = &options.name {
+        return name.parse().map_err(|e| wrong(name, e));
+    }
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_ascii_lowercase();
+    let fit: String = machine.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect();
+    let text = format!("{}-{:x}", fit.trim_matches('-'), std::process::id());
+    let text = text.trim_start_matches('-').to_owned();
+    text.parse().map_err(|e| wrong(&text, e))
+}
+
+/// Where others reach it: where it listens, or, where that is anywhere, by the address that leads to who it joined.
+fn reached(options: &ClusterOptions, endpoint: &Endpoint) -> Result<SocketAddr, ClusterError> {
+    let listens = endpoint.address()?;
+    if !listens.ip().is_unspecified() {
+        return Ok(listens);
+    }
+    let to = options.join.as_ref().map_or_else(|| SocketAddr::from(([192, 0, 2, 1], 1)), |(address, _)| *address);
+    // Nothing is sent: the kernel says by which of its addresses it would be.
+    let from = std::net::UdpSocket::bind((listens.ip(), 0)).and_then(|socket| {
+        socket.connect(to)?;
+        socket.local_addr()
+    });
+    let ip = from.map_or(std::net::Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+    Ok(SocketAddr::new(ip, listens.port()))
+}
