@@ -133,7 +133,7 @@ fn mistakes_are_said() {
         (&["cluster", "token", "--data", "y"], 1, "y/authority"),
         (&["cluster", "token", "--data", "1", "--for", "2d"], 2, "not a time"),
         (&["nodes", "list", "--data", "y"], 1, "host serve"),
-        (&["serve", "--listen", "127.0.0.1:0", "--data", "1"], 1, "another process"),
+        (&["serve", "--listen", "127.0.0.1:0", "--data", "1"], 1, "in use by process"),
     ] {
         let ended = nodes.lab.host(line).expect_code(code);
         assert!(ended.stderr.contains(words), "{}: `{words}` is not in {}", ended.line, ended.stderr);

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::future::Future;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
@@ -90,13 +91,7 @@ pub(super) async fn give(inner: Arc<Inner>, mut frames: Frames) {
     };
     let file = inner.components.lock().unwrap_or_else(PoisonError::into_inner).get(&component).cloned();
     let Some(file) = file else { return };
-    let read = tokio::task::spawn_blocking(move || {
-        let mut file: &File = &file;
-        let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(0))
-            .and_then(|_| file.take(COMPONENT_BYTES_MAX).read_to_end(&mut bytes))
-            .map(|_| bytes)
-    });
+    let read = tokio::task::spawn_blocking(move || whole(&file));
     let Ok(Ok(bytes)) = read.await else { return };
     for part in bytes.chunks(PART_BYTES) {
         if frames.send(part).await.is_err() {
@@ -106,4 +101,12 @@ pub(super) async fn give(inner: Arc<Inner>, mut frames: Frames) {
     let _ = frames.send(&[]).await;
     // Until it has been read.
     let _ = frames.recv().await;
+}
+
+/// All of a file, wherever others are in it.
+fn whole(file: &File) -> std::io::Result<Vec<u8>> {
+    let bytes = file.metadata()?.len().min(COMPONENT_BYTES_MAX);
+    let mut all = vec![0; usize::try_from(bytes).map_err(std::io::Error::other)?];
+    file.read_exact_at(&mut all, 0)?;
+    Ok(all)
 }

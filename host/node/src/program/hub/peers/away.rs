@@ -123,8 +123,11 @@ impl State {
         away.state = AwayState::Fetching(Vec::new());
         let (asker, ticket) = (self.asker.clone(), key.number);
         let told = move |value| asker.command(Command::Fetched(Fetched { ticket, value }));
+        let (node, name, bytes) = (away.node, away.name, away.bytes);
         match &self.options.outside {
-            Some(outside) => outside.carry.fetch(away.node, away.name, away.bytes, Box::new(told)),
+            // It was made here, for its owner.
+            Some(_) if node == self.options.node => self.share(name, Told(Box::new(told))),
+            Some(outside) => outside.carry.fetch(node, name, bytes, Box::new(told)),
             None => told(Err("this node knows no others".to_owned())),
         }
     }
