@@ -46,7 +46,7 @@ mod unmet;
 mod view;
 
 pub use event::{Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Outcome, Role, Submission, Work};
-pub use lineage::Inspect;
+pub use lineage::{Inspect, Lies};
 pub use resources::{Demand, UNIT};
 pub use scheduler::{Options, Scheduler};
 pub use unmet::{Unmet, UnmetView};

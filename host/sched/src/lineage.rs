@@ -16,13 +16,22 @@ use crate::scheduler::Scheduler;
 const RECORD_BYTES: u64 = 512;
 const SOURCE_BYTES: u64 = 32;
 
+/// Where a value lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lies {
+    /// The node that has it; none of one that is here.
+    pub node: Option<NodeId>,
+    /// Its length.
+    pub bytes: u64,
+}
+
 /// What a scheduler asks of calls and values, at which it does not look otherwise.
 #[derive(Debug, Clone, Copy)]
 pub struct Inspect<C, V> {
     /// Whether a value may be lost, so that it is known how to make it again. What may not be is little.
     pub can_be_lost: fn(&V) -> bool,
-    /// The node that has a value, none of one that is here, and its bytes, where that is known.
-    pub lies: fn(&V) -> Option<(Option<NodeId>, u64)>,
+    /// Where a value lies, if that is known.
+    pub lies: fn(&V) -> Option<Lies>,
     /// Bytes that a call takes.
     pub call_bytes: fn(&C) -> u64,
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use sandbar_core::{NodeId, Strategy};
 
+use crate::lineage::Lies;
 use crate::places::{NodeAt, ShapeAt, TaskAt};
 use crate::queue::Shape;
 use crate::refs::Value;
@@ -49,7 +50,7 @@ impl<C, V> Scheduler<C, V> {
         let mut all: BTreeMap<NodeId, u64> = BTreeMap::new();
         for need in self.tasks[at].links.iter().flat_map(|links| &links.needs) {
             if let Value::Ready(value) = &self.objects[*need].value
-                && let Some((node, bytes)) = (self.inspect.lies)(value)
+                && let Some(Lies { node, bytes }) = (self.inspect.lies)(value)
                 && let Some(node) = node.or(self.cluster.here)
             {
                 let of_node = all.entry(node).or_default();

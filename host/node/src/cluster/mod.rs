@@ -34,7 +34,7 @@ pub use members::Member;
 use crate::program::{Asker, Outside};
 use links::Dialer;
 use objects::Shared;
-pub(crate) use programs::Loader;
+pub(crate) use programs::{Loader, Loading};
 
 /// Where in its folder a node keeps what of a cluster.
 const AUTHORITY: &str = "authority";

@@ -17,11 +17,13 @@ use super::Inner;
 use super::links::COMPONENTS;
 use crate::program::{Loaded, Programs};
 
+pub(crate) type Loading = Pin<Box<dyn Future<Output = Loaded> + Send>>;
+
 /// Compiles a component, and asks it for its tasks.
 pub(crate) struct Loader {
     /// Where components are kept, by their hashes.
     pub(crate) folder: PathBuf,
-    pub(crate) load: Box<dyn Fn(File, PathBuf, Limits) -> Pin<Box<dyn Future<Output = Loaded> + Send>> + Send + Sync>,
+    pub(crate) load: Box<dyn Fn(File, PathBuf, Limits) -> Loading + Send + Sync>,
 }
 
 /// A component is no longer than this.

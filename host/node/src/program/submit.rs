@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -16,10 +15,8 @@ use super::arguments;
 use super::files::Given;
 use super::hub::{Counts, JobResult, machine};
 use super::keeping::Keeping;
-use super::{
-    First, Hub, HubOptions, Loaded as LoadedProgram, Neighbours, NewJob, Outside, Program, ProgramTask, StoreOptions,
-};
-use crate::cluster::{Cluster, Loader};
+use super::{First, Hub, HubOptions, Neighbours, NewJob, Outside, Program, ProgramTask, StoreOptions};
+use crate::cluster::{Cluster, Loader, Loading};
 use crate::function::Loaded;
 use crate::jobs::{JobKeeper, Shown};
 use crate::progress::Phase;
@@ -154,11 +151,10 @@ impl Node {
         let options = NodeOptions { neighbours: None, cluster: None, ..self.options.clone() };
         let folder = self.options.cache.join("fetched");
         let node = Arc::new(Node { pool, compiler, options, progress: Arc::default(), hub: Mutex::default() });
-        let load =
-            move |file: File, path: PathBuf, limits: Limits| -> Pin<Box<dyn Future<Output = LoadedProgram> + Send>> {
-                let node = node.clone();
-                Box::pin(async move { program(&node.load(file, &path).await?, limits).map(Arc::new) })
-            };
+        let load = move |file: File, path: PathBuf, limits: Limits| -> Loading {
+            let node = node.clone();
+            Box::pin(async move { program(&node.load(file, &path).await?, limits).map(Arc::new) })
+        };
         Loader { folder, load: Box::new(load) }
     }
 

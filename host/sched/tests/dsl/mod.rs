@@ -10,8 +10,8 @@ use sandbar_core::{
     TenantId, WorkerId,
 };
 pub use sandbar_sched::{
-    Action, ActorSpec, ActorState, Demand, Event, Failure, GroupSpec, GroupView, Inspect, JobLimits, Options, Outcome,
-    Role, Scheduler, Submission, TaskState, UNIT, Work,
+    Action, ActorSpec, ActorState, Demand, Event, Failure, GroupSpec, GroupView, Inspect, JobLimits, Lies, Options,
+    Outcome, Role, Scheduler, Submission, TaskState, UNIT, Work,
 };
 
 /// The worker of the first task of job 1, which is task 1.
@@ -164,7 +164,8 @@ impl World {
     /// As `new`, where objects of 1000 and more lie on the node that the thousands say: 1 GiB each.
     pub fn lying(cpus: u64, workers: u32) -> World {
         let lies = |value: &u64| {
-            (*value >= 1000).then(|| (Some(NodeId((*value / 1000) as u32)).filter(|node| node.0 > 1), 1 << 30))
+            let node = Some(NodeId((*value / 1000) as u32)).filter(|node| node.0 > 1);
+            (*value >= 1000).then_some(Lies { node, bytes: 1 << 30 })
         };
         let inspect = Inspect { can_be_lost: |_| false, lies, call_bytes: |_| 0 };
         World { steps: Scheduler::with_lineage(Options::default(), inspect), actions: Vec::new() }

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbar_core::{ActorId, Fault, Ids, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
-use sandbar_sched::{Action, Demand, Event, Inspect, JobLimits, Role, Scheduler, UNIT};
+use sandbar_sched::{Action, Demand, Event, Inspect, JobLimits, Lies, Role, Scheduler, UNIT};
 use sandbar_store::{Object, ValueKey};
 use sandbar_worker::program::{Bell, CrewOptions, monotonic_nanos};
 use tokio::sync::oneshot;
@@ -289,8 +289,8 @@ const INSPECT: Inspect<Call, Stored> = Inspect {
     can_be_lost: |value| !matches!(value, Stored::Inline(_)),
     lies: |value| match value {
         Stored::Inline(_) => None,
-        Stored::Kept(_, bytes) => Some((None, *bytes)),
-        Stored::Away(away) => Some((Some(away.node), away.bytes)),
+        Stored::Kept(_, bytes) => Some(Lies { node: None, bytes: *bytes }),
+        Stored::Away(away) => Some(Lies { node: Some(away.node), bytes: away.bytes }),
     },
     call_bytes: |call| call.bytes(),
 };
