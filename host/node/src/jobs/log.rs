@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_line_says_who_said_it() {
-        let task = Some((TaskId((3 << 40) + 17), "add", WorkerId(4)));
+        let task = Some((TaskId((3 << 36) + 17), "add", WorkerId(4)));
         for (task, level, expected) in [
             (task, 0, "(add 3-17, worker 4) debug: x"),
             (task, 3, "(add 3-17, worker 4) error: x"),
