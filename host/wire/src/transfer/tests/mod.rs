@@ -8,4 +8,4 @@ mod random;
 mod small;
 mod world;
 
-use super::SOCKET_BUFFER_BYTES;
+use super::{SOCKET_BUFFER_BYTES, TransferTransport, endpoint_for_transfer};
