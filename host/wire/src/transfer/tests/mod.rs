@@ -5,6 +5,7 @@ mod hostile;
 mod loopback;
 mod partial;
 mod random;
+mod serve;
 mod small;
 mod world;
 
