@@ -25,6 +25,9 @@ pub fn run() {
     holder.end();
 }
 
+/// What was done, and the seconds that it took: by the clock, and of the processor in both processes.
+type Row = (&'static str, Vec<f64>, Vec<[f64; 2]>);
+
 /// Is told where the holder is.
 pub async fn client() {
     let line = hear().unwrap();
@@ -42,7 +45,7 @@ pub async fn client() {
         fetch(transfers.clone(), spec, file)
     };
     let rounds = setting("SANDBAR_ROUNDS", 5);
-    let mut rows: Vec<(&str, Vec<f64>, Vec<[f64; 2]>)> = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
     for round in 0..=rounds {
         let mut note = |name: &'static str, begun: Instant, before: [f64; 2]| {
             let (seconds, after) = (begun.elapsed().as_secs_f64(), processor_s(holder));
