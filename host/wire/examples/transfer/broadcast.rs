@@ -79,8 +79,7 @@ fn broadcast(bytes: u64, receivers: u32, limits: LocationLimits) -> (f64, u64) {
     }
     let seconds = begun.elapsed().as_secs_f64();
     nodes.into_iter().for_each(|process| drop(process.end()));
-    let rest = source.end();
-    (seconds, rest.split(' ').next().unwrap().parse().unwrap())
+    (seconds, source.end().parse().unwrap())
 }
 
 /// A process that receives an object, and serves what it has of it.

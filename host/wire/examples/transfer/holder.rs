@@ -64,7 +64,7 @@ pub async fn run(bytes: u64, small: u64) {
     tokio::task::spawn_blocking(|| while crate::process::hear().is_some() {}).await.unwrap();
     accepts.abort();
     let sent: u64 = connections.lock().unwrap().iter().map(|connection| connection.stats().udp_tx.bytes).sum();
-    println!("{sent} {:.2}", crate::process::processor_s());
+    println!("{sent}");
 }
 
 async fn accept(connection: Connection, answers: Answers, source: Arc<dyn Source>, whole: Bytes) {

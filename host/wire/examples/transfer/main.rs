@@ -18,8 +18,8 @@ mod small;
 use std::sync::Arc;
 
 // What `loopback` names.
-use sandbar_wire::SOCKET_BUFFER_BYTES;
 use sandbar_wire::{Admission, Offload, TransferLimits, Transfers};
+use sandbar_wire::{SOCKET_BUFFER_BYTES, TransferTransport, endpoint_for_transfer, transport_for_transfer};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -60,7 +60,7 @@ fn runtime() -> tokio::runtime::Runtime {
 fn transfers() -> Transfers {
     let limits = TransferLimits {
         piece_bytes_max: setting("SANDBAR_PIECE_KIB", 1024) << 10,
-        pieces_in_flight_max: setting("SANDBAR_PIECES", 8) as usize,
+        pieces_in_flight_max: setting("SANDBAR_PIECES", 64) as usize,
         ..TransferLimits::default()
     };
     let admission: Arc<Admission> = Admission::new(16 << 30, 1000);
@@ -68,8 +68,8 @@ fn transfers() -> Transfers {
 }
 
 fn transport() -> Arc<quinn::TransportConfig> {
-    let default = sandbar_wire::TransferTransport::default();
-    sandbar_wire::transport_for_transfer(sandbar_wire::TransferTransport {
+    let default = TransferTransport::default();
+    transport_for_transfer(TransferTransport {
         window_bytes: (setting("SANDBAR_WINDOW_MB", u64::from(default.window_bytes) >> 20) << 20) as u32,
         mtu_bytes_max: setting("SANDBAR_MTU", u64::from(default.mtu_bytes_max)) as u16,
         ..default

@@ -17,7 +17,7 @@ pub fn run() {
     let mut holder = Process::start(&["holder", &(mb << 20).to_string(), "0"]);
     let line = holder.line().unwrap();
     let mut client = Process::start(&["object-client"]);
-    client.say(&format!("{line} {}", mb << 20));
+    client.say(&format!("{line} {} {}", mb << 20, holder.id()));
     while let Some(line) = client.line() {
         println!("{line}");
     }
@@ -25,12 +25,15 @@ pub fn run() {
     holder.end();
 }
 
+/// What was done, and the seconds that it took: by the clock, and of the processor in both processes.
+type Row = (&'static str, Vec<f64>, Vec<[f64; 2]>);
+
 /// Is told where the holder is.
 pub async fn client() {
     let line = hear().unwrap();
     let words: Vec<&str> = line.split(' ').collect();
     let (quic, tcp, root) = (words[0].parse().unwrap(), words[1], root_of(words[2]));
-    let bytes: usize = words[3].parse().unwrap();
+    let (bytes, holder): (usize, u32) = (words[3].parse().unwrap(), words[4].parse().unwrap());
     let endpoint = crate::loopback::endpoint(crate::transport());
     let connection = endpoint.connect(quic, "localhost").unwrap().await.unwrap();
     let transfers = crate::transfers();
@@ -42,10 +45,10 @@ pub async fn client() {
         fetch(transfers.clone(), spec, file)
     };
     let rounds = setting("SANDBAR_ROUNDS", 5);
-    let mut rows: Vec<(&str, Vec<f64>, Vec<f64>)> = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
     for round in 0..=rounds {
-        let mut note = |name: &'static str, begun: Instant, processor: f64| {
-            let (seconds, used) = (begun.elapsed().as_secs_f64(), processor_s() - processor);
+        let mut note = |name: &'static str, begun: Instant, before: [f64; 2]| {
+            let (seconds, after) = (begun.elapsed().as_secs_f64(), processor_s(holder));
             let row = match rows.iter_mut().find(|row| row.0 == name) {
                 Some(row) => row,
                 None => {
@@ -56,38 +59,38 @@ pub async fn client() {
             // The first round warms up.
             if round > 0 {
                 row.1.push(seconds);
-                row.2.push(used);
+                row.2.push(std::array::from_fn(|i| after[i] - before[i]));
             }
         };
         let wants = |name: &str| std::env::var("SANDBAR_ONLY").map_or(true, |only| only.split(',').any(|o| o == name));
         if wants("memory") {
             let from = File::noise(bytes);
-            let (begun, processor) = (Instant::now(), processor_s());
+            let (begun, processor) = (Instant::now(), processor_s(holder));
             warm.write().copy_from_slice(from.as_ref());
             note("copy in memory, warm", begun, processor);
         }
         if wants("tcp") {
-            let (begun, processor) = (Instant::now(), processor_s());
+            let (begun, processor) = (Instant::now(), processor_s(holder));
             bare_tcp(tcp, bytes).await;
             note("TCP, bytes dropped", begun, processor);
         }
         if wants("bare") {
-            let (begun, processor) = (Instant::now(), processor_s());
+            let (begun, processor) = (Instant::now(), processor_s(holder));
             assert_eq!(bare_quic(&connection, None).await, bytes);
             note("bare QUIC stream, bytes dropped", begun, processor);
         }
         if wants("copied") {
-            let (begun, processor) = (Instant::now(), processor_s());
+            let (begun, processor) = (Instant::now(), processor_s(holder));
             assert_eq!(bare_quic(&connection, Some(&warm)).await, bytes);
             note("bare QUIC stream, copied to warm memory", begun, processor);
         }
         if wants("ours") {
-            let (begun, processor) = (Instant::now(), processor_s());
+            let (begun, processor) = (Instant::now(), processor_s(holder));
             ours(warm.clone()).await;
             note("ours, into warm memory", begun, processor);
         }
         if wants("cold") {
-            let (begun, processor) = (Instant::now(), processor_s());
+            let (begun, processor) = (Instant::now(), processor_s(holder));
             ours(File::new(bytes)).await;
             note("ours, into cold memory", begun, processor);
         }
@@ -99,8 +102,9 @@ pub async fn client() {
             let ratios = bare.iter().zip(seconds).map(|(bare, ours)| bare / ours).collect();
             format!("  {:.2} of bare QUIC", median(ratios))
         });
-        let busy = median(processor.iter().zip(seconds).map(|(used, all)| used / all).collect());
-        println!("{name:40} {rate:8.0} MB/s{ratio}  client's processor {:3.0} %", 100.0 * busy);
+        let [client, holder] =
+            [0, 1].map(|i| median(processor.iter().map(|used| used[i] / bytes as f64 * 1e9).collect()));
+        println!("{name:40} {rate:6.0} MB/s{ratio}  processor {client:.2} s, holder's {holder:.2} s a GB");
     }
 }
 

@@ -39,6 +39,9 @@ pub(crate) struct Asked {
     rate: Option<f64>,
 }
 
+/// Pieces that a holder is asked for at once, when nothing speaks for more: one comes while the next is asked for.
+const PIECES_MIN: usize = 2;
+
 /// How much a new measurement counts for.
 const NEW: f64 = 0.3;
 
@@ -124,6 +127,14 @@ impl Asked {
         let rate = (self.bytes() - before) as f64 / seconds;
         self.rate = Some(self.rate.map_or(rate, |old| old + NEW * (rate - old)));
         self.measured = (now(), self.bytes());
+    }
+
+    /// Pieces that it is to be asked for at once: twice what comes in a round trip. More would only lie about until they
+    /// are not in the processor's cache any more, and be lost with their holder.
+    pub(crate) fn pieces(&self, piece_bytes: u64) -> usize {
+        let Some(connection) = self.ready() else { return 0 };
+        let in_round_trip = self.rate.unwrap_or(0.0) * connection.rtt().as_secs_f64();
+        PIECES_MIN.max((2.0 * in_round_trip / piece_bytes.max(1) as f64).ceil() as usize)
     }
 
     /// Bytes a second that come from it while it is asked; none when that has not been measured.

@@ -157,12 +157,10 @@ impl Driver {
     /// Asks holders for what nobody has been asked for.
     fn ask(&mut self) {
         let is_only = self.usable() == 1;
-        let most = self.in_flight_max();
         loop {
             // Whoever has least to do is next.
-            let may = |(_, asked): &(HolderIndex, &Asked)| asked.ready().is_some() && asked.in_flight < most;
-            let mut ready: Vec<_> =
-                self.holders.iter().enumerate().filter(may).map(|(i, a)| (a.in_flight, i)).collect();
+            let with_room = self.holders.iter().enumerate().filter(|(_, asked)| self.has_room(asked));
+            let mut ready: Vec<_> = with_room.map(|(holder, asked)| (asked.in_flight, holder)).collect();
             ready.sort_unstable();
             let taken = ready.into_iter().find_map(|(_, by)| Some((by, self.plan.take(by, is_only)?)));
             let Some((holder, groups)) = taken else { return };
@@ -170,9 +168,11 @@ impl Driver {
         }
     }
 
-    /// Pieces that a holder may be asked for at once. What is less urgent than others leaves them the link.
-    fn in_flight_max(&self) -> usize {
-        if self.engine.is_outranked(self.spec.priority) { 1 } else { self.engine.limits.pieces_in_flight_max }
+    /// Whether a holder can be asked for more. What is less urgent than others leaves them the link.
+    fn has_room(&self, asked: &Asked) -> bool {
+        let limits = &self.engine.limits;
+        let most = if self.engine.is_outranked(self.spec.priority) { 1 } else { limits.pieces_in_flight_max };
+        asked.in_flight < asked.pieces(limits.piece_bytes_max).min(most)
     }
 
     fn begin(&mut self, holder: HolderIndex, groups: Groups) {
@@ -213,12 +213,11 @@ impl Driver {
             let missing = self.progress.missing(&flight.groups);
             left[flight.holder] += missing.iter().map(|run| self.progress.layout().len(run)).sum::<u64>();
         }
-        let most = self.in_flight_max();
         let pace = |(holder, asked): (HolderIndex, &Asked)| Pace {
             holder,
             left_bytes: left[holder],
             rate: asked.rate(),
-            has_room: asked.ready().is_some() && asked.in_flight < most,
+            has_room: self.has_room(asked),
         };
         let paces: Vec<Pace> = self.holders.iter().enumerate().map(pace).collect();
         let Some((_, victim)) = steal(&paces, self.engine.limits.piece_bytes_max) else { return };

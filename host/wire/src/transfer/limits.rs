@@ -9,7 +9,8 @@ pub struct TransferLimits {
     pub object_bytes_max: u64,
     /// Bytes that are asked for at once: whole groups of 64 KiB, at most a block of 16 MiB.
     pub piece_bytes_max: u64,
-    /// Pieces that one holder is asked for at once.
+    /// Pieces that one holder is asked for at once, where round trips are so long and the link so wide that it takes
+    /// them; else fewer.
     pub pieces_in_flight_max: usize,
     /// Holders that an object is fetched from at once; others wait until one of these is given up.
     pub holders_max: usize,
@@ -65,7 +66,7 @@ impl Default for TransferLimits {
         TransferLimits {
             object_bytes_max: 256 << 30,
             piece_bytes_max: 1 << 20,
-            pieces_in_flight_max: 8,
+            pieces_in_flight_max: 64,
             holders_max: 8,
             reconnects_max: 3,
             connect_ms_max: 5_000,

@@ -53,5 +53,7 @@ pub use priority::Priority;
 pub use serve::{Answers, Held, Partial, SharedBytes, Source};
 pub use small::{SmallFetched, SmallSpec};
 pub use target::{HeapTarget, Target, View};
-pub use transport::{SOCKET_BUFFER_BYTES, TransferTransport, transport_for_transfer};
+pub use transport::{
+    MTU_BYTES_MAX, SOCKET_BUFFER_BYTES, TransferTransport, endpoint_for_transfer, transport_for_transfer,
+};
 pub use tree::{Root, Tree};

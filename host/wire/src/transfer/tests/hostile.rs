@@ -200,7 +200,7 @@ async fn only_the_wrong_chunk_is_fetched_again() {
     let receiver = &mut Host::start(0, limits());
     let honest = Host::start(2, limits());
     honest.put(OBJECT, &bytes);
-    // All is asked of the liar, but for a moment in which the other is not there yet.
+    // All is asked of the liar, in one piece, before the other is known.
     let is_asked = Arc::new(AtomicBool::new(false));
     let liar = Liar::start(1, {
         let is_asked = is_asked.clone();
@@ -211,7 +211,7 @@ async fn only_the_wrong_chunk_is_fetched_again() {
             }
         })
     });
-    let wide = TransferLimits { pieces_in_flight_max: 100, ..limits() };
+    let wide = TransferLimits { piece_bytes_max: 64 * GROUP_BYTES, ..limits() };
     let transfers = Transfers::new(wide, receiver.admission.clone(), None, Offload::Threads).unwrap();
     let mut spec = spec(&bytes, vec![receiver.holder_of_liar(&liar)]);
     spec.finder = Some(Arc::new(Then(receiver.holder_of(&honest))));

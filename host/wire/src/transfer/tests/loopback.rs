@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, OnceLock};
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{ClientConfig, Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime, TransportConfig};
+use quinn::{ClientConfig, Endpoint, Runtime, ServerConfig, TokioRuntime, TransportConfig};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
@@ -55,8 +55,7 @@ pub fn endpoint(transport: Arc<TransportConfig>) -> Endpoint {
     }
     let socket = TokioRuntime.wrap_udp_socket(socket).unwrap();
     let server = Some(server_config(transport.clone()));
-    let mut config = EndpointConfig::default();
-    config.max_udp_payload_size(65_527).unwrap();
+    let config = super::endpoint_for_transfer(super::TransferTransport::default());
     let mut endpoint = Endpoint::new_with_abstract_socket(config, server, socket, Arc::new(TokioRuntime)).unwrap();
     endpoint.set_default_client_config(client_config(transport));
     endpoint
