@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags, munmap};
@@ -19,6 +20,10 @@ use sandbar_core::copy_for_others;
 use crate::Object;
 use crate::mapping::{HUGE_PAGE_BYTES, PAGE_BYTES, gather, huge_bytes, map};
 use crate::object::{SEALS, new_file};
+
+/// A file that is busy is sealed again so often, after this.
+const SEALS_MAX: u32 = 50;
+const SEAL_AGAIN: Duration = Duration::from_millis(2);
 
 /// A memory file that is written.
 #[derive(Debug)]
@@ -103,7 +108,15 @@ impl Unsealed {
     /// # Errors
     /// Those of the kernel.
     pub fn seal(self, bytes: u64) -> io::Result<Object> {
-        Taken { file: self.file, bytes }.seal()
+        let taken = Taken { file: self.file, bytes };
+        for _ in 0..SEALS_MAX {
+            match taken.seal() {
+                // Nobody else has it: the kernel itself moves a page, or looks whether it is in use.
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(SEAL_AGAIN),
+                sealed => return sealed,
+            }
+        }
+        taken.seal()
     }
 }
 
