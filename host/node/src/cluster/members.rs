@@ -8,7 +8,7 @@ use std::time::Duration;
 use sandbar_core::NodeId;
 use sandbar_meta::{Change, Condition, Key, MetaError, MetaStore, Operation, Revision, Span, Transaction, Value};
 use sandbar_sched::Demand;
-use sandbar_wire::{Clock, Identity, Name, NodeFolder, SystemClock};
+use sandbar_wire::{Clock, Identity, NodeFolder, SystemClock};
 use serde::{Deserialize, Serialize};
 
 use super::store::Founder;
@@ -71,8 +71,8 @@ fn key(text: &str) -> Result<Key, ClusterError> {
     Key::new(text.as_bytes().to_vec()).map_err(ClusterError::from)
 }
 
-/// Takes the next number.
-pub(super) async fn number(store: &dyn MetaStore, name: &Name, address: SocketAddr) -> Result<Member, ClusterError> {
+/// Takes the next number, for a node or for more of its workers.
+pub(super) async fn number(store: &dyn MetaStore) -> Result<u16, ClusterError> {
     let last = key(LAST_NUMBER)?;
     for _ in 0..TRIES_MAX {
         let entry = store.get(&last).await?.entry;
@@ -82,23 +82,12 @@ pub(super) async fn number(store: &dyn MetaStore, name: &Name, address: SocketAd
             Some(entry) => Condition::unchanged(last.clone(), entry.mod_revision),
             None => Condition::absent(last.clone()),
         };
-        let value = Value::new(postcard::to_stdvec(&number).unwrap_or_default());
-        let put = Operation::put(last.clone(), value);
+        let put = Operation::put(last.clone(), Value::new(postcard::to_stdvec(&number).unwrap_or_default()));
         match store.transact(Transaction::new().when(condition).then(put)).await {
-            // A number that was taken, or perhaps was, and is not used is lost: there are more.
-            Ok(done) if !done.succeeded => {}
-            Err(MetaError::Unknown { .. }) => {}
+            Ok(done) if done.succeeded => return Ok(number),
+            // Others took it. One that perhaps was taken here, and is not used, is lost: there are more.
+            Ok(_) | Err(MetaError::Unknown { .. }) => {}
             Err(e) => return Err(e.into()),
-            Ok(_) => {
-                return Ok(Member {
-                    name: name.as_str().to_owned(),
-                    number,
-                    address,
-                    version: env!("CARGO_PKG_VERSION").to_owned(),
-                    resources: Amounts::default(),
-                    slots: 0,
-                });
-            }
         }
     }
     Err(ClusterError::NoNumbers)
@@ -192,7 +181,7 @@ async fn follow_once(inner: &Arc<Inner>, own: &Member) -> Result<(), ClusterErro
     loop {
         for (node, member) in known.iter().filter(|(_, member)| member.number < own.number) {
             if inner.link(*node).is_none() {
-                links::dial(inner.clone(), own.clone(), member.clone());
+                links::dial(inner, member.clone());
             }
         }
         let changes = match tokio::time::timeout(TRY_AGAIN, watcher.next()).await {

@@ -5,10 +5,12 @@
 //! under its name where it is and what it has for as long as it lives, and connects to all that were there before it. Over
 //! each connection the hubs of both nodes talk ([`crate::program`]), and objects and components are fetched.
 
+mod asks;
 mod error;
 mod links;
 mod members;
 mod objects;
+mod outside;
 mod programs;
 mod store;
 
@@ -29,11 +31,12 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 pub use error::ClusterError;
-pub use members::Member;
+pub use members::{Amounts, Member};
 
 use crate::program::{Asker, Outside};
 use links::Dialer;
 use objects::Shared;
+use outside::Others;
 pub(crate) use programs::{Loader, Loading};
 
 /// Where in its folder a node keeps what of a cluster.
@@ -81,6 +84,8 @@ struct Inner {
 struct OfHub {
     asker: Asker,
     loader: Loader,
+    /// What others know of the node.
+    member: Member,
 }
 
 /// What runs for a cluster, and ends with it.
@@ -146,7 +151,14 @@ impl Cluster {
             }
             (None, None) => return Err(ClusterError::NoWay(options.data.clone())),
         };
-        let own = members::number(&*store, &identity.own().name, reached(options, &endpoint)?).await?;
+        let own = Member {
+            name: identity.own().name.as_str().to_owned(),
+            number: members::number(&*store).await?,
+            address: reached(options, &endpoint)?,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            resources: Amounts::default(),
+            slots: 0,
+        };
         let admission = Admission::new(TRANSFER_BYTES_MAX, TRANSFERS_WAITING_MAX);
         let transfers = Transfers::new(TransferLimits::default(), admission, None, Offload::Threads);
         let inner = Arc::new(Inner {
@@ -165,6 +177,7 @@ impl Cluster {
         });
         let tasks = vec![
             tokio::spawn(links::accept(inner.clone())),
+            tokio::spawn(objects::let_go(inner.clone())),
             tokio::spawn(members::renew(inner.clone(), folder, identity, founder)),
         ];
         Ok(Cluster { inner, tasks: Arc::new(Tasks(Mutex::new(tasks))) })
@@ -182,7 +195,7 @@ impl Cluster {
 
     /// What others know of this node.
     pub fn own(&self) -> Member {
-        self.inner.shared.own().unwrap_or_else(|| self.inner.own.clone())
+        self.inner.member().unwrap_or(&self.inner.own).clone()
     }
 
     /// Leaves the cluster: others learn of it now, rather than when they miss this node.
@@ -200,20 +213,15 @@ impl Cluster {
         members::list(&*self.inner.store).await
     }
 
-    pub(crate) fn outside(&self) -> Outside {
-        Outside { carry: Arc::new(self.inner.clone()), programs: Arc::new(self.inner.clone()) }
+    pub(crate) fn outside(&self) -> Arc<dyn Outside> {
+        Arc::new(Others(self.inner.clone()))
     }
 
     /// The node runs programs from now on, and tasks of others.
     pub(crate) fn begin(&self, asker: Asker, resources: &Demand, slots: u32, loader: Loader) {
         // A node has one hub.
-        let _ = self.inner.hub.set(OfHub { asker, loader });
-        self.inner.shared.set_own(Member {
-            resources: members::Amounts::of(resources),
-            slots,
-            ..self.inner.own.clone()
-        });
-        let Some(member) = self.inner.shared.own() else { return };
+        let member = Member { resources: Amounts::of(resources), slots, ..self.inner.own.clone() };
+        let _ = self.inner.hub.set(OfHub { asker, loader, member: member.clone() });
         let task = self.inner.handle.spawn(members::keep(self.inner.clone(), member));
         self.tasks.0.lock().unwrap_or_else(PoisonError::into_inner).push(task);
     }
@@ -228,6 +236,11 @@ impl Cluster {
 impl Inner {
     fn links(&self) -> MutexGuard<'_, BTreeMap<NodeId, Connection>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What others know of the node, once it runs programs.
+    fn member(&self) -> Option<&Member> {
+        self.hub.get().map(|hub| &hub.member)
     }
 
     fn link(&self, node: NodeId) -> Option<Connection> {

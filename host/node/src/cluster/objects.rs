@@ -1,9 +1,9 @@
 //! Objects of a cluster's nodes: fetched into memory files, and served out of them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sandbar_core::{NodeId, ObjectId};
@@ -11,9 +11,7 @@ use sandbar_store::{Landing, LandingView, Mapping, Object};
 use sandbar_wire::{FetchSpec, Held, Priority, Root, Source, Target, Tree, View};
 
 use super::Inner;
-use super::members::Member;
-use super::store::Request;
-use crate::program::Carry;
+use super::asks::Ask;
 
 /// What was shared and nobody asked for since is let go of after this.
 const SHARED_TIME: Duration = Duration::from_secs(30);
@@ -22,11 +20,7 @@ const DESCRIBE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// What others fetch of this node.
 #[derive(Default)]
-pub(super) struct Shared {
-    objects: Mutex<HashMap<ObjectId, SharedObject>>,
-    dialing: Mutex<BTreeSet<NodeId>>,
-    own: OnceLock<Member>,
-}
+pub(super) struct Shared(Mutex<HashMap<ObjectId, SharedObject>>);
 
 struct SharedObject {
     bytes: Arc<Mapping>,
@@ -36,24 +30,7 @@ struct SharedObject {
 
 impl Shared {
     fn objects(&self) -> MutexGuard<'_, HashMap<ObjectId, SharedObject>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn begin_dialing(&self, node: NodeId) -> bool {
-        self.dialing.lock().unwrap_or_else(PoisonError::into_inner).insert(node)
-    }
-
-    pub(super) fn end_dialing(&self, node: NodeId) {
-        self.dialing.lock().unwrap_or_else(PoisonError::into_inner).remove(&node);
-    }
-
-    pub(super) fn set_own(&self, own: Member) {
-        // A node has one hub.
-        let _ = self.own.set(own);
-    }
-
-    pub(super) fn own(&self) -> Option<Member> {
-        self.own.get().cloned()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -72,14 +49,13 @@ impl Source for Served {
 
 /// What an object of this node is: its hash and its length. It can be fetched for a while then.
 pub(super) async fn describe(inner: &Inner, object: ObjectId) -> Result<(Root, u64), String> {
-    let_go(inner);
     if let Some(shared) = inner.shared.objects().get_mut(&object) {
         shared.touched = Instant::now();
         return Ok((shared.root, shared.bytes.len() as u64));
     }
     let hub = inner.hub.get().ok_or("it runs no programs")?;
     let (tell, told) = tokio::sync::oneshot::channel();
-    hub.asker.share(object, move |value| drop(tell.send(value)));
+    hub.asker.share(object, Box::new(move |value| drop(tell.send(value))));
     let value = told.await.map_err(|_| "the node ends")??;
     let mapping = Mapping::sealed(value.as_fd(), value.bytes()).map_err(|e| e.to_string())?;
     let hashed = tokio::task::spawn_blocking(move || {
@@ -94,27 +70,24 @@ pub(super) async fn describe(inner: &Inner, object: ObjectId) -> Result<(Root, u
     Ok(described)
 }
 
-/// Lets go of what nobody has asked for in a while.
-fn let_go(inner: &Inner) {
-    let mut gone = Vec::new();
-    inner.shared.objects().retain(|object, shared| {
-        let stays = shared.touched.elapsed() < SHARED_TIME;
-        gone.extend((!stays).then_some(*object));
-        stays
-    });
-    gone.into_iter().for_each(|object| inner.transfers.forget(object));
-}
-
-impl Carry for Arc<Inner> {
-    fn fetch(&self, node: NodeId, object: ObjectId, bytes: u64, told: Box<dyn FnOnce(Result<Object, String>) + Send>) {
-        let inner = self.clone();
-        self.handle.spawn(async move { told(fetch(&inner, node, object, bytes).await) });
+/// Lets go of what nobody has asked for in a while, again and again.
+pub(super) async fn let_go(inner: Arc<Inner>) {
+    loop {
+        tokio::time::sleep(SHARED_TIME / 4).await;
+        let mut gone = Vec::new();
+        inner.shared.objects().retain(|object, shared| {
+            let stays = shared.touched.elapsed() < SHARED_TIME;
+            gone.extend((!stays).then_some(*object));
+            stays
+        });
+        gone.into_iter().for_each(|object| inner.transfers.forget(object));
     }
 }
 
-async fn fetch(inner: &Inner, node: NodeId, object: ObjectId, bytes: u64) -> Result<Object, String> {
+/// Fetches the value of an object from a node that is connected.
+pub(super) async fn fetch(inner: &Inner, node: NodeId, object: ObjectId, bytes: u64) -> Result<Object, String> {
     let connection = inner.link(node).ok_or_else(|| format!("there is no connection to node {node}"))?;
-    let request = postcard::to_stdvec(&Request::Describe(object.0)).map_err(|e| e.to_string())?;
+    let request = postcard::to_stdvec(&Ask::Describe(object.0)).map_err(|e| e.to_string())?;
     let answer = connection.request(&request, DESCRIBE_TIME_MAX).await.map_err(|e| e.to_string())?;
     let described: Result<([u8; 32], u64), String> = postcard::from_bytes(&answer).map_err(|e| e.to_string())?;
     let (root, length) = described?;

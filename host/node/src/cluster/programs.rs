@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::Inner;
 use super::links::COMPONENTS;
-use crate::program::{Loaded, Programs};
+use crate::program::Loaded;
 
 pub(crate) type Loading = Pin<Box<dyn Future<Output = Loaded> + Send>>;
 
@@ -32,14 +32,8 @@ const COMPONENT_BYTES_MAX: u64 = 256 << 20;
 const PART_BYTES: usize = 256 << 10;
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-impl Programs for Arc<Inner> {
-    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, told: Box<dyn FnOnce(Loaded) + Send>) {
-        let inner = self.clone();
-        self.handle.spawn(async move { told(load(&inner, node, component, limits).await) });
-    }
-}
-
-async fn load(inner: &Inner, node: NodeId, component: ComponentId, limits: Limits) -> Loaded {
+/// Loads a component that a node has.
+pub(super) async fn load(inner: &Inner, node: NodeId, component: ComponentId, limits: Limits) -> Loaded {
     let hub = inner.hub.get().ok_or_else(|| fault("this node runs no programs"))?;
     let path = hub.loader.folder.join(format!("{component}.wasm"));
     if !path.is_file() {
@@ -48,7 +42,13 @@ async fn load(inner: &Inner, node: NodeId, component: ComponentId, limits: Limit
         keep(&path, &bytes).map_err(|e| fault(&format!("its component can't be kept: {e}")))?;
     }
     let file = File::open(&path).map_err(|e| fault(&format!("{}: {e}", path.display())))?;
-    (hub.loader.load)(file, path, limits).await
+    let program = (hub.loader.load)(file, path.clone(), limits).await?;
+    if program.compiled.id() != component {
+        // What was kept is damaged. The next time it is fetched.
+        let _ = std::fs::remove_file(&path);
+        return Err(fault(&format!("{} is another component than {}", path.display(), component.short())));
+    }
+    Ok(program)
 }
 
 fn fault(words: &str) -> Fault {

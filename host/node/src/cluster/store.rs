@@ -6,68 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbar_core::ObjectId;
 use sandbar_meta::{
     Change, Got, Granted, KeptAlive, Key, LeaseId, MetaError, MetaLimits, MetaStore, Page, Revision, Revoked, Span,
     Transacted, Transaction, Watcher,
 };
 use sandbar_wire::{ConnectError, Connection, Expect};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
+use super::asks::Ask;
 use super::links::Dialer;
-use super::{Inner, objects};
 
 /// An answer is waited for so long.
 const TIME_MAX: Duration = Duration::from_secs(10);
-/// A watcher's answer is given after this at the latest, with no changes.
-const WATCH_TIME: Duration = Duration::from_secs(5);
-
-/// What a node asks another.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Request {
-    Get(Key),
-    Range(Span, u64),
-    Transact(Transaction),
-    Grant(u32),
-    KeepAlive(LeaseId),
-    Revoke(LeaseId),
-    /// The next changes of a span from a revision on, and from which on to ask next.
-    Watch(Span, Revision),
-    /// What an object is that the node has.
-    Describe(u64),
-}
-
-/// Answers a request of a node.
-pub(super) async fn answer(inner: Arc<Inner>, mut request: sandbar_wire::Request) {
-    let Ok(bytes) = request.read().await else { return };
-    let Ok(asked) = postcard::from_bytes::<Request>(&bytes) else { return };
-    let store = &*inner.store;
-    let answer = match asked {
-        Request::Get(key) => postcard::to_stdvec(&store.get(&key).await),
-        Request::Range(span, limit) => postcard::to_stdvec(&store.range(&span, limit as usize).await),
-        Request::Transact(transaction) => postcard::to_stdvec(&store.transact(transaction).await),
-        Request::Grant(ttl_s) => postcard::to_stdvec(&store.grant(ttl_s).await),
-        Request::KeepAlive(lease) => postcard::to_stdvec(&store.keep_alive(lease).await),
-        Request::Revoke(lease) => postcard::to_stdvec(&store.revoke(lease).await),
-        Request::Watch(span, from) => postcard::to_stdvec(&watched(store, &span, from).await),
-        Request::Describe(object) => {
-            let described = objects::describe(&inner, ObjectId(object)).await;
-            postcard::to_stdvec(&described.map(|(root, bytes)| (root.0, bytes)))
-        }
-    };
-    if let Ok(answer) = answer {
-        // Who asked may be gone.
-        let _ = request.answer(&answer).await;
-    }
-}
-
-async fn watched(store: &dyn MetaStore, span: &Span, from: Revision) -> Result<(Vec<Change>, Revision), MetaError> {
-    let mut watcher = store.watch(span, from).await?;
-    match tokio::time::timeout(WATCH_TIME, watcher.next()).await {
-        Ok(changes) => Ok((changes?, watcher.position())),
-        Err(_) => Ok((Vec::new(), watcher.position().max(from))),
-    }
-}
 
 /// The node that has the store, and the connection to it.
 pub(super) struct Founder {
@@ -97,17 +47,17 @@ impl RemoteStore {
         RemoteStore { founder, limits: MetaLimits::default() }
     }
 
-    async fn ask<T: for<'de> Deserialize<'de>>(&self, request: &Request) -> Result<T, MetaError> {
+    async fn ask<T: for<'de> Deserialize<'de>>(&self, request: &Ask) -> Result<T, MetaError> {
         ask(&self.founder, request).await
     }
 }
 
-async fn ask<T: for<'de> Deserialize<'de>>(founder: &Founder, request: &Request) -> Result<T, MetaError> {
+async fn ask<T: for<'de> Deserialize<'de>>(founder: &Founder, request: &Ask) -> Result<T, MetaError> {
     let endpoints = || vec![founder.address.to_string()];
     let unavailable = |reason: String| MetaError::Unavailable { endpoints: endpoints(), reason };
     // It may have been done, or not.
     let unknown = |reason: String| match request {
-        Request::Transact(_) | Request::Revoke(_) => MetaError::Unknown { endpoints: endpoints(), reason },
+        Ask::Transact(_) | Ask::Revoke(_) => MetaError::Unknown { endpoints: endpoints(), reason },
         _ => MetaError::Unavailable { endpoints: endpoints(), reason },
     };
     let bytes = postcard::to_stdvec(request).map_err(|e| unavailable(e.to_string()))?;
@@ -129,27 +79,27 @@ impl MetaStore for RemoteStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Got, MetaError> {
-        self.ask(&Request::Get(key.clone())).await
+        self.ask(&Ask::Get(key.clone())).await
     }
 
     async fn range(&self, span: &Span, limit: usize) -> Result<Page, MetaError> {
-        self.ask(&Request::Range(span.clone(), limit as u64)).await
+        self.ask(&Ask::Range(span.clone(), limit as u64)).await
     }
 
     async fn transact(&self, transaction: Transaction) -> Result<Transacted, MetaError> {
-        self.ask(&Request::Transact(transaction)).await
+        self.ask(&Ask::Transact(transaction)).await
     }
 
     async fn grant(&self, ttl_s: u32) -> Result<Granted, MetaError> {
-        self.ask(&Request::Grant(ttl_s)).await
+        self.ask(&Ask::Grant(ttl_s)).await
     }
 
     async fn keep_alive(&self, lease: LeaseId) -> Result<KeptAlive, MetaError> {
-        self.ask(&Request::KeepAlive(lease)).await
+        self.ask(&Ask::KeepAlive(lease)).await
     }
 
     async fn revoke(&self, lease: LeaseId) -> Result<Revoked, MetaError> {
-        self.ask(&Request::Revoke(lease)).await
+        self.ask(&Ask::Revoke(lease)).await
     }
 
     async fn watch(&self, span: &Span, from: Revision) -> Result<Box<dyn Watcher>, MetaError> {
@@ -174,7 +124,7 @@ impl fmt::Debug for RemoteWatcher {
 impl Watcher for RemoteWatcher {
     async fn next(&mut self) -> Result<Vec<Change>, MetaError> {
         loop {
-            let request = Request::Watch(self.span.clone(), self.from);
+            let request = Ask::Watch(self.span.clone(), self.from);
             let (changes, next): (Vec<Change>, Revision) = ask(&self.founder, &request).await?;
             self.from = next;
             if !changes.is_empty() {

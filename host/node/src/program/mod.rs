@@ -26,9 +26,8 @@ pub use submit::{ProgramSpec, ProgramSummary};
 
 pub(crate) use bars::Bars;
 pub(crate) use calls::Program;
-pub(crate) use hub::{Asker, Outside};
-pub(crate) use hub::{First, Hub, HubOptions, NewJob, StoreOptions};
-pub(crate) use peer::{Carry, Loaded, NewPeer, PeerEnd, PeerLine, Programs};
+pub(crate) use hub::{Asker, First, Hub, HubOptions, NewJob, StoreOptions, WORKERS_MAX};
+pub(crate) use peer::{Loaded, NewPeer, Outside, PeerEnd, PeerLine, Tell};
 
 #[doc(hidden)]
 pub use hub::{Saying, hear_any};

@@ -15,7 +15,7 @@ use super::arguments;
 use super::files::Given;
 use super::hub::{Counts, JobResult, machine};
 use super::keeping::Keeping;
-use super::{First, Hub, HubOptions, Neighbours, NewJob, Outside, Program, ProgramTask, StoreOptions};
+use super::{First, Hub, HubOptions, NewJob, Outside, Program, ProgramTask, StoreOptions, WORKERS_MAX};
 use crate::cluster::{Cluster, Loader, Loading};
 use crate::function::Loaded;
 use crate::jobs::{JobKeeper, Shown};
@@ -32,8 +32,8 @@ const JOB_LIMITS: JobLimits = JobLimits {
 };
 /// Sandboxes of a worker: tasks that run, or wait for others.
 const SANDBOXES_MAX: u32 = 1100;
-/// A node may have so many workers, one after another: see [`WorkerId`](sandbar_core::WorkerId).
-const WORKERS_MAX: u32 = 1 << 12;
+/// All numbers of workers that there are.
+const NUMBERS_MAX: u32 = 1 << 28;
 /// The task that a job begins with, unless another is named.
 const MAIN: &str = "main";
 
@@ -140,8 +140,8 @@ impl Node {
         Ok(program)
     }
 
-    fn outside(&self) -> Option<Outside> {
-        let neighbours = self.options.neighbours.as_ref().map(Neighbours::outside);
+    fn outside(&self) -> Option<Arc<dyn Outside>> {
+        let neighbours = self.options.neighbours.clone().map(|neighbours| Arc::new(neighbours) as Arc<dyn Outside>);
         neighbours.or_else(|| self.options.cluster.as_ref().map(Cluster::outside))
     }
 
@@ -173,10 +173,12 @@ impl Node {
             return Ok(hub.clone());
         }
         let (node, first) = (NodeId(self.options.number.into()), u32::from(self.options.number) * WORKERS_MAX);
+        let outside = self.outside();
         let options = HubOptions {
             node,
-            numbers: first..first + WORKERS_MAX,
-            outside: self.outside(),
+            // One that knows no others has them all.
+            numbers: first..if outside.is_some() { first + WORKERS_MAX } else { NUMBERS_MAX },
+            outside,
             workers: self.options.workers,
             crew: CrewOptions {
                 limits: self.options.limits,

@@ -94,8 +94,7 @@ impl State {
 
     /// Whether an object is what a job's first task returned. Workers may name their objects as they like.
     fn is_result(&self, object: ObjectId) -> bool {
-        Ids::giver(object.0) == WorkerId(self.options.numbers.start)
-            && self.jobs.values().any(|job| job.first.returns(0) == object)
+        Ids::giver(object.0) == self.own && self.jobs.values().any(|job| job.first.returns(0) == object)
     }
 
     /// Tells a worker why it can't have the object that it has just asked for.

@@ -34,8 +34,7 @@ use tokio::sync::oneshot;
 use self::actors::HOME;
 pub use self::any::{Saying, hear_any};
 use self::files::Opened;
-pub(crate) use self::peers::Outside;
-use self::peers::{AwayKey, Peers, Told};
+use self::peers::{AwayKey, Peers};
 use self::store::Store;
 pub(crate) use self::store::StoreOptions;
 use self::unmet::Unmet;
@@ -44,7 +43,7 @@ use super::calls::{Call, Names, Program, units};
 use super::client::Seat;
 use super::files::Given;
 use super::members::Member;
-use super::peer::{Fetched, Loaded, NewPeer};
+use super::peer::{Fetched, Loaded, NewPeer, Outside, Tell};
 use super::records::{Ran, TaskRecords};
 use crate::NodeOptions;
 use crate::jobs::{Answer, LogSender, Question};
@@ -55,6 +54,11 @@ const LOOK_AGAIN: Duration = Duration::from_micros(100);
 const TICK: Duration = Duration::from_millis(1);
 const IDLE_TICK: Duration = Duration::from_millis(100);
 
+/// A node has so many numbers for workers at a time: see [`WorkerId`].
+pub(crate) const WORKERS_MAX: u32 = 1 << 12;
+/// When it has so few left, it asks for more.
+const NUMBERS_LEFT_MIN: u32 = WORKERS_MAX / 4;
+
 /// How a hub is made.
 #[derive(Clone)]
 pub(crate) struct HubOptions {
@@ -63,7 +67,7 @@ pub(crate) struct HubOptions {
     /// Numbers of workers: no other node gives out the same.
     pub(crate) numbers: Range<u32>,
     /// What there is of other nodes.
-    pub(crate) outside: Option<Outside>,
+    pub(crate) outside: Option<Arc<dyn Outside>>,
     /// Workers that run tasks.
     pub(crate) workers: usize,
     pub(crate) crew: CrewOptions,
@@ -119,7 +123,9 @@ enum Command {
     /// There is a connection to another node.
     Join(NewPeer),
     /// Another node wants a value.
-    Share(ObjectId, Told),
+    Share(ObjectId, Tell<Result<Object, String>>),
+    /// More numbers for workers.
+    Numbers(Range<u32>),
     /// A value has come from another node, or will not.
     Fetched(Fetched),
     /// A program of another node, by its number, is there, or can't be had.
@@ -168,8 +174,8 @@ impl Asker {
     }
 
     /// Has a value of the hub's node `told` to somebody, whatever comes of it.
-    pub(crate) fn share(&self, object: ObjectId, told: impl FnOnce(Result<Object, String>) + Send + 'static) {
-        self.command(Command::Share(object, Told(Box::new(told))));
+    pub(crate) fn share(&self, object: ObjectId, told: Tell<Result<Object, String>>) {
+        self.command(Command::Share(object, told));
     }
 
     fn command(&self, command: Command) {
@@ -339,7 +345,12 @@ struct State {
     members: BTreeMap<WorkerId, Member>,
     jobs: FxHashMap<JobId, Job>,
     ids: Ids,
-    next_worker: u32,
+    /// Numbers of workers to come: the first of the first range is the next.
+    numbers: VecDeque<Range<u32>>,
+    /// More were asked for.
+    wants_numbers: bool,
+    /// Who gives out the numbers of jobs' first tasks: no worker.
+    own: WorkerId,
     names: Names,
     ending: FxHashMap<TaskId, Ending>,
     /// Calls of actors that have taken as long as they may, or were cancelled: where they are, and why they end.
@@ -376,8 +387,8 @@ impl State {
         store: Store,
         opened: Opened,
     ) -> State {
-        // Who gives out the numbers of jobs' first tasks: no worker.
-        let own = WorkerId(options.numbers.start);
+        let numbers = options.numbers.clone();
+        let own = WorkerId(numbers.start);
         State {
             bell: asker.bell.clone(),
             asker,
@@ -390,7 +401,10 @@ impl State {
             members: BTreeMap::new(),
             jobs: FxHashMap::default(),
             ids: Ids::of(own),
-            next_worker: own.0 + 1,
+            own,
+            // Workers' numbers start behind it.
+            numbers: std::iter::once(numbers.start + 1..numbers.end).collect(),
+            wants_numbers: false,
             names: Names::default(),
             ending: FxHashMap::default(),
             late_calls: FxHashMap::default(),
@@ -411,13 +425,23 @@ impl State {
         }
     }
 
-    /// The number of another worker, if there are any left.
+    /// The number of another worker, if there are any left. Before there are none, more are asked for.
     fn number_worker(&mut self) -> Option<WorkerId> {
-        let number = self.next_worker;
-        self.options.numbers.contains(&number).then(|| {
-            self.next_worker += 1;
-            WorkerId(number)
-        })
+        let left: u32 = self.numbers.iter().map(|range| range.end - range.start).sum();
+        if left < NUMBERS_LEFT_MIN
+            && !self.wants_numbers
+            && let Some(outside) = &self.options.outside
+        {
+            self.wants_numbers = true;
+            let asker = self.asker.clone();
+            outside.numbers(Box::new(move |range| asker.command(Command::Numbers(range))));
+        }
+        let first = self.numbers.front_mut()?;
+        let number = first.next();
+        if first.start == first.end {
+            self.numbers.pop_front();
+        }
+        number.map(WorkerId)
     }
 
     fn number_job(&self) -> JobId {
@@ -483,6 +507,10 @@ impl State {
             Command::Join(new) => self.join(new),
             Command::Share(object, told) => self.share(object, told),
             Command::Fetched(fetched) => self.fetched(fetched),
+            Command::Numbers(range) => {
+                self.wants_numbers = false;
+                self.numbers.push_back(range);
+            }
             Command::Loaded(node, program, loaded) => self.loaded(node, program, loaded),
             Command::Stop => self.stopping = true,
         }

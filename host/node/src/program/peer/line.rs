@@ -5,12 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sandbar_core::{ComponentId, Fault, Limits, NodeId, ObjectId};
-use sandbar_store::Object;
 use sandbar_worker::program::Bell;
 use tokio::sync::Notify;
-
-use crate::program::Program;
 
 /// Bytes that wait to be sent. A peer that takes less is not there for long.
 const WAITING_BYTES_MAX: usize = 256 << 20;
@@ -165,28 +161,4 @@ impl Drop for PeerLine {
             other.ring();
         }
     }
-}
-
-/// What came of fetching a value.
-#[derive(Debug)]
-pub(crate) struct Fetched {
-    /// Under which it was asked for.
-    pub(crate) ticket: u64,
-    pub(crate) value: Result<Object, String>,
-}
-
-/// Fetches values from other nodes.
-pub(crate) trait Carry: Send + Sync {
-    /// Fetches so many bytes, which a node has as the value of an object. What comes of it is `told`, once, unless that is
-    /// dropped.
-    fn fetch(&self, node: NodeId, object: ObjectId, bytes: u64, told: Box<dyn FnOnce(Result<Object, String>) + Send>);
-}
-
-/// What came of loading a program.
-pub(crate) type Loaded = Result<Arc<Program>, Fault>;
-
-/// Loads programs that other nodes have.
-pub(crate) trait Programs: Send + Sync {
-    /// Loads a component that a node has, for tasks that may use so much. What comes of it is `told`, once.
-    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, told: Box<dyn FnOnce(Loaded) + Send>);
 }

@@ -3,12 +3,14 @@
 mod line;
 mod messages;
 mod neighbours;
+mod outside;
 
-pub(crate) use line::{Carry, Fetched, Loaded, PeerEnd, PeerLine, Programs};
+pub(crate) use line::{PeerEnd, PeerLine};
 pub use neighbours::Neighbours;
 
-pub(crate) use super::hub::Outside;
 pub(crate) use messages::{Errand, Returns, Said, Sent, ToHelper, ToOwner};
+
+pub(crate) use outside::{Fetched, Loaded, Outside, Tell};
 
 use sandbar_core::NodeId;
 use sandbar_sched::Demand;

@@ -1,16 +1,17 @@
 //! Nodes of one process that run tasks for each other, as those of a cluster do.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, ObjectId};
 use sandbar_sched::Demand;
 use sandbar_store::Object;
 
-use super::line::{Carry, Loaded, PeerLine, Programs};
-use super::{NewPeer, Outside};
+use super::{Loaded, NewPeer, Outside, PeerLine, Tell};
 use crate::program::Program;
-use crate::program::hub::Asker;
+use crate::program::hub::{Asker, WORKERS_MAX};
 
 /// Nodes of this process that know each other. Each has a number of its own.
 #[derive(Clone, Default)]
@@ -20,6 +21,8 @@ pub struct Neighbours(Arc<Inner>);
 struct Inner {
     hubs: Mutex<BTreeMap<NodeId, Neighbour>>,
     programs: Mutex<HashMap<ComponentId, Arc<Program>>>,
+    /// Ranges of numbers that were given out beside those of nodes.
+    ranges: AtomicU32,
 }
 
 struct Neighbour {
@@ -35,10 +38,6 @@ impl std::fmt::Debug for Neighbours {
 }
 
 impl Neighbours {
-    pub(crate) fn outside(&self) -> Outside {
-        Outside { carry: Arc::new(self.clone()), programs: Arc::new(self.clone()) }
-    }
-
     /// A node is there. It and all others are told of each other.
     pub(crate) fn enter(&self, node: NodeId, asker: Asker, resources: Demand, slots: u32) {
         let mut hubs = self.hubs();
@@ -67,21 +66,26 @@ impl Neighbours {
     }
 }
 
-impl Carry for Neighbours {
-    fn fetch(&self, node: NodeId, object: ObjectId, _: u64, told: Box<dyn FnOnce(Result<Object, String>) + Send>) {
+impl Outside for Neighbours {
+    fn fetch(&self, node: NodeId, object: ObjectId, _: u64, told: Tell<Result<Object, String>>) {
         let asker = self.hubs().get(&node).map(|hub| hub.asker.clone());
         match asker {
             Some(asker) => asker.share(object, told),
             None => told(Err(format!("node {node} is gone"))),
         }
     }
-}
 
-impl Programs for Neighbours {
-    fn load(&self, _: NodeId, component: ComponentId, _: Limits, told: Box<dyn FnOnce(Loaded) + Send>) {
+    fn load(&self, _: NodeId, component: ComponentId, _: Limits, told: Tell<Loaded>) {
         let programs = self.0.programs.lock().unwrap_or_else(PoisonError::into_inner);
         let known = programs.get(&component).cloned();
         drop(programs);
         told(known.ok_or_else(|| Fault::new(Code::Host, format!("no node has component {component}"))));
+    }
+
+    /// As many as those of a node, behind all of these.
+    fn numbers(&self, told: Tell<Range<u32>>) {
+        let next = self.0.ranges.fetch_add(1, Relaxed);
+        let first = (u32::from(u16::MAX) - next) * WORKERS_MAX;
+        told(first..first + WORKERS_MAX);
     }
 }

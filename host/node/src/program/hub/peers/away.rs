@@ -8,7 +8,7 @@ use sandbar_store::{Lending, Memory, Object, ValueKey};
 use super::super::store::Awaited;
 use super::super::{Command, State, Stored};
 use super::lent::Sending;
-use crate::program::peer::{Fetched, Said, ToHelper};
+use crate::program::peer::{Fetched, Said, Tell, ToHelper};
 
 /// A value that lies, or lay, on another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,21 +19,12 @@ pub(in super::super) struct AwayKey {
 }
 
 /// Such values.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Aways {
     all: FxHashMap<u64, Away>,
     next: u64,
     /// Who wants a value of this node that is on its way from disk.
-    asked: FxHashMap<ValueKey, Vec<Told>>,
-}
-
-/// Gets a value, or why there is none.
-pub(crate) struct Told(pub(crate) Box<dyn FnOnce(Result<Object, String>) + Send>);
-
-impl std::fmt::Debug for Told {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Told")
-    }
+    asked: FxHashMap<ValueKey, Vec<Tell<Result<Object, String>>>>,
 }
 
 #[derive(Debug)]
@@ -126,8 +117,8 @@ impl State {
         let (node, name, bytes) = (away.node, away.name, away.bytes);
         match &self.options.outside {
             // It was made here, for its owner.
-            Some(_) if node == self.options.node => self.share(name, Told(Box::new(told))),
-            Some(outside) => outside.carry.fetch(node, name, bytes, Box::new(told)),
+            Some(_) if node == self.options.node => self.share(name, Box::new(told)),
+            Some(outside) => outside.fetch(node, name, bytes, Box::new(told)),
             None => told(Err("this node knows no others".to_owned())),
         }
     }
@@ -189,7 +180,7 @@ impl State {
     }
 
     /// Another node wants a value of this one.
-    pub(in super::super) fn share(&mut self, object: ObjectId, told: Told) {
+    pub(in super::super) fn share(&mut self, object: ObjectId, told: Tell<Result<Object, String>>) {
         let value = match self.sched.value(object) {
             Some(Ok(Stored::Kept(key, _))) => {
                 let key = *key;
@@ -211,7 +202,7 @@ impl State {
             },
             Some(Err(_)) | None => Err("there is no such value".to_owned()),
         };
-        (told.0)(value);
+        told(value);
     }
 
     fn shared(&mut self, key: ValueKey) -> Result<Object, String> {
@@ -230,7 +221,7 @@ impl State {
                 Ok(()) => self.shared(key),
                 Err(e) => Err(e.clone()),
             };
-            (told.0)(value);
+            told(value);
         }
     }
 }

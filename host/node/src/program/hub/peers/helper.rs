@@ -123,7 +123,7 @@ impl State {
         match &self.options.outside {
             Some(outside) => {
                 peer.programs.insert(program, Known::Loading(Vec::new()));
-                outside.programs.load(node, component, limits, Box::new(told));
+                outside.load(node, component, limits, Box::new(told));
             }
             None => {
                 let fault = Fault::new(Code::Host, "this node runs nothing for others");

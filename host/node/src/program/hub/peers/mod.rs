@@ -12,7 +12,6 @@ mod owner;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{JobId, NodeId, ObjectId, TaskId, WorkerId};
@@ -22,20 +21,12 @@ use self::away::Aways;
 use self::helper::{GivenErrand, Guest, Known};
 use self::lent::Borrowed;
 use super::State;
-use crate::program::peer::{Carry, NewPeer, PeerLine, Programs, Said};
+use crate::program::peer::{NewPeer, PeerLine, Said};
 
 pub(super) use self::away::AwayKey;
-pub(crate) use self::away::Told;
 
 /// Messages of one node before another's turn.
 const MESSAGES_A_TURN: usize = 256;
-
-/// What of other nodes there is in this process.
-#[derive(Clone)]
-pub(crate) struct Outside {
-    pub(crate) carry: Arc<dyn Carry>,
-    pub(crate) programs: Arc<dyn Programs>,
-}
 
 /// Other nodes.
 #[derive(Default)]

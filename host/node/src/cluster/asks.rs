@@ -1,0 +1,61 @@
+//! What a node asks another: for the store that it has, and what its objects are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbar_core::ObjectId;
+use sandbar_meta::{Change, Key, LeaseId, MetaError, MetaStore, Revision, Span, Transaction};
+use sandbar_wire::Request;
+use serde::{Deserialize, Serialize};
+
+use super::{Inner, objects};
+
+/// A watcher's answer is given after this at the latest, with no changes.
+const WATCH_TIME: Duration = Duration::from_secs(5);
+
+/// What a node asks another.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Ask {
+    Get(Key),
+    Range(Span, u64),
+    Transact(Transaction),
+    Grant(u32),
+    KeepAlive(LeaseId),
+    Revoke(LeaseId),
+    /// The next changes of a span from a revision on, and from which on to ask next.
+    Watch(Span, Revision),
+    /// What an object is that the node has.
+    Describe(u64),
+}
+
+/// Answers a request of a node.
+pub(super) async fn answer(inner: Arc<Inner>, mut request: Request) {
+    let Ok(bytes) = request.read().await else { return };
+    let Ok(asked) = postcard::from_bytes::<Ask>(&bytes) else { return };
+    let store = &*inner.store;
+    let answer = match asked {
+        Ask::Get(key) => postcard::to_stdvec(&store.get(&key).await),
+        Ask::Range(span, limit) => postcard::to_stdvec(&store.range(&span, limit as usize).await),
+        Ask::Transact(transaction) => postcard::to_stdvec(&store.transact(transaction).await),
+        Ask::Grant(ttl_s) => postcard::to_stdvec(&store.grant(ttl_s).await),
+        Ask::KeepAlive(lease) => postcard::to_stdvec(&store.keep_alive(lease).await),
+        Ask::Revoke(lease) => postcard::to_stdvec(&store.revoke(lease).await),
+        Ask::Watch(span, from) => postcard::to_stdvec(&watched(store, &span, from).await),
+        Ask::Describe(object) => {
+            let described = objects::describe(&inner, ObjectId(object)).await;
+            postcard::to_stdvec(&described.map(|(root, bytes)| (root.0, bytes)))
+        }
+    };
+    if let Ok(answer) = answer {
+        // Who asked may be gone.
+        let _ = request.answer(&answer).await;
+    }
+}
+
+async fn watched(store: &dyn MetaStore, span: &Span, from: Revision) -> Result<(Vec<Change>, Revision), MetaError> {
+    let mut watcher = store.watch(span, from).await?;
+    match tokio::time::timeout(WATCH_TIME, watcher.next()).await {
+        Ok(changes) => Ok((changes?, watcher.position())),
+        Err(_) => Ok((Vec::new(), watcher.position().max(from))),
+    }
+}

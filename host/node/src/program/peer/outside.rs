@@ -1,0 +1,35 @@
+//! What a hub asks of whoever connects it to other nodes. Everything is told later, by a call on any thread.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sandbar_core::{ComponentId, Fault, Limits, NodeId, ObjectId};
+use sandbar_store::Object;
+
+use crate::program::Program;
+
+/// Is told once, unless it is dropped.
+pub(crate) type Tell<T> = Box<dyn FnOnce(T) + Send>;
+
+/// What came of loading a program.
+pub(crate) type Loaded = Result<Arc<Program>, Fault>;
+
+/// What came of fetching a value.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    /// Under which it was asked for.
+    pub(crate) ticket: u64,
+    pub(crate) value: Result<Object, String>,
+}
+
+/// Other nodes, beside what is said to them.
+pub(crate) trait Outside: Send + Sync {
+    /// Fetches so many bytes, which a node has as the value of an object.
+    fn fetch(&self, node: NodeId, object: ObjectId, bytes: u64, told: Tell<Result<Object, String>>);
+
+    /// Loads a component that a node has, for tasks that may use so much.
+    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, told: Tell<Loaded>);
+
+    /// More numbers for workers, which no other node gives out.
+    fn numbers(&self, told: Tell<Range<u32>>);
+}
