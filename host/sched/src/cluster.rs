@@ -20,6 +20,8 @@ pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) total: Demand,
     pub(crate) is_far: bool,
+    /// It is to go: nothing more is begun.
+    pub(crate) is_draining: bool,
     pub(crate) free: Free,
     /// What would be left if all tasks had ended: bundles and actors last.
     pub(crate) at_rest: Free,
@@ -163,6 +165,7 @@ impl Cluster {
             id,
             total,
             is_far,
+            is_draining: false,
             at_rest: free.clone(),
             free,
             tasks: 0,

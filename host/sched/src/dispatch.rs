@@ -116,11 +116,14 @@ impl<C, V> Scheduler<C, V> {
 
     /// Whether a node has room. Where what is `stuck` could be begun some time, room is kept for it: its turn comes.
     pub(crate) fn has_room(&self, node: NodeAt, shape: ShapeAt, stuck: Option<ShapeAt>) -> bool {
-        let shape = self.queue.shape(shape);
+        let (shape, record) = (self.queue.shape(shape), &self.cluster.nodes[node]);
+        if record.is_draining {
+            return false;
+        }
         if shape.is_of_group() {
             return self.bundle_for(node, shape).is_some();
         }
-        let (record, first) = (&self.cluster.nodes[node], self.first_on(node, stuck));
+        let first = self.first_on(node, stuck);
         !record.is_held
             && self.may_be_on(node, shape)
             && self.is_near_enough(node, shape)
@@ -153,7 +156,8 @@ impl<C, V> Scheduler<C, V> {
         let Some(worker) = self.cluster.workers.get(at) else { return false };
         let [Lease { shape, count, .. }] = worker.leases[..] else { return false };
         let is_alike = count as usize == worker.given.len() && worker.role == Role::Tasks;
-        is_alike && !worker.is_recalled && self.is_window_over(shape, 2 * worker.given.len(), self.window_nanos(at))
+        let is_draining = self.cluster.nodes[worker.node].is_draining;
+        is_alike && !is_draining && !worker.is_recalled && self.is_window_over(shape, 2 * worker.given.len(), self.window_nanos(at))
     }
 
     /// How much work a worker is given in advance, in nanoseconds.

@@ -16,6 +16,8 @@ pub enum Event<C, V> {
     /// A node has joined, with so much of each resource. It is `far` if to give it a task takes a while: tasks go there that
     /// find no place nearer, and more of them in advance.
     NodeJoined { node: NodeId, resources: Demand, far: bool },
+    /// A node is to go: it is given nothing more, and what it has not begun is asked back.
+    NodeDraining { node: NodeId },
     /// A node and all of its workers are gone.
     NodeLost { node: NodeId },
     /// A worker can be given tasks.

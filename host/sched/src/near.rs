@@ -58,17 +58,19 @@ impl<C, V> Scheduler<C, V> {
             }
         }
         let (node, bytes) = all.into_iter().max_by_key(|(node, bytes)| (*bytes, std::cmp::Reverse(*node)))?;
-        (bytes >= BYTES_MIN && self.cluster.node_ids.contains_key(&node)).then_some(node)
+        let at = self.cluster.node_ids.get(&node)?;
+        (bytes >= BYTES_MIN && !self.cluster.nodes[*at].is_draining).then_some(node)
     }
 
     /// Whether tasks of a shape may be on a node, rather than on the one where their objects are.
     pub(crate) fn is_near_enough(&self, node: NodeAt, shape: &Shape) -> bool {
         let Some(near) = shape.near else { return true };
         let Some(near) = self.cluster.node_ids.get(&near) else { return true };
-        if *near == node || !shape.demand.is_within(&self.cluster.nodes[*near].total) {
+        let record = &self.cluster.nodes[*near];
+        if *near == node || record.is_draining || !shape.demand.is_within(&record.total) {
             return true;
         }
-        let workers = self.cluster.nodes[*near].of_tasks.max(1) as u64;
+        let workers = record.of_tasks.max(1) as u64;
         let nanos = shape.nanos.max(1).saturating_mul(shape.len as u64) / workers;
         nanos > WAIT_NANOS_MAX
     }

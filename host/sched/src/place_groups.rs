@@ -37,8 +37,8 @@ impl<C, V> Scheduler<C, V> {
     /// A node for each bundle of a group that is not placed, by what is left of those that are not held.
     fn nodes_for(&self, id: GroupId, left: impl Fn(&Node) -> Free) -> Option<Vec<NodeAt>> {
         let (group, all) = (&self.groups.all[&id], self.cluster.node_ids.values().copied());
-        let is_able = |node: &NodeAt| !self.cluster.nodes[*node].is_held && !self.cluster.nodes[*node].is_far;
-        let nodes: Vec<NodeAt> = all.filter(is_able).collect();
+        let is_able = |node: &Node| !node.is_held && !node.is_far && !node.is_draining;
+        let nodes: Vec<NodeAt> = all.filter(|node| is_able(&self.cluster.nodes[*node])).collect();
         match self.look_for(group, &nodes, |node| left(&self.cluster.nodes[node])) {
             Found::All(places) => Some(places.into_iter().map(|place| nodes[place]).collect()),
             Found::Nothing | Found::GaveUp => None,
@@ -136,7 +136,10 @@ impl<C, V> Scheduler<C, V> {
             Strategy::Default | Strategy::Spread => true,
             Strategy::Group { .. } => false,
             Strategy::Node { node, soft } => {
-                let could = |at: &NodeAt| shape.demand.is_within(&self.cluster.nodes[*at].total);
+                let could = |at: &NodeAt| {
+                    let node = &self.cluster.nodes[*at];
+                    !node.is_draining && shape.demand.is_within(&node.total)
+                };
                 match self.cluster.node_ids.get(&node) {
                     Some(at) if *at == node_at => true,
                     other => soft && !other.is_some_and(could),

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use sandbar_core::{TaskId, WorkerId};
+use sandbar_core::{NodeId, TaskId, WorkerId};
 
 use crate::event::Action;
 use crate::places::WorkerAt;
@@ -34,12 +34,27 @@ impl<C, V> Scheduler<C, V> {
         self.changed(at);
     }
 
+    /// A node is to go: what its workers were given in advance is asked back.
+    pub(crate) fn drain_node(&mut self, node: NodeId) {
+        let Some(node) = self.cluster.node_ids.get(&node).copied() else { return };
+        self.cluster.nodes[node].is_draining = true;
+        self.is_stale = true;
+        let waits = |at: &WorkerAt| self.cluster.workers[*at].node == node;
+        for worker in self.cluster.waiting().filter(waits).collect::<Vec<_>>() {
+            self.recall(worker);
+        }
+    }
+
+    fn recall(&mut self, worker: WorkerAt) {
+        self.cluster.set_recalled(worker, true);
+        self.out.push(Action::Recall { worker: self.cluster.workers[worker].id });
+    }
+
     /// Asks for tasks back that should run later, or elsewhere.
     pub(crate) fn rebalance(&mut self) {
         let newest = self.newest.take();
         if let Some(worker) = self.behind(newest).or_else(|| self.richest()) {
-            self.cluster.set_recalled(worker, true);
-            self.out.push(Action::Recall { worker: self.cluster.workers[worker].id });
+            self.recall(worker);
         }
     }
 

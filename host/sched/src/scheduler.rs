@@ -159,6 +159,7 @@ impl<C, V> Scheduler<C, V> {
                     self.fail_infeasible();
                 }
             }
+            Event::NodeDraining { node } => self.drain_node(node),
             Event::NodeLost { node } => self.lose_node(node),
             Event::WorkerReady { worker, node, role } => {
                 if let Some(at) = self.cluster.add_worker(worker, node, role) {

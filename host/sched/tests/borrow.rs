@@ -173,3 +173,29 @@ fn where_objects_were_is_not_waited_for() {
     world.submit_all((10..13).map(|task| needs(t(task), &[2001]))).gives("run w2 t10");
     world.lose_node(2).gives("ended t10, run w1 t11");
 }
+
+#[test]
+fn a_node_that_is_to_go_gets_nothing_more() {
+    let mut world = World::new(1, 1);
+    world.far_node(2, of(2, 0, 0)).worker(8, 2).worker(9, 2);
+    world.submit(t(10)).submit(t(11)).gives("run w1 t10, run w8 t11").drain_node(2).gives("");
+    world.submit(t(12)).gives("").done(11, 8).gives("ended t11").done(10, 1).gives("ended t10, run w1 t12");
+    world.lose_node(2).gives("");
+}
+
+#[test]
+fn what_a_node_that_is_to_go_has_not_begun_is_asked_back() {
+    let mut world = World::empty();
+    world.far_node(1, of(1, 0, 0)).worker(1, 1).node(2, of(1, 0, 0)).worker(2, 2).job(1, LIMITS).driver(DRIVER, 2, 1);
+    world.submit(first(1, 1)).submit_all((10..100).map(short)).somehow();
+    world.ran(10, 2, 50_000).ran(11, 1, 50_000).somehow();
+    world.drain_node(1).gives("recall w1");
+}
+
+#[test]
+fn objects_of_a_node_that_is_to_go_draw_no_tasks() {
+    let mut world = lying();
+    world.submit(needs(t(10), &[2001])).gives("run w2 t10").submit(needs(t(11), &[2001])).gives("");
+    world.drain_node(2).gives("run w1 t11").done(11, 1).gives("ended t11");
+    world.submit(needs(t(12), &[2002])).gives("run w1 t12");
+}

@@ -414,6 +414,10 @@ impl World {
         self.step(Event::NodeLost { node: NodeId(node) })
     }
 
+    pub fn drain_node(&mut self, node: u32) -> &mut World {
+        self.step(Event::NodeDraining { node: NodeId(node) })
+    }
+
     /// A later attempt of a task has succeeded.
     pub fn done_again(&mut self, task: u64, attempt: u32, worker: u32) -> &mut World {
         self.finish(task, attempt, worker, Outcome::Succeeded(vec![(task, Vec::new())]), 50_000_000)

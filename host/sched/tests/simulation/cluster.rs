@@ -131,6 +131,7 @@ impl History {
             30..60 => self.hire(),
             60..75 => self.lose_worker(),
             75..79 => self.lose_node(),
+            345..348 => self.drain_node(),
             79..90 => self.cancel(),
             90..94 => self.end_job(),
             94..124 => self.lose_object(),
@@ -218,11 +219,22 @@ impl History {
     }
 
     pub fn lose_node(&mut self) {
-        let Some(node) = self.pick(&self.nodes.clone()) else { return };
+        if let Some(node) = self.pick(&self.nodes.clone()) {
+            self.lose_this(node);
+        }
+    }
+
+    fn lose_this(&mut self, node: u32) {
         self.nodes.retain(|other| *other != node);
         let model = &self.model;
         self.workers.retain(|worker, _| model.workers[worker].node != node);
         self.event(Event::NodeLost { node: NodeId(node) });
+    }
+
+    pub fn drain_node(&mut self) {
+        if let Some(node) = self.pick(&self.nodes.clone()) {
+            self.event(Event::NodeDraining { node: NodeId(node) });
+        }
     }
 
     pub fn any_task(&mut self) -> Option<TaskId> {
@@ -378,6 +390,8 @@ impl History {
         let resources = Demand { cpus: 100 * UNIT, gpus: 10 * UNIT, memory: 1000, custom };
         self.nodes.push(node);
         self.event(Event::NodeJoined { node: NodeId(node), resources, far: false });
+        // Some tasks would wait for these forever.
+        self.model.draining.clone().into_iter().for_each(|node| self.lose_this(node));
         // Some tasks are for one node.
         self.nodes.clone().into_iter().chain([node, node]).for_each(|node| self.hire_for(node, Role::Tasks));
         for round in 0.. {

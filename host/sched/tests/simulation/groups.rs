@@ -168,7 +168,7 @@ impl Model {
                 }
             }
         }
-        let held: BTreeSet<u32> = self.starting().map(|(_, node)| node).collect();
+        let held: BTreeSet<u32> = self.starting().map(|(_, node)| node).chain(self.draining.iter().copied()).collect();
         let left = |node: u32| match held.contains(&node) {
             true => (-1, Demand::default()),
             false => self.free(Room::Node(node)),
@@ -216,7 +216,8 @@ impl Model {
     fn is_allowed(&self, task: &Task, on: u32) -> bool {
         let Strategy::Node { node, soft } = task.strategy else { return true };
         let could = |total: &Demand| fits(&task.demand, total.cpus.into(), total);
-        node.0 == on || soft && !self.nodes.get(&node.0).is_some_and(could)
+        let is_there = self.nodes.get(&node.0).is_some_and(could) && !self.draining.contains(&node.0);
+        node.0 == on || soft && !is_there
     }
 
     /// Whether some node would do for a task, with nothing else there.
@@ -229,6 +230,11 @@ impl Model {
 
     /// Whether there is room for a task on a node.
     pub fn has_room(&self, task: &Task, node: u32) -> bool {
+        !self.draining.contains(&node) && self.is_free_for(task, node)
+    }
+
+    /// As above, of a node that may be about to go.
+    pub fn is_free_for(&self, task: &Task, node: u32) -> bool {
         let Strategy::Group { group, bundle } = task.strategy else {
             let (cpus, rest) = self.free(Room::Node(node));
             return self.is_allowed(task, node) && fits(&task.demand, cpus, &rest);

@@ -14,6 +14,8 @@ pub type Steps = Scheduler<u64, u64>;
 #[derive(Default)]
 pub struct Model {
     pub nodes: BTreeMap<u32, Demand>,
+    /// Of these, those that are to go.
+    pub draining: BTreeSet<u32>,
     pub workers: BTreeMap<u32, Worker>,
     pub jobs: BTreeMap<u32, Job>,
     /// All that were ever added, until their job ends.
@@ -177,7 +179,13 @@ impl Model {
                 self.nodes.entry(node.0).or_insert_with(|| resources.clone());
                 self.fail_impossible_groups();
             }
+            Event::NodeDraining { node } => {
+                if self.nodes.contains_key(&node.0) {
+                    self.draining.insert(node.0);
+                }
+            }
             Event::NodeLost { node } => {
+                self.draining.remove(&node.0);
                 let of_node = |(id, worker): (&u32, &Worker)| (worker.node == node.0).then_some(*id);
                 let workers = self.workers.iter().filter_map(of_node).collect();
                 self.nodes.remove(&node.0);
