@@ -155,6 +155,15 @@ impl Running {
         kill_process(process, Signal::INT).expect("the host can be sent a signal");
     }
 
+    /// Ends it as a power cut does.
+    ///
+    /// # Panics
+    /// When it can't be.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a child can be waited for");
+    }
+
     /// Waits for its end.
     ///
     /// # Panics

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use sandbar_node::PredictSpec;
+use sandbar_node::{NodeResources, PredictSpec};
 
 use crate::view_args::{Jobs, List, OfJob, Summary, Timeline};
 
@@ -83,12 +83,58 @@ pub(crate) enum Command {
     /// Begins a cluster, and lets nodes in.
     #[command(subcommand)]
     Cluster(crate::cluster_args::ClusterCommand),
-    /// The nodes of a cluster.
+    /// The nodes of a cluster: lists them, has one go, takes one out.
     #[command(subcommand)]
     Nodes(crate::cluster_args::Nodes),
+    /// Says how the node of this machine and its cluster are.
+    #[command(after_help = "Examples:\n  host status\n  host status --data /var/lib/sandbar --json")]
+    Status(crate::cluster_args::OfNode),
     /// Says what memory a program takes that runs: of which process, in objects, and who holds these.
     #[command(after_help = "Examples:\n  host memory\n  host memory 4f3a9c --json")]
     Memory(OfJob),
+}
+
+/// What a node gives to what it runs.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Shares {
+    /// Worker processes; by default one for each core.
+    #[arg(long, value_name = "N", value_parser = workers)]
+    pub workers: Option<usize>,
+    /// Memory for grouped rows, such as `2GiB`, before they go to disk, which tasks of programs can ask for; by default two
+    /// fifths of what this process may use.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub memory: Option<u64>,
+    /// Of programs: processors that tasks share, fractions too; by default as many as there are workers.
+    #[arg(long, value_name = "N", value_parser = amount)]
+    pub cpus: Option<f64>,
+    /// Of programs: devices that tasks share; by default none.
+    #[arg(long, value_name = "N", value_parser = amount)]
+    pub gpus: Option<f64>,
+    /// Of programs: something else that tasks can ask for, and how much there is of it. May be given several times.
+    #[arg(long = "resource", value_name = "NAME=AMOUNT", value_parser = resource)]
+    pub resources: Vec<(String, f64)>,
+    /// Of programs: memory for objects before they go to disk; by default three tenths of what this process may use.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub object_memory: Option<u64>,
+    /// Of programs: how much of the disk objects leave free; by default a twentieth of it, 8GiB at most.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub disk_reserve: Option<u64>,
+}
+
+impl Shares {
+    /// Whether something is said that only programs have.
+    pub fn is_of_programs(&self) -> bool {
+        self.cpus.is_some()
+            || self.gpus.is_some()
+            || !self.resources.is_empty()
+            || self.object_memory.is_some()
+            || self.disk_reserve.is_some()
+    }
+
+    /// What tasks may ask for.
+    pub fn resources(&self) -> NodeResources {
+        NodeResources { cpus: self.cpus, gpus: self.gpus, custom: self.resources.clone() }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -101,6 +147,7 @@ pub(crate) enum Command {
   host submit program.wasm#other --arg name=value --json
   host submit examples/pi --cpus 4 --gpus 1 --resource license=2
   host submit examples/pi --arg tasks=1000 --join 10.0.0.1:7410 --token sbt1-...   (on a cluster)
+  host submit examples/pi --node 10.0.0.1:7410 --no-wait                           (by a cluster)
   host jobs logs -f                     (of the program that was submitted last)
 
 Exit codes: 0 all well, 1 some groups failed or the job failed, 2 wrong usage;
@@ -122,29 +169,16 @@ pub(crate) struct Submit {
     /// Writes the models there instead of to the job's `output.path`.
     #[arg(long, value_name = "PATH")]
     pub output: Option<String>,
-    /// Worker processes; by default one for each core.
-    #[arg(long, value_name = "N", value_parser = workers)]
-    pub workers: Option<usize>,
-    /// Memory for grouped rows, such as `2GiB`, before they go to disk; by default two fifths of what this process may use.
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
-    pub memory: Option<u64>,
-    /// Of a program: processors that its tasks share, fractions too; by default as many as there are workers.
-    #[arg(long, value_name = "N", value_parser = amount)]
-    pub cpus: Option<f64>,
-    /// Of a program: devices that its tasks share; by default none.
-    #[arg(long, value_name = "N", value_parser = amount)]
-    pub gpus: Option<f64>,
-    /// Of a program: something else that its tasks can ask for, and how much there is of it. May be given several times.
-    #[arg(long = "resource", value_name = "NAME=AMOUNT", value_parser = resource)]
-    pub resources: Vec<(String, f64)>,
-    /// Of a program: memory for its objects before they go to disk; by default three tenths of what this process may use.
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
-    pub object_memory: Option<u64>,
-    /// Of a program: how much of the disk its objects leave free; by default a twentieth of it, 8GiB at most.
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
-    pub disk_reserve: Option<u64>,
+    #[command(flatten)]
+    pub shares: Shares,
     #[command(flatten)]
     pub place: crate::cluster_args::Place,
+    /// Of a program: has a cluster run it, by this node of it, as a tenant (`--token`), and follows it. Ctrl-C lets go of it.
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::cluster_args::address, conflicts_with = "join")]
+    pub node: Option<std::net::SocketAddr>,
+    /// With `--node`: prints what the job is called, and does not wait for it.
+    #[arg(long, requires = "node")]
+    pub no_wait: bool,
     /// Print one JSON object on standard output.
     #[arg(long)]
     pub json: bool,
@@ -218,13 +252,13 @@ fn argument(text: &str) -> Result<(String, String), String> {
 const AMOUNT_MAX: f64 = 1e9;
 
 /// How much of something there is: it counts in ten thousandths.
-pub(crate) fn amount(text: &str) -> Result<f64, String> {
+fn amount(text: &str) -> Result<f64, String> {
     let amount = text.parse::<f64>().ok().filter(|amount| (0.0..=AMOUNT_MAX).contains(amount));
     amount.ok_or_else(|| format!("not a number from 0 to {AMOUNT_MAX}"))
 }
 
 /// A resource of one's own, and how much there is of it.
-pub(crate) fn resource(text: &str) -> Result<(String, f64), String> {
+fn resource(text: &str) -> Result<(String, f64), String> {
     let (name, of) = text.split_once('=').ok_or("not NAME=AMOUNT")?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':');
     match name {
@@ -241,7 +275,7 @@ pub(crate) fn resource(text: &str) -> Result<(String, f64), String> {
 /// More workers than this are a mistake.
 const WORKERS_MAX: usize = 1024;
 
-pub(crate) fn workers(text: &str) -> Result<usize, String> {
+fn workers(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if (1..=WORKERS_MAX).contains(&n) => Ok(n),
         _ => Err(format!("not a number from 1 to {WORKERS_MAX}")),
@@ -249,7 +283,7 @@ pub(crate) fn workers(text: &str) -> Result<usize, String> {
 }
 
 /// `512MiB`, `2GiB`, or a number of bytes.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+fn bytes(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 4] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
     let unit = UNITS.iter().find_map(|(name, bytes)| Some((text.strip_suffix(name)?, *bytes)));
     let (number, unit) = unit.unwrap_or((text, 1));

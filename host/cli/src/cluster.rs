@@ -1,21 +1,24 @@
-//! `host serve`, `host cluster`, `host nodes`.
+//! `host serve`, `host cluster`, `host nodes`, `host status`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use sandbar_node::{Cluster, ClusterOptions, Limits, Member, NodeResources, create_cluster, create_token, paths};
+use sandbar_node::{
+    Cluster, ClusterError, ClusterOptions, Limits, Member, MemberState, create_cluster, create_token, paths,
+};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::cluster_args::{ClusterCommand, Nodes, Place, Serve};
+use crate::cluster_args::{ClusterCommand, Nodes, OfNode, Place, Serve};
 use crate::table::Columns;
-use crate::{CliError, Memory, output, signals, start_node};
+use crate::{CliError, output, signals, start_node};
 
 /// Where a node answers what is asked of it on its machine, in its folder.
 const SOCKET: &str = "identity/socket";
 /// An answer is no longer than this, in bytes, and comes within this.
+const ASKED_BYTES_MAX: u64 = 4096;
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(15);
 
@@ -31,21 +34,23 @@ fn folder(data: Option<PathBuf>) -> Result<PathBuf, CliError> {
 }
 
 /// Enters a cluster.
-pub(crate) async fn enter(place: Place, listen: std::net::SocketAddr) -> Result<(Cluster, PathBuf), CliError> {
+pub(crate) async fn enter(
+    place: Place,
+    listen: std::net::SocketAddr,
+    meta: Option<String>,
+) -> Result<(Cluster, PathBuf), CliError> {
     let data = folder(place.data)?;
     let token = place.token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
     let join = place.join.map(|address| (address, token));
-    let options = ClusterOptions { data: data.clone(), listen, join, name: place.name };
+    let options = ClusterOptions { data: data.clone(), listen, join, name: place.name, meta };
     Ok((Cluster::enter(&options).await.map_err(failed)?, data))
 }
 
-/// Runs a node until a signal ends it.
+/// Runs a node until it is to end.
 pub(crate) async fn serve(serve: Serve) -> Result<ExitCode, CliError> {
     let signal = signals::listen().map_err(failed)?;
-    let (cluster, data) = enter(serve.place, serve.listen).await?;
-    let memory = Memory { rows: serve.memory, objects: serve.object_memory, disk_reserve: serve.disk_reserve };
-    let resources = NodeResources { cpus: serve.cpus, gpus: serve.gpus, custom: serve.resources };
-    let node = start_node(serve.workers, memory, resources, Limits::default(), Some(cluster.clone()))?;
+    let (cluster, data) = enter(serve.place, serve.listen, serve.meta).await?;
+    let node = start_node(&serve.shares, Limits::default(), Some(cluster.clone()))?;
     node.begin_programs().map_err(failed)?;
     let own = cluster.own();
     output::talk(&format!(
@@ -56,13 +61,35 @@ pub(crate) async fn serve(serve: Serve) -> Result<ExitCode, CliError> {
         own.address
     ));
     let answers = tokio::spawn(answer(data.join(SOCKET), cluster.clone()));
-    // The sender lives as long as the process.
-    let _ = signal.await;
+    let is_to_drain = tokio::select! {
+        // The sender lives as long as the process.
+        signal = signal => signal != Ok(signals::INTERRUPT),
+        () = cluster.asked_to_drain() => true,
+    };
+    let mut code = ExitCode::SUCCESS;
+    if is_to_drain {
+        output::talk(&format!("it takes no more tasks, and ends once others have what only it has ({:?})", serve.grace));
+        if !cluster.drain(serve.grace).await {
+            output::talk("warning: others need it still: what it runs for them begins anew elsewhere");
+            code = ExitCode::FAILURE;
+        }
+    }
     output::talk("it leaves its cluster");
     answers.abort();
     let _ = std::fs::remove_file(data.join(SOCKET));
     cluster.leave().await;
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
+}
+
+/// What a node is asked on its machine: a line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+enum Asked {
+    /// What it says of itself and its cluster.
+    List,
+    /// A node is to go.
+    Drain(String),
+    /// A node is to be taken out.
+    Remove(String),
 }
 
 /// What a node says of itself and its cluster.
@@ -78,30 +105,44 @@ async fn answer(socket: PathBuf, cluster: Cluster) {
     // A node before this one left it: its folder is this process's alone.
     let _ = std::fs::remove_file(&socket);
     let Ok(listener) = UnixListener::bind(&socket) else { return };
-    while let Ok((mut stream, _)) = listener.accept().await {
-        let cluster = cluster.clone();
-        tokio::spawn(async move {
-            let said = match cluster.members().await {
-                Ok(nodes) => Ok(Said { cluster: cluster.name(), node: cluster.own(), nodes }),
-                Err(e) => Err(e.to_string()),
-            };
-            if let Ok(text) = serde_json::to_vec(&said) {
-                // Who asked may be gone.
-                let _ = tokio::time::timeout(ANSWER_TIME_MAX, stream.write_all(&text)).await;
-            }
-        });
+    while let Ok((stream, _)) = listener.accept().await {
+        // Who asked may be gone.
+        tokio::spawn(tokio::time::timeout(ANSWER_TIME_MAX, answer_one(stream, cluster.clone())));
     }
 }
 
-async fn ask(data: &Path) -> Result<Said, CliError> {
-    let socket = data.join(SOCKET);
+async fn answer_one(stream: UnixStream, cluster: Cluster) -> std::io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    BufReader::new(read.take(ASKED_BYTES_MAX)).read_line(&mut line).await?;
+    let done = match serde_json::from_str(&line)? {
+        Asked::List => Ok(()),
+        Asked::Drain(name) => cluster.ask_to_drain(&name).await,
+        Asked::Remove(name) => cluster.remove(&name).await,
+    };
+    let said: Result<Said, String> = async {
+        done?;
+        Ok(Said { cluster: cluster.name(), node: cluster.own(), nodes: cluster.members().await? })
+    }
+    .await
+    .map_err(|e: ClusterError| e.to_string());
+    write.write_all(&serde_json::to_vec(&said)?).await
+}
+
+async fn ask(data: Option<PathBuf>, asked: &Asked) -> Result<Said, CliError> {
+    let data = folder(data)?;
     let none =
         |e| failed(format!("no node runs with the folder {} ({e}); start one with `host serve`", data.display()));
-    let stream = UnixStream::connect(&socket).await.map_err(none)?;
-    let mut text = Vec::new();
-    let mut stream = stream.take(ANSWER_BYTES_MAX);
-    let read = tokio::time::timeout(ANSWER_TIME_MAX, stream.read_to_end(&mut text)).await;
-    read.map_err(|_| failed("the node does not answer"))?.map_err(failed)?;
+    let mut stream = UnixStream::connect(data.join(SOCKET)).await.map_err(none)?;
+    let exchange = async {
+        let line = serde_json::to_string(asked)? + "\n";
+        stream.write_all(line.as_bytes()).await?;
+        let mut text = Vec::new();
+        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut text).await?;
+        std::io::Result::Ok(text)
+    };
+    let text = tokio::time::timeout(ANSWER_TIME_MAX, exchange).await;
+    let text = text.map_err(|_| failed("the node does not answer"))?.map_err(failed)?;
     let said: Result<Said, String> = serde_json::from_slice(&text).map_err(failed)?;
     said.map_err(CliError::Failed)
 }
@@ -115,34 +156,73 @@ pub(crate) async fn cluster(command: ClusterCommand) -> Result<ExitCode, CliErro
             output::talk("next: `host serve` here, `host cluster token` for a token, and on other machines");
             output::talk("      `host serve --join THIS-MACHINE:7410 --token TOKEN`");
         }
-        ClusterCommand::Token { data, lifetime } => {
-            output::line(&create_token(&folder(data)?, lifetime).map_err(failed)?)?;
+        ClusterCommand::Token { tenant, data, lifetime } => {
+            output::line(&create_token(&folder(data)?, tenant.as_deref(), lifetime).map_err(failed)?)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) async fn nodes(nodes: Nodes) -> Result<ExitCode, CliError> {
-    let Nodes::List { data, json } = nodes;
-    let said = ask(&folder(data)?).await?;
-    if json {
-        output::json(&said)?;
-        return Ok(ExitCode::SUCCESS);
+    match nodes {
+        Nodes::List(OfNode { data, json }) => {
+            let said = ask(data, &Asked::List).await?;
+            if json { output::json(&said)? } else { output::print(&table(&said))? }
+        }
+        Nodes::Drain { name, data } => {
+            ask(data, &Asked::Drain(name.clone())).await?;
+            output::talk(&format!("node {name} takes no more tasks, and ends once it is not needed any more"));
+        }
+        Nodes::Remove { name, data } => {
+            ask(data, &Asked::Remove(name.clone())).await?;
+            output::talk(&format!("node {name} is out of the cluster, and its certificate is not good any more"));
+        }
     }
-    let mut table = Columns::new(&["NODE", "NUMBER", "ADDRESS", "SLOTS", "CPUS", "GPUS", "VERSION"]);
-    let amount = |of: u64| format!("{}", of as f64 / 10_000.0);
-    for node in said.nodes {
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(said: &Said) -> String {
+    let mut table = Columns::new(&["NODE", "NUMBER", "STATE", "ADDRESS", "SLOTS", "CPUS", "GPUS", "VERSION"]);
+    for node in &said.nodes {
         let here = if node.number == said.node.number { " (this one)" } else { "" };
         table.row([
             format!("{}{here}", node.name),
             node.number.to_string(),
+            node.state.to_string(),
             node.address.to_string(),
             node.slots.to_string(),
             amount(node.resources.cpus),
             amount(node.resources.gpus),
-            node.version,
+            node.version.clone(),
         ]);
     }
-    output::print(&table.text())?;
+    table.text()
+}
+
+/// Of ten thousandths.
+fn amount(of: u64) -> String {
+    format!("{}", of as f64 / 10_000.0)
+}
+
+pub(crate) async fn status(of: OfNode) -> Result<ExitCode, CliError> {
+    let said = ask(of.data, &Asked::List).await?;
+    if of.json {
+        output::json(&said)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let sum = |of: fn(&Member) -> u64| said.nodes.iter().map(of).fold(0, u64::saturating_add);
+    let draining = said.nodes.iter().filter(|node| node.state == MemberState::Draining).count();
+    let lines = [
+        ("node", format!("{} (number {})", said.node.name, said.node.number)),
+        ("state", said.node.state.to_string()),
+        ("address", said.node.address.to_string()),
+        ("version", said.node.version.clone()),
+        ("cluster", said.cluster.clone()),
+        ("nodes", format!("{} ({draining} draining)", said.nodes.len())),
+        ("cpus", amount(sum(|node| node.resources.cpus))),
+        ("gpus", amount(sum(|node| node.resources.gpus))),
+        ("memory", format!("{} MiB", sum(|node| node.resources.memory) >> 20)),
+    ];
+    output::print(&lines.map(|(name, text)| format!("{name:<10} {text}\n")).concat())?;
     Ok(ExitCode::SUCCESS)
 }

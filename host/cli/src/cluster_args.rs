@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::args::{amount, bytes, resource, workers};
+use crate::args::Shares;
 
 /// Where a node listens that is told nothing else.
 const LISTEN: &str = "0.0.0.0:7410";
@@ -17,35 +17,25 @@ const LISTEN: &str = "0.0.0.0:7410";
   host cluster token                                    (on the first node: prints a token)
   host serve --join 10.0.0.1:7410 --token sbt1-...      (another node)
   host serve --data /var/lib/sandbar --listen 10.0.0.2:7410 --resource gpu-a100=2
+  host serve --meta etcd://10.0.0.8:2379,10.0.0.9:2379
 
-Exit codes: 0 ended by a signal, 1 the node could not begin, 2 wrong usage.")]
+Ctrl-C ends it at once. SIGTERM, as of a service that is stopped, has it go first: see `host nodes drain --help`.
+Exit codes: 0 ended, 1 the node could not begin, or others needed it still when the time was up, 2 wrong usage.")]
 pub(crate) struct Serve {
     /// Where other nodes reach it.
     #[arg(long, value_name = "ADDRESS", default_value = LISTEN)]
     pub listen: SocketAddr,
     #[command(flatten)]
     pub place: Place,
-    /// Worker processes; by default one for each core.
-    #[arg(long, value_name = "N", value_parser = workers)]
-    pub workers: Option<usize>,
-    /// Memory that tasks can ask for; by default two fifths of what this process may use.
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
-    pub memory: Option<u64>,
-    /// Processors that tasks share, fractions too; by default as many as there are workers.
-    #[arg(long, value_name = "N", value_parser = amount)]
-    pub cpus: Option<f64>,
-    /// Devices that tasks share; by default none.
-    #[arg(long, value_name = "N", value_parser = amount)]
-    pub gpus: Option<f64>,
-    /// Something else that tasks can ask for, and how much there is of it. May be given several times.
-    #[arg(long = "resource", value_name = "NAME=AMOUNT", value_parser = resource)]
-    pub resources: Vec<(String, f64)>,
-    /// Memory for objects before they go to disk; by default three tenths of what this process may use.
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
-    pub object_memory: Option<u64>,
-    /// How much of the disk objects leave free; by default a twentieth of it, 8GiB at most.
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
-    pub disk_reserve: Option<u64>,
+    #[command(flatten)]
+    pub shares: Shares,
+    /// An etcd that has what must survive, so that the cluster outlives any of its nodes; each of its nodes is given the same.
+    /// By default the first node has it in a file.
+    #[arg(long, value_name = "etcd://HOST:PORT,...")]
+    pub meta: Option<String>,
+    /// How long a node that is asked to end (SIGTERM, `host nodes drain`) may take until others have what only it has.
+    #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
+    pub grace: Duration,
 }
 
 /// A node's place in a cluster.
@@ -55,15 +45,30 @@ pub(crate) struct Place {
     #[arg(long, value_name = "FOLDER")]
     pub data: Option<PathBuf>,
     /// A node of the cluster to be in: an address and a port.
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
-    pub join: Option<SocketAddr>,
+    #[arg(long, value_name = "ADDRESS", value_parser = host_and_port)]
+    pub join: Option<String>,
     /// What lets it in for the first time: see `host cluster token`. It can be in the variable SANDBAR_TOKEN instead, where
     /// nobody else sees it.
-    #[arg(long, value_name = "TOKEN", requires = "join")]
+    #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
     /// What the node is called: letters, digits and dashes; by default the machine's name and the process's number.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+}
+
+/// A cluster that is asked from outside, by one of its nodes.
+#[derive(Debug, Args)]
+pub(crate) struct Remote {
+    /// A node of a cluster, which is asked as a tenant: an address and a port.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub node: Option<SocketAddr>,
+    /// What lets this user in for the first time: see `host cluster token --help`. It can be in the variable SANDBAR_TOKEN
+    /// instead.
+    #[arg(long, value_name = "TOKEN", requires = "node")]
+    pub token: Option<String>,
+    /// The folder of this user's certificate; by default in the user's own.
+    #[arg(long, value_name = "FOLDER", requires = "node")]
+    pub data: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -75,9 +80,14 @@ pub(crate) enum ClusterCommand {
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
     },
-    /// Prints a token that lets nodes in for a while.
-    #[command(after_help = "Examples:\n  host cluster token\n  host cluster token --for 10m")]
+    /// Prints a token that lets nodes in for a while, or a tenant, who submits jobs from outside.
+    #[command(
+        after_help = "Examples:\n  host cluster token\n  host cluster token --for 10m\n  host cluster token --tenant ada"
+    )]
     Token {
+        /// Lets in who has jobs run, by this name, and no nodes.
+        #[arg(long, value_name = "NAME")]
+        tenant: Option<String>,
         /// The folder of the first node.
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
@@ -91,14 +101,36 @@ pub(crate) enum ClusterCommand {
 pub(crate) enum Nodes {
     /// Lists the nodes of the cluster that a node of this machine is in.
     #[command(after_help = "Examples:\n  host nodes list\n  host nodes list --json")]
-    List {
-        /// The node's folder.
+    List(OfNode),
+    /// Has a node go: it gets no more tasks, what it runs goes on, others fetch what only it has, and it ends.
+    #[command(after_help = "Examples:\n  host nodes drain node-2")]
+    Drain {
+        /// What it is called.
+        name: String,
+        /// The folder of a node of this machine, which is asked.
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
     },
+    /// Takes a node out of the cluster for good: its certificate is not good any more.
+    #[command(after_help = "Examples:\n  host nodes drain node-2 && host nodes remove node-2")]
+    Remove {
+        /// What it is called.
+        name: String,
+        /// The folder of a node of this machine, which is asked.
+        #[arg(long, value_name = "FOLDER")]
+        data: Option<PathBuf>,
+    },
+}
+
+/// A node of this machine.
+#[derive(Debug, Args)]
+pub(crate) struct OfNode {
+    /// The node's folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub data: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// A number and its unit.
@@ -110,8 +142,17 @@ fn time(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs).ok_or_else(|| "not a time: a number and s, m or h, a day at most".to_owned())
 }
 
+/// A name or an address, and a port. What it stands for may change.
+fn host_and_port(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+    match port {
+        Some((host, port)) if !host.is_empty() && port > 0 => Ok(text.to_owned()),
+        _ => Err("no address and port: HOST:PORT is expected".to_owned()),
+    }
+}
+
 /// An address, or a name that stands for one.
-fn address(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let mut found = text.to_socket_addrs().map_err(|e| format!("no address and port: {e}"))?;
     found.next().ok_or_else(|| "a name that stands for no address".to_owned())
 }

@@ -10,16 +10,16 @@ use serde::Serialize;
 
 use crate::table::{Columns, cell, time};
 use crate::view_args::{Jobs, OfJob};
-use crate::{CliError, output};
+use crate::{CliError, output, remote};
 
 /// A job that is told to end does within this.
-const END_TIME_MAX: Duration = Duration::from_secs(20);
+pub(crate) const END_TIME_MAX: Duration = Duration::from_secs(20);
 /// How often is looked whether a job has ended, and whether it has logged something.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Characters of a program's path in a list.
 const PROGRAM_CHARS_MAX: usize = 40;
 /// Jobs among which those of a state are looked for.
-const LOOKED_AT_MAX: usize = 10_000;
+pub(crate) const LOOKED_AT_MAX: usize = 10_000;
 
 impl From<ShelfError> for CliError {
     fn from(error: ShelfError) -> CliError {
@@ -29,10 +29,22 @@ impl From<ShelfError> for CliError {
 
 pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
     match jobs {
-        Jobs::List { state, limit, json } => list(state.map(RunState::from), limit, json)?,
-        Jobs::Status(OfJob { id, json }) => status(find(id.as_deref())?, json).await?,
-        Jobs::Logs { id, follow, task } => logs(&find(id.as_deref())?, follow, task.as_deref()).await?,
-        Jobs::Stop { id } => stop(find(Some(&id))?).await?,
+        Jobs::List { state, limit, json, remote } => match remote::Cluster::of(remote).await? {
+            Some(cluster) => cluster.list(state.map(RunState::from), limit, json).await?,
+            None => list(state.map(RunState::from), limit, json)?,
+        },
+        Jobs::Status { of: OfJob { id, json }, remote } => match remote::Cluster::of(remote).await? {
+            Some(cluster) => cluster.status(id.as_deref(), json).await?,
+            None => status(find(id.as_deref())?, json).await?,
+        },
+        Jobs::Logs { id, follow, task, remote } => match remote::Cluster::of(remote).await? {
+            Some(cluster) => cluster.logs(id.as_deref(), follow, task.as_deref()).await?,
+            None => logs(&find(id.as_deref())?, follow, task.as_deref()).await?,
+        },
+        Jobs::Stop { id, remote } => match remote::Cluster::of(remote).await? {
+            Some(cluster) => cluster.stop(&id).await?,
+            None => stop(find(Some(&id))?).await?,
+        },
         Jobs::Delete { ids } => {
             let shelf = shelf()?;
             for id in ids {
@@ -102,7 +114,7 @@ fn list(state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliE
 }
 
 /// What distinguishes a program stands at the end of its path.
-fn ending(program: &str) -> String {
+pub(crate) fn ending(program: &str) -> String {
     let over = program.chars().count().saturating_sub(PROGRAM_CHARS_MAX);
     if over == 0 { program.to_owned() } else { format!("…{}", program.chars().skip(over + 1).collect::<String>()) }
 }

@@ -10,6 +10,7 @@ mod jobs;
 mod new;
 mod output;
 mod progress;
+mod remote;
 mod signals;
 mod table;
 mod view_args;
@@ -19,9 +20,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use sandbar_node::{Cluster, Heap, Job, JobKeeper, Node, NodeError, NodeOptions, NodeResources, ProgramSpec, paths};
+use sandbar_node::{Cluster, Heap, Job, JobKeeper, Node, NodeError, NodeOptions, ProgramSpec, paths};
 
-use args::{Arguments, Command, Submit};
+use args::{Arguments, Command, Shares, Submit};
 
 #[global_allocator]
 static HEAP: Heap = Heap;
@@ -98,6 +99,7 @@ async fn run(arguments: Arguments) -> ExitCode {
         Command::Serve(serve) => cluster::serve(serve).await,
         Command::Cluster(command) => cluster::cluster(command).await,
         Command::Nodes(nodes) => cluster::nodes(nodes).await,
+        Command::Status(of) => cluster::status(of).await,
     };
     result.unwrap_or_else(said)
 }
@@ -150,25 +152,9 @@ impl From<NodeError> for CliError {
     }
 }
 
-/// What memory and disk are for; what is usual otherwise.
-#[derive(Debug, Clone, Copy, Default)]
-struct Memory {
-    rows: Option<u64>,
-    objects: Option<u64>,
-    disk_reserve: Option<u64>,
-}
-
-impl Memory {
-    fn of(submit: &Submit) -> Memory {
-        Memory { rows: submit.memory, objects: submit.object_memory, disk_reserve: submit.disk_reserve }
-    }
-}
-
-/// A node for as long as this process runs.
+/// A node for as long as this process runs, with what it is given of the machine; what is usual otherwise.
 fn start_node(
-    workers: Option<usize>,
-    memory: Memory,
-    resources: NodeResources,
+    shares: &Shares,
     limits: sandbar_node::Limits,
     cluster: Option<Cluster>,
 ) -> Result<&'static Node, CliError> {
@@ -177,14 +163,14 @@ fn start_node(
         number: cluster.as_ref().map_or(0, Cluster::number),
         neighbours: None,
         cluster,
-        workers: workers.unwrap_or(cores),
-        resources,
+        workers: shares.workers.unwrap_or(cores),
+        resources: shares.resources(),
         limits,
         cache: paths::cache_folder().map_err(CliError::Failed)?,
         spill: std::env::temp_dir(),
-        memory_bytes_max: memory.rows.unwrap_or_else(paths::memory_for_rows),
-        object_bytes_max: memory.objects.unwrap_or_else(paths::memory_for_objects),
-        disk_reserve_bytes: memory.disk_reserve,
+        memory_bytes_max: shares.memory.unwrap_or_else(paths::memory_for_rows),
+        object_bytes_max: shares.object_memory.unwrap_or_else(paths::memory_for_objects),
+        disk_reserve_bytes: shares.disk_reserve,
         worker: paths::worker().map_err(CliError::Failed)?,
     };
     Ok(Box::leak(Box::new(Node::start(options))))
@@ -198,23 +184,20 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
     if !submit.args.is_empty() {
         return Err(CliError::Usage("--arg is for programs; change a job file's settings with --set".to_owned()));
     }
-    if submit.object_memory.is_some() || submit.disk_reserve.is_some() {
-        let message = "--object-memory and --disk-reserve are for programs; bound a job file's rows with --memory";
+    if submit.place.join.is_some() || submit.place.data.is_some() || submit.node.is_some() {
+        let message = "--join, --node and --data are for programs: a job file's models are trained on this machine";
         return Err(CliError::Usage(message.to_owned()));
     }
-    if submit.place.join.is_some() || submit.place.data.is_some() {
-        let message = "--join and --data are for programs: a job file's models are trained on this machine";
-        return Err(CliError::Usage(message.to_owned()));
-    }
-    if submit.cpus.is_some() || submit.gpus.is_some() || !submit.resources.is_empty() {
-        let message = "--cpus, --gpus and --resource are for programs; bound a job file's processes with --workers";
+    if submit.shares.is_of_programs() {
+        let message = "--cpus, --gpus, --resource, --object-memory and --disk-reserve are for programs; bound a job file's \
+                       processes with --workers and its rows with --memory";
         return Err(CliError::Usage(message.to_owned()));
     }
     let text =
         std::fs::read_to_string(&submit.job).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
     let job = Job::parse(&text, &submit.overrides())
         .map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
-    let node = start_node(submit.workers, Memory::of(&submit), NodeResources::default(), job.limits, None)?;
+    let node = start_node(&submit.shares, job.limits, None)?;
     let bar = progress::watch(node.progress().clone(), submit.quiet);
     let result = node.submit(&job).await;
     bar.finish();
@@ -228,15 +211,19 @@ async fn run_program(submit: Submit) -> Result<ExitCode, CliError> {
         let message = "--set, --input and --output are for job files; give a program arguments with --arg";
         return Err(CliError::Usage(message.to_owned()));
     }
+    if submit.node.is_some() {
+        return remote::submit(submit).await;
+    }
+    if submit.place.token.is_some() && submit.place.join.is_none() {
+        return Err(CliError::Usage("--token is for a cluster: give --join or --node, too".to_owned()));
+    }
     let limits = sandbar_node::Limits::default();
-    let memory = Memory::of(&submit);
     let spec = ProgramSpec { program: submit.job.display().to_string(), arguments: submit.args, limits, seed: 0 };
-    let resources = NodeResources { cpus: submit.cpus, gpus: submit.gpus, custom: submit.resources };
     let cluster = match submit.place.join.is_some() || submit.place.data.is_some() {
-        true => Some(cluster::enter(submit.place, ANY_PORT).await?.0),
+        true => Some(cluster::enter(submit.place, ANY_PORT, None).await?.0),
         false => None,
     };
-    let node = start_node(submit.workers, memory, resources, limits, cluster.clone())?;
+    let node = start_node(&submit.shares, limits, cluster.clone())?;
     let keeper = keeper(&spec);
     if let Some(name) = keeper.name().filter(|_| !submit.quiet) {
         output::talk(&format!("job {}", name.short()));
@@ -261,9 +248,10 @@ fn keeper(spec: &ProgramSpec) -> JobKeeper {
 }
 
 async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
-    let (workers, quiet, json) = (predict.workers, predict.quiet, predict.json);
+    let (quiet, json) = (predict.quiet, predict.json);
+    let shares = Shares { workers: predict.workers, ..Shares::default() };
     let spec = sandbar_node::PredictSpec::from(predict);
-    let node = start_node(workers, Memory::default(), NodeResources::default(), spec.limits()?, None)?;
+    let node = start_node(&shares, spec.limits()?, None)?;
     let bar = progress::watch(node.progress().clone(), quiet);
     let result = node.predict(&spec).await;
     bar.finish();
@@ -282,7 +270,8 @@ async fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError>
 }
 
 async fn run_inspect(component: &std::path::Path, json: bool) -> Result<ExitCode, CliError> {
-    let node = start_node(Some(1), Memory::default(), NodeResources::default(), sandbar_node::Limits::default(), None)?;
+    let shares = Shares { workers: Some(1), ..Shares::default() };
+    let node = start_node(&shares, sandbar_node::Limits::default(), None)?;
     let inspection = sandbar_node::inspect(node, component).await?;
     output::inspection(&inspection, json)?;
     Ok(ExitCode::SUCCESS)

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use sandbar_node::RunState;
 
+use crate::cluster_args::Remote;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Jobs {
     /// Lists jobs, the last one first.
@@ -19,10 +21,19 @@ pub(crate) enum Jobs {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        remote: Remote,
     },
     /// Says what became of a job, or what it does.
-    #[command(after_help = "Examples:\n  host jobs status\n  host jobs status 4f3a9c --json")]
-    Status(OfJob),
+    #[command(
+        after_help = "Examples:\n  host jobs status\n  host jobs status 4f3a9c --json\n  host jobs status 4f3a9c --node 10.0.0.1:7410"
+    )]
+    Status {
+        #[command(flatten)]
+        of: OfJob,
+        #[command(flatten)]
+        remote: Remote,
+    },
     /// Prints all that a job's tasks have logged.
     #[command(after_help = "Examples:\n  host jobs logs\n  host jobs logs -f 4f3a9c\n  host jobs logs --task throw")]
     Logs {
@@ -34,6 +45,8 @@ pub(crate) enum Jobs {
         /// Lines of tasks of this name, or of the task of this id, alone.
         #[arg(long, value_name = "NAME|ID")]
         task: Option<String>,
+        #[command(flatten)]
+        remote: Remote,
     },
     /// Ends a job that runs, as Ctrl-C in its terminal does, and waits until it has ended.
     #[command(
@@ -42,6 +55,8 @@ pub(crate) enum Jobs {
     Stop {
         /// The job.
         id: String,
+        #[command(flatten)]
+        remote: Remote,
     },
     /// Removes what is kept of jobs that have ended.
     #[command(after_help = "Examples:\n  host jobs delete 4f3a9c 77e01b")]

@@ -176,6 +176,15 @@ impl Client {
         let keeper = self.of.shelf.begin(&what, &[]).unwrap_or_else(|_| JobKeeper::nowhere());
         Job::begin(&self.of.node, program, options, keeper).await
     }
+
+    /// Gets the node ready to go: its neighbours give it nothing more, and fetch what only it has. Done once they have.
+    ///
+    /// # Errors
+    /// When the node can't run programs.
+    #[doc(hidden)]
+    pub async fn drain(&self) -> Result<(), ClientError> {
+        self.of.node.drain().await.map_err(|fault| ClientError::Setup(fault.to_string()))
+    }
 }
 
 impl std::fmt::Debug for Client {

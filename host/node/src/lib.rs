@@ -28,7 +28,10 @@ mod submit;
 mod transform;
 
 pub use build::{BuildError, build_crate};
-pub use cluster::{Cluster, ClusterError, ClusterOptions, Member, create_cluster, create_token};
+pub use cluster::{
+    Amounts, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, Followed, Member, MemberState,
+    NewClusterJob, create_cluster, create_token,
+};
 pub use error::NodeError;
 pub use function::{Inspected, InspectedFunction, inspect};
 pub use job::{InputSpec, Job, ModelSpec, OutputSpec, TrainSpec, TransformSpec, set};

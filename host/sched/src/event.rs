@@ -139,6 +139,29 @@ pub struct Submission<C> {
     pub call: C,
 }
 
+impl<C> Submission<C> {
+    /// A task that takes nothing of a node, needs nothing, and returns one object.
+    pub fn bare(id: TaskId, job: JobId, name: Arc<str>, call: C) -> Submission<C> {
+        Submission {
+            id,
+            job,
+            parent: None,
+            below: 0,
+            name,
+            returns: 1,
+            demand: Demand::default(),
+            strategy: Strategy::Default,
+            priority: 0,
+            retries_max: 0,
+            retry_on: RetryOn::System,
+            needs: Vec::new(),
+            refs: Vec::new(),
+            work: Work::Task,
+            call,
+        }
+    }
+}
+
 /// A kind of call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {

@@ -175,3 +175,48 @@ fn tasks_of_a_node_that_is_gone_run_elsewhere() {
         Ok(())
     });
 }
+
+#[test]
+fn nothing_is_lost_with_a_node_that_is_to_go() {
+    with_nodes(OBJECTS, async |nodes, job| {
+        // None of these can be made again, and all are there only.
+        let once = on(3).max_retries(0);
+        let mut all: Vec<ObjectRef<Batch>> = Vec::new();
+        for number in 0..10 {
+            all.push(job.task("makes").options(once.clone()).submit((number, 50_000 + 50_000 * (number % 7))).await?);
+        }
+        sandbar_client::wait(&all, all.len(), None).await;
+        nodes[2].drain().await?;
+        drop(nodes.pop());
+        for (made, number) in all.iter().zip(0_u64..) {
+            let right: ObjectRef<u64> =
+                job.task("is_right").options(on(number as u16 % 2 + 1)).submit((made, number, 200_000)).await?;
+            assert_eq!(right.get().await?, 1, "object {number}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_runs_on_a_node_that_is_to_go_ends_there() {
+    with_nodes(TASKS, async |nodes, job| {
+        let once = TaskOptions::new().max_retries(0);
+        // What it has put and returned by reference, and what it submits itself.
+        let made: ObjectRef<Shared> = job.task("makes").options(on(3).max_retries(0)).submit((300_000_u64,)).await?;
+        let made = made.get().await?;
+        let tree: ObjectRef<u64> = job.task("tree").options(on(3).max_retries(0)).submit((2, 10, 1_000_000)).await?;
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        let mut all: Vec<ObjectRef<u64>> = Vec::new();
+        for _ in 0..60 {
+            all.push(job.task("computes").options(once.clone()).submit((20_000_000,)).await?);
+        }
+        nodes[2].drain().await?;
+        drop(nodes.pop());
+        for object in all {
+            object.get().await?;
+        }
+        assert_eq!(tree.get().await?, 100);
+        assert_eq!(made.numbers.get().await?.len(), 300_000);
+        Ok(())
+    });
+}

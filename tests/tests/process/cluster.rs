@@ -10,31 +10,45 @@ use serde_json::{Value, json};
 use crate::lifecycle::until;
 
 /// Nodes on this machine, each with a folder of its own. The first is the founder.
-struct Nodes {
-    lab: Lab,
-    running: Vec<Running>,
+pub struct Nodes {
+    pub lab: Lab,
+    pub running: Vec<Running>,
+    /// What all of them are started with.
+    more: Vec<String>,
 }
 
 impl Nodes {
     /// A cluster of so many, which all know each other.
-    fn start(count: usize) -> Nodes {
-        let mut nodes = Nodes { lab: Lab::new(), running: Vec::new() };
+    pub fn start(count: usize) -> Nodes {
+        Nodes::start_with(count, &[])
+    }
+
+    /// As above, each with these arguments more.
+    pub fn start_with(count: usize, more: &[&str]) -> Nodes {
+        let more = more.iter().map(|argument| (*argument).to_owned()).collect();
+        let mut nodes = Nodes { lab: Lab::new(), running: Vec::new(), more };
         nodes.lab.host(&["cluster", "init", "--data", "1"]).expect_code(0).expect_talk(&["host serve"]);
         (0..count).for_each(|_| nodes.add());
         nodes
     }
 
     fn add(&mut self) {
+        self.add_with(&[]);
+    }
+
+    pub fn add_with(&mut self, more: &[&str]) {
+        let before = self.there().len();
         let (name, count) = ((self.running.len() + 1).to_string(), self.running.len());
         let node = format!("node-{name}");
         let mut line: Vec<String> = ["serve", "--listen", "127.0.0.1:0", "--workers", "1"].map(str::to_owned).into();
         line.extend(["--data".to_owned(), name, "--name".to_owned(), node]);
+        line.extend(self.more.iter().cloned().chain(more.iter().map(|argument| (*argument).to_owned())));
         if count > 0 {
             line.extend(self.joins());
         }
         let line: Vec<&str> = line.iter().map(String::as_str).collect();
         self.running.push(self.lab.start(&line));
-        until("the node is there", || self.there().len() == count + 1);
+        until("the node is there", || self.there().len() == before + 1);
     }
 
     /// What lets others in.
@@ -45,17 +59,47 @@ impl Nodes {
         ["--join".to_owned(), address, "--token".to_owned(), token.trim().to_owned()].into()
     }
 
+    /// Ends a node as a service is ended.
+    fn stop(&mut self, at: usize) -> Ended {
+        let node = self.running.remove(at);
+        kill_process(Pid::from_raw(node.process().cast_signed()).expect("an id"), Signal::TERM).expect("it is sent");
+        node.wait()
+    }
+
     /// The nodes that the founder knows.
-    fn there(&self) -> Vec<Value> {
-        let listed = self.lab.host(&["nodes", "list", "--json", "--data", "1"]);
+    pub fn there(&self) -> Vec<Value> {
+        self.seen_by("1")
+    }
+
+    /// As above, of the node with this folder.
+    pub fn seen_by(&self, data: &str) -> Vec<Value> {
+        let listed = self.lab.host(&["nodes", "list", "--json", "--data", data]);
         if listed.status.code() != Some(0) {
             return Vec::new();
         }
         listed.json()["nodes"].as_array().expect("a list").clone()
     }
 
+    /// Where a node is reached.
+    pub fn address(&self, name: &str) -> String {
+        let all = self.there();
+        let node = all.iter().find(|node| node["name"] == name).expect("it is there");
+        node["address"].as_str().expect("it has an address").to_owned()
+    }
+
+    /// Kills a node, the one of this name.
+    pub fn kill(&mut self, name: &str) {
+        let at: usize = name.trim_start_matches("node-").parse().expect("a number");
+        self.running[at - 1].kill();
+    }
+
     /// Runs a program on a node that joins for it, with these processors of its own.
     fn submit(&self, program: &Path, task: &str, cpus: &str, arguments: &[&str]) -> Ended {
+        self.begin(program, task, cpus, arguments).wait()
+    }
+
+    /// As above, which goes on.
+    fn begin(&self, program: &Path, task: &str, cpus: &str, arguments: &[&str]) -> Running {
         let program = format!("{}#{task}", program.display());
         let mut line: Vec<String> =
             ["submit", &program, "--json", "--data", "submitter", "--cpus", cpus, "--workers", "1"]
@@ -63,8 +107,55 @@ impl Nodes {
                 .into();
         line.extend(arguments.iter().flat_map(|argument| ["--arg".to_owned(), (*argument).to_owned()]));
         line.extend(self.joins());
-        self.lab.host(&line.iter().map(String::as_str).collect::<Vec<_>>())
+        self.lab.start(&line.iter().map(String::as_str).collect::<Vec<_>>())
     }
+}
+
+/// Each node ends as a service does and begins again, the founder too, while a job runs none of whose tasks may be repeated.
+#[test]
+fn all_nodes_are_restarted_during_a_job() {
+    let mut nodes = Nodes::start(3);
+    let job = nodes.begin(&component("tests/programs/objects"), "outlives", "0", &["objects=40", "rows=100000"]);
+    until("it joins", || nodes.there().len() == 4);
+    // It makes its objects.
+    std::thread::sleep(Duration::from_secs(2));
+    for number in [3, 2, 1] {
+        let before = nodes.there();
+        let named = |all: &[Value], name: &str| all.iter().find(|node| node["name"] == name).cloned();
+        let name = format!("node-{number}");
+        let [founder, own] = ["node-1", &name].map(|name| named(&before, name).expect("it is there"));
+        nodes.stop(number - 1).expect_code(0).expect_talk(&["it takes no more tasks", "it leaves its cluster"]);
+        let data = number.to_string();
+        let [founder, address] = [&founder, &own].map(|node| node["address"].as_str().expect("an address"));
+        let mut line = vec!["serve", "--listen", address, "--workers", "1", "--data", &data, "--name", &name];
+        if number > 1 {
+            line.extend(["--join", founder]);
+        }
+        let node = nodes.lab.start(&line);
+        nodes.running.insert(number - 1, node);
+        until("it is there again", || {
+            let now = nodes.there();
+            now.len() == 4 && named(&now, &name).is_some_and(|node| node["number"] != own["number"])
+        });
+    }
+    nodes.add_with(&["--resource", "finish=1"]);
+    let ended = job.wait().expect_code(0);
+    assert_eq!(ended.json()["result"], json!(40), "{}", ended.stderr);
+}
+
+#[test]
+fn a_node_is_told_to_go_and_is_taken_out() {
+    let mut nodes = Nodes::start(2);
+    nodes.lab.host(&["nodes", "drain", "node-3", "--data", "1"]).expect_code(1).expect_talk(&["node-1, node-2"]);
+    nodes.lab.host(&["nodes", "drain", "node-2", "--data", "1"]).expect_code(0);
+    nodes.running.remove(1).wait().expect_code(0).expect_talk(&["it leaves its cluster"]);
+    nodes.lab.host(&["nodes", "remove", "node-2", "--data", "1"]).expect_code(0);
+    nodes.lab.host(&["nodes", "remove", "node-1", "--data", "1"]).expect_code(1).expect_talk(&["is this node"]);
+    let status = nodes.lab.host(&["status", "--data", "1"]).expect_code(0);
+    assert!(status.stdout.contains("nodes      1 (0 draining)"), "{}", status.stdout);
+    let founder = nodes.there()[0]["address"].as_str().expect("an address").to_owned();
+    let line = ["serve", "--listen", "127.0.0.1:0", "--data", "2", "--join", &founder];
+    nodes.lab.host(&line).expect_code(1).expect_talk(&["revoked"]);
 }
 
 #[test]
@@ -83,9 +174,7 @@ fn three_nodes_form_and_run_what_a_fourth_submits() {
     assert_eq!(ended.json()["result"], json!(20), "{}", ended.stderr);
     // Who submitted is gone at once, and so is who is told to go.
     until("only the three are there", || nodes.there().len() == 3);
-    let last = nodes.running.pop().expect("there are three");
-    kill_process(Pid::from_raw(last.process().cast_signed()).expect("an id"), Signal::TERM).expect("it is sent");
-    last.wait().expect_code(0).expect_talk(&["it leaves its cluster"]);
+    nodes.stop(2).expect_code(0).expect_talk(&["it leaves its cluster"]);
     assert_eq!(nodes.there().len(), 2);
     // One that dies is missed.
     let since = Instant::now();

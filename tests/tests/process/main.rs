@@ -17,4 +17,5 @@ mod real;
 mod seen;
 mod stored;
 mod streams;
+mod takeover;
 mod usage;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_core::ObjectId;
+use sandbar_core::{ComponentId, NodeId, ObjectId};
 use sandbar_meta::{Change, Key, LeaseId, MetaError, MetaStore, Revision, Span, Transaction};
 use sandbar_wire::Request;
 use serde::{Deserialize, Serialize};
 
-use super::{Inner, objects};
+use super::{Inner, objects, programs};
 
 /// A watcher's answer is given after this at the latest, with no changes.
 const WATCH_TIME: Duration = Duration::from_secs(5);
@@ -26,10 +26,14 @@ pub(super) enum Ask {
     Watch(Span, Revision),
     /// What an object is that the node has.
     Describe(u64),
+    /// The node is to go.
+    Drain,
+    /// A component is to be kept, of the node that asks, so that it can be had when that one is gone.
+    Copy(ComponentId),
 }
 
 /// Answers a request of a node.
-pub(super) async fn answer(inner: Arc<Inner>, mut request: Request) {
+pub(super) async fn answer(inner: Arc<Inner>, node: Option<NodeId>, mut request: Request) {
     let Ok(bytes) = request.read().await else { return };
     let Ok(asked) = postcard::from_bytes::<Ask>(&bytes) else { return };
     let store = &*inner.store;
@@ -41,6 +45,11 @@ pub(super) async fn answer(inner: Arc<Inner>, mut request: Request) {
         Ask::KeepAlive(lease) => postcard::to_stdvec(&store.keep_alive(lease).await),
         Ask::Revoke(lease) => postcard::to_stdvec(&store.revoke(lease).await),
         Ask::Watch(span, from) => postcard::to_stdvec(&watched(store, &span, from).await),
+        Ask::Copy(component) => postcard::to_stdvec(&programs::copied(&inner, node, component).await),
+        Ask::Drain => {
+            inner.asked_to_drain.notify_one();
+            postcard::to_stdvec(&())
+        }
         Ask::Describe(object) => {
             let described = objects::describe(&inner, ObjectId(object)).await;
             postcard::to_stdvec(&described.map(|(root, bytes)| (root.0, bytes)))

@@ -19,7 +19,7 @@ pub enum ClusterError {
     )]
     NoWay(PathBuf),
     /// What it is to be called.
-    #[error("`{_0}` is no name of a node: {_1}")]
+    #[error("`{_0}` is no name of a node or a tenant: {_1}")]
     Name(String, NameError),
     /// Its key and certificate.
     #[error(transparent)]
@@ -42,12 +42,36 @@ pub enum ClusterError {
     /// The cluster's store.
     #[error("the cluster's store: {0}")]
     Store(#[from] MetaError),
+    /// A name stands for no address.
+    #[error("{_0}: {_1}")]
+    Nowhere(String, String),
     /// Another node can't be reached.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// Or does not say what it should.
     #[error(transparent)]
     Channel(#[from] ChannelError),
+    /// There is no node of that name.
+    #[error("there is no node `{_0}`; there are: {_1}")]
+    NoNode(String, String),
+    /// It is there, but not to be talked to now.
+    #[error("there is no connection to node `{_0}` now; try again, or ask on a node that has one")]
+    NoLink(String),
+    /// A node is not removed by itself.
+    #[error("`{_0}` is this node: remove it by another one, or end it")]
+    Itself(String),
+    /// A node does not do what it was asked.
+    #[error("{_0}")]
+    Refused(String),
+    /// What a node says makes no sense.
+    #[error("the node says something that makes no sense: {_0}")]
+    Malformed(String),
+    /// No node answers.
+    #[error("no node answers")]
+    Silent,
+    /// Who asks is no tenant.
+    #[error("a token of a tenant is needed the first time: `host cluster token --tenant NAME` makes one, for --token")]
+    NoTenant,
     /// There are no numbers left for nodes.
     #[error("the cluster has had as many nodes as it can give numbers to")]
     NoNumbers,

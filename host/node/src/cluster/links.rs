@@ -90,7 +90,11 @@ pub(super) async fn accept(inner: Arc<Inner>) {
 async fn attend(inner: Arc<Inner>, connection: Connection) {
     let requests = async {
         while let Ok(request) = connection.next_request().await {
-            tokio::spawn(asks::answer(inner.clone(), request));
+            let links = inner.links();
+            let same = |(_, link): &(&NodeId, &Connection)| link.peer().name == connection.peer().name;
+            let node = links.iter().find(same).map(|(node, _)| *node);
+            drop(links);
+            tokio::spawn(asks::answer(inner.clone(), node, request));
         }
     };
     let channels = async {

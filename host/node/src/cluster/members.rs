@@ -6,20 +6,24 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use sandbar_core::NodeId;
-use sandbar_meta::{Change, Condition, Key, MetaError, MetaStore, Operation, Revision, Span, Transaction, Value};
+use sandbar_meta::{
+    Change, Condition, Entry, Key, MetaError, MetaStore, Operation, Revision, Span, Transaction, Value,
+};
 use sandbar_sched::Demand;
-use sandbar_wire::{Clock, Identity, NodeFolder, SystemClock};
+use sandbar_wire::{Clock, Identity, Name, NodeFolder, Revoked, Role, SystemClock};
 use serde::{Deserialize, Serialize};
 
 use super::store::Founder;
-use super::{ClusterError, Inner, links};
+use super::{ClusterError, Inner, jobs, links};
 
 /// Under which nodes are, by name, and the last number that was given out.
 const NODES: &str = "nodes/";
+/// Under which the names are of those that were removed.
+const REMOVED: &str = "removed/";
 const LAST_NUMBER: &str = "numbers/last";
 /// A node that says nothing for so long is gone, for those that have no connection to it.
-const LEASE_S: u32 = 10;
-const KEEP_ALIVE: Duration = Duration::from_secs(3);
+const LEASE_S: u32 = 4;
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// What did not work is tried again after this.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// How often it is tried to get a number: others get one at the same time.
@@ -40,6 +44,29 @@ pub struct Member {
     pub resources: Amounts,
     /// Tasks that run there at once.
     pub slots: u32,
+    /// Whether it takes tasks.
+    #[serde(default)]
+    pub state: MemberState,
+}
+
+/// What a node is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberState {
+    /// It takes tasks.
+    #[default]
+    Ready,
+    /// It is to go: it takes none, and goes when it is not needed any more.
+    Draining,
+}
+
+impl std::fmt::Display for MemberState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            MemberState::Ready => "ready",
+            MemberState::Draining => "draining",
+        })
+    }
 }
 
 /// Amounts of resources.
@@ -100,16 +127,21 @@ pub(super) async fn list(store: &dyn MetaStore) -> Result<Vec<Member>, ClusterEr
 }
 
 async fn look(store: &dyn MetaStore) -> Result<(Vec<Member>, Revision), ClusterError> {
-    let (mut span, mut members, mut from) = (Span::prefix(NODES.as_bytes())?, Vec::new(), None);
+    let (entries, revision) = all(store, Span::prefix(NODES.as_bytes())?).await?;
+    let member = |entry: &Entry| parse(entry.value.as_bytes()).ok_or_else(|| unreadable(&entry.key));
+    Ok((entries.iter().map(member).collect::<Result<_, _>>()?, revision))
+}
+
+/// All entries of a span, and the revision from which on changes are news.
+pub(super) async fn all(store: &dyn MetaStore, mut span: Span) -> Result<(Vec<Entry>, Revision), MetaError> {
+    let (mut entries, mut from) = (Vec::new(), None);
     loop {
         let page = store.range(&span, 0).await?;
         let revision = *from.get_or_insert(page.revision);
-        for entry in &page.entries {
-            members.push(parse(entry.value.as_bytes()).ok_or_else(|| unreadable(&entry.key))?);
-        }
+        entries.extend(page.entries);
         match page.next {
             Some(next) => span = span.starting_at(&next),
-            None => return Ok((members, revision)),
+            None => return Ok((entries, revision)),
         }
     }
 }
@@ -124,7 +156,7 @@ fn unreadable(key: &Key) -> ClusterError {
 
 /// Says that a node is there for as long as it is, and connects it to those that were there before it.
 pub(super) async fn keep(inner: Arc<Inner>, member: Member) {
-    tokio::join!(stay(&inner, &member), follow(&inner, &member));
+    tokio::join!(stay(&inner, &member), follow(&inner, &member), shut_out(&inner), jobs::keep(&inner));
 }
 
 /// Has the node's key there.
@@ -141,18 +173,51 @@ async fn stay_once(inner: &Inner, member: &Member) -> Result<(), ClusterError> {
     let store = &*inner.store;
     let lease = store.grant(LEASE_S).await?.lease;
     *inner.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
-    let value = Value::new(serde_json::to_vec(member).unwrap_or_default());
     let own = key(&format!("{NODES}{}", member.name))?;
-    let put = Operation::Put { key: own, value, lease: Some(lease) };
-    store.transact(Transaction::new().then(put)).await?;
+    let mut state = inner.state.subscribe();
     loop {
-        tokio::time::sleep(KEEP_ALIVE).await;
-        match store.keep_alive(lease).await {
-            Ok(_) => {}
-            Err(MetaError::LeaseNotFound(_)) => return Ok(()),
-            // It lasts some of these.
-            Err(_) => {}
+        let said = Member { state: *state.borrow_and_update(), ..member.clone() };
+        let value = Value::new(serde_json::to_vec(&said).unwrap_or_default());
+        let put = Operation::Put { key: own.clone(), value, lease: Some(lease) };
+        store.transact(Transaction::new().then(put)).await?;
+        while tokio::time::timeout(KEEP_ALIVE, state.changed()).await.is_err() {
+            match store.keep_alive(lease).await {
+                Ok(_) => {}
+                Err(MetaError::LeaseNotFound(_)) => return Ok(()),
+                // It lasts some of these.
+                Err(_) => {}
+            }
         }
+    }
+}
+
+/// Takes a node out of the cluster for good: its certificate is not good any more.
+pub(super) async fn remove(store: &dyn MetaStore, name: &Name) -> Result<(), ClusterError> {
+    let put = Operation::put(key(&format!("{REMOVED}{name}"))?, Value::new(Vec::new()));
+    let delete = Operation::delete(&key(&format!("{NODES}{name}"))?);
+    store.transact(Transaction::new().then(put).then(delete)).await?;
+    Ok(())
+}
+
+/// Has nothing to do with nodes that were removed.
+async fn shut_out(inner: &Inner) {
+    loop {
+        let _ = shut_out_once(inner).await;
+        tokio::time::sleep(TRY_AGAIN).await;
+    }
+}
+
+async fn shut_out_once(inner: &Inner) -> Result<(), ClusterError> {
+    let span = Span::prefix(REMOVED.as_bytes())?;
+    loop {
+        let (entries, revision) = all(&*inner.store, span.clone()).await?;
+        let name = |entry: &Entry| {
+            std::str::from_utf8(entry.key.as_bytes()).ok()?.strip_prefix(REMOVED)?.parse::<Name>().ok()
+        };
+        let names = entries.iter().filter_map(name).map(|name| (Role::Node, name)).collect();
+        inner.endpoint.revoke(Revoked { names, ..Revoked::default() });
+        let mut watcher = inner.store.watch(&span, revision.next()).await?;
+        watcher.next().await?;
     }
 }
 

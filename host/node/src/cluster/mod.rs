@@ -7,6 +7,7 @@
 
 mod asks;
 mod error;
+mod jobs;
 mod links;
 mod members;
 mod objects;
@@ -20,29 +21,34 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use sandbar_core::{ComponentId, NodeId};
-use sandbar_meta::{LeaseId, MetaLimits, MetaStore, Redb};
+use sandbar_core::{ComponentId, NodeId, Seed};
+use sandbar_meta::{Etcd, EtcdAddress, EtcdTimes, LeaseId, MetaLimits, MetaStore, Redb};
 use sandbar_sched::Demand;
 use sandbar_wire::{
     Admission, Applicant, Authority, Clock, Connection, Endpoint, Grant, Ground, Identity, JoinToken, Name, NodeFolder,
     Offload, Registry, Role, SystemClock, TransferLimits, Transfers, WireLimits,
 };
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
+use tokio::sync::{Notify, watch};
+use tokio::task::{AbortHandle, JoinHandle};
 
 pub use error::ClusterError;
-pub use members::{Amounts, Member};
+pub use jobs::{ClusterClient, ClusterJob, Followed, NewClusterJob};
+pub use members::{Amounts, Member, MemberState};
 
+use crate::jobs::{JobName, JobShelf};
 use crate::program::{Asker, Outside};
+use asks::Ask;
 use links::Dialer;
 use objects::Shared;
 use outside::Others;
-pub(crate) use programs::{Loader, Loading};
+pub(crate) use programs::{Loader, Loading, Runner};
 
 /// Where in its folder a node keeps what of a cluster.
 const AUTHORITY: &str = "authority";
 const IDENTITY: &str = "identity";
 const META: &str = "meta";
+const JOBS: &str = "jobs";
 
 /// How a node is to enter a cluster.
 #[derive(Debug, Clone)]
@@ -51,10 +57,13 @@ pub struct ClusterOptions {
     pub data: PathBuf,
     /// Where it is to be reached. Port 0 is any.
     pub listen: SocketAddr,
-    /// A node of the cluster, of one that has not been in it or is not its founder, and a token for the first time.
-    pub join: Option<(SocketAddr, Option<String>)>,
+    /// A node of the cluster, `HOST:PORT`, of one that has not been in it or is not its founder, and a token for the first
+    /// time.
+    pub join: Option<(String, Option<String>)>,
     /// What it is called; of the machine's name and its process otherwise.
     pub name: Option<String>,
+    /// An etcd that has what must survive, `etcd://HOST:PORT,...`; the founder otherwise.
+    pub meta: Option<String>,
 }
 
 /// A cluster, as one of its nodes has it. When the last clone is dropped the node leaves it.
@@ -78,12 +87,20 @@ struct Inner {
     hub: OnceLock<OfHub>,
     /// That of the node's key among the members.
     lease: Mutex<Option<LeaseId>>,
+    /// What others are to know that it is about.
+    state: watch::Sender<MemberState>,
+    /// Somebody wants it to go.
+    asked_to_drain: Notify,
+    /// Jobs of the cluster that it runs, or ran.
+    shelf: JobShelf,
+    running: Mutex<HashMap<JobName, AbortHandle>>,
 }
 
 /// What there is once the node runs programs.
 struct OfHub {
     asker: Asker,
     loader: Loader,
+    runner: Runner,
     /// What others know of the node.
     member: Member,
 }
@@ -113,14 +130,16 @@ pub fn create_cluster(data: &Path) -> Result<String, ClusterError> {
     Ok(authority.trust().cluster().to_string())
 }
 
-/// A token with which others may join as nodes for so long, by the authority in the founder's folder.
+/// A token with which others may join for so long, by the authority in the founder's folder: as nodes, or as a tenant.
 ///
 /// # Errors
-/// When there is no authority, or the time is too long.
-pub fn create_token(data: &Path, lifetime: Duration) -> Result<String, ClusterError> {
+/// When there is no authority, the time is too long, or the tenant's name is none.
+pub fn create_token(data: &Path, tenant: Option<&str>, lifetime: Duration) -> Result<String, ClusterError> {
     let now = SystemClock.now();
     let authority = Authority::open(&data.join(AUTHORITY), now)?;
-    Ok(authority.token(Grant::Node, lifetime, now)?.to_text())
+    let name = |text: &str| text.parse().map_err(|e| ClusterError::Name(text.to_owned(), e));
+    let grant = tenant.map(name).transpose()?.map_or(Grant::Node, Grant::Tenant);
+    Ok(authority.token(grant, lifetime, now)?.to_text())
 }
 
 impl Cluster {
@@ -139,25 +158,31 @@ impl Cluster {
         let identity = identity(&folder, authority.as_deref(), options).await?;
         let endpoint = Endpoint::bind(options.listen, &identity, WireLimits::default())?;
         let dialer = Arc::new(Dialer::new(endpoint.clone()));
-        let (store, founder): (Arc<dyn MetaStore>, _) = match (&authority, &options.join) {
-            (Some(authority), _) => {
-                endpoint.serve_joins(Registry::new(authority.clone(), |_: &Applicant<'_>| Ok(())))?;
-                let clock = Arc::new(sandbar_meta::SystemClock::default());
-                (Arc::new(Redb::open(&options.data.join(META), MetaLimits::default(), clock).await?), None)
+        if let Some(authority) = &authority {
+            endpoint.serve_joins(Registry::new(authority.clone(), |_: &Applicant<'_>| Ok(())))?;
+        }
+        let founder = options.join.as_ref().filter(|_| authority.is_none());
+        let founder = founder.map(|(address, _)| Arc::new(store::Founder::new(dialer.clone(), address.clone())));
+        let store: Arc<dyn MetaStore> = match (&options.meta, &founder) {
+            (Some(address), _) => {
+                let (address, seed) = (address.parse::<EtcdAddress>()?, Seed::new(u64::from(std::process::id())));
+                Arc::new(Etcd::connect(&address, MetaLimits::default(), EtcdTimes::default(), seed).await?)
             }
-            (None, Some((address, _))) => {
-                let founder = Arc::new(store::Founder::new(dialer.clone(), *address));
-                (Arc::new(store::RemoteStore::new(founder.clone())), Some(founder))
+            (None, Some(founder)) => Arc::new(store::RemoteStore::new(founder.clone())),
+            (None, None) if authority.is_some() => {
+                let clock = Arc::new(sandbar_meta::SystemClock::default());
+                Arc::new(Redb::open(&options.data.join(META), MetaLimits::default(), clock).await?)
             }
             (None, None) => return Err(ClusterError::NoWay(options.data.clone())),
         };
         let own = Member {
             name: identity.own().name.as_str().to_owned(),
             number: members::number(&*store).await?,
-            address: reached(options, &endpoint)?,
+            address: reached(options, &endpoint).await?,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             resources: Amounts::default(),
             slots: 0,
+            state: MemberState::Ready,
         };
         let admission = Admission::new(TRANSFER_BYTES_MAX, TRANSFERS_WAITING_MAX);
         let transfers = Transfers::new(TransferLimits::default(), admission, None, Offload::Threads);
@@ -174,9 +199,14 @@ impl Cluster {
             components: Mutex::default(),
             hub: OnceLock::new(),
             lease: Mutex::default(),
+            state: watch::Sender::default(),
+            asked_to_drain: Notify::new(),
+            shelf: JobShelf::open(options.data.join(JOBS)),
+            running: Mutex::default(),
         });
         let tasks = vec![
             tokio::spawn(links::accept(inner.clone())),
+            tokio::spawn(jobs::open(inner.clone())),
             tokio::spawn(objects::let_go(inner.clone())),
             tokio::spawn(members::renew(inner.clone(), folder, identity, founder)),
         ];
@@ -195,7 +225,57 @@ impl Cluster {
 
     /// What others know of this node.
     pub fn own(&self) -> Member {
-        self.inner.member().unwrap_or(&self.inner.own).clone()
+        let state = *self.inner.state.borrow();
+        Member { state, ..self.inner.member().unwrap_or(&self.inner.own).clone() }
+    }
+
+    /// Is done once somebody wants this node to go.
+    pub async fn asked_to_drain(&self) {
+        self.inner.asked_to_drain.notified().await;
+    }
+
+    /// Gets the node ready to go: others give it nothing more, what it runs goes on, and what only it has is fetched of it.
+    /// Says whether nothing is needed of it any more; otherwise the time is up.
+    pub async fn drain(&self, time: Duration) -> bool {
+        self.inner.state.send_replace(MemberState::Draining);
+        let Some(hub) = self.inner.hub.get() else { return true };
+        tokio::time::timeout(time, hub.asker.leave()).await.is_ok()
+    }
+
+    /// Has a node go, as [`Cluster::drain`] does.
+    ///
+    /// # Errors
+    /// When there is none of that name, or it can't be reached.
+    pub async fn ask_to_drain(&self, name: &str) -> Result<(), ClusterError> {
+        if name == self.inner.own.name {
+            self.inner.asked_to_drain.notify_one();
+            return Ok(());
+        }
+        let member = self.member(name).await?;
+        let link = self.inner.link(NodeId(member.number.into()));
+        let link = link.ok_or_else(|| ClusterError::NoLink(name.to_owned()))?;
+        let request = postcard::to_stdvec(&Ask::Drain).unwrap_or_default();
+        link.request(&request, ASK_TIME_MAX).await?;
+        Ok(())
+    }
+
+    /// Takes a node out of the cluster for good: nobody has to do with it any more, and its name is not given again.
+    ///
+    /// # Errors
+    /// When it is this one, there can be none of that name, or the store does not answer.
+    pub async fn remove(&self, name: &str) -> Result<(), ClusterError> {
+        if name == self.inner.own.name {
+            return Err(ClusterError::Itself(name.to_owned()));
+        }
+        let parsed = name.parse().map_err(|e| ClusterError::Name(name.to_owned(), e))?;
+        members::remove(&*self.inner.store, &parsed).await
+    }
+
+    async fn member(&self, name: &str) -> Result<Member, ClusterError> {
+        let all = self.members().await?;
+        let there = || all.iter().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found = all.iter().find(|member| member.name == name);
+        found.cloned().ok_or_else(|| ClusterError::NoNode(name.to_owned(), there()))
     }
 
     /// Leaves the cluster: others learn of it now, rather than when they miss this node.
@@ -218,10 +298,10 @@ impl Cluster {
     }
 
     /// The node runs programs from now on, and tasks of others.
-    pub(crate) fn begin(&self, asker: Asker, resources: &Demand, slots: u32, loader: Loader) {
+    pub(crate) fn begin(&self, asker: Asker, resources: &Demand, slots: u32, (loader, runner): (Loader, Runner)) {
         // A node has one hub.
         let member = Member { resources: Amounts::of(resources), slots, ..self.inner.own.clone() };
-        let _ = self.inner.hub.set(OfHub { asker, loader, member: member.clone() });
+        let _ = self.inner.hub.set(OfHub { asker, loader, runner, member: member.clone() });
         let task = self.inner.handle.spawn(members::keep(self.inner.clone(), member));
         self.tasks.0.lock().unwrap_or_else(PoisonError::into_inner).push(task);
     }
@@ -243,6 +323,16 @@ impl Inner {
         self.hub.get().map(|hub| &hub.member)
     }
 
+    /// Jobs of the cluster that run here.
+    fn running(&self) -> MutexGuard<'_, HashMap<JobName, AbortHandle>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a component is kept that another has given to this node.
+    fn component_path(&self, component: ComponentId) -> Option<PathBuf> {
+        Some(self.hub.get()?.loader.path(component))
+    }
+
     fn link(&self, node: NodeId) -> Option<Connection> {
         self.links().get(&node).cloned()
     }
@@ -253,6 +343,9 @@ impl std::fmt::Debug for Cluster {
         f.debug_tuple("Cluster").field(&self.inner.own).finish()
     }
 }
+
+/// A node answers what it is asked within this.
+const ASK_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Bytes of objects that are fetched at once, and fetches that wait for these to become fewer.
 const TRANSFER_BYTES_MAX: u64 = 4 << 30;
@@ -278,7 +371,8 @@ async fn identity(
         (None, Some((address, Some(token)))) => {
             let token: JoinToken = token.parse().map_err(ClusterError::Token)?;
             let from = SocketAddr::new(options.listen.ip(), 0);
-            sandbar_wire::join(Ground::udp(from)?, *address, &token, key, (Role::Node, &name), &WireLimits::default())
+            let address = store::resolve(address).await?;
+            sandbar_wire::join(Ground::udp(from)?, address, &token, key, (Role::Node, &name), &WireLimits::default())
                 .await?
         }
         _ => return Err(ClusterError::NoWay(options.data.clone())),
@@ -300,12 +394,15 @@ fn name(options: &ClusterOptions) -> Result<Name, ClusterError> {
 }
 
 /// Where others reach it: where it listens, or, where that is anywhere, by the address that leads to who it joined.
-fn reached(options: &ClusterOptions, endpoint: &Endpoint) -> Result<SocketAddr, ClusterError> {
+async fn reached(options: &ClusterOptions, endpoint: &Endpoint) -> Result<SocketAddr, ClusterError> {
     let listens = endpoint.address()?;
     if !listens.ip().is_unspecified() {
         return Ok(listens);
     }
-    let to = options.join.as_ref().map_or_else(|| SocketAddr::from(([192, 0, 2, 1], 1)), |(address, _)| *address);
+    let to = match &options.join {
+        Some((address, _)) => store::resolve(address).await?,
+        None => SocketAddr::from(([192, 0, 2, 1], 1)),
+    };
     // Nothing is sent: the kernel says by which of its addresses it would be.
     let from = std::net::UdpSocket::bind((listens.ip(), 0)).and_then(|socket| {
         socket.connect(to)?;

@@ -10,12 +10,15 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
-use sandbar_wire::Frames;
+use sandbar_wire::{Connection, Frames};
 use sha2::{Digest, Sha256};
 
 use super::Inner;
+use super::asks::Ask;
 use super::links::COMPONENTS;
-use crate::program::Loaded;
+use crate::NodeError;
+use crate::jobs::JobKeeper;
+use crate::program::{Loaded, Program, ProgramSummary};
 
 pub(crate) type Loading = Pin<Box<dyn Future<Output = Loaded> + Send>>;
 
@@ -32,10 +35,59 @@ const COMPONENT_BYTES_MAX: u64 = 256 << 20;
 const PART_BYTES: usize = 256 << 10;
 const TIME_MAX: Duration = Duration::from_secs(120);
 
+impl Loader {
+    /// Where a component is kept.
+    pub(super) fn path(&self, component: ComponentId) -> PathBuf {
+        self.folder.join(format!("{component}.wasm"))
+    }
+}
+
+/// Runs a program to its end: the task that it begins with, and that one's arguments.
+pub(crate) type Runner = Box<dyn Fn(Arc<Program>, String, Vec<(String, String)>, JobKeeper) -> Running + Send + Sync>;
+pub(crate) type Running = Pin<Box<dyn Future<Output = Result<ProgramSummary, NodeError>> + Send>>;
+
+/// Loads a component that this node or another has.
+pub(super) async fn load_anywhere(inner: &Inner, component: ComponentId) -> Loaded {
+    let nodes: Vec<NodeId> = inner.links().keys().copied().collect();
+    let mut failed = fault("no node has its component");
+    for node in [NodeId(inner.own.number.into())].into_iter().chain(nodes) {
+        match load(inner, node, component, Limits::default()).await {
+            Ok(program) => return Ok(program),
+            Err(why) => failed = why,
+        }
+    }
+    Err(failed)
+}
+
+/// Has some other nodes keep a component, as many as there are.
+pub(super) async fn copy(inner: &Inner, component: ComponentId, count: usize) {
+    let links: Vec<Connection> = inner.links().values().cloned().collect();
+    let request = postcard::to_stdvec(&Ask::Copy(component)).unwrap_or_default();
+    let mut copies = 0;
+    for link in links {
+        let answer = link.request(&request, TIME_MAX).await;
+        let is_there = answer.is_ok_and(|answer| postcard::from_bytes(&answer) == Ok(Ok::<(), String>(())));
+        copies += usize::from(is_there);
+        if copies == count {
+            return;
+        }
+    }
+}
+
+/// Keeps a component of another node.
+pub(super) async fn copied(inner: &Inner, node: Option<NodeId>, component: ComponentId) -> Result<(), String> {
+    let path = inner.component_path(component).ok_or("this node runs no programs")?;
+    if path.is_file() {
+        return Ok(());
+    }
+    let bytes = fetch(inner, node.ok_or("nobody has said whose it is")?, component).await.map_err(|e| e.to_string())?;
+    keep(&path, &bytes).map_err(|e| e.to_string())
+}
+
 /// Loads a component that a node has.
 pub(super) async fn load(inner: &Inner, node: NodeId, component: ComponentId, limits: Limits) -> Loaded {
     let hub = inner.hub.get().ok_or_else(|| fault("this node runs no programs"))?;
-    let path = hub.loader.folder.join(format!("{component}.wasm"));
+    let path = hub.loader.path(component);
     if !path.is_file() {
         let fetched = tokio::time::timeout(TIME_MAX, fetch(inner, node, component)).await;
         let bytes = fetched.map_err(|_| fault("its component did not come in time"))??;
@@ -51,7 +103,7 @@ pub(super) async fn load(inner: &Inner, node: NodeId, component: ComponentId, li
     Ok(program)
 }
 
-fn fault(words: &str) -> Fault {
+pub(super) fn fault(words: &str) -> Fault {
     Fault::new(Code::Host, words)
 }
 
@@ -75,7 +127,8 @@ async fn fetch(inner: &Inner, node: NodeId, component: ComponentId) -> Result<Ve
     Err(failed("it is not there"))
 }
 
-fn keep(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
+/// Writes a component to where it is kept.
+pub(super) fn keep(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(std::path::Path::new("."));
     std::fs::create_dir_all(folder)?;
     let part =
@@ -91,8 +144,9 @@ pub(super) async fn give(inner: Arc<Inner>, mut frames: Frames) {
     let Some(component) = std::str::from_utf8(&asked).ok().and_then(|text| text.parse::<ComponentId>().ok()) else {
         return;
     };
-    let file = inner.components.lock().unwrap_or_else(PoisonError::into_inner).get(&component).cloned();
-    let Some(file) = file else { return };
+    let own = inner.components.lock().unwrap_or_else(PoisonError::into_inner).get(&component).cloned();
+    let kept = || File::open(inner.component_path(component)?).ok().map(Arc::new);
+    let Some(file) = own.or_else(kept) else { return };
     let read = tokio::task::spawn_blocking(move || whole(&file));
     let Ok(Ok(bytes)) = read.await else { return };
     for part in bytes.chunks(PART_BYTES) {

@@ -10,9 +10,10 @@ use sandbar_meta::{
     Change, Got, Granted, KeptAlive, Key, LeaseId, MetaError, MetaLimits, MetaStore, Page, Revision, Revoked, Span,
     Transacted, Transaction, Watcher,
 };
-use sandbar_wire::{ConnectError, Connection, Expect};
+use sandbar_wire::{Connection, Expect};
 use serde::Deserialize;
 
+use super::ClusterError;
 use super::asks::Ask;
 use super::links::Dialer;
 
@@ -22,17 +23,24 @@ const TIME_MAX: Duration = Duration::from_secs(10);
 /// The node that has the store, and the connection to it.
 pub(super) struct Founder {
     dialer: Arc<Dialer>,
-    address: SocketAddr,
+    address: String,
+}
+
+/// An address of text: a name may stand for another one later.
+pub(super) async fn resolve(text: &str) -> Result<SocketAddr, ClusterError> {
+    let nowhere = |reason: String| ClusterError::Nowhere(text.to_owned(), reason);
+    let mut found = tokio::net::lookup_host(text).await.map_err(|e| nowhere(e.to_string()))?;
+    found.next().ok_or_else(|| nowhere("the name stands for no address".to_owned()))
 }
 
 impl Founder {
-    pub(super) fn new(dialer: Arc<Dialer>, address: SocketAddr) -> Founder {
+    pub(super) fn new(dialer: Arc<Dialer>, address: String) -> Founder {
         Founder { dialer, address }
     }
 
     /// The connection that there is, or a new one.
-    pub(super) async fn connection(&self) -> Result<Connection, ConnectError> {
-        self.dialer.connect(self.address, &Expect::AnyNode).await
+    pub(super) async fn connection(&self) -> Result<Connection, ClusterError> {
+        Ok(self.dialer.connect(resolve(&self.address).await?, &Expect::AnyNode).await?)
     }
 }
 
@@ -53,7 +61,7 @@ impl RemoteStore {
 }
 
 async fn ask<T: for<'de> Deserialize<'de>>(founder: &Founder, request: &Ask) -> Result<T, MetaError> {
-    let endpoints = || vec![founder.address.to_string()];
+    let endpoints = || vec![founder.address.clone()];
     let unavailable = |reason: String| MetaError::Unavailable { endpoints: endpoints(), reason };
     // It may have been done, or not.
     let unknown = |reason: String| match request {

@@ -23,6 +23,7 @@ pub use keeper::JobKeeper;
 pub use limits::JobFolderLimits;
 pub use log::LoggedLine;
 pub use name::JobName;
+pub(crate) use record::now_ms;
 pub use record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState};
 pub use shelf::{JobShelf, LogReader, ShelfError, StoredJob};
 pub use trace::trace;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// A job's name: when it was submitted, to the millisecond, and six digits that tell it apart from all others of its
 /// folder. `20260131-235959-123-4f3a9c`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct JobName(String);
 
@@ -18,7 +18,7 @@ const DIGITS: usize = 6;
 
 impl JobName {
     /// One of now.
-    pub(super) fn of_now() -> JobName {
+    pub(crate) fn of_now() -> JobName {
         // Its keys are random.
         JobName::of(Utc::now(), RandomState::new().hash_one(0u8))
     }

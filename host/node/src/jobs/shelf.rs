@@ -84,15 +84,37 @@ impl JobShelf {
         self.try_begin(program, arguments).map_err(|reason| ShelfError::Io { path: self.folder.clone(), reason })
     }
 
+    /// As above, of a job that has a name. One of that name that has ended, here at least, makes room for it.
+    ///
+    /// # Errors
+    /// When the folder can't be written, or it runs.
+    pub(crate) fn begin_as(
+        &self,
+        name: &JobName,
+        program: &str,
+        arguments: &[(String, String)],
+    ) -> Result<JobKeeper, ShelfError> {
+        match self.find(name.as_str()) {
+            Ok(before) => self.remove(&before)?,
+            Err(ShelfError::Unknown(_)) => {}
+            Err(e) => return Err(e),
+        }
+        let begun = self.make(name.clone(), program, arguments);
+        begun.map_err(|reason| ShelfError::Io { path: self.folder.clone(), reason })
+    }
+
     fn try_begin(&self, program: &str, arguments: &[(String, String)]) -> io::Result<JobKeeper> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let there = self.names()?;
-        let name = loop {
+        loop {
             let name = JobName::of_now();
             if !there.iter().any(|other| other.short() == name.short()) {
-                break name;
+                return self.make(name, program, arguments);
             }
-        };
+        }
+    }
+
+    fn make(&self, name: JobName, program: &str, arguments: &[(String, String)]) -> io::Result<JobKeeper> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         // It is whole when others see it.
         let making = self.folder.join(format!(".{name}"));
         DirBuilder::new().mode(0o700).create(&making)?;

@@ -100,6 +100,12 @@ pub(super) struct Call {
 }
 
 impl Call {
+    /// A call that needs nothing, submitted at this time.
+    pub(super) fn of(program: Arc<Program>, function: u32, seed: u64, arguments: Box<[u8]>, submitted: u64) -> Call {
+        let (needs, refs) = (Box::new([]), Box::new([]));
+        Call { program, function, timeout_ms: None, seed, arguments, needs, refs, make: None, submitted }
+    }
+
     /// How long an attempt may take, if it says so.
     pub(super) fn timeout(&self) -> Option<Duration> {
         self.timeout_ms.map(|limit| Duration::from_millis(limit.get().into()))

@@ -12,11 +12,10 @@ use sandbar_worker::program::CrewOptions;
 use serde::Serialize;
 
 use super::arguments;
-use super::files::Given;
 use super::hub::{Counts, JobResult, machine};
 use super::keeping::Keeping;
 use super::{First, Hub, HubOptions, NewJob, Outside, Program, ProgramTask, StoreOptions, WORKERS_MAX};
-use crate::cluster::{Cluster, Loader, Loading};
+use crate::cluster::{Cluster, Loader, Loading, Runner};
 use crate::function::Loaded;
 use crate::jobs::{JobKeeper, Shown};
 use crate::progress::Phase;
@@ -95,35 +94,8 @@ impl Node {
         let (path, name) = spec.program.rsplit_once('#').unwrap_or((&spec.program, MAIN));
         let path = Path::new(path);
         let program = self.program(path, spec.limits).await?;
-        let function = find(&program, name, path)?;
-        let (arguments, given) = self.arguments(&program, function, spec).await?;
-        let ended = || Fault::new(Code::Host, "the node ended before the program did");
-        let started = Instant::now();
-        let mut job = self.hub()?.submit(NewJob {
-            program,
-            first: First::Function(function as u32, arguments),
-            seed: spec.seed,
-            given: Arc::new(given),
-            bars: keeping.bars(),
-            log: keeping.log().ok_or_else(ended)?,
-            left: keeping.left(),
-        });
-        keeping.begun(job.asker(), job.id());
-        self.progress.enter(Phase::Running, 0);
-        let JobResult { result, counts } = job.result().await.ok_or_else(ended)?;
-        let result = result.map_err(|error| NodeError::Task((*error).clone()))?;
-        Ok(summary(keeping, arguments::result(name, &result)?, &counts, started))
-    }
-
-    /// What a task is called with. Files may be many, and their disk slow.
-    async fn arguments(
-        &self,
-        program: &Arc<Program>,
-        function: usize,
-        spec: &ProgramSpec,
-    ) -> Result<(Box<[u8]>, Given), NodeError> {
-        let (program, given) = (program.clone(), spec.arguments.clone());
-        tokio::task::spawn_blocking(move || arguments::arguments(&program.tasks[function], &given)).await?
+        let begun = || self.progress.enter(Phase::Running, 0);
+        run(&*self.hub()?, program, (path, name), &spec.arguments, spec.seed, keeping, begun).await
     }
 
     /// Builds a program, if it is the folder of a crate, compiles it, and asks it for its tasks.
@@ -166,6 +138,17 @@ impl Node {
         self.hub().map(drop)
     }
 
+    /// Gets the node ready to go. Done once no other needs anything of it, and no job of its own runs.
+    ///
+    /// # Errors
+    /// When it can't run programs.
+    #[doc(hidden)]
+    pub async fn drain(&self) -> Result<(), Fault> {
+        let asker = self.hub()?.asker();
+        asker.leave().await;
+        Ok(())
+    }
+
     /// The hub of all programs that this node runs, started for the first of them.
     pub(crate) fn hub(&self) -> Result<Arc<Hub>, Fault> {
         let mut hub = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
@@ -201,7 +184,7 @@ impl Node {
         if let Some(neighbours) = &self.options.neighbours {
             neighbours.enter(node, started.asker(), resources, slots);
         } else if let Some(cluster) = &self.options.cluster {
-            cluster.begin(started.asker(), &resources, slots, self.loader());
+            cluster.begin(started.asker(), &resources, slots, (self.loader(), runner(&started)));
         }
         Ok(hub.insert(started).clone())
     }
@@ -226,6 +209,58 @@ pub(super) fn summary(
         seconds: started.elapsed().as_secs_f64(),
         peak_memory_bytes: peak_memory_bytes(std::process::id()),
     }
+}
+
+/// Has a hub run a program that is loaded, from the task of this name on.
+async fn run(
+    hub: &Hub,
+    program: Arc<Program>,
+    (path, name): (&Path, &str),
+    given: &[(String, String)],
+    seed: u64,
+    keeping: &Keeping,
+    begun: impl FnOnce(),
+) -> Result<ProgramSummary, NodeError> {
+    let function = find(&program, name, path)?;
+    // Files may be many, and their disk slow.
+    let (of, given) = (program.clone(), given.to_vec());
+    let arguments = tokio::task::spawn_blocking(move || arguments::arguments(&of.tasks[function], &given));
+    let (arguments, given) = arguments.await??;
+    let ended = || Fault::new(Code::Host, "the node ended before the program did");
+    let started = Instant::now();
+    let mut job = hub.submit(NewJob {
+        program,
+        first: First::Function(function as u32, arguments),
+        seed,
+        given: Arc::new(given),
+        bars: keeping.bars(),
+        log: keeping.log().ok_or_else(ended)?,
+        left: keeping.left(),
+    });
+    keeping.begun(job.asker(), job.id());
+    begun();
+    let JobResult { result, counts } = job.result().await.ok_or_else(ended)?;
+    let result = result.map_err(|error| NodeError::Task((*error).clone()))?;
+    Ok(summary(keeping, arguments::result(name, &result)?, &counts, started))
+}
+
+/// What runs jobs of the cluster, for as long as the hub is there.
+fn runner(hub: &Arc<Hub>) -> Runner {
+    let hub = Arc::downgrade(hub);
+    Box::new(move |program, name, arguments, keeper| {
+        let hub = hub.clone();
+        Box::pin(async move {
+            let hub = hub.upgrade().ok_or(NodeError::Dropped)?;
+            let keeping = Keeping::start(keeper, Shown::Each(Box::new(|_| {}))).map_err(host)?;
+            let at = (Path::new("the program"), &*name);
+            let result = tokio::select! {
+                result = run(&hub, program, at, &arguments, 0, &keeping, || {}) => result,
+                () = keeping.serve() => Err(NodeError::Stopped),
+            };
+            keeping.finish(&result);
+            result
+        })
+    })
 }
 
 fn host(error: std::io::Error) -> Fault {

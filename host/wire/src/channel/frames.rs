@@ -49,6 +49,14 @@ impl Frames {
         self.sender.send(frame).await
     }
 
+    /// See [`FrameSender::flush`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn flush(&self) -> Result<(), ChannelError> {
+        self.sender.flush().await
+    }
+
     /// See [`FrameReceiver::recv`].
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
-use sandbar_guest::log;
+use sandbar_guest::{Code, log};
 use sandbar_guest::prelude::*;
 
 /// A batch whose numbers are a function of its own.
@@ -47,6 +47,26 @@ fn passes(objects: u64, rows: u64) -> Result<u64, TaskError> {
     let results: Vec<_> = (0..objects).map(|number| makes::submit(number, rows_of(number, rows))).collect();
     // All are there, and most of them on disk, before any is looked at.
     wait(&results, results.len(), None);
+    let right: Vec<_> = (0..).zip(&results).map(|(number, result)| is_right::submit(result, number, rows)).collect();
+    Ok(get_all(&right)?.iter().sum())
+}
+
+/// The same of results none of which can be made again, once some node has what is called `finish`: until then short tasks run.
+#[task]
+fn outlives(objects: u64, rows: u64) -> Result<u64, TaskError> {
+    let once = makes::options().max_retries(0);
+    let results: Vec<_> = (0..objects).map(|number| once.submit(number, rows_of(number, rows))).collect();
+    wait(&results, results.len(), None);
+    let finish = is_right::options().resource("finish", 1.0);
+    loop {
+        let looks = is_right::options().max_retries(0);
+        let right: Vec<_> = (0..4).map(|number| looks.submit(made(number, 100), number, 100)).collect();
+        assert_eq!(get_all(&right)?.iter().sum::<u64>(), 4);
+        match finish.submit(made(1, 100), 1, 100).get() {
+            Err(e) if e.fault.code == Code::Infeasible => {}
+            other => break drop(other?),
+        }
+    }
     let right: Vec<_> = (0..).zip(&results).map(|(number, result)| is_right::submit(result, number, rows)).collect();
     Ok(get_all(&right)?.iter().sum())
 }

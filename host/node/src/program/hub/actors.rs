@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, RetryOn, Strategy, TaskError, TaskId,
+    ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, TaskError, TaskId,
     WorkerId,
 };
 use sandbar_sched::{ActorSpec, Demand, Event, Failure, Outcome, Scheduler, Submission, TaskState, Work};
@@ -92,8 +92,7 @@ impl State {
     /// A task looks for an actor: what it gets is as if it had run a task that returns its handle.
     pub(super) fn find(&mut self, worker: WorkerId, id: TaskId, (parent, attempt): (TaskId, Attempt), name: &str) {
         let (Some(job), Some(call)) = (self.sched.job_of(parent), self.sched.call(parent)) else { return };
-        let call =
-            Call { arguments: Box::new([]), needs: Box::new([]), refs: Box::new([]), make: None, ..call.clone() };
+        let call = Call::of(call.program.clone(), call.function, call.seed, Box::default(), self.clock);
         let outcome = match self.sched.actor_named(job, name) {
             Some(actor) => {
                 let value = postcard::to_stdvec(&actor.0).unwrap_or_default();
@@ -105,23 +104,8 @@ impl State {
                 Outcome::Failed(Failure { error, system: false })
             }
         };
-        let task = Submission {
-            id,
-            job,
-            parent: Some((parent, attempt, worker)),
-            below: 0,
-            name: self.names.of("find".to_owned()),
-            returns: 1,
-            demand: Demand::default(),
-            strategy: Strategy::Default,
-            priority: 0,
-            retries_max: 0,
-            retry_on: RetryOn::System,
-            needs: Vec::new(),
-            refs: Vec::new(),
-            work: Work::Task,
-            call,
-        };
+        let name = self.names.of("find".to_owned());
+        let task = Submission { parent: Some((parent, attempt, worker)), ..Submission::bare(id, job, name, call) };
         self.step(Event::RanInline { task, worker, outcome, nanos: 0 });
     }
 

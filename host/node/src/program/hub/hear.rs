@@ -24,6 +24,10 @@ use crate::program::calls::{Call, Read, actor_demand, demand, usual_demand};
 const MESSAGES_A_TURN: usize = 256;
 /// How often tasks are begun again, if they say nothing else.
 const RETRIES: u32 = 3;
+/// Tasks that return more, need more objects or have longer arguments, in bytes, run on no other node.
+const RETURNS_FAR_MAX: u32 = 1024;
+const OBJECTS_FAR_MAX: usize = 20_000;
+const ARGUMENTS_FAR_MAX: usize = 256 << 10;
 
 impl State {
     pub(super) fn hear(&mut self, worker: WorkerId, frame: &mut Vec<u8>) -> bool {
@@ -212,6 +216,11 @@ impl State {
         }
         let usual = Options::default();
         let chosen = options.unwrap_or(&usual);
+        // Items go to who submits their generator. What else goes to another node, and comes back, does in one message.
+        let is_large = submit.returns > RETURNS_FAR_MAX
+            || needs.len() + refs.len() > OBJECTS_FAR_MAX
+            || arguments.len() > ARGUMENTS_FAR_MAX;
+        let stays = (is_large || matches!(work, Work::Stream(_))) && self.peers.is_any();
         Ok(Some(Submission {
             id,
             job,
@@ -226,8 +235,7 @@ impl State {
             },
             strategy: match &work {
                 Work::Method(_) => Strategy::Default,
-                // Its items go to who submits it.
-                Work::Stream(_) if self.peers.is_any() => Strategy::Node { node: self.options.node, soft: false },
+                _ if stays => Strategy::Node { node: self.options.node, soft: false },
                 _ => chosen.strategy,
             },
             priority: chosen.priority,

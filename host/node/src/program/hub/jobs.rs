@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, JobId, ObjectId, RetryOn, Strategy, TaskError, TaskId, TenantId};
-use sandbar_sched::{Demand, Event, Role, Submission, Work};
+use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, TenantId};
+use sandbar_sched::{Event, Role, Submission};
 use sandbar_worker::program::monotonic_nanos;
 use tokio::sync::oneshot;
 
@@ -41,33 +41,7 @@ impl State {
         let (done, counts, moved_before) = (Some(done), Counts::default(), self.moved_bytes());
         let new = Job { first: id, driver, done, log, records, left, given, bars, counts, moved_before };
         self.jobs.insert(job, new);
-        let task = Submission {
-            id,
-            job,
-            parent: None,
-            below: 0,
-            name,
-            returns: 1,
-            demand: Demand::default(),
-            strategy: Strategy::Default,
-            priority: 0,
-            retries_max: 0,
-            retry_on: RetryOn::System,
-            needs: Vec::new(),
-            refs: Vec::new(),
-            work: Work::Task,
-            call: Call {
-                program,
-                function,
-                timeout_ms: None,
-                seed,
-                arguments,
-                needs: Box::new([]),
-                refs: Box::new([]),
-                make: None,
-                submitted: self.clock,
-            },
-        };
+        let task = Submission::bare(id, job, name, Call::of(program, function, seed, arguments, self.clock));
         self.step(Event::Submitted { task });
     }
 

@@ -130,6 +130,8 @@ enum Command {
     Fetched(Fetched),
     /// A program of another node, by its number, is there, or can't be had.
     Loaded(NodeId, u32, Loaded),
+    /// The node is to go: who asks is told when it may.
+    Leave(Tell<()>),
     Stop,
 }
 
@@ -176,6 +178,17 @@ impl Asker {
     /// Has a value of the hub's node `told` to somebody, whatever comes of it.
     pub(crate) fn share(&self, object: ObjectId, told: Tell<Result<Object, String>>) {
         self.command(Command::Share(object, told));
+    }
+
+    /// The node is to go. It is done with once no other node needs it, and no job of its own runs.
+    pub(crate) async fn leave(&self) {
+        let (tell, told) = oneshot::channel();
+        let told_once = move |()| {
+            let _ = tell.send(());
+        };
+        self.command(Command::Leave(Box::new(told_once)));
+        // A hub that has ended is not needed.
+        let _ = told.await;
     }
 
     fn command(&self, command: Command) {
@@ -512,6 +525,7 @@ impl State {
                 self.numbers.push_back(range);
             }
             Command::Loaded(node, program, loaded) => self.loaded(node, program, loaded),
+            Command::Leave(told) => self.set_out(told),
             Command::Stop => self.stopping = true,
         }
     }

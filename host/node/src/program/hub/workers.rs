@@ -139,6 +139,7 @@ impl State {
         self.hire();
         self.end_again(now);
         self.say_unmet(now);
+        self.look_after_leaving();
     }
 
     /// Ends tasks that have run as long as they may.

@@ -23,6 +23,10 @@ pub(crate) enum Said<'a> {
     Owner(#[serde(borrow)] ToHelper<'a>),
     /// The helper, to the owner.
     Helper(#[serde(borrow)] ToOwner<'a>),
+    /// The sender is to go: it is given nothing more, and what only it has is fetched of it.
+    Leaving,
+    /// Of a node that is to go the sender needs nothing any more.
+    Spared,
 }
 
 /// What there is of an object.
@@ -92,8 +96,9 @@ pub(crate) enum ToHelper<'a> {
     Recall(u32),
     /// An attempt of a task is to end, with all that it submitted.
     Cancel(u64, u32),
-    /// An object of a job that the helper has lent is wanted.
-    Want(u32, u64),
+    /// An object of a job that the helper has lent is wanted, and whether its value was not to be had from where it was said
+    /// to be: then the receiver fetches it first, and lends its own.
+    Want(u32, u64, bool),
     /// As above: it is not in use any more, so many times.
     Release(u32, u64, u32),
     /// A job has ended: all that was done for it is to end, and what was lent for it is forgotten.
@@ -127,8 +132,8 @@ pub(crate) enum ToOwner<'a> {
     Recalled(u32, Vec<u64>),
     /// A task waits for objects (true), or goes on.
     Blocked(u64, bool),
-    /// An object that was lent is wanted.
-    Want(u64),
+    /// An object that was lent is wanted, and whether its value was not to be had where it was said to be.
+    Want(u64, bool),
     /// As above: it is not in use any more, so many times.
     Release(u64, u32),
     /// What there is of an object of a job (by the owner's number) that the helper has lent, and that was wanted. What its

@@ -1,7 +1,7 @@
 //! Values that lie on other nodes: fetched when somebody here wants them.
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{JobId, NodeId, ObjectId};
+use sandbar_core::{JobId, NodeId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
 use sandbar_store::{Lending, Memory, Object, ValueKey};
 
@@ -25,6 +25,16 @@ pub(super) struct Aways {
     next: u64,
     /// Who wants a value of this node that is on its way from disk.
     asked: FxHashMap<ValueKey, Vec<Tell<Result<Object, String>>>>,
+    /// Who is to have a value from this node, since it was not to be had from where it is.
+    missed: FxHashMap<u64, Vec<Wanted>>,
+}
+
+/// Another node wants an object: its anchor or its seat.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) object: ObjectId,
+    pub(super) worker: WorkerId,
+    pub(super) task: TaskId,
 }
 
 #[derive(Debug)]
@@ -63,6 +73,19 @@ impl Aways {
         key
     }
 
+    /// Values that only a node has, or that it is to be told of when they are not needed any more, and that are not here.
+    fn only_at(&self, node: NodeId) -> Vec<AwayKey> {
+        let is_there = |away: &Away| {
+            let is_of = away.node == node || away.holder.is_some_and(|(holder, _)| holder == node);
+            is_of && !matches!(away.state, AwayState::Here(_))
+        };
+        let there = self.all.iter().filter(|(_, away)| is_there(away));
+        let keys = there.map(|(number, away)| AwayKey { number: *number, node: away.node, bytes: away.bytes });
+        let mut keys: Vec<AwayKey> = keys.collect();
+        keys.sort_unstable();
+        keys
+    }
+
     pub(super) fn sending(&self, key: AwayKey) -> Sending {
         match self.all.get(&key.number) {
             Some(away) => Sending::Away { node: away.node.0, object: away.name.0, bytes: away.bytes },
@@ -83,6 +106,9 @@ impl State {
     /// Nobody needs a value any more.
     pub(in super::super) fn discard_away(&mut self, key: AwayKey) {
         let Some(away) = self.peers.aways.all.remove(&key.number) else { return };
+        for Wanted { object, worker, task } in self.peers.aways.missed.remove(&key.number).unwrap_or_default() {
+            self.events.push_back(Event::Wanted { object, worker, task });
+        }
         if let AwayState::Here(copy) = away.state {
             self.store.values.drop_value(copy);
         }
@@ -137,6 +163,7 @@ impl State {
             Ok(value) => Err(format!("it has {} bytes, where {bytes} were to come", value.bytes())),
             Err(why) => Err(why),
         };
+        let missed = self.peers.aways.missed.remove(&key.number).unwrap_or_default();
         match added {
             Ok(copy) => {
                 if let Some(away) = self.peers.aways.all.get_mut(&key.number) {
@@ -144,9 +171,35 @@ impl State {
                 }
                 awaited.into_iter().for_each(|awaited| self.hand(copy, awaited));
             }
-            Err(_) => self.lose_away(key, awaited),
+            Err(_) => {
+                self.missed(object);
+                self.lose_away(key, awaited);
+            }
         }
+        self.steps(missed.into_iter().map(|Wanted { object, worker, task }| Event::Wanted { object, worker, task }));
         self.carry_out();
+    }
+
+    /// Another node wants an object. Where it has `missed` it before, it is to have it from this one.
+    pub(super) fn want_for(&mut self, wanted: Wanted, missed: bool) {
+        let Wanted { object, worker, task } = wanted;
+        if missed
+            && let Some(Ok(Stored::Away(key))) = self.sched.value(object)
+        {
+            let key = *key;
+            if self.away(key).1.is_none() {
+                self.peers.aways.missed.entry(key.number).or_default().push(wanted);
+                return self.fetch(key);
+            }
+        }
+        self.step(Event::Wanted { object, worker, task });
+    }
+
+    /// Has all come that only a node has which is to go. Says whether there is anything.
+    pub(super) fn fetch_all(&mut self, node: NodeId) -> bool {
+        let keys = self.peers.aways.only_at(node);
+        keys.iter().for_each(|key| self.fetch(*key));
+        !keys.is_empty()
     }
 
     /// A value can't be had from where it was. Who waits for it is told what comes of that.
@@ -176,6 +229,8 @@ impl State {
             let state = std::mem::replace(&mut away.state, AwayState::There);
             away.holder = None;
             self.lose_away(key, if let AwayState::Fetching(awaited) = state { awaited } else { Vec::new() });
+            let missed = self.peers.aways.missed.remove(&key.number).unwrap_or_default();
+            self.steps(missed.into_iter().map(|Wanted { object, worker, task }| Event::Wanted { object, worker, task }));
         }
     }
 

@@ -12,7 +12,8 @@ use sandbar_core::{
 use sandbar_sched::{Demand, Event, Role, Submission, TaskState, Work};
 
 use super::super::{Command, State};
-use super::lent::{Lender, Sending};
+use super::away::Wanted;
+use super::lent::{ATTACHED_BYTES_MAX, Lender, Sending};
 use crate::program::Program;
 use crate::program::calls::Call;
 use crate::program::peer::{Errand, Loaded, Said, ToHelper, ToOwner};
@@ -88,13 +89,13 @@ impl State {
             }
             ToHelper::Recall(slot) => self.recall_errands(node, slot),
             ToHelper::Cancel(task, attempt) => self.cancel_errand(node, task, attempt),
-            ToHelper::Want(job, object) => {
+            ToHelper::Want(job, object, missed) => {
                 if let Some(worker) = seat(job)
                     && let Some(guest) = self.peers.guests.get_mut(&worker)
                 {
                     let (object, task) = (ObjectId(object), guest.first);
                     guest.wanted.push(object);
-                    self.step(Event::Wanted { object, worker, task });
+                    self.want_for(Wanted { object, worker, task }, missed);
                 }
             }
             ToHelper::Release(job, object, times) => {
@@ -176,37 +177,12 @@ impl State {
         let guest = Guest { owner: node, theirs, job, first, wanted: Vec::new() };
         self.peers.guests.insert(seat, guest);
         self.peers.seats.insert((node, theirs), seat);
+        self.peers.guest_jobs.insert(job, seat);
         let limits = self.options.job_limits;
         self.step(Event::JobStarted { job, tenant: TenantId::DEFAULT, limits });
         self.step(Event::WorkerReady { worker: seat, node: self.options.node, role: Role::Driver(job) });
-        let call = Call {
-            program: program.clone(),
-            function: u32::MAX,
-            timeout_ms: None,
-            seed: 0,
-            arguments: Box::new([]),
-            needs: Box::new([]),
-            refs: Box::new([]),
-            make: None,
-            submitted: self.clock,
-        };
-        let task = Submission {
-            id: first,
-            job,
-            parent: None,
-            below: 0,
-            name: self.names.of(SEAT.to_owned()),
-            returns: 1,
-            demand: Demand::default(),
-            strategy: Strategy::Default,
-            priority: 0,
-            retries_max: 0,
-            retry_on: RetryOn::System,
-            needs: Vec::new(),
-            refs: Vec::new(),
-            work: Work::Task,
-            call,
-        };
+        let call = Call::of(program.clone(), u32::MAX, 0, Box::default(), self.clock);
+        let task = Submission::bare(first, job, self.names.of(SEAT.to_owned()), call);
         self.step(Event::Submitted { task });
         Some(seat)
     }
@@ -359,6 +335,7 @@ impl State {
         let (owner, job) = (guest.owner, guest.theirs);
         let Some(value) = self.sending(object) else { return };
         let contains = self.sched.contained(object).map(|content| content.0).collect();
+        let (value, contains) = self.sendable(value, contains);
         let value = value.as_sent();
         self.peers.say(owner, &Said::Helper(ToOwner::Value { job, object: object.0, value, contains }));
     }
@@ -378,15 +355,16 @@ impl State {
         let Some(errand) = self.peers.errands.remove(&id) else { return };
         let Some(owner) = self.peers.guests.get(&errand.seat).map(|guest| guest.owner) else { return };
         self.peers.theirs.remove(&(owner, errand.task));
-        let (mut values, mut failed) = (Vec::new(), None);
+        let (mut values, mut failed, mut room) = (Vec::new(), None, ATTACHED_BYTES_MAX);
         for index in 0..errand.returns {
             let object = id.returns(index);
             self.peers.returns.remove(&object);
             if let Some(Err(error)) = self.sched.value(object) {
                 failed = Some(error.clone());
             }
-            let Some(value) = self.sending(object) else { continue };
-            let contains: Vec<u64> = self.sched.contained(object).map(|content| content.0).collect();
+            let Some(value) = self.sending_within(object, &mut room) else { continue };
+            let contains = self.sched.contained(object).map(|content| content.0).collect();
+            let (value, contains) = self.sendable(value, contains);
             if value.is_whole() {
                 self.events.push_back(Event::Released { object, worker: errand.seat, times: 1 });
             }
@@ -450,6 +428,7 @@ impl State {
     pub(super) fn end_guest(&mut self, seat: WorkerId) {
         let Some(guest) = self.peers.guests.remove(&seat) else { return };
         self.peers.seats.remove(&(guest.owner, guest.theirs));
+        self.peers.guest_jobs.remove(&guest.job);
         let of_seat = self.peers.errands.iter().filter(|(_, errand)| errand.seat == seat);
         let errands: Vec<(TaskId, u64, u32)> = of_seat.map(|(id, errand)| (*id, errand.task, errand.returns)).collect();
         for (id, task, returns) in errands {
@@ -473,20 +452,29 @@ impl State {
     pub(in super::super) fn tell_log(&mut self, worker: WorkerId, task: TaskId, level: u8, line: &str) {
         let Some(view) = self.sched.task(task) else { return };
         let Some((owner, job)) = self.owner_of(view.job) else { return };
-        let name = view.name.to_string().into();
+        let (name, line) = (view.name.to_string().into(), start_of(line, LINE_BYTES_MAX));
         self.peers.say(owner, &Said::Helper(ToOwner::Log { job, task: task.0, name, worker: worker.0, level, line }));
     }
 
     /// As above: how far a task is.
     pub(in super::super) fn tell_progress(&mut self, task: TaskId, name: &str, done: u64, total: Option<u64>) {
         let Some((owner, job)) = self.sched.job_of(task).and_then(|job| self.owner_of(job)) else { return };
+        let name = start_of(name, LINE_BYTES_MAX);
         self.peers.say(owner, &Said::Helper(ToOwner::Progress { job, task: task.0, name, done, total }));
     }
 
     fn owner_of(&self, job: JobId) -> Option<(NodeId, u32)> {
-        let guest = self.peers.guests.values().find(|guest| guest.job == job);
-        guest.map(|guest| (guest.owner, guest.theirs))
+        let guest = self.peers.guests.get(self.peers.guest_jobs.get(&job)?)?;
+        Some((guest.owner, guest.theirs))
     }
+}
+
+/// Bytes of a line of a log, and of a name, that go to another node.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// The first of a text, so many bytes at most.
+fn start_of(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
 }
 
 /// An error, without the name of what stands for the owner here.

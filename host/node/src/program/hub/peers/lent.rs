@@ -34,13 +34,28 @@ pub(super) struct Borrowed {
     lender: Lender,
     /// How often that holds it for this node.
     times: u32,
+    /// How often its value was not to be had from where it was said to be.
+    misses: u32,
 }
+
+/// After so many misses a value is lost.
+const MISSES_MAX: u32 = 3;
+/// Bytes of values that go with a message: each frame has its limit.
+pub(super) const ATTACHED_BYTES_MAX: usize = 256 << 10;
+/// Objects that a value may contain which goes to another node: as above.
+const CONTAINED_MAX: usize = 50_000;
 
 /// What is sent of an object.
 pub(super) enum Sending {
     Value(Vec<u8>),
     Away { node: u32, object: u64, bytes: u64 },
     Failed(Vec<u8>),
+}
+
+impl Borrowed {
+    pub(super) fn lender(&self) -> Lender {
+        self.lender
+    }
 }
 
 impl Sending {
@@ -67,7 +82,7 @@ impl State {
         match self.peers.borrowed.get_mut(&object) {
             Some(borrowed) if borrowed.lender == lender => borrowed.times += 1,
             None if is_new && self.sched.is_borrowed(object) => {
-                self.peers.borrowed.insert(object, Borrowed { lender, times: 1 });
+                self.peers.borrowed.insert(object, Borrowed { lender, times: 1, misses: 0 });
             }
             _ => self.give_back(lender, object, 1),
         }
@@ -84,29 +99,56 @@ impl State {
 
     /// Nobody here refers to an object of another node any more.
     pub(in super::super) fn returned(&mut self, object: ObjectId) {
-        if let Some(Borrowed { lender, times }) = self.peers.borrowed.remove(&object) {
+        if let Some(Borrowed { lender, times, .. }) = self.peers.borrowed.remove(&object) {
             self.give_back(lender, object, times);
         }
     }
 
     /// Somebody here wants an object of another node.
     pub(in super::super) fn ask(&mut self, object: ObjectId) {
-        match self.peers.borrowed.get(&object).map(|borrowed| borrowed.lender) {
-            Some(Lender::Owner(node)) => self.peers.say(node, &Said::Helper(ToOwner::Want(object.0))),
-            Some(Lender::Helper(node, job)) => self.peers.say(node, &Said::Owner(ToHelper::Want(job.0, object.0))),
-            None => self.events.push_back(Event::Arrived { object, value: Err(gone()), refs: Vec::new() }),
+        let lender = match self.peers.borrowed.get(&object) {
+            Some(borrowed) if borrowed.misses >= MISSES_MAX => Err("it was not to be had from where it was said to be"),
+            Some(borrowed) => Ok((borrowed.lender, borrowed.misses > 0)),
+            None => Err(GONE),
+        };
+        match lender {
+            Ok((Lender::Owner(node), missed)) => self.peers.say(node, &Said::Helper(ToOwner::Want(object.0, missed))),
+            Ok((Lender::Helper(node, job), missed)) => {
+                self.peers.say(node, &Said::Owner(ToHelper::Want(job.0, object.0, missed)));
+            }
+            Err(why) => self.events.push_back(Event::Arrived { object, value: Err(lost(why)), refs: Vec::new() }),
         }
+    }
+
+    /// The value of an object is not where it was said to be.
+    pub(super) fn missed(&mut self, object: ObjectId) {
+        if let Some(borrowed) = self.peers.borrowed.get_mut(&object) {
+            borrowed.misses += 1;
+        }
+    }
+
+    /// Objects that a node has lent whose values are not here.
+    pub(super) fn lent_by(&self, node: NodeId) -> Vec<ObjectId> {
+        let is_elsewhere = |object: ObjectId| match self.sched.value(object) {
+            Some(Ok(Stored::Away(key))) => self.away(*key).1.is_none(),
+            Some(_) => false,
+            None => true,
+        };
+        let of_node = self.peers.borrowed.iter().filter(|(_, borrowed)| borrowed.lender.node() == node);
+        let mut all: Vec<ObjectId> = of_node.map(|(object, _)| *object).filter(|id| is_elsewhere(*id)).collect();
+        all.sort_unstable();
+        all
     }
 
     /// A node that has lent objects is gone.
     pub(super) fn lose_lent(&mut self, node: NodeId) {
         let of_node = self.peers.borrowed.iter().filter(|(_, borrowed)| borrowed.lender.node() == node);
-        let mut lost: Vec<ObjectId> = of_node.map(|(object, _)| *object).collect();
-        lost.sort_unstable();
-        for object in lost {
+        let mut all: Vec<ObjectId> = of_node.map(|(object, _)| *object).collect();
+        all.sort_unstable();
+        for object in all {
             self.peers.borrowed.remove(&object);
             // What is there already stays.
-            self.step(Event::Arrived { object, value: Err(gone()), refs: Vec::new() });
+            self.step(Event::Arrived { object, value: Err(lost(GONE)), refs: Vec::new() });
         }
     }
 
@@ -129,13 +171,23 @@ impl State {
         self.steps(refs.into_iter().map(|object| Event::Released { object, worker, times: 1 }));
     }
 
+    /// A value with what it contains, or why that does not go to another node.
+    pub(super) fn sendable(&self, value: Sending, contains: Vec<u64>) -> (Sending, Vec<u64>) {
+        if contains.len() <= CONTAINED_MAX {
+            return (value, contains);
+        }
+        let words = format!("it contains {} objects: to another node go {CONTAINED_MAX} at most", contains.len());
+        let error = TaskError { fault: Fault::new(Code::BadOutput, words), chain: Vec::new() };
+        (Sending::Failed(postcard::to_stdvec(&error).unwrap_or_default()), Vec::new())
+    }
+
     /// The first task of a job, and its worker, if it runs: on their behalf things are held.
     fn keeper(&self, job: JobId) -> Option<(TaskId, WorkerId)> {
         if let Some(job) = self.jobs.get(&job) {
             return Some((job.first, job.driver));
         }
-        let guest = self.peers.guests.iter().find(|(_, guest)| guest.job == job);
-        guest.map(|(seat, guest)| (guest.first, *seat))
+        let seat = *self.peers.guest_jobs.get(&job)?;
+        Some((self.peers.guests.get(&seat)?.first, seat))
     }
 
     /// A value that another node has sent, of an object here. What is away is released there when it is dropped, if a
@@ -164,15 +216,33 @@ impl State {
 
     /// What is to be sent of an object, if anything is known of it.
     pub(super) fn sending(&mut self, object: ObjectId) -> Option<Sending> {
+        self.sending_within(object, &mut VALUE_INLINE_BYTES_MAX.clone())
+    }
+
+    /// As above, if values may have so many bytes: fewer afterwards.
+    pub(super) fn sending_within(&mut self, object: ObjectId, room: &mut usize) -> Option<Sending> {
         let here = self.options.node.0;
         let key = match self.sched.value(object)? {
-            Ok(Stored::Inline(bytes)) => return Some(Sending::Value(bytes.to_vec())),
-            Ok(Stored::Away(key)) => return Some(self.peers.aways.sending(*key)),
+            Ok(Stored::Inline(bytes)) if bytes.len() > *room => {
+                return Some(Sending::Away { node: here, object: object.0, bytes: bytes.len() as u64 });
+            }
+            Ok(Stored::Inline(bytes)) => {
+                *room -= bytes.len();
+                return Some(Sending::Value(bytes.to_vec()));
+            }
+            Ok(Stored::Away(key)) => {
+                let key = *key;
+                return Some(match self.away(key) {
+                    (bytes, Some(_)) => Sending::Away { node: here, object: object.0, bytes },
+                    _ => self.peers.aways.sending(key),
+                });
+            }
             Ok(Stored::Kept(key, _)) => *key,
             Err(error) => return Some(Sending::Failed(postcard::to_stdvec(&**error).unwrap_or_default())),
         };
         let bytes = self.store.values.view(key).map_or(0, |view| view.bytes);
-        if bytes <= VALUE_INLINE_BYTES_MAX as u64 {
+        if bytes <= VALUE_INLINE_BYTES_MAX.min(*room) as u64 {
+            *room -= bytes as usize;
             match self.store.values.share(key) {
                 Lending::Bytes(bytes) => return Some(Sending::Value(bytes.to_vec())),
                 Lending::File(file) => {
@@ -188,9 +258,10 @@ impl State {
     }
 }
 
-fn gone() -> Arc<TaskError> {
-    let fault = Fault::new(Code::ObjectLost, "the node that had it is gone");
-    Arc::new(TaskError { fault, chain: Vec::new() })
+const GONE: &str = "the node that had it is gone";
+
+fn lost(why: &str) -> Arc<TaskError> {
+    Arc::new(TaskError { fault: Fault::new(Code::ObjectLost, why), chain: Vec::new() })
 }
 
 fn unreadable() -> TaskError {

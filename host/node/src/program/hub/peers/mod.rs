@@ -7,6 +7,7 @@
 
 mod away;
 mod helper;
+mod leave;
 mod lent;
 mod owner;
 
@@ -19,9 +20,10 @@ use sandbar_sched::{Event, Role};
 
 use self::away::Aways;
 use self::helper::{GivenErrand, Guest, Known};
+use self::leave::Leaving;
 use self::lent::Borrowed;
 use super::State;
-use crate::program::peer::{NewPeer, PeerLine, Said};
+use crate::program::peer::{NewPeer, PeerLine, Said, Tell};
 
 pub(super) use self::away::AwayKey;
 
@@ -39,12 +41,16 @@ pub(super) struct Peers {
     guests: FxHashMap<WorkerId, Guest>,
     /// As above, by the owner and its number.
     seats: BTreeMap<(NodeId, u32), WorkerId>,
+    /// As above, by the jobs' numbers here.
+    guest_jobs: FxHashMap<JobId, WorkerId>,
     /// What is run for others, by its number here; and by what it returns here, and by the owner's number.
     errands: FxHashMap<TaskId, GivenErrand>,
     returns: FxHashMap<ObjectId, TaskId>,
     theirs: FxHashMap<(NodeId, u64), TaskId>,
     borrowed: FxHashMap<ObjectId, Borrowed>,
     aways: Aways,
+    /// This node is to go: who is told when it may.
+    leaves: Option<Tell<()>>,
 }
 
 /// Another node.
@@ -57,6 +63,10 @@ struct Peer {
     jobs: BTreeSet<JobId>,
     /// Its programs, by its numbers.
     programs: FxHashMap<u32, Known>,
+    /// If it is to go.
+    leaving: Option<Leaving>,
+    /// It needs nothing of this node, which is to go.
+    spares: bool,
 }
 
 /// What a worker is that is none of this node's processes.
@@ -119,7 +129,10 @@ impl State {
         let Some(anchor) = self.number_worker() else { return };
         self.peers.anchors.insert(anchor, node);
         let (told, jobs, programs) = Default::default();
-        self.peers.all.insert(node, Peer { line, anchor, told, jobs, programs });
+        self.peers.all.insert(node, Peer { line, anchor, told, jobs, programs, leaving: None, spares: false });
+        if self.peers.leaves.is_some() {
+            self.peers.say(node, &Said::Leaving);
+        }
         self.step(Event::WorkerReady { worker: anchor, node, role: Role::Peer });
         for _ in 0..slots {
             let Some(slot) = self.number_worker() else { return };
@@ -173,6 +186,16 @@ impl State {
         match postcard::from_bytes(frame).map_err(io::Error::other)? {
             Said::Owner(said) => self.hear_owner(node, said, frame),
             Said::Helper(said) => self.hear_helper(node, said),
+            Said::Leaving => {
+                self.hear_leaving(node);
+                Ok(())
+            }
+            Said::Spared => {
+                if let Some(peer) = self.peers.all.get_mut(&node) {
+                    peer.spares = true;
+                }
+                Ok(())
+            }
         }
     }
 

@@ -8,8 +8,8 @@ use sandbar_core::{Attempt, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId
 use sandbar_sched::{Event, Failure, Outcome};
 
 use super::super::{State, Stored};
-use super::away::AwayKey;
-use super::lent::{Lender, Sending};
+use super::away::{AwayKey, Wanted};
+use super::lent::{ATTACHED_BYTES_MAX, Lender, Sending};
 use crate::jobs::Said as Line;
 use crate::program::peer::{Errand, Returns, Said, Sent, ToHelper, ToOwner};
 use crate::program::records::Ran;
@@ -18,51 +18,45 @@ impl State {
     /// Gives a task to another node.
     pub(in super::super) fn delegate(&mut self, slot: WorkerId, task: TaskId) {
         let Some(node) = self.peers.slots.get(&slot).copied() else { return };
-        let (Some(call), Some(view)) = (self.sched.call(task), self.sched.task(task)) else { return };
-        let (call, job, attempt, name) = (call.clone(), view.job, view.attempt, view.name.clone());
-        let (returns, demand, priority, depth) = (view.returns, view.demand.clone(), view.priority, view.depth);
-        let refs: Vec<ObjectId> = self.sched.refs(task).collect();
-        let Some(peer) = self.peers.all.get_mut(&node) else { return };
-        let anchor = peer.anchor;
-        peer.jobs.insert(job);
-        let program = call.program.compiled.number();
-        if peer.told.insert(program) {
-            let (component, limits) = (call.program.compiled.id(), call.program.limits);
-            self.peers.say(node, &Said::Owner(ToHelper::Program { program, component, limits }));
-        }
-        let mut values = Vec::new();
-        for need in &call.needs {
+        let Some(needs) = self.sched.call(task).map(|call| call.needs.clone()) else { return };
+        let (mut values, mut room) = (Vec::new(), ATTACHED_BYTES_MAX);
+        for need in &needs {
             // What it contains is lent when it is asked for.
             if self.sched.contained(*need).next().is_none()
-                && let Some(value) = self.sending(*need)
+                && let Some(value) = self.sending_within(*need, &mut room)
             {
                 values.push((need.0, value));
             }
         }
-        for object in call.needs.iter().chain(&refs) {
-            self.events.push_back(Event::Held { object: *object, worker: anchor, task });
+        let (Some(call), Some(view)) = (self.sched.call(task), self.sched.task(task)) else { return };
+        let Some(peer) = self.peers.all.get_mut(&node) else { return };
+        let (anchor, program) = (peer.anchor, call.program.compiled.number());
+        peer.jobs.insert(view.job);
+        if peer.told.insert(program) {
+            let (component, limits) = (call.program.compiled.id(), call.program.limits);
+            self.peers.say(node, &Said::Owner(ToHelper::Program { program, component, limits }));
         }
+        let refs: Vec<u64> = self.sched.refs(task).map(|object| object.0).collect();
+        for object in needs.iter().copied().chain(refs.iter().copied().map(ObjectId)) {
+            self.events.push_back(Event::Held { object, worker: anchor, task });
+        }
+        let custom = view.demand.custom.iter().map(|(name, of)| (Cow::Borrowed(&**name), *of));
         let errand = Errand {
             task: task.0,
-            attempt: attempt.0,
+            attempt: view.attempt.0,
             slot: slot.0,
-            job: job.0,
+            job: view.job.0,
             program,
             function: call.function,
             seed: call.seed,
-            name: Cow::Borrowed(&name),
-            returns,
-            demand: (
-                demand.cpus,
-                demand.gpus,
-                demand.memory,
-                demand.custom.iter().map(|(name, of)| (Cow::Borrowed(&**name), *of)).collect(),
-            ),
-            priority,
-            depth,
+            name: Cow::Borrowed(view.name),
+            returns: view.returns,
+            demand: (view.demand.cpus, view.demand.gpus, view.demand.memory, custom.collect()),
+            priority: view.priority,
+            depth: view.depth,
             timeout_ms: call.timeout_ms.map(Into::into),
-            needs: call.needs.iter().map(|object| object.0).collect(),
-            refs: refs.iter().map(|object| object.0).collect(),
+            needs: needs.iter().map(|object| object.0).collect(),
+            refs,
             values: values.iter().map(|(object, value)| (*object, value.as_sent())).collect(),
             arguments: &call.arguments,
         };
@@ -100,6 +94,7 @@ impl State {
         let Some(node) = self.peers.anchors.get(&anchor).copied() else { return };
         let Some(value) = self.sending(object) else { return };
         let contains = self.sched.contained(object).map(|content| content.0).collect();
+        let (value, contains) = self.sendable(value, contains);
         self.peers.say(node, &Said::Owner(ToHelper::Value { object: object.0, value: value.as_sent(), contains }));
     }
 
@@ -133,10 +128,9 @@ impl State {
                     self.step(Event::Blocked { task, worker, blocked });
                 }
             }
-            ToOwner::Want(object) => {
+            ToOwner::Want(object, missed) => {
                 // It has it of some task, or had.
-                let task = TaskId(0);
-                self.step(Event::Wanted { object: ObjectId(object), worker: anchor, task });
+                self.want_for(Wanted { object: ObjectId(object), worker: anchor, task: TaskId(0) }, missed);
             }
             ToOwner::Release(object, times) => {
                 self.step(Event::Released { object: ObjectId(object), worker: anchor, times });

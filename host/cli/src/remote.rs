@@ -1,0 +1,253 @@
+//! Jobs of a cluster, which is asked from outside: `host submit --node`, `host jobs ... --node`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use sandbar_node::{
+    ClusterClient, ClusterJob, Followed, LoggedLine, NewClusterJob, ProgressRow, RunState, build_crate, paths,
+};
+use serde::Serialize;
+
+use crate::args::Submit;
+use crate::cluster_args::Remote;
+use crate::jobs::{END_TIME_MAX, LOOK_AGAIN, LOOKED_AT_MAX, ending};
+use crate::table::{Columns, cell};
+use crate::{CliError, output, signals};
+
+/// The task that a program begins with, unless another is named.
+const MAIN: &str = "main";
+
+fn failed(e: impl std::fmt::Display) -> CliError {
+    CliError::Failed(e.to_string())
+}
+
+/// A cluster that is asked from outside.
+pub(crate) struct Cluster(ClusterClient);
+
+async fn client(
+    node: std::net::SocketAddr,
+    token: Option<String>,
+    data: Option<PathBuf>,
+) -> Result<ClusterClient, CliError> {
+    let data = match data {
+        Some(data) => data,
+        None => paths::state_folder().map_err(CliError::Failed)?.join("client"),
+    };
+    let token = token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
+    ClusterClient::new(&data, node, token.as_deref()).await.map_err(failed)
+}
+
+/// Has a cluster run a program.
+pub(crate) async fn submit(submit: Submit) -> Result<ExitCode, CliError> {
+    if submit.shares.is_of_programs() || submit.shares.workers.is_some() || submit.shares.memory.is_some() {
+        let message = "with --node the cluster's nodes run it: what they give is said to them (see `host serve --help`)";
+        return Err(CliError::Usage(message.to_owned()));
+    }
+    let Some(node) = submit.node else { return Err(CliError::Usage("--node is missing".to_owned())) };
+    let program = submit.job.display().to_string();
+    let (path, task) = program.rsplit_once('#').unwrap_or((&program, MAIN));
+    let component = component(Path::new(path)).await?;
+    let new = NewClusterJob::of(&component, &program, task, submit.args);
+    let mut client = client(node, submit.place.token, submit.place.data).await?;
+    let job = client.submit(new, &component).await.map_err(failed)?;
+    let id = job.id.short().to_owned();
+    if submit.no_wait {
+        client.close().await;
+        if submit.json { output::json(&job)? } else { output::line(&id)? }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !submit.quiet {
+        output::talk(&format!(
+            "job {id} runs on node {}; Ctrl-C lets go of it, `host jobs stop {id} --node {node}` ends it",
+            job.node
+        ));
+    }
+    let mut told = Told { is_quiet: submit.quiet, task: None, to_stdout: false, progress: BTreeSet::new() };
+    let job = client.follow(job.id.as_str(), |followed| told.tell(followed)).await.map_err(failed)?;
+    client.close().await;
+    ended(&job, submit.json)
+}
+
+async fn component(path: &Path) -> Result<Vec<u8>, CliError> {
+    let cache = paths::cache_folder().map_err(CliError::Failed)?;
+    let file = if path.is_dir() { build_crate(path, &cache).await.map_err(failed)? } else { path.to_owned() };
+    std::fs::read(&file).map_err(|e| CliError::Failed(format!("{}: {e}", file.display())))
+}
+
+/// Says what came of a job.
+fn ended(job: &ClusterJob, as_json: bool) -> Result<ExitCode, CliError> {
+    if as_json {
+        output::json(job)?;
+    } else if !job.result.is_null() {
+        output::line(&job.result.as_str().map_or_else(|| job.result.to_string(), str::to_owned))?;
+    }
+    if let Some(error) = &job.error {
+        let chain = if error.chain.is_empty() { String::new() } else { format!("{}: ", error.chain.join(" > ")) };
+        let code = error.code.as_ref().map_or_else(String::new, |code| format!(" [{code}]"));
+        output::talk(&format!("error: {chain}{}{code}", error.message));
+    }
+    Ok(match job.state {
+        RunState::Succeeded => {
+            let counts = &job.counts;
+            output::talk(&format!("succeeded: {} tasks; {} attempts failed", counts.tasks, counts.failed_attempts));
+            ExitCode::SUCCESS
+        }
+        RunState::Stopped => ExitCode::from(signals::exit_code(signals::INTERRUPT)),
+        _ => ExitCode::FAILURE,
+    })
+}
+
+/// What was told of a job that is followed.
+struct Told {
+    is_quiet: bool,
+    /// Lines of this task alone, by its name or id.
+    task: Option<String>,
+    /// Lines are what was asked for.
+    to_stdout: bool,
+    progress: BTreeSet<String>,
+}
+
+impl Told {
+    fn tell(&mut self, followed: Followed) {
+        match followed {
+            Followed::Line(line) => self.line(&line),
+            _ if self.is_quiet => {}
+            Followed::Progress(rows) => self.rows(&rows),
+            Followed::TakenOver(node) => {
+                output::talk(&format!("its node is gone: node {node} has taken it over, and begins it anew"));
+            }
+            Followed::Away(why) => output::talk(&format!("warning: {why}; it is tried again")),
+        }
+    }
+
+    fn line(&self, line: &LoggedLine) {
+        let is_it = |task: &String| line.name == *task || line.task.as_deref() == Some(task);
+        if !self.task.as_ref().is_none_or(is_it) {
+            return;
+        }
+        let text = format!("{} {}", line.who(), line.words().replace('\n', "\n  "));
+        if self.to_stdout {
+            // Who reads it may have had enough.
+            let _ = output::line(&text);
+        } else if !self.is_quiet {
+            output::talk(&text);
+        }
+    }
+
+    fn rows(&mut self, rows: &[ProgressRow]) {
+        for row in rows.iter().map(ToString::to_string) {
+            if self.progress.insert(row.clone()) {
+                output::talk(&row);
+            }
+        }
+    }
+}
+
+impl Cluster {
+    /// The one that is named, if one is.
+    pub(crate) async fn of(remote: Remote) -> Result<Option<Cluster>, CliError> {
+        let Some(node) = remote.node else { return Ok(None) };
+        Ok(Some(Cluster(client(node, remote.token, remote.data).await?)))
+    }
+
+    pub(crate) async fn list(
+        mut self,
+        state: Option<RunState>,
+        limit: usize,
+        as_json: bool,
+    ) -> Result<(), CliError> {
+        #[derive(Serialize)]
+        struct Listed {
+            jobs: Vec<ClusterJob>,
+        }
+        let looked_at = if state.is_some() { LOOKED_AT_MAX } else { limit };
+        let mut jobs = self.0.list(u32::try_from(looked_at).unwrap_or(u32::MAX)).await.map_err(failed)?;
+        self.0.close().await;
+        jobs.retain(|job| state.is_none_or(|state| state == job.state));
+        jobs.truncate(limit);
+        if as_json {
+            return output::json(&Listed { jobs });
+        }
+        let mut table = Columns::new(&["JOB", "STATE", "PROGRAM", "NODE", "TAKEN", "TASKS", "FAILED", "ERROR"]);
+        for job in &jobs {
+            let has_counts = job.state.has_ended();
+            table.row([
+                job.id.short().to_owned(),
+                job.state.as_str().to_owned(),
+                ending(&job.program),
+                job.node.clone(),
+                job.taken.to_string(),
+                cell(has_counts.then_some(job.counts.tasks)),
+                cell(has_counts.then_some(job.counts.failed)),
+                job.error.as_ref().map_or_else(String::new, |error| error.message.clone()),
+            ]);
+        }
+        output::print(&table.text())
+    }
+
+    /// The job that is named, or the last one.
+    async fn find(&mut self, id: Option<&str>) -> Result<ClusterJob, CliError> {
+        match id {
+            Some(id) => self.0.status(id).await.map_err(failed),
+            None => {
+                let last = self.0.list(1).await.map_err(failed)?.into_iter().next();
+                let last = last.ok_or_else(|| failed("the cluster has no job of this tenant"))?;
+                self.0.status(last.id.as_str()).await.map_err(failed)
+            }
+        }
+    }
+
+    pub(crate) async fn status(mut self, id: Option<&str>, as_json: bool) -> Result<(), CliError> {
+        let job = self.find(id).await?;
+        self.0.close().await;
+        if as_json {
+            return output::json(&job);
+        }
+        let arguments: Vec<String> = job.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let mut lines = vec![
+            ("job", format!("{} ({})", job.id.short(), job.id)),
+            ("state", job.state.as_str().to_owned()),
+            ("program", job.program.clone()),
+            ("arguments", arguments.join(" ")),
+            ("node", format!("{} (taken {} times)", job.node, job.taken)),
+        ];
+        if !job.result.is_null() {
+            lines.push(("result", job.result.as_str().map_or_else(|| job.result.to_string(), str::to_owned)));
+        }
+        lines.extend(job.error.as_ref().map(|error| ("error", error.message.clone())));
+        let lines = lines.into_iter().filter(|(_, text)| !text.is_empty());
+        output::print(&lines.map(|(name, text)| format!("{name:<10} {}\n", text.replace('\n', "\n           "))).collect::<String>())
+    }
+
+    pub(crate) async fn logs(mut self, id: Option<&str>, follow: bool, task: Option<&str>) -> Result<(), CliError> {
+        let job = self.find(id).await?;
+        let task = task.map(str::to_owned);
+        let mut told = Told { is_quiet: true, task, to_stdout: true, progress: BTreeSet::new() };
+        let followed = self.0.follow(job.id.as_str(), |followed| told.tell(followed));
+        if follow || job.state.has_ended() {
+            followed.await.map_err(failed)?;
+        } else {
+            // What there is by now.
+            let _ = tokio::time::timeout(LOOK_AGAIN * 10, followed).await;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn stop(mut self, id: &str) -> Result<(), CliError> {
+        let job = self.0.stop(id).await.map_err(failed)?;
+        let (name, since) = (job.id.short().to_owned(), Instant::now());
+        let mut state = job.state;
+        while !state.has_ended() {
+            if since.elapsed() > END_TIME_MAX {
+                return Err(failed(format!("job {name} did not end within {} s", END_TIME_MAX.as_secs())));
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+            state = self.0.status(job.id.as_str()).await.map_err(failed)?.state;
+        }
+        self.0.close().await;
+        output::talk(&format!("job {name}: {}", state.as_str()));
+        Ok(())
+    }
+}

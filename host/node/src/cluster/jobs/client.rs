@@ -1,0 +1,281 @@
+//! A tenant's side: who asks the nodes of a cluster from outside.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use sandbar_wire::{
+    Clock, Connection, Endpoint, Expect, Frames, Grant, Ground, Identity, JoinToken, NodeFolder, Role, SystemClock,
+    WireLimits,
+};
+
+use super::super::{ClusterError, IDENTITY};
+use super::ClusterJob;
+use super::door::JOBS_CHANNEL;
+use super::said::{Answered, Asked, NewClusterJob, PART_BYTES};
+use crate::jobs::{LoggedLine, ProgressRow};
+
+/// Who has this folder at the moment is done with it within this.
+const FOLDER_TIME_MAX: Duration = Duration::from_secs(5);
+/// A job whose nodes don't answer is given up after this.
+const AWAY_TIME_MAX: Duration = Duration::from_secs(60);
+const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// A node that says nothing for so long, of a job that is followed, is asked anew.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How often a job may be elsewhere before it is somewhere.
+const MOVES_MAX: usize = 16;
+
+/// Asks nodes of a cluster as a tenant.
+#[derive(Debug)]
+pub struct ClusterClient {
+    endpoint: Endpoint,
+    /// Nodes, the one that is asked first first.
+    nodes: VecDeque<SocketAddr>,
+    connection: Option<(SocketAddr, Connection)>,
+}
+
+/// What is told of a job that is followed.
+#[derive(Debug)]
+pub enum Followed {
+    /// A line of its log.
+    Line(LoggedLine),
+    /// How far its tasks are.
+    Progress(Vec<ProgressRow>),
+    /// Its node is gone, and this one has taken it: it begins anew.
+    TakenOver(String),
+    /// Nobody answers, for this reason; it is tried again.
+    Away(String),
+}
+
+impl ClusterClient {
+    /// A client of the cluster that a node is of: with the certificate in this folder, or with a token that gets one.
+    /// Within a tokio runtime.
+    ///
+    /// # Errors
+    /// When it has neither.
+    pub async fn new(data: &Path, node: SocketAddr, token: Option<&str>) -> Result<ClusterClient, ClusterError> {
+        let unspecified = match node {
+            SocketAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
+            SocketAddr::V6(_) => SocketAddr::from(([0_u16; 8], 0)),
+        };
+        let identity = identity(data.join(IDENTITY), node, token, unspecified).await?;
+        let endpoint = Endpoint::bind(unspecified, &identity, WireLimits::default())?;
+        Ok(ClusterClient { endpoint, nodes: VecDeque::from([node]), connection: None })
+    }
+
+    /// Has a job run, whose component is in a file. Gives it as it is then.
+    ///
+    /// # Errors
+    /// When no node takes it.
+    pub async fn submit(&mut self, new: NewClusterJob, component: &[u8]) -> Result<ClusterJob, ClusterError> {
+        let mut frames = self.ask(&Asked::Submit(new)).await?;
+        loop {
+            match answer(&mut frames).await? {
+                Answered::Send => {
+                    for part in component.chunks(PART_BYTES) {
+                        frames.send(part).await?;
+                    }
+                    frames.send(&[]).await?;
+                }
+                Answered::Job(job) => return Ok(*job),
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// How a job is.
+    ///
+    /// # Errors
+    /// When there is none of that name, or no node answers.
+    pub async fn status(&mut self, job: &str) -> Result<ClusterJob, ClusterError> {
+        let mut frames = self.ask(&Asked::Status { job: job.to_owned() }).await?;
+        match answer(&mut frames).await? {
+            Answered::Job(job) => Ok(*job),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The last jobs, so many at most, the last first.
+    ///
+    /// # Errors
+    /// When no node answers.
+    pub async fn list(&mut self, limit: u32) -> Result<Vec<ClusterJob>, ClusterError> {
+        let mut frames = self.ask(&Asked::List { limit }).await?;
+        match answer(&mut frames).await? {
+            Answered::Jobs(jobs) => Ok(jobs),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has a job end. Gives it as it was.
+    ///
+    /// # Errors
+    /// When there is none of that name, or no node answers.
+    pub async fn stop(&mut self, job: &str) -> Result<ClusterJob, ClusterError> {
+        for _ in 0..MOVES_MAX {
+            let mut frames = self.ask(&Asked::Stop { job: job.to_owned() }).await?;
+            match answer(&mut frames).await? {
+                Answered::Job(job) => return Ok(*job),
+                Answered::Elsewhere(address) => self.turn_to(&address),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Err(ClusterError::Refused("its node is not to be found".to_owned()))
+    }
+
+    /// Follows a job to its end, wherever it goes.
+    ///
+    /// # Errors
+    /// When there is none of that name, or its nodes don't answer for a while.
+    pub async fn follow(&mut self, job: &str, mut told: impl FnMut(Followed)) -> Result<ClusterJob, ClusterError> {
+        let (mut lines, mut taken, mut since): (u64, Option<u32>, Option<Instant>) = (0, None, None);
+        loop {
+            let followed = self.follow_once(job, &mut lines, &mut taken, &mut told, &mut since).await;
+            match followed {
+                Ok(Some(job)) => return Ok(job),
+                Ok(None) => {}
+                Err(error @ ClusterError::Refused(_)) => return Err(error),
+                Err(error) => {
+                    let begun = *since.get_or_insert_with(|| {
+                        told(Followed::Away(error.to_string()));
+                        Instant::now()
+                    });
+                    if begun.elapsed() > AWAY_TIME_MAX {
+                        return Err(error);
+                    }
+                    self.connection = None;
+                    self.nodes.rotate_left(1);
+                }
+            }
+            tokio::time::sleep(TRY_AGAIN).await;
+        }
+    }
+
+    /// Until its node is gone, or says that it is elsewhere.
+    async fn follow_once(
+        &mut self,
+        job: &str,
+        lines: &mut u64,
+        taken: &mut Option<u32>,
+        told: &mut impl FnMut(Followed),
+        since: &mut Option<Instant>,
+    ) -> Result<Option<ClusterJob>, ClusterError> {
+        // Its log begins anew with the node that takes it.
+        let now = self.status(job).await?;
+        if taken.is_some_and(|taken| taken != now.taken) {
+            told(Followed::TakenOver(now.node.clone()));
+            *lines = 0;
+        }
+        *taken = Some(now.taken);
+        let mut frames = self.ask(&Asked::Follow { job: now.id.to_string(), after: *lines }).await?;
+        loop {
+            let answered = tokio::time::timeout(SILENCE_MAX, answer(&mut frames)).await;
+            match answered.map_err(|_| ClusterError::Silent)?? {
+                Answered::Nodes(addresses) => {
+                    *since = None;
+                    let first = self.nodes.front().copied();
+                    let others = addresses.iter().filter_map(|text| text.parse().ok());
+                    self.nodes = first.into_iter().chain(others.filter(|other| Some(*other) != first)).collect();
+                }
+                Answered::Line(line) => {
+                    *lines += 1;
+                    told(Followed::Line(line));
+                }
+                Answered::Progress(rows) => told(Followed::Progress(rows)),
+                Answered::Job(job) if job.state.has_ended() => return Ok(Some(*job)),
+                Answered::Job(job) if Some(job.taken) != *taken => return Ok(None),
+                Answered::Job(_) => {}
+                Answered::Elsewhere(address) => {
+                    self.turn_to(&address);
+                    return Ok(None);
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// Asks another node from now on.
+    fn turn_to(&mut self, address: &str) {
+        if let Ok(address) = address.parse() {
+            self.nodes.retain(|other| *other != address);
+            self.nodes.push_front(address);
+            self.connection = None;
+        }
+    }
+
+    /// Asks the first node that answers.
+    async fn ask(&mut self, asked: &Asked) -> Result<Frames, ClusterError> {
+        let bytes = serde_json::to_vec(asked).unwrap_or_default();
+        let mut failed = None;
+        for _ in 0..self.nodes.len() {
+            match self.open().await {
+                Ok(frames) => {
+                    frames.send(&bytes).await?;
+                    return Ok(frames);
+                }
+                Err(error) => failed = Some(error),
+            }
+            self.connection = None;
+            self.nodes.rotate_left(1);
+        }
+        Err(failed.unwrap_or(ClusterError::Silent))
+    }
+
+    async fn open(&mut self) -> Result<Frames, ClusterError> {
+        let address = *self.nodes.front().ok_or(ClusterError::Silent)?;
+        let known = self.connection.take().filter(|(to, connection)| *to == address && !connection.is_closed());
+        let connection = match known {
+            Some((_, connection)) => connection,
+            None => self.endpoint.connect(address, &Expect::AnyNode).await?,
+        };
+        let frames = connection.open(JOBS_CHANNEL).await?;
+        self.connection = Some((address, connection));
+        Ok(frames)
+    }
+
+    /// Tells the node that nothing more comes.
+    pub async fn close(self) {
+        self.endpoint.close("thank you").await;
+    }
+}
+
+async fn answer(frames: &mut Frames) -> Result<Answered, ClusterError> {
+    let frame = frames.recv().await?.ok_or(ClusterError::Silent)?;
+    match serde_json::from_slice(&frame) {
+        Ok(Answered::Refused(why)) => Err(ClusterError::Refused(why)),
+        Ok(answered) => Ok(answered),
+        Err(e) => Err(ClusterError::Malformed(e.to_string())),
+    }
+}
+
+fn unexpected(answered: &Answered) -> ClusterError {
+    ClusterError::Malformed(format!("{answered:?}").chars().take(200).collect())
+}
+
+/// Who the tenant is: as it was before, or by a token.
+async fn identity(
+    folder: PathBuf,
+    node: SocketAddr,
+    token: Option<&str>,
+    from: SocketAddr,
+) -> Result<Identity, ClusterError> {
+    // Several commands of one user may begin at once: each has the folder for a moment.
+    let begun = Instant::now();
+    let folder = loop {
+        match NodeFolder::lock(&folder) {
+            Ok(locked) => break locked,
+            Err(_) if begun.elapsed() < FOLDER_TIME_MAX => tokio::time::sleep(TRY_AGAIN).await,
+            Err(e) => return Err(e.into()),
+        }
+    };
+    if let Some(identity) = folder.load(SystemClock.now())? {
+        return Ok(identity);
+    }
+    let token: JoinToken = token.ok_or(ClusterError::NoTenant)?.parse().map_err(ClusterError::Token)?;
+    let Grant::Tenant(name) = token.grant().clone() else { return Err(ClusterError::NoTenant) };
+    let (key, limits) = (folder.key()?, WireLimits::default());
+    let identity = sandbar_wire::join(Ground::udp(from)?, node, &token, key, (Role::Tenant, &name), &limits).await?;
+    folder.save(&identity)?;
+    Ok(identity)
+}

@@ -1,0 +1,183 @@
+//! Which node runs a job: who takes it first.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use sandbar_meta::{Change, Condition, Entry, Operation, Revision, Span, Transaction, Value};
+
+use super::super::members::{self, MemberState};
+use super::super::{ClusterError, Inner, programs};
+use super::said::RESULT_BYTES_MAX;
+use super::{ClusterJob, JOBS, job_key, owner_key, parse_key};
+use crate::NodeError;
+use crate::jobs::{JobFailure, JobName, RunState, now_ms};
+use crate::program::ProgramSummary;
+
+/// What did not work is tried again after this.
+const TRY_AGAIN: Duration = Duration::from_millis(300);
+/// Jobs that have ended and are kept.
+const ENDED_MAX: usize = 1000;
+
+/// A job, as far as the store's changes have been seen.
+#[derive(Debug, Default)]
+struct Seen {
+    job: Option<(ClusterJob, Revision)>,
+    is_owned: bool,
+}
+
+/// Takes jobs that nobody has, again and again.
+pub(in super::super) async fn keep(inner: &Arc<Inner>) {
+    loop {
+        // Whatever fails is tried anew from the start.
+        let _ = keep_once(inner).await;
+        tokio::time::sleep(TRY_AGAIN).await;
+    }
+}
+
+async fn keep_once(inner: &Arc<Inner>) -> Result<(), ClusterError> {
+    let span = Span::prefix(JOBS.as_bytes())?;
+    let (entries, revision) = members::all(&*inner.store, span.clone()).await?;
+    let mut seen: BTreeMap<JobName, Seen> = BTreeMap::new();
+    entries.iter().for_each(|entry| see(&mut seen, entry));
+    let mut watcher = inner.store.watch(&span, revision.next()).await?;
+    loop {
+        let is_free = |seen: &&Seen| !seen.is_owned && seen.job.as_ref().is_some_and(|(job, _)| !job.state.has_ended());
+        for (job, revision) in seen.values().filter(is_free).filter_map(|seen| seen.job.as_ref()) {
+            let is_ready = *inner.state.borrow() == MemberState::Ready;
+            if is_ready && let Some(owned) = take(inner, job, *revision).await? {
+                begin(inner, owned);
+            }
+        }
+        for change in watcher.next().await? {
+            match change {
+                Change::Put(entry) => see(&mut seen, &entry),
+                Change::Deleted { key, .. } => match parse_key(&key) {
+                    Some((id, true)) => {
+                        seen.entry(id.clone()).or_default().is_owned = false;
+                        // Whoever takes it next runs it: if it was this node's, it is not any more.
+                        inner.end_job(&id);
+                    }
+                    Some((id, false)) => drop(seen.remove(&id)),
+                    None => {}
+                },
+            }
+        }
+        drop_oldest(inner, &seen).await;
+    }
+}
+
+fn see(seen: &mut BTreeMap<JobName, Seen>, entry: &Entry) {
+    let Some((id, is_owner)) = parse_key(&entry.key) else { return };
+    let seen = seen.entry(id).or_default();
+    if is_owner {
+        seen.is_owned = true;
+    } else {
+        // One of another version is left to nodes of that.
+        seen.job = serde_json::from_slice(entry.value.as_bytes()).ok().map(|job| (job, entry.mod_revision));
+    }
+}
+
+/// A job that this node has taken, and the revision of its key as owner.
+pub(super) struct Owned {
+    pub(super) job: ClusterJob,
+    revision: Revision,
+}
+
+/// Takes a job, unless another does.
+async fn take(inner: &Inner, job: &ClusterJob, revision: Revision) -> Result<Option<Owned>, ClusterError> {
+    let Some(key) = job_key(&job.id) else { return Ok(None) };
+    let job = ClusterJob { taken: job.taken.saturating_add(1), ..job.clone() };
+    own(inner, job, Condition::unchanged(key, revision)).await
+}
+
+/// Writes a job as this node's, if nobody has it and that holds.
+pub(super) async fn own(inner: &Inner, job: ClusterJob, holds: Condition) -> Result<Option<Owned>, ClusterError> {
+    let (Some(key), Some(owner)) = (job_key(&job.id), owner_key(&job.id)) else { return Ok(None) };
+    let lease = *inner.lease.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(lease) = lease else { return Ok(None) };
+    let job = ClusterJob { node: inner.own.name.clone(), state: RunState::Running, ..job };
+    let name = Value::new(inner.own.name.clone().into_bytes());
+    let take = Transaction::new()
+        .when(Condition::absent(owner.clone()))
+        .when(holds)
+        .then(Operation::put_leased(owner, name, lease))
+        .then(Operation::put(key, encoded(&job)));
+    let done = inner.store.transact(take).await?;
+    Ok(done.succeeded.then_some(Owned { job, revision: done.revision }))
+}
+
+fn encoded(job: &ClusterJob) -> Value {
+    Value::new(serde_json::to_vec(job).unwrap_or_default())
+}
+
+/// Runs a job that is this node's.
+pub(super) fn begin(inner: &Arc<Inner>, owned: Owned) {
+    let (own, id) = (inner.clone(), owned.job.id.clone());
+    let task = inner.handle.spawn(async move {
+        let result = run(&own, &owned.job).await;
+        finish(&own, owned, result).await;
+    });
+    inner.running().insert(id, task.abort_handle());
+}
+
+async fn run(inner: &Inner, job: &ClusterJob) -> Result<ProgramSummary, NodeError> {
+    let hub = inner.hub.get().ok_or_else(|| programs::fault("this node runs no programs"))?;
+    let program = programs::load_anywhere(inner, job.component).await?;
+    let keeper = inner.shelf.begin_as(&job.id, &job.program, &job.arguments);
+    let keeper = keeper.map_err(|e| programs::fault(&e.to_string()))?;
+    (hub.runner)(program, job.task.clone(), job.arguments.clone(), keeper).await
+}
+
+/// Writes what came of a job, unless it is another's by now.
+async fn finish(inner: &Inner, owned: Owned, result: Result<ProgramSummary, NodeError>) {
+    let Owned { mut job, revision } = owned;
+    (job.ended_ms, job.state) = (Some(now_ms()), RunState::Succeeded);
+    if let Ok(stored) = inner.shelf.find(job.id.as_str()) {
+        job.counts = stored.record.counts;
+    }
+    match result {
+        Ok(summary) if summary.result.to_string().len() > RESULT_BYTES_MAX => {
+            job.state = RunState::Failed;
+            let words = format!("what it returned has more than {RESULT_BYTES_MAX} bytes as JSON: return less");
+            job.error = Some(JobFailure::in_words(words));
+        }
+        Ok(summary) => job.result = summary.result,
+        Err(error) => {
+            let is_stopped = matches!(error, NodeError::Stopped | NodeError::Dropped);
+            job.state = if is_stopped { RunState::Stopped } else { RunState::Failed };
+            job.error = Some(JobFailure::of(&error));
+        }
+    }
+    let (Some(key), Some(owner)) = (job_key(&job.id), owner_key(&job.id)) else { return };
+    let commit = Transaction::new()
+        .when(Condition::unchanged(owner.clone(), revision))
+        .then(Operation::put(key, encoded(&job)))
+        .then(Operation::delete(&owner));
+    // Where it is not known whether it was done, it is not done twice: the key is gone then.
+    while inner.store.transact(commit.clone()).await.is_err() {
+        tokio::time::sleep(TRY_AGAIN).await;
+    }
+    inner.running().remove(&job.id);
+}
+
+/// Drops the oldest of too many jobs that have ended.
+async fn drop_oldest(inner: &Inner, seen: &BTreeMap<JobName, Seen>) {
+    let has_ended = |(_, seen): &(&JobName, &Seen)| seen.job.as_ref().is_some_and(|(job, _)| job.state.has_ended());
+    let ended: Vec<&JobName> = seen.iter().filter(has_ended).map(|(id, _)| id).collect();
+    for id in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
+        if let Some(key) = job_key(id) {
+            // Another node may have done it, or the next change does.
+            let _ = inner.store.transact(Transaction::new().then(Operation::delete(&key))).await;
+        }
+    }
+}
+
+impl Inner {
+    /// A job that this node runs is to run here no more.
+    fn end_job(&self, id: &JobName) {
+        if let Some(task) = self.running().remove(id) {
+            task.abort();
+        }
+    }
+}

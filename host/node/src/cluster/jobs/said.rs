@@ -1,0 +1,77 @@
+//! What a tenant and a node say to each other, each a frame of JSON: a question, and what is answered.
+
+use sandbar_core::ComponentId;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::ClusterJob;
+use crate::jobs::{LoggedLine, ProgressRow};
+
+/// Bytes of a frame of a component.
+pub(super) const PART_BYTES: usize = 256 << 10;
+/// A component is no longer than this.
+pub(super) const COMPONENT_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of a job's arguments.
+pub(super) const ARGUMENTS_BYTES_MAX: usize = 256 << 10;
+/// Bytes of a job's result, as JSON.
+pub(super) const RESULT_BYTES_MAX: usize = 512 << 10;
+
+/// A job to be run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NewClusterJob {
+    /// The program, for people.
+    pub program: String,
+    /// Its component.
+    pub component: ComponentId,
+    /// The task that it begins with.
+    pub task: String,
+    /// That task's arguments: JSON, or else text.
+    pub arguments: Vec<(String, String)>,
+}
+
+impl NewClusterJob {
+    /// A job of this component.
+    pub fn of(component: &[u8], program: &str, task: &str, arguments: Vec<(String, String)>) -> NewClusterJob {
+        let digest: [u8; 32] = Sha256::digest(component).into();
+        let (program, task) = (program.to_owned(), task.to_owned());
+        NewClusterJob { program, component: ComponentId::from_digest(digest), task, arguments }
+    }
+}
+
+/// What a tenant asks.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Asked {
+    /// A job is to be run. The answer is [`Answered::Send`], if its component is wanted, and then [`Answered::Job`].
+    Submit(NewClusterJob),
+    /// What becomes of a job is to be told, from after so many lines of its log on.
+    Follow { job: String, after: u64 },
+    /// How a job is.
+    Status { job: String },
+    /// A job is to end.
+    Stop { job: String },
+    /// The last jobs, so many at most.
+    List { limit: u32 },
+}
+
+/// What a node answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Answered {
+    /// The component is wanted: frames of it, and an empty one.
+    Send,
+    /// How a job is; the last answer, unless it is followed and has not ended.
+    Job(Box<ClusterJob>),
+    /// Jobs, the last first.
+    Jobs(Vec<ClusterJob>),
+    /// A line of the log of a job that is followed.
+    Line(LoggedLine),
+    /// How far its tasks are.
+    Progress(Vec<ProgressRow>),
+    /// Another node runs it, at this address.
+    Elsewhere(String),
+    /// Nodes that could be asked instead, if this one is gone.
+    Nodes(Vec<String>),
+    /// It is not done, for this reason.
+    Refused(String),
+}

@@ -1,0 +1,161 @@
+//! Jobs that a cluster has: submitted from outside, and taken over when the node that runs them is gone.
+
+use std::time::{Duration, Instant};
+
+use sandbar_etcd::{Member, START_TIME_MAX, plan};
+use sandbar_tests::{Ended, Running, component};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::cluster::Nodes;
+use crate::lifecycle::until;
+
+const OBJECTS: &str = "tests/programs/objects";
+
+/// Three members of etcd.
+struct Etcd {
+    members: Vec<Member>,
+    _folder: TempDir,
+}
+
+impl Etcd {
+    fn start() -> Etcd {
+        let folder = TempDir::new().expect("a folder");
+        let mut members = plan(3, &[], false, folder.path());
+        members.iter_mut().for_each(Member::start);
+        let since = Instant::now();
+        while !members.iter().any(|member| member.leads().unwrap_or(false)) {
+            assert!(since.elapsed() < START_TIME_MAX, "nobody leads: {}", members[0].log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Etcd { members, _folder: folder }
+    }
+
+    fn address(&self) -> String {
+        let members: Vec<String> = self.members.iter().map(|member| format!("127.0.0.1:{}", member.port)).collect();
+        format!("etcd://{}", members.join(","))
+    }
+}
+
+/// A tenant of a cluster.
+struct Tenant<'a> {
+    nodes: &'a Nodes,
+    name: &'a str,
+    token: String,
+}
+
+impl<'a> Tenant<'a> {
+    fn new(nodes: &'a Nodes, name: &'a str) -> Tenant<'a> {
+        let token = nodes.lab.host(&["cluster", "token", "--data", "1", "--tenant", name]).expect_code(0).stdout;
+        Tenant { nodes, name, token: token.trim().to_owned() }
+    }
+
+    /// Begins a command by a node of this address.
+    fn begin(&self, address: &str, line: &[&str]) -> Running {
+        let own = ["--node", address, "--data", self.name, "--token", &self.token];
+        self.nodes.lab.start(&[line, &own].concat())
+    }
+
+    fn host(&self, address: &str, line: &[&str]) -> Ended {
+        self.begin(address, line).wait()
+    }
+
+    fn status(&self, address: &str, job: &str) -> Value {
+        self.host(address, &["jobs", "status", job, "--json"]).expect_code(0).json()
+    }
+}
+
+#[test]
+fn a_tenant_has_jobs_run_from_outside() {
+    let nodes = Nodes::start(2);
+    let ada = Tenant::new(&nodes, "ada");
+    let [first, second] = ["node-1", "node-2"].map(|name| nodes.address(name));
+    let tasks = component("tests/programs/tasks").display().to_string();
+    let tree = format!("{tasks}#tree");
+    // It waits, and is told what came of it.
+    let tree_line =
+        ["submit", &tree, "--arg", "depth=2", "--arg", "width=10", "--arg", "steps=1000", "--json"];
+    let ended = ada.host(&first, &tree_line).expect_code(0);
+    assert_eq!(ended.json()["result"], json!(100), "{}", ended.stderr);
+    // It does not, and looks later, by another node.
+    let line = ["submit", &tree, "--arg", "depth=2", "--arg", "width=10", "--arg", "steps=1000", "--no-wait"];
+    let id = ada.host(&second, &line).expect_code(0).stdout.trim().to_owned();
+    until("it has ended", || ada.status(&first, &id)["state"] == "succeeded");
+    assert_eq!(ada.status(&second, &id)["result"], json!(100));
+    let listed = ada.host(&first, &["jobs", "list", "--json"]).expect_code(0).json();
+    assert_eq!(listed["jobs"].as_array().map(Vec::len), Some(2));
+    // Its log, also of one that fails.
+    let failing = format!("{tasks}#panics");
+    let ended = ada.host(&first, &["submit", &failing]).expect_code(1);
+    assert!(ended.stderr.contains("on purpose"), "{}", ended.stderr);
+    // What runs is stopped.
+    let spins = format!("{tasks}#spins");
+    let id = ada.host(&first, &["submit", &spins, "--no-wait"]).expect_code(0).stdout.trim().to_owned();
+    ada.host(&second, &["jobs", "stop", &id]).expect_code(0).expect_talk(&["stopped"]);
+    // Others see nothing of it.
+    let bob = Tenant::new(&nodes, "bob");
+    let listed = bob.host(&first, &["jobs", "list", "--json"]).expect_code(0).json();
+    assert_eq!(listed["jobs"].as_array().map(Vec::len), Some(0));
+    for command in ["status", "stop", "logs"] {
+        bob.host(&first, &["jobs", command, &id]).expect_code(1).expect_talk(&["there is no job"]);
+    }
+    // Mistakes are said.
+    for (line, words) in [
+        (&["submit", &format!("{tasks}#nothing")][..], "it has no task `nothing`"),
+        (&["submit", &tree, "--arg", "depht=2"], "no argument `depht`"),
+        (&["submit", &tree, "--arg", "depth=@/etc/passwd"], "don't have this machine's files"),
+    ] {
+        let ended = ada.host(&first, line).expect_code(1);
+        assert!(ended.stderr.contains(words), "`{words}` is not in {}", ended.stderr);
+    }
+    nodes.lab.host(&["jobs", "list", "--node", &first, "--data", "z"]).expect_code(1).expect_talk(&["--tenant"]);
+}
+
+#[test]
+fn another_node_finishes_the_job_of_one_that_died() {
+    let etcd = Etcd::start();
+    let mut nodes = Nodes::start_with(3, &["--meta", &etcd.address()]);
+    let program = format!("{}#outlives", component(OBJECTS).display());
+    let second = nodes.address("node-2");
+    let third = nodes.address("node-3");
+    let line = ["submit", &program, "--arg", "objects=20", "--arg", "rows=20000", "--json"];
+    let (job, id, ada_token) = {
+        let ada = Tenant::new(&nodes, "ada");
+        let job = ada.begin(&second, &line);
+        let listed = || ada.host(&third, &["jobs", "list", "--json"]).expect_code(0).json()["jobs"][0].clone();
+        until("it runs", || listed()["state"] == "running");
+        assert_eq!(listed()["node"], "node-2");
+        (job, listed()["id"].as_str().expect("a name").to_owned(), ada.token)
+    };
+    std::thread::sleep(Duration::from_secs(1));
+    nodes.kill("node-2");
+    let since = Instant::now();
+    let ada = Tenant { nodes: &nodes, name: "ada", token: ada_token };
+    until("another takes it", || ada.status(&third, &id)["taken"] == 2);
+    println!("taken over after {:?}", since.elapsed());
+    assert_ne!(ada.status(&third, &id)["node"], "node-2");
+    nodes.add_with(&["--resource", "finish=1"]);
+    let ended = job.wait().expect_code(0).expect_talk(&["has taken it over"]);
+    assert_eq!((&ended.json()["result"], &ended.json()["taken"]), (&json!(20), &json!(2)), "{}", ended.stderr);
+}
+
+#[test]
+fn a_node_takes_up_its_own_jobs_when_it_comes_back() {
+    let mut nodes = Nodes::start(1);
+    let program = format!("{}#outlives", component(OBJECTS).display());
+    let first = nodes.address("node-1");
+    let line = ["submit", &program, "--arg", "objects=4", "--arg", "rows=1000", "--no-wait"];
+    let (id, token) = {
+        let ada = Tenant::new(&nodes, "ada");
+        (ada.host(&first, &line).expect_code(0).stdout.trim().to_owned(), ada.token)
+    };
+    nodes.kill("node-1");
+    let line = ["serve", "--listen", &first, "--workers", "1", "--data", "1", "--name", "node-1"];
+    nodes.running[0] = nodes.lab.start(&line);
+    until("it is there again", || nodes.there().len() == 1);
+    nodes.add_with(&["--resource", "finish=1"]);
+    let ada = Tenant { nodes: &nodes, name: "ada", token };
+    ada.host(&first, &["jobs", "logs", "-f", &id]).expect_code(0);
+    let job = ada.status(&first, &id);
+    assert_eq!((&job["state"], &job["result"], &job["taken"]), (&json!("succeeded"), &json!(4), &json!(2)), "{job}");
+}
