@@ -121,6 +121,8 @@ fn another_node_finishes_the_job_of_one_that_died() {
     let line = ["submit", &program, "--arg", "objects=20", "--arg", "rows=20000", "--json"];
     let (job, id, ada_token) = {
         let ada = Tenant::new(&nodes, "ada");
+        // The founder lets it in.
+        ada.host(&nodes.address("node-1"), &["jobs", "list"]).expect_code(0);
         let job = ada.begin(&second, &line);
         let listed = || ada.host(&third, &["jobs", "list", "--json"]).expect_code(0).json()["jobs"][0].clone();
         until("it runs", || listed()["state"] == "running");
@@ -149,6 +151,7 @@ fn a_node_takes_up_its_own_jobs_when_it_comes_back() {
         let ada = Tenant::new(&nodes, "ada");
         (ada.host(&first, &line).expect_code(0).stdout.trim().to_owned(), ada.token)
     };
+    std::thread::sleep(Duration::from_secs(1));
     nodes.kill("node-1");
     let line = ["serve", "--listen", &first, "--workers", "1", "--data", "1", "--name", "node-1"];
     nodes.running[0] = nodes.lab.start(&line);

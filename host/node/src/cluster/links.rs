@@ -123,6 +123,9 @@ async fn talk(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
     if theirs.name != connection.peer().name.as_str() {
         return connection.close(CloseCode::Malformed, "it says that it is another node");
     }
+    if theirs.number == inner.own.number {
+        return connection.close(CloseCode::Malformed, "it says that it is this node");
+    }
     let node = NodeId(theirs.number.into());
     let (line, end) = PeerLine::outside(hub.asker.bell());
     let before = inner.links().insert(node, connection.clone());

@@ -244,7 +244,9 @@ async fn follow_once(inner: &Arc<Inner>, own: &Member) -> Result<(), ClusterErro
     let mut known: BTreeMap<NodeId, Member> = members.into_iter().map(|m| (NodeId(m.number.into()), m)).collect();
     let mut watcher = inner.store.watch(&Span::prefix(NODES.as_bytes())?, revision.next()).await?;
     loop {
-        for (node, member) in known.iter().filter(|(_, member)| member.number < own.number) {
+        // What is there under its own name is of the process before this one.
+        let is_to_dial = |member: &Member| member.number < own.number && member.name != own.name;
+        for (node, member) in known.iter().filter(|(_, member)| is_to_dial(member)) {
             if inner.link(*node).is_none() {
                 links::dial(inner, member.clone());
             }
