@@ -17,4 +17,4 @@ mod rows;
 pub use lab::{Ended, Lab, Running, children, is_alive};
 pub use output::{Model, column_of_numbers, models};
 pub use places::{cache, component, host, workspace};
-pub use rows::{TaxiTrip, least_squares, taxi_files, taxi_trips};
+pub use rows::{TaxiTrip, least_squares, large_taxi_files, taxi_files, taxi_trips};

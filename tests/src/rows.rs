@@ -12,6 +12,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use crate::places;
 
 const TAXI_ROWS: u64 = 20_000;
+const LARGE_TAXI_ROWS: u64 = 1_000_000;
 const TAXI_MONTHS: u32 = 2;
 
 /// Two months of made taxi trips, in the order of their months. The same files
@@ -25,6 +26,15 @@ pub fn taxi_files() -> &'static [PathBuf] {
         let folder = places::cache().join("taxi");
         sandbar_data::taxi::write(&folder, TAXI_ROWS, TAXI_MONTHS, &|_, _| {}).expect("taxi data can be written")
     })
+}
+
+/// As many of more trips, which take several units of groups.
+///
+/// # Panics
+/// When they can't be written.
+pub fn large_taxi_files() -> Vec<PathBuf> {
+    let folder = places::cache().join("taxi-large");
+    sandbar_data::taxi::write(&folder, LARGE_TAXI_ROWS, TAXI_MONTHS, &|_, _| {}).expect("taxi data can be written")
 }
 
 /// What the taxi job learns from.

@@ -184,8 +184,8 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
     if !submit.args.is_empty() {
         return Err(CliError::Usage("--arg is for programs; change a job file's settings with --set".to_owned()));
     }
-    if submit.place.join.is_some() || submit.place.data.is_some() || submit.node.is_some() {
-        let message = "--join, --node and --data are for programs: a job file's models are trained on this machine";
+    if submit.node.is_some() {
+        let message = "--node is for programs: a job file's models are trained by this node and the others of a cluster (--join)";
         return Err(CliError::Usage(message.to_owned()));
     }
     if submit.shares.is_of_programs() {
@@ -197,13 +197,27 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
         std::fs::read_to_string(&submit.job).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
     let job = Job::parse(&text, &submit.overrides())
         .map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
-    let node = start_node(&submit.shares, job.limits, None)?;
+    let cluster = join(submit.place).await?;
+    let node = start_node(&submit.shares, job.limits, cluster.clone())?;
+    if cluster.is_some() {
+        // Others meet this node by it.
+        node.begin_programs().map_err(|fault| CliError::Failed(fault.to_string()))?;
+    }
     let bar = progress::watch(node.progress().clone(), submit.quiet);
     let result = node.submit(&job).await;
     bar.finish();
+    if let Some(cluster) = cluster {
+        cluster.leave().await;
+    }
     let summary = result?;
     output::summary(&summary, &job, submit.json)?;
     Ok(if summary.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Enters a cluster for as long as a job runs, if one is named.
+async fn join(place: cluster_args::Place) -> Result<Option<Cluster>, CliError> {
+    let is_named = place.join.is_some() || place.data.is_some();
+    Ok(if is_named { Some(cluster::enter(place, ANY_PORT, None).await?.0) } else { None })
 }
 
 async fn run_program(submit: Submit) -> Result<ExitCode, CliError> {
@@ -219,10 +233,7 @@ async fn run_program(submit: Submit) -> Result<ExitCode, CliError> {
     }
     let limits = sandbar_node::Limits::default();
     let spec = ProgramSpec { program: submit.job.display().to_string(), arguments: submit.args, limits, seed: 0 };
-    let cluster = match submit.place.join.is_some() || submit.place.data.is_some() {
-        true => Some(cluster::enter(submit.place, ANY_PORT, None).await?.0),
-        false => None,
-    };
+    let cluster = join(submit.place).await?;
     let node = start_node(&submit.shares, limits, cluster.clone())?;
     let keeper = keeper(&spec);
     if let Some(name) = keeper.name().filter(|_| !submit.quiet) {

@@ -13,6 +13,7 @@ mod blocks;
 mod build;
 mod cluster;
 mod error;
+mod fits;
 mod function;
 mod input;
 mod job;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::builder::{Float64Builder, StringBuilder, UInt32Builder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, UInt32Type};
-use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
+use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array, new_null_array};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_ord::sort::{SortColumn, lexsort_to_indices};
 use arrow_schema::{DataType, Field, Schema};
@@ -98,6 +98,36 @@ impl Fitted {
             });
         }
         Ok(settled)
+    }
+
+    /// What [`Fitted::add`] takes to be the same: models in batches, and faults beside them.
+    pub(crate) fn to_batches(&self) -> Result<Vec<RecordBatch>, Fault> {
+        let mut groups: Vec<(Vec<u32>, Vec<u32>)> = vec![Default::default(); self.batches.len()];
+        for (group, place) in (0..).zip(&self.rows) {
+            if let Some((batch, row)) = place {
+                groups[*batch].0.push(group);
+                groups[*batch].1.push(*row as u32);
+            }
+        }
+        let pairs = self.batches.iter().zip(groups);
+        let batch = |(batch, (groups, rows)): (&FitBatch, (Vec<u32>, Vec<u32>))| {
+            let (count, rows) = (rows.len(), UInt32Array::from(rows));
+            let none = || new_null_array(&DataType::Utf8, count);
+            let taken = |column: &ArrayRef| take(column, &rows, None).map_err(malformed);
+            let columns = [
+                ("group", Arc::new(UInt32Array::from(groups)) as ArrayRef),
+                ("code", none()),
+                ("error", none()),
+                ("mae", taken(&batch.mae)?),
+                ("mse", taken(&batch.mse)?),
+                ("r2", taken(&batch.r2)?),
+                ("params", taken(&batch.params)?),
+                ("model", taken(&batch.model)?),
+            ];
+            let columns = columns.map(|(name, column)| (name, column, true));
+            RecordBatch::try_from_iter_with_nullable(columns).map_err(malformed)
+        };
+        pairs.map(batch).collect()
     }
 
     /// How many models there are.

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,19 +12,20 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
-use sandbar_core::{Blame, Code, Fault, Kind, Seed};
+use sandbar_core::{Code, ComponentId, Fault, Kind, Seed};
 use sandbar_dataset::{
     Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit, UnitShape,
 };
-use sandbar_worker::{Binding, Groups, Payload, Request, Work};
+use sandbar_worker::{Binding, Request, Work};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::fits::Fits;
 use crate::function::{Callable, Components, write_whole};
 use crate::input::UnitInput;
 use crate::job::{Metric, TrainSpec};
 use crate::progress::{Phase, Progress};
-use crate::results::{self, Failure, Fitted, Table};
+use crate::results::{self, Failure, Table};
 use crate::stored::How;
 use crate::transform::{Collected, Made, Needed, Steps, Transform};
 use crate::{Job, Node, NodeError, blocks, output, stored};
@@ -55,6 +57,8 @@ pub struct Summary {
     pub failed: u64,
     /// Groups with fewer rows than `min_rows`.
     pub skipped: u64,
+    /// Groups that other nodes trained.
+    pub elsewhere: u64,
     /// How long it took.
     pub seconds: f64,
     /// Most memory of all processes together, each at its peak.
@@ -87,6 +91,18 @@ pub(crate) struct Remembered {
     pub transforms: Vec<Origin>,
 }
 
+impl Remembered {
+    /// The components of the trainers, as they are kept.
+    fn components(&self, node: &Node) -> Result<Vec<(ComponentId, File)>, NodeError> {
+        let components = self.trainers.values().map(|origin| {
+            let path = node.component_path(&origin.component);
+            let id = origin.component.parse().map_err(|_| NodeError::Job(format!("{} is no hash", origin.component)))?;
+            Ok((id, File::open(&path).map_err(NodeError::file(&path))?))
+        });
+        components.collect()
+    }
+}
+
 /// Where a function came from.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Origin {
@@ -100,7 +116,7 @@ pub(crate) struct Origin {
 struct Running {
     progress: Arc<Progress>,
     steps: Arc<Steps>,
-    models: Vec<Arc<Binding>>,
+    fits: Fits,
     labels: Vec<String>,
     metric: Metric,
     seed: u64,
@@ -112,7 +128,10 @@ impl Node {
         let start = Instant::now();
         self.progress.enter(Phase::Preparing, 0);
         let mut components = Components::new(job.limits);
-        let (running, remembered) = self.prepare(job, &mut components).await?;
+        let (mut running, remembered) = self.prepare(job, &mut components).await?;
+        if let Some(cluster) = &self.options.cluster {
+            running.fits.spread_over(cluster.places(remembered.components(self)?).await);
+        }
         let running = Arc::new(running);
         let scan = Arc::new(self.open(job, &running).await?);
         let output = PathBuf::from(&job.output.path);
@@ -121,6 +140,7 @@ impl Node {
         let metadata = vec![(METADATA_KEY.to_owned(), serde_json::to_string(&remembered).unwrap_or_default())];
         let mut summary = self.train(&running, grouper, keys, &output, metadata).await?;
         summary.rows = self.progress.rows();
+        summary.elsewhere = running.fits.elsewhere();
         summary.seconds = start.elapsed().as_secs_f64();
         summary.peak_memory_bytes = own_peak_memory_bytes() + self.pool.peak_memory_bytes();
         summary.output = job.output.path.clone();
@@ -143,10 +163,11 @@ impl Node {
         // Workers cut no rows of several keys.
         let behind = (job.train.group_by.len() <= 1).then(|| columns_of(&job.train));
         let labels = job.train.models.iter().map(|m| m.label().to_owned()).collect();
+        let fits = Fits::new(self.pool.clone(), self.progress.clone(), models, job.train.seed);
         let running = Running {
             progress: self.progress.clone(),
             steps: Arc::new(Steps { transforms, pool: self.pool.clone(), behind }),
-            models,
+            fits,
             labels,
             metric: job.train.metric,
             seed: job.train.seed,
@@ -219,7 +240,7 @@ impl Node {
         let columns = job.train.features.iter().chain([&job.train.target]);
         let schema = Schema::new(columns.map(|c| Field::new(c, DataType::Float64, false)).collect::<Vec<_>>());
         let shape = UnitShape { groups: 0, columns: schema.fields().len(), rows: 0, test_rows: 0 };
-        for (spec, binding) in job.train.models.iter().zip(&running.models) {
+        for (spec, binding) in job.train.models.iter().zip(running.fits.models()) {
             if spec.params.is_empty() && job.train.models.len() > 1 {
                 continue;
             }
@@ -273,7 +294,7 @@ impl Node {
         let partitions = Arc::new(grouper.finish()?);
         self.progress.enter(Phase::Training, partitions.len() as u64);
         let mut sink = Sink::new(output, results::output_schema(&keys), keys.fields().len(), metadata)?;
-        let in_memory_max = 2 * self.pool.workers();
+        let in_memory_max = running.fits.at_once();
         let in_memory = Arc::new(Semaphore::new(in_memory_max));
         let rows: Vec<u64> = (0..partitions.len()).map(|p| partitions.rows_of(p)).collect();
         let unit_rows = partitions.unit_rows();
@@ -475,7 +496,7 @@ async fn train_partition(
     let units = units.await??;
     let mut part = Part::default();
     let mut done =
-        futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(2 * running.steps.pool.workers());
+        futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(running.fits.at_once());
     while let Some((unit, rows, failures)) = done.try_next().await? {
         part.groups += (unit.groups.len() + unit.failed.len()) as u64;
         part.skipped += unit.skipped as u64;
@@ -496,84 +517,11 @@ async fn train_unit(
         return Ok((unit, None, failures));
     }
     let (payload, groups) = memory.lend(&unit.groups)?;
-    let shares = shares(unit.shape);
-    let calls = running.models.iter().map(|binding| fit(running, binding, &payload, &groups, shares));
-    let fitted: Vec<Fitted> = futures::future::try_join_all(calls).await?;
+    let fitted = running.fits.fit(&payload, &groups, unit.shape).await?;
     let failures = results::failures(&unit, &running.labels, &fitted);
     let any = fitted.iter().any(|f| f.faults.len() < unit.groups.len());
     let rows = any.then(|| results::rows(&unit, &running.labels, &fitted, running.metric)).transpose()?;
     Ok((unit, rows, failures))
-}
-
-/// Groups of few rows may take long each: up to so many, of so many rows at the mean, go to several workers.
-const SHARED_GROUPS_MAX: usize = 4096;
-const SHARED_ROWS_MAX: usize = 1024;
-/// Bytes that their calls may read together, each of which reads all of the unit, and how many there are at most.
-const SHARED_BYTES_MAX: usize = 16 << 20;
-const SHARES_MAX: usize = 64;
-
-/// Into how many calls the groups of a unit go, for each model: a function of the data alone, as which groups share a
-/// sandbox may show in the models of a trainer that keeps something from one to the next.
-fn shares(shape: UnitShape) -> usize {
-    if shape.groups > SHARED_GROUPS_MAX || shape.rows > SHARED_ROWS_MAX.saturating_mul(shape.groups) {
-        return 1;
-    }
-    let bytes = shape.rows.saturating_mul(shape.columns).saturating_mul(size_of::<f64>()).max(1);
-    (SHARED_BYTES_MAX / bytes).clamp(1, SHARES_MAX.min(shape.groups.max(1)))
-}
-
-/// Fits all groups of a unit with one model, in so many calls side by side.
-async fn fit(
-    running: &Running,
-    binding: &Arc<Binding>,
-    payload: &Payload,
-    groups: &Groups,
-    shares: usize,
-) -> Result<Fitted, NodeError> {
-    let count = groups.count as usize;
-    let bounds = |share: usize| (share * count / shares) as u32;
-    let calls = (0..shares).map(|share| {
-        let groups = Groups { first: bounds(share), count: bounds(share + 1), ..groups.clone() };
-        fit_share(running, binding, payload, groups, count)
-    });
-    let mut fitted = Fitted::new(count);
-    futures::future::try_join_all(calls).await?.into_iter().for_each(|share| fitted.join(share));
-    Ok(fitted)
-}
-
-/// Fits some of the `all` groups of a unit, in as many calls as their output takes.
-async fn fit_share(
-    running: &Running,
-    binding: &Arc<Binding>,
-    payload: &Payload,
-    mut groups: Groups,
-    all: usize,
-) -> Result<Fitted, NodeError> {
-    let mut fitted = Fitted::new(all);
-    loop {
-        let work = Work::Fit(payload.clone(), groups.clone().into());
-        let called = running.steps.pool.call(Request { binding: binding.clone(), seed: running.seed, work }).await;
-        running.progress.log(&binding.name, &called.log);
-        let completed = match called.result {
-            Ok(completed) => completed,
-            Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
-            Err(fault) => {
-                let rest = (groups.first..groups.count).filter(|g| !groups.without.contains(g));
-                fitted.faults.extend(rest.map(|g| (g, fault.clone())));
-                return Ok(fitted);
-            }
-        };
-        let models = fitted.models();
-        let mut settled = fitted.add(&completed.product.into_batches()?)?;
-        settled.extend(completed.lost_groups.iter().map(|(g, _)| *g));
-        fitted.faults.extend(completed.lost_groups);
-        let before = groups.without.len();
-        groups.without.extend(settled);
-        running.progress.models.fetch_add(fitted.models() - models, Relaxed);
-        if groups.without.len() >= (groups.count - groups.first) as usize || groups.without.len() == before {
-            return Ok(fitted);
-        }
-    }
 }
 
 /// Where the rows of the output go: kept and sorted while they are few, written
@@ -671,24 +619,6 @@ mod tests {
             (&[20, 10, 10, 30], &[3, 1, 2, 0]),
         ] {
             assert_eq!(training_order(rows, 10), expected, "{rows:?}");
-        }
-    }
-
-    #[test]
-    fn small_groups_go_to_several_workers_and_large_ones_or_many_do_not() {
-        for (groups, rows, columns, expected) in [
-            (0, 0, 2, 1),
-            (1, 10, 2, 1),
-            (24, 240, 3, 24),
-            (1000, 100_000, 2, 10),
-            (1000, 10_000, 2, 64),
-            (4096, 400_000, 2, 2),
-            // Many: each takes no time. Large: each call would read all of them.
-            (17_500, 175_000, 3, 1),
-            (20, 500_000, 2, 1),
-        ] {
-            let shape = UnitShape { groups, columns, rows, test_rows: 0 };
-            assert_eq!(shares(shape), expected, "{shape:?}");
         }
     }
 }

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbar_tests::{Ended, Lab, Running, component};
+use sandbar_tests::{Ended, Lab, Running, component, large_taxi_files};
 use serde_json::{Value, json};
 
+use crate::job::{same_models, taxi_of};
 use crate::lifecycle::until;
 
 /// Nodes on this machine, each with a folder of its own. The first is the founder.
@@ -141,6 +142,31 @@ fn all_nodes_are_restarted_during_a_job() {
     nodes.add_with(&["--resource", "finish=1"]);
     let ended = job.wait().expect_code(0);
     assert_eq!(ended.json()["result"], json!(40), "{}", ended.stderr);
+}
+
+/// What a job's models are does not depend on which node trained them, nor on whether one dies meanwhile.
+#[test]
+fn other_nodes_train_models_too() {
+    let mut nodes = Nodes::start(3);
+    let files = large_taxi_files();
+    let (alone, expected) = taxi_of(&files, &Lab::new(), &[]);
+    assert_eq!((&alone["groups"], &alone["elsewhere"]), (&json!(522), &json!(0)), "{alone}");
+    let joins = nodes.joins();
+    let mut line = vec!["--workers", "1", "--data", "submitter"];
+    line.extend(joins.iter().map(String::as_str));
+    let (json, models) = taxi_of(&files, &nodes.lab, &line);
+    println!("{json}");
+    same_models(&models, &expected);
+    assert!(json["elsewhere"].as_u64() > Some(0), "{json}");
+    let victim = nodes.running.remove(2);
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(victim);
+    });
+    let (json, models) = taxi_of(&files, &nodes.lab, &line);
+    println!("{json}");
+    same_models(&models, &expected);
+    killer.join().expect("it is killed");
 }
 
 #[test]

@@ -1,15 +1,20 @@
 //! The main job: what it writes is what the rows say.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sandbar_tests::{Lab, Model, component, least_squares, models, taxi_files, taxi_trips, workspace};
 
 /// Runs the example over the made taxi data, with `arguments` besides, and
 /// returns its JSON and its output.
 pub fn taxi(lab: &Lab, arguments: &[&str]) -> (serde_json::Value, Vec<Model>) {
+    taxi_of(taxi_files(), lab, arguments)
+}
+
+/// As above, over these files.
+pub fn taxi_of(files: &[PathBuf], lab: &Lab, arguments: &[&str]) -> (serde_json::Value, Vec<Model>) {
     let job = workspace().join("examples/taxi.toml");
-    let inputs: Vec<String> = taxi_files().iter().map(|f| f.display().to_string()).collect();
+    let inputs: Vec<String> = files.iter().map(|f| f.display().to_string()).collect();
     let clean = format!("transform.0.udf=\"{}#clean\"", component("udfs/taxi").display());
     let trainers = component("udfs/models");
     let models_of = ["linear", "tree", "tree"].iter().enumerate();

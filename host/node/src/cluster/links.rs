@@ -12,6 +12,7 @@ use sandbar_core::NodeId;
 use sandbar_wire::{Channel, CloseCode, ConnectError, Connection, Endpoint, Expect, Frames, Role};
 
 use super::members::Member;
+use super::fits::{self, FITS};
 use super::{Inner, asks, objects, programs};
 use crate::program::{NewPeer, PeerEnd, PeerLine};
 
@@ -21,7 +22,7 @@ pub(super) const COMPONENTS: Channel = Channel::new(8);
 /// Who connects says who it is within this.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(5);
 /// Tasks that a node is given at once, whatever it says.
-const SLOTS_MAX: u32 = 1024;
+pub(super) const SLOTS_MAX: u32 = 1024;
 
 /// Connections that this node made: between two nodes there is one, whatever it is for.
 pub(super) struct Dialer {
@@ -90,11 +91,7 @@ pub(super) async fn accept(inner: Arc<Inner>) {
 async fn attend(inner: Arc<Inner>, connection: Connection) {
     let requests = async {
         while let Ok(request) = connection.next_request().await {
-            let links = inner.links();
-            let same = |(_, link): &(&NodeId, &Connection)| link.peer().name == connection.peer().name;
-            let node = links.iter().find(same).map(|(node, _)| *node);
-            drop(links);
-            tokio::spawn(asks::answer(inner.clone(), node, request));
+            tokio::spawn(asks::answer(inner.clone(), number_of(&inner, &connection), request));
         }
     };
     let channels = async {
@@ -102,12 +99,19 @@ async fn attend(inner: Arc<Inner>, connection: Connection) {
             match channel {
                 TASKS => drop(tokio::spawn(talk(inner.clone(), connection.clone(), frames))),
                 COMPONENTS => drop(tokio::spawn(programs::give(inner.clone(), frames))),
+                FITS => drop(tokio::spawn(fits::serve(inner.clone(), number_of(&inner, &connection), frames))),
                 // Of a version that has more of them: it is told that nobody listens.
                 _ => drop(frames),
             }
         }
     };
     tokio::join!(requests, channels);
+}
+
+/// The number of the node at the other end, if its hub talks to this one's.
+fn number_of(inner: &Inner, connection: &Connection) -> Option<NodeId> {
+    let links = inner.links();
+    links.iter().find(|(_, link)| link.peer().name == connection.peer().name).map(|(node, _)| *node)
 }
 
 /// Has two hubs talk until the connection ends.

@@ -7,11 +7,13 @@
 
 mod asks;
 mod error;
+mod fits;
 mod jobs;
 mod links;
 mod members;
 mod objects;
 mod outside;
+mod parts;
 mod programs;
 mod store;
 
@@ -42,7 +44,7 @@ use asks::Ask;
 use links::Dialer;
 use objects::Shared;
 use outside::Others;
-pub(crate) use programs::{Loader, Loading, Runner};
+pub(crate) use programs::{Loader, Loading, Runner, Side};
 
 /// Where in its folder a node keeps what of a cluster.
 const AUTHORITY: &str = "authority";
@@ -99,8 +101,7 @@ struct Inner {
 /// What there is once the node runs programs.
 struct OfHub {
     asker: Asker,
-    loader: Loader,
-    runner: Runner,
+    side: Side,
     /// What others know of the node.
     member: Member,
 }
@@ -298,10 +299,10 @@ impl Cluster {
     }
 
     /// The node runs programs from now on, and tasks of others.
-    pub(crate) fn begin(&self, asker: Asker, resources: &Demand, slots: u32, (loader, runner): (Loader, Runner)) {
+    pub(crate) fn begin(&self, asker: Asker, resources: &Demand, slots: u32, side: Side) {
         // A node has one hub.
         let member = Member { resources: Amounts::of(resources), slots, ..self.inner.own.clone() };
-        let _ = self.inner.hub.set(OfHub { asker, loader, runner, member: member.clone() });
+        let _ = self.inner.hub.set(OfHub { asker, side, member: member.clone() });
         let task = self.inner.handle.spawn(members::keep(self.inner.clone(), member));
         self.tasks.0.lock().unwrap_or_else(PoisonError::into_inner).push(task);
     }
@@ -330,7 +331,7 @@ impl Inner {
 
     /// Where a component is kept that another has given to this node.
     fn component_path(&self, component: ComponentId) -> Option<PathBuf> {
-        Some(self.hub.get()?.loader.path(component))
+        Some(self.hub.get()?.side.loader.path(component))
     }
 
     fn link(&self, node: NodeId) -> Option<Connection> {

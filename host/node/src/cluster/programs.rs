@@ -13,10 +13,11 @@ use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
 use sandbar_wire::{Connection, Frames};
 use sha2::{Digest, Sha256};
 
-use super::Inner;
 use super::asks::Ask;
 use super::links::COMPONENTS;
+use super::{Inner, parts};
 use crate::NodeError;
+use crate::fits::Fitter;
 use crate::jobs::JobKeeper;
 use crate::program::{Loaded, Program, ProgramSummary};
 
@@ -30,9 +31,7 @@ pub(crate) struct Loader {
 }
 
 /// A component is no longer than this.
-const COMPONENT_BYTES_MAX: u64 = 256 << 20;
-/// It goes in frames of so many bytes.
-const PART_BYTES: usize = 256 << 10;
+pub(super) const COMPONENT_BYTES_MAX: u64 = 256 << 20;
 const TIME_MAX: Duration = Duration::from_secs(120);
 
 impl Loader {
@@ -40,6 +39,13 @@ impl Loader {
     pub(super) fn path(&self, component: ComponentId) -> PathBuf {
         self.folder.join(format!("{component}.wasm"))
     }
+}
+
+/// What a node does for its cluster.
+pub(crate) struct Side {
+    pub(crate) loader: Loader,
+    pub(crate) runner: Runner,
+    pub(crate) fitter: Fitter,
 }
 
 /// Runs a program to its end: the task that it begins with, and that one's arguments.
@@ -74,27 +80,25 @@ pub(super) async fn copy(inner: &Inner, component: ComponentId, count: usize) {
     }
 }
 
-/// Keeps a component of another node.
-pub(super) async fn copied(inner: &Inner, node: Option<NodeId>, component: ComponentId) -> Result<(), String> {
-    let path = inner.component_path(component).ok_or("this node runs no programs")?;
+/// Keeps a component of another node, if there is none.
+pub(super) async fn have(inner: &Inner, node: Option<NodeId>, component: ComponentId) -> Result<(), Fault> {
+    let path = inner.component_path(component).ok_or_else(|| fault("this node runs no programs"))?;
     if path.is_file() {
         return Ok(());
     }
-    let bytes = fetch(inner, node.ok_or("nobody has said whose it is")?, component).await.map_err(|e| e.to_string())?;
-    keep(&path, &bytes).map_err(|e| e.to_string())
+    let node = node.ok_or_else(|| fault("nobody has said whose component it is"))?;
+    let fetched = tokio::time::timeout(TIME_MAX, fetch(inner, node, component)).await;
+    let bytes = fetched.map_err(|_| fault("its component did not come in time"))??;
+    keep(&path, &bytes).map_err(|e| fault(&format!("its component can't be kept: {e}")))
 }
 
 /// Loads a component that a node has.
 pub(super) async fn load(inner: &Inner, node: NodeId, component: ComponentId, limits: Limits) -> Loaded {
     let hub = inner.hub.get().ok_or_else(|| fault("this node runs no programs"))?;
-    let path = hub.loader.path(component);
-    if !path.is_file() {
-        let fetched = tokio::time::timeout(TIME_MAX, fetch(inner, node, component)).await;
-        let bytes = fetched.map_err(|_| fault("its component did not come in time"))??;
-        keep(&path, &bytes).map_err(|e| fault(&format!("its component can't be kept: {e}")))?;
-    }
+    let path = hub.side.loader.path(component);
+    have(inner, Some(node), component).await?;
     let file = File::open(&path).map_err(|e| fault(&format!("{}: {e}", path.display())))?;
-    let program = (hub.loader.load)(file, path.clone(), limits).await?;
+    let program = (hub.side.loader.load)(file, path.clone(), limits).await?;
     if program.compiled.id() != component {
         // What was kept is damaged. The next time it is fetched.
         let _ = std::fs::remove_file(&path);
@@ -112,19 +116,10 @@ async fn fetch(inner: &Inner, node: NodeId, component: ComponentId) -> Result<Ve
     let connection = inner.link(node).ok_or_else(|| failed("there is no connection"))?;
     let mut frames = connection.open(COMPONENTS).await.map_err(|e| failed(&e.to_string()))?;
     frames.send(component.to_string().as_bytes()).await.map_err(|e| failed(&e.to_string()))?;
-    let mut bytes = Vec::new();
-    while let Some(part) = frames.recv().await.map_err(|e| failed(&e.to_string()))? {
-        if part.is_empty() {
-            let digest: [u8; 32] = Sha256::digest(&bytes).into();
-            let is_it = ComponentId::from_digest(digest) == component;
-            return is_it.then_some(bytes).ok_or_else(|| failed("what came is another one"));
-        }
-        if (bytes.len() + part.len()) as u64 > COMPONENT_BYTES_MAX {
-            return Err(failed("it is longer than a component may be"));
-        }
-        bytes.extend_from_slice(&part);
-    }
-    Err(failed("it is not there"))
+    let bytes = parts::recv(&mut frames, COMPONENT_BYTES_MAX, TIME_MAX).await.map_err(|e| failed(&e))?;
+    let digest: [u8; 32] = Sha256::digest(&bytes).into();
+    let is_it = ComponentId::from_digest(digest) == component;
+    is_it.then_some(bytes).ok_or_else(|| failed("what came is another one, or nothing"))
 }
 
 /// Writes a component to where it is kept.
@@ -149,12 +144,7 @@ pub(super) async fn give(inner: Arc<Inner>, mut frames: Frames) {
     let Some(file) = own.or_else(kept) else { return };
     let read = tokio::task::spawn_blocking(move || whole(&file));
     let Ok(Ok(bytes)) = read.await else { return };
-    for part in bytes.chunks(PART_BYTES) {
-        if frames.send(part).await.is_err() {
-            return;
-        }
-    }
-    let _ = frames.send(&[]).await;
+    let _ = parts::send(&frames, &bytes).await;
     // Until it has been read.
     let _ = frames.recv().await;
 }

@@ -15,7 +15,8 @@ use super::arguments;
 use super::hub::{Counts, JobResult, machine};
 use super::keeping::Keeping;
 use super::{First, Hub, HubOptions, NewJob, Outside, Program, ProgramTask, StoreOptions, WORKERS_MAX};
-use crate::cluster::{Cluster, Loader, Loading, Runner};
+use crate::cluster::{Cluster, Loader, Loading, Runner, Side};
+use crate::fits::Fitter;
 use crate::function::Loaded;
 use crate::jobs::{JobKeeper, Shown};
 use crate::progress::Phase;
@@ -117,17 +118,18 @@ impl Node {
         neighbours.or_else(|| self.options.cluster.as_ref().map(Cluster::outside))
     }
 
-    /// What loads programs of other nodes.
-    fn loader(&self) -> Loader {
+    /// What this node does for its cluster.
+    fn side(&self, hub: &Arc<Hub>) -> Side {
         let (pool, compiler) = (self.pool.clone(), self.compiler.clone());
         let options = NodeOptions { neighbours: None, cluster: None, ..self.options.clone() };
         let folder = self.options.cache.join("fetched");
         let node = Arc::new(Node { pool, compiler, options, progress: Arc::default(), hub: Mutex::default() });
+        let fitter = Fitter::new(node.clone());
         let load = move |file: File, path: PathBuf, limits: Limits| -> Loading {
             let node = node.clone();
             Box::pin(async move { program(&node.load(file, &path).await?, limits).map(Arc::new) })
         };
-        Loader { folder, load: Box::new(load) }
+        Side { loader: Loader { folder, load: Box::new(load) }, runner: runner(hub), fitter }
     }
 
     /// Starts what runs programs before there is one: others may have some run here.
@@ -184,7 +186,7 @@ impl Node {
         if let Some(neighbours) = &self.options.neighbours {
             neighbours.enter(node, started.asker(), resources, slots);
         } else if let Some(cluster) = &self.options.cluster {
-            cluster.begin(started.asker(), &resources, slots, (self.loader(), runner(&started)));
+            cluster.begin(started.asker(), &resources, slots, self.side(&started));
         }
         Ok(hub.insert(started).clone())
     }

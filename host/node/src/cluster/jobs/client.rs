@@ -10,10 +10,10 @@ use sandbar_wire::{
     WireLimits,
 };
 
-use super::super::{ClusterError, IDENTITY};
+use super::super::{ClusterError, IDENTITY, parts};
 use super::ClusterJob;
 use super::door::JOBS_CHANNEL;
-use super::said::{Answered, Asked, NewClusterJob, PART_BYTES};
+use super::said::{Answered, Asked, NewClusterJob};
 use crate::jobs::{LoggedLine, ProgressRow};
 
 /// Who has this folder at the moment is done with it within this.
@@ -72,12 +72,7 @@ impl ClusterClient {
         let mut frames = self.ask(&Asked::Submit(new)).await?;
         loop {
             match answer(&mut frames).await? {
-                Answered::Send => {
-                    for part in component.chunks(PART_BYTES) {
-                        frames.send(part).await?;
-                    }
-                    frames.send(&[]).await?;
-                }
+                Answered::Send => parts::send(&frames, component).await?,
                 Answered::Job(job) => return Ok(*job),
                 other => return Err(unexpected(&other)),
             }

@@ -8,9 +8,9 @@ use sandbar_meta::Condition;
 use sandbar_wire::{Channel, Connection, Frames, Role};
 use sha2::{Digest, Sha256};
 
-use super::super::{Inner, members, programs};
+use super::super::{Inner, members, parts, programs};
 use super::keep::{begin, own};
-use super::said::{ARGUMENTS_BYTES_MAX, Answered, Asked, COMPONENT_BYTES_MAX, NewClusterJob};
+use super::said::{ARGUMENTS_BYTES_MAX, Answered, Asked, NewClusterJob};
 use super::{ClusterJob, JOBS, job_key, parse_key};
 use crate::jobs::{Answer, JobCounts, JobName, LogReader, Question, RunState, StoredJob, now_ms};
 
@@ -114,23 +114,11 @@ async fn submit(
     Ok(Answered::Job(Box::new(job)))
 }
 
-/// The bytes of a component, into a file that goes with this process until they are all there.
+/// The bytes of a component.
 async fn receive(component: ComponentId, frames: &mut Frames) -> Result<Vec<u8>, String> {
-    let (mut bytes, mut hash) = (Vec::new(), Sha256::new());
-    loop {
-        let part = tokio::time::timeout(ASK_TIME_MAX, frames.recv()).await;
-        let part = part.map_err(|_| "its component did not come in time")?.map_err(|e| e.to_string())?;
-        let part = part.ok_or("its component did not come whole")?;
-        if part.is_empty() {
-            break;
-        }
-        if (bytes.len() + part.len()) as u64 > COMPONENT_BYTES_MAX {
-            return Err(format!("its component has more than {COMPONENT_BYTES_MAX} bytes"));
-        }
-        hash.update(&part);
-        bytes.extend_from_slice(&part);
-    }
-    let digest: [u8; 32] = hash.finalize().into();
+    let bytes = parts::recv(frames, programs::COMPONENT_BYTES_MAX, ASK_TIME_MAX).await;
+    let bytes = bytes.map_err(|why| format!("its component: {why}"))?;
+    let digest: [u8; 32] = Sha256::digest(&bytes).into();
     match ComponentId::from_digest(digest) == component {
         true => Ok(bytes),
         false => Err("what came is another component than was said".to_owned()),

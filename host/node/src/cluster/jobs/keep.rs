@@ -126,7 +126,7 @@ async fn run(inner: &Inner, job: &ClusterJob) -> Result<ProgramSummary, NodeErro
     let program = programs::load_anywhere(inner, job.component).await?;
     let keeper = inner.shelf.begin_as(&job.id, &job.program, &job.arguments);
     let keeper = keeper.map_err(|e| programs::fault(&e.to_string()))?;
-    (hub.runner)(program, job.task.clone(), job.arguments.clone(), keeper).await
+    (hub.side.runner)(program, job.task.clone(), job.arguments.clone(), keeper).await
 }
 
 /// Writes what came of a job, unless it is another's by now.

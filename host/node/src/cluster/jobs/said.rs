@@ -7,10 +7,6 @@ use sha2::{Digest, Sha256};
 use super::ClusterJob;
 use crate::jobs::{LoggedLine, ProgressRow};
 
-/// Bytes of a frame of a component.
-pub(super) const PART_BYTES: usize = 256 << 10;
-/// A component is no longer than this.
-pub(super) const COMPONENT_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of a job's arguments.
 pub(super) const ARGUMENTS_BYTES_MAX: usize = 256 << 10;
 /// Bytes of a job's result, as JSON.
