@@ -31,7 +31,7 @@ impl Demand {
     }
 
     /// Whether something with nothing in use has enough of each.
-    pub(crate) fn is_within(&self, total: &Demand) -> bool {
+    pub fn is_within(&self, total: &Demand) -> bool {
         self.cpus <= total.cpus
             && self.gpus <= total.gpus
             && self.memory <= total.memory

@@ -90,8 +90,21 @@ impl Nodes {
 
     /// Kills a node, the one of this name.
     pub fn kill(&mut self, name: &str) {
-        let at: usize = name.trim_start_matches("node-").parse().expect("a number");
-        self.running[at - 1].kill();
+        self.running[number(name) - 1].kill();
+    }
+
+    /// A node that was killed begins again, where it was.
+    pub fn come_back(&mut self, name: &str, address: &str, more: &[&str]) {
+        let data = number(name).to_string();
+        let mut line = vec!["serve", "--listen", address, "--workers", "1", "--data", &data, "--name", name];
+        line.extend(more);
+        self.running[number(name) - 1] = self.lab.start(&line);
+        until("it is there again", || self.seen_by(&data).iter().any(|node| node["name"] == name));
+    }
+
+    /// The process of a node.
+    pub fn process(&self, name: &str) -> u32 {
+        self.running[number(name) - 1].process()
     }
 
     /// Runs a program on a node that joins for it, with these processors of its own.
@@ -110,6 +123,11 @@ impl Nodes {
         line.extend(self.joins());
         self.lab.start(&line.iter().map(String::as_str).collect::<Vec<_>>())
     }
+}
+
+/// The number in a node's name, and the name of its folder.
+fn number(name: &str) -> usize {
+    name.trim_start_matches("node-").parse().expect("a number")
 }
 
 /// Each node ends as a service does and begins again, the founder too, while a job runs none of whose tasks may be repeated.

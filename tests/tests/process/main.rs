@@ -15,6 +15,7 @@ mod pool;
 mod programs;
 mod real;
 mod seen;
+mod soak;
 mod stored;
 mod streams;
 mod takeover;

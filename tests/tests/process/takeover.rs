@@ -13,13 +13,13 @@ use crate::lifecycle::until;
 const OBJECTS: &str = "tests/programs/objects";
 
 /// Three members of etcd.
-struct Etcd {
+pub struct Etcd {
     members: Vec<Member>,
     _folder: TempDir,
 }
 
 impl Etcd {
-    fn start() -> Etcd {
+    pub fn start() -> Etcd {
         let folder = TempDir::new().expect("a folder");
         let mut members = plan(3, &[], false, folder.path());
         members.iter_mut().for_each(Member::start);
@@ -31,32 +31,37 @@ impl Etcd {
         Etcd { members, _folder: folder }
     }
 
-    fn address(&self) -> String {
+    pub fn address(&self) -> String {
         let members: Vec<String> = self.members.iter().map(|member| format!("127.0.0.1:{}", member.port)).collect();
         format!("etcd://{}", members.join(","))
     }
 }
 
 /// A tenant of a cluster.
-struct Tenant<'a> {
+pub struct Tenant<'a> {
     nodes: &'a Nodes,
     name: &'a str,
-    token: String,
+    pub token: String,
 }
 
 impl<'a> Tenant<'a> {
-    fn new(nodes: &'a Nodes, name: &'a str) -> Tenant<'a> {
+    pub fn new(nodes: &'a Nodes, name: &'a str) -> Tenant<'a> {
         let token = nodes.lab.host(&["cluster", "token", "--data", "1", "--tenant", name]).expect_code(0).stdout;
         Tenant { nodes, name, token: token.trim().to_owned() }
     }
 
+    /// One that has had a token.
+    pub fn known(nodes: &'a Nodes, name: &'a str, token: &str) -> Tenant<'a> {
+        Tenant { nodes, name, token: token.to_owned() }
+    }
+
     /// Begins a command by a node of this address.
-    fn begin(&self, address: &str, line: &[&str]) -> Running {
+    pub fn begin(&self, address: &str, line: &[&str]) -> Running {
         let own = ["--node", address, "--data", self.name, "--token", &self.token];
         self.nodes.lab.start(&[line, &own].concat())
     }
 
-    fn host(&self, address: &str, line: &[&str]) -> Ended {
+    pub fn host(&self, address: &str, line: &[&str]) -> Ended {
         self.begin(address, line).wait()
     }
 
@@ -132,7 +137,7 @@ fn another_node_finishes_the_job_of_one_that_died() {
     std::thread::sleep(Duration::from_secs(1));
     nodes.kill("node-2");
     let since = Instant::now();
-    let ada = Tenant { nodes: &nodes, name: "ada", token: ada_token };
+    let ada = Tenant::known(&nodes, "ada", &ada_token);
     until("another takes it", || ada.status(&third, &id)["taken"] == 2);
     println!("taken over after {:?}", since.elapsed());
     assert_ne!(ada.status(&third, &id)["node"], "node-2");
@@ -153,11 +158,9 @@ fn a_node_takes_up_its_own_jobs_when_it_comes_back() {
     };
     std::thread::sleep(Duration::from_secs(1));
     nodes.kill("node-1");
-    let line = ["serve", "--listen", &first, "--workers", "1", "--data", "1", "--name", "node-1"];
-    nodes.running[0] = nodes.lab.start(&line);
-    until("it is there again", || nodes.there().len() == 1);
+    nodes.come_back("node-1", &first, &[]);
     nodes.add_with(&["--resource", "finish=1"]);
-    let ada = Tenant { nodes: &nodes, name: "ada", token };
+    let ada = Tenant::known(&nodes, "ada", &token);
     ada.host(&first, &["jobs", "logs", "-f", &id]).expect_code(0);
     let job = ada.status(&first, &id);
     assert_eq!((&job["state"], &job["result"], &job["taken"]), (&json!("succeeded"), &json!(4), &json!(2)), "{job}");

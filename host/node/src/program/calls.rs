@@ -39,6 +39,11 @@ impl Program {
         self.tasks.iter().map(|task| task.kind).collect()
     }
 
+    /// Whether its tasks may have actors.
+    pub(super) fn has_actors(&self) -> bool {
+        self.tasks.iter().any(|task| task.kind == TaskKind::Make)
+    }
+
     /// The function of this kind that is of the same actor as `function`.
     fn beside(&self, function: u32, kind: TaskKind) -> Option<u32> {
         let (actor, _) = self.tasks.get(function as usize)?.name.rsplit_once('.')?;

@@ -216,11 +216,18 @@ impl State {
         }
         let usual = Options::default();
         let chosen = options.unwrap_or(&usual);
+        let demand = match &work {
+            Work::Task | Work::Stream(_) => options.map_or_else(usual_demand, demand),
+            Work::Actor(_) => actor_demand(chosen),
+            Work::Method(_) => Demand::default(),
+        };
         // Items go to who submits their generator. What else goes to another node, and comes back, does in one message.
         let is_large = submit.returns > RETURNS_FAR_MAX
             || needs.len() + refs.len() > OBJECTS_FAR_MAX
             || arguments.len() > ARGUMENTS_FAR_MAX;
-        let stays = (is_large || matches!(work, Work::Stream(_))) && self.peers.is_any();
+        // Actors are called on their own node, and any task may be given one.
+        let may_call = || program.has_actors() && demand.is_within(&self.options.resources);
+        let stays = self.peers.is_any() && (is_large || matches!(work, Work::Stream(_)) || may_call());
         Ok(Some(Submission {
             id,
             job,
@@ -228,11 +235,7 @@ impl State {
             below: 0,
             name,
             returns: submit.returns,
-            demand: match &work {
-                Work::Task | Work::Stream(_) => options.map_or_else(usual_demand, demand),
-                Work::Actor(_) => actor_demand(chosen),
-                Work::Method(_) => Demand::default(),
-            },
+            demand,
             strategy: match &work {
                 Work::Method(_) => Strategy::Default,
                 _ if stays => Strategy::Node { node: self.options.node, soft: false },

@@ -1,0 +1,149 @@
+//! Nodes of a cluster with etcd die one after another while jobs run: each job has the result that it has without that, once.
+//!
+//! `SANDBAR_SOAK_S` says for how long, and `SANDBAR_SOAK_EVERY_S` how often a node is killed. `SANDBAR_SEED` chooses them.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use sandbar_core::Seed;
+use sandbar_tests::{Running, component};
+use serde_json::{Value, json};
+
+use crate::cluster::Nodes;
+use crate::lifecycle::until;
+use crate::takeover::{Etcd, Tenant};
+
+/// As long as a test may take, unless somebody wants it to take longer.
+const USUAL_S: u64 = 24;
+const USUAL_EVERY_S: u64 = 8;
+const NODES: usize = 3;
+/// A job of a node that is gone is another's within this. Printed is what it took; this is for machines that do much else.
+const RECOVERY_MAX: Duration = Duration::from_secs(30);
+
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// A kind of job: program, task, arguments, and what comes of it.
+type Kind = (&'static str, &'static str, &'static [&'static str], Value);
+
+fn kinds() -> [Kind; 4] {
+    [
+        ("tests/programs/tasks", "tree_retried", &["depth=3", "width=8", "steps=300000"], json!(512)),
+        ("tests/programs/actors", "counts", &["calls=100000"], json!(100_000)),
+        ("tests/programs/actors", "keeps", &["objects=3000"], json!(2 * (0..3000).sum::<u64>())),
+        ("tests/programs/objects", "passes", &["objects=100", "rows=100000"], json!(100)),
+    ]
+}
+
+#[test]
+fn jobs_survive_the_death_of_any_node() {
+    let (time, every) = (number("SANDBAR_SOAK_S", USUAL_S), number("SANDBAR_SOAK_EVERY_S", USUAL_EVERY_S));
+    let seed = number("SANDBAR_SEED", u64::from(std::process::id()));
+    println!("SANDBAR_SEED={seed}");
+    let mut random = Seed::new(seed);
+    let etcd = Etcd::start();
+    let mut nodes = Nodes::start_with(NODES, &["--meta", &etcd.address()]);
+    let names: Vec<String> = (1..=NODES).map(|number| format!("node-{number}")).collect();
+    let addresses: Vec<String> = names.iter().map(|name| nodes.address(name)).collect();
+    let token = {
+        let ada = Tenant::new(&nodes, "ada");
+        // The founder lets it in.
+        ada.host(&addresses[0], &["jobs", "list"]).expect_code(0);
+        ada.token
+    };
+    let (begun, mut last_kill) = (Instant::now(), Instant::now());
+    let mut running: Vec<(Running, Value)> = Vec::new();
+    let (mut ended, mut deaths, mut slowest) = (0, 0, Duration::ZERO);
+    let mut submitted = 0;
+    while begun.elapsed() < Duration::from_secs(time) || !running.is_empty() {
+        let goes_on = begun.elapsed() < Duration::from_secs(time);
+        let ada = Tenant::known(&nodes, "ada", &token);
+        // One of each kind is under way.
+        while goes_on && running.len() < kinds().len() {
+            let (program, task, arguments, expected) = kinds()[submitted % kinds().len()].clone();
+            let program = format!("{}#{task}", component(program).display());
+            let mut line = vec!["submit", &program, "--json", "--quiet"];
+            arguments.iter().for_each(|argument| line.extend(["--arg", argument]));
+            let at = random.below(NODES as u32) as usize;
+            running.push((ada.begin(&addresses[at], &line), expected));
+            submitted += 1;
+        }
+        let mut left = Vec::new();
+        for (mut job, expected) in running {
+            if !job.has_ended() {
+                left.push((job, expected));
+                continue;
+            }
+            let job = job.wait().expect_code(0);
+            assert_eq!(job.json()["result"], expected, "{}", job.stderr);
+            ended += 1;
+        }
+        running = left;
+        if goes_on && last_kill.elapsed() > Duration::from_secs(every) {
+            let victim = random.below(NODES as u32) as usize;
+            slowest = slowest.max(die(&mut nodes, &names, &addresses, victim, &token, &etcd));
+            (deaths, last_kill) = (deaths + 1, Instant::now());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Each job is there once, and has ended well.
+    let ada = Tenant::known(&nodes, "ada", &token);
+    let listed = ada.host(&addresses[0], &["jobs", "list", "--limit", "1000", "--json"]).expect_code(0).json();
+    let jobs = listed["jobs"].as_array().expect("a list");
+    assert!(jobs.iter().all(|job| job["state"] == "succeeded"), "{jobs:?}");
+    assert_eq!(jobs.len(), submitted, "{jobs:?}");
+    let taken: u64 = jobs.iter().map(|job| job["taken"].as_u64().unwrap_or(0) - 1).sum();
+    println!("{ended} jobs, {deaths} deaths, {taken} jobs taken over, the slowest after {slowest:?}");
+    // Nothing is left of them.
+    until("nothing is left", || names.iter().all(|name| is_idle(&nodes, name)));
+}
+
+/// Whether a node has nothing of anybody: no files of objects, no workers that run something.
+fn is_idle(nodes: &Nodes, name: &str) -> bool {
+    let process = nodes.process(name);
+    let links = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    let objects = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let objects = objects.filter(|link| link.to_string_lossy().contains("memfd:sandbar-object")).count();
+    objects == 0
+}
+
+/// Kills a node, waits until its jobs are others', and has it come back. Gives how long its jobs were nobody's.
+fn die(
+    nodes: &mut Nodes,
+    names: &[String],
+    addresses: &[String],
+    victim: usize,
+    token: &str,
+    etcd: &Etcd,
+) -> Duration {
+    let other = (victim + 1) % names.len();
+    let list = |nodes: &Nodes| {
+        let ada = Tenant::known(nodes, "ada", token);
+        let listed = ada.host(&addresses[other], &["jobs", "list", "--limit", "1000", "--json"]);
+        (listed.status.code() == Some(0)).then(|| listed.json()["jobs"].as_array().expect("a list").clone())
+    };
+    let before = list(nodes).unwrap_or_default();
+    let own = before.iter().filter(|job| job["state"] == "running" && job["node"] == *names[victim]);
+    let own: BTreeMap<String, u64> =
+        own.map(|job| (job["id"].to_string(), job["taken"].as_u64().unwrap_or(0))).collect();
+    nodes.kill(&names[victim]);
+    let since = Instant::now();
+    loop {
+        let is_over = list(nodes).is_some_and(|now| {
+            own.iter().all(|(id, taken)| {
+                let job = now.iter().find(|job| job["id"].to_string() == *id);
+                job.is_some_and(|job| job["taken"].as_u64() > Some(*taken) || job["state"] == "succeeded")
+            })
+        });
+        if is_over {
+            break;
+        }
+        assert!(since.elapsed() < RECOVERY_MAX, "jobs of {} are nobody's", names[victim]);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let took = since.elapsed();
+    println!("{} dies with {} jobs, which are others' after {took:?}", names[victim], own.len());
+    nodes.come_back(&names[victim], &addresses[victim], &["--meta", &etcd.address()]);
+    if own.is_empty() { Duration::ZERO } else { took }
+}
