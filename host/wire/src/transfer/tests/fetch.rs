@@ -77,6 +77,18 @@ async fn who_does_not_have_it_says_so_and_others_are_asked() {
 }
 
 #[tokio::test]
+async fn whose_bytes_are_others_than_was_announced_is_no_liar() {
+    for len in [1, GROUP, GROUP * 3] {
+        let bytes = noise(len, 1);
+        let (receiver, holder) = (Host::start(0, limits()), Host::start(1, limits()));
+        holder.put(OBJECT, &noise(len, 2));
+        let error = receiver.fetch(&bytes, vec![receiver.holder_of(&holder)]).await.unwrap_err();
+        let FetchError::NoHolder { gone, .. } = &error else { panic!("{error}") };
+        assert_eq!((&gone.0[0].error, error.blame()), (&HolderError::OtherRoot, TransferBlame::Owner), "{len} bytes");
+    }
+}
+
+#[tokio::test]
 async fn a_lost_connection_is_made_again_and_nothing_comes_twice() {
     let bytes = noise(BLOCK, 1);
     let (receiver, host) = (Host::start(0, limits()), Host::start(1, limits()));
