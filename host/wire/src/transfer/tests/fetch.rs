@@ -11,7 +11,8 @@ use sandbar_core::ObjectId;
 
 use super::super::layout::{BLOCK_GROUPS, GROUP_BYTES};
 use super::super::*;
-use super::world::{Host, OBJECT, limits, noise, spec};
+use super::hostile::Answer;
+use super::world::{Host, Liar, OBJECT, lie, limits, noise, spec};
 
 const GROUP: usize = GROUP_BYTES as usize;
 const BLOCK: usize = GROUP * BLOCK_GROUPS as usize;
@@ -86,6 +87,30 @@ async fn whose_bytes_are_others_than_was_announced_is_no_liar() {
         let FetchError::NoHolder { gone, .. } = &error else { panic!("{error}") };
         assert_eq!((&gone.0[0].error, error.blame()), (&HolderError::OtherRoot, TransferBlame::Owner), "{len} bytes");
     }
+}
+
+#[tokio::test]
+async fn what_is_taken_over_goes_to_who_takes_it() {
+    // One piece, of which each of three sends so little in a tick that another seems to be quicker.
+    let bytes = Arc::new(noise(GROUP * 4, 1));
+    let receiver = Host::start(0, limits());
+    let slow = || {
+        let (bytes, tree) = (bytes.clone(), Arc::new(Tree::of(&bytes)));
+        lie(move |request, mut send, _| {
+            let all = Answer::of(&bytes, &tree, &request).bytes();
+            async move {
+                for some in all.chunks(8 << 10) {
+                    let _ = send.write_all(some).await;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        })
+    };
+    let slow: Vec<Liar> = (1..4).map(|node| Liar::start(node, slow())).collect();
+    let holders = slow.iter().map(|holder| receiver.holder_of_liar(holder)).collect();
+    let fetching = tokio::time::timeout(Duration::from_secs(20), receiver.fetch(&bytes, holders));
+    let report = fetching.await.expect("it is taken over for ever").unwrap();
+    assert!(report.gone.0.is_empty() && report.stolen <= 6, "{report:?}");
 }
 
 #[tokio::test]
