@@ -98,8 +98,9 @@ impl Asked {
         }
     }
 
-    /// It had a reason not to send.
+    /// It had a reason not to send, nor to have anything.
     pub(crate) fn excuse(&mut self) {
+        self.gave = self.gave.map(|_| now());
         self.watched = (self.in_flight > 0).then(|| (now(), self.bytes()));
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -111,6 +111,37 @@ async fn what_is_taken_over_goes_to_who_takes_it() {
     let fetching = tokio::time::timeout(Duration::from_secs(20), receiver.fetch(&bytes, holders));
     let report = fetching.await.expect("it is taken over for ever").unwrap();
     assert!(report.gone.0.is_empty() && report.stolen <= 6, "{report:?}");
+}
+
+#[tokio::test]
+async fn who_gives_to_what_is_more_urgent_is_not_given_up() {
+    // What is less urgent gets nothing for longer than a holder may have nothing.
+    let (bytes, begun) = (Arc::new(noise(GROUP * 40, 1)), Instant::now());
+    let receiver = Host::start(0, limits());
+    let busy_ms = limits().idle_ms_max + 500;
+    let holder = Liar::start(1, {
+        let (bytes, tree) = (bytes.clone(), Arc::new(Tree::of(&bytes)));
+        lie(move |request, mut send, _| {
+            let all = Answer::of(&bytes, &tree, &request).bytes();
+            async move {
+                let is_busy = begun.elapsed() < Duration::from_millis(busy_ms);
+                if is_busy && request.priority < Priority::Get {
+                    return drop(send.reset(1u32.into()));
+                }
+                for some in all.chunks(GROUP / 2) {
+                    let _ = send.write_all(some).await;
+                    tokio::time::sleep(Duration::from_millis(if is_busy { 20 } else { 0 })).await;
+                }
+            }
+        })
+    });
+    let fetch = |priority| {
+        let spec = FetchSpec { priority, ..spec(&bytes, vec![receiver.holder_of_liar(&holder)]) };
+        receiver.transfers.fetch(spec, HeapTarget::new)
+    };
+    let (urgent, other) = tokio::join!(fetch(Priority::Get), fetch(Priority::Argument));
+    assert!(begun.elapsed() >= Duration::from_millis(busy_ms), "there was nothing to wait for");
+    assert_eq!((urgent.unwrap().report.gone, other.unwrap().report.gone), Default::default());
 }
 
 #[tokio::test]
