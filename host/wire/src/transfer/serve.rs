@@ -123,6 +123,10 @@ impl Answers {
                 send.finish()
             }
         };
+        // QUIC has taken all, and sends it even when the peer wants it no more, before what that asks for then.
+        if let Ok(Some(code)) = send.stopped().await {
+            let _ = send.reset(code);
+        }
     }
 
     async fn accepted(&self, source: Arc<dyn Source>, send: SendStream, mut receive: RecvStream) {
