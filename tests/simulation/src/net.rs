@@ -41,8 +41,8 @@ struct State {
     random: Random,
     weather: Weather,
     now_ms: u64,
-    /// When a datagram last came whole: to whom, from whom.
-    heard: BTreeMap<(IpAddr, IpAddr), u64>,
+    /// When a datagram last came whole, and how many did: to whom, from whom.
+    heard: BTreeMap<(IpAddr, IpAddr), (u64, u64)>,
     record: Record,
 }
 
@@ -111,14 +111,16 @@ impl Net {
         self.state().record.lines.clone().unwrap_or_default()
     }
 
-    /// When something last came from one host to another.
-    pub fn heard_ms(&self, to: IpAddr, from: IpAddr) -> Option<u64> {
-        self.state().heard.get(&(to, from)).copied()
+    /// When something last came to one host from another, and how many datagrams did.
+    pub fn heard(&self, to: IpAddr, from: IpAddr) -> (u64, u64) {
+        self.state().heard.get(&(to, from)).copied().unwrap_or_default()
     }
 
     pub(crate) fn hears(&self, to: IpAddr, from: IpAddr) {
         let now_ms = self.now_ms();
-        self.state().heard.insert((to, from), now_ms);
+        let heard = &mut *self.state();
+        let heard = heard.heard.entry((to, from)).or_default();
+        *heard = (now_ms, heard.1 + 1);
     }
 
     /// What becomes of a datagram of so many bytes.

@@ -116,7 +116,7 @@ async fn fetch(member: &Member, object: ObjectId, root: Root, from: From, priori
         Err(error) => world.note(format_args!("host {host} does not have {object:?}: {error}")),
     }
     for gone in &gone {
-        announced.check(world, gone.holder, &gone.error, is_tree, must_succeed);
+        announced.check(world, gone.holder, &gone.error, must_succeed);
     }
     if let Err(error) = &result {
         assert!(!must_succeed, "host {host} does not have {object:?}: {error}");
@@ -172,7 +172,7 @@ async fn small(member: &Member, from: usize, objects: &[ObjectId], must_succeed:
                     Err(error) => {
                         world.note(format_args!("host {host} does not have {:?}, small: {error}", made.object));
                         let announced = Announced { made, is_right: true };
-                        announced.check(world, NodeId(from as u32), &error, false, must_succeed);
+                        announced.check(world, NodeId(from as u32), &error, must_succeed);
                         let is_honest = made.at.get(from) == Some(&Some(Manner::Honest));
                         assert!(!must_succeed || !is_honest, "small {:?}: {error}", made.object);
                     }
@@ -202,7 +202,7 @@ struct Announced<'a> {
 
 impl Announced<'_> {
     /// Whether a holder can have failed so.
-    fn check(&self, world: &World, holder: NodeId, error: &HolderError, is_tree: bool, is_fair: bool) {
+    fn check(&self, world: &World, holder: NodeId, error: &HolderError, is_fair: bool) {
         let peer = holder.0 as usize;
         let is_of_link = matches!(
             error,
@@ -216,10 +216,9 @@ impl Announced<'_> {
         let is_explained = match (world.shape.lie.filter(|_| Some(peer) == world.shape.liar()), self.manner(peer)) {
             (Some(lie), _) => lies(lie, error),
             // What it fetched is gone when it starts again; or it is fetching it, maybe as it was wrongly announced.
-            (None, None | Some(Manner::Absent)) => match error {
-                HolderError::NotHere | HolderError::OtherRoot => true,
-                other => is_tree && matches!(other, HolderError::Idle { .. }),
-            },
+            (None, None | Some(Manner::Absent)) => {
+                matches!(error, HolderError::NotHere | HolderError::OtherRoot | HolderError::Idle { .. })
+            }
             (None, Some(manner)) => self.explains(manner, error) || world.is_rough() && *error == HolderError::NotHere,
         };
         assert!(

@@ -197,7 +197,7 @@ impl History {
         let wire = self.world.shape.wire;
         // A connection has to be given up, and one that is being made, before the next is made; and some joined late.
         let most_ms =
-            self.world.shape.silence_ms_max() + 4 * wire.connect_time_ms_max + 2 * wire.join_time_ms_max + 2_000;
+            self.world.shape.silence_ms_max(0) + 4 * wire.connect_time_ms_max + 2 * wire.join_time_ms_max + 2_000;
         let mut since_ms = None;
         self.until("all are connected", most_ms, |history| {
             let members = history.world.shape.members;

@@ -90,6 +90,8 @@ pub struct Shape {
 const GROUP: u64 = 64 << 10;
 /// QUIC probes no later, where answers come soon.
 const PROBE_MS_MAX: u64 = 450;
+/// After so many datagrams it has measured how long answers take, often enough.
+const MEASURED: u64 = 40;
 /// Three probes take no longer, where nothing is held back for longer than a history's trouble lasts.
 pub const PROBES_MS_MAX: u64 = 20_000;
 /// By how much datagrams differ in a calm network: so little that none overtakes others for long.
@@ -123,12 +125,14 @@ impl Shape {
         }
     }
 
-    /// How long a connection on which nothing comes may count as one: the peer is asked, and then given up. Where the network
-    /// is full of what was lost, to ask takes until QUIC probes; and it gives nobody up for as long as three probes take (RFC
-    /// 9000, 10.1), which is long where answers took long before.
-    pub fn silence_ms_max(&self) -> u64 {
+    /// How long a connection on which nothing comes, after so many datagrams, may count as one: the peer is asked, and then
+    /// given up. Where the network is full of what was lost, to ask takes until QUIC probes; and it gives nobody up for as
+    /// long as three probes take (RFC 9000, 10.1), which is long where answers took long before, as in a handshake that had
+    /// to be begun again.
+    pub fn silence_ms_max(&self, after: u64) -> u64 {
         let (asks_ms, idle_ms) = (self.wire.keep_alive_ms.max(PROBE_MS_MAX), self.wire.idle_ms_max);
-        asks_ms + if self.is_punctual { idle_ms } else { idle_ms.max(PROBES_MS_MAX) }
+        let is_quick = self.is_punctual && after >= MEASURED;
+        asks_ms + if is_quick { idle_ms } else { idle_ms.max(PROBES_MS_MAX) }
     }
 
     /// By its number.

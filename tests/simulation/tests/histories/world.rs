@@ -36,8 +36,7 @@ pub struct Inner {
 pub struct State {
     pub seats: Vec<Seat>,
     next: u64,
-    /// Connections that are counted as being there: at which host, from or to which address, since when.
-    links: BTreeMap<u64, (usize, IpAddr, u64)>,
+    links: BTreeMap<u64, Link>,
     /// What is under way, and until when it may be.
     pending: BTreeMap<u64, (String, u64)>,
     /// How often each request was answered.
@@ -45,6 +44,17 @@ pub struct State {
     pub locations: Locations,
     /// From then on nothing is in anybody's way.
     pub healed_ms: Option<u64>,
+}
+
+/// A connection that is counted as being there.
+struct Link {
+    /// At which host.
+    at: usize,
+    /// From or to which address.
+    peer: IpAddr,
+    since_ms: u64,
+    /// Datagrams that had come from there before.
+    before: u64,
 }
 
 /// A host: members first, then the liar, then the twin.
@@ -119,10 +129,10 @@ impl World {
 
     /// A connection is counted as being there until what this gives is dropped.
     pub fn linked(&self, at: usize, peer: IpAddr) -> Linked {
-        let now_ms = self.now_ms();
+        let (since_ms, (_, before)) = (self.now_ms(), self.net.heard(self.addresses[at], peer));
         let state = &mut *self.state();
         let number = state.number();
-        state.links.insert(number, (at, peer, now_ms));
+        state.links.insert(number, Link { at, peer, since_ms, before });
         Linked { world: self.clone(), number }
     }
 
@@ -135,9 +145,9 @@ impl World {
         let state = self.state();
         let has = |at: usize, peer: usize| {
             let (here, there) = (self.addresses[at], self.addresses[peer]);
-            let heard_ms = self.net.heard_ms(here, there).unwrap_or(0);
+            let (heard_ms, _) = self.net.heard(here, there);
             let is_heard = state.healed_ms.is_none_or(|healed_ms| heard_ms > healed_ms);
-            is_heard && state.links.values().any(|link| (link.0, link.1) == (at, there))
+            is_heard && state.links.values().any(|link| (link.at, link.peer) == (at, there))
         };
         has(a, b) && has(b, a)
     }
@@ -149,10 +159,10 @@ impl World {
         for (what, until_ms) in state.pending.values() {
             assert!(now_ms <= (*until_ms).max(state.healed_ms.unwrap_or(0) + OPERATION_MS_MAX), "{what} never ends");
         }
-        let most_ms = self.shape.silence_ms_max() + 2 * SLACK_MS;
-        for (at, peer, since_ms) in state.links.values() {
-            let heard_ms = self.net.heard_ms(self.addresses[*at], *peer).unwrap_or(0).max(*since_ms);
-            let silent_ms = now_ms.saturating_sub(heard_ms);
+        for Link { at, peer, since_ms, before } in state.links.values() {
+            let (heard_ms, count) = self.net.heard(self.addresses[*at], *peer);
+            let most_ms = self.shape.silence_ms_max(count - before) + 2 * SLACK_MS;
+            let silent_ms = now_ms.saturating_sub(heard_ms.max(*since_ms));
             assert!(
                 silent_ms <= most_ms,
                 "host {at} has heard nothing of {peer} for {silent_ms} ms, {most_ms} at most"
