@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use history::History;
 
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 1_500;
 
 fn asked_for(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
