@@ -42,7 +42,7 @@ pub fn demo(workspace: &Workspace, job_args: &[OsString]) -> Result {
     Ok(())
 }
 
-/// Runs every test of the workspace.
+/// Runs every test of the workspace, and the simulation.
 pub fn test(workspace: &Workspace, test_args: &[OsString]) -> Result {
     setup_for_tests()?;
     // Everything at once, and with the features that the tests are built with.
@@ -53,7 +53,18 @@ pub fn test(workspace: &Workspace, test_args: &[OsString]) -> Result {
     if !names_a_package(test_args) {
         cargo.arg("--workspace");
     }
-    run(cargo.args(test_args), "Run one test alone with `cargo xtask test -- -p CRATE NAME`.")
+    let selects = !test_args.is_empty();
+    run(cargo.args(test_args), "Run one test alone with `cargo xtask test -- -p CRATE NAME`.")?;
+    // Tests that were selected are of this workspace.
+    if selects { Ok(()) } else { simulate(workspace) }
+}
+
+/// Runs the simulation of the network, which is a workspace of its own. Built with flags of its own, in a folder of its own.
+fn simulate(workspace: &Workspace) -> Result {
+    run(
+        workspace.simulation().args(["test", "--release"]),
+        "It says which seed failed: `cd tests/simulation && SANDBAR_SEED=N cargo test --release -- --nocapture` replays it.",
+    )
 }
 
 /// Formatting, lints and, where the tool is installed, licences and advisories.
@@ -61,6 +72,11 @@ pub fn lint(workspace: &Workspace) -> Result {
     run(workspace.cargo().args(["fmt", "--all", "--check"]), "`cargo fmt --all` formats the code.")?;
     run(
         workspace.cargo().args(["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+        "Clippy's messages above say what to change; an `allow` needs a `reason`.",
+    )?;
+    run(workspace.simulation().args(["fmt", "--check"]), "`cargo fmt` in tests/simulation formats the code.")?;
+    run(
+        workspace.simulation().args(["clippy", "--release", "--all-targets", "--", "-D", "warnings"]),
         "Clippy's messages above say what to change; an `allow` needs a `reason`.",
     )?;
     if !has(workspace, "deny") {

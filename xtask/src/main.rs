@@ -27,7 +27,8 @@ Commands:
   setup              make the wasm32-wasip2 target usable (rustup, else built once from Debian's source packages); fetch
                      etcd for tests, where there is none (Debian's, into the cache folder; nothing is installed)
   demo [-- ARGS]     set up, build, make taxi data when there is none, train a model per zone; ARGS go to `host submit`
-  test [-- ARGS]     set up, build the host and the guests, then `cargo test --workspace ARGS`
+  test [-- ARGS]     set up, build the host and the guests, then `cargo test --workspace ARGS`; without ARGS the simulation
+                     of the network (tests/simulation) as well
   lint               formatting, clippy with warnings as errors, and cargo-deny where it is installed
   check              lint and test: what must pass before a change goes in
   data KIND ...      make data: taxi DIR, housing FILE, csvs DIR, small FILE (`data --help` says more)
@@ -46,6 +47,7 @@ Examples:
 Environment:
   CARGO_TARGET_DIR        where everything is built (default: target)
   SANDBAR_DEBIAN_MIRROR   the Debian mirror that `setup` uses
+  SANDBAR_SEED            the one seed that random tests and simulations try; SANDBAR_SEEDS: how many they try
   SANDBAR_ETCD            the etcd that tests run, instead of the one in PATH or the fetched one
   XDG_CACHE_HOME          where `setup` puts etcd: in sandbar/etcd (default: ~/.cache)
   TMPDIR                  where `setup` unpacks and builds, about 200 MB (default: /tmp)

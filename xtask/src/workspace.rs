@@ -34,6 +34,13 @@ impl Workspace {
         cargo
     }
 
+    /// `cargo`, to be run in the simulation's workspace, where it finds that one's flags.
+    pub fn simulation(&self) -> Command {
+        let mut cargo = self.cargo();
+        cargo.current_dir(self.root.join("tests/simulation")).env("CARGO_TARGET_DIR", self.target.join("simulation"));
+        cargo
+    }
+
     /// `cargo build` of the host, which others can be built with: `--package NAME` after it.
     pub fn build_host(&self) -> Command {
         let mut cargo = self.cargo();

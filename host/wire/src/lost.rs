@@ -1,6 +1,6 @@
 //! How a connection ended.
 
-use quinn::ConnectionError;
+use quinn::{ConnectionError, TransportErrorCode};
 
 use crate::blame::Blame;
 use crate::protocol::{CloseCode, REASON_BYTES_MAX};
@@ -31,7 +31,7 @@ pub enum Lost {
     /// This end closed it.
     #[error("this end closed the connection")]
     Local,
-    /// The other end is no QUIC that this end understands, or has no place.
+    /// The other end is no QUIC that this end understands.
     #[error("QUIC failed: {0}")]
     Transport(String),
 }
@@ -71,7 +71,7 @@ impl Lost {
 }
 
 /// The alert in QUIC's error code, RFC 9001 4.8.
-pub(crate) fn alert(code: quinn::TransportErrorCode) -> Option<u8> {
+pub(crate) fn alert(code: TransportErrorCode) -> Option<u8> {
     u64::from(code).checked_sub(0x100).and_then(|alert| u8::try_from(alert).ok())
 }
 
@@ -100,6 +100,14 @@ impl From<ConnectionError> for Lost {
             ConnectionError::ApplicationClosed(close) => {
                 Lost::Closed { code: close.error_code.into_inner().into(), reason: printable(&close.reason) }
             }
+            // Of QUIC itself, where there are too many handshakes, or the endpoint is about to be gone.
+            ConnectionError::ConnectionClosed(close) if close.error_code == TransportErrorCode::CONNECTION_REFUSED => {
+                Lost::Closed { code: CloseCode::Busy, reason: "it takes nobody in now".to_owned() }
+            }
+            // QUIC does not show the code of who closes during a handshake: to nobody in particular then.
+            ConnectionError::ConnectionClosed(close) if close.error_code == TransportErrorCode::APPLICATION_ERROR => {
+                Lost::Closed { code: CloseCode::Slow, reason: "it gave the handshake up, or stops".to_owned() }
+            }
             ConnectionError::ConnectionClosed(close) => match alert(close.error_code) {
                 Some(alert) => Lost::Alert { alert },
                 None => Lost::Transport(printable(close.to_string().as_bytes())),
@@ -115,6 +123,26 @@ impl From<ConnectionError> for Lost {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_takes_nobody_in_now_may_later() {
+        let closed = |error_code| {
+            let reason = bytes::Bytes::new();
+            Lost::from(ConnectionError::ConnectionClosed(quinn::ConnectionClose {
+                error_code,
+                frame_type: None,
+                reason,
+            }))
+        };
+        for (code, shown, may_retry) in [
+            (TransportErrorCode::CONNECTION_REFUSED, "busy", true),
+            (TransportErrorCode::APPLICATION_ERROR, "slow", true),
+            (TransportErrorCode::PROTOCOL_VIOLATION, "transport", false),
+            (TransportErrorCode::crypto(UNKNOWN_CA), "untrusted", false),
+        ] {
+            assert_eq!((closed(code).code(), closed(code).may_retry()), (shown, may_retry), "{code}");
+        }
+    }
 
     #[test]
     fn words_of_peers_are_printable() {

@@ -140,6 +140,8 @@ async fn talk(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
         () = pump(frames, end) => {}
         () = transfers => {}
     }
+    // Who still asked for objects is to see that they end, not that they end early.
+    connection.close(CloseCode::Done, "its tasks have ended");
     // Not one that took its place.
     let mut links = inner.links();
     if links.get(&node).is_some_and(|link| link.is_closed() || link.address() == connection.address()) {

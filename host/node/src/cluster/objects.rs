@@ -14,7 +14,7 @@ use super::Inner;
 use super::asks::Ask;
 
 /// What was shared and nobody asked for since is let go of after this.
-const SHARED_TIME: Duration = Duration::from_secs(30);
+const SHARED_TIME: Duration = Duration::from_secs(4);
 /// So long a node may take to say what an object is: it may come from disk, and is hashed.
 const DESCRIBE_TIME_MAX: Duration = Duration::from_secs(60);
 

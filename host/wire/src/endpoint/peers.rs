@@ -3,7 +3,7 @@
 //! Whether a peer was revoked, how many there are and whether its name is connected already is looked at under one lock
 //! with its being let in: a revocation that comes at the same time finds it either not in yet or in.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -50,7 +50,8 @@ pub(super) struct Peers {
 struct State {
     revoked: Revoked,
     next: u64,
-    live: HashMap<u64, Live>,
+    /// In the order in which they came, so that a simulation closes them in the same one again.
+    live: BTreeMap<u64, Live>,
 }
 
 #[derive(Debug)]

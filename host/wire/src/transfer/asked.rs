@@ -42,6 +42,9 @@ pub(crate) struct Asked {
 /// Pieces that a holder is asked for at once, when nothing speaks for more: one comes while the next is asked for.
 const PIECES_MIN: usize = 2;
 
+/// Round trips that a measurement takes at least.
+const ROUND_TRIPS: f64 = 1.5;
+
 /// How much a new measurement counts for.
 const NEW: f64 = 0.3;
 
@@ -95,8 +98,9 @@ impl Asked {
         }
     }
 
-    /// It had a reason not to send.
+    /// It had a reason not to send, nor to have anything.
     pub(crate) fn excuse(&mut self) {
+        self.gave = self.gave.map(|_| now());
         self.watched = (self.in_flight > 0).then(|| (now(), self.bytes()));
     }
 
@@ -117,11 +121,18 @@ impl Asked {
         (ms >= limits.idle_ms_max).then_some(HolderError::Idle { ms })
     }
 
+    /// Whether it can be expected to be quick: it has been, or was never asked.
+    pub(crate) fn is_promising(&self) -> bool {
+        self.rate.is_some() || self.gave.is_none()
+    }
+
     /// Measures how many bytes come from it.
     pub(crate) fn measure(&mut self) {
         let (since, before) = self.measured;
         let seconds = seconds_since(since);
-        if self.in_flight == 0 || seconds <= 0.0 {
+        // What it was asked for just now can't have come: that it has not says nothing of how quick it is.
+        let round_trip = self.ready().map_or(0.0, |connection| connection.rtt().as_secs_f64());
+        if self.in_flight == 0 || seconds <= ROUND_TRIPS * round_trip {
             return;
         }
         let rate = (self.bytes() - before) as f64 / seconds;

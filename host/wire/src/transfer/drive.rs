@@ -217,13 +217,14 @@ impl Driver {
             holder,
             left_bytes: left[holder],
             rate: asked.rate(),
-            has_room: self.has_room(asked),
+            has_room: asked.is_promising() && self.has_room(asked),
         };
         let paces: Vec<Pace> = self.holders.iter().enumerate().map(pace).collect();
-        let Some((_, victim)) = steal(&paces, self.engine.limits.piece_bytes_max) else { return };
-        if let Some(flight) =
-            self.flights.values().rfind(|flight| flight.holder == victim && !flight.abort.is_aborted())
-        {
+        let Some((thief, victim)) = steal(&paces, self.engine.limits.piece_bytes_max) else { return };
+        let mut of_victim = self.flights.values_mut().rev();
+        if let Some(flight) = of_victim.find(|flight| flight.holder == victim && !flight.abort.is_aborted()) {
+            // Not just anybody: of others it would be taken again before they have sent anything.
+            flight.thief = Some(thief);
             flight.abort.abort();
             self.stolen += 1;
         }

@@ -123,6 +123,10 @@ impl Answers {
                 send.finish()
             }
         };
+        // QUIC has taken all, and sends it even when the peer wants it no more, before what that asks for then.
+        if let Ok(Some(code)) = send.stopped().await {
+            let _ = send.reset(code);
+        }
     }
 
     async fn accepted(&self, source: Arc<dyn Source>, send: SendStream, mut receive: RecvStream) {
@@ -140,13 +144,8 @@ impl Answers {
         mut receive: RecvStream,
     ) -> Result<(), Unanswered> {
         let limits = &self.transfers.0.limits;
-        let read = within_ms(limits.request_ms_max, receive.read_to_end(limits.request_bytes_max)).await;
-        let bytes = match read {
-            None => return Err(Unanswered::Stalled),
-            Some(Err(quinn::ReadToEndError::TooLong)) => return Err(Unanswered::Malformed),
-            Some(Err(_)) => return Err(Unanswered::Gone),
-            Some(Ok(bytes)) => bytes,
-        };
+        let read = within_ms(limits.request_ms_max, read_all(&mut receive, limits.request_bytes_max)).await;
+        let bytes = read.unwrap_or(Err(Unanswered::Stalled))?;
         match Request::read(&bytes, limits).ok_or(Unanswered::Malformed)? {
             Request::Piece(request) => {
                 let _ = send.set_priority(request.priority.of_stream());
@@ -188,4 +187,17 @@ impl Answers {
         }
         Ok(())
     }
+}
+
+/// All of a stream, when it is not longer. In order, as its first byte was read: QUIC (quinn-proto 0.11) that goes over to
+/// any order counts what came twice twice, and never finds the end.
+async fn read_all(receive: &mut RecvStream, most: usize) -> Result<Vec<u8>, Unanswered> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = receive.read_chunk(most, true).await.map_err(|_| Unanswered::Gone)? {
+        if chunk.bytes.len() > most - bytes.len() {
+            return Err(Unanswered::Malformed);
+        }
+        bytes.extend_from_slice(&chunk.bytes);
+    }
+    Ok(bytes)
 }

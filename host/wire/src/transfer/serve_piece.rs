@@ -62,11 +62,17 @@ impl Answers {
                 is(len, request.root)?;
                 let trees = &self.transfers().0.trees;
                 let tree = match layout.groups().end {
-                    // Its hash is that of its bytes, which the peer will see.
-                    0 | 1 => None,
-                    _ => Some(trees.of(request.object, &bytes).await.ok_or(Refusal::Failed)?),
+                    // It has no tree. Who was told another hash would take the bytes for a lie of this node.
+                    0 | 1 => {
+                        is(len, Root::of((*bytes).as_ref()))?;
+                        None
+                    }
+                    _ => {
+                        let tree = trees.of(request.object, &bytes).await.ok_or(Refusal::Failed)?;
+                        is(len, tree.root())?;
+                        Some(tree)
+                    }
                 };
-                is(len, tree.as_ref().map_or(request.root, |tree| tree.root()))?;
                 Content::Whole { bytes: Bytes::from_owner(Owner(bytes)), tree }
             }
             Held::Partial(partial) => {

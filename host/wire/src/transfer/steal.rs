@@ -10,7 +10,7 @@ pub(crate) struct Pace {
     pub(crate) left_bytes: u64,
     /// Bytes a second, where that has been measured.
     pub(crate) rate: Option<f64>,
-    /// Whether it can be asked for more.
+    /// Whether it can be asked for more, and anything can be expected of it.
     pub(crate) has_room: bool,
 }
 

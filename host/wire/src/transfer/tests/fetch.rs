@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -11,7 +11,8 @@ use sandbar_core::ObjectId;
 
 use super::super::layout::{BLOCK_GROUPS, GROUP_BYTES};
 use super::super::*;
-use super::world::{Host, OBJECT, limits, noise, spec};
+use super::hostile::Answer;
+use super::world::{Host, Liar, OBJECT, lie, limits, noise, spec};
 
 const GROUP: usize = GROUP_BYTES as usize;
 const BLOCK: usize = GROUP * BLOCK_GROUPS as usize;
@@ -74,6 +75,73 @@ async fn who_does_not_have_it_says_so_and_others_are_asked() {
     let report = receiver.fetch(&bytes, holders()).await.unwrap();
     assert_eq!(report.gone.0[0].error, HolderError::OtherRoot);
     assert_eq!(receiver.admission.used(), 0);
+}
+
+#[tokio::test]
+async fn whose_bytes_are_others_than_was_announced_is_no_liar() {
+    for len in [1, GROUP, GROUP * 3] {
+        let bytes = noise(len, 1);
+        let (receiver, holder) = (Host::start(0, limits()), Host::start(1, limits()));
+        holder.put(OBJECT, &noise(len, 2));
+        let error = receiver.fetch(&bytes, vec![receiver.holder_of(&holder)]).await.unwrap_err();
+        let FetchError::NoHolder { gone, .. } = &error else { panic!("{error}") };
+        assert_eq!((&gone.0[0].error, error.blame()), (&HolderError::OtherRoot, TransferBlame::Owner), "{len} bytes");
+    }
+}
+
+#[tokio::test]
+async fn what_is_taken_over_goes_to_who_takes_it() {
+    // One piece, of which each of three sends so little in a tick that another seems to be quicker.
+    let bytes = Arc::new(noise(GROUP * 4, 1));
+    let receiver = Host::start(0, limits());
+    let slow = || {
+        let (bytes, tree) = (bytes.clone(), Arc::new(Tree::of(&bytes)));
+        lie(move |request, mut send, _| {
+            let all = Answer::of(&bytes, &tree, &request).bytes();
+            async move {
+                for some in all.chunks(8 << 10) {
+                    let _ = send.write_all(some).await;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        })
+    };
+    let slow: Vec<Liar> = (1..4).map(|node| Liar::start(node, slow())).collect();
+    let holders = slow.iter().map(|holder| receiver.holder_of_liar(holder)).collect();
+    let fetching = tokio::time::timeout(Duration::from_secs(20), receiver.fetch(&bytes, holders));
+    let report = fetching.await.expect("it is taken over for ever").unwrap();
+    assert!(report.gone.0.is_empty() && report.stolen <= 6, "{report:?}");
+}
+
+#[tokio::test]
+async fn who_gives_to_what_is_more_urgent_is_not_given_up() {
+    // What is less urgent gets nothing for longer than a holder may have nothing.
+    let (bytes, begun) = (Arc::new(noise(GROUP * 40, 1)), Instant::now());
+    let receiver = Host::start(0, limits());
+    let busy_ms = limits().idle_ms_max + 500;
+    let holder = Liar::start(1, {
+        let (bytes, tree) = (bytes.clone(), Arc::new(Tree::of(&bytes)));
+        lie(move |request, mut send, _| {
+            let all = Answer::of(&bytes, &tree, &request).bytes();
+            async move {
+                let is_busy = begun.elapsed() < Duration::from_millis(busy_ms);
+                if is_busy && request.priority < Priority::Get {
+                    return drop(send.reset(1u32.into()));
+                }
+                for some in all.chunks(GROUP / 2) {
+                    let _ = send.write_all(some).await;
+                    tokio::time::sleep(Duration::from_millis(if is_busy { 20 } else { 0 })).await;
+                }
+            }
+        })
+    });
+    let fetch = |priority| {
+        let spec = FetchSpec { priority, ..spec(&bytes, vec![receiver.holder_of_liar(&holder)]) };
+        receiver.transfers.fetch(spec, HeapTarget::new)
+    };
+    let (urgent, other) = tokio::join!(fetch(Priority::Get), fetch(Priority::Argument));
+    assert!(begun.elapsed() >= Duration::from_millis(busy_ms), "there was nothing to wait for");
+    assert_eq!((urgent.unwrap().report.gone, other.unwrap().report.gone), Default::default());
 }
 
 #[tokio::test]

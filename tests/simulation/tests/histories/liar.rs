@@ -1,0 +1,148 @@
+//! A node that has a certificate and means harm: plain QUIC, which answers what it is asked for however it likes.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn::{Connection, EndpointConfig, RecvStream, SendStream};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use sandbar_core::ObjectId;
+use sandbar_simulation::Socket;
+use sandbar_wire::{Priority, Root, TRANSFER_STREAM};
+use serde::Deserialize;
+use tokio::task::spawn_local;
+use tokio::time::sleep;
+
+use crate::people::people;
+use crate::shape::Lie;
+use crate::world::World;
+
+/// As `host/wire/src/transfer/message.rs` says.
+#[derive(Debug, Deserialize)]
+enum Request {
+    Piece {
+        _object: ObjectId,
+        bytes: u64,
+        _root: Root,
+        groups: Range<u32>,
+        _wants_blocks: bool,
+        wants_groups: bool,
+        _priority: Priority,
+        _goodput: u64,
+    },
+    Small {
+        _priority: Priority,
+        objects: Vec<(ObjectId, u32)>,
+    },
+}
+
+const GROUP: u64 = 64 << 10;
+/// As `host/wire/src/protocol.rs` says.
+const WELCOME: u8 = 1;
+const HERE: u8 = 0;
+const NOT_YET: u8 = 2;
+
+pub async fn run(world: World, host: usize) -> turmoil::Result {
+    if !world.state().seats[host].is_on {
+        return Ok(());
+    }
+    world.state().seats[host].starts += 1;
+    let seed = world.random(host).bytes();
+    let socket = Arc::new(Socket::bind(&world.net, world.address(host)).await?);
+    let mut config = EndpointConfig::default();
+    config.rng_seed(Some(seed)).max_udp_payload_size(world.shape.wire.datagram_bytes_max)?;
+    let endpoint =
+        quinn::Endpoint::new_with_abstract_socket(config, Some(server()), socket, Arc::new(quinn::TokioRuntime))?;
+    let now_ms = world.now_ms();
+    world.state().seats[host].up_ms = Some(now_ms);
+    let lie = world.shape.lie.expect("there is a liar");
+    while let Some(incoming) = endpoint.accept().await {
+        spawn_local(async move {
+            if let Ok(connection) = incoming.await {
+                talk(connection, lie).await;
+            }
+        });
+    }
+    Ok(())
+}
+
+fn server() -> quinn::ServerConfig {
+    let (key, certificate) = &people().liar;
+    let key = PrivatePkcs8KeyDer::from(key.clone()).into();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider);
+    let config = config.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().with_no_client_auth();
+    let mut config = config.with_single_cert(vec![certificate.clone().into()], key).unwrap();
+    config.send_tls13_tickets = 0;
+    config.alpn_protocols = vec![b"sandbar/1".to_vec()];
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(config).unwrap()));
+    let mut transport = quinn::TransportConfig::default();
+    transport.keep_alive_interval(Some(Duration::from_millis(300)));
+    config.transport_config(Arc::new(transport));
+    config
+}
+
+async fn talk(connection: Connection, lie: Lie) {
+    let Ok(mut welcome) = connection.open_uni().await else { return };
+    let _ = welcome.write_all(&[WELCOME]).await;
+    let _ = welcome.finish();
+    while let Ok((send, receive)) = connection.accept_bi().await {
+        let connection = connection.clone();
+        spawn_local(answer(connection, send, receive, lie));
+    }
+}
+
+async fn answer(connection: Connection, mut send: SendStream, mut receive: RecvStream, lie: Lie) -> Option<()> {
+    let asked = receive.read_to_end(64 << 10).await.ok()?;
+    let (TRANSFER_STREAM, request) = asked.split_first().map(|(head, rest)| (*head, rest))? else { return None };
+    let request: Request = postcard::from_bytes(request).ok()?;
+    let wrong = wrong(&request);
+    let bytes = match lie {
+        Lie::Garbage => vec![0xee; 3_000],
+        Lie::Wrong => wrong,
+        Lie::More => [wrong, vec![1; 10]].concat(),
+        Lie::Cut => wrong[..wrong.len() / 2].to_vec(),
+        Lie::NotYet => match request {
+            Request::Piece { .. } => vec![NOT_YET],
+            Request::Small { objects, .. } => vec![NOT_YET; objects.len()],
+        },
+        Lie::Stall => {
+            sleep(Duration::from_secs(3_600)).await;
+            return None;
+        }
+        Lie::Reset => return send.reset(9_u32.into()).ok(),
+        Lie::Close => {
+            connection.close(0_u32.into(), b"no");
+            return None;
+        }
+    };
+    send.write_all(&bytes).await.ok()?;
+    send.finish().ok()
+}
+
+/// An answer of the right form, with wrong bytes in it.
+fn wrong(request: &Request) -> Vec<u8> {
+    let mut answer = Vec::new();
+    match request {
+        Request::Piece { bytes, groups, wants_groups, .. } => {
+            answer.push(HERE);
+            if *wants_groups {
+                answer.extend(std::iter::repeat_n(3, 32 * bytes.div_ceil(GROUP) as usize));
+            }
+            for group in groups.clone() {
+                let len = (bytes - u64::from(group) * GROUP).min(GROUP);
+                answer.extend([0, 1, 0]);
+                answer.extend((len as u32).to_le_bytes());
+                answer.extend(std::iter::repeat_n(0x77, len as usize));
+            }
+        }
+        Request::Small { objects, .. } => {
+            for (_, bytes) in objects {
+                answer.push(HERE);
+                answer.extend(std::iter::repeat_n(0x77, *bytes as usize));
+            }
+        }
+    }
+    answer
+}

@@ -1,0 +1,121 @@
+//! Histories of nodes over a simulated network: what `host/wire` promises holds in each of them, at every moment.
+//!
+//! `cd tests/simulation && SANDBAR_SEED=7 cargo test --release -- --nocapture` replays one history and prints it;
+//! `SANDBAR_SEEDS` is how many are tried otherwise.
+
+#[cfg(not(tokio_unstable))]
+compile_error!("to be built in tests/simulation, whose .cargo/config.toml has tokio draw from a seed");
+
+mod asks;
+mod command;
+mod fetches;
+mod history;
+mod liar;
+mod member;
+mod people;
+mod plan;
+mod shape;
+mod store;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use history::History;
+
+const SEEDS: u64 = 1_500;
+
+fn asked_for(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
+}
+
+#[test]
+fn what_is_promised_holds_in_every_history() {
+    if let Some(seed) = asked_for("SANDBAR_SEED") {
+        let history = History::new(seed, true);
+        let _printed = Printed(history.net());
+        history.run();
+        return;
+    }
+    let seeds = asked_for("SANDBAR_SEEDS").unwrap_or(SEEDS);
+    let (next, failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+    let check = || {
+        while failed.load(Ordering::Relaxed) == u64::MAX {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                break;
+            }
+            if catch_unwind(AssertUnwindSafe(|| History::new(seed, false).run())).is_err() {
+                failed.fetch_min(seed, Ordering::Relaxed);
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(check))));
+    let failed = failed.into_inner();
+    assert!(failed == u64::MAX, "seed {failed}: SANDBAR_SEED={failed} replays it");
+}
+
+/// Every datagram of it: who sent it, when, how long it was, and what became of it.
+#[test]
+fn the_same_seed_gives_the_same_history() {
+    for seed in 0..30 {
+        let [first, second] = [(); 2].map(|()| History::new(seed, true).run());
+        let differ = first.lines().iter().zip(second.lines()).position(|(a, b)| *a != b);
+        assert_eq!(differ.map(|at| (first.lines()[at].clone(), second.lines()[at].clone())), None, "seed {seed}");
+        assert_eq!(first.fingerprint(), second.fingerprint(), "seed {seed}");
+    }
+}
+
+/// A history in which nothing happens checks nothing.
+#[test]
+fn a_bit_of_everything_happens() {
+    let lines: Vec<String> = (0..200).flat_map(|seed| History::new(seed, true).run().lines()).collect();
+    let rare = [
+        ("joins: ok", 50),
+        ("joins with a wrong token: token-expired", 5),
+        ("joins with a wrong token: token-other-role", 5),
+        ("joins with a wrong token: untrusted", 5),
+        ("renews: ok", 20),
+        ("Crash(", 50),
+        ("Part(", 10),
+        ("PartOneWay(", 5),
+        ("Hold(", 5),
+        (": silent", 20),
+        (": unreachable", 20),
+        (": stopping", 1),
+        (": restarted", 5),
+        (": replaced", 3),
+        ("Damaged(", 30),
+        ("Cut(", 8),
+        ("Twice(", 200),
+        ("Lost", 500),
+        ("gone: []", 300),
+        ("OtherRoot", 10),
+        ("OtherLength", 10),
+        ("BadChunk", 5),
+        ("BadNodes", 3),
+        ("Protocol(", 3),
+        ("Stalled {", 3),
+        ("Lost(", 3),
+        ("does not have the object", 20),
+        ("fetches wait for memory already", 3),
+        ("bytes, at most", 3),
+        ("its prefetch made room", 1),
+        ("has an answer", 1_000),
+        ("is down", 300),
+    ];
+    let rare =
+        rare.map(|(wanted, at_least)| (wanted, lines.iter().filter(|line| line.contains(wanted)).count(), at_least));
+    let rare: Vec<_> = rare.into_iter().filter(|(_, count, at_least)| count < at_least).collect();
+    assert!(rare.is_empty(), "what occurs so often, and should so often, in {} lines: {rare:?}", lines.len());
+}
+
+/// Prints what happened, however it ended.
+struct Printed(sandbar_simulation::Net);
+
+impl Drop for Printed {
+    fn drop(&mut self) {
+        self.0.lines().iter().for_each(|line| eprintln!("{line}"));
+    }
+}

@@ -1,0 +1,294 @@
+//! The software of a member: it joins, connects to others, answers them, and does what it is told.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sandbar_core::NodeId;
+use sandbar_simulation::{Random, SimulatedClock, ground};
+use sandbar_wire::*;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::command::Command;
+use crate::people::{LIAR, name, people};
+use crate::shape::PROBES_MS_MAX;
+use crate::store::Store;
+use crate::world::{Linked, SLACK_MS, World};
+use crate::{asks, fetches};
+
+/// A node that runs.
+pub struct Member {
+    pub world: World,
+    pub host: usize,
+    pub endpoint: Endpoint,
+    pub transfers: Transfers,
+    pub admission: Arc<Admission>,
+    pub store: Arc<Store>,
+    pub links: Links,
+    pub random: RefCell<Random>,
+    redial: Notify,
+    is_stopping: Cell<bool>,
+}
+
+/// The newest connection to each host that there is one to.
+#[derive(Clone, Default)]
+pub struct Links(Arc<Mutex<BTreeMap<usize, (u64, Connection)>>>);
+
+impl Links {
+    pub fn get(&self, peer: usize) -> Option<Connection> {
+        self.lock().get(&peer).map(|(_, connection)| connection.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, (u64, Connection)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a host runs, from its start to its end.
+pub async fn run(world: World, host: usize) -> turmoil::Result {
+    if !world.state().seats[host].is_on {
+        return Ok(());
+    }
+    world.state().seats[host].starts += 1;
+    let mut random = world.random(host);
+    sleep(Duration::from_millis(random.within(0, 200))).await;
+    let (commands, told) = mpsc::unbounded_channel();
+    world.state().seats[host].commands = Some(commands);
+    let (events_to, events) = mpsc::channel(1_000);
+    let member = Rc::new(start(&world, host, random, events_to).await);
+    world.note(format_args!("host {host} is up"));
+    let now_ms = world.now_ms();
+    world.state().seats[host].up_ms = Some(now_ms);
+    work(&member, told, events).await;
+    stop(member).await;
+    Ok(())
+}
+
+/// Whose identity a host has.
+pub fn identity_of(world: &World, host: usize) -> usize {
+    if Some(host) == world.shape.twin() { world.shape.twin_of.unwrap_or(host) } else { host }
+}
+
+async fn start(world: &World, host: usize, mut random: Random, events: mpsc::Sender<TransferEvent>) -> Member {
+    let who = identity_of(world, host);
+    let kept = world.state().seats[who].identity.clone();
+    let identity = match kept {
+        Some(identity) => identity,
+        None => {
+            let identity = joins(world, host, &mut random).await;
+            world.state().seats[who].identity = Some(identity.clone());
+            identity
+        }
+    };
+    let clock = clock(world, host);
+    let ground = ground(&world.net, world.address(host), clock, random.bytes()).await.unwrap();
+    let endpoint = Endpoint::bind_on(ground, &identity, world.shape.wire).unwrap();
+    if host == 0 {
+        let registry = Registry::new(people().authority.clone(), |_: &Applicant<'_>| Ok(()));
+        endpoint.serve_joins(registry).unwrap();
+    }
+    let admission = Admission::new(world.shape.admission_bytes, world.shape.waiting_max);
+    let transfers = Transfers::new(world.shape.transfer, admission.clone(), Some(events), Offload::Inline).unwrap();
+    let of = (who == host).then_some(host);
+    let store = Store::new(transfers.clone(), &world.shape.objects, of);
+    let (world, random) = (world.clone(), RefCell::new(random));
+    let (links, redial, is_stopping) = (Links::default(), Notify::new(), Cell::new(false));
+    Member { world, host, endpoint, transfers, admission, store, links, random, redial, is_stopping }
+}
+
+pub fn clock(world: &World, host: usize) -> SimulatedClock {
+    SimulatedClock::new(world.net.clone(), world.shape.clocks_s[host.min(world.shape.members)])
+}
+
+/// Gets a certificate, however often that takes.
+async fn joins(world: &World, host: usize, random: &mut Random) -> Identity {
+    let _pending = world.begin(format!("joining of host {host}"));
+    let key = Arc::new(Key::generate().unwrap());
+    loop {
+        let founder_up = world.state().seats[0].up_ms.is_some();
+        let (limits, begun) = (&world.shape.wire, Instant::now());
+        let address = std::net::SocketAddr::new(world.address(host).ip(), 0);
+        let ground = ground(&world.net, address, clock(world, host), random.bytes()).await.unwrap();
+        let who = (Role::Node, &name(identity_of(world, host)));
+        let joined = join(ground, world.address(0), &people().token, key.clone(), who, limits).await;
+        let most_ms = limits.connect_time_ms_max + 2 * limits.join_time_ms_max + 200 + SLACK_MS;
+        let took_ms = begun.elapsed().as_millis() as u64;
+        assert!(took_ms <= most_ms, "joining took {took_ms} ms");
+        let error = match joined {
+            Ok(identity) => {
+                world.note(format_args!("host {host} joins: ok"));
+                return identity;
+            }
+            Err(error) => error,
+        };
+        world.note(format_args!("host {host} joins: {}", error.code()));
+        assert!(world.is_rough() || !founder_up, "host {host} does not join: {error}");
+        assert!(is_of_network(error.code()), "host {host} does not join: {error}");
+        sleep(Duration::from_millis(random.within(20, 200))).await;
+    }
+}
+
+/// Whether it may happen where hosts die and packets are lost.
+pub fn is_of_network(code: &str) -> bool {
+    ["unreachable", "silent", "restarted", "stopping", "busy", "done", "slow", "closed", "stopped"].contains(&code)
+}
+
+/// Does what it is told, until it is told to stop.
+async fn work(
+    member: &Rc<Member>,
+    mut told: mpsc::UnboundedReceiver<Command>,
+    mut events: mpsc::Receiver<TransferEvent>,
+) {
+    let mut tasks = JoinSet::new();
+    tasks.spawn_local(accept(member.clone()));
+    let others = (0..identity_of(&member.world, member.host)).chain(member.world.shape.liar());
+    for peer in others {
+        tasks.spawn_local(dial(member.clone(), peer));
+    }
+    tasks.spawn_local(watch(member.clone()));
+    tasks.spawn_local({
+        let member = member.clone();
+        async move {
+            while let Some(event) = events.recv().await {
+                fetches::happened(&member, &event);
+            }
+        }
+    });
+    while let Some(command) = told.recv().await {
+        let member = member.clone();
+        match command {
+            Command::Stop => break,
+            Command::Redial => member.redial.notify_waiters(),
+            Command::Fetch { .. } | Command::Small { .. } => drop(tasks.spawn_local(fetches::run(member, command))),
+            _ => drop(tasks.spawn_local(asks::run(member, command))),
+        }
+    }
+    let is_closed_first = member.random.borrow_mut().chance(1, 2);
+    if is_closed_first {
+        member.is_stopping.set(true);
+        member.endpoint.close("it stops").await;
+    }
+    tasks.shutdown().await;
+}
+
+async fn accept(member: Rc<Member>) {
+    let mut attended = JoinSet::new();
+    while let Some(connection) = member.endpoint.accept(Role::Node).await {
+        let peer: usize = connection.peer().name.as_str().trim_start_matches('n').parse().unwrap();
+        attended.spawn_local(attend(member.clone(), peer, connection));
+        while attended.try_join_next().is_some() {}
+    }
+}
+
+/// Keeps a connection to another host.
+async fn dial(member: Rc<Member>, peer: usize) {
+    let (world, host) = (&member.world, member.host);
+    let wanted = if Some(peer) == world.shape.liar() { LIAR.parse().unwrap() } else { name(peer) };
+    loop {
+        let (begun, is_up) = (Instant::now(), world.state().seats[peer].up_ms.is_some());
+        let connected = member.endpoint.connect(world.address(peer), &Expect::Node(wanted.clone())).await;
+        if member.is_stopping.get() {
+            return;
+        }
+        let (took_ms, most_ms) = (begun.elapsed().as_millis() as u64, world.shape.wire.connect_time_ms_max + SLACK_MS);
+        assert!(took_ms <= most_ms, "connecting took {took_ms} ms");
+        let code = match connected {
+            Ok(connection) => {
+                let lost = attend(member.clone(), peer, connection).await;
+                world.note(format_args!("host {host} lost host {peer}: {}", lost.code()));
+                lost.code()
+            }
+            Err(error) => {
+                world.note(format_args!("host {host} does not connect to host {peer}: {}", error.code()));
+                assert!(world.is_rough() || !is_up, "host {host} does not connect to host {peer}: {error}");
+                error.code()
+            }
+        };
+        if code == "replaced" {
+            assert!(world.shape.twin_of.is_some(), "host {host} was replaced, and there is none like it");
+            member.redial.notified().await;
+        } else {
+            assert!(is_of_network(code), "host {host} and host {peer}: {code}");
+        }
+        let pause_ms = member.random.borrow_mut().within(20, 200);
+        sleep(Duration::from_millis(pause_ms)).await;
+    }
+}
+
+/// Answers a peer until the connection is gone.
+async fn attend(member: Rc<Member>, peer: usize, connection: Connection) -> Lost {
+    let linked = member.world.linked(member.host, connection.address().ip());
+    let before = member.links.lock().insert(peer, (linked.number(), connection.clone()));
+    drop(before);
+    let _leaves = Leaves { links: member.links.clone(), peer, linked };
+    let node = NodeId(peer as u32);
+    let answers = async {
+        tokio::join!(
+            connection.answer_transfers(&member.transfers, node, member.store.clone()),
+            asks::answer(&member, &connection),
+            asks::listen(&member, &connection),
+        )
+    };
+    tokio::select! {
+        biased;
+        lost = connection.closed() => lost,
+        _ = answers => connection.closed().await,
+    }
+}
+
+struct Leaves {
+    links: Links,
+    peer: usize,
+    linked: Linked,
+}
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        let mut links = self.links.lock();
+        if links.get(&self.peer).is_some_and(|(number, _)| *number == self.linked.number()) {
+            let gone = links.remove(&self.peer);
+            drop(links);
+            drop(gone);
+        }
+    }
+}
+
+/// What must hold of a node at every moment.
+async fn watch(member: Rc<Member>) {
+    let most = member.world.shape.admission_bytes;
+    loop {
+        sleep(Duration::from_millis(50)).await;
+        assert!(member.admission.used() <= most, "{} bytes are admitted", member.admission.used());
+        // Of each name there is one connection to this end.
+        let (incoming, _) = member.endpoint.connections();
+        assert!(incoming < member.world.shape.members, "{incoming} connections to host {}", member.host);
+    }
+}
+
+/// Ends, and leaves nothing behind.
+async fn stop(member: Rc<Member>) {
+    let (world, host, wire) = (member.world.clone(), member.host, member.world.shape.wire);
+    let _pending = world.begin(format!("stopping of host {host}"));
+    let (used, waiting) = (member.admission.used(), member.admission.waiting());
+    assert_eq!((used, waiting), (0, 0), "bytes of memory that nobody uses, fetches that nobody waits for");
+    member.endpoint.close("it stops").await;
+    let member = Rc::into_inner(member).expect("its tasks have ended");
+    assert!(member.links.lock().is_empty(), "connections to {:?}", member.links.lock().keys());
+    drop(member);
+    // The place of a handshake that failed is kept for as long again; QUIC forgets a connection after three probes.
+    let probes_ms = if world.is_rough() { PROBES_MS_MAX } else { 2_000 };
+    let most_ms = 2 * wire.handshake_time_ms_max.max(wire.join_time_ms_max) + probes_ms + SLACK_MS;
+    let begun = Instant::now();
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    while tasks() > 0 {
+        let took_ms = begun.elapsed().as_millis() as u64;
+        assert!(took_ms <= most_ms, "{} tasks are left of host {host}", tasks());
+        sleep(Duration::from_millis(10)).await;
+    }
+    world.note(format_args!("host {host} is down"));
+    world.state().seats[host].up_ms = None;
+}
