@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
+use std::sync::Once;
 
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
@@ -58,8 +59,11 @@ impl Net {
     }
 
     fn or_loopback(nodes: usize, made: io::Result<Joined>) -> Net {
+        static SAID: Once = Once::new();
         let joined = made.unwrap_or_else(|e| {
-            say(format_args!("NO NETWORK NAMESPACES, so nothing befalls packets in these tests (they need root): {e}"));
+            let words =
+                "NO NETWORK NAMESPACES, so nothing befalls packets in these tests (they need root and iproute2)";
+            SAID.call_once(|| say(format_args!("{words}: {e}")));
             Joined::Loopback
         });
         Net { nodes, joined }

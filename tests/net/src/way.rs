@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 
-/// What befalls datagrams on the way from one node to another. Shares are from 0 to 1, of datagrams.
+/// What befalls datagrams on the way from one node to another. Shares are from 0 to 1, of datagrams of UDP; whatever else
+/// is sent takes its time, and is cut off.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Way {
     /// How long each takes.
