@@ -24,8 +24,8 @@ use sandbar_core::{ComponentId, NodeId};
 use sandbar_meta::{LeaseId, MetaLimits, MetaStore, Redb};
 use sandbar_sched::Demand;
 use sandbar_wire::{
-    Admission, Applicant, Authority, Clock, Connection, Endpoint, Grant, Ground, Identity, JoinToken, Name, NodeFolder,
-    Offload, Registry, Role, SystemClock, TransferLimits, Transfers, WireLimits,
+    Admission, Applicant, Authority, BindError, Clock, Connection, Endpoint, Grant, Ground, Identity, JoinToken, Name,
+    NodeFolder, Offload, Registry, Role, SystemClock, TransferLimits, Transfers, WireLimits,
 };
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -137,11 +137,18 @@ impl Cluster {
             false => None,
         };
         let identity = identity(&folder, authority.as_deref(), options).await?;
-        let endpoint = Endpoint::bind(options.listen, &identity, WireLimits::default())?;
+        let address = options.listen;
+        let ground = Ground::udp(address).map_err(|reason| BindError::Address { address, reason })?;
+        let endpoint = match &authority {
+            Some(authority) => {
+                let registry = Registry::new(authority.clone(), |_: &Applicant<'_>| Ok(()));
+                Endpoint::bind_with_joins(ground, &identity, WireLimits::default(), registry)?
+            }
+            None => Endpoint::bind_on(ground, &identity, WireLimits::default())?,
+        };
         let dialer = Arc::new(Dialer::new(endpoint.clone()));
         let (store, founder): (Arc<dyn MetaStore>, _) = match (&authority, &options.join) {
-            (Some(authority), _) => {
-                endpoint.serve_joins(Registry::new(authority.clone(), |_: &Applicant<'_>| Ok(())))?;
+            (Some(_), _) => {
                 let clock = Arc::new(sandbar_meta::SystemClock::default());
                 (Arc::new(Redb::open(&options.data.join(META), MetaLimits::default(), clock).await?), None)
             }
