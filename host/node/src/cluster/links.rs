@@ -129,9 +129,9 @@ async fn talk(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
         () = pump(frames, end) => {}
         () = transfers => {}
     }
-    // Not one that took its place.
+    // Not one that took its place, from the same address.
     let mut links = inner.links();
-    if links.get(&node).is_some_and(|link| link.is_closed() || link.address() == connection.address()) {
+    if links.get(&node).is_some_and(|link| link.is_same(&connection)) {
         links.remove(&node);
     }
 }
