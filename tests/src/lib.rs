@@ -9,12 +9,9 @@
 //! outlives its test, whatever the test does. Non-goals: what can be asked of a
 //! function in its own room.
 
-mod lab;
 mod output;
-mod places;
 mod rows;
 
-pub use lab::{Ended, Lab, Running, children, is_alive};
 pub use output::{Model, column_of_numbers, models};
-pub use places::{cache, component, host, workspace};
-pub use rows::{TaxiTrip, least_squares, large_taxi_files, taxi_files, taxi_trips};
+pub use rows::{TaxiTrip, large_taxi_files, least_squares, taxi_files, taxi_trips};
+pub use sandbar_testnet::{Ended, Lab, Running, cache, children, component, host, is_alive, workspace};

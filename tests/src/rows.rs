@@ -8,8 +8,7 @@ use arrow_array::Array;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, TimestampMicrosecondType};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-
-use crate::places;
+use sandbar_testnet::cache;
 
 const TAXI_ROWS: u64 = 20_000;
 const LARGE_TAXI_ROWS: u64 = 1_000_000;
@@ -23,7 +22,7 @@ const TAXI_MONTHS: u32 = 2;
 pub fn taxi_files() -> &'static [PathBuf] {
     static FILES: OnceLock<Vec<PathBuf>> = OnceLock::new();
     FILES.get_or_init(|| {
-        let folder = places::cache().join("taxi");
+        let folder = cache().join("taxi");
         sandbar_data::taxi::write(&folder, TAXI_ROWS, TAXI_MONTHS, &|_, _| {}).expect("taxi data can be written")
     })
 }

@@ -95,6 +95,11 @@ impl Connection {
         self.inner.quinn.remote_address()
     }
 
+    /// Whether both are clones of one connection.
+    pub fn is_same(&self, other: &Connection) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// How long a packet and its acknowledgement take, as QUIC estimates it.
     pub fn round_trip(&self) -> Duration {
         self.inner.quinn.rtt()

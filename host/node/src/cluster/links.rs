@@ -3,7 +3,7 @@
 //! Who has the higher number connects. On the channel of tasks each says first who it is and what it has, in JSON, and from
 //! then on the hubs talk, in frames. Requests are for the store of what must survive, and for what an object is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,30 +27,45 @@ pub(super) const SLOTS_MAX: u32 = 1024;
 /// Connections that this node made: between two nodes there is one, whatever it is for.
 pub(super) struct Dialer {
     endpoint: Endpoint,
-    all: tokio::sync::Mutex<Vec<(SocketAddr, Connection)>>,
+    all: Mutex<Vec<(SocketAddr, Connection)>>,
+    /// Who connects somewhere has the turn there. Nobody waits for a node but those that want it: one that is cut off
+    /// takes seconds to be given up.
+    turns: Mutex<BTreeMap<SocketAddr, Arc<tokio::sync::Mutex<()>>>>,
     /// Nodes whose hubs this one's talks to, or tries to.
     talking: Mutex<BTreeSet<NodeId>>,
 }
 
 impl Dialer {
     pub(super) fn new(endpoint: Endpoint) -> Dialer {
-        Dialer { endpoint, all: tokio::sync::Mutex::new(Vec::new()), talking: Mutex::default() }
+        Dialer { endpoint, all: Mutex::default(), turns: Mutex::default(), talking: Mutex::default() }
     }
 
     /// The connection that there is, or a new one.
     pub(super) async fn connect(&self, address: SocketAddr, expect: &Expect) -> Result<Connection, ConnectError> {
-        let mut all = self.all.lock().await;
+        let turn = self.turn(address);
+        let _turn = turn.lock().await;
+        if let Some(connection) = self.made(address, expect) {
+            return Ok(connection);
+        }
+        let connection = self.endpoint.connect(address, expect).await?;
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).push((address, connection.clone()));
+        Ok(connection)
+    }
+
+    fn turn(&self, address: SocketAddr) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        turns.entry(address).or_default().clone()
+    }
+
+    fn made(&self, address: SocketAddr, expect: &Expect) -> Option<Connection> {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, connection)| !connection.is_closed());
         let is_it = |(to, connection): &&(SocketAddr, Connection)| match expect {
             Expect::Node(name) => connection.peer().name == *name,
             Expect::AnyNode => *to == address,
         };
-        if let Some((_, connection)) = all.iter().find(is_it) {
-            return Ok(connection.clone());
-        }
-        let connection = self.endpoint.connect(address, expect).await?;
-        all.push((address, connection.clone()));
-        Ok(connection)
+        all.iter().find(is_it).map(|(_, connection)| connection.clone())
     }
 
     fn talking(&self) -> MutexGuard<'_, BTreeSet<NodeId>> {
@@ -142,9 +157,9 @@ async fn talk(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
     }
     // Who still asked for objects is to see that they end, not that they end early.
     connection.close(CloseCode::Done, "its tasks have ended");
-    // Not one that took its place.
+    // Not one that took its place, from the same address.
     let mut links = inner.links();
-    if links.get(&node).is_some_and(|link| link.is_closed() || link.address() == connection.address()) {
+    if links.get(&node).is_some_and(|link| link.is_same(&connection)) {
         links.remove(&node);
     }
 }
@@ -167,5 +182,58 @@ async fn pump(frames: Frames, end: PeerEnd) {
     tokio::select! {
         () = out => {}
         () = into => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+
+    use sandbar_wire::{Authority, Clock, Identity, NodeFolder, SystemClock, WireLimits};
+
+    use super::*;
+
+    fn endpoint(authority: &Authority, folder: &std::path::Path, name: &str) -> Endpoint {
+        let (folder, now) = (NodeFolder::lock(&folder.join(name)).unwrap(), SystemClock.now());
+        let (key, lifetime) = (folder.key().unwrap(), Duration::from_secs(3600));
+        let request = key.request().unwrap();
+        let certificate = authority.certify(&request, Role::Node, &name.parse().unwrap(), lifetime, now).unwrap();
+        let identity = Identity::new(key, certificate, authority.trust().certificate().to_vec(), now).unwrap();
+        Endpoint::bind((Ipv4Addr::LOCALHOST, 0).into(), &identity, WireLimits::default()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn who_does_not_answer_holds_up_nobody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::create(&folder.path().join("authority"), SystemClock.now()).unwrap();
+        let [own, other] = ["own", "other"].map(|name| endpoint(&authority, folder.path(), name));
+        let address = other.address().unwrap();
+        let accepts = tokio::spawn(async move {
+            let mut all = Vec::new();
+            while let Some(connection) = other.accept(Role::Node).await {
+                all.push(connection);
+            }
+        });
+        let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let dialer = Dialer::new(own);
+        let nobody = dialer.connect(silent.local_addr().unwrap(), &Expect::AnyNode);
+        let somebody = async {
+            // The other one is dialed by now.
+            while silent.recv_from(&mut [0; 2000]).is_err() {
+                tokio::task::yield_now().await;
+            }
+            dialer.connect(address, &Expect::AnyNode).await
+        };
+        silent.set_nonblocking(true).unwrap();
+        tokio::select! {
+            biased;
+            said = nobody => panic!("it was waited for: {said:?}"),
+            said = somebody => assert!(said.is_ok(), "{said:?}"),
+        }
+        // By its name it is the same.
+        let one = dialer.connect(address, &Expect::AnyNode).await.unwrap();
+        let same = dialer.connect(([127, 0, 0, 1], 1).into(), &Expect::Node("other".parse().unwrap())).await.unwrap();
+        assert!(one.is_same(&same) && !one.is_closed());
+        accepts.abort();
     }
 }

@@ -27,8 +27,8 @@ use sandbar_core::{ComponentId, NodeId, Seed};
 use sandbar_meta::{Etcd, EtcdAddress, EtcdTimes, LeaseId, MetaLimits, MetaStore, Redb};
 use sandbar_sched::Demand;
 use sandbar_wire::{
-    Admission, Applicant, Authority, Clock, Connection, Endpoint, Grant, Ground, Identity, JoinToken, Name, NodeFolder,
-    Offload, Registry, Role, SystemClock, TransferLimits, Transfers, WireLimits,
+    Admission, Applicant, Authority, BindError, Clock, Connection, Endpoint, Grant, Ground, Identity, JoinToken, Name,
+    NodeFolder, Offload, Registry, Role, SystemClock, TransferLimits, Transfers, WireLimits,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -157,11 +157,16 @@ impl Cluster {
             false => None,
         };
         let identity = identity(&folder, authority.as_deref(), options).await?;
-        let endpoint = Endpoint::bind(options.listen, &identity, WireLimits::default())?;
+        let address = options.listen;
+        let ground = Ground::udp(address).map_err(|reason| BindError::Address { address, reason })?;
+        let endpoint = match &authority {
+            Some(authority) => {
+                let registry = Registry::new(authority.clone(), |_: &Applicant<'_>| Ok(()));
+                Endpoint::bind_with_joins(ground, &identity, WireLimits::default(), registry)?
+            }
+            None => Endpoint::bind_on(ground, &identity, WireLimits::default())?,
+        };
         let dialer = Arc::new(Dialer::new(endpoint.clone()));
-        if let Some(authority) = &authority {
-            endpoint.serve_joins(Registry::new(authority.clone(), |_: &Applicant<'_>| Ok(())))?;
-        }
         let founder = options.join.as_ref().filter(|_| authority.is_none());
         let founder = founder.map(|(address, _)| Arc::new(store::Founder::new(dialer.clone(), address.clone())));
         let store: Arc<dyn MetaStore> = match (&options.meta, &founder) {

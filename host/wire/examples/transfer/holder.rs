@@ -39,7 +39,7 @@ pub async fn run(bytes: u64, small: u64) {
     let source: Arc<dyn Source> = Arc::new(Objects(objects));
 
     let endpoint = crate::loopback::endpoint(crate::transport());
-    let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let tcp = tokio::net::TcpListener::bind((crate::loopback::address(), 0)).await.unwrap();
     println!("{} {} {root}", endpoint.local_addr().unwrap(), tcp.local_addr().unwrap());
     let whole = Bytes::from_owner(large.clone());
     tokio::spawn(async move {

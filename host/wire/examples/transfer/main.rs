@@ -3,7 +3,8 @@
 //! `cargo run --release -p sandbar-wire --example transfer [-- MODE]`: `object` (1 GiB between two processes: memory, TCP,
 //! bare QUIC and ours in turn), `small` (10 KiB each), `broadcast` (256 MiB to eight processes) or, without one, all of
 //! them. `SANDBAR_MB`, `SANDBAR_ROUNDS` and `SANDBAR_THREADS` change how much and how often, and how many threads each
-//! process's runtime has (1).
+//! process's runtime has (1); `SANDBAR_ADDRESS` is where a process listens and connects from, on a machine or a network of
+//! a test's own (127.0.0.1).
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 mod broadcast;

@@ -95,6 +95,9 @@ pub async fn client() {
             note("ours, into cold memory", begun, processor);
         }
     }
+    let whole = File::new(bytes);
+    ours(whole.clone()).await;
+    assert!(whole.as_ref() == File::noise(bytes).as_ref(), "what came is not what was sent");
     let bare = rows.iter().find(|row| row.0.starts_with("bare")).map(|row| row.1.clone());
     for (name, seconds, processor) in &rows {
         let rate = bytes as f64 / median(seconds.clone()) / 1e6;

@@ -12,7 +12,9 @@ use super::door::chain;
 use super::peers::close;
 use super::{Shared, transport};
 use crate::channel::{ChannelError, Most, read_whole, tell};
-use crate::identity::{Authority, CERTIFICATE_LIFETIME_S, IdentityError, JoinToken, is_stranger, request_key};
+use crate::identity::{
+    Authority, CERTIFICATE_LIFETIME_S, Identity, IdentityError, JoinToken, is_stranger, request_key,
+};
 use crate::name::{KeyId, Name, Role, TokenId};
 use crate::protocol::{CERTIFICATES_BYTES_MAX, CloseCode, Granted, JoinAnswer, JoinRefusal, JoinRequest};
 
@@ -74,15 +76,22 @@ impl fmt::Debug for Registry {
     }
 }
 
-pub(super) fn serve(shared: &Arc<Shared>, registry: Registry) -> Result<(), IdentityError> {
-    let (trust, role) = {
-        let identity = shared.identity();
-        (identity.trust().clone(), identity.own().role)
-    };
+/// Whether a node of this identity can give certificates with it.
+pub(super) fn check(identity: &Identity, registry: &Registry) -> Result<(), IdentityError> {
+    let (trust, role) = (identity.trust(), identity.own().role);
     if role != Role::Node || registry.authority.trust().fingerprint() != trust.fingerprint() {
         let reason = format!("it is not of {}, or this end is no node", trust.cluster());
         return Err(IdentityError::Malformed { what: "the authority", reason });
     }
+    Ok(())
+}
+
+pub(super) fn serve(shared: &Arc<Shared>, registry: Registry) -> Result<(), IdentityError> {
+    let trust = {
+        let identity = shared.identity();
+        check(&identity, &registry)?;
+        identity.trust().clone()
+    };
     let version = shared.ground.version;
     let server = transport::server(&shared.limits, &shared.ground.clock, shared.shown.clone(), &trust, version, true)?;
     *shared.registry() = Some(registry);

@@ -134,12 +134,37 @@ impl Endpoint {
     /// # Errors
     /// When a limit can't be kept, or the identity is no good.
     pub fn bind_on(ground: Ground, identity: &Identity, limits: WireLimits) -> Result<Endpoint, BindError> {
+        Endpoint::open(ground, identity, limits, None)
+    }
+
+    /// The same, of a node that takes in strangers and renews certificates from the first packet on: who comes before
+    /// [`serve_joins`](Self::serve_joins) is refused.
+    ///
+    /// # Errors
+    /// As above, or when this end is no node, or the authority is another cluster's.
+    pub fn bind_with_joins(
+        ground: Ground,
+        identity: &Identity,
+        limits: WireLimits,
+        registry: Registry,
+    ) -> Result<Endpoint, BindError> {
+        joins::check(identity, &registry)?;
+        Endpoint::open(ground, identity, limits, Some(registry))
+    }
+
+    fn open(
+        ground: Ground,
+        identity: &Identity,
+        limits: WireLimits,
+        registry: Option<Registry>,
+    ) -> Result<Endpoint, BindError> {
         limits.check().map_err(BindError::Limits)?;
         let shown = Arc::new(Shown::new(identity)?);
         let server = match identity.own().role {
             Role::Node => {
                 let (trust, version) = (identity.trust(), ground.version);
-                Some(transport::server(&limits, &ground.clock, shown.clone(), trust, version, false)?)
+                let joins = registry.is_some();
+                Some(transport::server(&limits, &ground.clock, shown.clone(), trust, version, joins)?)
             }
             Role::Tenant => None,
         };
@@ -158,7 +183,7 @@ impl Endpoint {
             shown,
             gate: Gate::new(&limits),
             peers: Peers::new(&limits),
-            registry: Mutex::default(),
+            registry: Mutex::new(registry),
             nodes,
             tenants,
             accepted: Accepted { nodes: accepted_nodes.into(), tenants: accepted_tenants.into() },

@@ -50,6 +50,27 @@ async fn who_has_a_token_gets_a_certificate() {
     assert_eq!((server.counts().joined, server.counts().let_in), (2, 2));
 }
 
+/// Strangers whose packets are there before the node is: nodes of a cluster are started at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_while_a_node_begins_is_taken_in() {
+    let (cluster, limits) = (Cluster::new(), WireLimits::default());
+    let gateway = cluster.node("gateway");
+    for _ in 0..10 {
+        let ground = Ground::udp(LOOPBACK).unwrap();
+        let (address, token) = (ground.socket.local_addr().unwrap(), token(&cluster, Grant::Node));
+        let joins = tokio::spawn(async move {
+            let (ground, key) = (Ground::udp(LOOPBACK).unwrap(), Arc::new(Key::generate().unwrap()));
+            join(ground, address, &token, key, (Role::Node, &n("n1")), &limits).await
+        });
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let _server = Endpoint::bind_with_joins(ground, &gateway, limits, cluster.registry()).unwrap();
+        assert_eq!(joins.await.unwrap().unwrap().own().name.as_str(), "n1");
+    }
+    // And who has another authority takes nobody in.
+    let ground = Ground::udp(LOOPBACK).unwrap();
+    assert!(Endpoint::bind_with_joins(ground, &gateway, limits, Cluster::new().registry()).is_err());
+}
+
 #[tokio::test]
 async fn tokens_that_are_no_good_are_refused() {
     let (cluster, other) = (Cluster::new(), Cluster::new());

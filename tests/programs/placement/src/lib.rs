@@ -142,3 +142,17 @@ fn asks_wrongly() -> String {
 fn asks_for_nothing() -> Result<(), TaskError> {
     PlacementGroup::new([], GroupStrategy::Pack).ready()
 }
+
+/// Tasks that run where there is something by this name alone, and what they return.
+#[task]
+fn needs(name: String, tasks: u64, steps: u64) -> Result<u64, TaskError> {
+    let all: Vec<_> = (0..tasks).map(|_| counts::options().resource(&name, 1.0).submit(steps)).collect();
+    get_all(&all).map(|all| all.iter().sum())
+}
+
+/// Computes for so long. Gives 1.
+#[task]
+fn counts(steps: u64) -> u64 {
+    black_box(spins(steps));
+    1
+}

@@ -15,6 +15,11 @@ fn provider() -> Arc<CryptoProvider> {
     PROVIDER.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider())).clone()
 }
 
+/// Where endpoints are: a test that has a network for them says so.
+pub fn address() -> Ipv4Addr {
+    std::env::var("SANDBAR_ADDRESS").map_or(Ipv4Addr::LOCALHOST, |text| text.parse().unwrap())
+}
+
 /// One certificate for all endpoints of a process.
 fn certificate() -> &'static (CertificateDer<'static>, Vec<u8>) {
     static CERTIFICATE: OnceLock<(CertificateDer<'static>, Vec<u8>)> = OnceLock::new();
@@ -48,7 +53,7 @@ pub fn client_config(transport: Arc<TransportConfig>) -> ClientConfig {
 
 /// An endpoint that connects and is connected to, on a free port.
 pub fn endpoint(transport: Arc<TransportConfig>) -> Endpoint {
-    let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let socket = UdpSocket::bind(SocketAddr::from((address(), 0))).unwrap();
     for buffer in [rustix::net::sockopt::set_socket_recv_buffer_size, rustix::net::sockopt::set_socket_send_buffer_size]
     {
         buffer(&socket, super::SOCKET_BUFFER_BYTES).unwrap();

@@ -29,6 +29,16 @@ pub fn host() -> &'static Path {
     })
 }
 
+/// A program of `examples/` of a room, which cargo builds with the tests.
+///
+/// # Panics
+/// When it is not there.
+pub fn example(name: &str) -> PathBuf {
+    let path = profile_folder().join("examples").join(name);
+    assert!(path.is_file(), "{} is missing: run `cargo xtask test`", path.display());
+    path
+}
+
 /// `target/release`, or where else cargo put this test.
 fn profile_folder() -> PathBuf {
     let exe = std::env::current_exe().expect("a test knows where it is");

@@ -1,0 +1,97 @@
+//! A node that is cut off while it runs tasks for others, and then is not.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use sandbar_testnet::{Net, Way, component, say};
+use serde_json::Value;
+
+use crate::alone;
+use crate::nodes::{Nodes, until};
+
+/// Nobody is waited for after this much silence.
+const SILENCE: Duration = Duration::from_millis(5_500);
+/// Each takes a tenth of a second or two.
+const TASKS: usize = 80;
+/// The node that is cut off.
+const CUT: usize = 1;
+
+/// Has a node cut off while a job runs for as long as `until_healed` takes, and looks at what came of it.
+#[track_caller]
+fn check(name: &str, cut: impl Fn(&Net, bool), until_healed: impl Fn(&Nodes)) {
+    let _alone = alone();
+    let net = Net::relayed(4, 23);
+    if let Some(relay) = net.relay() {
+        relay.set_all(Way::of_delay(Duration::from_millis(1)));
+    }
+    let nodes = Nodes::start(net, 3);
+    nodes.meet();
+    nodes.works(CUT);
+    let width = format!("width={TASKS}");
+    let job = nodes.begin(&component("tests/programs/tasks"), "tree", &["depth=1", &width, "steps=100000000"]);
+    until("some of its tasks have run", || {
+        tasks(&nodes).iter().filter(|task| task["state"] == "succeeded").count() > TASKS / 8
+    });
+    cut(&nodes.net, true);
+    until_healed(&nodes);
+    cut(&nodes.net, false);
+    // All that was to be done came of it, once.
+    let ended = job.wait().expect_code(0);
+    assert_eq!(ended.json()["result"], TASKS, "{}", ended.stderr);
+    let all = tasks(&nodes);
+    let ids: BTreeSet<&str> = all.iter().filter_map(|task| task["id"].as_str()).collect();
+    assert_eq!((all.len(), ids.len()), (TASKS + 1, TASKS + 1));
+    assert!(all.iter().all(|task| task["state"] == "succeeded"), "{all:?}");
+    // What the node had was begun again elsewhere.
+    let again = all.iter().filter(|task| task["attempts"].as_u64() > Some(1)).count();
+    assert!(again > 0 || !nodes.net.is_real(), "{all:?}");
+    // And it is one of them again.
+    let took = nodes.meet();
+    nodes.works(CUT);
+    say(format_args!("{name}: {again} tasks were begun again, the job took {:?}, all met after {took:?}", ended.took));
+}
+
+/// Tasks of the job that was submitted last.
+fn tasks(nodes: &Nodes) -> Vec<Value> {
+    let listed = nodes.lab.host(&["list", "tasks", "--name", "tree", "--limit", "1000", "--json"]);
+    match listed.status.code() {
+        Some(0) => listed.json()["tasks"].as_array().expect("a list").clone(),
+        _ => Vec::new(),
+    }
+}
+
+fn silence(_: &Nodes) {
+    std::thread::sleep(SILENCE);
+}
+
+#[test]
+fn who_is_cut_off_until_it_is_given_up_comes_back() {
+    let cut = |net: &Net, is_cut: bool| net.join(CUT, !is_cut).unwrap();
+    check("cut off", cut, |nodes| {
+        let is_gone = || !nodes.net.is_real() || nodes.known(0).len() == 2;
+        until("it is no member any more", is_gone);
+        if let Ok(text) = std::env::var("SANDBAR_CUT_S") {
+            std::thread::sleep(Duration::from_secs(text.parse().unwrap()));
+        }
+    });
+}
+
+#[test]
+fn who_is_not_heard_comes_back() {
+    let cut = |net: &Net, is_cut: bool| {
+        if let Some(relay) = net.relay() {
+            relay.change_from(CUT, |way| way.cut = is_cut);
+        }
+    };
+    check("not heard", cut, silence);
+}
+
+#[test]
+fn who_does_not_hear_comes_back() {
+    let cut = |net: &Net, is_cut: bool| {
+        if let Some(relay) = net.relay() {
+            relay.change_to(CUT, |way| way.cut = is_cut);
+        }
+    };
+    check("does not hear", cut, silence);
+}

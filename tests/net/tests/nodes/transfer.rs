@@ -1,0 +1,105 @@
+//! The engine of transfers beside a bare QUIC stream, over ways that lose and damage what they carry.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use sandbar_testnet::{Counts, Net, Relay, Way, example, say};
+
+use crate::alone;
+
+/// The measuring program of `host/wire`, at one node of a net. Dropping it kills it.
+struct Process {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(net: &Net, node: usize, arguments: &[&str], settings: &[(&str, &str)]) -> Process {
+        let mut command = Command::new(example("transfer"));
+        command.args(arguments).envs(settings.iter().copied()).env("SANDBAR_ADDRESS", net.address(node).to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        net.place(node, &mut command);
+        let mut child = command.spawn().unwrap();
+        let (to, from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Process { child, to, from }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.from.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Fetches an object of so many bytes, over both, in turn. Gives what the program says of it.
+fn fetch(net: &Net, bytes: usize, settings: &[(&str, &str)]) -> String {
+    let mut holder = Process::start(net, 0, &["holder", &bytes.to_string(), "0"], settings);
+    let line = holder.line();
+    let mut client = Process::start(net, 1, &["object-client"], settings);
+    writeln!(client.to, "{line} {bytes} {}", holder.child.id()).unwrap();
+    let mut said = String::new();
+    client.from.read_to_string(&mut said).unwrap();
+    // It compares what came with what was sent.
+    assert!(client.child.wait().unwrap().success(), "{said}");
+    said
+}
+
+/// How fast ours was, in shares of the bare stream's speed.
+fn share(said: &str) -> f64 {
+    let ours = said.lines().find(|line| line.starts_with("ours")).unwrap_or_else(|| panic!("{said}"));
+    let before = ours.split(" of bare QUIC").next().unwrap();
+    before.rsplit(' ').next().unwrap().parse().unwrap_or_else(|e| panic!("{e}: {ours}"))
+}
+
+fn net(way: Way) -> Net {
+    let net = Net::relayed(2, 31);
+    if let Some(relay) = net.relay() {
+        relay.set_all(way);
+    }
+    net
+}
+
+/// Fetches over a way that is not good, and says what came of that.
+fn check(what: &str, way: Way, bytes: usize, happened: fn(&Counts) -> u64) {
+    let _alone = alone();
+    let net = net(way);
+    let said = fetch(&net, bytes, &[("SANDBAR_ROUNDS", "2"), ("SANDBAR_ONLY", "bare,ours")]);
+    let share = share(&said);
+    if let Some(counts) = net.relay().map(Relay::counts) {
+        say(format_args!("{what}, {bytes} bytes:\n{said}ours is {share} of bare, {counts:?}"));
+        assert!(happened(&counts) > 0, "{counts:?}");
+    }
+}
+
+/// How fast either is, congestion control says, and nothing here depends on it.
+#[test]
+fn losses_are_made_up_for() {
+    let way = Way { loss: 0.01, ..Way::of_delay(Duration::from_millis(10)) };
+    check("1% lost, 20 ms there and back", way, 1 << 20, |counts| counts.lost);
+}
+
+#[test]
+fn damaged_packets_are_as_good_as_lost() {
+    let way = Way { corrupt: 0.01, ..Way::of_delay(Duration::from_millis(1)) };
+    check("1% damaged, 2 ms there and back", way, 4 << 20, |counts| counts.damaged);
+}
+
+/// As fast as this machine lets them, through a relay and through a switch.
+#[test]
+fn what_comes_is_what_was_sent_whatever_carries_it() {
+    let _alone = alone();
+    for (name, net) in [("a relay", Net::relayed(2, 37)), ("a switch", Net::switched(2))] {
+        let said = fetch(&net, 64 << 20, &[("SANDBAR_ROUNDS", "2"), ("SANDBAR_ONLY", "bare,ours")]);
+        say(format_args!("64 MiB over {name}:\n{said}"));
+        assert!(share(&said) > 0.0);
+    }
+}

@@ -1,0 +1,68 @@
+//! Nodes that are some way from each other.
+
+use std::time::{Duration, Instant};
+
+use sandbar_testnet::{Net, Way, say};
+
+use crate::alone;
+use crate::nodes::{Nodes, until};
+
+/// There and back takes 2 ms.
+const APART: Duration = Duration::from_millis(1);
+const SEED: u64 = 11;
+
+fn relayed(way: Way) -> Net {
+    let net = Net::relayed(4, SEED);
+    if let Some(relay) = net.relay() {
+        relay.set_all(way);
+    }
+    net
+}
+
+#[test]
+fn three_nodes_2_ms_apart_form_and_work() {
+    let _alone = alone();
+    let net = relayed(Way::of_delay(APART));
+    let nodes = Nodes::start_at_once(net, 3);
+    let took = nodes.meet();
+    say(format_args!("three nodes 2 ms apart knew each other after {took:?}"));
+    (0..3).for_each(|node| nodes.works(node));
+    nodes.gives("tests/programs/tasks", "tree", &["depth=3", "width=10", "steps=1000"], 1000);
+    nodes.gives("tests/programs/objects", "passes", &["objects=20", "rows=200000"], 20);
+}
+
+#[test]
+fn what_a_way_does_to_packets_is_not_seen_in_results() {
+    let _alone = alone();
+    let (share, reorder_by) = (0.005, Duration::from_millis(5));
+    let way = Way { loss: share, duplicate: share, corrupt: share, reorder: share, reorder_by, ..Way::of_delay(APART) };
+    let nodes = Nodes::start(relayed(Way { jitter: APART, ..way }), 3);
+    nodes.meet();
+    nodes.gives("tests/programs/tasks", "tree", &["depth=2", "width=10", "steps=1000"], 100);
+    nodes.gives("tests/programs/objects", "passes", &["objects=10", "rows=100000"], 10);
+    if let Some(relay) = nodes.net.relay() {
+        let counts = relay.counts();
+        assert!(counts.lost > 0 && counts.doubled > 0 && counts.damaged > 0 && counts.late > 0, "{counts:?}");
+    }
+}
+
+#[test]
+fn who_moves_to_another_address_is_there_again() {
+    let _alone = alone();
+    let nodes = Nodes::start(relayed(Way::of_delay(APART)), 3);
+    nodes.meet();
+    let before = nodes.net.relay().map(|relay| {
+        relay.move_node(1);
+        relay.counts()
+    });
+    // Nothing reaches it any more on connections that it made. It makes new ones when it has missed them.
+    let since = Instant::now();
+    nodes.works(1);
+    until("it reaches the founder", || nodes.known(1).len() == 3);
+    let counts = nodes.net.relay().map(sandbar_testnet::Relay::counts);
+    if let (Some(before), Some(counts)) = (before, counts) {
+        say(format_args!("a node that moved was there again after {:?}", since.elapsed()));
+        assert!(counts.lost > before.lost, "{before:?}, {counts:?}");
+    }
+    nodes.gives("tests/programs/objects", "passes", &["objects=10", "rows=100000"], 10);
+}
