@@ -32,7 +32,7 @@ pub fn taxi_files() -> &'static [PathBuf] {
 /// # Panics
 /// When they can't be written.
 pub fn large_taxi_files() -> Vec<PathBuf> {
-    let folder = places::cache().join("taxi-large");
+    let folder = cache().join("taxi-large");
     sandbar_data::taxi::write(&folder, LARGE_TAXI_ROWS, TAXI_MONTHS, &|_, _| {}).expect("taxi data can be written")
 }
 

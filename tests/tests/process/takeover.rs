@@ -123,7 +123,7 @@ fn another_node_finishes_the_job_of_one_that_died() {
     let program = format!("{}#outlives", component(OBJECTS).display());
     let second = nodes.address("node-2");
     let third = nodes.address("node-3");
-    let line = ["submit", &program, "--arg", "objects=20", "--arg", "rows=20000", "--json"];
+    let line = ["submit", &program, "--arg", "objects=20", "--arg", "rows=20000", "--arg", "retries=3", "--json"];
     let (job, id, ada_token) = {
         let ada = Tenant::new(&nodes, "ada");
         // The founder lets it in.
@@ -151,7 +151,7 @@ fn a_node_takes_up_its_own_jobs_when_it_comes_back() {
     let mut nodes = Nodes::start(1);
     let program = format!("{}#outlives", component(OBJECTS).display());
     let first = nodes.address("node-1");
-    let line = ["submit", &program, "--arg", "objects=4", "--arg", "rows=1000", "--no-wait"];
+    let line = ["submit", &program, "--arg", "objects=4", "--arg", "rows=1000", "--arg", "retries=3", "--no-wait"];
     let (id, token) = {
         let ada = Tenant::new(&nodes, "ada");
         (ada.host(&first, &line).expect_code(0).stdout.trim().to_owned(), ada.token)

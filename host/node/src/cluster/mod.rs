@@ -86,6 +86,7 @@ struct Inner {
     transfers: Transfers,
     shared: Shared,
     components: Mutex<HashMap<ComponentId, Arc<std::fs::File>>>,
+    ready: Mutex<programs::Ready>,
     hub: OnceLock<OfHub>,
     /// That of the node's key among the members.
     lease: Mutex<Option<LeaseId>>,
@@ -203,6 +204,7 @@ impl Cluster {
             transfers: transfers.map_err(ClusterError::Limits)?,
             shared: Shared::default(),
             components: Mutex::default(),
+            ready: Mutex::default(),
             hub: OnceLock::new(),
             lease: Mutex::default(),
             state: watch::Sender::default(),
@@ -332,6 +334,11 @@ impl Inner {
     /// Jobs of the cluster that run here.
     fn running(&self) -> MutexGuard<'_, HashMap<JobName, AbortHandle>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Programs that were loaded.
+    fn ready(&self) -> MutexGuard<'_, programs::Ready> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where a component is kept that another has given to this node.

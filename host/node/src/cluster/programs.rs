@@ -46,6 +46,8 @@ pub(crate) struct Side {
     pub(crate) loader: Loader,
     pub(crate) runner: Runner,
     pub(crate) fitter: Fitter,
+    /// What each task may use at most.
+    pub(crate) limits: Limits,
 }
 
 /// Runs a program to its end: the task that it begins with, and that one's arguments.
@@ -95,6 +97,10 @@ pub(super) async fn have(inner: &Inner, node: Option<NodeId>, component: Compone
 /// Loads a component that a node has.
 pub(super) async fn load(inner: &Inner, node: NodeId, component: ComponentId, limits: Limits) -> Loaded {
     let hub = inner.hub.get().ok_or_else(|| fault("this node runs no programs"))?;
+    let limits = limits.within(&hub.side.limits);
+    if let Some(program) = inner.ready().get(component, limits) {
+        return Ok(program);
+    }
     let path = hub.side.loader.path(component);
     have(inner, Some(node), component).await?;
     let file = File::open(&path).map_err(|e| fault(&format!("{}: {e}", path.display())))?;
@@ -104,7 +110,33 @@ pub(super) async fn load(inner: &Inner, node: NodeId, component: ComponentId, li
         let _ = std::fs::remove_file(&path);
         return Err(fault(&format!("{} is another component than {}", path.display(), component.short())));
     }
+    inner.ready().put(component, limits, &program);
     Ok(program)
+}
+
+/// Programs that were loaded last: jobs of the same share them.
+#[derive(Default)]
+pub(super) struct Ready(Vec<(ComponentId, Limits, Arc<Program>)>);
+
+/// So many programs are kept.
+const READY_MAX: usize = 64;
+
+impl Ready {
+    fn get(&mut self, component: ComponentId, limits: Limits) -> Option<Arc<Program>> {
+        let at = self.0.iter().position(|(other, of, _)| *other == component && *of == limits)?;
+        // What is used last is dropped last.
+        let found = self.0.remove(at);
+        let program = found.2.clone();
+        self.0.push(found);
+        Some(program)
+    }
+
+    fn put(&mut self, component: ComponentId, limits: Limits, program: &Arc<Program>) {
+        if self.0.len() >= READY_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((component, limits, program.clone()));
+    }
 }
 
 pub(super) fn fault(words: &str) -> Fault {

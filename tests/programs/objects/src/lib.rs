@@ -51,15 +51,16 @@ fn passes(objects: u64, rows: u64) -> Result<u64, TaskError> {
     Ok(get_all(&right)?.iter().sum())
 }
 
-/// The same of results none of which can be made again, once some node has what is called `finish`: until then short tasks run.
+/// The same of results that can be made again only so often, once some node has what is called `finish`: until then short tasks
+/// run, as often.
 #[task]
-fn outlives(objects: u64, rows: u64) -> Result<u64, TaskError> {
-    let once = makes::options().max_retries(0);
+fn outlives(objects: u64, rows: u64, retries: u32) -> Result<u64, TaskError> {
+    let once = makes::options().max_retries(retries);
     let results: Vec<_> = (0..objects).map(|number| once.submit(number, rows_of(number, rows))).collect();
     wait(&results, results.len(), None);
     let finish = is_right::options().resource("finish", 1.0);
     loop {
-        let looks = is_right::options().max_retries(0);
+        let looks = is_right::options().max_retries(retries);
         let right: Vec<_> = (0..4).map(|number| looks.submit(made(number, 100), number, 100)).collect();
         assert_eq!(get_all(&right)?.iter().sum::<u64>(), 4);
         match finish.submit(made(1, 100), 1, 100).get() {

@@ -35,6 +35,7 @@ pub struct ClusterJob {
     /// The program, as it was given.
     pub program: String,
     /// Its component.
+    #[serde(with = "text")]
     pub component: ComponentId,
     /// The task that it begins with.
     pub task: String,
@@ -56,6 +57,23 @@ pub struct ClusterJob {
     pub error: Option<JobFailure>,
     /// What its tasks came to, in the end.
     pub counts: JobCounts,
+}
+
+/// What is written as text in JSON.
+mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<T, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }
 
 fn job_key(id: &JobName) -> Option<Key> {

@@ -4,7 +4,7 @@ use sandbar_core::ComponentId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::ClusterJob;
+use super::{ClusterJob, text};
 use crate::jobs::{LoggedLine, ProgressRow};
 
 /// Bytes of a job's arguments.
@@ -18,6 +18,7 @@ pub struct NewClusterJob {
     /// The program, for people.
     pub program: String,
     /// Its component.
+    #[serde(with = "text")]
     pub component: ComponentId,
     /// The task that it begins with.
     pub task: String,
