@@ -235,6 +235,10 @@ async fn run_program(submit: Submit) -> Result<ExitCode, CliError> {
     let spec = ProgramSpec { program: submit.job.display().to_string(), arguments: submit.args, limits, seed: 0 };
     let cluster = join(submit.place).await?;
     let node = start_node(&submit.shares, limits, cluster.clone())?;
+    if let Some(cluster) = &cluster {
+        node.begin_programs().map_err(|fault| CliError::Failed(fault.to_string()))?;
+        cluster.meet().await;
+    }
     let keeper = keeper(&spec);
     if let Some(name) = keeper.name().filter(|_| !submit.quiet) {
         output::talk(&format!("job {}", name.short()));

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arrow_buffer::Buffer;
 use futures::future::{BoxFuture, FutureExt as _};
@@ -14,7 +14,7 @@ use sandbar_worker::{BatchAt, GROUP_BYTES, Groups, Payload};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-use super::{Cluster, Inner, MemberState, members, parts, programs};
+use super::{Cluster, Inner, members, parts, programs};
 use crate::fits::{Place, Trainer, UnitFit};
 use crate::results::Fitted;
 
@@ -24,9 +24,6 @@ const ASK_BYTES_MAX: u64 = 16 << 20;
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 /// Each part of a message comes within this, if its sender has it.
 const PART_TIME_MAX: Duration = Duration::from_secs(30);
-/// Nodes that are there are connected within this, or not waited for.
-const MEET_TIME_MAX: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A unit that is to be fitted. Its memory follows.
 #[derive(Debug, Serialize, Deserialize)]
@@ -200,21 +197,10 @@ impl Cluster {
     /// The other nodes that are there, which may want these components.
     pub(crate) async fn places(&self, components: Vec<(ComponentId, std::fs::File)>) -> Vec<Arc<dyn Place>> {
         components.into_iter().for_each(|(component, file)| self.know(component, file));
-        let since = Instant::now();
-        loop {
-            let all = members::list(&*self.inner.store).await.unwrap_or_default();
-            let others = all.iter().filter(|member| member.name != self.inner.own.name);
-            let others = others.filter(|member| member.state == MemberState::Ready && member.slots > 0);
-            let link = |member: &members::Member| {
-                let connection = self.inner.link(NodeId(member.number.into()))?;
-                let slots = member.slots.min(super::links::SLOTS_MAX) as usize;
-                Some(Arc::new(Peer { name: member.name.clone(), slots, connection }) as Arc<dyn Place>)
-            };
-            let places: Vec<Option<Arc<dyn Place>>> = others.map(link).collect();
-            if places.iter().all(Option::is_some) || since.elapsed() > MEET_TIME_MAX {
-                return places.into_iter().flatten().collect();
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
+        let place = |(member, connection): (members::Member, Connection)| {
+            let slots = member.slots.min(super::links::SLOTS_MAX) as usize;
+            (slots > 0).then(|| Arc::new(Peer { name: member.name, slots, connection }) as Arc<dyn Place>)
+        };
+        self.others().await.into_iter().filter_map(place).collect()
     }
 }

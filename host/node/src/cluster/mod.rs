@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sandbar_core::{ComponentId, NodeId, Seed};
 use sandbar_meta::{Etcd, EtcdAddress, EtcdTimes, LeaseId, MetaLimits, MetaStore, Redb};
@@ -279,6 +279,26 @@ impl Cluster {
         members::remove(&*self.inner.store, &parsed).await
     }
 
+    /// Waits until this node is connected to all others that are there, if that is soon: what they have counts from then on.
+    pub async fn meet(&self) {
+        self.others().await;
+    }
+
+    /// The other nodes that are there and take tasks, once they are connected, or without those that are not soon.
+    async fn others(&self) -> Vec<(Member, Connection)> {
+        let since = Instant::now();
+        loop {
+            let all = self.members().await.unwrap_or_default().into_iter();
+            let others = all.filter(|member| member.name != self.inner.own.name && member.state == MemberState::Ready);
+            let link = |member: Member| Some((self.inner.link(NodeId(member.number.into()))?, member));
+            let links: Vec<_> = others.map(link).collect();
+            if links.iter().all(Option::is_some) || since.elapsed() > MEET_TIME_MAX {
+                return links.into_iter().flatten().map(|(link, member)| (member, link)).collect();
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
     async fn member(&self, name: &str) -> Result<Member, ClusterError> {
         let all = self.members().await?;
         let there = || all.iter().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -356,6 +376,10 @@ impl std::fmt::Debug for Cluster {
         f.debug_tuple("Cluster").field(&self.inner.own).finish()
     }
 }
+
+/// Nodes that are there are connected within this, or not waited for.
+const MEET_TIME_MAX: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A node answers what it is asked within this.
 const ASK_TIME_MAX: Duration = Duration::from_secs(10);

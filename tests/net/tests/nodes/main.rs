@@ -1,6 +1,7 @@
 //! Nodes whose network is slow, loses, damages, or is cut. Where there are no network namespaces, nodes are on loopback and
 //! nothing befalls what they send; what is to come of it holds there as well.
 
+mod locality;
 mod nodes;
 mod partition;
 mod slow;

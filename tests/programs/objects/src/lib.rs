@@ -72,6 +72,20 @@ fn outlives(objects: u64, rows: u64, retries: u32) -> Result<u64, TaskError> {
     Ok(get_all(&right)?.iter().sum())
 }
 
+#[task]
+fn counts(batch: Batch) -> u64 {
+    batch.num_rows() as u64
+}
+
+/// Has batches made where there is what is called so, and counts the rows of all of them, anywhere.
+#[task]
+fn visits(objects: u64, rows: u64, place: String) -> Result<u64, TaskError> {
+    let there = makes::options().resource(&place, 0.01);
+    let results: Vec<_> = (0..objects).map(|number| there.submit(number, rows)).collect();
+    let counted: Vec<_> = results.iter().map(counts::submit).collect();
+    Ok(get_all(&counted)?.iter().sum())
+}
+
 /// Small values, which travel in messages.
 #[task]
 fn holds_small(objects: u64, bytes: u64) -> Result<u64, TaskError> {

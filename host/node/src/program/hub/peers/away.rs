@@ -47,6 +47,8 @@ struct Away {
     bytes: u64,
     /// The node that is to be told when it is not needed any more, and the job.
     holder: Option<(NodeId, JobId)>,
+    /// It was not to be had there: who wants it is to have the copy here.
+    was_missed: bool,
     state: AwayState,
 }
 
@@ -69,7 +71,7 @@ impl Aways {
     ) -> AwayKey {
         let key = AwayKey { number: self.next, node, bytes };
         self.next += 1;
-        self.all.insert(key.number, Away { object, node, name, bytes, holder, state: AwayState::There });
+        self.all.insert(key.number, Away { object, node, name, bytes, holder, was_missed: false, state: AwayState::There });
         key
     }
 
@@ -101,6 +103,19 @@ impl State {
             AwayState::Here(copy) => (away.bytes, Some(copy)),
             _ => (away.bytes, None),
         })
+    }
+
+    /// What is to be sent of a value that is away: where it is, or, if that node has it no more, or not for long, the copy here.
+    pub(super) fn sending_away(&self, key: AwayKey, object: ObjectId) -> Sending {
+        let was_missed = self.peers.aways.all.get(&key.number).is_some_and(|away| away.was_missed);
+        let peer = self.peers.all.get(&key.node);
+        let stays = key.node == self.options.node || peer.is_some_and(|peer| peer.leaving.is_none());
+        match self.away(key) {
+            (bytes, Some(_)) if was_missed || !stays => {
+                Sending::Away { node: self.options.node.0, object: object.0, bytes }
+            }
+            _ => self.peers.aways.sending(key),
+        }
     }
 
     /// Nobody needs a value any more.
@@ -187,6 +202,9 @@ impl State {
             && let Some(Ok(Stored::Away(key))) = self.sched.value(object)
         {
             let key = *key;
+            if let Some(away) = self.peers.aways.all.get_mut(&key.number) {
+                away.was_missed = true;
+            }
             if self.away(key).1.is_none() {
                 self.peers.aways.missed.entry(key.number).or_default().push(wanted);
                 return self.fetch(key);

@@ -232,10 +232,7 @@ impl State {
             }
             Ok(Stored::Away(key)) => {
                 let key = *key;
-                return Some(match self.away(key) {
-                    (bytes, Some(_)) => Sending::Away { node: here, object: object.0, bytes },
-                    _ => self.peers.aways.sending(key),
-                });
+                return Some(self.sending_away(key, object));
             }
             Ok(Stored::Kept(key, _)) => *key,
             Err(error) => return Some(Sending::Failed(postcard::to_stdvec(&**error).unwrap_or_default())),
