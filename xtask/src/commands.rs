@@ -114,6 +114,9 @@ fn make_data(workspace: &Workspace, arguments: &[OsString], stdout: Stdio) -> Re
 pub fn bench(workspace: &Workspace, arguments: &[OsString]) -> Result {
     setup()?;
     run_quiet_stdout(workspace.build_host().args(["--package", "sandbar-bench"]), NO_BUILD)?;
+    // What measures transfers between processes, of `host/wire` alone.
+    let transfer = ["--package", "sandbar-wire", "--example", "transfer"];
+    run_quiet_stdout(workspace.cargo().args(["build", "--release"]).args(transfer), NO_BUILD)?;
     run_own(
         Command::new(workspace.program("sandbar-bench")).args(arguments),
         "`cargo xtask bench --help` lists the benchmarks.",

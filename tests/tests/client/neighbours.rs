@@ -136,7 +136,7 @@ fn errors_say_whose_they_are() {
             let here: ObjectRef<i64> = job.task(task).options(on(1)).submit(()).await?;
             let there: ObjectRef<i64> = job.task(task).options(on(2)).submit(()).await?;
             let (here, there) = (here.get().await.unwrap_err(), there.get().await.unwrap_err());
-            assert_eq!((there.fault.code, &there.chain), (code, &here.chain));
+            assert_eq!((there.fault.code, &there.chain), (code, &here.chain), "{there}");
             assert!(there.fault.message.contains(text), "{there}");
         }
         Ok(())

@@ -3,6 +3,7 @@
 mod actors;
 mod cluster;
 mod compiler;
+mod deploy;
 mod examples;
 mod files;
 mod hostile;

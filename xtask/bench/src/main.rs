@@ -15,6 +15,7 @@ mod report;
 mod sandbox;
 mod start;
 mod timing;
+mod transfer;
 mod udf;
 
 use std::io::Write as _;
@@ -59,6 +60,12 @@ enum Name {
     Client,
     /// Large values stored, read by many tasks; small ones stored and got.
     Objects,
+    /// Objects between processes: one large one, many small ones.
+    Transfer,
+    /// One object to eight processes.
+    Broadcast,
+    /// Tasks between nodes.
+    Cluster,
     /// All of them.
     All,
 }
@@ -125,6 +132,8 @@ impl Arguments {
             object_bytes: 64 << 20,
             puts: 200,
             readers: 40_000,
+            moved_bytes: 1 << 30,
+            broadcast_bytes: 256 << 20,
             many_copies: true,
         }
     }
@@ -182,6 +191,15 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if wanted(Name::Objects) {
         objects::run(report, effort, peers.as_ref())?;
+    }
+    if wanted(Name::Transfer) {
+        transfer::transfer(report, effort, peers.as_ref())?;
+    }
+    if wanted(Name::Broadcast) {
+        transfer::broadcast(report, effort)?;
+    }
+    if wanted(Name::Cluster) {
+        transfer::cluster(report, effort)?;
     }
     if wanted(Name::Training) {
         jobs::training(report, effort, peers.as_ref())?;

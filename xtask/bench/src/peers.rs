@@ -15,6 +15,7 @@ const TASKS: &str = include_str!("../tasks.py");
 const ACTORS: &str = include_str!("../actors.py");
 const OBJECTS: &str = include_str!("../objects.py");
 const QUEUE: &str = include_str!("../queue.py");
+const TRANSFER: &str = include_str!("../transfer.py");
 const PACKAGES: [&str; 5] = ["numpy", "pandas", "pyarrow", "ray", "scikit-learn"];
 
 /// Python with the peers.
@@ -77,6 +78,11 @@ impl Peers {
     /// Objects, of which the large one has so many bytes.
     pub fn objects(&self, bytes: u64) -> Result<Vec<Peer>, Failure> {
         said(Command::new(&self.python).args(["-c", OBJECTS, &bytes.to_string()]), "objects")
+    }
+
+    /// Objects from one node to another, of which the large one has so many bytes.
+    pub fn transfer(&self, bytes: u64) -> Result<Vec<Peer>, Failure> {
+        said(Command::new(&self.python).args(["-c", TRANSFER, &bytes.to_string()]), "transfer")
     }
 
     /// Many tasks that wait.

@@ -34,6 +34,9 @@ pub struct Effort {
     pub object_bytes: u64,
     pub puts: u64,
     pub readers: u64,
+    /// Bytes of the object that is moved between processes, and of the one that goes to many.
+    pub moved_bytes: u64,
+    pub broadcast_bytes: u64,
     /// Whether many sandboxes copy one large object each, which takes 3 GiB.
     pub many_copies: bool,
 }
@@ -58,6 +61,8 @@ impl Effort {
             object_bytes: 4 << 20,
             puts: 4,
             readers: 400,
+            moved_bytes: 16 << 20,
+            broadcast_bytes: 4 << 20,
             many_copies: false,
         }
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// What some figure is given of.
-const MEASURED: [&str; 32] = [
+const MEASURED: [&str; 36] = [
     "actors/calls in flight",
     "actors/memory of all processes an actor",
     "actors/one call at a time",
@@ -16,8 +16,10 @@ const MEASURED: [&str; 32] = [
     "boundary/in/map/64 MiB/warm",
     "boundary/in/stream/1 MiB/warm",
     "boundary/out/64 MiB/warm",
+    "broadcast/4 MiB to 8, as a tree",
     "client/in flight",
     "client/one at a time",
+    "cluster/tasks on another node",
     "forest",
     "objects/memory that so many tasks take besides",
     "objects/put 4 MiB",
@@ -37,6 +39,8 @@ const MEASURED: [&str; 32] = [
     "tasks/two parents",
     "training/linear",
     "training/three models",
+    "transfer/16 MiB",
+    "transfer/objects of 10 KiB",
     "udf/1M rows/warm",
     "udf/1M rows/warm, read in place",
 ];

@@ -25,9 +25,10 @@ pub fn run() {
         let (seconds, sent) = broadcast(mb << 20, receivers, limits);
         let rate = f64::from(receivers) * (mb << 20) as f64 / seconds / 1e6;
         let times = sent as f64 / (mb << 20) as f64;
-        println!(
+        let text = format!(
             "{mb} MiB to {receivers} processes, {name}: {seconds:.2} s, {rate:.0} MB/s, the source sent it {times:.2} times"
         );
+        crate::tell(&format!("{name}, sent by the source"), times, "x", &text);
     }
 }
 

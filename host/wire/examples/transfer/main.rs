@@ -3,7 +3,7 @@
 //! `cargo run --release -p sandbar-wire --example transfer [-- MODE]`: `object` (1 GiB between two processes: memory, TCP,
 //! bare QUIC and ours in turn), `small` (10 KiB each), `broadcast` (256 MiB to eight processes) or, without one, all of
 //! them. `SANDBAR_MB`, `SANDBAR_ROUNDS` and `SANDBAR_THREADS` change how much and how often, and how many threads each
-//! process's runtime has (1); `SANDBAR_ADDRESS` is where a process listens and connects from, on a machine or a network of
+//! process's runtime has (1); `SANDBAR_JSON` has figures printed as JSON; `SANDBAR_ADDRESS` is where a process listens and connects from, on a machine or a network of
 //! a test's own (127.0.0.1).
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -75,6 +75,14 @@ fn transport() -> Arc<quinn::TransportConfig> {
         mtu_bytes_max: setting("SANDBAR_MTU", u64::from(default.mtu_bytes_max)) as u16,
         ..default
     })
+}
+
+/// Prints a figure: for people, or, with `SANDBAR_JSON`, as a JSON object a line.
+fn tell(name: &str, value: f64, unit: &str, text: &str) {
+    match std::env::var_os("SANDBAR_JSON") {
+        Some(_) => println!("{{\"name\": \"{name}\", \"value\": {value}, \"unit\": \"{unit}\"}}"),
+        None => println!("{text}"),
+    }
 }
 
 /// The middle one.

@@ -107,7 +107,8 @@ pub async fn client() {
         });
         let [client, holder] =
             [0, 1].map(|i| median(processor.iter().map(|used| used[i] / bytes as f64 * 1e9).collect()));
-        println!("{name:40} {rate:6.0} MB/s{ratio}  processor {client:.2} s, holder's {holder:.2} s a GB");
+        let text = format!("{name:40} {rate:6.0} MB/s{ratio}  processor {client:.2} s, holder's {holder:.2} s a GB");
+        crate::tell(name, rate, "MB/s", &text);
     }
 }
 

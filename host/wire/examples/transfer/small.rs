@@ -40,5 +40,6 @@ pub async fn client() {
         assert!(fetched.objects.iter().all(Result::is_ok));
     }
     let rate = median(rates[1..].to_vec());
-    println!("{COUNT} objects of 10 KiB: {rate:.0} a second, {:.0} MB/s", rate * SMALL_BYTES as f64 / 1e6);
+    let text = format!("{COUNT} objects of 10 KiB: {rate:.0} a second, {:.0} MB/s", rate * SMALL_BYTES as f64 / 1e6);
+    crate::tell("objects of 10 KiB", rate, "/s", &text);
 }

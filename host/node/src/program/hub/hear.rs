@@ -29,6 +29,15 @@ const RETURNS_FAR_MAX: u32 = 1024;
 const OBJECTS_FAR_MAX: usize = 20_000;
 const ARGUMENTS_FAR_MAX: usize = 256 << 10;
 
+/// Where a task is begun that is submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// The scheduler says.
+    Any,
+    /// Its parent's worker has begun it.
+    Inline,
+}
+
 impl State {
     pub(super) fn hear(&mut self, worker: WorkerId, frame: &mut Vec<u8>) -> bool {
         if self.members.get(&worker).is_some_and(|member| member.link.has_some()) {
@@ -72,7 +81,7 @@ impl State {
     fn understand(&mut self, worker: WorkerId, message: Up<'_>) -> io::Result<()> {
         match message {
             Up::Submit(submit) => {
-                if let Some(task) = self.submission(worker, &submit)? {
+                if let Some(task) = self.submission(worker, &submit, Place::Any)? {
                     self.submit(worker, task);
                 }
             }
@@ -81,14 +90,14 @@ impl State {
                 if let Some(member) = self.members.get_mut(&worker) {
                     member.began(id);
                 }
-                match self.submission(worker, &submit)? {
+                match self.submission(worker, &submit, Place::Inline)? {
                     Some(task) => self.step(Event::BeganInline { task, worker }),
                     None => self.interrupt(worker, id, Attempt(0), None),
                 }
             }
             Up::Ran { submit, returned, nanos, memory_bytes, begun, waited } => {
                 let took = Took { nanos, memory_bytes, begun, waited };
-                let task = self.submission(worker, &submit)?;
+                let task = self.submission(worker, &submit, Place::Inline)?;
                 let call = task.as_ref().map(|task| &task.call);
                 self.ran = Some(self.ran(worker, TaskId(submit.task), call, &took, &returned));
                 let job = task.as_ref().map(|task| task.job);
@@ -179,7 +188,12 @@ impl State {
     }
 
     /// What a task submits; none of one that is not there any more, which has no children.
-    fn submission(&mut self, worker: WorkerId, submit: &Submit<'_>) -> io::Result<Option<Submission<Call>>> {
+    fn submission(
+        &mut self,
+        worker: WorkerId,
+        submit: &Submit<'_>,
+        place: Place,
+    ) -> io::Result<Option<Submission<Call>>> {
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         let Read { options, actor, arguments, needs, refs } = Read::of(submit.request).map_err(io::Error::other)?;
         let parent = TaskId(submit.parent);
@@ -227,7 +241,7 @@ impl State {
             || arguments.len() > ARGUMENTS_FAR_MAX;
         // Actors are called on their own node, and any task may be given one.
         let may_call = || program.has_actors() && demand.is_within(&self.options.resources);
-        let stays = self.peers.is_any() && (is_large || matches!(work, Work::Stream(_)) || may_call());
+        let stays = self.peers.is_any() && place == Place::Any && (is_large || matches!(work, Work::Stream(_)) || may_call());
         Ok(Some(Submission {
             id,
             job,

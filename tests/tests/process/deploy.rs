@@ -1,0 +1,81 @@
+//! What is under `deploy` says what the host understands, and gives a node the time that it takes to go.
+
+use std::collections::BTreeMap;
+
+use sandbar_tests::{Lab, workspace};
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(workspace().join("deploy").join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// Checks that the host takes this command line, without running it.
+#[track_caller]
+fn is_understood(lab: &Lab, line: &str) {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [program, arguments @ ..] = &words[..] else { panic!("a line of nothing") };
+    assert!(program.ends_with("host"), "{line}");
+    // What follows is looked at before `--help` is.
+    lab.host(&[arguments, &["--help"]].concat()).expect_code(0);
+}
+
+/// Seconds, as `25s` or `40`.
+fn seconds(text: &str) -> u64 {
+    text.trim_end_matches('s').parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+fn grace(line: &str) -> u64 {
+    seconds(line.split("--grace ").nth(1).expect("it says how long").split(' ').next().expect("a time"))
+}
+
+#[test]
+fn the_systemd_unit_is_for_this_host() {
+    let (lab, unit) = (Lab::new(), read("systemd/sandbar.service"));
+    let settings: BTreeMap<&str, &str> =
+        unit.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('=')).collect();
+    for join in ["", "--join first:7410"] {
+        is_understood(&lab, &settings["ExecStart"].replace("$SANDBAR_JOIN", join));
+    }
+    assert!(seconds(settings["TimeoutStopSec"]) > grace(settings["ExecStart"]), "{settings:?}");
+    // The node ends its workers, and hands over what it has before.
+    assert_eq!((settings["KillSignal"], settings["KillMode"]), ("SIGTERM", "mixed"));
+    assert!(settings["ExecStart"].contains("--data /var/lib/sandbar/"), "its state folder");
+}
+
+#[test]
+fn the_kubernetes_manifest_is_for_this_host() {
+    let (lab, manifest) = (Lab::new(), read("kubernetes/sandbar.yaml"));
+    let lines: Vec<&str> = manifest.lines().map(str::trim).collect();
+    let serves: Vec<String> = lines
+        .iter()
+        .filter_map(|line| line.strip_prefix("exec "))
+        .map(|line| line.replace("\"$HOSTNAME\"", "sandbar-1"))
+        .collect();
+    assert_eq!(serves.len(), 2, "the founder's and the others'");
+    let given = lines.iter().find_map(|line| line.strip_prefix("terminationGracePeriodSeconds: ")).expect("a time");
+    for line in &serves {
+        is_understood(&lab, line);
+        assert!(seconds(given) > grace(line), "{line}");
+        assert!(line.contains(":7410") && line.contains("--data /data/node"), "{line}");
+    }
+    is_understood(&lab, "host cluster init --data /data/node");
+    let probes: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("exec: {command: ")).collect();
+    assert_eq!(probes.len(), 3);
+    for probe in probes {
+        let words: Vec<String> = serde_json::from_str(probe.trim_end_matches('}')).expect("a list");
+        is_understood(&lab, &words.join(" "));
+    }
+    for ports in ["port: 7410, protocol: UDP", "containerPort: 7410, protocol: UDP"] {
+        assert!(manifest.contains(ports), "{ports}");
+    }
+    // A folder that others could read is refused.
+    assert!(manifest.contains("mkdir -p -m 700 /data/node"));
+}
+
+#[test]
+fn the_image_has_what_the_host_starts() {
+    let file = read("Dockerfile");
+    let rust = std::fs::read_to_string(workspace().join("Cargo.toml")).expect("it is there");
+    let version = rust.lines().find_map(|line| line.strip_prefix("rust-version = ")).expect("a version");
+    assert!(file.contains(&format!("FROM rust:{}-", version.trim_matches('"'))), "{file}");
+    assert!(file.contains("release/host ") && file.contains("release/host-worker "), "{file}");
+}

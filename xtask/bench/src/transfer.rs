@@ -1,0 +1,169 @@
+//! Objects between processes of this machine: one large one, many small ones, one to many; and tasks between nodes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use crate::Failure;
+use crate::peers::Peers;
+use crate::places;
+use crate::programs::{PROGRAM, submit, summary};
+use crate::report::Report;
+use crate::timing::{Effort, median};
+
+/// What the measuring program prints.
+#[derive(Debug, Deserialize)]
+struct Figure {
+    name: String,
+    value: f64,
+}
+
+/// Runs the measuring program of `host/wire`, which is built beside this one.
+fn figures(mode: &str, settings: &[(&str, u64)]) -> Result<BTreeMap<String, f64>, Failure> {
+    let program = std::env::current_exe()?.with_file_name("examples").join("transfer");
+    let mut command = Command::new(&program);
+    command.arg(mode).env("SANDBAR_JSON", "1").stderr(Stdio::inherit());
+    settings.iter().for_each(|(name, value)| _ = command.env(name, value.to_string()));
+    let output = command.output().map_err(|e| format!("{}: {e}", program.display()))?;
+    if !output.status.success() {
+        return Err(format!("{} {mode} ended with {}", program.display(), output.status).into());
+    }
+    let lines = String::from_utf8(output.stdout)?;
+    let figures = lines.lines().map(serde_json::from_str).collect::<Result<Vec<Figure>, _>>()?;
+    Ok(figures.into_iter().map(|figure| (figure.name, figure.value)).collect())
+}
+
+fn of(figures: &BTreeMap<String, f64>, name: &str) -> Result<f64, Failure> {
+    figures.get(name).copied().ok_or_else(|| format!("there is no figure of `{name}` among {figures:?}").into())
+}
+
+/// One large object, beside a bare QUIC stream, a bare TCP stream and a copy in memory; then many small ones.
+pub fn transfer(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
+    let mib = effort.moved_bytes >> 20;
+    let large = figures("object", &[("SANDBAR_MB", mib), ("SANDBAR_ROUNDS", effort.runs as u64)])?;
+    let ours = of(&large, "ours, into warm memory")?;
+    let name = format!("transfer/{mib} MiB");
+    for (baseline, of_it) in [
+        ("bare QUIC stream", "bare QUIC stream, bytes dropped"),
+        ("bare QUIC stream, kept", "bare QUIC stream, copied to warm memory"),
+        ("TCP stream", "TCP, bytes dropped"),
+        ("memcpy", "copy in memory, warm"),
+    ] {
+        report.compare(&name, ours, "MB/s", baseline, of(&large, of_it)?);
+    }
+    report.value(&format!("{name}, memory of its own"), of(&large, "ours, into cold memory")?, "MB/s");
+    let small = figures("small", &[("SANDBAR_ROUNDS", effort.runs as u64)])?;
+    report.value("transfer/objects of 10 KiB", of(&small, "objects of 10 KiB")?, "/s");
+    for peer in peers.map(|peers| peers.transfer(effort.moved_bytes)).transpose()?.into_iter().flatten() {
+        match peer.name.as_str() {
+            "large" => report.compare(&name, ours, "MB/s", "Ray", effort.moved_bytes as f64 / peer.seconds / 1e6),
+            _ => {
+                let rate = peer.tasks.unwrap_or(1.0) / peer.seconds;
+                report.compare("transfer/objects of 10 KiB", of(&small, "objects of 10 KiB")?, "/s", "Ray", rate);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One object to eight processes: how often its source sends it.
+pub fn broadcast(report: Report, effort: Effort) -> Result<(), Failure> {
+    let mib = effort.broadcast_bytes >> 20;
+    let found = figures("broadcast", &[("SANDBAR_BROADCAST_MB", mib)])?;
+    let all = of(&found, "all from the source, sent by the source")?;
+    for way in ["as a tree", "in a row"] {
+        let times = of(&found, &format!("{way}, sent by the source"))?;
+        report.compare(&format!("broadcast/{mib} MiB to 8, {way}"), times, "x", "all from the source", all);
+    }
+    Ok(())
+}
+
+/// Tasks that do nothing on another node, beside the same on the node that submits them.
+pub fn cluster(report: Report, effort: Effort) -> Result<(), Failure> {
+    let guest = places::guest(PROGRAM)?;
+    let nodes = Nodes::start()?;
+    let tasks = effort.tasks / 5;
+    let (mut here, mut there) = (Vec::new(), Vec::new());
+    for _ in 0..effort.runs {
+        let arguments = [("tasks", tasks), ("at_once", 1000)];
+        here.push(tasks as f64 / submit(&guest, "flat", &arguments, effort)?.seconds);
+        there.push(tasks as f64 / nodes.submit(&guest, "flat", &arguments)?);
+    }
+    report.compare("cluster/tasks on another node", median(there), "/s", "on one's own", median(here));
+    Ok(())
+}
+
+/// A node of a cluster, which ends with this.
+struct Nodes {
+    folder: TempDir,
+    founder: Child,
+    address: String,
+}
+
+/// A node that is not there after this is not going to be.
+const START_TIME_MAX: Duration = Duration::from_secs(20);
+
+impl Nodes {
+    fn start() -> Result<Nodes, Failure> {
+        let folder = tempfile::tempdir()?;
+        let host = places::program("host")?;
+        let run = |line: &[&str]| -> Result<String, Failure> {
+            let output = Command::new(&host).args(line).current_dir(folder.path()).output()?;
+            match output.status.success() {
+                true => Ok(String::from_utf8(output.stdout)?),
+                false => Err(format!("host {line:?}: {}", String::from_utf8_lossy(&output.stderr)).into()),
+            }
+        };
+        run(&["cluster", "init", "--data", "1"])?;
+        let mut serve = Command::new(&host);
+        serve.args(["serve", "--data", "1", "--listen", "127.0.0.1:0", "--name", "node-1"]);
+        let founder = serve.current_dir(folder.path()).stderr(Stdio::null()).spawn()?;
+        let mut nodes = Nodes { folder, founder, address: String::new() };
+        let since = Instant::now();
+        while nodes.address.is_empty() {
+            if since.elapsed() > START_TIME_MAX {
+                return Err("the node does not start".into());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            let listed = Command::new(&host)
+                .args(["status", "--json", "--data", "1"])
+                .current_dir(nodes.folder.path())
+                .output()?;
+            let status: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap_or_default();
+            if status["nodes"].as_array().is_some_and(|nodes| !nodes.is_empty()) {
+                nodes.address = status["node"]["address"].as_str().unwrap_or_default().to_owned();
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// Runs a program on a node that joins for it and has no processor: all of its tasks run on the other. Gives seconds.
+    fn submit(&self, guest: &Path, task: &str, arguments: &[(&str, u64)]) -> Result<f64, Failure> {
+        let host = places::program("host")?;
+        let token = Command::new(&host)
+            .args(["cluster", "token", "--data", "1"])
+            .current_dir(self.folder.path())
+            .output()?;
+        let program = format!("{}#{task}", guest.display());
+        let mut command = Command::new(&host);
+        command.args(["submit", &program, "--json", "--quiet", "--cpus", "0", "--workers", "1", "--data", "2"]);
+        command.args(["--join", &self.address, "--token", String::from_utf8(token.stdout)?.trim()]);
+        for (name, value) in arguments {
+            command.args(["--arg", &format!("{name}={value}")]);
+        }
+        let output = command.current_dir(self.folder.path()).stderr(Stdio::inherit()).output()?;
+        Ok(summary(task, &output.stdout)?.seconds)
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.founder.kill();
+        let _ = self.founder.wait();
+    }
+}
