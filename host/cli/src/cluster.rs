@@ -68,7 +68,10 @@ pub(crate) async fn serve(serve: Serve) -> Result<ExitCode, CliError> {
     };
     let mut code = ExitCode::SUCCESS;
     if is_to_drain {
-        output::talk(&format!("it takes no more tasks, and ends once others have what only it has ({:?})", serve.grace));
+        output::talk(&format!(
+            "it takes no more tasks, and ends once others have what only it has ({:?})",
+            serve.grace
+        ));
         if !cluster.drain(serve.grace).await {
             output::talk("warning: others need it still: what it runs for them begins anew elsewhere");
             code = ExitCode::FAILURE;

@@ -185,7 +185,8 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
         return Err(CliError::Usage("--arg is for programs; change a job file's settings with --set".to_owned()));
     }
     if submit.node.is_some() {
-        let message = "--node is for programs: a job file's models are trained by this node and the others of a cluster (--join)";
+        let message =
+            "--node is for programs: a job file's models are trained by this node and the others of a cluster (--join)";
         return Err(CliError::Usage(message.to_owned()));
     }
     if submit.shares.is_of_programs() {

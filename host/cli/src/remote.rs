@@ -42,7 +42,8 @@ async fn client(
 /// Has a cluster run a program.
 pub(crate) async fn submit(submit: Submit) -> Result<ExitCode, CliError> {
     if submit.shares.is_of_programs() || submit.shares.workers.is_some() || submit.shares.memory.is_some() {
-        let message = "with --node the cluster's nodes run it: what they give is said to them (see `host serve --help`)";
+        let message =
+            "with --node the cluster's nodes run it: what they give is said to them (see `host serve --help`)";
         return Err(CliError::Usage(message.to_owned()));
     }
     let Some(node) = submit.node else { return Err(CliError::Usage("--node is missing".to_owned())) };
@@ -55,7 +56,11 @@ pub(crate) async fn submit(submit: Submit) -> Result<ExitCode, CliError> {
     let id = job.id.short().to_owned();
     if submit.no_wait {
         client.close().await;
-        if submit.json { output::json(&job)? } else { output::line(&id)? }
+        if submit.json {
+            output::json(&job)?
+        } else {
+            output::line(&id)?
+        }
         return Ok(ExitCode::SUCCESS);
     }
     if !submit.quiet {
@@ -152,12 +157,7 @@ impl Cluster {
         Ok(Some(Cluster(client(node, remote.token, remote.data).await?)))
     }
 
-    pub(crate) async fn list(
-        mut self,
-        state: Option<RunState>,
-        limit: usize,
-        as_json: bool,
-    ) -> Result<(), CliError> {
+    pub(crate) async fn list(mut self, state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliError> {
         #[derive(Serialize)]
         struct Listed {
             jobs: Vec<ClusterJob>,
@@ -218,7 +218,11 @@ impl Cluster {
         }
         lines.extend(job.error.as_ref().map(|error| ("error", error.message.clone())));
         let lines = lines.into_iter().filter(|(_, text)| !text.is_empty());
-        output::print(&lines.map(|(name, text)| format!("{name:<10} {}\n", text.replace('\n', "\n           "))).collect::<String>())
+        output::print(
+            &lines
+                .map(|(name, text)| format!("{name:<10} {}\n", text.replace('\n', "\n           ")))
+                .collect::<String>(),
+        )
     }
 
     pub(crate) async fn logs(mut self, id: Option<&str>, follow: bool, task: Option<&str>) -> Result<(), CliError> {

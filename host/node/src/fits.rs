@@ -244,11 +244,7 @@ struct Call<'a> {
 }
 
 /// Fits the groups of a unit on the workers of this node.
-pub(crate) async fn fit_here(
-    pool: &Pool,
-    progress: &Progress,
-    unit: &UnitFit<'_>,
-) -> Result<Vec<Fitted>, NodeError> {
+pub(crate) async fn fit_here(pool: &Pool, progress: &Progress, unit: &UnitFit<'_>) -> Result<Vec<Fitted>, NodeError> {
     let call = Call { pool, progress, seed: unit.seed };
     let calls = unit.models.iter().map(|binding| fit(&call, binding, unit.payload, unit.groups, unit.shares));
     futures::future::try_join_all(calls).await

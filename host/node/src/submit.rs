@@ -96,7 +96,8 @@ impl Remembered {
     fn components(&self, node: &Node) -> Result<Vec<(ComponentId, File)>, NodeError> {
         let components = self.trainers.values().map(|origin| {
             let path = node.component_path(&origin.component);
-            let id = origin.component.parse().map_err(|_| NodeError::Job(format!("{} is no hash", origin.component)))?;
+            let id =
+                origin.component.parse().map_err(|_| NodeError::Job(format!("{} is no hash", origin.component)))?;
             Ok((id, File::open(&path).map_err(NodeError::file(&path))?))
         });
         components.collect()
@@ -495,8 +496,7 @@ async fn train_partition(
     });
     let units = units.await??;
     let mut part = Part::default();
-    let mut done =
-        futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(running.fits.at_once());
+    let mut done = futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(running.fits.at_once());
     while let Some((unit, rows, failures)) = done.try_next().await? {
         part.groups += (unit.groups.len() + unit.failed.len()) as u64;
         part.skipped += unit.skipped as u64;

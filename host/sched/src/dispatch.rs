@@ -157,7 +157,10 @@ impl<C, V> Scheduler<C, V> {
         let [Lease { shape, count, .. }] = worker.leases[..] else { return false };
         let is_alike = count as usize == worker.given.len() && worker.role == Role::Tasks;
         let is_draining = self.cluster.nodes[worker.node].is_draining;
-        is_alike && !is_draining && !worker.is_recalled && self.is_window_over(shape, 2 * worker.given.len(), self.window_nanos(at))
+        is_alike
+            && !is_draining
+            && !worker.is_recalled
+            && self.is_window_over(shape, 2 * worker.given.len(), self.window_nanos(at))
     }
 
     /// How much work a worker is given in advance, in nanoseconds.

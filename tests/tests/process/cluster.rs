@@ -134,7 +134,8 @@ fn number(name: &str) -> usize {
 #[test]
 fn all_nodes_are_restarted_during_a_job() {
     let mut nodes = Nodes::start(3);
-    let job = nodes.begin(&component("tests/programs/objects"), "outlives", "0", &["objects=40", "rows=100000", "retries=0"]);
+    let job =
+        nodes.begin(&component("tests/programs/objects"), "outlives", "0", &["objects=40", "rows=100000", "retries=0"]);
     until("it joins", || nodes.there().len() == 4);
     // It makes its objects.
     std::thread::sleep(Duration::from_secs(2));

@@ -114,14 +114,7 @@ fn files_of_objects(process: u32) -> usize {
 }
 
 /// Kills a node, waits until its jobs are others', and has it come back. Gives how long its jobs were nobody's.
-fn die(
-    nodes: &mut Nodes,
-    names: &[String],
-    addresses: &[String],
-    victim: usize,
-    token: &str,
-    etcd: &Etcd,
-) -> Duration {
+fn die(nodes: &mut Nodes, names: &[String], addresses: &[String], victim: usize, token: &str, etcd: &Etcd) -> Duration {
     let other = (victim + 1) % names.len();
     let list = |nodes: &Nodes| {
         let ada = Tenant::known(nodes, "ada", token);

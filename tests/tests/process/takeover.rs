@@ -78,8 +78,7 @@ fn a_tenant_has_jobs_run_from_outside() {
     let tasks = component("tests/programs/tasks").display().to_string();
     let tree = format!("{tasks}#tree");
     // It waits, and is told what came of it.
-    let tree_line =
-        ["submit", &tree, "--arg", "depth=2", "--arg", "width=10", "--arg", "steps=1000", "--json"];
+    let tree_line = ["submit", &tree, "--arg", "depth=2", "--arg", "width=10", "--arg", "steps=1000", "--json"];
     let ended = ada.host(&first, &tree_line).expect_code(0);
     assert_eq!(ended.json()["result"], json!(100), "{}", ended.stderr);
     // It does not, and looks later, by another node.

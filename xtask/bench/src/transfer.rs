@@ -144,10 +144,8 @@ impl Nodes {
     /// Runs a program on a node that joins for it and has no processor: all of its tasks run on the other. Gives seconds.
     fn submit(&self, guest: &Path, task: &str, arguments: &[(&str, u64)]) -> Result<f64, Failure> {
         let host = places::program("host")?;
-        let token = Command::new(&host)
-            .args(["cluster", "token", "--data", "1"])
-            .current_dir(self.folder.path())
-            .output()?;
+        let token =
+            Command::new(&host).args(["cluster", "token", "--data", "1"]).current_dir(self.folder.path()).output()?;
         let program = format!("{}#{task}", guest.display());
         let mut command = Command::new(&host);
         command.args(["submit", &program, "--json", "--quiet", "--cpus", "0", "--workers", "1", "--data", "2"]);

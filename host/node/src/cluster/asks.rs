@@ -45,7 +45,9 @@ pub(super) async fn answer(inner: Arc<Inner>, node: Option<NodeId>, mut request:
         Ask::KeepAlive(lease) => postcard::to_stdvec(&store.keep_alive(lease).await),
         Ask::Revoke(lease) => postcard::to_stdvec(&store.revoke(lease).await),
         Ask::Watch(span, from) => postcard::to_stdvec(&watched(store, &span, from).await),
-        Ask::Copy(component) => postcard::to_stdvec(&programs::have(&inner, node, component).await.map_err(|fault| fault.to_string())),
+        Ask::Copy(component) => {
+            postcard::to_stdvec(&programs::have(&inner, node, component).await.map_err(|fault| fault.to_string()))
+        }
         Ask::Drain => {
             inner.asked_to_drain.notify_one();
             postcard::to_stdvec(&())

@@ -164,8 +164,7 @@ pub(super) async fn serve(inner: Arc<Inner>, node: Option<NodeId>, mut frames: F
         let folder = |component: ComponentId| hub.side.loader.path(component);
         let models = hub.side.fitter.bindings(&asked.trainers, asked.limits, folder).await?;
         let shares = asked.shares.max(1) as usize;
-        let unit =
-            UnitFit { models: &models, seed: asked.seed, payload: &payload, groups: &asked.groups, shares };
+        let unit = UnitFit { models: &models, seed: asked.seed, payload: &payload, groups: &asked.groups, shares };
         let (fitted, log) = hub.side.fitter.fit(&unit).await?;
         Ok((fitted.iter().map(given).collect::<Result<_, Fault>>()?, log))
     }

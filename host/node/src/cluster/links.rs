@@ -11,8 +11,8 @@ use std::time::Duration;
 use sandbar_core::NodeId;
 use sandbar_wire::{Channel, CloseCode, ConnectError, Connection, Endpoint, Expect, Frames, Role};
 
-use super::members::Member;
 use super::fits::{self, FITS};
+use super::members::Member;
 use super::{Inner, asks, objects, programs};
 use crate::program::{NewPeer, PeerEnd, PeerLine};
 

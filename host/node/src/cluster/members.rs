@@ -211,9 +211,8 @@ async fn shut_out_once(inner: &Inner) -> Result<(), ClusterError> {
     let span = Span::prefix(REMOVED.as_bytes())?;
     loop {
         let (entries, revision) = all(&*inner.store, span.clone()).await?;
-        let name = |entry: &Entry| {
-            std::str::from_utf8(entry.key.as_bytes()).ok()?.strip_prefix(REMOVED)?.parse::<Name>().ok()
-        };
+        let name =
+            |entry: &Entry| std::str::from_utf8(entry.key.as_bytes()).ok()?.strip_prefix(REMOVED)?.parse::<Name>().ok();
         let names = entries.iter().filter_map(name).map(|name| (Role::Node, name)).collect();
         inner.endpoint.revoke(Revoked { names, ..Revoked::default() });
         let mut watcher = inner.store.watch(&span, revision.next()).await?;

@@ -129,7 +129,12 @@ impl Node {
             let node = node.clone();
             Box::pin(async move { program(&node.load(file, &path).await?, limits).map(Arc::new) })
         };
-        Side { loader: Loader { folder, load: Box::new(load) }, runner: runner(hub), fitter, limits: self.options.limits }
+        Side {
+            loader: Loader { folder, load: Box::new(load) },
+            runner: runner(hub),
+            fitter,
+            limits: self.options.limits,
+        }
     }
 
     /// Starts what runs programs before there is one: others may have some run here.

@@ -212,7 +212,8 @@ impl Model {
         let unblocked: Vec<&Given> = worker.given.iter().filter(|given| !given.is_blocked).collect();
         let given = self.given(id, worker.node, steps);
         if unblocked.is_empty() || is_first {
-            let has_room = if is_first { self.is_free_for(task, worker.node) } else { self.has_room(task, worker.node) };
+            let has_room =
+                if is_first { self.is_free_for(task, worker.node) } else { self.has_room(task, worker.node) };
             assert!(has_room, "task {id} has no room on node {}", worker.node);
         } else {
             assert!(!self.draining.contains(&worker.node), "node {} is to go", worker.node);

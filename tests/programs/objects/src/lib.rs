@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
-use sandbar_guest::{Code, log};
 use sandbar_guest::prelude::*;
+use sandbar_guest::{Code, log};
 
 /// A batch whose numbers are a function of its own.
 #[task]

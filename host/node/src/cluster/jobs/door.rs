@@ -66,12 +66,7 @@ async fn say(frames: &Frames, answered: &Answered) -> Result<(), String> {
 }
 
 /// Takes a job in, and runs it.
-async fn submit(
-    inner: &Arc<Inner>,
-    tenant: &str,
-    new: NewClusterJob,
-    frames: &mut Frames,
-) -> Result<Answered, String> {
+async fn submit(inner: &Arc<Inner>, tenant: &str, new: NewClusterJob, frames: &mut Frames) -> Result<Answered, String> {
     let NewClusterJob { program, component, task, arguments } = new;
     let bytes: usize = arguments.iter().map(|(name, value)| name.len() + value.len()).sum();
     if bytes > ARGUMENTS_BYTES_MAX {
@@ -188,13 +183,7 @@ async fn ask(stored: &StoredJob, question: Question) -> Result<Answer, String> {
 }
 
 /// Tells what becomes of a job, until it has ended.
-async fn follow(
-    inner: &Arc<Inner>,
-    tenant: &str,
-    text: &str,
-    after: u64,
-    frames: &Frames,
-) -> Result<Answered, String> {
+async fn follow(inner: &Arc<Inner>, tenant: &str, text: &str, after: u64, frames: &Frames) -> Result<Answered, String> {
     let addresses = members::list(&*inner.store).await.map_err(|e| e.to_string())?;
     let addresses = addresses.into_iter().map(|member| member.address.to_string()).collect();
     say(frames, &Answered::Nodes(addresses)).await?;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, TaskError, TaskId,
-    WorkerId,
+    ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId,
 };
 use sandbar_sched::{ActorSpec, Demand, Event, Failure, Outcome, Scheduler, Submission, TaskState, Work};
 use sandbar_worker::program::{BeginRole, Down};

@@ -241,7 +241,8 @@ impl State {
             || arguments.len() > ARGUMENTS_FAR_MAX;
         // Actors are called on their own node, and any task may be given one.
         let may_call = || program.has_actors() && demand.is_within(&self.options.resources);
-        let stays = self.peers.is_any() && place == Place::Any && (is_large || matches!(work, Work::Stream(_)) || may_call());
+        let stays =
+            self.peers.is_any() && place == Place::Any && (is_large || matches!(work, Work::Stream(_)) || may_call());
         Ok(Some(Submission {
             id,
             job,

@@ -71,7 +71,8 @@ impl Aways {
     ) -> AwayKey {
         let key = AwayKey { number: self.next, node, bytes };
         self.next += 1;
-        self.all.insert(key.number, Away { object, node, name, bytes, holder, was_missed: false, state: AwayState::There });
+        self.all
+            .insert(key.number, Away { object, node, name, bytes, holder, was_missed: false, state: AwayState::There });
         key
     }
 
@@ -198,9 +199,7 @@ impl State {
     /// Another node wants an object. Where it has `missed` it before, it is to have it from this one.
     pub(super) fn want_for(&mut self, wanted: Wanted, missed: bool) {
         let Wanted { object, worker, task } = wanted;
-        if missed
-            && let Some(Ok(Stored::Away(key))) = self.sched.value(object)
-        {
+        if missed && let Some(Ok(Stored::Away(key))) = self.sched.value(object) {
             let key = *key;
             if let Some(away) = self.peers.aways.all.get_mut(&key.number) {
                 away.was_missed = true;
@@ -248,7 +247,11 @@ impl State {
             away.holder = None;
             self.lose_away(key, if let AwayState::Fetching(awaited) = state { awaited } else { Vec::new() });
             let missed = self.peers.aways.missed.remove(&key.number).unwrap_or_default();
-            self.steps(missed.into_iter().map(|Wanted { object, worker, task }| Event::Wanted { object, worker, task }));
+            self.steps(missed.into_iter().map(|Wanted { object, worker, task }| Event::Wanted {
+                object,
+                worker,
+                task,
+            }));
         }
     }
 
