@@ -27,8 +27,11 @@ pub(crate) trait Place: Send + Sync + std::fmt::Debug {
     fn slots(&self) -> usize;
 
     /// Fits the groups of a unit. Gives what came of each model, or why that node can't say, and what was logged.
-    fn fit<'a>(&'a self, unit: &'a UnitFit<'a>) -> BoxFuture<'a, Result<(Vec<Fitted>, Vec<String>), String>>;
+    fn fit<'a>(&'a self, unit: &'a UnitFit<'a>) -> BoxFuture<'a, Result<FitLog, String>>;
 }
+
+/// What came of each model, and lines that were logged.
+pub(crate) type FitLog = (Vec<Fitted>, Vec<String>);
 
 /// A unit to be fitted.
 #[derive(Debug)]
@@ -225,7 +228,7 @@ impl Fitter {
     }
 
     /// Fits the groups of a unit. Gives what was logged, too.
-    pub(crate) async fn fit(&self, unit: &UnitFit<'_>) -> Result<(Vec<Fitted>, Vec<String>), Fault> {
+    pub(crate) async fn fit(&self, unit: &UnitFit<'_>) -> Result<FitLog, Fault> {
         let progress = Progress::default();
         let fitted = fit_here(&self.node.pool, &progress, unit).await;
         let fault = |error| match error {

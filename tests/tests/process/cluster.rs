@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbar_tests::{Ended, Lab, Running, component, large_taxi_files};
+use sandbar_tests::{Ended, Lab, Running, component, large_taxi_files, say};
 use serde_json::{Value, json};
 
 use crate::job::{same_models, taxi_of};
@@ -174,7 +174,7 @@ fn other_nodes_train_models_too() {
     let mut line = vec!["--workers", "1", "--data", "submitter"];
     line.extend(joins.iter().map(String::as_str));
     let (json, models) = taxi_of(&files, &nodes.lab, &line);
-    println!("{json}");
+    say(format_args!("{json}"));
     same_models(&models, &expected);
     assert!(json["elsewhere"].as_u64() > Some(0), "{json}");
     let victim = nodes.running.remove(2);
@@ -183,7 +183,7 @@ fn other_nodes_train_models_too() {
         drop(victim);
     });
     let (json, models) = taxi_of(&files, &nodes.lab, &line);
-    println!("{json}");
+    say(format_args!("{json}"));
     same_models(&models, &expected);
     killer.join().expect("it is killed");
 }

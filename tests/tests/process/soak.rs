@@ -2,11 +2,10 @@
 //!
 //! `SANDBAR_SOAK_S` says for how long, and `SANDBAR_SOAK_EVERY_S` how often a node is killed. `SANDBAR_SEED` chooses them.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sandbar_core::Seed;
-use sandbar_tests::{Running, component};
+use sandbar_tests::{Running, component, say};
 use serde_json::{Value, json};
 
 use crate::cluster::Nodes;
@@ -42,7 +41,7 @@ fn kinds() -> [Kind; 4] {
 fn jobs_survive_the_death_of_any_node() {
     let (time, every) = (number("SANDBAR_SOAK_S", USUAL_S), number("SANDBAR_SOAK_EVERY_S", USUAL_EVERY_S));
     let seed = number("SANDBAR_SEED", u64::from(std::process::id()));
-    println!("SANDBAR_SEED={seed}");
+    say(format_args!("SANDBAR_SEED={seed}"));
     let mut random = Seed::new(seed);
     let etcd = Etcd::start();
     let mut nodes = Nodes::start_with(NODES, &["--meta", &etcd.address()]);
@@ -96,7 +95,7 @@ fn jobs_survive_the_death_of_any_node() {
     assert!(jobs.iter().all(|job| job["state"] == "succeeded"), "{jobs:?}");
     assert_eq!(jobs.len(), submitted, "{jobs:?}");
     let taken: u64 = jobs.iter().map(|job| job["taken"].as_u64().unwrap_or(0) - 1).sum();
-    println!("{ended} jobs, {deaths} deaths, {taken} jobs taken over, the slowest after {slowest:?}");
+    say(format_args!("{ended} jobs, {deaths} deaths, {taken} jobs taken over, the slowest after {slowest:?}"));
     // Nothing is left of them but their programs.
     let left = || names.iter().map(|name| (name, files_of_objects(nodes.process(name)))).collect::<Vec<_>>();
     let since = Instant::now();
@@ -123,14 +122,13 @@ fn die(nodes: &mut Nodes, names: &[String], addresses: &[String], victim: usize,
     };
     let before = list(nodes).unwrap_or_default();
     let own = before.iter().filter(|job| job["state"] == "running" && job["node"] == *names[victim]);
-    let own: BTreeMap<String, u64> =
-        own.map(|job| (job["id"].to_string(), job["taken"].as_u64().unwrap_or(0))).collect();
+    let own: Vec<(Value, u64)> = own.map(|job| (job["id"].clone(), job["taken"].as_u64().unwrap_or(0))).collect();
     nodes.kill(&names[victim]);
     let since = Instant::now();
     loop {
         let is_over = list(nodes).is_some_and(|now| {
             own.iter().all(|(id, taken)| {
-                let job = now.iter().find(|job| job["id"].to_string() == *id);
+                let job = now.iter().find(|job| job["id"] == *id);
                 job.is_some_and(|job| job["taken"].as_u64() > Some(*taken) || job["state"] == "succeeded")
             })
         });
@@ -141,7 +139,7 @@ fn die(nodes: &mut Nodes, names: &[String], addresses: &[String], victim: usize,
         std::thread::sleep(Duration::from_millis(20));
     }
     let took = since.elapsed();
-    println!("{} dies with {} jobs, which are others' after {took:?}", names[victim], own.len());
+    say(format_args!("{} dies with {} jobs, which are others' after {took:?}", names[victim], own.len()));
     nodes.come_back(&names[victim], &addresses[victim], &["--meta", &etcd.address()]);
     if own.is_empty() { Duration::ZERO } else { took }
 }

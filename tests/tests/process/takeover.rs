@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sandbar_etcd::{Member, START_TIME_MAX, plan};
-use sandbar_tests::{Ended, Running, component};
+use sandbar_tests::{Ended, Running, component, say};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -138,7 +138,7 @@ fn another_node_finishes_the_job_of_one_that_died() {
     let since = Instant::now();
     let ada = Tenant::known(&nodes, "ada", &ada_token);
     until("another takes it", || ada.status(&third, &id)["taken"] == 2);
-    println!("taken over after {:?}", since.elapsed());
+    say(format_args!("taken over after {:?}", since.elapsed()));
     assert_ne!(ada.status(&third, &id)["node"], "node-2");
     nodes.add_with(&["--resource", "finish=1"]);
     let ended = job.wait().expect_code(0).expect_talk(&["has taken it over"]);

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use super::{Cluster, Inner, members, parts, programs};
-use crate::fits::{Place, Trainer, UnitFit};
+use crate::fits::{FitLog, Place, Trainer, UnitFit};
 use crate::results::Fitted;
 
 pub(super) const FITS: Channel = Channel::new(10);
@@ -66,12 +66,12 @@ impl Place for Peer {
         self.slots
     }
 
-    fn fit<'a>(&'a self, unit: &'a UnitFit<'a>) -> BoxFuture<'a, Result<(Vec<Fitted>, Vec<String>), String>> {
+    fn fit<'a>(&'a self, unit: &'a UnitFit<'a>) -> BoxFuture<'a, Result<FitLog, String>> {
         async move { ask(&self.connection, unit).await.map_err(|why| format!("node {}: {why}", self.name)) }.boxed()
     }
 }
 
-async fn ask(connection: &Connection, unit: &UnitFit<'_>) -> Result<(Vec<Fitted>, Vec<String>), String> {
+async fn ask(connection: &Connection, unit: &UnitFit<'_>) -> Result<FitLog, String> {
     let Payload::File { file, batches } = unit.payload else { return Err("its unit is no memory".to_owned()) };
     let Some(first) = unit.models.first() else { return Ok((Vec::new(), Vec::new())) };
     let asked = Ask {

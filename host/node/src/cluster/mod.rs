@@ -50,6 +50,7 @@ pub(crate) use programs::{Loader, Loading, Runner, Side};
 const AUTHORITY: &str = "authority";
 const IDENTITY: &str = "identity";
 const META: &str = "meta";
+const JOINED: &str = "joined";
 const JOBS: &str = "jobs";
 
 /// How a node is to enter a cluster.
@@ -168,8 +169,17 @@ impl Cluster {
             None => Endpoint::bind_on(ground, &identity, WireLimits::default())?,
         };
         let dialer = Arc::new(Dialer::new(endpoint.clone()));
-        let founder = options.join.as_ref().filter(|_| authority.is_none());
-        let founder = founder.map(|(address, _)| Arc::new(store::Founder::new(dialer.clone(), address.clone())));
+        let join = match &options.join {
+            Some((address, _)) => {
+                let path = options.data.join(JOINED);
+                std::fs::write(&path, address).map_err(|e| ClusterError::Folder(path, e))?;
+                Some(address.clone())
+            }
+            // As it was told before.
+            None => std::fs::read_to_string(options.data.join(JOINED)).ok(),
+        };
+        let founder = join.filter(|_| authority.is_none());
+        let founder = founder.map(|address| Arc::new(store::Founder::new(dialer.clone(), address)));
         let store: Arc<dyn MetaStore> = match (&options.meta, &founder) {
             (Some(address), _) => {
                 let (address, seed) = (address.parse::<EtcdAddress>()?, Seed::new(u64::from(std::process::id())));

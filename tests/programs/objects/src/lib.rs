@@ -65,7 +65,10 @@ fn outlives(objects: u64, rows: u64, retries: u32) -> Result<u64, TaskError> {
         assert_eq!(get_all(&right)?.iter().sum::<u64>(), 4);
         match finish.submit(made(1, 100), 1, 100).get() {
             Err(e) if e.fault.code == Code::Infeasible => {}
-            other => break drop(other?),
+            other => {
+                other?;
+                break;
+            }
         }
     }
     let right: Vec<_> = (0..).zip(&results).map(|(number, result)| is_right::submit(result, number, rows)).collect();
