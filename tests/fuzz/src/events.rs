@@ -164,7 +164,7 @@ impl History {
         Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=42 })? {
             11..=13 | 18 if is_first && !bytes.ratio(1, 64)? => Event::Submitted { task: self.submission(bytes)? },
             0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)?, far: bytes.arbitrary()? },
-            1 if bytes.arbitrary()? => Event::NodeDraining { node: node(bytes)? },
+            1 if bytes.ratio(1, 8)? => Event::NodeDraining { node: node(bytes)? },
             1 => Event::NodeLost { node: node(bytes)? },
             // Their numbers are the node's own: none comes twice.
             2 | 3 if !self.workers.contains(&worker) => {

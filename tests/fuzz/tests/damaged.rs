@@ -30,8 +30,9 @@ fn what_is_right_passes() {
     for name in NAMES {
         let seeds = seeds(name);
         let taken = seeds.iter().filter(|seed| run(name, seed)).count();
-        // Some are there to be refused.
-        assert!(taken > 1 && taken + 2 >= seeds.len(), "{name}: {taken} of {}", seeds.len());
+        // Some are there to be refused, and in some random histories nothing is run.
+        let is_most = taken + 2 >= seeds.len() || taken * 4 >= seeds.len() * 3;
+        assert!(taken > 1 && is_most, "{name}: {taken} of {}", seeds.len());
     }
 }
 

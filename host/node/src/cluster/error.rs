@@ -63,6 +63,9 @@ pub enum ClusterError {
     /// A node does not do what it was asked.
     #[error("{_0}")]
     Refused(String),
+    /// Nor now.
+    #[error("{_0}; try again")]
+    Later(String),
     /// What a node says makes no sense.
     #[error("the node says something that makes no sense: {_0}")]
     Malformed(String),

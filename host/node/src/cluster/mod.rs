@@ -405,8 +405,12 @@ async fn identity(
     options: &ClusterOptions,
 ) -> Result<Identity, ClusterError> {
     let now = SystemClock.now();
-    if let Some(identity) = folder.load(now)? {
-        return Ok(identity);
+    let has_token = options.join.as_ref().is_some_and(|(_, token)| token.is_some());
+    match folder.load(now) {
+        Ok(Some(identity)) => return Ok(identity),
+        // A token gets another one.
+        Err(error) if !has_token => return Err(error.into()),
+        Ok(None) | Err(_) => {}
     }
     let (key, name) = (folder.key()?, name(options)?);
     let identity = match (authority, &options.join) {

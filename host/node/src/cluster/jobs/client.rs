@@ -64,12 +64,25 @@ impl ClusterClient {
         Ok(ClusterClient { endpoint, nodes: VecDeque::from([node]), connection: None })
     }
 
-    /// Has a job run, whose component is in a file. Gives it as it is then.
+    /// Has a job of this component run. Gives it as it is then. It is one job however often its nodes have to be asked.
     ///
     /// # Errors
-    /// When no node takes it.
+    /// When no node takes it, or none answers for a while.
     pub async fn submit(&mut self, new: NewClusterJob, component: &[u8]) -> Result<ClusterJob, ClusterError> {
-        let mut frames = self.ask(&Asked::Submit(new)).await?;
+        let begun = Instant::now();
+        loop {
+            match self.submit_once(&new, component).await {
+                Err(error) if !matches!(error, ClusterError::Refused(_)) && begun.elapsed() < AWAY_TIME_MAX => {
+                    self.connection = None;
+                    tokio::time::sleep(TRY_AGAIN).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn submit_once(&mut self, new: &NewClusterJob, component: &[u8]) -> Result<ClusterJob, ClusterError> {
+        let mut frames = self.ask(&Asked::Submit(new.clone())).await?;
         loop {
             match answer(&mut frames).await? {
                 Answered::Send => parts::send(&frames, component).await?,
@@ -239,6 +252,7 @@ async fn answer(frames: &mut Frames) -> Result<Answered, ClusterError> {
     let frame = frames.recv().await?.ok_or(ClusterError::Silent)?;
     match serde_json::from_slice(&frame) {
         Ok(Answered::Refused(why)) => Err(ClusterError::Refused(why)),
+        Ok(Answered::Later(why)) => Err(ClusterError::Later(why)),
         Ok(answered) => Ok(answered),
         Err(e) => Err(ClusterError::Malformed(e.to_string())),
     }
@@ -264,8 +278,11 @@ async fn identity(
             Err(e) => return Err(e.into()),
         }
     };
-    if let Some(identity) = folder.load(SystemClock.now())? {
-        return Ok(identity);
+    match folder.load(SystemClock.now()) {
+        Ok(Some(identity)) => return Ok(identity),
+        // A token gets another one.
+        Err(error) if token.is_none() => return Err(error.into()),
+        Ok(None) | Err(_) => {}
     }
     let token: JoinToken = token.ok_or(ClusterError::NoTenant)?.parse().map_err(ClusterError::Token)?;
     let Grant::Tenant(name) = token.grant().clone() else { return Err(ClusterError::NoTenant) };

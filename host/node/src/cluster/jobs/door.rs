@@ -67,7 +67,11 @@ async fn say(frames: &Frames, answered: &Answered) -> Result<(), String> {
 
 /// Takes a job in, and runs it.
 async fn submit(inner: &Arc<Inner>, tenant: &str, new: NewClusterJob, frames: &mut Frames) -> Result<Answered, String> {
-    let NewClusterJob { program, component, task, arguments } = new;
+    let NewClusterJob { id, program, component, task, arguments } = new;
+    if let Ok(job) = find(inner, tenant, id.as_str()).await {
+        // Who submitted it did not hear that it was taken in.
+        return Ok(Answered::Job(Box::new(job)));
+    }
     let bytes: usize = arguments.iter().map(|(name, value)| name.len() + value.len()).sum();
     if bytes > ARGUMENTS_BYTES_MAX {
         return Err(format!("its arguments have {bytes} bytes, {ARGUMENTS_BYTES_MAX} may be"));
@@ -84,7 +88,6 @@ async fn submit(inner: &Arc<Inner>, tenant: &str, new: NewClusterJob, frames: &m
     // What can't be run is said at once.
     programs::load_anywhere(inner, component).await.map_err(|fault| fault.to_string())?;
     programs::copy(inner, component, COPIES).await;
-    let id = JobName::of_now();
     let job = ClusterJob {
         id: id.clone(),
         tenant: tenant.to_owned(),
@@ -102,8 +105,9 @@ async fn submit(inner: &Arc<Inner>, tenant: &str, new: NewClusterJob, frames: &m
         counts: JobCounts::default(),
     };
     let key = job_key(&id).ok_or("it has no name")?;
-    let owned = own(inner, job, Condition::absent(key)).await.map_err(|e| e.to_string())?;
-    let owned = owned.ok_or("the node is not a member of its cluster now; try again")?;
+    let Ok(Some(owned)) = own(inner, job, Condition::absent(key)).await else {
+        return Ok(Answered::Later("the node is not a member of its cluster now".to_owned()));
+    };
     let job = owned.job.clone();
     begin(inner, owned);
     Ok(Answered::Job(Box::new(job)))

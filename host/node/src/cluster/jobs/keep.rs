@@ -23,7 +23,21 @@ const ENDED_MAX: usize = 1000;
 #[derive(Debug, Default)]
 struct Seen {
     job: Option<(ClusterJob, Revision)>,
-    is_owned: bool,
+    /// Who has it, and since which revision.
+    owner: Option<(Value, Revision)>,
+}
+
+impl Seen {
+    /// Of a job that has not ended: the job, the revision of it, and who has it.
+    fn alive(&self) -> Option<(&ClusterJob, Revision, Option<&(Value, Revision)>)> {
+        let (job, revision) = self.job.as_ref().filter(|(job, _)| !job.state.has_ended())?;
+        Some((job, *revision, self.owner.as_ref()))
+    }
+}
+
+/// What stands in the key of a job's owner: a process of a node, not one before it.
+fn owner(inner: &Inner) -> Value {
+    Value::new(format!("{}/{}", inner.own.name, inner.own.number).into_bytes())
 }
 
 /// Takes jobs that nobody has, again and again.
@@ -42,11 +56,19 @@ async fn keep_once(inner: &Arc<Inner>) -> Result<(), ClusterError> {
     entries.iter().for_each(|entry| see(&mut seen, entry));
     let mut watcher = inner.store.watch(&span, revision.next()).await?;
     loop {
-        let is_free = |seen: &&Seen| !seen.is_owned && seen.job.as_ref().is_some_and(|(job, _)| !job.state.has_ended());
-        for (job, revision) in seen.values().filter(is_free).filter_map(|seen| seen.job.as_ref()) {
-            let is_ready = *inner.state.borrow() == MemberState::Ready;
-            if is_ready && let Some(owned) = take(inner, job, *revision).await? {
-                begin(inner, owned);
+        for (job, revision, owned) in seen.values().filter_map(Seen::alive) {
+            match owned {
+                // It was not known whether it had been taken.
+                Some((name, since)) if *name == owner(inner) => {
+                    begin(inner, Owned { job: job.clone(), revision: *since });
+                }
+                Some(_) => {}
+                None if *inner.state.borrow() == MemberState::Ready => {
+                    if let Some(owned) = take(inner, job, revision).await? {
+                        begin(inner, owned);
+                    }
+                }
+                None => {}
             }
         }
         for change in watcher.next().await? {
@@ -54,7 +76,7 @@ async fn keep_once(inner: &Arc<Inner>) -> Result<(), ClusterError> {
                 Change::Put(entry) => see(&mut seen, &entry),
                 Change::Deleted { key, .. } => match parse_key(&key) {
                     Some((id, true)) => {
-                        seen.entry(id.clone()).or_default().is_owned = false;
+                        seen.entry(id.clone()).or_default().owner = None;
                         // Whoever takes it next runs it: if it was this node's, it is not any more.
                         inner.end_job(&id);
                     }
@@ -71,7 +93,7 @@ fn see(seen: &mut BTreeMap<JobName, Seen>, entry: &Entry) {
     let Some((id, is_owner)) = parse_key(&entry.key) else { return };
     let seen = seen.entry(id).or_default();
     if is_owner {
-        seen.is_owned = true;
+        seen.owner = Some((entry.value.clone(), entry.mod_revision));
     } else {
         // One of another version is left to nodes of that.
         seen.job = serde_json::from_slice(entry.value.as_bytes()).ok().map(|job| (job, entry.mod_revision));
@@ -93,15 +115,14 @@ async fn take(inner: &Inner, job: &ClusterJob, revision: Revision) -> Result<Opt
 
 /// Writes a job as this node's, if nobody has it and that holds.
 pub(super) async fn own(inner: &Inner, job: ClusterJob, holds: Condition) -> Result<Option<Owned>, ClusterError> {
-    let (Some(key), Some(owner)) = (job_key(&job.id), owner_key(&job.id)) else { return Ok(None) };
+    let (Some(key), Some(key_of_owner)) = (job_key(&job.id), owner_key(&job.id)) else { return Ok(None) };
     let lease = *inner.lease.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(lease) = lease else { return Ok(None) };
     let job = ClusterJob { node: inner.own.name.clone(), state: RunState::Running, ..job };
-    let name = Value::new(inner.own.name.clone().into_bytes());
     let take = Transaction::new()
-        .when(Condition::absent(owner.clone()))
+        .when(Condition::absent(key_of_owner.clone()))
         .when(holds)
-        .then(Operation::put_leased(owner, name, lease))
+        .then(Operation::put_leased(key_of_owner, owner(inner), lease))
         .then(Operation::put(key, encoded(&job)));
     let done = inner.store.transact(take).await?;
     Ok(done.succeeded.then_some(Owned { job, revision: done.revision }))
@@ -111,14 +132,18 @@ fn encoded(job: &ClusterJob) -> Value {
     Value::new(serde_json::to_vec(job).unwrap_or_default())
 }
 
-/// Runs a job that is this node's.
+/// Runs a job that is this node's, if it does not run yet.
 pub(super) fn begin(inner: &Arc<Inner>, owned: Owned) {
     let (own, id) = (inner.clone(), owned.job.id.clone());
+    let mut running = inner.running();
+    if running.contains_key(&id) {
+        return;
+    }
     let task = inner.handle.spawn(async move {
         let result = run(&own, &owned.job).await;
         finish(&own, owned, result).await;
     });
-    inner.running().insert(id, task.abort_handle());
+    running.insert(id, task.abort_handle());
 }
 
 async fn run(inner: &Inner, job: &ClusterJob) -> Result<ProgramSummary, NodeError> {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{ClusterJob, text};
-use crate::jobs::{LoggedLine, ProgressRow};
+use crate::jobs::{JobName, LoggedLine, ProgressRow};
 
 /// Bytes of a job's arguments.
 pub(super) const ARGUMENTS_BYTES_MAX: usize = 256 << 10;
@@ -15,6 +15,8 @@ pub(super) const RESULT_BYTES_MAX: usize = 512 << 10;
 /// A job to be run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NewClusterJob {
+    /// What it is to be called: one that is submitted again is the same.
+    pub id: JobName,
     /// The program, for people.
     pub program: String,
     /// Its component.
@@ -31,7 +33,7 @@ impl NewClusterJob {
     pub fn of(component: &[u8], program: &str, task: &str, arguments: Vec<(String, String)>) -> NewClusterJob {
         let digest: [u8; 32] = Sha256::digest(component).into();
         let (program, task) = (program.to_owned(), task.to_owned());
-        NewClusterJob { program, component: ComponentId::from_digest(digest), task, arguments }
+        NewClusterJob { id: JobName::of_now(), program, component: ComponentId::from_digest(digest), task, arguments }
     }
 }
 
@@ -69,6 +71,8 @@ pub(super) enum Answered {
     Elsewhere(String),
     /// Nodes that could be asked instead, if this one is gone.
     Nodes(Vec<String>),
+    /// It is not done now, for this reason: it is to be asked again.
+    Later(String),
     /// It is not done, for this reason.
     Refused(String),
 }
