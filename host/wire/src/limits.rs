@@ -43,7 +43,8 @@ pub struct WireLimits {
     pub incoming_buffer_bytes_max: u64,
     /// The same, of all attempts.
     pub incoming_buffers_bytes_max: u64,
-    /// Addresses of nodes that were here before, which keep room of their own while strangers flood this end.
+    /// Addresses of nodes that were here before, which keep room of their own while strangers flood this end; as many of
+    /// tenants.
     pub familiar_max: usize,
 
     /// Streams that a peer may have open at once: channels, requests, transfers.

@@ -58,9 +58,7 @@ async fn begin(shared: Arc<Shared>, incoming: quinn::Incoming, place: Place) {
     let counts = &shared.counts;
     let (count, keeps_place) = match outcome {
         Outcome::LetIn(role) => {
-            if role == Role::Node {
-                shared.gate.let_in(address);
-            }
+            shared.gate.let_in(address, role);
             (&counts.let_in, false)
         }
         Outcome::Joined => (&counts.joined, false),

@@ -6,8 +6,8 @@
 //! addresses has a smaller one. What is over that gets no answer: QUIC asks again by itself, and who floods learns
 //! nothing.
 //!
-//! Addresses from which a node was let in before have a number of their own, so that the nodes of a cluster come back
-//! while others flood. A handshake that fails keeps its place for a while (see
+//! Addresses from which a node was let in before have a number of their own, and so do those of tenants, so that who was
+//! there before comes back while others flood. A handshake that fails keeps its place for a while (see
 //! [`handshake_time_ms_max`](crate::WireLimits::handshake_time_ms_max)), so that failing fast gains nobody anything.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::limits::WireLimits;
+use crate::name::Role;
 
 /// What becomes of an attempt to connect.
 #[derive(Debug)]
@@ -39,7 +40,8 @@ pub(super) struct Place {
 enum Pool {
     Unproved,
     Proved,
-    Familiar,
+    /// From where one of this role was let in before.
+    Familiar(Role),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,12 +57,29 @@ pub(super) struct Gate {
 struct State {
     unproved: usize,
     proved: usize,
-    familiar: usize,
-    /// Of the last two, how many of each prefix. No more entries than handshakes.
+    /// Of those that are proved, how many of each prefix. No more entries than handshakes.
     of_prefix: HashMap<Prefix, usize>,
-    known: HashSet<IpAddr>,
+    nodes: Familiar,
+    tenants: Familiar,
+}
+
+/// Addresses from which somebody was let in before.
+#[derive(Debug, Default)]
+struct Familiar {
+    /// Handshakes from these.
+    handshakes: usize,
+    addresses: HashSet<IpAddr>,
     /// The same, the oldest first.
-    known_since: VecDeque<IpAddr>,
+    since: VecDeque<IpAddr>,
+}
+
+impl State {
+    fn familiar(&mut self, role: Role) -> &mut Familiar {
+        match role {
+            Role::Node => &mut self.nodes,
+            Role::Tenant => &mut self.tenants,
+        }
+    }
 }
 
 impl Gate {
@@ -81,9 +100,12 @@ impl Gate {
             state.unproved += 1;
             return begin(Pool::Unproved);
         }
-        let (pool, used) = match state.known.contains(&address) {
-            true => (Pool::Familiar, &mut state.familiar),
-            false => (Pool::Proved, &mut state.proved),
+        let (pool, used) = if state.nodes.addresses.contains(&address) {
+            (Pool::Familiar(Role::Node), &mut state.nodes.handshakes)
+        } else if state.tenants.addresses.contains(&address) {
+            (Pool::Familiar(Role::Tenant), &mut state.tenants.handshakes)
+        } else {
+            (Pool::Proved, &mut state.proved)
         };
         let of_prefix = state.of_prefix.entry(prefix).or_default();
         if *used >= limits.handshakes_max || *of_prefix >= limits.handshakes_per_prefix_max {
@@ -97,17 +119,18 @@ impl Gate {
         begin(pool)
     }
 
-    /// A node was let in from this address.
-    pub(super) fn let_in(&self, from: IpAddr) {
+    /// One of this role was let in from this address.
+    pub(super) fn let_in(&self, from: IpAddr, role: Role) {
         let (address, state) = (from.to_canonical(), &mut *self.lock());
-        if self.limits.familiar_max == 0 || !state.known.insert(address) {
+        let familiar = state.familiar(role);
+        if self.limits.familiar_max == 0 || !familiar.addresses.insert(address) {
             return;
         }
-        state.known_since.push_back(address);
-        if state.known_since.len() > self.limits.familiar_max
-            && let Some(oldest) = state.known_since.pop_front()
+        familiar.since.push_back(address);
+        if familiar.since.len() > self.limits.familiar_max
+            && let Some(oldest) = familiar.since.pop_front()
         {
-            state.known.remove(&oldest);
+            familiar.addresses.remove(&oldest);
         }
     }
 
@@ -129,7 +152,7 @@ impl Gate {
     #[cfg(test)]
     fn taken(&self) -> (usize, usize, usize, usize) {
         let state = self.lock();
-        (state.unproved, state.proved, state.familiar, state.of_prefix.len())
+        (state.unproved, state.proved, state.nodes.handshakes + state.tenants.handshakes, state.of_prefix.len())
     }
 }
 
@@ -142,7 +165,7 @@ impl Drop for Place {
                 return;
             }
             Pool::Proved => state.proved -= 1,
-            Pool::Familiar => state.familiar -= 1,
+            Pool::Familiar(role) => state.familiar(role).handshakes -= 1,
         }
         if let Some(count) = state.of_prefix.get_mut(&self.from) {
             *count -= 1;
@@ -224,10 +247,14 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_before_come_back_while_others_flood() {
+    fn who_was_there_before_comes_back_while_others_flood() {
         let gate = Gate::new(&LIMITS);
         for known in ["10.1.0.1", "10.1.0.1", "10.2.0.1", "10.3.0.1"] {
-            gate.let_in(known.parse().unwrap());
+            gate.let_in(known.parse().unwrap(), Role::Node);
+        }
+        // Tenants, as many as there may be, push no node out.
+        for known in ["10.4.0.1", "10.5.0.1", "10.6.0.1"] {
+            gate.let_in(known.parse().unwrap(), Role::Tenant);
         }
         let floods: Vec<String> = (0..6).map(|n| format!("10.77.{n}.1")).collect();
         let flood: Vec<_> = floods.iter().map(|address| (address.as_str(), true, 'b')).collect();
@@ -235,5 +262,7 @@ mod tests {
         // The first of them is too long ago.
         let _back = check(&gate, &[("10.1.0.1", true, 'i'), ("10.2.0.1", true, 'b'), ("10.3.0.1", true, 'b')]);
         assert_eq!(gate.taken(), (0, 6, 2, 8));
+        let _tenants = check(&gate, &[("10.4.0.1", true, 'i'), ("10.5.0.1", true, 'b'), ("10.6.0.1", true, 'b')]);
+        assert_eq!(gate.taken(), (0, 6, 4, 10));
     }
 }
