@@ -23,13 +23,19 @@ const ENDED_MAX: usize = 1000;
 #[derive(Debug, Default)]
 struct Seen {
     job: Option<(ClusterJob, Revision)>,
-    /// Who has it, and since which revision.
-    owner: Option<(Value, Revision)>,
+    owner: Option<Owner>,
+}
+
+/// Who has a job, and since which revision.
+#[derive(Debug)]
+struct Owner {
+    name: Value,
+    since: Revision,
 }
 
 impl Seen {
     /// Of a job that has not ended: the job, the revision of it, and who has it.
-    fn alive(&self) -> Option<(&ClusterJob, Revision, Option<&(Value, Revision)>)> {
+    fn alive(&self) -> Option<(&ClusterJob, Revision, Option<&Owner>)> {
         let (job, revision) = self.job.as_ref().filter(|(job, _)| !job.state.has_ended())?;
         Some((job, *revision, self.owner.as_ref()))
     }
@@ -59,7 +65,7 @@ async fn keep_once(inner: &Arc<Inner>) -> Result<(), ClusterError> {
         for (job, revision, owned) in seen.values().filter_map(Seen::alive) {
             match owned {
                 // It was not known whether it had been taken.
-                Some((name, since)) if *name == owner(inner) => {
+                Some(Owner { name, since }) if *name == owner(inner) => {
                     begin(inner, Owned { job: job.clone(), revision: *since });
                 }
                 Some(_) => {}
@@ -93,7 +99,7 @@ fn see(seen: &mut BTreeMap<JobName, Seen>, entry: &Entry) {
     let Some((id, is_owner)) = parse_key(&entry.key) else { return };
     let seen = seen.entry(id).or_default();
     if is_owner {
-        seen.owner = Some((entry.value.clone(), entry.mod_revision));
+        seen.owner = Some(Owner { name: entry.value.clone(), since: entry.mod_revision });
     } else {
         // One of another version is left to nodes of that.
         seen.job = serde_json::from_slice(entry.value.as_bytes()).ok().map(|job| (job, entry.mod_revision));
