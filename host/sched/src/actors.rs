@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 
 use crate::cluster::Given;
-use crate::event::{Action, ActorSpec, Outcome, Submission, Work};
+use crate::event::{Action, ActorSpec, Outcome, Role, Submission, Work};
 use crate::places::{ActorAt, JobAt, ObjectAt, TaskAt, WorkerAt};
 use crate::refs::{Object, Value};
 use crate::scheduler::Scheduler;
@@ -36,6 +36,29 @@ pub(crate) struct Actor {
     pub(crate) died: Option<Arc<TaskError>>,
     /// Where a worker of its own was asked for.
     pub(crate) hired_on: Option<NodeId>,
+    /// It is another scheduler's: nothing made it here, and its worker stands for that.
+    pub(crate) is_borrowed: bool,
+}
+
+impl Actor {
+    /// One that nothing makes.
+    pub(crate) fn new(id: ActorId, job: JobAt, spec: ActorSpec) -> Actor {
+        Actor {
+            id,
+            job,
+            spec,
+            maker: None,
+            worker: None,
+            line: BTreeMap::new(),
+            given: VecDeque::new(),
+            gates: BTreeMap::new(),
+            calls: 0,
+            saved: None,
+            died: None,
+            hired_on: None,
+            is_borrowed: false,
+        }
+    }
 }
 
 /// Actors by name: those of a job, and those of a tenant.
@@ -144,20 +167,7 @@ impl<C, V> Scheduler<C, V> {
         {
             self.pin(handle);
         }
-        let at = self.actors.insert(Actor {
-            id,
-            job,
-            spec,
-            maker: Some(maker),
-            worker: None,
-            line: BTreeMap::new(),
-            given: VecDeque::new(),
-            gates: BTreeMap::new(),
-            calls: 0,
-            saved: None,
-            died: None,
-            hired_on: None,
-        });
+        let at = self.actors.insert(Actor { maker: Some(maker), ..Actor::new(id, job, spec) });
         self.actor_ids.insert(id, at);
         self.tasks[maker].actor = Some(at);
     }
@@ -186,7 +196,7 @@ impl<C, V> Scheduler<C, V> {
                     let (task, worker) = (&self.tasks[maker], self.cluster.workers[worker].id);
                     self.out.push(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
                 }
-                self.finish(maker, outcome);
+                self.finish_in(maker, worker, outcome);
             }
         }
     }
@@ -218,7 +228,8 @@ impl<C, V> Scheduler<C, V> {
             }
         };
         let calls = self.take_calls(maker);
-        self.lose_actor(maker, calls, error, &|_| false);
+        let may_help = self.cluster.workers[worker].role != Role::Peer;
+        self.lose_actor(maker, (calls, &|_| false), error, may_help);
     }
 
     /// The calls that an actor's worker had come back: in no line, and in no worker.
@@ -235,13 +246,13 @@ impl<C, V> Scheduler<C, V> {
         calls
     }
 
-    /// An actor is not there any more. It had these calls.
+    /// An actor is not there any more. It had these calls, of which some were begun. It is begun anew if that `may_help`.
     pub(crate) fn lose_actor(
         &mut self,
         maker: TaskAt,
-        calls: Vec<TaskAt>,
+        (calls, is_begun): (Vec<TaskAt>, &dyn Fn(TaskId) -> bool),
         error: Arc<TaskError>,
-        is_begun: &dyn Fn(TaskId) -> bool,
+        may_help: bool,
     ) {
         for call in calls {
             if is_begun(self.tasks[call].id) || self.tasks[call].child.is_some() {
@@ -254,7 +265,7 @@ impl<C, V> Scheduler<C, V> {
             }
         }
         self.stop_descendants(maker);
-        self.fail_attempt(maker, error, true);
+        self.fail_attempt(maker, error, may_help);
     }
 
     /// An attempt to make an actor, or the actor itself, has come to nothing.
@@ -285,19 +296,8 @@ impl<C, V> Scheduler<C, V> {
         self.unname(actor);
         let record = &mut self.actors[actor];
         record.died = Some(died.clone());
-        let calls: Vec<TaskAt> = std::mem::take(&mut record.line).into_values().collect();
-        let gates = std::mem::take(&mut record.gates);
         let (id, saved, detached) = (record.id, record.saved.take(), record.spec.detached.is_some());
-        for call in calls {
-            self.tasks[call].state = State::Waiting;
-            self.fail_of_death(call, &died);
-        }
-        for (number, call) in gates.into_values().flatten() {
-            if let Some(task) = self.tasks.get_mut(call).filter(|task| task.number == number && !task.has_ended()) {
-                (task.state, task.is_gated) = (State::Waiting, false);
-                self.fail_of_death(call, &died);
-            }
-        }
+        self.fail_calls(actor, &died);
         if let Some(saved) = saved {
             self.unpin(saved);
         }
@@ -310,6 +310,22 @@ impl<C, V> Scheduler<C, V> {
             }
         }
         self.end(maker, end, Err(error.clone()));
+    }
+
+    /// The calls that wait for an actor fail, as it has died.
+    pub(crate) fn fail_calls(&mut self, actor: ActorAt, died: &TaskError) {
+        let record = &mut self.actors[actor];
+        let (line, gates) = (std::mem::take(&mut record.line), std::mem::take(&mut record.gates));
+        for call in line.into_values() {
+            self.tasks[call].state = State::Waiting;
+            self.fail_of_death(call, died);
+        }
+        for (number, call) in gates.into_values().flatten() {
+            if let Some(task) = self.tasks.get_mut(call).filter(|task| task.number == number && !task.has_ended()) {
+                (task.state, task.is_gated) = (State::Waiting, false);
+                self.fail_of_death(call, died);
+            }
+        }
     }
 
     /// A call fails by the end of the step, as its actor has died.

@@ -1,14 +1,16 @@
 //! Objects of other schedulers: who refers to one here is counted here, and its owner is told when nobody does any more. Its
-//! value is asked for when somebody wants it.
+//! value is asked for when somebody wants it. Where an object is the handle of an actor, calls of that go to its owner.
 
 use std::sync::Arc;
 
-use sandbar_core::{ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{ActorId, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 
-use crate::event::Action;
-use crate::places::ObjectAt;
+use crate::actors::Actor;
+use crate::event::{Action, ActorSpec, Role};
+use crate::places::{ActorAt, ObjectAt};
 use crate::refs::Value;
 use crate::scheduler::Scheduler;
+use crate::tasks::State;
 
 impl<C, V> Scheduler<C, V> {
     /// Whether an object is another scheduler's.
@@ -33,6 +35,35 @@ impl<C, V> Scheduler<C, V> {
                 self.create_failed(origin, id, None, error);
             }
         }
+    }
+
+    /// A borrowed object is the handle of an actor of the scheduler for which a worker stands.
+    pub(crate) fn borrow_actor(&mut self, id: ActorId, worker: WorkerId) {
+        let worker = self.cluster.find(worker).filter(|at| self.cluster.workers[*at].role == Role::Peer);
+        let handle = self.find_object(id.handle()).filter(|at| self.objects[*at].is_borrowed());
+        let (Some(worker), Some(handle)) = (worker, handle) else { return };
+        if self.find_actor(id).is_none() {
+            let spec = ActorSpec { name: None, detached: None, restarts_max: 0, calls_max: u64::MAX };
+            let job = self.objects[handle].job;
+            let actor = Actor { worker: Some(worker), is_borrowed: true, ..Actor::new(id, job, spec) };
+            let at = self.actors.insert(actor);
+            self.actor_ids.insert(id, at);
+        }
+    }
+
+    /// The scheduler is gone that has an actor.
+    pub(crate) fn lose_borrowed(&mut self, at: ActorAt) {
+        let record = &mut self.actors[at];
+        let fault = Fault::new(Code::ActorDied, format!("actor {}: the node that has it is gone", record.id));
+        let died = Arc::new(TaskError { fault, chain: Vec::new() });
+        (record.worker, record.died) = (None, Some(died.clone()));
+        for call in std::mem::take(&mut record.given) {
+            let task = &mut self.tasks[call];
+            (task.state, task.worker) = (State::Waiting, None);
+            self.stop_descendants(call);
+            self.fail_of_death(call, &died);
+        }
+        self.fail_calls(at, &died);
     }
 
     /// It is known what there is of a borrowed object.

@@ -145,7 +145,7 @@ impl<C, V> Scheduler<C, V> {
         };
         self.take_given(actor, at);
         self.classes.get_mut(self.tasks[at].class).took(nanos);
-        self.finish(at, outcome);
+        self.finish_in(at, worker, outcome);
         if self.actors.get(actor).is_some() {
             self.feed(actor);
         }

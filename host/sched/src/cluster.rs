@@ -29,7 +29,7 @@ pub(crate) struct Node {
     pub(crate) tasks: usize,
     /// A driver or a placement group waits for room here: nothing else is begun.
     pub(crate) is_held: bool,
-    /// Workers that have several actors.
+    /// Workers that have several actors: of a node that is far, its scheduler.
     actor_workers: Vec<WorkerAt>,
     /// Workers here that run tasks of anybody.
     pub(crate) of_tasks: usize,
@@ -213,8 +213,8 @@ impl Cluster {
         });
         self.worker_ids.insert(id, at);
         match role {
-            Role::Tasks | Role::Driver(_) | Role::Peer => {}
-            Role::Actors => {
+            Role::Tasks | Role::Driver(_) => {}
+            Role::Actors | Role::Peer => {
                 self.nodes[node].actor_workers.push(at);
                 self.nodes[node].is_hiring = false;
             }
@@ -237,7 +237,7 @@ impl Cluster {
         let worker = &self.workers[at];
         self.worker_ids.remove(&worker.id);
         match worker.role {
-            Role::Actors => self.nodes[worker.node].actor_workers.retain(|other| *other != at),
+            Role::Actors | Role::Peer => self.nodes[worker.node].actor_workers.retain(|other| *other != at),
             Role::Actor(actor) if self.of_actors.get(&actor) == Some(&at) => drop(self.of_actors.remove(&actor)),
             _ => {}
         }
@@ -370,7 +370,7 @@ impl Cluster {
         let worker = &mut self.workers[at];
         worker.nanos += given.nanos;
         let shape = queue.shape(given.shape);
-        if shape.is_light && worker.role != Role::Actors {
+        if shape.is_light && !worker.role.has_actors() {
             if let Some(lease) = worker.leases.iter_mut().find(|lease| lease.is_for(given)) {
                 lease.count += 1;
                 return;
@@ -387,7 +387,7 @@ impl Cluster {
         worker.nanos -= given.nanos;
         let shape = queue.shape(given.shape);
         if shape.is_light
-            && worker.role != Role::Actors
+            && !worker.role.has_actors()
             && let Some(position) = worker.leases.iter().position(|lease| lease.is_for(given))
         {
             worker.leases[position].count -= 1;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 
-use crate::event::{Action, Outcome};
-use crate::places::{ObjectAt, TaskAt};
+use crate::event::{Action, Outcome, Role};
+use crate::places::{ObjectAt, TaskAt, WorkerAt};
 use crate::scheduler::Scheduler;
 use crate::tasks::{End, State, Stop, end_of};
 
@@ -39,6 +39,17 @@ impl<C, V> Scheduler<C, V> {
         match self.made_by(task) {
             Some(actor) => self.finished_making(actor, task, (at, given), outcome),
             None => self.finish(task, outcome),
+        }
+    }
+
+    /// As [`Scheduler::finish`], of what has to do with an actor and was in this worker. What another scheduler says is final.
+    pub(crate) fn finish_in(&mut self, at: TaskAt, worker: WorkerAt, outcome: Outcome<V>) {
+        match outcome {
+            Outcome::Failed(failure) if self.cluster.workers[worker].role == Role::Peer => {
+                self.tasks[at].state = State::Waiting;
+                self.fail_attempt(at, failure.error, false);
+            }
+            outcome => self.finish(at, outcome),
         }
     }
 

@@ -73,6 +73,11 @@ pub enum Event<C, V> {
     Released { object: ObjectId, worker: WorkerId, times: u32 },
     /// A task, its attempts to come, and all that it submitted if `recursive`, are not wanted any more.
     Cancelled { task: TaskId, recursive: bool },
+    /// Another scheduler has tasks of a job run here from now on: this task, nobody's child, stands for it in its worker. What
+    /// it has run are that task's children, and go with it.
+    Seated { task: Submission<C>, worker: WorkerId },
+    /// A borrowed object is the handle of an actor of the scheduler for which this worker stands: calls of it go there.
+    ActorBorrowed { actor: ActorId, worker: WorkerId },
     /// Tasks that were given to a worker and taken back before it began them.
     Recalled { worker: WorkerId, tasks: Vec<TaskId> },
     /// The value of an object can't be had any more: it is made again, if that may be. The workers are those that were to be told of it and were not: each of
@@ -99,8 +104,16 @@ pub enum Role {
     Actors,
     /// Has one actor.
     Actor(ActorId),
-    /// Is a node's scheduler: runs nothing itself, and holds what the workers there use of ours.
+    /// Is a node's scheduler, which is far: holds what the workers there use of ours, and has actors. It tries again by itself
+    /// what may be tried again: what it says came of an actor, or of a call, is final.
     Peer,
+}
+
+impl Role {
+    /// Whether a worker for this may have several actors.
+    pub(crate) fn has_actors(self) -> bool {
+        matches!(self, Role::Actors | Role::Peer)
+    }
 }
 
 /// A task to be run.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, NodeId, TaskError, TaskId, WorkerId};
 
+use crate::actors::Actor;
 use crate::cluster::{Given, Worker};
 use crate::event::Role;
-use crate::places::{TaskAt, WorkerAt};
+use crate::places::{ActorAt, TaskAt, WorkerAt};
 use crate::scheduler::Scheduler;
 use crate::tasks::{State, Stop, end_of};
 
@@ -33,6 +34,9 @@ impl<C, V> Scheduler<C, V> {
         let tasks = |given: &Given| given.task;
         let (mut blocked, mut given): (Vec<TaskAt>, Vec<TaskAt>) = (Vec::new(), Vec::new());
         let mut makers: Vec<TaskAt> = Vec::new();
+        let is_there = |actor: &Actor| actor.is_borrowed && actor.worker.is_some_and(|at| workers.contains(&at));
+        let borrowed = self.actors.iter().filter(|(_, actor)| is_there(actor)).map(|(at, _)| at);
+        let borrowed: Vec<ActorAt> = borrowed.collect();
         for at in workers {
             let Some(worker) = self.cluster.remove_worker(at, &mut self.queue) else { continue };
             blocked.extend(worker.blocked.iter().filter_map(tasks));
@@ -62,8 +66,9 @@ impl<C, V> Scheduler<C, V> {
         }
         for (maker, calls) in makers.into_iter().zip(calls) {
             let fault = Fault::new(Code::WorkerLost, "its worker died");
-            self.lose_actor(maker, calls, Arc::new(TaskError { fault, chain: Vec::new() }), &is_begun);
+            self.lose_actor(maker, (calls, &is_begun), Arc::new(TaskError { fault, chain: Vec::new() }), true);
         }
+        borrowed.into_iter().for_each(|actor| self.lose_borrowed(actor));
     }
 
     fn forget_worker(&mut self, at: WorkerAt, worker: Worker) {

@@ -110,7 +110,7 @@ impl<C, V> Scheduler<C, V> {
             self.objects[after].before = object.before;
         }
         self.forget_id(object.id.0, |entry| entry.object = None);
-        if object.index == Some(0) {
+        if object.index == Some(0) || object.is_borrowed() {
             self.drop_handle(object.id);
         }
         if has_lineage && let Some(maker) = self.returned_by(&object) {

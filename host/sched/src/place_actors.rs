@@ -1,8 +1,9 @@
-//! Where actors are: one that asks for a processor or more has a worker to itself, others share some.
+//! Where actors are: one that asks for a processor or more has a worker to itself, others share some. On a node that is far
+//! all are its scheduler's, which has workers of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandbar_core::ActorId;
+use sandbar_core::{ActorId, Strategy};
 
 use crate::event::{Action, Role};
 use crate::places::{NodeAt, ShapeAt, TaskAt, WorkerAt};
@@ -81,50 +82,67 @@ impl<C, V> Scheduler<C, V> {
     /// A worker with room for an actor. Where there is none a worker is asked for, if a node has room.
     fn worker_for(&mut self, maker: TaskAt, shape: ShapeAt) -> Option<WorkerAt> {
         let is_alone = self.queue.shape(shape).demand.cpus >= UNIT;
-        let nodes = self.cluster.node_ids.values().copied().filter(|node| !self.cluster.nodes[*node].is_far);
-        let nodes = nodes.filter(|node| self.has_room(*node, shape, None));
-        let mut nodes: Vec<(usize, NodeAt)> = nodes.map(|node| (self.cluster.nodes[node].actors, node)).collect();
+        let spreads = self.queue.shape(shape).strategy == Strategy::Spread;
+        let rank = |node: NodeAt| {
+            let record = &self.cluster.nodes[node];
+            (record.is_far && !spreads, record.actors, node)
+        };
+        let nodes = self.cluster.node_ids.values().copied().filter(|node| self.has_room(*node, shape, None));
+        let mut nodes: Vec<(bool, usize, NodeAt)> = nodes.map(rank).collect();
         nodes.sort_unstable();
-        if is_alone {
-            let id = ActorId(self.tasks[maker].id.0);
-            return self.worker_of_its_own(id, &nodes);
+        let id = ActorId(self.tasks[maker].id.0);
+        let own = self.cluster.worker_of_actor(id).filter(|_| is_alone);
+        let fits = |worker: &WorkerAt| nodes.iter().any(|(.., node)| *node == self.cluster.workers[*worker].node);
+        if let Some(worker) = own.filter(fits) {
+            return Some(worker);
         }
-        for (_, node) in &nodes {
-            let (best, count) = self.cluster.actor_workers(*node);
-            let total = self.cluster.nodes[*node].total.cpus.div_ceil(UNIT).max(1);
+        // A worker that is nearer.
+        let mut is_awaited = false;
+        for (.., node) in nodes {
+            let (best, count) = self.cluster.actor_workers(node);
             let has_room = best.filter(|(load, _)| *load < self.options.actors_max as usize);
+            if self.cluster.nodes[node].is_far {
+                match has_room {
+                    _ if is_awaited => return None,
+                    Some((_, worker)) => return Some(worker),
+                    // Its scheduler has not said that it is there.
+                    None => continue,
+                }
+            }
+            if is_alone {
+                if own.is_none() {
+                    self.hire_for(id, node);
+                }
+                return None;
+            }
+            let total = self.cluster.nodes[node].total.cpus.div_ceil(UNIT).max(1);
             // A worker for each processor, before any has two actors.
             if let Some((load, worker)) = has_room
                 && (load == 0 || count as u64 >= total)
             {
                 return Some(worker);
             }
-            if !self.cluster.nodes[*node].is_hiring {
-                self.cluster.nodes[*node].is_hiring = true;
-                self.out.push(Action::Hire { node: self.cluster.nodes[*node].id, role: Role::Actors });
+            if !self.cluster.nodes[node].is_hiring {
+                self.cluster.nodes[node].is_hiring = true;
+                self.out.push(Action::Hire { node: self.cluster.nodes[node].id, role: Role::Actors });
             }
             if let Some((_, worker)) = has_room {
                 return Some(worker);
             }
+            is_awaited = true;
         }
         None
     }
 
-    fn worker_of_its_own(&mut self, id: ActorId, nodes: &[(usize, NodeAt)]) -> Option<WorkerAt> {
-        let ready = self.cluster.worker_of_actor(id);
-        if let Some(worker) = ready {
-            let node = self.cluster.workers[worker].node;
-            return nodes.iter().any(|(_, fitting)| *fitting == node).then_some(worker);
-        }
-        let at = *self.actor_ids.get(&id)?;
-        let (_, node) = nodes.first()?;
+    /// Asks for a worker for one actor, unless that was done.
+    fn hire_for(&mut self, id: ActorId, node: NodeAt) {
+        let Some(at) = self.actor_ids.get(&id).copied() else { return };
         let is_hired = self.actors[at].hired_on.is_some_and(|node| self.cluster.node_ids.contains_key(&node));
         if !is_hired {
-            let node = self.cluster.nodes[*node].id;
+            let node = self.cluster.nodes[node].id;
             self.actors[at].hired_on = Some(node);
             self.out.push(Action::Hire { node, role: Role::Actor(id) });
         }
-        None
     }
 
     /// Actors fail that no node can ever have room for, after nodes came or went.

@@ -164,9 +164,9 @@ impl<C, V> Scheduler<C, V> {
             Event::WorkerReady { worker, node, role } => {
                 if let Some(at) = self.cluster.add_worker(worker, node, role) {
                     match role {
-                        Role::Tasks | Role::Peer => {}
+                        Role::Tasks => {}
                         Role::Driver(job) => self.add_driver(job, at),
-                        Role::Actors | Role::Actor(_) => self.is_stale = true,
+                        Role::Actors | Role::Actor(_) | Role::Peer => self.is_stale = true,
                     }
                 }
             }
@@ -174,6 +174,8 @@ impl<C, V> Scheduler<C, V> {
             Event::JobStarted { job, tenant, limits } => self.start_job(job, tenant, limits),
             Event::JobEnded { job } => self.end_job(job),
             Event::Submitted { task } => self.submit(task),
+            Event::Seated { task, worker } => self.seat(task, worker),
+            Event::ActorBorrowed { actor, worker } => self.borrow_actor(actor, worker),
             Event::RanInline { task, worker, outcome, nanos } => self.ran_inline(task, worker, outcome, nanos),
             Event::BeganInline { task, worker } => self.began_inline(task, worker),
             Event::Put { object, task, worker, value, refs } => self.put(object, task, worker, value, &refs),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sandbar_core::{Attempt, Code, Fault, ObjectId, Strategy, TaskError, TaskId, WorkerId};
 
-use crate::event::{Action, Outcome, Submission, Work};
+use crate::event::{Action, Outcome, Role, Submission, Work};
 use crate::places::{JobAt, ObjectAt, TaskAt, WorkerAt};
 use crate::refs::Value;
 use crate::scheduler::Scheduler;
@@ -31,9 +31,23 @@ impl<C, V> Scheduler<C, V> {
         match self.admit(origin, &submission) {
             Ok(links) => {
                 let at = self.add(origin, submission, links);
+                if origin.parent.is_none() {
+                    self.jobs[origin.job].first = Some(at);
+                }
                 self.ready(at);
             }
             Err(fault) => self.reject(origin, &submission, fault),
+        }
+    }
+
+    /// A task stands for another scheduler, in the worker that does.
+    pub(crate) fn seat(&mut self, submission: Submission<C>, worker: WorkerId) {
+        let (job, worker) = (self.job_ids.get(&submission.job).copied(), self.cluster.find(worker));
+        let (Some(job), Some(worker)) = (job, worker) else { return };
+        let is_new = !self.ids.contains_key(&submission.id.0);
+        if is_new && submission.parent.is_none() && self.cluster.workers[worker].role == Role::Peer {
+            let at = self.add(Origin { job, parent: None }, submission, None);
+            self.give_begun(worker, at);
         }
     }
 
@@ -240,9 +254,6 @@ impl<C, V> Scheduler<C, V> {
             is_again: false,
         });
         self.ids.entry(id.0).or_default().task = Some(at);
-        if origin.parent.is_none() {
-            self.jobs[origin.job].first = Some(at);
-        }
         self.tie(at);
         for index in 0..returns {
             let holder = origin.parent.map(|(_, worker)| worker);

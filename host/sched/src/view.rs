@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use sandbar_core::{
-    ActorId, Attempt, GroupId, GroupStrategy, JobId, NodeId, ObjectId, Strategy, TaskError, TaskId, TenantId, WorkerId,
+    ActorId, Attempt, GroupId, GroupStrategy, JobId, NodeId, ObjectId, RetryOn, Strategy, TaskError, TaskId, TenantId,
+    WorkerId,
 };
 
 use crate::actors::Actor;
@@ -55,6 +56,10 @@ pub struct TaskView<'a> {
     pub worker: Option<WorkerId>,
     /// What comes first: higher numbers.
     pub priority: i32,
+    /// How often it is begun again, and after which errors.
+    pub retries_max: u32,
+    /// As above.
+    pub retry_on: RetryOn,
     /// What it takes of a node.
     pub demand: &'a Demand,
     /// Where it is to run.
@@ -334,9 +339,9 @@ impl<C, V> Scheduler<C, V> {
         })
     }
 
-    /// Actors, in no order that means anything.
+    /// Actors, in no order that means anything: not those of other schedulers.
     pub fn actors(&self) -> impl Iterator<Item = ActorView<'_>> {
-        self.actors.iter().map(|(_, actor)| self.view_actor(actor))
+        self.actors.iter().filter(|(_, actor)| !actor.is_borrowed).map(|(_, actor)| self.view_actor(actor))
     }
 
     /// An actor, while somebody has a handle to it or a call of it is left.
@@ -468,6 +473,8 @@ impl<C, V> Scheduler<C, V> {
             depth: task.depth,
             worker: task.worker.map(|worker| self.cluster.workers[worker].id),
             priority: kind.priority,
+            retries_max: kind.retries_max,
+            retry_on: kind.retry_on,
             demand: &self.queue.shape(kind.shape).demand,
             strategy: self.queue.shape(kind.shape).strategy,
             returns: task.returns,

@@ -161,7 +161,7 @@ impl History {
         // What ends much is rare.
         let is_rare = bytes.ratio(1, 24)?;
         let is_first = task.0 <= JOBS_BEGUN;
-        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=42 })? {
+        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=44 })? {
             11..=13 | 18 if is_first && !bytes.ratio(1, 64)? => Event::Submitted { task: self.submission(bytes)? },
             0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)?, far: bytes.arbitrary()? },
             1 if bytes.ratio(1, 8)? => Event::NodeDraining { node: node(bytes)? },
@@ -220,6 +220,8 @@ impl History {
                 let error = TaskError { fault: Fault::new(Code::ObjectLost, "it has gone"), chain: Vec::new() };
                 Event::Arrived { object, value: Err(Arc::new(error)), refs: Vec::new() }
             }
+            34 => Event::Seated { task: Submission { parent: None, ..self.submission(bytes)? }, worker },
+            35 => Event::ActorBorrowed { actor: ActorId(object.0), worker },
             _ => Event::Submitted { task: self.submission(bytes)? },
         })
     }

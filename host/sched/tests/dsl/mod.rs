@@ -219,6 +219,15 @@ impl World {
         self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), role: Role::Peer })
     }
 
+    /// Another scheduler has tasks of a job run here: this one stands for it.
+    pub fn seat(&mut self, task: u64, job: u32, worker: u32) -> &mut World {
+        self.step(Event::Seated { task: first(task, job), worker: WorkerId(worker) })
+    }
+
+    pub fn borrow_actor(&mut self, actor: u64, worker: u32) -> &mut World {
+        self.step(Event::ActorBorrowed { actor: ActorId(actor), worker: WorkerId(worker) })
+    }
+
     pub fn worker(&mut self, worker: u32, node: u32) -> &mut World {
         self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), role: Role::Tasks })
     }

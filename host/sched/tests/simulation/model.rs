@@ -240,6 +240,7 @@ impl Model {
                 self.yielded((*task, attempt.0, *worker), *index, object.0, value, refs);
             }
             Event::Taken { stream, worker, taken } => self.taken(stream.0, worker.0, *taken),
+            Event::Seated { .. } | Event::ActorBorrowed { .. } => unreachable!("no worker stands for a scheduler"),
             Event::Promised { object, task, worker } => {
                 let job = self.running(*worker, *task).map(|task| task.job).filter(|_| !self.is_known(object.0));
                 if let Some(job) = job {

@@ -1,0 +1,155 @@
+//! What other schedulers have run here, and actors that they have.
+
+mod dsl;
+
+use dsl::*;
+use sandbar_core::Strategy;
+
+/// A worker here, and the scheduler of node 2, which is worker 3.
+fn world() -> World {
+    let mut world = World::new(1, 1);
+    world.far_node(2, of(2, 0, 0)).worker(2, 2).peer(3, 2).gives("");
+    world
+}
+
+/// As above, with a seat of node 2 in job 1: task 2.
+fn seated() -> World {
+    let mut world = world();
+    world.seat(2, 1, 3).gives("");
+    world
+}
+
+#[test]
+fn tasks_of_another_scheduler_are_of_the_same_job() {
+    let mut world = seated();
+    world.put(10, 1, DRIVER, &[]).submit(needs(child(11, 2, 3), &[10])).gives("run w1 t11");
+    // What it returns is held for who asked for it.
+    world.done(11, 1).gives("ended t11").release(11, 3).gives("drop o11");
+}
+
+#[test]
+fn they_go_with_the_scheduler() {
+    let mut world = seated();
+    world.submit(child(11, 2, 3)).submit(child(12, 2, 3)).gives("run w1 t11, run w2 t12");
+    world.lose_node(2).gives("ended t12, interrupt w1 t11, ended t2");
+    // Nobody waits for these. The job goes on.
+    world.fails(11, 0, 1, false).gives("ended t11").submit(t(13)).gives("run w1 t13");
+}
+
+#[test]
+fn they_go_when_it_needs_them_no_more() {
+    let mut world = seated();
+    world.submit(child(11, 2, 3)).gives("run w1 t11");
+    world.cancel(2, true).gives("interrupt w3 t2, interrupt w1 t11");
+    world.fails(2, 0, 3, false).gives("ended t2").fails(11, 0, 1, false).gives("ended t11");
+    // It may come again.
+    world.seat(12, 1, 3).submit(child(13, 12, 3)).gives("run w1 t13");
+}
+
+#[test]
+fn a_seat_is_in_a_job_and_in_a_worker_that_stands_for_a_scheduler() {
+    let mut world = world();
+    world.seat(10, 2, 3).seat(11, 1, 1).seat(12, 1, 77).seat(1, 1, 3).gives("");
+    world.seat(13, 1, 3).seat(13, 1, 3).job_ends(1).gives("interrupt w3 t13, interrupt w100 t1");
+}
+
+#[test]
+fn a_job_may_be_of_other_schedulers_alone() {
+    let mut world = world();
+    world.job(2, LIMITS).seat(10, 2, 3).gives("");
+    let task = sandbar_sched::Submission { job: sandbar_core::JobId(2), ..child(11, 10, 3) };
+    world.submit(task).gives("run w1 t11").job_ends(2).gives("interrupt w3 t10, interrupt w1 t11");
+}
+
+#[test]
+fn actors_go_far_when_there_is_no_room_nearer() {
+    let mut world = world();
+    world.submit(asks(actor(10, 0), of(1, 0, 0))).gives("hire n1 for t10").own_worker(4, 1, 10).gives("run w4 t10");
+    world.done(10, 4).gives("");
+    world.submit(asks(actor(11, 0), of(1, 0, 0))).gives("run w3 t11").done(11, 3).gives("");
+    assert_eq!(world.free_cpus(2), 1);
+    world.submit(call(12, 11)).gives("run w3 t12").done(12, 3).gives("ended t12");
+    // Nobody has a handle any more.
+    world.release(11, DRIVER).gives("interrupt w3 t11, drop o11").fails(11, 0, 3, false).gives("ended t11");
+    assert_eq!(world.free_cpus(2), 2);
+}
+
+#[test]
+fn actors_are_where_they_are_to_be() {
+    let mut world = world();
+    let at_2 = Strategy::Node { node: sandbar_core::NodeId(2), soft: false };
+    world.submit(on(actor(10, 0), at_2)).gives("run w3 t10").done(10, 3).gives("");
+    world.submit(on(actor(11, 0), Strategy::Spread)).gives("hire n1").somehow();
+    world.actor_worker(4, 1).gives("run w4 t11").done(11, 4).submit(on(actor(12, 0), Strategy::Spread)).somehow();
+}
+
+#[test]
+fn what_another_scheduler_says_of_an_actor_is_final() {
+    let mut world = world();
+    let at_2 = Strategy::Node { node: sandbar_core::NodeId(2), soft: false };
+    world.submit(on(actor(10, 5), at_2)).done(10, 3).submit(retries(call(11, 10), 5)).somehow();
+    world.fails(11, 0, 3, true).gives("ended t11").submit(call(12, 10)).gives("run w3 t12");
+    world.dies(10, 0, 3).gives("ended t10, ended t12");
+    world.error_is(12, "main > t12: actor `t10` has died: it trapped [actor-died]");
+    // It could not be made.
+    world.submit(on(actor(13, 5), at_2)).gives("run w3 t13").fails(13, 0, 3, true).gives("ended t13");
+}
+
+#[test]
+fn an_actor_of_a_node_that_is_gone_is_made_elsewhere() {
+    let mut world = world();
+    let soft = Strategy::Node { node: sandbar_core::NodeId(2), soft: true };
+    world.submit(on(actor(10, 1), soft)).done(10, 3).submit(retries(call(11, 10), 1)).submit(call(12, 10)).somehow();
+    world.lose_node(2).gives("ended t12, hire n1").actor_worker(4, 1).gives("run w4 t10#1");
+    world
+        .finish(10, 1, 4, sandbar_sched::Outcome::Succeeded(vec![(99, Vec::new())]), 0)
+        .gives("drop o10=99, run w4 t11#1");
+}
+
+/// Object 10 is the handle of an actor of node 2.
+fn with_borrowed() -> World {
+    let mut world = world();
+    world.borrow(10, 1, DRIVER).borrow_actor(10, 3).gives("");
+    world
+}
+
+#[test]
+fn calls_of_a_borrowed_actor_go_to_its_owner_in_order() {
+    let mut world = with_borrowed();
+    world.submit(t(20)).submit(needs(call(11, 10), &[20])).submit(call(12, 10)).gives("run w1 t20");
+    world.done(20, 1).gives("run w3 t11, run w3 t12, ended t20").done(11, 3).done(12, 3).gives("ended t11, ended t12");
+    // Each of them keeps the handle.
+    world.submit(call(13, 10)).release(10, DRIVER).gives("run w3 t13").done(13, 3).gives("ended t13, returned o10");
+    assert_eq!(world.steps.actor(sandbar_core::ActorId(10)), None);
+}
+
+#[test]
+fn a_borrowed_actor_is_gone_with_its_owner() {
+    let mut world = with_borrowed();
+    world.submit(t(20)).submit(call(11, 10)).submit(needs(call(12, 10), &[20])).submit(call(13, 10)).somehow();
+    world.lose_node(2).gives("ended t13, ended t12, ended t11").submit(call(14, 10)).gives("");
+    for task in [11, 12, 13, 14] {
+        world.error_is(task, &format!("main > t{task}: actor 10: the node that has it is gone [actor-died]"));
+    }
+    world.release(10, DRIVER).gives("returned o10");
+    assert_eq!(world.steps.actor(sandbar_core::ActorId(10)), None);
+}
+
+#[test]
+fn only_a_borrowed_object_is_the_handle_of_a_borrowed_actor() {
+    let mut world = world();
+    world.put(10, 1, DRIVER, &[]).borrow_actor(10, 3).borrow_actor(11, 3).borrow(12, 1, DRIVER).borrow_actor(12, 1);
+    assert_eq!(world.steps.actors().count(), 0);
+    for actor in [10, 11, 12] {
+        world.submit(call(actor + 10, actor)).gives("");
+        assert!(world.error(actor + 10).to_string().contains("is not there"), "{}", world.error(actor + 10));
+    }
+}
+
+#[test]
+fn calls_of_a_borrowed_actor_that_are_not_wanted_are_taken_back() {
+    let mut world = with_borrowed();
+    world.submit(call(11, 10)).gives("run w3 t11").cancel(11, true).gives("withdraw w3 t11");
+    world.fails(11, 0, 3, false).gives("ended t11").submit(call(12, 10)).job_ends(1).somehow();
+    assert_eq!(world.steps.jobs().count(), 0);
+}
