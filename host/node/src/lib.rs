@@ -30,8 +30,8 @@ mod transform;
 
 pub use build::{BuildError, build_crate};
 pub use cluster::{
-    Amounts, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, Followed, Member, MemberState,
-    NewClusterJob, create_cluster, create_token,
+    Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, Followed, Member, MemberState, NewClusterJob,
+    create_cluster, create_token,
 };
 pub use error::NodeError;
 pub use function::{Inspected, InspectedFunction, inspect};
@@ -44,7 +44,7 @@ pub use jobs::{
 };
 pub use predict::{PredictSpec, Predicted};
 pub use program::{
-    ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramSpec, ProgramSummary, ProgramTask,
+    Amounts, ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramSpec, ProgramSummary, ProgramTask,
 };
 #[doc(hidden)]
 pub use program::{Neighbours, Saying, hear_any};

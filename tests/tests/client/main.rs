@@ -3,6 +3,7 @@
 mod actors;
 mod arguments;
 mod example;
+mod far_actors;
 mod jobs;
 mod mistakes;
 mod neighbours;

@@ -18,11 +18,12 @@ struct Shared {
     name: String,
 }
 
-/// A node with one worker, and one of what is called as its number.
+/// A node with one worker, and some of what is called as its number; those behind the first have something else, too.
 fn node(lab: &Lab, number: u16, neighbours: &Neighbours) -> Client {
     let options = ClientOptions::new()
         .workers(1)
-        .resource(format!("node{number}"), 1.0)
+        .resource(format!("node{number}"), 8.0)
+        .resource("other", if number > 1 { 2.0 } else { 0.0 })
         .cache(cache().join("sandbar"))
         .state(lab.path("state").join("sandbar"))
         .spill(lab.path("tmp"))
@@ -32,12 +33,12 @@ fn node(lab: &Lab, number: u16, neighbours: &Neighbours) -> Client {
 }
 
 /// To be run on the node of this number.
-fn on(number: u16) -> TaskOptions {
+pub fn on(number: u16) -> TaskOptions {
     TaskOptions::new().resource(format!("node{number}"), 1.0)
 }
 
 /// Runs a test with three nodes, and a job of the first.
-fn with_nodes(program: &str, test: impl AsyncFnOnce(&mut Vec<Client>, Job) -> Result<(), ClientError>) {
+pub fn with_nodes(program: &str, test: impl AsyncFnOnce(&mut Vec<Client>, Job) -> Result<(), ClientError>) {
     let lab = Lab::new();
     run(async {
         let neighbours = Neighbours::default();
@@ -217,6 +218,44 @@ fn what_runs_on_a_node_that_is_to_go_ends_there() {
         }
         assert_eq!(tree.get().await?, 100);
         assert_eq!(made.numbers.get().await?.len(), 300_000);
+        Ok(())
+    });
+}
+
+/// What a job has goes from its node to another, and back with what that submits.
+#[test]
+fn objects_come_back_to_whose_they_are() {
+    with_nodes(TASKS, async |_, job| {
+        for count in [10_u64, 300_000] {
+            let numbers = job.put(&(0..count).collect::<Vec<u64>>()).await?;
+            for (first, then) in [(2, 1), (2, 3), (3, 2), (1, 2)] {
+                let shared = Shared { numbers: numbers.clone(), name: "four".to_owned() };
+                let sum: ObjectRef<u64> =
+                    job.task("sums_on").options(on(first)).submit((shared, format!("node{then}"))).await?;
+                assert_eq!(sum.get().await?, count * (count - 1) / 2 + 4, "by {first}, on {then}");
+            }
+        }
+        Ok(())
+    });
+}
+
+/// What a job that ends leaves on other nodes ends there, and there is room for others.
+#[test]
+fn a_job_that_ends_leaves_room_on_other_nodes() {
+    with_nodes(TASKS, async |nodes, job| {
+        let mut all: Vec<ObjectRef<i64>> = Vec::new();
+        for number in [2, 2, 3, 3] {
+            all.push(job.task("spins").options(on(number)).submit(()).await?);
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        drop(all);
+        job.end().await?;
+        let program = load(&nodes[0], TASKS).await;
+        let job = nodes[0].job(&program, JobOptions::named("service")).await.expect("a job begins");
+        for number in [2, 3, 2, 3] {
+            let sum: ObjectRef<i64> = job.task("add").options(on(number)).submit((1, 2)).await?;
+            assert_eq!(sum.get().await?, 3);
+        }
         Ok(())
     });
 }

@@ -9,12 +9,12 @@ use sandbar_core::NodeId;
 use sandbar_meta::{
     Change, Condition, Entry, Key, MetaError, MetaStore, Operation, Revision, Span, Transaction, Value,
 };
-use sandbar_sched::Demand;
 use sandbar_wire::{Clock, Identity, Name, NodeFolder, Revoked, Role, SystemClock};
 use serde::{Deserialize, Serialize};
 
 use super::store::Founder;
 use super::{ClusterError, Inner, jobs, links};
+use crate::program::Amounts;
 
 /// Under which nodes are, by name, and the last number that was given out.
 const NODES: &str = "nodes/";
@@ -66,31 +66,6 @@ impl std::fmt::Display for MemberState {
             MemberState::Ready => "ready",
             MemberState::Draining => "draining",
         })
-    }
-}
-
-/// Amounts of resources.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Amounts {
-    /// Processors and devices, in ten thousandths.
-    pub cpus: u64,
-    /// As above.
-    pub gpus: u64,
-    /// In bytes.
-    pub memory: u64,
-    /// What else there is, in ten thousandths.
-    pub custom: BTreeMap<String, u64>,
-}
-
-impl Amounts {
-    pub(crate) fn of(demand: &Demand) -> Amounts {
-        let custom = demand.custom.iter().map(|(name, of)| (name.as_ref().to_owned(), *of)).collect();
-        Amounts { cpus: demand.cpus, gpus: demand.gpus, memory: demand.memory, custom }
-    }
-
-    pub(crate) fn demand(&self) -> Demand {
-        let custom = self.custom.iter().map(|(name, of)| (name.as_str().into(), *of)).collect();
-        Demand { cpus: self.cpus, gpus: self.gpus, memory: self.memory, custom }
     }
 }
 

@@ -36,10 +36,10 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 pub use error::ClusterError;
 pub use jobs::{ClusterClient, ClusterJob, Followed, NewClusterJob};
-pub use members::{Amounts, Member, MemberState};
+pub use members::{Member, MemberState};
 
 use crate::jobs::{JobName, JobShelf};
-use crate::program::{Asker, Outside};
+use crate::program::{Amounts, Asker, Outside};
 use asks::Ask;
 use links::Dialer;
 use objects::Shared;

@@ -39,11 +39,6 @@ impl Program {
         self.tasks.iter().map(|task| task.kind).collect()
     }
 
-    /// Whether its tasks may have actors.
-    pub(super) fn has_actors(&self) -> bool {
-        self.tasks.iter().any(|task| task.kind == TaskKind::Make)
-    }
-
     /// The function of this kind that is of the same actor as `function`.
     fn beside(&self, function: u32, kind: TaskKind) -> Option<u32> {
         let (actor, _) = self.tasks.get(function as usize)?.name.rsplit_once('.')?;
@@ -54,7 +49,7 @@ impl Program {
     }
 
     /// How an actor is to be called that a function makes.
-    pub(super) fn make(&self, function: u32, options: &ActorOptions) -> Make {
+    pub(super) fn make(&self, function: u32, options: ActorOptions, name: Option<String>) -> Make {
         let restore = self.beside(function, TaskKind::Restore);
         Make {
             options: MakeOptions {
@@ -63,8 +58,8 @@ impl Program {
                 checkpoint_every: options.checkpoint_every.unwrap_or(1).max(1),
             },
             restore,
-            call_retries: options.max_task_retries,
-            get_if_exists: options.get_if_exists,
+            actor: options,
+            name,
         }
     }
 }
@@ -78,10 +73,10 @@ pub(super) struct Make {
     pub(super) options: MakeOptions,
     /// The function that makes it anew of what it was saved as.
     pub(super) restore: Option<u32>,
-    /// How often a call is begun again that was begun when the actor died, if it says nothing else.
-    pub(super) call_retries: u32,
-    /// Whether the actor of that name is meant, if there is one.
-    pub(super) get_if_exists: bool,
+    /// What was said of it.
+    pub(super) actor: ActorOptions,
+    /// By which it is found.
+    pub(super) name: Option<String>,
 }
 
 /// What a task calls, and with what.

@@ -21,7 +21,7 @@ mod submit;
 pub use calls::ProgramTask;
 pub use client::{ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue};
 #[doc(hidden)]
-pub use peer::Neighbours;
+pub use peer::{Amounts, Neighbours};
 pub use submit::{ProgramSpec, ProgramSummary};
 
 pub(crate) use bars::Bars;

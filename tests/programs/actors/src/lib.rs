@@ -184,6 +184,18 @@ fn calls_often(counter: CounterHandle, calls: u64) -> Result<u64, TaskError> {
     Ok(calls)
 }
 
+/// Calls the actor of a name.
+#[task]
+fn finds(name: String, number: u64) -> Result<u64, TaskError> {
+    CounterHandle::find(&name)?.add(number).get()
+}
+
+/// As above, of one that is made if there is none.
+#[task]
+fn meets(name: String, number: u64) -> Result<u64, TaskError> {
+    Counter::options().name(&name).detached().get_if_exists().submit(0).add(number).get()
+}
+
 /// An actor that outlives who made it.
 #[task]
 fn hires(start: u64) -> CounterHandle {

@@ -214,6 +214,12 @@ fn sums_shared(shared: Shared) -> Result<u64, TaskError> {
     Ok(shared.numbers.get()?.iter().sum::<u64>() + shared.name.len() as u64)
 }
 
+/// The same, by a task that is to run where there is such a thing.
+#[task]
+fn sums_on(shared: Shared, resource: String) -> Result<u64, TaskError> {
+    sums_shared::options().resource(&resource, 1.0).submit(shared).get()
+}
+
 #[task]
 fn makes(count: u64) -> Shared {
     Shared { numbers: put(&(0..count).collect::<Vec<u64>>()), name: "made".to_owned() }

@@ -9,7 +9,6 @@ use sandbar_store::{Lending, ValueKey};
 use sandbar_worker::program::{Begin, Delivery, Down};
 
 use super::actors::{Beginning, beginning};
-use super::peers::Part;
 use super::store::Store;
 use super::{Ending, State, Stored};
 use crate::program::calls::Call;
@@ -32,6 +31,7 @@ impl State {
             self.sched.step(event, &mut actions);
             actions.drain(..).for_each(|action| self.act(action));
             self.actions = actions;
+            self.tell_dead();
             self.end_jobs();
             self.hire();
             next = self.events.pop_front();
@@ -40,14 +40,14 @@ impl State {
 
     fn act(&mut self, action: Action<Stored>) {
         match action {
-            Action::Run { worker, task, .. } if self.peers.is_slot(worker) => self.delegate(worker, task),
+            Action::Run { worker, task, .. } if self.peers.is_far(worker) => self.delegate(worker, task),
             Action::Run { worker, task, attempt } => {
                 if attempt.0 > 0 {
                     self.time_again(worker, task);
                 }
                 self.give(worker, task);
             }
-            Action::Recall { worker } if self.peers.is_slot(worker) => self.recall_slot(worker),
+            Action::Recall { worker } if self.peers.is_far(worker) => self.recall_at(worker),
             Action::Recall { worker } => {
                 if let Some(member) = self.members.get_mut(&worker) {
                     let mut tasks = member.take_back();
@@ -58,30 +58,33 @@ impl State {
                     self.events.push_back(Event::Recalled { worker, tasks });
                 }
             }
-            Action::Interrupt { worker, task, attempt } if self.peers.is_slot(worker) => {
+            Action::Interrupt { worker, task, attempt } | Action::Withdraw { worker, task, attempt }
+                if self.peers.is_far(worker) =>
+            {
                 self.cancel_at(worker, task, attempt);
             }
             Action::Interrupt { worker, task, attempt } => self.interrupt(worker, task, attempt, None),
             Action::Withdraw { worker, task, attempt } => self.withdraw(worker, task, attempt),
             Action::Hire { role, .. } => self.wanted.push(role),
+            Action::Item { worker, stream, object } if self.peers.is_far(worker) => {
+                self.send_item_on(worker, stream, object);
+            }
             Action::Item { worker, stream, object } => self.send_item(worker, stream, object),
+            Action::Credit { worker, task, taken } if self.peers.is_far(worker) => self.credit_at(worker, task, taken),
             Action::Credit { worker, task, taken } => self.tell(worker, &Down::Credit(task.0, taken)),
-            Action::Deliver { worker, object } => match self.peers.part(worker) {
-                Part::None => self.deliver(worker, object),
-                Part::Anchor => self.lend(worker, object),
-                Part::Seat => self.deliver_to_seat(worker, object),
-            },
-            Action::Refuse { worker, object, error } => match self.peers.part(worker) {
-                Part::None => self.refuse(worker, object, &error),
-                Part::Anchor => self.refuse_peer(worker, object, &error),
-                Part::Seat => self.refuse_owner(worker, object, &error),
-            },
+            Action::Deliver { worker, object } if self.peers.is_far(worker) => self.lend(worker, object),
+            Action::Deliver { worker, object } => self.deliver(worker, object),
+            Action::Refuse { worker, object, error } if self.peers.is_far(worker) => {
+                self.refuse_peer(worker, object, &error);
+            }
+            Action::Refuse { worker, object, error } => self.refuse(worker, object, &error),
             Action::Ask { object } => self.ask(object),
             Action::Returned { object } => self.returned(object),
             // Nobody holds what a job's first task returns, but whoever submitted the job.
             Action::Drop { object, value } if self.is_result(object) => drop(self.results.insert(object, value)),
             Action::Drop { value, .. } => self.discard(&value),
             Action::Ended { task, job, error, again } => {
+                self.note_ended(task, error.as_deref());
                 self.keep(task, job, error, again);
                 // Of one that ended before any worker had it.
                 self.timed.remove(&task);

@@ -75,8 +75,11 @@ impl State {
 
     /// A task is submitted. What is to make an actor may mean another one, which is there already.
     pub(super) fn submit(&mut self, worker: WorkerId, task: Submission<Call>) {
+        if let Some(root) = self.maker_root(&task) {
+            return self.make_at(root, worker, task);
+        }
         let meant = match (&task.work, &task.call.make) {
-            (Work::Actor(spec), Some(make)) if make.get_if_exists => {
+            (Work::Actor(spec), Some(make)) if make.actor.get_if_exists => {
                 spec.name.as_ref().and_then(|name| self.sched.actor_named(task.job, name))
             }
             _ => None,
@@ -90,7 +93,11 @@ impl State {
 
     /// A task looks for an actor: what it gets is as if it had run a task that returns its handle.
     pub(super) fn find(&mut self, worker: WorkerId, id: TaskId, (parent, attempt): (TaskId, Attempt), name: &str) {
-        let (Some(job), Some(call)) = (self.sched.job_of(parent), self.sched.call(parent)) else { return };
+        let Some(job) = self.sched.job_of(parent) else { return };
+        if let Some(root) = self.root_elsewhere(job) {
+            return self.find_at(root, (job, parent), worker, id.returns(0), name);
+        }
+        let Some(call) = self.sched.call(parent) else { return };
         let call = Call::of(call.program.clone(), call.function, call.seed, Box::default(), self.clock);
         let outcome = match self.sched.actor_named(job, name) {
             Some(actor) => {
@@ -111,7 +118,8 @@ impl State {
     /// A task wants an actor ended, or begun anew. Who has no handle to it can't: whoever has holds it.
     pub(super) fn kill(&mut self, worker: WorkerId, actor: ActorId, restart: bool) {
         let holds = |(holder, _): &(WorkerId, u32)| *holder == worker;
-        if self.sched.object(actor.handle()).is_some_and(|handle| handle.holds.iter().any(holds)) {
+        let is_so = self.sched.object(actor.handle()).is_some_and(|handle| handle.holds.iter().any(holds));
+        if is_so && !self.kill_at(actor, restart) {
             self.step(Event::Killed { actor, restart });
         }
     }
@@ -146,18 +154,27 @@ impl State {
         if self.sched.job_of(by).is_none_or(|job| self.sched.job_of(task) != Some(job)) {
             return;
         }
+        self.end_call(task);
+        self.step(Event::Cancelled { task, recursive });
+    }
+
+    /// A task is not wanted. If it is a call of an actor it ends wherever it is.
+    pub(super) fn end_call(&mut self, task: TaskId) {
         if self.sched.actor_of(task).is_some()
             && let Some(worker) = self.sched.task(task).and_then(|view| view.worker)
         {
             let why = Fault::new(Code::Cancelled, "it was cancelled");
             self.late_calls.entry(task).or_insert((worker, why));
         }
-        self.step(Event::Cancelled { task, recursive });
     }
 
     /// Actors end whose call runs, or waits where it stands, and is late or not wanted: there is no other way out of its code.
     pub(super) fn end_late_calls(&mut self) {
         let runs = |(call, (worker, _)): &(&TaskId, &(WorkerId, Fault))| {
+            // Of an actor that another node has that one does it.
+            if self.peers.is_far(*worker) {
+                return false;
+            }
             let member = self.members.get(worker);
             member.is_some_and(|member| member.link.call_at_hand() == Some(call.0))
                 || self.sched.task(**call).is_some_and(|view| view.state == TaskState::Blocked)

@@ -211,9 +211,12 @@ impl State {
             (TaskKind::Make, None) => {
                 let name = options.as_ref().and_then(|options| options.name.as_deref());
                 let work = Work::Actor(Box::new(actor_spec(name, of_actor)));
-                (work, Some(Box::new(program.make(submit.function, of_actor))))
+                (work, Some(Box::new(program.make(submit.function, of_actor.clone(), name.map(str::to_owned)))))
             }
-            (TaskKind::Method | TaskKind::Shared, Some(actor)) => (Work::Method(actor), None),
+            (TaskKind::Method | TaskKind::Shared, Some(actor)) => {
+                self.meet_actor(actor);
+                (Work::Method(actor), None)
+            }
             _ => return Err(wrong("a function that is called as what it is not")),
         };
         let options = options.as_deref();
@@ -235,14 +238,11 @@ impl State {
             Work::Actor(_) => actor_demand(chosen),
             Work::Method(_) => Demand::default(),
         };
-        // Items go to who submits their generator. What else goes to another node, and comes back, does in one message.
+        // What goes to another node, and comes back, does in one message.
         let is_large = submit.returns > RETURNS_FAR_MAX
             || needs.len() + refs.len() > OBJECTS_FAR_MAX
             || arguments.len() > ARGUMENTS_FAR_MAX;
-        // Actors are called on their own node, and any task may be given one.
-        let may_call = || program.has_actors() && demand.is_within(&self.options.resources);
-        let stays =
-            self.peers.is_any() && place == Place::Any && (is_large || matches!(work, Work::Stream(_)) || may_call());
+        let stays = self.peers.is_any() && place == Place::Any && is_large;
         Ok(Some(Submission {
             id,
             job,
@@ -260,7 +260,7 @@ impl State {
             retries_max: chosen.max_retries.unwrap_or(match &work {
                 Work::Task | Work::Stream(_) => RETRIES,
                 Work::Actor(_) => 0,
-                Work::Method(actor) => self.made(*actor).map_or(0, |made| made.call_retries),
+                Work::Method(actor) => self.call_retries(*actor),
             }),
             retry_on: chosen.retry_on,
             call: Call {

@@ -61,7 +61,7 @@ impl State {
             let _ = done.send(JobResult { result, counts });
         }
         self.events.push_back(Event::JobEnded { job });
-        self.tell_job_ended(job);
+        self.tell_job_ended(job, self.root(job));
         if let Some(mut member) = self.members.remove(&driver) {
             member.link.kill();
             self.store.lose_worker(driver);

@@ -16,6 +16,7 @@ use crate::program::records::{Ran, TaskRecord};
 const LEFT_MAX: usize = 1000;
 
 /// What a worker says of an attempt that has ended.
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Took {
     pub(super) nanos: u64,
     pub(super) memory_bytes: u64,

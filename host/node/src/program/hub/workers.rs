@@ -140,6 +140,7 @@ impl State {
         self.end_again(now);
         self.say_unmet(now);
         self.look_after_leaving();
+        self.end_orphans();
     }
 
     /// Ends tasks that have run as long as they may.

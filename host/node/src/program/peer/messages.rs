@@ -2,31 +2,36 @@
 //!
 //! A node *owns* the tasks that were submitted to it, by its jobs or by tasks that it runs, and the objects that these
 //! return. It may have another node, a *helper*, run some: the helper owns what these submit in turn. So no node knows of
-//! all tasks, and each of two nodes may be the other's helper; what is said says which of them speaks.
+//! all tasks, and each of two nodes may be the other's helper. Tasks belong to a job, which is known by the node that runs
+//! it, its *root*, and what that calls it.
+//!
+//! An actor is owned by its job's root, whoever makes it, unless it is made in a placement group of another node. Its owner
+//! may have a helper keep it. Calls of it go to whoever lent its handle, and on from there.
 //!
 //! Objects are counted twice: each node counts who refers to one there, whoever's it is, and tells the node that it has it
 //! of when nobody does any more. Whenever a message names an object that is the sender's to lend, the sender holds it once
-//! more for the receiver, until that [releases](ToOwner::Release) it as often. Who lends an object need not own it: it may
+//! more for the receiver, until that [releases](Said::Release) it as often. Who lends an object need not own it: it may
 //! have it of a third node, and holds it there meanwhile.
 //!
 //! Messages come in order. When the connection ends, so does all that either side did for the other.
 
 use std::borrow::Cow;
 
-use sandbar_core::{ComponentId, Limits, TaskError};
+use sandbar_core::{
+    ActorId, ActorOptions, Attempt, ComponentId, JobId, Limits, NodeId, ObjectId, RetryOn, Strategy, TaskError, TaskId,
+    WorkerId,
+};
 use serde::{Deserialize, Serialize};
 
-/// Who speaks.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Said<'a> {
-    /// The owner of tasks, to its helper.
-    Owner(#[serde(borrow)] ToHelper<'a>),
-    /// The helper, to the owner.
-    Helper(#[serde(borrow)] ToOwner<'a>),
-    /// The sender is to go: it is given nothing more, and what only it has is fetched of it.
-    Leaving,
-    /// Of a node that is to go the sender needs nothing any more.
-    Spared,
+use super::Amounts;
+
+/// A job of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Root {
+    /// The node that runs it.
+    pub(crate) node: NodeId,
+    /// What that node calls it.
+    pub(crate) job: JobId,
 }
 
 /// What there is of an object.
@@ -35,23 +40,22 @@ pub(crate) enum Sent<'a> {
     /// A value.
     Value(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
     /// So many bytes, which are fetched of a node by the number of an object there.
-    Away { node: u32, object: u64, bytes: u64 },
+    Away { node: NodeId, object: ObjectId, bytes: u64 },
     /// An error: a [`TaskError`].
     Failed(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
 }
 
-/// A task that is to be run for its owner.
+/// A task that is to be run for its owner, or an actor that is to be made.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Errand<'a> {
     /// Its number, and that of its attempt.
-    pub(crate) task: u64,
+    pub(crate) task: TaskId,
     /// As above.
-    pub(crate) attempt: u32,
-    /// Under which it was given: what is not begun is asked back by it.
-    pub(crate) slot: u32,
-    /// Its job, by the owner's number.
-    pub(crate) job: u32,
-    /// Its program, by the owner's number.
+    pub(crate) attempt: Attempt,
+    /// Under which it was given, and is said to have ended: what is not begun is asked back by it.
+    pub(crate) slot: WorkerId,
+    pub(crate) job: Root,
+    /// Its program, by the sender's number.
     pub(crate) program: u32,
     /// Its function's place among the program's tasks.
     pub(crate) function: u32,
@@ -59,62 +63,77 @@ pub(crate) struct Errand<'a> {
     pub(crate) name: Cow<'a, str>,
     /// How many objects it returns.
     pub(crate) returns: u32,
-    /// What it takes: processors, devices (in [`sandbar_sched::UNIT`]s), bytes of memory, and what else nodes were said to have.
-    pub(crate) demand: (u64, u64, u64, Vec<(Cow<'a, str>, u64)>),
+    /// What it takes.
+    pub(crate) demand: Amounts,
     pub(crate) priority: i32,
     /// How deep it is nested, in all: 1 of a job's first task.
     pub(crate) depth: u32,
     pub(crate) timeout_ms: Option<u32>,
     /// Objects that it needs: lent.
-    pub(crate) needs: Vec<u64>,
+    pub(crate) needs: Vec<ObjectId>,
     /// Objects that values among its arguments contain: lent.
-    pub(crate) refs: Vec<u64>,
+    pub(crate) refs: Vec<ObjectId>,
     /// What there is of some of them.
     #[serde(borrow)]
-    pub(crate) values: Vec<(u64, Sent<'a>)>,
+    pub(crate) values: Vec<(ObjectId, Sent<'a>)>,
     /// A list of [`sandbar_core::Argument`].
     #[serde(borrow, with = "serde_bytes")]
     pub(crate) arguments: &'a [u8],
+    pub(crate) work: ErrandWork<'a>,
 }
 
-/// What an owner says.
+/// What is to be done.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum ToHelper<'a> {
-    /// Tasks to come are of this component, by this number.
-    Program { program: u32, component: ComponentId, limits: Limits },
-    /// A task is to be run.
-    Begin(#[serde(borrow)] Errand<'a>),
-    /// What there is of an object that was lent: it was wanted, or a task needs it that comes next. What its value contains
-    /// is lent.
-    Value {
-        object: u64,
-        #[serde(borrow)]
-        value: Sent<'a>,
-        contains: Vec<u64>,
-    },
-    /// What was given under this slot and is not begun is asked back.
-    Recall(u32),
-    /// An attempt of a task is to end, with all that it submitted.
-    Cancel(u64, u32),
-    /// An object of a job that the helper has lent is wanted, and whether its value was not to be had from where it was said
-    /// to be: then the receiver fetches it first, and lends its own.
-    Want(u32, u64, bool),
-    /// As above: it is not in use any more, so many times.
-    Release(u32, u64, u32),
-    /// A job has ended: all that was done for it is to end, and what was lent for it is forgotten.
-    JobEnded(u32),
+pub(crate) enum ErrandWork<'a> {
+    /// A task is to be run. Its owner begins it again, if that may help.
+    Task,
+    /// As above, of a generator, which may be so many items ahead.
+    Stream(u32),
+    /// A method is to be called, which the receiver begins again as often as this, or as the actor says, after such errors.
+    Call { actor: Callee, retries: Option<u32>, retry_on: RetryOn },
+    /// An actor is to be kept for its owner until that [cancels](Said::Cancel) it. The receiver begins it anew, if it may.
+    Actor(ActorOptions),
+    /// The receiver is to make an actor that it owns, under the number of this task, wherever the strategy says. Its handle is
+    /// lent to the sender.
+    Make { options: ActorOptions, actor_name: Option<Cow<'a, str>>, strategy: Strategy },
+}
+
+/// Whose method is called.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum Callee {
+    /// That of an actor that the receiver has lent the handle of.
+    Lent(ActorId),
+    /// That of an actor that the receiver keeps for the sender, by the task that made it and its attempt. If it has ended,
+    /// which the sender is told, the call is not answered: it was not begun.
+    Kept(TaskId, Attempt),
 }
 
 /// What came of a task: of each return what there is of it, and what its value contains, which is lent.
-pub(crate) type Returns<'a> = Vec<(Sent<'a>, Vec<u64>)>;
+pub(crate) type Returns<'a> = Vec<(Sent<'a>, Vec<ObjectId>)>;
 
-/// What a helper says.
+/// A message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum ToOwner<'a> {
-    /// A task has ended.
+pub(crate) enum Said<'a> {
+    /// Tasks to come are of this component, by this number.
+    Program { program: u32, component: ComponentId, limits: Limits },
+    /// Things to come are of this job, whose first task is called so.
+    Job(Root, Cow<'a, str>),
+    /// Something is to be done.
+    Begin(#[serde(borrow)] Errand<'a>),
+    /// What was given under this slot and is not begun is asked back.
+    Recall(WorkerId),
+    /// These were not begun, and are given back.
+    Recalled(WorkerId, Vec<TaskId>),
+    /// An attempt of a task, or an actor, is to end, with all that it submitted. A call of an actor that runs ends only if this
+    /// is so, with the actor: there is no other way out of its code.
+    Cancel(TaskId, Attempt, bool),
+    /// The sender needs nothing more of a job. If it is the job's root, nobody does.
+    JobEnded(Root),
+    /// A task has ended, or an actor could be made, or has ended.
     Ended {
-        task: u64,
-        attempt: u32,
+        task: TaskId,
+        attempt: Attempt,
+        slot: WorkerId,
         /// Values; those that are away are lent by their numbers.
         #[serde(borrow)]
         returned: Result<Returns<'a>, Box<TaskError>>,
@@ -128,25 +147,44 @@ pub(crate) enum ToOwner<'a> {
         /// How long it waited for others since.
         waited: u64,
     },
-    /// These were not begun, and are given back.
-    Recalled(u32, Vec<u64>),
     /// A task waits for objects (true), or goes on.
-    Blocked(u64, bool),
-    /// An object that was lent is wanted, and whether its value was not to be had where it was said to be.
-    Want(u64, bool),
-    /// As above: it is not in use any more, so many times.
-    Release(u64, u32),
-    /// What there is of an object of a job (by the owner's number) that the helper has lent, and that was wanted. What its
-    /// value contains is lent.
-    Value {
-        job: u32,
-        object: u64,
+    Blocked(TaskId, bool),
+    /// A generator has yielded an item. What is away is lent by its number, as is what it contains.
+    Yielded {
+        task: TaskId,
+        attempt: Attempt,
+        slot: WorkerId,
+        index: u64,
+        object: ObjectId,
         #[serde(borrow)]
         value: Sent<'a>,
-        contains: Vec<u64>,
+        contains: Vec<ObjectId>,
     },
-    /// A line of the log of a task of this job: the task, what it is called, its worker, the line's level.
-    Log { job: u32, task: u64, name: Cow<'a, str>, worker: u32, level: u8, line: &'a str },
-    /// How far a task of this job is.
-    Progress { job: u32, task: u64, name: &'a str, done: u64, total: Option<u64> },
+    /// So many items of a generator were taken.
+    Taken(TaskId, u64),
+    /// The handle of the actor of a name is wanted, as an object of this number, which is lent.
+    Find { object: ObjectId, job: Root, name: Cow<'a, str> },
+    /// An actor is to end, or to begin anew.
+    Kill(Callee, bool),
+    /// An object that was lent is wanted, and whether its value was not to be had from where it was said to be: then the
+    /// receiver fetches it first, and lends its own.
+    Want(ObjectId, bool),
+    /// What there is of an object that was lent: it was wanted, or a task needs it that comes next. What its value contains is
+    /// lent.
+    Value {
+        object: ObjectId,
+        #[serde(borrow)]
+        value: Sent<'a>,
+        contains: Vec<ObjectId>,
+    },
+    /// An object that was lent is not in use any more, so many times.
+    Release(ObjectId, u32),
+    /// A line of the log of a task of the receiver's job: what the task is called, its worker, the line's level.
+    Log { job: JobId, task: TaskId, name: Cow<'a, str>, worker: WorkerId, level: u8, line: &'a str },
+    /// How far a task of the receiver's job is.
+    Progress { job: JobId, task: TaskId, name: &'a str, done: u64, total: Option<u64> },
+    /// The sender is to go: it is given nothing more, and what only it has is fetched of it.
+    Leaving,
+    /// Of a node that is to go the sender needs nothing any more.
+    Spared,
 }

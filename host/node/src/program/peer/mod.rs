@@ -1,14 +1,16 @@
 //! Other nodes, as a hub has them: what is said between two of them, and how it gets there.
 
+mod amounts;
 mod line;
 mod messages;
 mod neighbours;
 mod outside;
 
+pub use amounts::Amounts;
 pub(crate) use line::{PeerEnd, PeerLine};
 pub use neighbours::Neighbours;
 
-pub(crate) use messages::{Errand, Returns, Said, Sent, ToHelper, ToOwner};
+pub(crate) use messages::{Callee, Errand, ErrandWork, Returns, Root, Said, Sent};
 
 pub(crate) use outside::{Fetched, Loaded, Outside, Tell};
 

@@ -8,7 +8,7 @@ use sandbar_store::{Lending, Memory, Object, ValueKey};
 use super::super::store::Awaited;
 use super::super::{Command, State, Stored};
 use super::lent::Sending;
-use crate::program::peer::{Fetched, Said, Tell, ToHelper};
+use crate::program::peer::{Fetched, Said, Tell};
 
 /// A value that lies, or lay, on another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,12 +29,18 @@ pub(super) struct Aways {
     missed: FxHashMap<u64, Vec<Wanted>>,
 }
 
-/// Another node wants an object: its anchor or its seat.
+/// Another node wants an object.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) object: ObjectId,
-    pub(super) worker: WorkerId,
-    pub(super) task: TaskId,
+struct Wanted {
+    object: ObjectId,
+    anchor: WorkerId,
+}
+
+impl Wanted {
+    fn event<C, V>(self) -> Event<C, V> {
+        // It holds it, of whatever task it has that.
+        Event::Wanted { object: self.object, worker: self.anchor, task: TaskId(0) }
+    }
 }
 
 #[derive(Debug)]
@@ -45,8 +51,8 @@ struct Away {
     node: NodeId,
     name: ObjectId,
     bytes: u64,
-    /// The node that is to be told when it is not needed any more, and the job.
-    holder: Option<(NodeId, JobId)>,
+    /// The node that is to be told when it is not needed any more.
+    holder: Option<NodeId>,
     /// It was not to be had there: who wants it is to have the copy here.
     was_missed: bool,
     state: AwayState,
@@ -67,7 +73,7 @@ impl Aways {
         node: NodeId,
         name: ObjectId,
         bytes: u64,
-        holder: Option<(NodeId, JobId)>,
+        holder: Option<NodeId>,
     ) -> AwayKey {
         let key = AwayKey { number: self.next, node, bytes };
         self.next += 1;
@@ -79,7 +85,7 @@ impl Aways {
     /// Values that only a node has, or that it is to be told of when they are not needed any more, and that are not here.
     fn only_at(&self, node: NodeId) -> Vec<AwayKey> {
         let is_there = |away: &Away| {
-            let is_of = away.node == node || away.holder.is_some_and(|(holder, _)| holder == node);
+            let is_of = away.node == node || away.holder == Some(node);
             is_of && !matches!(away.state, AwayState::Here(_))
         };
         let there = self.all.iter().filter(|(_, away)| is_there(away));
@@ -91,7 +97,7 @@ impl Aways {
 
     pub(super) fn sending(&self, key: AwayKey) -> Sending {
         match self.all.get(&key.number) {
-            Some(away) => Sending::Away { node: away.node.0, object: away.name.0, bytes: away.bytes },
+            Some(away) => Sending::Away { node: away.node, object: away.name, bytes: away.bytes },
             None => Sending::Failed(Vec::new()),
         }
     }
@@ -112,9 +118,7 @@ impl State {
         let peer = self.peers.all.get(&key.node);
         let stays = key.node == self.options.node || peer.is_some_and(|peer| peer.leaving.is_none());
         match self.away(key) {
-            (bytes, Some(_)) if was_missed || !stays => {
-                Sending::Away { node: self.options.node.0, object: object.0, bytes }
-            }
+            (bytes, Some(_)) if was_missed || !stays => Sending::Away { node: self.options.node, object, bytes },
             _ => self.peers.aways.sending(key),
         }
     }
@@ -122,14 +126,13 @@ impl State {
     /// Nobody needs a value any more.
     pub(in super::super) fn discard_away(&mut self, key: AwayKey) {
         let Some(away) = self.peers.aways.all.remove(&key.number) else { return };
-        for Wanted { object, worker, task } in self.peers.aways.missed.remove(&key.number).unwrap_or_default() {
-            self.events.push_back(Event::Wanted { object, worker, task });
-        }
+        let missed = self.peers.aways.missed.remove(&key.number).unwrap_or_default();
+        self.events.extend(missed.into_iter().map(Wanted::event));
         if let AwayState::Here(copy) = away.state {
             self.store.values.drop_value(copy);
         }
-        if let Some((node, job)) = away.holder {
-            self.peers.say(node, &Said::Owner(ToHelper::Release(job.0, away.name.0, 1)));
+        if let Some(node) = away.holder {
+            self.peers.say(node, &Said::Release(away.name, 1));
         }
     }
 
@@ -192,13 +195,13 @@ impl State {
                 self.lose_away(key, awaited);
             }
         }
-        self.steps(missed.into_iter().map(|Wanted { object, worker, task }| Event::Wanted { object, worker, task }));
+        self.steps(missed.into_iter().map(Wanted::event));
         self.carry_out();
     }
 
     /// Another node wants an object. Where it has `missed` it before, it is to have it from this one.
-    pub(super) fn want_for(&mut self, wanted: Wanted, missed: bool) {
-        let Wanted { object, worker, task } = wanted;
+    pub(super) fn want_for(&mut self, object: ObjectId, anchor: WorkerId, missed: bool) {
+        let wanted = Wanted { object, anchor };
         if missed && let Some(Ok(Stored::Away(key))) = self.sched.value(object) {
             let key = *key;
             if let Some(away) = self.peers.aways.all.get_mut(&key.number) {
@@ -209,7 +212,7 @@ impl State {
                 return self.fetch(key);
             }
         }
-        self.step(Event::Wanted { object, worker, task });
+        self.step(wanted.event());
     }
 
     /// Has all come that only a node has which is to go. Says whether there is anything.
@@ -247,11 +250,7 @@ impl State {
             away.holder = None;
             self.lose_away(key, if let AwayState::Fetching(awaited) = state { awaited } else { Vec::new() });
             let missed = self.peers.aways.missed.remove(&key.number).unwrap_or_default();
-            self.steps(missed.into_iter().map(|Wanted { object, worker, task }| Event::Wanted {
-                object,
-                worker,
-                task,
-            }));
+            self.steps(missed.into_iter().map(Wanted::event));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Tasks of other nodes that run here.
+//! Tasks of other nodes that run here, and actors that are kept for them.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -6,54 +6,46 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{
-    Attempt, Code, ComponentId, Fault, JobId, Limits, NodeId, ObjectId, RetryOn, Strategy, TaskError, TaskId, TenantId,
-    WorkerId,
+    ActorOptions, Attempt, Code, ComponentId, Fault, JobId, Limits, NodeId, ObjectId, RetryOn, Strategy, TaskError,
+    TaskId, TaskKind, WorkerId,
 };
-use sandbar_sched::{Demand, Event, Role, Submission, TaskState, Work};
+use sandbar_sched::{Demand, Event, Submission, TaskState, Work};
 
+use super::super::actors::actor_spec;
+use super::super::keep::Took;
 use super::super::{Command, State};
-use super::away::Wanted;
-use super::lent::{ATTACHED_BYTES_MAX, Lender, Sending};
+use super::lent::{ATTACHED_BYTES_MAX, Sending};
 use crate::program::Program;
 use crate::program::calls::Call;
-use crate::program::peer::{Errand, Loaded, Said, ToHelper, ToOwner};
+use crate::program::peer::{Errand, ErrandWork, Loaded, Said};
 
-/// What a job's first task is called that is the owner of the job.
-const SEAT: &str = "owner";
-
-/// A job of another node.
+/// Something that another node has given this one to do.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub(super) struct Given {
     pub(super) owner: NodeId,
-    /// Its number there.
-    pub(super) theirs: u32,
     pub(super) job: JobId,
-    pub(super) first: TaskId,
-    /// Objects that the owner has asked for.
-    wanted: Vec<ObjectId>,
-}
-
-/// A task of another node that runs here.
-#[derive(Debug)]
-pub(super) struct GivenErrand {
-    seat: WorkerId,
     /// The owner's number.
-    task: u64,
-    attempt: u32,
-    slot: u32,
-    returns: u32,
+    task: TaskId,
+    attempt: Attempt,
+    slot: WorkerId,
+    pub(super) returns: u32,
     /// Of which nothing is known yet.
     missing: u32,
     took: Took,
+    /// Of a generator: items that were told, and how many of them its owner has said were taken.
+    yielded: u64,
+    taken: u64,
+    /// It is an actor, which is kept until it has ended.
+    is_kept: bool,
 }
 
-/// What its worker said.
-#[derive(Debug, Default)]
-struct Took {
-    nanos: u64,
-    memory_bytes: u64,
-    begun: u64,
-    waited: u64,
+/// What the owner calls something, and under what it was given.
+pub(super) type GivenAs = (TaskId, Attempt, WorkerId);
+
+impl Given {
+    pub(super) fn errand(&self) -> GivenAs {
+        (self.task, self.attempt, self.slot)
+    }
 }
 
 /// A program of another node.
@@ -64,58 +56,34 @@ pub(super) enum Known {
 }
 
 impl State {
-    /// A node says something for which this one runs tasks.
-    pub(super) fn hear_owner(&mut self, node: NodeId, said: ToHelper<'_>, frame: &[u8]) -> io::Result<()> {
-        let seat = |job: u32| self.peers.seats.get(&(node, job)).copied();
-        match said {
-            ToHelper::Program { program, component, limits } => self.load_program(node, program, component, limits),
-            ToHelper::Begin(errand) => {
-                let known = self.peers.all.get_mut(&node).and_then(|peer| peer.programs.get_mut(&errand.program));
-                match known {
-                    Some(Known::Loading(waiting)) => waiting.push(frame.to_vec()),
-                    Some(Known::Loaded(Ok(program))) => {
-                        let program = program.clone();
-                        self.begin_errand(node, errand, program)?;
-                    }
-                    Some(Known::Loaded(Err(fault))) => {
-                        let fault = fault.clone();
-                        self.refuse_errand(node, &errand, fault);
-                    }
-                    None => return Err(io::Error::other("a task of a program that was not named before")),
-                }
+    /// A node gives this one something to do.
+    pub(super) fn hear_errand(&mut self, node: NodeId, errand: Errand<'_>, frame: &[u8]) -> io::Result<()> {
+        let known = self.peers.all.get_mut(&node).and_then(|peer| peer.programs.get_mut(&errand.program));
+        match known {
+            Some(Known::Loading(waiting)) => waiting.push(frame.to_vec()),
+            Some(Known::Loaded(Ok(program))) => {
+                let program = program.clone();
+                return self.begin_errand(node, errand, program);
             }
-            ToHelper::Value { object, value, contains } => {
-                self.arrived(Lender::Owner(node), ObjectId(object), value, &contains);
+            Some(Known::Loaded(Err(fault))) => {
+                let fault = fault.clone();
+                self.refuse_errand(node, &errand, fault);
             }
-            ToHelper::Recall(slot) => self.recall_errands(node, slot),
-            ToHelper::Cancel(task, attempt) => self.cancel_errand(node, task, attempt),
-            ToHelper::Want(job, object, missed) => {
-                if let Some(worker) = seat(job)
-                    && let Some(guest) = self.peers.guests.get_mut(&worker)
-                {
-                    let (object, task) = (ObjectId(object), guest.first);
-                    guest.wanted.push(object);
-                    self.want_for(Wanted { object, worker, task }, missed);
-                }
-            }
-            ToHelper::Release(job, object, times) => {
-                if let Some(worker) = seat(job) {
-                    self.step(Event::Released { object: ObjectId(object), worker, times });
-                }
-            }
-            ToHelper::JobEnded(job) => {
-                if let Some(seat) = seat(job) {
-                    self.end_guest(seat);
-                }
-                self.forget_waiting(node, job);
-            }
+            None => return Err(wrong("a task of a program that was not named before")),
         }
         Ok(())
     }
 
-    fn load_program(&mut self, node: NodeId, program: u32, component: ComponentId, limits: Limits) {
+    pub(super) fn load_program(&mut self, node: NodeId, program: u32, component: ComponentId, limits: Limits) {
+        // That of a job of this node is there: what its tasks elsewhere have made here is made before anything that follows it.
+        let mut own = self.jobs.keys().filter_map(|job| self.program_of(*job));
+        let own = own.find(|own| own.compiled.id() == component);
         let Some(peer) = self.peers.all.get_mut(&node) else { return };
         if peer.programs.contains_key(&program) {
+            return;
+        }
+        if let Some(own) = own {
+            peer.programs.insert(program, Known::Loaded(Ok(own)));
             return;
         }
         let asker = self.asker.clone();
@@ -139,157 +107,206 @@ impl State {
         let before = peer.programs.insert(program, Known::Loaded(loaded));
         let Some(Known::Loading(waiting)) = before else { return };
         for frame in waiting {
-            let Ok(Said::Owner(said)) = postcard::from_bytes(&frame) else { continue };
-            if self.hear_owner(node, said, &frame).is_err() {
+            let Ok(Said::Begin(errand)) = postcard::from_bytes(&frame) else { continue };
+            if self.hear_errand(node, errand, &frame).is_err() {
                 self.lose_peer(node);
             }
         }
     }
 
-    /// Tasks that wait for their programs, and are not wanted any more.
-    fn forget_waiting(&mut self, node: NodeId, job: u32) {
-        self.waiting_errands(node, |errand| errand.job != job);
-    }
-
-    /// Keeps some of the tasks that wait for their programs. Gives the others: task and attempt.
-    fn waiting_errands(&mut self, node: NodeId, keep: impl Fn(&Errand<'_>) -> bool) -> Vec<(u64, u32)> {
-        let mut gone = Vec::new();
-        let Some(peer) = self.peers.all.get_mut(&node) else { return gone };
+    /// Takes some of what waits for its program out of that, with what was lent for it. Gives it.
+    fn take_waiting(&mut self, node: NodeId, is_one: impl Fn(&Errand<'_>) -> bool) -> Vec<GivenAs> {
+        let (mut taken, mut lent) = (Vec::new(), Vec::new());
+        let Some(peer) = self.peers.all.get_mut(&node) else { return taken };
         for known in peer.programs.values_mut() {
             let Known::Loading(waiting) = known else { continue };
             waiting.retain(|frame| match postcard::from_bytes(frame) {
-                Ok(Said::Owner(ToHelper::Begin(errand))) if !keep(&errand) => {
-                    gone.push((errand.task, errand.attempt));
+                Ok(Said::Begin(errand)) if is_one(&errand) => {
+                    taken.push((errand.task, errand.attempt, errand.slot));
+                    lent.extend(errand.needs.into_iter().chain(errand.refs));
                     false
                 }
                 _ => true,
             });
         }
-        gone
+        lent.into_iter().for_each(|object| self.peers.say(node, &Said::Release(object, 1)));
+        taken
     }
 
-    /// The seat of a job's owner.
-    fn guest(&mut self, node: NodeId, theirs: u32, program: &Arc<Program>) -> Option<WorkerId> {
-        if let Some(seat) = self.peers.seats.get(&(node, theirs)) {
-            return Some(*seat);
+    /// An actor that was to be made, if it was not yet, is not wanted any more.
+    pub(super) fn unmake(&mut self, node: NodeId, handle: ObjectId) {
+        if self.sched.object(handle).is_none() {
+            let is_it = |errand: &Errand<'_>| {
+                errand.task.returns(0) == handle && matches!(errand.work, ErrandWork::Make { .. })
+            };
+            self.take_waiting(node, is_it);
         }
-        let (seat, first, job) = (self.number_worker()?, self.ids.take(1).map(TaskId)?, self.number_job());
-        let guest = Guest { owner: node, theirs, job, first, wanted: Vec::new() };
-        self.peers.guests.insert(seat, guest);
-        self.peers.seats.insert((node, theirs), seat);
-        self.peers.guest_jobs.insert(job, seat);
-        let limits = self.options.job_limits;
-        self.step(Event::JobStarted { job, tenant: TenantId::DEFAULT, limits });
-        self.step(Event::WorkerReady { worker: seat, node: self.options.node, role: Role::Driver(job) });
-        let call = Call::of(program.clone(), u32::MAX, 0, Box::default(), self.clock);
-        let task = Submission::bare(first, job, self.names.of(SEAT.to_owned()), call);
-        self.step(Event::Submitted { task });
-        Some(seat)
+    }
+
+    /// Some of what waits for its program is not wanted any more.
+    pub(super) fn end_waiting(&mut self, node: NodeId, is_one: impl Fn(&Errand<'_>) -> bool) {
+        self.take_waiting(node, is_one).into_iter().for_each(|given| self.say_cancelled(node, given));
     }
 
     fn begin_errand(&mut self, node: NodeId, errand: Errand<'_>, program: Arc<Program>) -> io::Result<()> {
-        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-        let known = program.tasks.get(errand.function as usize);
-        if known.is_none_or(|known| known.kind != sandbar_core::TaskKind::Task) || errand.returns == 0 {
+        let kind = program.tasks.get(errand.function as usize).map(|known| known.kind);
+        let is_so = match errand.work {
+            ErrandWork::Task => kind == Some(TaskKind::Task),
+            ErrandWork::Stream(_) => kind == Some(TaskKind::Generator) && errand.returns == 1,
+            ErrandWork::Call { .. } => matches!(kind, Some(TaskKind::Method | TaskKind::Shared)),
+            ErrandWork::Actor(_) | ErrandWork::Make { .. } => kind == Some(TaskKind::Make) && errand.returns == 1,
+        };
+        if !is_so || errand.returns == 0 {
             return Err(wrong("a task that is none of its program"));
         }
-        let Some(worker) = self.guest(node, errand.job, &program) else {
+        let Some(job) = self.job_of_root(errand.job) else {
+            self.refuse_errand(node, &errand, Fault::new(Code::Cancelled, "its job has ended"));
+            return Ok(());
+        };
+        let (Some(seat), Some(worker)) = (self.seat_of(node, job, &program), self.peers.anchor(node)) else {
             return Err(wrong("there are no more numbers"));
         };
-        let Some(guest) = self.peers.guests.get(&worker) else { return Ok(()) };
-        let (first, job) = (guest.first, guest.job);
-        let Some(id) = self.ids.take(errand.returns).map(TaskId) else {
-            return Err(wrong("there are no more numbers"));
-        };
-        let lender = Lender::Owner(node);
-        let lent: Vec<ObjectId> = errand.needs.iter().chain(&errand.refs).copied().map(ObjectId).collect();
-        lent.iter().for_each(|object| self.borrow(lender, *object, first, worker));
+        let lent: Vec<ObjectId> = errand.needs.iter().chain(&errand.refs).copied().collect();
+        lent.iter().for_each(|object| self.borrow(node, *object, seat, worker));
         for (object, value) in &errand.values {
-            self.arrived(lender, ObjectId(*object), *value, &[]);
+            self.arrived(node, *object, *value, Vec::new());
         }
-        if let Some(limit) = errand.timeout_ms {
-            self.timed.insert(id, (Duration::from_millis(limit.into()), worker, None));
+        let is_made = matches!(errand.work, ErrandWork::Make { .. });
+        // What is made for a node outlives what else that has here, as long as somebody refers to it.
+        let maker = self.jobs.get(&job).filter(|_| is_made).map_or((seat, worker), |job| (job.first, job.driver));
+        if let Some(task) = self.errand_task(node, (maker, job), &errand, program) {
+            if is_made {
+                let object = task.id.returns(0);
+                self.submit(maker.1, task);
+                self.step(Event::Held { object, worker, task: seat });
+                self.step(Event::Released { object, worker: maker.1, times: 1 });
+            } else {
+                self.begin_given(node, job, worker, &errand, task);
+            }
         }
-        self.peers.theirs.insert((node, errand.task), id);
-        self.peers.returns.extend((0..errand.returns).map(|index| (id.returns(index), id)));
-        let given = GivenErrand {
-            seat: worker,
-            task: errand.task,
-            attempt: errand.attempt,
-            slot: errand.slot,
-            returns: errand.returns,
-            missing: errand.returns,
-            took: Took::default(),
-        };
-        self.peers.errands.insert(id, given);
-        let returns = errand.returns;
-        let task = self.errand_task(id, job, (first, worker), errand, program);
-        self.step(Event::Submitted { task });
-        (0..returns).for_each(|index| self.step(Event::Wanted { object: id.returns(index), worker, task: first }));
         self.steps(lent.into_iter().map(|object| Event::Released { object, worker, times: 1 }));
         Ok(())
     }
 
+    /// Runs a task, and tells its owner what comes of it.
+    fn begin_given(
+        &mut self,
+        owner: NodeId,
+        job: JobId,
+        worker: WorkerId,
+        errand: &Errand<'_>,
+        task: Submission<Call>,
+    ) {
+        let (id, seat) = (task.id, task.parent.map_or(task.id, |(seat, ..)| seat));
+        if let Some(limit) = errand.timeout_ms {
+            self.timed.insert(id, (Duration::from_millis(limit.into()), worker, None));
+        }
+        self.peers.theirs.insert((owner, errand.task), id);
+        self.peers.returns.extend((0..errand.returns).map(|index| (id.returns(index), id)));
+        let (attempt, slot, returns) = (errand.attempt, errand.slot, errand.returns);
+        let given = Given {
+            owner,
+            job,
+            task: errand.task,
+            attempt,
+            slot,
+            returns,
+            missing: returns,
+            took: Took::default(),
+            yielded: 0,
+            taken: 0,
+            is_kept: matches!(errand.work, ErrandWork::Actor(_)),
+        };
+        self.peers.given.insert(id, given);
+        self.step(Event::Submitted { task });
+        (0..returns).for_each(|index| self.step(Event::Wanted { object: id.returns(index), worker, task: seat }));
+    }
+
+    /// What is to be done, as a task of this node. None if it is not to be done.
     fn errand_task(
         &mut self,
-        id: TaskId,
-        job: JobId,
-        (first, worker): (TaskId, WorkerId),
-        errand: Errand<'_>,
+        node: NodeId,
+        ((parent, worker), job): ((TaskId, WorkerId), JobId),
+        errand: &Errand<'_>,
         program: Arc<Program>,
-    ) -> Submission<Call> {
-        let (cpus, gpus, memory, custom) = errand.demand;
-        let objects = |all: Vec<u64>| all.into_iter().map(ObjectId).collect::<Vec<_>>();
-        let (needs, refs) = (objects(errand.needs), objects(errand.refs));
-        Submission {
+    ) -> Option<Submission<Call>> {
+        // Whoever has it tries another node, if this one is lost.
+        let here = Strategy::Node { node: self.options.node, soft: false };
+        let make = |options: &ActorOptions, name| Some(Box::new(program.make(errand.function, options.clone(), name)));
+        let (work, make, strategy, retries_max, retry_on) = match &errand.work {
+            ErrandWork::Task => (Work::Task, None, here, 0, RetryOn::System),
+            ErrandWork::Stream(buffer) => (Work::Stream(*buffer), None, here, 0, RetryOn::System),
+            ErrandWork::Call { actor, retries, retry_on } => {
+                let actor = self.callee(node, *actor)?;
+                let retries = retries.unwrap_or_else(|| self.call_retries(actor));
+                (Work::Method(actor), None, Strategy::Default, retries, *retry_on)
+            }
+            ErrandWork::Actor(options) => {
+                let work = Work::Actor(Box::new(actor_spec(None, options)));
+                (work, make(options, None), here, 0, RetryOn::System)
+            }
+            ErrandWork::Make { options, actor_name, strategy } => {
+                let work = Work::Actor(Box::new(actor_spec(actor_name.as_deref(), options)));
+                (work, make(options, None), *strategy, 0, RetryOn::System)
+            }
+        };
+        let is_made = matches!(errand.work, ErrandWork::Make { .. });
+        let id = if is_made { errand.task } else { TaskId(self.ids.take(errand.returns)?) };
+        let is_task = matches!(work, Work::Task | Work::Stream(_));
+        Some(Submission {
             id,
             job,
-            parent: Some((first, Attempt(0), worker)),
-            // It would be the seat's child, at 2.
+            parent: Some((parent, Attempt(0), worker)),
+            // It would be at 2.
             below: errand.depth.saturating_sub(2),
-            name: self.names.of(errand.name.into_owned()),
+            name: self.names.of(errand.name.clone().into_owned()),
             returns: errand.returns,
-            demand: Demand {
-                cpus,
-                gpus,
-                memory,
-                custom: custom.into_iter().map(|(name, of)| (name.into(), of)).collect(),
-            },
-            // Whoever has it tries another node, if this one is lost.
-            strategy: Strategy::Node { node: self.options.node, soft: false },
+            demand: if matches!(work, Work::Method(_)) { Demand::default() } else { errand.demand.demand() },
+            strategy,
             priority: errand.priority,
-            retries_max: 0,
-            retry_on: RetryOn::System,
+            retries_max,
+            retry_on,
             call: Call {
                 program,
                 function: errand.function,
                 timeout_ms: errand.timeout_ms.and_then(NonZeroU32::new),
                 seed: errand.seed,
                 arguments: errand.arguments.into(),
-                needs: needs.as_slice().into(),
-                refs: Box::new([]),
-                make: None,
+                needs: errand.needs.as_slice().into(),
+                refs: if is_task { Box::new([]) } else { errand.refs.as_slice().into() },
+                make,
                 submitted: self.clock,
             },
-            needs,
-            refs,
-            work: Work::Task,
-        }
+            needs: errand.needs.clone(),
+            refs: errand.refs.clone(),
+            work,
+        })
     }
 
     fn refuse_errand(&mut self, node: NodeId, errand: &Errand<'_>, fault: Fault) {
         for object in errand.needs.iter().chain(&errand.refs) {
-            self.peers.say(node, &Said::Helper(ToOwner::Release(*object, 1)));
+            self.peers.say(node, &Said::Release(*object, 1));
         }
-        let error = Box::new(TaskError { fault, chain: Vec::new() });
-        self.say_ended(node, (errand.task, errand.attempt), Err(error), false, &Took::default());
+        let error = TaskError { fault, chain: Vec::new() };
+        if let ErrandWork::Make { .. } = errand.work {
+            let value = Sending::failed(&error);
+            let (object, value) = (errand.task.returns(0), value.as_sent());
+            return self.peers.say(node, &Said::Value { object, value, contains: Vec::new() });
+        }
+        let given = (errand.task, errand.attempt, errand.slot);
+        self.say_ended(node, given, Err(Box::new(error)), false, &Took::default());
+    }
+
+    pub(super) fn say_cancelled(&mut self, node: NodeId, given: GivenAs) {
+        let error = TaskError { fault: Fault::new(Code::Cancelled, "it was cancelled"), chain: Vec::new() };
+        self.say_ended(node, given, Err(Box::new(error)), false, &Took::default());
     }
 
     fn say_ended(
         &mut self,
         node: NodeId,
-        (task, attempt): (u64, u32),
-        returned: Result<Vec<(Sending, Vec<u64>)>, Box<TaskError>>,
+        (task, attempt, slot): GivenAs,
+        returned: Result<Vec<(Sending, Vec<ObjectId>)>, Box<TaskError>>,
         system: bool,
         took: &Took,
     ) {
@@ -297,9 +314,10 @@ impl State {
             Ok(values) => Ok(values.iter().map(|(value, contains)| (value.as_sent(), contains.clone())).collect()),
             Err(error) => Err(error.clone()),
         };
-        let ended = ToOwner::Ended {
+        let ended = Said::Ended {
             task,
             attempt,
+            slot,
             returned,
             system,
             nanos: took.nanos,
@@ -307,166 +325,180 @@ impl State {
             begun_nanos_ago: self.clock.saturating_sub(took.begun.min(self.clock)),
             waited: took.waited,
         };
-        self.peers.say(node, &Said::Helper(ended));
+        self.peers.say(node, &ended);
     }
 
     /// The worker of a task has said that it has ended.
-    pub(in super::super) fn note_took(&mut self, task: TaskId, took: &super::super::keep::Took) {
-        if let Some(errand) = self.peers.errands.get_mut(&task) {
-            let (nanos, memory_bytes, begun, waited) = (took.nanos, took.memory_bytes, took.begun, took.waited);
-            errand.took = Took { nanos, memory_bytes, begun, waited };
+    pub(in super::super) fn note_took(&mut self, task: TaskId, took: &Took) {
+        if let Some(given) = self.peers.given.get_mut(&task) {
+            given.took = *took;
         }
     }
 
-    /// The owner of a job is to be told of an object: of what its task returned, or that it wanted.
-    pub(in super::super) fn deliver_to_seat(&mut self, seat: WorkerId, object: ObjectId) {
-        let Some(task) = self.peers.returns.get(&object).copied() else { return self.answer(seat, object) };
-        let Some(errand) = self.peers.errands.get_mut(&task) else { return };
-        errand.missing = errand.missing.saturating_sub(1);
-        if errand.missing == 0 {
-            self.end_errand(task);
+    /// It is known what a task returned that another node gave.
+    pub(super) fn returned_here(&mut self, task: TaskId) {
+        let Some(given) = self.peers.given.get_mut(&task) else { return };
+        given.missing = given.missing.saturating_sub(1);
+        if given.missing == 0 {
+            self.end_given(task);
         }
     }
 
-    fn answer(&mut self, seat: WorkerId, object: ObjectId) {
-        let Some(guest) = self.peers.guests.get_mut(&seat) else { return };
-        let Some(at) = guest.wanted.iter().position(|wanted| *wanted == object) else { return };
-        guest.wanted.swap_remove(at);
-        let (owner, job) = (guest.owner, guest.theirs);
-        let Some(value) = self.sending(object) else { return };
-        let contains = self.sched.contained(object).map(|content| content.0).collect();
-        let (value, contains) = self.sendable(value, contains);
-        let value = value.as_sent();
-        self.peers.say(owner, &Said::Helper(ToOwner::Value { job, object: object.0, value, contains }));
-    }
-
-    /// As above: it can't have it.
-    pub(in super::super) fn refuse_owner(&mut self, seat: WorkerId, object: ObjectId, error: &TaskError) {
-        let Some(guest) = self.peers.guests.get_mut(&seat) else { return };
-        guest.wanted.retain(|wanted| *wanted != object);
-        let (owner, job) = (guest.owner, guest.theirs);
-        let value = Sending::Failed(postcard::to_stdvec(error).unwrap_or_default());
-        let (value, contains) = (value.as_sent(), Vec::new());
-        self.peers.say(owner, &Said::Helper(ToOwner::Value { job, object: object.0, value, contains }));
-    }
-
-    /// What a task returned is known.
-    fn end_errand(&mut self, id: TaskId) {
-        let Some(errand) = self.peers.errands.remove(&id) else { return };
-        let Some(owner) = self.peers.guests.get(&errand.seat).map(|guest| guest.owner) else { return };
-        self.peers.theirs.remove(&(owner, errand.task));
+    fn end_given(&mut self, id: TaskId) {
+        let Some(given) = self.peers.given.get(&id) else { return };
+        let (owner, returns, errand, took) = (given.owner, given.returns, given.errand(), given.took);
+        let is_kept = given.is_kept;
+        let Some(worker) = self.peers.anchor(owner) else { return };
         let (mut values, mut failed, mut room) = (Vec::new(), None, ATTACHED_BYTES_MAX);
-        for index in 0..errand.returns {
+        for index in 0..returns {
             let object = id.returns(index);
             self.peers.returns.remove(&object);
             if let Some(Err(error)) = self.sched.value(object) {
                 failed = Some(error.clone());
             }
             let Some(value) = self.sending_within(object, &mut room) else { continue };
-            let contains = self.sched.contained(object).map(|content| content.0).collect();
+            let contains = self.sched.contained(object).collect();
             let (value, contains) = self.sendable(value, contains);
-            if value.is_whole() {
-                self.events.push_back(Event::Released { object, worker: errand.seat, times: 1 });
+            if value.is_whole() && !is_kept {
+                self.events.push_back(Event::Released { object, worker, times: 1 });
             }
             values.push((value, contains));
+        }
+        match (is_kept, &failed) {
+            (true, None) => {}
+            // That it could not be made is told when it has ended.
+            (true, Some(_)) => return,
+            (false, _) => {
+                self.peers.given.remove(&id);
+                self.peers.theirs.remove(&(owner, errand.0));
+            }
         }
         let returned = match &failed {
             None => Ok(values),
             Some(error) => Err(Box::new(as_their_own(error))),
         };
         let system = failed.is_some_and(|error| matches!(error.fault.code, Code::WorkerLost | Code::ObjectLost));
-        self.say_ended(owner, (errand.task, errand.attempt), returned, system, &errand.took);
+        self.say_ended(owner, errand, returned, system, &took);
+    }
+
+    /// An actor that is kept for another node may have ended: that is told once what became of its calls was.
+    pub(in super::super) fn note_ended(&mut self, id: TaskId, error: Option<&TaskError>) {
+        if self.peers.given.get(&id).is_some_and(|given| given.is_kept) {
+            let ended = || TaskError { fault: Fault::new(Code::ActorDied, "it has ended"), chain: Vec::new() };
+            self.peers.dead.push((id, error.map_or_else(ended, as_their_own)));
+        }
+    }
+
+    pub(in super::super) fn tell_dead(&mut self) {
+        for (id, error) in std::mem::take(&mut self.peers.dead) {
+            let Some(given) = self.peers.given.remove(&id) else { continue };
+            self.forget_numbers(id, &given);
+            if let Some(worker) = self.peers.anchor(given.owner) {
+                self.events.push_back(Event::Released { object: id.returns(0), worker, times: 1 });
+            }
+            self.say_ended(given.owner, given.errand(), Err(Box::new(error)), false, &given.took);
+        }
+    }
+
+    /// A generator has yielded an item, which its owner gets.
+    pub(in super::super) fn send_item_on(&mut self, worker: WorkerId, stream: ObjectId, object: ObjectId) {
+        let Some(value) = self.sending(object) else { return };
+        let contains = self.sched.contained(object).collect();
+        let (value, contains) = self.sendable(value, contains);
+        if value.is_whole() {
+            self.events.push_back(Event::Released { object, worker, times: 1 });
+        }
+        let Some(given) = self.peers.given.get_mut(&TaskId(stream.0)) else { return };
+        let (index, (task, attempt, slot), owner) = (given.yielded, given.errand(), given.owner);
+        given.yielded += 1;
+        // Of what an attempt before it yielded.
+        if given.taken >= given.yielded {
+            self.events.push_back(Event::Taken { stream, worker, taken: given.taken });
+        }
+        let value = value.as_sent();
+        self.peers.say(owner, &Said::Yielded { task, attempt, slot, index, object, value, contains });
+    }
+
+    /// So many items were taken of a generator that runs here.
+    pub(super) fn hear_taken(&mut self, node: NodeId, task: TaskId, taken: u64) {
+        let Some(id) = self.peers.theirs.get(&(node, task)).copied() else { return };
+        let Some(worker) = self.peers.anchor(node) else { return };
+        if let Some(given) = self.peers.given.get_mut(&id) {
+            given.taken = taken;
+        }
+        self.step(Event::Taken { stream: id.returns(0), worker, taken });
     }
 
     /// The owner wants back what is not begun.
-    fn recall_errands(&mut self, node: NodeId, slot: u32) {
-        let waiting = self.waiting_errands(node, |errand| errand.slot != slot);
-        let mut back: Vec<u64> = waiting.into_iter().map(|(task, _)| task).collect();
-        let is_back = |id: &TaskId, errand: &GivenErrand| {
-            let of_node = self.peers.guests.get(&errand.seat).is_some_and(|guest| guest.owner == node);
+    pub(super) fn recall_given(&mut self, node: NodeId, slot: WorkerId) {
+        let waiting = self.take_waiting(node, |errand| errand.slot == slot);
+        let mut back: Vec<TaskId> = waiting.into_iter().map(|(task, ..)| task).collect();
+        let is_back = |id: &TaskId, given: &Given| {
             let state = self.sched.task(*id).map(|view| view.state);
-            of_node && errand.slot == slot && matches!(state, Some(TaskState::Pending | TaskState::Queued))
+            given.owner == node && given.slot == slot && matches!(state, Some(TaskState::Pending | TaskState::Queued))
         };
-        let mut given: Vec<TaskId> =
-            self.peers.errands.iter().filter(|(id, errand)| is_back(id, errand)).map(|(id, _)| *id).collect();
-        given.sort_unstable();
-        for id in given {
-            if let Some(task) = self.forget_errand(id) {
-                back.push(task);
-                self.step(Event::Cancelled { task: id, recursive: true });
-            }
+        let all = self.peers.given.iter().filter(|(id, given)| is_back(id, given)).map(|(id, _)| *id);
+        let mut ids: Vec<TaskId> = all.collect();
+        ids.sort_unstable();
+        for id in ids {
+            let Some(given) = self.peers.given.remove(&id) else { continue };
+            self.forget_numbers(id, &given);
+            back.push(given.task);
+            self.step(Event::Cancelled { task: id, recursive: true });
+            self.let_go(node, (id, given.returns));
         }
-        self.peers.say(node, &Said::Helper(ToOwner::Recalled(slot, back)));
+        self.peers.say(node, &Said::Recalled(slot, back));
     }
 
-    /// Nothing is said of a task any more. Gives its owner's number.
-    fn forget_errand(&mut self, id: TaskId) -> Option<u64> {
-        let errand = self.peers.errands.remove(&id)?;
-        for index in 0..errand.returns {
-            let object = id.returns(index);
-            self.peers.returns.remove(&object);
-            self.step(Event::Released { object, worker: errand.seat, times: 1 });
-        }
-        let owner = self.peers.guests.get(&errand.seat)?.owner;
-        self.peers.theirs.remove(&(owner, errand.task));
-        Some(errand.task)
+    fn forget_numbers(&mut self, id: TaskId, given: &Given) {
+        self.peers.theirs.remove(&(given.owner, given.task));
+        (0..given.returns).for_each(|index| _ = self.peers.returns.remove(&id.returns(index)));
     }
 
-    fn cancel_errand(&mut self, node: NodeId, task: u64, attempt: u32) {
-        for gone in self.waiting_errands(node, |errand| (errand.task, errand.attempt) != (task, attempt)) {
-            let fault = Fault::new(Code::Cancelled, "it was cancelled");
-            let error = Box::new(TaskError { fault, chain: Vec::new() });
-            self.say_ended(node, gone, Err(error), false, &Took::default());
-        }
+    /// Nothing is said any more of some of what was given. Gives it, in order.
+    pub(super) fn forget_given(&mut self, is_one: impl Fn(&Given) -> bool) -> Vec<(TaskId, Given)> {
+        let mut all: Vec<(TaskId, Given)> = self.peers.given.extract_if(|_, given| is_one(given)).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all.iter().for_each(|(id, given)| self.forget_numbers(*id, given));
+        all
+    }
+
+    pub(super) fn cancel_given(&mut self, node: NodeId, (task, attempt): (TaskId, Attempt), anyhow: bool) {
+        self.end_waiting(node, |errand| (errand.task, errand.attempt) == (task, attempt));
         let Some(id) = self.peers.theirs.get(&(node, task)).copied() else { return };
-        if self.peers.errands.get(&id).is_some_and(|errand| errand.attempt == attempt) {
+        if self.peers.given.get(&id).is_some_and(|given| given.attempt == attempt) {
+            if anyhow {
+                self.end_call(id);
+            }
             self.step(Event::Cancelled { task: id, recursive: true });
         }
     }
 
-    /// A job of another node has ended, or that node has.
-    pub(super) fn end_guest(&mut self, seat: WorkerId) {
-        let Some(guest) = self.peers.guests.remove(&seat) else { return };
-        self.peers.seats.remove(&(guest.owner, guest.theirs));
-        self.peers.guest_jobs.remove(&guest.job);
-        let of_seat = self.peers.errands.iter().filter(|(_, errand)| errand.seat == seat);
-        let errands: Vec<(TaskId, u64, u32)> = of_seat.map(|(id, errand)| (*id, errand.task, errand.returns)).collect();
-        for (id, task, returns) in errands {
-            self.peers.errands.remove(&id);
-            self.peers.theirs.remove(&(guest.owner, task));
-            (0..returns).for_each(|index| _ = self.peers.returns.remove(&id.returns(index)));
-        }
-        self.step(Event::JobEnded { job: guest.job });
-        self.step(Event::WorkerLost { worker: seat, begun: Vec::new() });
-    }
-
     /// A task waits for objects, or goes on.
     pub(in super::super) fn tell_blocked(&mut self, task: TaskId, blocked: bool) {
-        let Some(errand) = self.peers.errands.get(&task) else { return };
-        let Some(owner) = self.peers.guests.get(&errand.seat).map(|guest| guest.owner) else { return };
-        let theirs = errand.task;
-        self.peers.say(owner, &Said::Helper(ToOwner::Blocked(theirs, blocked)));
+        let Some(given) = self.peers.given.get(&task) else { return };
+        let (owner, theirs) = (given.owner, given.task);
+        self.peers.say(owner, &Said::Blocked(theirs, blocked));
     }
 
     /// A line of the log of a job, if that is another node's.
     pub(in super::super) fn tell_log(&mut self, worker: WorkerId, task: TaskId, level: u8, line: &str) {
         let Some(view) = self.sched.task(task) else { return };
-        let Some((owner, job)) = self.owner_of(view.job) else { return };
+        let Some(root) = self.peers.seats.root(view.job) else { return };
         let (name, line) = (view.name.to_string().into(), start_of(line, LINE_BYTES_MAX));
-        self.peers.say(owner, &Said::Helper(ToOwner::Log { job, task: task.0, name, worker: worker.0, level, line }));
+        self.peers.say(root.node, &Said::Log { job: root.job, task, name, worker, level, line });
     }
 
     /// As above: how far a task is.
     pub(in super::super) fn tell_progress(&mut self, task: TaskId, name: &str, done: u64, total: Option<u64>) {
-        let Some((owner, job)) = self.sched.job_of(task).and_then(|job| self.owner_of(job)) else { return };
+        let Some(root) = self.sched.job_of(task).and_then(|job| self.peers.seats.root(job)) else { return };
         let name = start_of(name, LINE_BYTES_MAX);
-        self.peers.say(owner, &Said::Helper(ToOwner::Progress { job, task: task.0, name, done, total }));
+        self.peers.say(root.node, &Said::Progress { job: root.job, task, name, done, total });
     }
+}
 
-    fn owner_of(&self, job: JobId) -> Option<(NodeId, u32)> {
-        let guest = self.peers.guests.get(self.peers.guest_jobs.get(&job)?)?;
-        Some((guest.owner, guest.theirs))
-    }
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
 /// Bytes of a line of a log, and of a name, that go to another node.

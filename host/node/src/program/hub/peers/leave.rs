@@ -5,8 +5,7 @@ use sandbar_core::{NodeId, ObjectId};
 use sandbar_sched::Event;
 
 use super::super::State;
-use super::lent::Lender;
-use crate::program::peer::{Said, Tell, ToHelper, ToOwner};
+use crate::program::peer::{Said, Tell};
 
 /// What comes of it that a node is to go.
 #[derive(Debug, Default)]
@@ -40,7 +39,7 @@ impl State {
         for node in leaving.map(|(node, _)| *node).collect::<Vec<_>>() {
             self.spare(node);
         }
-        let may_go = self.jobs.is_empty() && self.peers.errands.is_empty();
+        let may_go = self.jobs.is_empty() && self.peers.given.is_empty();
         if may_go
             && self.peers.all.values().all(|peer| peer.spares)
             && let Some(told) = self.peers.leaves.take()
@@ -58,15 +57,12 @@ impl State {
             if !leaving.asked.insert(object) {
                 continue;
             }
-            match self.peers.borrowed.get(&object).map(|borrowed| borrowed.lender()) {
-                Some(Lender::Helper(_, job)) => {
-                    self.peers.say(node, &Said::Owner(ToHelper::Want(job.0, object.0, false)));
-                }
-                Some(Lender::Owner(_)) => self.peers.say(node, &Said::Helper(ToOwner::Want(object.0, false))),
-                None => {}
-            }
+            self.peers.say(node, &Said::Want(object, false));
         }
-        let has_task = |worker: &sandbar_sched::WorkerView| !worker.given.is_empty() || !worker.blocked.is_empty();
+        let has_task = |worker: &sandbar_sched::WorkerView| {
+            let mut tasks = worker.given.iter().chain(&worker.blocked);
+            tasks.any(|task| !self.peers.seats.is_one(*task)) || !worker.actors.is_empty()
+        };
         is_needed = is_needed || self.sched.workers().any(|worker| worker.node == node && has_task(&worker));
         let Some(leaving) = self.peers.all.get_mut(&node).and_then(|peer| peer.leaving.as_mut()) else { return };
         if !is_needed && !std::mem::replace(&mut leaving.is_spared, true) {

@@ -9,33 +9,19 @@ use sandbar_store::{Lending, Mapping, Memory};
 
 use super::super::store::is_kept;
 use super::super::{State, Stored};
-use crate::program::peer::{Said, Sent, ToHelper, ToOwner};
-
-/// Who lends an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lender {
-    /// The owner of tasks that run here.
-    Owner(NodeId),
-    /// A node that runs tasks of a job of this one.
-    Helper(NodeId, JobId),
-}
-
-impl Lender {
-    pub(super) fn node(self) -> NodeId {
-        match self {
-            Lender::Owner(node) | Lender::Helper(node, _) => node,
-        }
-    }
-}
+use crate::program::peer::{Said, Sent};
 
 /// An object of another node.
 #[derive(Debug)]
 pub(super) struct Borrowed {
-    lender: Lender,
+    /// The node that lends it.
+    lender: NodeId,
     /// How often that holds it for this node.
     times: u32,
     /// How often its value was not to be had from where it was said to be.
     misses: u32,
+    /// The task of this node that has its lender make it.
+    made_for: Option<TaskId>,
 }
 
 /// After so many misses a value is lost.
@@ -48,17 +34,15 @@ const CONTAINED_MAX: usize = 50_000;
 /// What is sent of an object.
 pub(super) enum Sending {
     Value(Vec<u8>),
-    Away { node: u32, object: u64, bytes: u64 },
+    Away { node: NodeId, object: ObjectId, bytes: u64 },
     Failed(Vec<u8>),
 }
 
-impl Borrowed {
-    pub(super) fn lender(&self) -> Lender {
-        self.lender
-    }
-}
-
 impl Sending {
+    pub(super) fn failed(error: &TaskError) -> Sending {
+        Sending::Failed(postcard::to_stdvec(error).unwrap_or_default())
+    }
+
     pub(super) fn as_sent(&self) -> Sent<'_> {
         match self {
             Sending::Value(bytes) => Sent::Value(bytes),
@@ -76,31 +60,34 @@ impl Sending {
 impl State {
     /// A worker holds an object once more that a node lends, on behalf of a task. What is there already otherwise, that node
     /// has back.
-    pub(super) fn borrow(&mut self, lender: Lender, object: ObjectId, task: TaskId, worker: WorkerId) {
+    pub(super) fn borrow(&mut self, lender: NodeId, object: ObjectId, task: TaskId, worker: WorkerId) {
         let is_new = self.sched.object(object).is_none();
         self.step(Event::Borrowed { object, task, worker });
         match self.peers.borrowed.get_mut(&object) {
             Some(borrowed) if borrowed.lender == lender => borrowed.times += 1,
             None if is_new && self.sched.is_borrowed(object) => {
-                self.peers.borrowed.insert(object, Borrowed { lender, times: 1, misses: 0 });
+                self.peers.borrowed.insert(object, Borrowed { lender, times: 1, misses: 0, made_for: None });
             }
-            _ => self.give_back(lender, object, 1),
+            _ => self.peers.say(lender, &Said::Release(object, 1)),
         }
     }
 
-    fn give_back(&mut self, lender: Lender, object: ObjectId, times: u32) {
-        match lender {
-            Lender::Owner(node) => self.peers.say(node, &Said::Helper(ToOwner::Release(object.0, times))),
-            Lender::Helper(node, job) => {
-                self.peers.say(node, &Said::Owner(ToHelper::Release(job.0, object.0, times)));
-            }
+    /// As above, of what a node is to make for a task.
+    pub(super) fn borrow_for(&mut self, lender: NodeId, object: ObjectId, task: TaskId, worker: WorkerId) {
+        self.borrow(lender, object, task, worker);
+        if let Some(borrowed) = self.peers.borrowed.get_mut(&object) {
+            borrowed.made_for = Some(task);
         }
+    }
+
+    pub(super) fn lender_of(&self, object: ObjectId) -> Option<NodeId> {
+        self.peers.borrowed.get(&object).map(|borrowed| borrowed.lender)
     }
 
     /// Nobody here refers to an object of another node any more.
     pub(in super::super) fn returned(&mut self, object: ObjectId) {
         if let Some(Borrowed { lender, times, .. }) = self.peers.borrowed.remove(&object) {
-            self.give_back(lender, object, times);
+            self.peers.say(lender, &Said::Release(object, times));
         }
     }
 
@@ -112,10 +99,7 @@ impl State {
             None => Err(GONE),
         };
         match lender {
-            Ok((Lender::Owner(node), missed)) => self.peers.say(node, &Said::Helper(ToOwner::Want(object.0, missed))),
-            Ok((Lender::Helper(node, job), missed)) => {
-                self.peers.say(node, &Said::Owner(ToHelper::Want(job.0, object.0, missed)));
-            }
+            Ok((node, missed)) => self.peers.say(node, &Said::Want(object, missed)),
             Err(why) => self.events.push_back(Event::Arrived { object, value: Err(lost(why)), refs: Vec::new() }),
         }
     }
@@ -134,7 +118,7 @@ impl State {
             Some(_) => false,
             None => true,
         };
-        let of_node = self.peers.borrowed.iter().filter(|(_, borrowed)| borrowed.lender.node() == node);
+        let of_node = self.peers.borrowed.iter().filter(|(_, borrowed)| borrowed.lender == node);
         let mut all: Vec<ObjectId> = of_node.map(|(object, _)| *object).filter(|id| is_elsewhere(*id)).collect();
         all.sort_unstable();
         all
@@ -142,7 +126,7 @@ impl State {
 
     /// A node that has lent objects is gone.
     pub(super) fn lose_lent(&mut self, node: NodeId) {
-        let of_node = self.peers.borrowed.iter().filter(|(_, borrowed)| borrowed.lender.node() == node);
+        let of_node = self.peers.borrowed.iter().filter(|(_, borrowed)| borrowed.lender == node);
         let mut all: Vec<ObjectId> = of_node.map(|(object, _)| *object).collect();
         all.sort_unstable();
         for object in all {
@@ -153,17 +137,20 @@ impl State {
     }
 
     /// A lender says what there is of an object.
-    pub(super) fn arrived(&mut self, lender: Lender, object: ObjectId, sent: Sent<'_>, contains: &[u64]) {
-        let is_lent = self.peers.borrowed.get(&object).is_some_and(|borrowed| borrowed.lender == lender);
-        let keeper = self.sched.job_of_object(object).and_then(|job| self.keeper(job));
-        let Some((task, worker)) = keeper.filter(|_| is_lent) else {
-            contains.iter().for_each(|content| self.give_back(lender, ObjectId(*content), 1));
+    pub(super) fn arrived(&mut self, lender: NodeId, object: ObjectId, sent: Sent<'_>, refs: Vec<ObjectId>) {
+        let job = self.sched.job_of_object(object).filter(|_| self.lender_of(object) == Some(lender));
+        let seat = job.and_then(|job| self.seat_of(lender, job, &self.program_of(job)?));
+        let (Some(job), Some(seat), Some(worker)) = (job, seat, self.peers.anchor(lender)) else {
+            refs.into_iter().for_each(|content| self.peers.say(lender, &Said::Release(content, 1)));
             return;
         };
-        let refs: Vec<ObjectId> = contains.iter().copied().map(ObjectId).collect();
-        refs.iter().for_each(|content| self.borrow(lender, *content, task, worker));
-        let Some(job) = self.sched.job_of_object(object) else { return };
+        refs.iter().for_each(|content| self.borrow(lender, *content, seat, worker));
         let value = self.received(job, object, sent, None);
+        let made_for = self.peers.borrowed.get(&object).and_then(|borrowed| borrowed.made_for);
+        let value = match (value, made_for.filter(|task| self.sched.task(*task).is_some())) {
+            (Err(error), Some(task)) => Err(Arc::new(self.with_names(task, error.as_ref().clone()))),
+            (value, _) => value,
+        };
         if let Ok(Stored::Away(key)) = &value {
             self.fetch(*key);
         }
@@ -171,23 +158,33 @@ impl State {
         self.steps(refs.into_iter().map(|object| Event::Released { object, worker, times: 1 }));
     }
 
+    /// A node is to be told of an object that it wanted, or of what a task returned that it gave.
+    pub(in super::super) fn lend(&mut self, anchor: WorkerId, object: ObjectId) {
+        if let Some(task) = self.peers.returns.get(&object).copied() {
+            return self.returned_here(task);
+        }
+        let Some(node) = self.peers.far.get(&anchor).copied() else { return };
+        let Some(value) = self.sending(object) else { return };
+        let contains = self.sched.contained(object).collect();
+        let (value, contains) = self.sendable(value, contains);
+        self.peers.say(node, &Said::Value { object, value: value.as_sent(), contains });
+    }
+
+    /// As above: it can't have it.
+    pub(in super::super) fn refuse_peer(&mut self, anchor: WorkerId, object: ObjectId, error: &TaskError) {
+        let Some(node) = self.peers.far.get(&anchor).copied() else { return };
+        let value = Sending::failed(error);
+        self.peers.say(node, &Said::Value { object, value: value.as_sent(), contains: Vec::new() });
+    }
+
     /// A value with what it contains, or why that does not go to another node.
-    pub(super) fn sendable(&self, value: Sending, contains: Vec<u64>) -> (Sending, Vec<u64>) {
+    pub(super) fn sendable(&self, value: Sending, contains: Vec<ObjectId>) -> (Sending, Vec<ObjectId>) {
         if contains.len() <= CONTAINED_MAX {
             return (value, contains);
         }
         let words = format!("it contains {} objects: to another node go {CONTAINED_MAX} at most", contains.len());
         let error = TaskError { fault: Fault::new(Code::BadOutput, words), chain: Vec::new() };
-        (Sending::Failed(postcard::to_stdvec(&error).unwrap_or_default()), Vec::new())
-    }
-
-    /// The first task of a job, and its worker, if it runs: on their behalf things are held.
-    fn keeper(&self, job: JobId) -> Option<(TaskId, WorkerId)> {
-        if let Some(job) = self.jobs.get(&job) {
-            return Some((job.first, job.driver));
-        }
-        let seat = *self.peers.guest_jobs.get(&job)?;
-        Some((self.peers.guests.get(&seat)?.first, seat))
+        (Sending::failed(&error), Vec::new())
     }
 
     /// A value that another node has sent, of an object here. What is away is released there when it is dropped, if a
@@ -197,7 +194,7 @@ impl State {
         job: JobId,
         object: ObjectId,
         sent: Sent<'_>,
-        holder: Option<(NodeId, JobId)>,
+        holder: Option<NodeId>,
     ) -> Result<Stored, Arc<TaskError>> {
         match sent {
             Sent::Value(bytes) if !is_kept(bytes) => Ok(Stored::Inline(bytes.into())),
@@ -208,7 +205,7 @@ impl State {
                     .map_err(|fault| Arc::new(TaskError { fault, chain: Vec::new() }))
             }
             Sent::Away { node, object: name, bytes } => {
-                Ok(Stored::Away(self.peers.aways.add(object, NodeId(node), ObjectId(name), bytes, holder)))
+                Ok(Stored::Away(self.peers.aways.add(object, node, name, bytes, holder)))
             }
             Sent::Failed(error) => Err(Arc::new(postcard::from_bytes(error).unwrap_or_else(|_| unreadable()))),
         }
@@ -221,10 +218,10 @@ impl State {
 
     /// As above, if values may have so many bytes: fewer afterwards.
     pub(super) fn sending_within(&mut self, object: ObjectId, room: &mut usize) -> Option<Sending> {
-        let here = self.options.node.0;
+        let here = self.options.node;
         let key = match self.sched.value(object)? {
             Ok(Stored::Inline(bytes)) if bytes.len() > *room => {
-                return Some(Sending::Away { node: here, object: object.0, bytes: bytes.len() as u64 });
+                return Some(Sending::Away { node: here, object, bytes: bytes.len() as u64 });
             }
             Ok(Stored::Inline(bytes)) => {
                 *room -= bytes.len();
@@ -235,7 +232,7 @@ impl State {
                 return Some(self.sending_away(key, object));
             }
             Ok(Stored::Kept(key, _)) => *key,
-            Err(error) => return Some(Sending::Failed(postcard::to_stdvec(&**error).unwrap_or_default())),
+            Err(error) => return Some(Sending::failed(error)),
         };
         let bytes = self.store.values.view(key).map_or(0, |view| view.bytes);
         if bytes <= VALUE_INLINE_BYTES_MAX.min(*room) as u64 {
@@ -251,7 +248,7 @@ impl State {
                 Lending::Same | Lending::Later | Lending::Gone(_) => {}
             }
         }
-        Some(Sending::Away { node: here, object: object.0, bytes })
+        Some(Sending::Away { node: here, object, bytes })
     }
 }
 

@@ -1,27 +1,31 @@
-//! Other nodes: tasks that they run for this one, tasks that this one runs for them, and objects of either.
+//! Other nodes: tasks that they run for this one, tasks that this one runs for them, and objects and actors of either.
 //!
 //! To the scheduler another node is a node that is far, with so many workers that can be given tasks, its *slots*, and one
-//! that runs none: its *anchor*, which holds what the node uses of ours. For a job of another node that runs tasks here, the
-//! scheduler has a job whose first task is the *seat* of its owner, as a client's is. See [`crate::program::peer`] for what
-//! is said.
+//! that is its scheduler: its *anchor*, which holds what the node uses of ours, has the actors that it keeps for this one, and
+//! gets the calls of those that it owns. Tasks that it has run here are of the same job, children of a task in the anchor, its
+//! *seat*. See [`crate::program::peer`] for what is said.
 
+mod actors;
 mod away;
 mod helper;
 mod leave;
 mod lent;
 mod owner;
+mod seats;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use sandbar_core::{JobId, NodeId, ObjectId, TaskId, WorkerId};
+use sandbar_core::{JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Event, Role};
 
 use self::away::Aways;
-use self::helper::{GivenErrand, Guest, Known};
+use self::helper::{Given, Known};
 use self::leave::Leaving;
 use self::lent::Borrowed;
+use self::seats::Seats;
 use super::State;
 use crate::program::peer::{NewPeer, PeerLine, Said, Tell};
 
@@ -34,19 +38,15 @@ const MESSAGES_A_TURN: usize = 256;
 #[derive(Default)]
 pub(super) struct Peers {
     all: BTreeMap<NodeId, Peer>,
-    /// Workers that are other nodes, for the scheduler: those that are given tasks, and those that hold objects.
-    slots: FxHashMap<WorkerId, NodeId>,
-    anchors: FxHashMap<WorkerId, NodeId>,
-    /// Jobs of other nodes that run tasks here, by their seats.
-    guests: FxHashMap<WorkerId, Guest>,
-    /// As above, by the owner and its number.
-    seats: BTreeMap<(NodeId, u32), WorkerId>,
-    /// As above, by the jobs' numbers here.
-    guest_jobs: FxHashMap<JobId, WorkerId>,
+    /// Workers that are other nodes, for the scheduler.
+    far: FxHashMap<WorkerId, NodeId>,
+    seats: Seats,
     /// What is run for others, by its number here; and by what it returns here, and by the owner's number.
-    errands: FxHashMap<TaskId, GivenErrand>,
+    given: FxHashMap<TaskId, Given>,
     returns: FxHashMap<ObjectId, TaskId>,
-    theirs: FxHashMap<(NodeId, u64), TaskId>,
+    theirs: FxHashMap<(NodeId, TaskId), TaskId>,
+    /// Actors kept for others that have ended, which these are not told yet.
+    dead: Vec<(TaskId, TaskError)>,
     borrowed: FxHashMap<ObjectId, Borrowed>,
     aways: Aways,
     /// This node is to go: who is told when it may.
@@ -59,8 +59,10 @@ struct Peer {
     anchor: WorkerId,
     /// Numbers of programs that it was told of.
     told: FxHashSet<u32>,
-    /// Jobs of this node that run tasks there.
+    /// Jobs of which it has tasks from this node.
     jobs: BTreeSet<JobId>,
+    /// The tasks that stand for it, by job.
+    seats: BTreeMap<JobId, TaskId>,
     /// Its programs, by its numbers.
     programs: FxHashMap<u32, Known>,
     /// If it is to go.
@@ -69,37 +71,19 @@ struct Peer {
     spares: bool,
 }
 
-/// What a worker is that is none of this node's processes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
-    None,
-    /// Another node, for which this one holds what it uses.
-    Anchor,
-    /// The owner of a job that runs tasks here.
-    Seat,
-}
-
 impl Peers {
-    #[inline]
-    pub(super) fn part(&self, worker: WorkerId) -> Part {
-        if self.all.is_empty() {
-            Part::None
-        } else if self.anchors.contains_key(&worker) {
-            Part::Anchor
-        } else if self.guests.contains_key(&worker) {
-            Part::Seat
-        } else {
-            Part::None
-        }
-    }
-
     pub(super) fn is_any(&self) -> bool {
         !self.all.is_empty()
     }
 
+    /// Whether a worker is another node.
     #[inline]
-    pub(super) fn is_slot(&self, worker: WorkerId) -> bool {
-        !self.all.is_empty() && self.slots.contains_key(&worker)
+    pub(super) fn is_far(&self, worker: WorkerId) -> bool {
+        !self.all.is_empty() && self.far.contains_key(&worker)
+    }
+
+    fn anchor(&self, node: NodeId) -> Option<WorkerId> {
+        self.all.get(&node).map(|peer| peer.anchor)
     }
 
     /// Whether somebody has said something.
@@ -127,16 +111,16 @@ impl State {
         self.lose_peer(node);
         self.step(Event::NodeJoined { node, resources, far: true });
         let Some(anchor) = self.number_worker() else { return };
-        self.peers.anchors.insert(anchor, node);
-        let (told, jobs, programs) = Default::default();
-        self.peers.all.insert(node, Peer { line, anchor, told, jobs, programs, leaving: None, spares: false });
+        self.peers.far.insert(anchor, node);
+        let (told, jobs, seats, programs) = Default::default();
+        self.peers.all.insert(node, Peer { line, anchor, told, jobs, seats, programs, leaving: None, spares: false });
         if self.peers.leaves.is_some() {
             self.peers.say(node, &Said::Leaving);
         }
         self.step(Event::WorkerReady { worker: anchor, node, role: Role::Peer });
         for _ in 0..slots {
             let Some(slot) = self.number_worker() else { return };
-            self.peers.slots.insert(slot, node);
+            self.peers.far.insert(slot, node);
             self.step(Event::WorkerReady { worker: slot, node, role: Role::Tasks });
         }
     }
@@ -146,13 +130,11 @@ impl State {
         if self.peers.all.remove(&node).is_none() {
             return;
         }
-        self.peers.slots.retain(|_, of| *of != node);
-        self.peers.anchors.retain(|_, of| *of != node);
+        self.peers.far.retain(|_, of| *of != node);
+        self.forget_given(|given| given.owner == node);
         // Before anything that is made again is given to it.
         self.step(Event::NodeLost { node });
-        let guests = self.peers.guests.iter().filter(|(_, guest)| guest.owner == node);
-        let seats: Vec<WorkerId> = guests.map(|(seat, _)| *seat).collect();
-        seats.into_iter().for_each(|seat| self.end_guest(seat));
+        self.lose_seats(node);
         self.lose_lent(node);
         self.lose_aways(node);
     }
@@ -183,20 +165,62 @@ impl State {
     }
 
     fn hear_peer(&mut self, node: NodeId, frame: &[u8]) -> io::Result<()> {
+        let Some(anchor) = self.peers.anchor(node) else { return Ok(()) };
         match postcard::from_bytes(frame).map_err(io::Error::other)? {
-            Said::Owner(said) => self.hear_owner(node, said, frame),
-            Said::Helper(said) => self.hear_helper(node, said),
-            Said::Leaving => {
-                self.hear_leaving(node);
-                Ok(())
+            Said::Program { program, component, limits } => self.load_program(node, program, component, limits),
+            Said::Job(root, name) => self.name_job(root, &name),
+            Said::Begin(errand) => return self.hear_errand(node, errand, frame),
+            Said::Recall(slot) => self.recall_given(node, slot),
+            Said::Recalled(worker, tasks) => {
+                if self.peers.far.get(&worker) == Some(&node) {
+                    self.step(Event::Recalled { worker, tasks });
+                }
             }
+            Said::Cancel(task, attempt, anyhow) => self.cancel_given(node, (task, attempt), anyhow),
+            Said::JobEnded(root) => self.hear_job_ended(node, root),
+            Said::Ended { task, attempt, slot, returned, system, nanos, memory_bytes, begun_nanos_ago, waited } => {
+                let begun = self.clock.saturating_sub(begun_nanos_ago);
+                let took = super::keep::Took { nanos, memory_bytes, begun, waited };
+                self.ended_at((node, slot), (task, attempt), returned, system, &took);
+            }
+            Said::Blocked(task, blocked) => {
+                if let Some(worker) = self.sched.task(task).and_then(|view| view.worker)
+                    && self.peers.far.get(&worker) == Some(&node)
+                {
+                    self.step(Event::Blocked { task, worker, blocked });
+                }
+            }
+            Said::Yielded { task, attempt, slot, index, object, value, contains } => {
+                self.yielded_at((node, slot), (task, attempt), (index, object), value, contains);
+            }
+            Said::Taken(task, taken) => self.hear_taken(node, task, taken),
+            Said::Find { object, job, name } => self.find_for(node, object, job, &name),
+            Said::Kill(actor, restart) => self.kill_for(node, actor, restart),
+            Said::Want(object, missed) => self.want_for(object, anchor, missed),
+            Said::Value { object, value, contains } => self.arrived(node, object, value, contains),
+            Said::Release(object, times) => {
+                self.unmake(node, object);
+                self.step(Event::Released { object, worker: anchor, times });
+            }
+            Said::Log { job, task, name, worker, level, line } => {
+                if let Some(job) = self.jobs.get(&job) {
+                    let name: Arc<str> = name.as_ref().into();
+                    job.log.say(crate::jobs::Said { task: Some((task, &name, worker)), level, line });
+                }
+            }
+            Said::Progress { job, task, name, done, total } => {
+                if let Some(job) = self.jobs.get(&job) {
+                    job.bars.say(task, name, done, total);
+                }
+            }
+            Said::Leaving => self.hear_leaving(node),
             Said::Spared => {
                 if let Some(peer) = self.peers.all.get_mut(&node) {
                     peer.spares = true;
                 }
-                Ok(())
             }
         }
+        Ok(())
     }
 
     /// Steps, with all that comes of it.

@@ -1,0 +1,177 @@
+//! Actors of several nodes: made, kept and called wherever their job runs something.
+
+use sandbar_client::{Actor, ActorOptions, ActorRef, ClientError, Code, ObjectRef};
+
+use crate::neighbours::{on, with_nodes};
+
+const ACTORS: &str = "tests/programs/actors";
+
+/// An actor that is to be on the node of this number.
+fn kept_on(number: u16) -> ActorOptions {
+    ActorOptions::new().resource(format!("node{number}"), 1.0)
+}
+
+async fn add(actor: &Actor, number: u64) -> Result<ObjectRef<u64>, ClientError> {
+    actor.call("add", (number,)).await
+}
+
+/// What tasks see of actors is the same on each node: there they are another node's.
+#[test]
+fn tasks_of_all_nodes_have_actors() {
+    with_nodes(ACTORS, async |_, job| {
+        for number in 1..=3 {
+            let counts: ObjectRef<u64> = job.task("counts").options(on(number)).submit((300,)).await?;
+            let shared: ObjectRef<u64> = job.task("shared").options(on(number)).submit((6, 50)).await?;
+            let keeps: ObjectRef<u64> = job.task("keeps").options(on(number)).submit((20,)).await?;
+            let asking: ObjectRef<u64> = job.task("asking").options(on(number)).submit((10,)).await?;
+            assert_eq!(counts.get().await?, 300, "node {number}");
+            assert_eq!(shared.get().await?, 300, "node {number}");
+            assert_eq!(keeps.get().await?, 380, "node {number}");
+            assert_eq!(asking.get().await?, 65, "node {number}");
+        }
+        for task in ["in_order", "failures", "begins_anew", "restored", "cancels"] {
+            let here: ObjectRef<String> = job.task(task).options(on(1)).submit(()).await?;
+            let there: ObjectRef<String> = job.task(task).options(on(2)).submit(()).await?;
+            assert_eq!(there.get().await?, here.get().await?, "{task}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn an_actor_may_be_on_any_node() {
+    with_nodes(ACTORS, async |_, job| {
+        for number in 1..=3 {
+            let counter = job.actor("Counter").options(kept_on(number)).submit((5,)).await?;
+            let mut sums = Vec::new();
+            for _ in 0..100 {
+                sums.push(add(&counter, 1).await?);
+            }
+            for (sum, expected) in sums.iter().zip(6..) {
+                assert_eq!(sum.get().await?, expected, "node {number}");
+            }
+            let mut calls: Vec<ObjectRef<u64>> = Vec::new();
+            for caller in 1..=3 {
+                calls.push(job.task("calls_often").options(on(caller)).submit((&counter, 50)).await?);
+            }
+            for call in calls {
+                call.get().await?;
+            }
+            assert_eq!(add(&counter, 1).await?.get().await?, 256, "node {number}");
+            // There is room for the next.
+            counter.kill().await;
+            assert_eq!(add(&counter, 1).await?.get().await.unwrap_err().fault.code, Code::ActorDied);
+        }
+        // It takes what it asks for, and gives it back when nobody has a handle.
+        for start in 0..5 {
+            let counter = job.actor("Counter").options(kept_on(2)).submit((start,)).await?;
+            assert_eq!(add(&counter, 1).await?.get().await?, start + 1);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn actors_take_objects_and_call_tasks() {
+    with_nodes(ACTORS, async |_, job| {
+        for number in 1..=3 {
+            let counter = job.actor("Counter").options(kept_on(number)).submit((0,)).await?;
+            let asked: ObjectRef<u64> = counter.call("asks", (7,)).await?;
+            assert_eq!(asked.get().await?, 14, "node {number}");
+            let double: ObjectRef<u64> = job.task("double").options(on(3)).submit((&asked,)).await?;
+            let sum: ObjectRef<u64> = counter.call("add", (&double,)).await?;
+            assert_eq!(sum.get().await?, 42, "node {number}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn actors_that_tasks_of_other_nodes_make_outlive_these() {
+    with_nodes(ACTORS, async |nodes, job| {
+        let hired: ObjectRef<ActorRef> = job.task("hires").options(on(3)).submit((5,)).await?;
+        let many: ObjectRef<Vec<(String, ActorRef)>> = job.task("hires_many").options(on(3)).submit((3,)).await?;
+        let counter = hired.get().await?.of("Counter")?;
+        assert_eq!(add(&counter, 1).await?.get().await?, 6);
+        let many = many.get().await?;
+        drop(nodes.pop());
+        for ((name, handle), start) in many.iter().zip(0..) {
+            assert_eq!(name, &format!("counter {start}"));
+            assert_eq!(add(&handle.of("Counter")?, 1).await?.get().await?, start + 1);
+        }
+        assert_eq!(add(&counter, 1).await?.get().await?, 7);
+        Ok(())
+    });
+}
+
+#[test]
+fn an_actor_is_found_by_its_name_on_all_nodes() {
+    with_nodes(ACTORS, async |_, job| {
+        let counter = job.actor("Counter").options(kept_on(2).name("c")).submit((5,)).await?;
+        for number in 1..=3 {
+            let found: ObjectRef<u64> = job.task("finds").options(on(number)).submit(("c", 1)).await?;
+            assert_eq!(found.get().await?, 5 + u64::from(number));
+            let nobody: ObjectRef<u64> = job.task("finds").options(on(number)).submit(("nobody", 1)).await?;
+            assert_eq!(nobody.get().await.unwrap_err().fault.code, Code::NoActor);
+            // Whoever makes it first has made it.
+            let made: ObjectRef<u64> = job.task("meets").options(on(number)).submit(("d", 1)).await?;
+            assert_eq!(made.get().await?, u64::from(number));
+        }
+        assert_eq!(add(&counter, 0).await?.get().await?, 8);
+        Ok(())
+    });
+}
+
+#[test]
+fn an_actor_whose_node_is_gone_begins_anew_elsewhere_or_has_died() {
+    with_nodes(ACTORS, async |nodes, job| {
+        let mortal = job.actor("Counter").options(kept_on(3)).submit((5,)).await?;
+        // At least one on each of the others.
+        let options = ActorOptions::new().resource("other", 0.5).max_restarts(1).max_task_retries(1);
+        let mut anew = Vec::new();
+        for _ in 0..3 {
+            let actor = job.actor("Counter").options(options.clone()).submit((7,)).await?;
+            actor.ready().await?;
+            anew.push(actor);
+        }
+        assert_eq!(add(&mortal, 1).await?.get().await?, 6);
+        for actor in &anew {
+            assert_eq!(add(actor, 1).await?.get().await?, 8);
+        }
+        drop(nodes.pop());
+        assert_eq!(add(&mortal, 1).await?.get().await.unwrap_err().fault.code, Code::ActorDied);
+        let mut sums = Vec::new();
+        for actor in &anew {
+            sums.push(add(actor, 1).await?.get().await?);
+        }
+        sums.sort_unstable();
+        // One has forgotten.
+        assert_eq!(sums, [8, 9, 9]);
+        Ok(())
+    });
+}
+
+#[test]
+fn an_actor_that_ends_on_another_node_says_so_to_its_callers() {
+    with_nodes(ACTORS, async |_, job| {
+        let counter = job.actor("Counter").options(kept_on(2)).submit((0,)).await?;
+        let endless: ObjectRef<u64> = counter.call("spins", ()).await?;
+        let behind = add(&counter, 1).await?;
+        counter.kill().await;
+        for object in [endless, behind, add(&counter, 1).await?] {
+            assert_eq!(object.get().await.unwrap_err().fault.code, Code::ActorDied);
+        }
+        let refused = job.actor("Counter").options(kept_on(2)).submit((13,)).await?;
+        let error = refused.ready().await.unwrap_err();
+        let expected = "service > Counter.new: actor `Counter.new` has died: 13 is no start [actor-died]";
+        assert_eq!(error.to_string(), expected);
+        let saved = job.actor("Saved").options(kept_on(2).max_restarts(2)).submit(()).await?;
+        assert_eq!(add(&saved, 3).await?.get().await?, 3);
+        saved.restart().await;
+        assert_eq!(add(&saved, 4).await?.get().await?, 7);
+        let panics: ObjectRef<u64> = saved.call("panics", ()).await?;
+        assert_eq!(panics.get().await.unwrap_err().fault.code, Code::Panic);
+        assert_eq!(add(&saved, 1).await?.get().await?, 8);
+        Ok(())
+    });
+}
