@@ -13,5 +13,5 @@ mod output;
 mod rows;
 
 pub use output::{Model, column_of_numbers, models};
-pub use rows::{TaxiTrip, large_taxi_files, least_squares, taxi_files, taxi_trips};
+pub use rows::{TaxiTrip, large_taxi_files, least_squares, taxi_files, taxi_line, taxi_trips};
 pub use sandbar_testnet::{Ended, Lab, Running, cache, children, component, host, is_alive, say, workspace};

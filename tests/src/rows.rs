@@ -8,11 +8,24 @@ use arrow_array::Array;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, TimestampMicrosecondType};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use sandbar_testnet::cache;
+use sandbar_testnet::{cache, component, workspace};
 
 const TAXI_ROWS: u64 = 20_000;
 const LARGE_TAXI_ROWS: u64 = 1_000_000;
 const TAXI_MONTHS: u32 = 2;
+
+/// The command that runs the example over taxi data and writes `models.parquet`.
+pub fn taxi_line(files: &[PathBuf]) -> Vec<String> {
+    let job = workspace().join("examples/taxi.toml").display().to_string();
+    let mut line: Vec<String> = ["submit", &job, "--json", "--output", "models.parquet"].map(str::to_owned).into();
+    line.extend(files.iter().flat_map(|file| ["--input".to_owned(), file.display().to_string()]));
+    let clean = format!("transform.0.udf=\"{}#clean\"", component("udfs/taxi").display());
+    let trainers = component("udfs/models");
+    let models_of = ["linear", "tree", "tree"].iter().enumerate();
+    let models = models_of.map(|(i, f)| format!("train.models.{i}.udf=\"{}#{f}\"", trainers.display()));
+    line.extend(std::iter::once(clean).chain(models).flat_map(|set| ["--set".to_owned(), set]));
+    line
+}
 
 /// Two months of made taxi trips, in the order of their months. The same files
 /// for all tests of a process.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use sandbar_tests::{Lab, Model, component, least_squares, models, taxi_files, taxi_trips, workspace};
+use sandbar_tests::{Lab, Model, component, least_squares, models, taxi_files, taxi_line, taxi_trips, workspace};
 
 /// Runs the example over the made taxi data, with `arguments` besides, and
 /// returns its JSON and its output.
@@ -13,18 +13,8 @@ pub fn taxi(lab: &Lab, arguments: &[&str]) -> (serde_json::Value, Vec<Model>) {
 
 /// As above, over these files.
 pub fn taxi_of(files: &[PathBuf], lab: &Lab, arguments: &[&str]) -> (serde_json::Value, Vec<Model>) {
-    let job = workspace().join("examples/taxi.toml");
-    let inputs: Vec<String> = files.iter().map(|f| f.display().to_string()).collect();
-    let clean = format!("transform.0.udf=\"{}#clean\"", component("udfs/taxi").display());
-    let trainers = component("udfs/models");
-    let models_of = ["linear", "tree", "tree"].iter().enumerate();
-    let sets: Vec<String> =
-        models_of.map(|(i, f)| format!("train.models.{i}.udf=\"{}#{f}\"", trainers.display())).collect();
-    let mut line = vec!["submit", job.to_str().unwrap(), "--json", "--output", "models.parquet"];
-    inputs.iter().for_each(|file| line.extend(["--input", file]));
-    line.extend(["--set", &clean]);
-    sets.iter().for_each(|set| line.extend(["--set", set]));
-    line.extend(arguments);
+    let line = taxi_line(files);
+    let line: Vec<&str> = line.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
     let ended = lab.host(&line).expect_code(0);
     (ended.json(), models(&lab.path("models.parquet")))
 }

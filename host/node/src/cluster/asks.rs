@@ -24,8 +24,12 @@ pub(super) enum Ask {
     Revoke(LeaseId),
     /// The next changes of a span from a revision on, and from which on to ask next.
     Watch(Span, Revision),
-    /// What an object is that the node has.
+    /// What an object is that the node has, and whom to fetch it from.
     Describe(u64),
+    /// Whom to fetch an object from that was described, after these were given up.
+    Holders(u64, Vec<NodeId>),
+    /// All of an object that was described was fetched, or it was given up.
+    Fetched(u64, bool),
     /// The node is to go.
     Drain,
     /// A component is to be kept, of the node that asks, so that it can be had when that one is gone.
@@ -52,9 +56,16 @@ pub(super) async fn answer(inner: Arc<Inner>, node: Option<NodeId>, mut request:
             inner.asked_to_drain.notify_one();
             postcard::to_stdvec(&())
         }
-        Ask::Describe(object) => {
-            let described = objects::describe(&inner, ObjectId(object)).await;
-            postcard::to_stdvec(&described.map(|(root, bytes)| (root.0, bytes)))
+        Ask::Describe(object) => postcard::to_stdvec(&objects::describe(&inner, node, ObjectId(object)).await),
+        Ask::Holders(object, gone) => {
+            let holders = node.map(|node| objects::holders(&inner, node, ObjectId(object), &gone));
+            postcard::to_stdvec(&holders.unwrap_or_default())
+        }
+        Ask::Fetched(object, is_whole) => {
+            if let Some(node) = node {
+                objects::fetched(&inner, node, ObjectId(object), is_whole);
+            }
+            postcard::to_stdvec(&())
         }
     };
     if let Ok(answer) = answer {

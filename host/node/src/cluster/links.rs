@@ -161,6 +161,7 @@ async fn talk(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
     let mut links = inner.links();
     if links.get(&node).is_some_and(|link| link.is_same(&connection)) {
         links.remove(&node);
+        inner.shared.lose(node);
     }
 }
 

@@ -6,9 +6,14 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{NodeId, ObjectId};
 use sandbar_store::{Landing, LandingView, Mapping, Object};
-use sandbar_wire::{FetchSpec, Held, Priority, Root, Source, Target, Tree, View};
+use sandbar_wire::{
+    Connection, FetchSpec, FindHolders, Gone, Held, Holder, Locations, Priority, Root, Source, Target, Tree, View,
+    Wanted,
+};
+use serde::de::DeserializeOwned;
 
 use super::Inner;
 use super::asks::Ask;
@@ -18,9 +23,15 @@ const SHARED_TIME: Duration = Duration::from_secs(4);
 /// So long a node may take to say what an object is: it may come from disk, and is hashed.
 const DESCRIBE_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// What others fetch of this node.
+/// Of a shorter object there is one holder: nobody asks who else has it.
+const SPREAD_BYTES_MIN: u64 = 1 << 20;
+
+/// What others fetch of this node, and who of them has how much of it: of each other they fetch it, too.
 #[derive(Default)]
-pub(super) struct Shared(Mutex<HashMap<ObjectId, SharedObject>>);
+pub(super) struct Shared {
+    objects: Mutex<HashMap<ObjectId, SharedObject>>,
+    locations: Mutex<Locations>,
+}
 
 struct SharedObject {
     bytes: Arc<Mapping>,
@@ -30,7 +41,16 @@ struct SharedObject {
 
 impl Shared {
     fn objects(&self) -> MutexGuard<'_, HashMap<ObjectId, SharedObject>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn locations(&self) -> MutexGuard<'_, Locations> {
+        self.locations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a node has fetched, or was fetching, is not to be had of it any more.
+    pub(super) fn lose(&self, node: NodeId) {
+        self.locations().gone(node);
     }
 }
 
@@ -47,8 +67,48 @@ impl Source for Served {
     }
 }
 
-/// What an object of this node is: its hash and its length. It can be fetched for a while then.
-pub(super) async fn describe(inner: &Inner, object: ObjectId) -> Result<(Root, u64), String> {
+/// What an object is: its hash, its length, and which nodes to fetch it from.
+pub(super) type Described = ([u8; 32], u64, Vec<NodeId>);
+
+/// What an object of this node is, for another one that is to fetch it. It can be fetched for a while then.
+pub(super) async fn describe(inner: &Inner, node: Option<NodeId>, object: ObjectId) -> Result<Described, String> {
+    let (root, bytes) = share(inner, object).await?;
+    let holders = match node.filter(|_| bytes >= SPREAD_BYTES_MIN) {
+        Some(node) => holders(inner, node, object, &[]),
+        None => Vec::new(),
+    };
+    Ok((root.0, bytes, holders))
+}
+
+/// From whom a node is to fetch an object of this one, after it gave up some. None if there is nobody but this node.
+pub(super) fn holders(inner: &Inner, node: NodeId, object: ObjectId, gone: &[NodeId]) -> Vec<NodeId> {
+    let own = NodeId(inner.own.number.into());
+    let mut locations = inner.shared.locations();
+    if !inner.shared.objects().contains_key(&object) || !locations.has(object, own) {
+        return Vec::new();
+    }
+    match locations.more(object, node, gone) {
+        Wanted::From(nodes) => nodes,
+        // It has dropped it since.
+        Wanted::IsThere => {
+            locations.drops(object, node);
+            Vec::new()
+        }
+        Wanted::Nowhere | Wanted::Full => Vec::new(),
+    }
+}
+
+/// A node has all of an object of this one, or has given it up.
+pub(super) fn fetched(inner: &Inner, node: NodeId, object: ObjectId, whole: bool) {
+    let mut locations = inner.shared.locations();
+    if !whole {
+        locations.drops(object, node);
+    } else if inner.shared.objects().contains_key(&object) {
+        locations.has(object, node);
+    }
+}
+
+async fn share(inner: &Inner, object: ObjectId) -> Result<(Root, u64), String> {
     if let Some(shared) = inner.shared.objects().get_mut(&object) {
         shared.touched = Instant::now();
         return Ok((shared.root, shared.bytes.len() as u64));
@@ -64,10 +124,10 @@ pub(super) async fn describe(inner: &Inner, object: ObjectId) -> Result<(Root, u
     });
     let (mapping, tree) = hashed.await.map_err(|e| e.to_string())?;
     let (root, bytes) = (tree.root(), Arc::new(mapping));
-    let described = (root, bytes.len() as u64);
+    let shared = (root, bytes.len() as u64);
     inner.transfers.keep_tree(object, tree);
     inner.shared.objects().insert(object, SharedObject { bytes, root, touched: Instant::now() });
-    Ok(described)
+    Ok(shared)
 }
 
 /// Lets go of what nobody has asked for in a while, again and again.
@@ -80,31 +140,86 @@ pub(super) async fn let_go(inner: Arc<Inner>) {
             gone.extend((!stays).then_some(*object));
             stays
         });
-        gone.into_iter().for_each(|object| inner.transfers.forget(object));
+        for object in gone {
+            inner.transfers.forget(object);
+            inner.shared.locations().forget(object);
+        }
     }
 }
 
-/// Fetches the value of an object from a node that is connected.
-pub(super) async fn fetch(inner: &Inner, node: NodeId, object: ObjectId, bytes: u64) -> Result<Object, String> {
+/// Fetches the value of an object that a node has which is connected: from that one, and from others that fetch it.
+pub(super) async fn fetch(inner: &Arc<Inner>, node: NodeId, object: ObjectId, bytes: u64) -> Result<Object, String> {
     let connection = inner.link(node).ok_or_else(|| format!("there is no connection to node {node}"))?;
-    let request = postcard::to_stdvec(&Ask::Describe(object.0)).map_err(|e| e.to_string())?;
-    let answer = connection.request(&request, DESCRIBE_TIME_MAX).await.map_err(|e| e.to_string())?;
-    let described: Result<([u8; 32], u64), String> = postcard::from_bytes(&answer).map_err(|e| e.to_string())?;
-    let (root, length) = described?;
+    let described: Result<Described, String> = ask(&connection, &Ask::Describe(object.0)).await?;
+    let (root, length, others) = described?;
     if length != bytes {
         return Err(format!("node {node} has {length} bytes of object {object}, where {bytes} were to be"));
     }
+    let source = connection.holder(node);
+    let mut holders = linked(inner, others);
+    if holders.is_empty() {
+        holders.push(source);
+    }
+    let is_spread = bytes >= SPREAD_BYTES_MIN;
+    let finder = Arc::new(AtSource { inner: inner.clone(), node, connection: connection.clone() });
     let spec = FetchSpec {
         object,
         bytes,
         root: Root(root),
-        holders: vec![connection.holder(node)],
+        holders,
         priority: Priority::Get,
-        finder: None,
+        finder: is_spread.then_some(finder as Arc<dyn FindHolders>),
     };
     let reserve = |bytes: u64| Ok(LandingTarget(Landing::new(usize::try_from(bytes).map_err(std::io::Error::other)?)?));
-    let fetched = inner.transfers.fetch(spec, reserve).await.map_err(|e| e.to_string())?;
-    fetched.target.0.seal().map_err(|e| e.to_string())
+    let fetched = inner.transfers.fetch(spec, reserve).await.map_err(|e| e.to_string());
+    let object_here = fetched.and_then(|fetched| fetched.target.0.seal().map_err(|e| e.to_string()));
+    if is_spread {
+        if let Ok(here) = &object_here
+            && let Ok(mapping) = Mapping::sealed(here.as_fd(), bytes)
+        {
+            let shared = SharedObject { bytes: Arc::new(mapping), root: Root(root), touched: Instant::now() };
+            inner.shared.objects().insert(object, shared);
+        }
+        let is_whole = object_here.is_ok();
+        // Whoever is gone need not know.
+        inner.handle.spawn(async move { ask::<()>(&connection, &Ask::Fetched(object.0, is_whole)).await });
+    }
+    object_here
+}
+
+async fn ask<T: DeserializeOwned>(connection: &Connection, asked: &Ask) -> Result<T, String> {
+    let request = postcard::to_stdvec(asked).map_err(|e| e.to_string())?;
+    let answer = connection.request(&request, DESCRIBE_TIME_MAX).await.map_err(|e| e.to_string())?;
+    postcard::from_bytes(&answer).map_err(|e| e.to_string())
+}
+
+/// Those of some nodes that are connected.
+fn linked(inner: &Inner, nodes: impl IntoIterator<Item = NodeId>) -> Vec<Holder> {
+    nodes.into_iter().filter_map(|node| Some(inner.link(node)?.holder(node))).collect()
+}
+
+/// Asks the node that has an object who else has it.
+struct AtSource {
+    inner: Arc<Inner>,
+    node: NodeId,
+    connection: Connection,
+}
+
+impl FindHolders for AtSource {
+    fn more(&self, object: ObjectId, gone: &[Gone]) -> BoxFuture<'static, Vec<Holder>> {
+        let (inner, node, connection) = (self.inner.clone(), self.node, self.connection.clone());
+        let gone: Vec<NodeId> = gone.iter().map(|gone| gone.holder).collect();
+        async move {
+            let had_source = gone.contains(&node);
+            let nodes: Vec<NodeId> = ask(&connection, &Ask::Holders(object.0, gone)).await.unwrap_or_default();
+            let mut holders = linked(&inner, nodes);
+            if holders.is_empty() && !had_source {
+                holders.push(connection.holder(node));
+            }
+            holders
+        }
+        .boxed()
+    }
 }
 
 struct LandingTarget(Landing);

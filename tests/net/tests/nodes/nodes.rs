@@ -98,6 +98,12 @@ impl Nodes {
         ended
     }
 
+    /// Runs a job, on a node of its own that may run as much as another.
+    pub fn submit(&self, line: &[String]) -> Ended {
+        let line: Vec<&str> = line.iter().map(String::as_str).chain(["--workers", "1"]).collect();
+        self.run(self.running.len(), "submitter", true, &line).wait().expect_code(0)
+    }
+
     /// Waits until tasks have run that only this node can.
     #[track_caller]
     pub fn works(&self, node: usize) {

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use sandbar_testnet::{Net, Way, say};
+use sandbar_testnet::{Lab, Net, Way, say};
+use sandbar_tests::{large_taxi_files, models, taxi_line};
 
 use crate::alone;
 use crate::nodes::{Nodes, until};
@@ -29,6 +30,22 @@ fn three_nodes_2_ms_apart_form_and_work() {
     (0..3).for_each(|node| nodes.works(node));
     nodes.gives("tests/programs/tasks", "tree", &["depth=3", "width=10", "steps=1000"], 1000);
     nodes.gives("tests/programs/objects", "passes", &["objects=20", "rows=200000"], 20);
+}
+
+/// The same models, bit for bit, wherever they are trained.
+#[test]
+fn models_of_three_nodes_2_ms_apart_are_those_of_one() {
+    let _alone = alone();
+    let line = taxi_line(&large_taxi_files());
+    let own = Lab::new();
+    let alone = own.host(&line.iter().map(String::as_str).collect::<Vec<_>>()).expect_code(0).json();
+    let nodes = Nodes::start_at_once(relayed(Way::of_delay(APART)), 3);
+    nodes.meet();
+    let json = nodes.submit(&line).json();
+    let (models, expected) = [&nodes.lab, &own].map(|lab| models(&lab.path("models.parquet"))).into();
+    assert_eq!((&alone["groups"], &json["groups"]), (&522.into(), &522.into()), "{alone} {json}");
+    assert!(models == expected && json["elsewhere"].as_u64() > Some(0), "{json}");
+    say(format_args!("{} of 522 groups were trained elsewhere", json["elsewhere"]));
 }
 
 #[test]

@@ -313,7 +313,7 @@ fn restored() -> Result<String, TaskError> {
 /// others go on meanwhile, and one that was not begun.
 #[task]
 fn cancels() -> Result<String, TaskError> {
-    let late = computes::submit(2_000_000_000);
+    let late = computes::submit(200_000_000_000);
     let saved = Saved::options().max_restarts(2).submit();
     let signal = Signal::submit();
     let mortal = Counter::submit(0);
@@ -356,7 +356,7 @@ fn timed() -> Result<String, TaskError> {
     let quick = counter.with(quickly()).add(1);
     slow.get()?;
     let mut lines = vec![told(quick.get())];
-    let late = computes::submit(2_000_000_000);
+    let late = computes::submit(200_000_000_000);
     lines.push(told(signal.with(quickly()).waits(handed(&late)).get().map(|(_, value)| value)));
     lines.push(told(signal.waited().get()));
     let waits = counter.with(quickly()).waits(handed(&late));

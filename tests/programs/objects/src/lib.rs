@@ -41,6 +41,16 @@ fn is_right(batch: Batch, number: u64, rows: u64) -> u64 {
     u64::from(batch == made(number, rows))
 }
 
+/// A batch of node 1, at which so many other nodes look at once. Says on how many it is what it should be.
+#[task]
+fn spreads(rows: u64, nodes: u64) -> Result<u64, TaskError> {
+    let made = makes::options().resource("node-1", 1.0).submit(7, rows / 4);
+    wait(std::slice::from_ref(&made), 1, None);
+    let places = (0..=nodes).filter(|node| *node != 1).map(|node| format!("node-{node}"));
+    let looks: Vec<_> = places.map(|place| is_right::options().resource(place, 1.0).submit(&made, 7, rows)).collect();
+    Ok(get_all(&looks)?.iter().sum())
+}
+
 /// The same of what tasks return, which other tasks take.
 #[task]
 fn passes(objects: u64, rows: u64) -> Result<u64, TaskError> {
