@@ -55,6 +55,7 @@ impl<C, V> Scheduler<C, V> {
             self.tasks[*task].state = State::Waiting;
         }
         let calls: Vec<Vec<TaskAt>> = makers.iter().map(|maker| self.take_calls(*maker)).collect();
+        let of_borrowed: Vec<Vec<TaskAt>> = borrowed.iter().map(|actor| self.take_calls_of(*actor)).collect();
         blocked.into_iter().for_each(|task| self.lose_attempt(task));
         for task in given {
             // What has submitted tasks was begun, whatever is known of it.
@@ -68,7 +69,7 @@ impl<C, V> Scheduler<C, V> {
             let fault = Fault::new(Code::WorkerLost, "its worker died");
             self.lose_actor(maker, (calls, &is_begun), Arc::new(TaskError { fault, chain: Vec::new() }), true);
         }
-        borrowed.into_iter().for_each(|actor| self.lose_borrowed(actor));
+        borrowed.into_iter().zip(of_borrowed).for_each(|(actor, calls)| self.lose_borrowed(actor, calls));
     }
 
     fn forget_worker(&mut self, at: WorkerAt, worker: Worker) {

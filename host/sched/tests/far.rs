@@ -143,6 +143,16 @@ fn a_borrowed_actor_is_gone_with_its_owner() {
 }
 
 #[test]
+fn who_calls_a_borrowed_actor_may_go_with_its_owner() {
+    let mut world = with_borrowed();
+    let at_2 = Strategy::Node { node: NodeId(2), soft: false };
+    world.submit(on(t(20), at_2)).gives("run w2 t20");
+    let of_20 = |task| Submission { parent: child(0, 20, 2).parent, ..task };
+    world.submit(of_20(call(21, 10))).submit(of_20(needs(call(22, 10), &[20]))).gives("run w3 t21");
+    world.lose_node(2).gives("ended t20, ended t22, ended t21");
+}
+
+#[test]
 fn only_a_borrowed_object_is_the_handle_of_a_borrowed_actor() {
     let mut world = world();
     world.put(10, 1, DRIVER, &[]).borrow_actor(10, 3).borrow_actor(11, 3).borrow(12, 1, DRIVER).borrow_actor(12, 1);
