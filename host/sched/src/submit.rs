@@ -40,13 +40,15 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// A task stands for another scheduler, in the worker that does.
+    /// A task stands for another scheduler, in the worker that does. Whatever else it asks for, it takes nothing, is begun
+    /// once and returns one object.
     pub(crate) fn seat(&mut self, submission: Submission<C>, worker: WorkerId) {
         let (job, worker) = (self.job_ids.get(&submission.job).copied(), self.cluster.find(worker));
         let (Some(job), Some(worker)) = (job, worker) else { return };
         let is_new = !self.ids.contains_key(&submission.id.0);
         if is_new && submission.parent.is_none() && self.cluster.workers[worker].role == Role::Peer {
-            let at = self.add(Origin { job, parent: None }, submission, None);
+            let bare = Submission::bare(submission.id, submission.job, submission.name, submission.call);
+            let at = self.add(Origin { job, parent: None }, bare, None);
             self.give_begun(worker, at);
         }
     }

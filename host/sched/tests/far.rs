@@ -54,6 +54,15 @@ fn a_seat_is_in_a_job_and_in_a_worker_that_stands_for_a_scheduler() {
 }
 
 #[test]
+fn a_seat_takes_nothing_whatever_it_asks_for() {
+    let mut world = world();
+    let task = Submission { parent: None, returns: 2, ..asks(call(10, 77), of(9, 9, 9)) };
+    world.step(Event::Seated { task, worker: WorkerId(3) }).gives("");
+    assert_eq!((world.free_cpus(2), world.kept()), (2, vec![1, 10]));
+    world.submit(child(11, 10, 3)).gives("run w1 t11");
+}
+
+#[test]
 fn a_job_may_be_of_other_schedulers_alone() {
     let mut world = world();
     world.job(2, LIMITS).seat(10, 2, 3).gives("");
