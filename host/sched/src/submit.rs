@@ -32,7 +32,8 @@ impl<C, V> Scheduler<C, V> {
             Ok(links) => {
                 let at = self.add(origin, submission, links);
                 if origin.parent.is_none() {
-                    self.jobs[origin.job].first = Some(at);
+                    let job = &mut self.jobs[origin.job];
+                    (job.first, job.has_begun) = (Some(at), true);
                 }
                 self.ready(at);
             }
@@ -217,7 +218,6 @@ impl<C, V> Scheduler<C, V> {
         let class = self.classes.enter(&mut self.queue, origin.job, &mut job.classes, &submission);
         job.tasks += 1;
         job.records += 1;
-        job.has_begun = true;
         self.number += 1;
         let (id, returns) = (submission.id, submission.returns);
         if let Some(links) = &links {

@@ -63,6 +63,13 @@ fn a_seat_takes_nothing_whatever_it_asks_for() {
 }
 
 #[test]
+fn the_first_task_of_a_job_may_come_after_a_seat() {
+    let mut world = world();
+    world.job(2, LIMITS).seat(10, 2, 3).driver(101, 1, 2).submit(first(11, 2)).gives("run w101 t11");
+    world.submit(first(12, 2)).gives("");
+}
+
+#[test]
 fn a_job_may_be_of_other_schedulers_alone() {
     let mut world = world();
     world.job(2, LIMITS).seat(10, 2, 3).gives("");
