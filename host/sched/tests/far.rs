@@ -63,6 +63,14 @@ fn a_seat_takes_nothing_whatever_it_asks_for() {
 }
 
 #[test]
+fn a_seat_is_nowhere_but_in_its_worker() {
+    // Whether anybody knows that it was begun there or not.
+    seated().recalled(3, &[2]).gives("").submit(child(11, 2, 3)).gives("run w1 t11");
+    seated().lose(3, &[]).gives("ended t2");
+    seated().lose(3, &[2]).gives("ended t2");
+}
+
+#[test]
 fn the_first_task_of_a_job_may_come_after_a_seat() {
     let mut world = world();
     world.job(2, LIMITS).seat(10, 2, 3).driver(101, 1, 2).submit(first(11, 2)).gives("run w101 t11");
