@@ -68,7 +68,7 @@ impl<C, V> Scheduler<C, V> {
         };
         let at = self.add(origin, submission, links);
         self.classes.get_mut(self.tasks[at].class).took(nanos);
-        self.finish(at, outcome);
+        self.finish(at, outcome, false);
     }
 
     /// A child that its parent's worker has begun by itself. What it takes of the node may be more than there is, as where

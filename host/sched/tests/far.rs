@@ -120,6 +120,17 @@ fn what_another_scheduler_says_of_an_actor_is_final() {
 }
 
 #[test]
+fn what_it_hands_back_and_is_wrong_is_final() {
+    let mut world = world();
+    let at_2 = Strategy::Node { node: NodeId(2), soft: false };
+    let two = || Outcome::Succeeded(vec![(97, Vec::new()), (98, Vec::new())]);
+    world.submit(on(retries_on(actor(10, 5), 5, RetryOn::All), at_2)).gives("run w3 t10");
+    world.finish(10, 0, 3, two(), 0).gives("interrupt w3 t10, drop o10=97, drop o11=98, ended t10");
+    world.submit(on(actor(20, 5), at_2)).done(20, 3).submit(retries_on(call(21, 20), 5, RetryOn::All)).somehow();
+    world.finish(21, 0, 3, two(), 0).gives("drop o21=97, drop o22=98, ended t21");
+}
+
+#[test]
 fn an_actor_of_a_node_that_is_gone_is_made_elsewhere() {
     let mut world = world();
     let soft = Strategy::Node { node: NodeId(2), soft: true };
