@@ -108,6 +108,16 @@ fn actors_are_where_they_are_to_be() {
 }
 
 #[test]
+fn who_waits_for_a_nearer_worker_is_content_with_another_that_is_near() {
+    let mut world = world();
+    // Node 1 has two actors, node 2 has one, and node 4, where the next is to be, nobody to make it.
+    world.actor_worker(4, 1).submit(actor(10, 0)).submit(actor(11, 0)).done(10, 4).done(11, 4);
+    let at_2 = Strategy::Node { node: NodeId(2), soft: false };
+    world.submit(on(actor(12, 0), at_2)).done(12, 3).node(4, of(1, 0, 0)).somehow();
+    world.submit(on(actor(13, 0), Strategy::Spread)).gives("hire n4, run w4 t13");
+}
+
+#[test]
 fn what_another_scheduler_says_of_an_actor_is_final() {
     let mut world = world();
     let at_2 = Strategy::Node { node: NodeId(2), soft: false };
