@@ -232,11 +232,16 @@ impl<C, V> Scheduler<C, V> {
         self.lose_actor(maker, (calls, &|_| false), error, may_help);
     }
 
-    /// The calls that an actor's worker had come back: in no line, and in no worker.
+    /// An actor is in no worker any more. Gives the calls that it had.
     pub(crate) fn take_calls(&mut self, maker: TaskAt) -> Vec<TaskAt> {
         let task = &mut self.tasks[maker];
         (task.state, task.worker) = (State::Waiting, None);
-        let Some(actor) = task.actor.map(|actor| &mut self.actors[actor]) else { return Vec::new() };
+        task.actor.map_or_else(Vec::new, |actor| self.take_calls_of(actor))
+    }
+
+    /// The calls that an actor's worker had come back: in no line, and in no worker.
+    pub(crate) fn take_calls_of(&mut self, actor: ActorAt) -> Vec<TaskAt> {
+        let actor = &mut self.actors[actor];
         actor.worker = None;
         let calls: Vec<TaskAt> = actor.given.drain(..).collect();
         for call in &calls {

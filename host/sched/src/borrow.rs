@@ -7,10 +7,9 @@ use sandbar_core::{ActorId, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 
 use crate::actors::Actor;
 use crate::event::{Action, ActorSpec, Role};
-use crate::places::{ActorAt, ObjectAt};
+use crate::places::{ActorAt, ObjectAt, TaskAt};
 use crate::refs::Value;
 use crate::scheduler::Scheduler;
-use crate::tasks::State;
 
 impl<C, V> Scheduler<C, V> {
     /// Whether an object is another scheduler's.
@@ -51,15 +50,13 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// The scheduler is gone that has an actor.
-    pub(crate) fn lose_borrowed(&mut self, at: ActorAt) {
+    /// The scheduler is gone that has an actor, and had these calls of it.
+    pub(crate) fn lose_borrowed(&mut self, at: ActorAt, calls: Vec<TaskAt>) {
         let record = &mut self.actors[at];
         let fault = Fault::new(Code::ActorDied, format!("actor {}: the node that has it is gone", record.id));
         let died = Arc::new(TaskError { fault, chain: Vec::new() });
-        (record.worker, record.died) = (None, Some(died.clone()));
-        for call in std::mem::take(&mut record.given) {
-            let task = &mut self.tasks[call];
-            (task.state, task.worker) = (State::Waiting, None);
+        record.died = Some(died.clone());
+        for call in calls {
             self.stop_descendants(call);
             self.fail_of_death(call, &died);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 
-use crate::event::{Action, Outcome, Role};
+use crate::event::{Action, Failure, Outcome, Role};
 use crate::places::{ObjectAt, TaskAt, WorkerAt};
 use crate::scheduler::Scheduler;
 use crate::tasks::{End, State, Stop, end_of};
@@ -38,23 +38,17 @@ impl<C, V> Scheduler<C, V> {
         self.classes.get_mut(self.tasks[task].class).took(nanos);
         match self.made_by(task) {
             Some(actor) => self.finished_making(actor, task, (at, given), outcome),
-            None => self.finish(task, outcome),
+            None => self.finish(task, outcome, false),
         }
     }
 
     /// As [`Scheduler::finish`], of what has to do with an actor and was in this worker. What another scheduler says is final.
     pub(crate) fn finish_in(&mut self, at: TaskAt, worker: WorkerAt, outcome: Outcome<V>) {
-        match outcome {
-            Outcome::Failed(failure) if self.cluster.workers[worker].role == Role::Peer => {
-                self.tasks[at].state = State::Waiting;
-                self.fail_attempt(at, failure.error, false);
-            }
-            outcome => self.finish(at, outcome),
-        }
+        self.finish(at, outcome, self.cluster.workers[worker].role == Role::Peer);
     }
 
-    /// What became of an attempt of a task that is in no worker any more.
-    pub(crate) fn finish(&mut self, at: TaskAt, outcome: Outcome<V>) {
+    /// What became of an attempt of a task that is in no worker any more. It is not begun again after what is final.
+    pub(crate) fn finish(&mut self, at: TaskAt, outcome: Outcome<V>, is_final: bool) {
         let task = &mut self.tasks[at];
         task.state = State::Waiting;
         match outcome {
@@ -62,7 +56,8 @@ impl<C, V> Scheduler<C, V> {
                 Ok(contents) => self.commit(at, values, contents),
                 Err(fault) => {
                     self.discard(self.tasks[at].id, Outcome::Succeeded(values));
-                    self.finish_failed(at, Arc::new(TaskError { fault, chain: Vec::new() }), false);
+                    let error = Arc::new(TaskError { fault, chain: Vec::new() });
+                    self.finish_failed(at, Failure { error, system: false }, is_final);
                 }
             },
             Outcome::Succeeded(_) => {
@@ -72,14 +67,14 @@ impl<C, V> Scheduler<C, V> {
                 let end = end_of(&error);
                 self.end_failed(at, error, end);
             }
-            Outcome::Failed(failure) => self.finish_failed(at, failure.error, failure.system),
+            Outcome::Failed(failure) => self.finish_failed(at, failure, is_final),
         }
     }
 
-    fn finish_failed(&mut self, at: TaskAt, error: Arc<TaskError>, is_system: bool) {
+    fn finish_failed(&mut self, at: TaskAt, failure: Failure, is_final: bool) {
         let retry_on = self.classes.get(self.tasks[at].class).kind.retry_on;
-        let may_help = retry_on.allows(error.fault.code, is_system);
-        self.fail_attempt(at, error, may_help);
+        let may_help = !is_final && retry_on.allows(failure.error.fault.code, failure.system);
+        self.fail_attempt(at, failure.error, may_help);
     }
 
     /// What the values of a task contain, if they are as many as it returns and contain what they may.

@@ -32,7 +32,7 @@ impl<C, V> Scheduler<C, V> {
     fn lose(&mut self, workers: Vec<WorkerAt>, node: Option<NodeId>, is_begun: impl Fn(TaskId) -> bool) {
         self.is_stale = true;
         let tasks = |given: &Given| given.task;
-        let (mut blocked, mut given): (Vec<TaskAt>, Vec<TaskAt>) = (Vec::new(), Vec::new());
+        let (mut blocked, mut given): (Vec<TaskAt>, Vec<(TaskAt, Role)>) = (Vec::new(), Vec::new());
         let mut makers: Vec<TaskAt> = Vec::new();
         let is_there = |actor: &Actor| actor.is_borrowed && actor.worker.is_some_and(|at| workers.contains(&at));
         let borrowed = self.actors.iter().filter(|(_, actor)| is_there(actor)).map(|(at, _)| at);
@@ -40,7 +40,7 @@ impl<C, V> Scheduler<C, V> {
         for at in workers {
             let Some(worker) = self.cluster.remove_worker(at, &mut self.queue) else { continue };
             blocked.extend(worker.blocked.iter().filter_map(tasks));
-            given.extend(worker.given.iter().filter_map(tasks));
+            given.extend(worker.given.iter().filter_map(tasks).map(|task| (task, worker.role)));
             makers.extend(worker.residents.values().filter_map(tasks));
             self.forget_worker(at, worker);
         }
@@ -50,15 +50,17 @@ impl<C, V> Scheduler<C, V> {
             }
             self.cluster.remove_node(node);
         }
-        for task in blocked.iter().chain(&given) {
+        for task in blocked.iter().chain(given.iter().map(|(task, _)| task)) {
             self.tasks[*task].worker = None;
             self.tasks[*task].state = State::Waiting;
         }
         let calls: Vec<Vec<TaskAt>> = makers.iter().map(|maker| self.take_calls(*maker)).collect();
+        let of_borrowed: Vec<Vec<TaskAt>> = borrowed.iter().map(|actor| self.take_calls_of(*actor)).collect();
         blocked.into_iter().for_each(|task| self.lose_attempt(task));
-        for task in given {
-            // What has submitted tasks was begun, whatever is known of it.
-            if is_begun(self.tasks[task].id) || self.has_submitted(task) {
+        for (task, role) in given {
+            // What has submitted tasks was begun, whatever is known of it, and what stands for another scheduler.
+            let is_seat = role == Role::Peer && self.made_by(task).is_none();
+            if is_begun(self.tasks[task].id) || self.has_submitted(task) || is_seat {
                 self.lose_attempt(task);
             } else {
                 self.give_back(task);
@@ -68,7 +70,7 @@ impl<C, V> Scheduler<C, V> {
             let fault = Fault::new(Code::WorkerLost, "its worker died");
             self.lose_actor(maker, (calls, &is_begun), Arc::new(TaskError { fault, chain: Vec::new() }), true);
         }
-        borrowed.into_iter().for_each(|actor| self.lose_borrowed(actor));
+        borrowed.into_iter().zip(of_borrowed).for_each(|(actor, calls)| self.lose_borrowed(actor, calls));
     }
 
     fn forget_worker(&mut self, at: WorkerAt, worker: Worker) {

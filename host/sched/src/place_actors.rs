@@ -103,10 +103,9 @@ impl<C, V> Scheduler<C, V> {
             let has_room = best.filter(|(load, _)| *load < self.options.actors_max as usize);
             if self.cluster.nodes[node].is_far {
                 match has_room {
-                    _ if is_awaited => return None,
-                    Some((_, worker)) => return Some(worker),
-                    // Its scheduler has not said that it is there.
-                    None => continue,
+                    Some((_, worker)) if !is_awaited => return Some(worker),
+                    // Or its scheduler has not said that it is there.
+                    _ => continue,
                 }
             }
             if is_alone {

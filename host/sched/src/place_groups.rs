@@ -77,10 +77,11 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// A group fails if it could not be placed if nothing else were, unless no node is known yet.
+    /// A group fails if it could not be placed if nothing else were, unless no node is known yet. None is placed far.
     pub(crate) fn fail_if_infeasible(&mut self, id: GroupId) {
         let Some(group) = self.groups.all.get(&id) else { return };
-        let nodes: Vec<NodeAt> = self.cluster.node_ids.values().copied().collect();
+        let all = self.cluster.node_ids.values().copied();
+        let nodes: Vec<NodeAt> = all.filter(|node| !self.cluster.nodes[*node].is_far).collect();
         let left = |node: NodeAt| {
             let mut free = Free::all_of(&self.cluster.nodes[node].total);
             let placed = group.bundles.iter().flatten().map(|bundle| &self.cluster.bundles[*bundle]);
@@ -95,16 +96,19 @@ impl<C, V> Scheduler<C, V> {
 
     /// Why the nodes that there are will never do for a group.
     fn beyond_all(&self, group: &Group<V>) -> String {
-        let nodes: Vec<&Demand> = self.cluster.nodes.iter().map(|(_, node)| &node.total).collect();
+        let near = self.cluster.nodes.iter().filter(|(_, node)| !node.is_far);
+        let nodes: Vec<&Demand> = near.map(|(_, node)| &node.total).collect();
+        let are_all = nodes.len() == self.cluster.nodes.len();
+        let none = if are_all { "no node has" } else { "no node that is near has" };
         let (bundles, count) = (&group.spec.bundles, group.spec.bundles.len());
         let is_beyond = |demand: &Demand| !nodes.iter().any(|node| demand.is_within(node));
         if let Some(index) = bundles.iter().position(is_beyond) {
-            return format!("can't be placed: bundle {index} {}", bundles[index].beyond("no node has", &nodes));
+            return format!("can't be placed: bundle {index} {}", bundles[index].beyond(none, &nodes));
         }
         let together = Demand::sum(bundles.iter());
         match group.spec.strategy {
             GroupStrategy::StrictPack if is_beyond(&together) => {
-                format!("can't be placed: its bundles together, on one node, {}", asks(&together, &nodes))
+                format!("can't be placed: its bundles together, on one node, {}", asks(&together, none, &nodes))
             }
             GroupStrategy::StrictSpread if count > nodes.len() => {
                 format!("can't be placed: it asks for {count} nodes, there are {}", nodes.len())
@@ -150,6 +154,6 @@ impl<C, V> Scheduler<C, V> {
 }
 
 /// As [`Demand::beyond`], of several.
-fn asks(together: &Demand, nodes: &[&Demand]) -> String {
-    together.beyond("no node has", nodes).replacen("asks", "ask", 1)
+fn asks(together: &Demand, none: &str, nodes: &[&Demand]) -> String {
+    together.beyond(none, nodes).replacen("asks", "ask", 1)
 }

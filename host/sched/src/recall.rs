@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use sandbar_core::{NodeId, TaskId, WorkerId};
 
-use crate::event::Action;
+use crate::event::{Action, Role};
 use crate::places::WorkerAt;
 use crate::scheduler::Scheduler;
 use crate::tasks::State;
@@ -12,7 +12,9 @@ use crate::tasks::State;
 impl<C, V> Scheduler<C, V> {
     /// Tasks come back from a worker that had not begun them.
     pub(crate) fn recalled(&mut self, worker: WorkerId, tasks: &[TaskId]) {
-        let Some(at) = self.cluster.find(worker) else { return };
+        // What another scheduler has stays there.
+        let is_able = |at: &WorkerAt| self.cluster.workers[*at].role != Role::Peer;
+        let Some(at) = self.cluster.find(worker).filter(is_able) else { return };
         self.cluster.set_recalled(at, false);
         let mut back = Vec::with_capacity(tasks.len());
         // What was given last is said last.

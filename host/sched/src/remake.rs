@@ -29,8 +29,11 @@ impl<C, V> Scheduler<C, V> {
         }
         if was_ready {
             self.lose_value(at);
-        } else if !self.objects[at].is_pending() && self.objects[at].has_waiters() {
-            self.awaited.push(at);
+        } else if self.objects[at].has_waiters() {
+            match self.objects[at].is_pending() {
+                true => self.ask(at),
+                false => self.awaited.push(at),
+            }
         }
         contents.iter().for_each(|content| self.unpin(*content));
     }

@@ -32,7 +32,8 @@ impl<C, V> Scheduler<C, V> {
             Ok(links) => {
                 let at = self.add(origin, submission, links);
                 if origin.parent.is_none() {
-                    self.jobs[origin.job].first = Some(at);
+                    let job = &mut self.jobs[origin.job];
+                    (job.first, job.has_begun) = (Some(at), true);
                 }
                 self.ready(at);
             }
@@ -40,13 +41,15 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// A task stands for another scheduler, in the worker that does.
+    /// A task stands for another scheduler, in the worker that does. Whatever else it asks for, it takes nothing, is begun
+    /// once and returns one object.
     pub(crate) fn seat(&mut self, submission: Submission<C>, worker: WorkerId) {
         let (job, worker) = (self.job_ids.get(&submission.job).copied(), self.cluster.find(worker));
         let (Some(job), Some(worker)) = (job, worker) else { return };
         let is_new = !self.ids.contains_key(&submission.id.0);
         if is_new && submission.parent.is_none() && self.cluster.workers[worker].role == Role::Peer {
-            let at = self.add(Origin { job, parent: None }, submission, None);
+            let bare = Submission::bare(submission.id, submission.job, submission.name, submission.call);
+            let at = self.add(Origin { job, parent: None }, bare, None);
             self.give_begun(worker, at);
         }
     }
@@ -65,7 +68,7 @@ impl<C, V> Scheduler<C, V> {
         };
         let at = self.add(origin, submission, links);
         self.classes.get_mut(self.tasks[at].class).took(nanos);
-        self.finish(at, outcome);
+        self.finish(at, outcome, false);
     }
 
     /// A child that its parent's worker has begun by itself. What it takes of the node may be more than there is, as where
@@ -215,7 +218,6 @@ impl<C, V> Scheduler<C, V> {
         let class = self.classes.enter(&mut self.queue, origin.job, &mut job.classes, &submission);
         job.tasks += 1;
         job.records += 1;
-        job.has_begun = true;
         self.number += 1;
         let (id, returns) = (submission.id, submission.returns);
         if let Some(links) = &links {

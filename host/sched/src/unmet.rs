@@ -73,8 +73,8 @@ impl<C, V> Scheduler<C, V> {
 
     /// What a placement group waits for: the first bundle that finds no room, or all together.
     fn reason_of(&self, group: &Group<V>) -> String {
-        let nodes: Vec<Room<'_>> =
-            self.cluster.nodes.iter().map(|(_, node)| (&node.total, &node.free, ON_NODE)).collect();
+        let near = self.cluster.nodes.iter().filter(|(_, node)| !node.is_far);
+        let nodes: Vec<Room<'_>> = near.map(|(_, node)| (&node.total, &node.free, ON_NODE)).collect();
         let missing = group.spec.bundles.iter().zip(&group.bundles).filter(|(_, at)| at.is_none());
         let missing: Vec<&Demand> = missing.map(|(demand, _)| demand).collect();
         let alone = |demand: &&Demand| !nodes.iter().any(|(_, free, _)| free.fits(demand));

@@ -358,6 +358,7 @@ impl<C, V> Scheduler<C, V> {
     fn view_actor<'a>(&'a self, actor: &'a Actor) -> ActorView<'a> {
         let maker = actor.maker.map(|maker| &self.tasks[maker]);
         let state = match maker {
+            None if actor.is_borrowed && actor.died.is_none() => ActorState::Alive,
             None => ActorState::Dead,
             Some(maker) => match (maker.state, maker.attempt.0) {
                 (State::Resident, _) => ActorState::Alive,
@@ -372,7 +373,7 @@ impl<C, V> Scheduler<C, V> {
             name: actor.spec.name.as_ref(),
             maker: maker.map(|maker| &self.classes.get(maker.class).kind.name),
             state,
-            worker: maker.and_then(|maker| maker.worker).map(|worker| self.cluster.workers[worker].id),
+            worker: maker.map_or(actor.worker, |maker| maker.worker).map(|worker| self.cluster.workers[worker].id),
             restarts: maker.map_or(0, |maker| maker.attempt.0),
             given: actor.given.iter().map(|call| self.tasks[*call].id).collect(),
             calls: actor.calls,

@@ -77,6 +77,9 @@ fn its_owner_is_asked_again_for_what_was_lost() {
     world.want(10, DRIVER, 1).arrive(10, &[]).somehow();
     world.lose_object(10).gives("drop o10").want(10, DRIVER, 1).gives("ask o10");
     world.arrive(10, &[]).gives("deliver w100 o10").lose_object_for(10, DRIVER).gives("drop o10, ask o10");
+    // Of who was to be told it may be heard later.
+    world.arrive(10, &[]).somehow();
+    world.lose_object(10).gives("drop o10").lose_object_for(10, DRIVER).gives("ask o10");
 }
 
 #[test]

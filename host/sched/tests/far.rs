@@ -3,7 +3,7 @@
 mod dsl;
 
 use dsl::*;
-use sandbar_core::Strategy;
+use sandbar_core::{ActorId, NodeId, Strategy, WorkerId};
 
 /// A worker here, and the scheduler of node 2, which is worker 3.
 fn world() -> World {
@@ -54,10 +54,34 @@ fn a_seat_is_in_a_job_and_in_a_worker_that_stands_for_a_scheduler() {
 }
 
 #[test]
+fn a_seat_takes_nothing_whatever_it_asks_for() {
+    let mut world = world();
+    let task = Submission { parent: None, returns: 2, ..asks(call(10, 77), of(9, 9, 9)) };
+    world.step(Event::Seated { task, worker: WorkerId(3) }).gives("");
+    assert_eq!((world.free_cpus(2), world.kept()), (2, vec![1, 10]));
+    world.submit(child(11, 10, 3)).gives("run w1 t11");
+}
+
+#[test]
+fn a_seat_is_nowhere_but_in_its_worker() {
+    // Whether anybody knows that it was begun there or not.
+    seated().recalled(3, &[2]).gives("").submit(child(11, 2, 3)).gives("run w1 t11");
+    seated().lose(3, &[]).gives("ended t2");
+    seated().lose(3, &[2]).gives("ended t2");
+}
+
+#[test]
+fn the_first_task_of_a_job_may_come_after_a_seat() {
+    let mut world = world();
+    world.job(2, LIMITS).seat(10, 2, 3).driver(101, 1, 2).submit(first(11, 2)).gives("run w101 t11");
+    world.submit(first(12, 2)).gives("");
+}
+
+#[test]
 fn a_job_may_be_of_other_schedulers_alone() {
     let mut world = world();
     world.job(2, LIMITS).seat(10, 2, 3).gives("");
-    let task = sandbar_sched::Submission { job: sandbar_core::JobId(2), ..child(11, 10, 3) };
+    let task = Submission { job: sandbar_core::JobId(2), ..child(11, 10, 3) };
     world.submit(task).gives("run w1 t11").job_ends(2).gives("interrupt w3 t10, interrupt w1 t11");
 }
 
@@ -77,16 +101,26 @@ fn actors_go_far_when_there_is_no_room_nearer() {
 #[test]
 fn actors_are_where_they_are_to_be() {
     let mut world = world();
-    let at_2 = Strategy::Node { node: sandbar_core::NodeId(2), soft: false };
+    let at_2 = Strategy::Node { node: NodeId(2), soft: false };
     world.submit(on(actor(10, 0), at_2)).gives("run w3 t10").done(10, 3).gives("");
     world.submit(on(actor(11, 0), Strategy::Spread)).gives("hire n1").somehow();
     world.actor_worker(4, 1).gives("run w4 t11").done(11, 4).submit(on(actor(12, 0), Strategy::Spread)).somehow();
 }
 
 #[test]
+fn who_waits_for_a_nearer_worker_is_content_with_another_that_is_near() {
+    let mut world = world();
+    // Node 1 has two actors, node 2 has one, and node 4, where the next is to be, nobody to make it.
+    world.actor_worker(4, 1).submit(actor(10, 0)).submit(actor(11, 0)).done(10, 4).done(11, 4);
+    let at_2 = Strategy::Node { node: NodeId(2), soft: false };
+    world.submit(on(actor(12, 0), at_2)).done(12, 3).node(4, of(1, 0, 0)).somehow();
+    world.submit(on(actor(13, 0), Strategy::Spread)).gives("hire n4, run w4 t13");
+}
+
+#[test]
 fn what_another_scheduler_says_of_an_actor_is_final() {
     let mut world = world();
-    let at_2 = Strategy::Node { node: sandbar_core::NodeId(2), soft: false };
+    let at_2 = Strategy::Node { node: NodeId(2), soft: false };
     world.submit(on(actor(10, 5), at_2)).done(10, 3).submit(retries(call(11, 10), 5)).somehow();
     world.fails(11, 0, 3, true).gives("ended t11").submit(call(12, 10)).gives("run w3 t12");
     world.dies(10, 0, 3).gives("ended t10, ended t12");
@@ -96,14 +130,23 @@ fn what_another_scheduler_says_of_an_actor_is_final() {
 }
 
 #[test]
+fn what_it_hands_back_and_is_wrong_is_final() {
+    let mut world = world();
+    let at_2 = Strategy::Node { node: NodeId(2), soft: false };
+    let two = || Outcome::Succeeded(vec![(97, Vec::new()), (98, Vec::new())]);
+    world.submit(on(retries_on(actor(10, 5), 5, RetryOn::All), at_2)).gives("run w3 t10");
+    world.finish(10, 0, 3, two(), 0).gives("interrupt w3 t10, drop o10=97, drop o11=98, ended t10");
+    world.submit(on(actor(20, 5), at_2)).done(20, 3).submit(retries_on(call(21, 20), 5, RetryOn::All)).somehow();
+    world.finish(21, 0, 3, two(), 0).gives("drop o21=97, drop o22=98, ended t21");
+}
+
+#[test]
 fn an_actor_of_a_node_that_is_gone_is_made_elsewhere() {
     let mut world = world();
-    let soft = Strategy::Node { node: sandbar_core::NodeId(2), soft: true };
+    let soft = Strategy::Node { node: NodeId(2), soft: true };
     world.submit(on(actor(10, 1), soft)).done(10, 3).submit(retries(call(11, 10), 1)).submit(call(12, 10)).somehow();
     world.lose_node(2).gives("ended t12, hire n1").actor_worker(4, 1).gives("run w4 t10#1");
-    world
-        .finish(10, 1, 4, sandbar_sched::Outcome::Succeeded(vec![(99, Vec::new())]), 0)
-        .gives("drop o10=99, run w4 t11#1");
+    world.finish(10, 1, 4, Outcome::Succeeded(vec![(99, Vec::new())]), 0).gives("drop o10=99, run w4 t11#1");
 }
 
 /// Object 10 is the handle of an actor of node 2.
@@ -120,7 +163,16 @@ fn calls_of_a_borrowed_actor_go_to_its_owner_in_order() {
     world.done(20, 1).gives("run w3 t11, run w3 t12, ended t20").done(11, 3).done(12, 3).gives("ended t11, ended t12");
     // Each of them keeps the handle.
     world.submit(call(13, 10)).release(10, DRIVER).gives("run w3 t13").done(13, 3).gives("ended t13, returned o10");
-    assert_eq!(world.steps.actor(sandbar_core::ActorId(10)), None);
+    assert_eq!(world.steps.actor(ActorId(10)), None);
+}
+
+#[test]
+fn a_borrowed_actor_is_seen_where_its_owner_is() {
+    let mut world = with_borrowed();
+    world.actor_is(10, Some(ActorState::Alive));
+    assert_eq!(world.steps.actor(ActorId(10)).and_then(|actor| actor.worker), Some(WorkerId(3)));
+    world.lose_node(2).actor_is(10, Some(ActorState::Dead));
+    assert_eq!(world.steps.actor(ActorId(10)).and_then(|actor| actor.worker), None);
 }
 
 #[test]
@@ -132,7 +184,17 @@ fn a_borrowed_actor_is_gone_with_its_owner() {
         world.error_is(task, &format!("main > t{task}: actor 10: the node that has it is gone [actor-died]"));
     }
     world.release(10, DRIVER).gives("returned o10");
-    assert_eq!(world.steps.actor(sandbar_core::ActorId(10)), None);
+    assert_eq!(world.steps.actor(ActorId(10)), None);
+}
+
+#[test]
+fn who_calls_a_borrowed_actor_may_go_with_its_owner() {
+    let mut world = with_borrowed();
+    let at_2 = Strategy::Node { node: NodeId(2), soft: false };
+    world.submit(on(t(20), at_2)).gives("run w2 t20");
+    let of_20 = |task| Submission { parent: child(0, 20, 2).parent, ..task };
+    world.submit(of_20(call(21, 10))).submit(of_20(needs(call(22, 10), &[20]))).gives("run w3 t21");
+    world.lose_node(2).gives("ended t20, ended t22, ended t21");
 }
 
 #[test]
