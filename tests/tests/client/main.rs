@@ -4,6 +4,7 @@ mod actors;
 mod arguments;
 mod example;
 mod far_actors;
+mod far_streams;
 mod jobs;
 mod mistakes;
 mod neighbours;
