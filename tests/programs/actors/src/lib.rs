@@ -313,7 +313,7 @@ fn restored() -> Result<String, TaskError> {
 /// others go on meanwhile, and one that was not begun.
 #[task]
 fn cancels() -> Result<String, TaskError> {
-    let late = computes::submit(200_000_000_000);
+    let late = computes::submit(2_000_000_000);
     let saved = Saved::options().max_restarts(2).submit();
     let signal = Signal::submit();
     let mortal = Counter::submit(0);
