@@ -6,8 +6,11 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+
+use futures::stream::{self, StreamExt as _};
 
 use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
 use sandbar_wire::{Connection, Frames};
@@ -71,15 +74,16 @@ pub(super) async fn load_anywhere(inner: &Inner, component: ComponentId) -> Load
 pub(super) async fn copy(inner: &Inner, component: ComponentId, count: usize) {
     let links: Vec<Connection> = inner.links().values().cloned().collect();
     let request = postcard::to_stdvec(&Ask::Copy(component)).unwrap_or_default();
-    let mut copies = 0;
-    for link in links {
-        let answer = link.request(&request, TIME_MAX).await;
-        let is_there = answer.is_ok_and(|answer| postcard::from_bytes(&answer) == Ok(Ok::<(), String>(())));
-        copies += usize::from(is_there);
-        if copies == count {
-            return;
+    let copied = stream::iter(links).map(|link| {
+        let request = &request;
+        async move {
+            let answer = link.request(request, TIME_MAX).await;
+            answer.is_ok_and(|answer| postcard::from_bytes(&answer) == Ok(Ok::<(), String>(())))
         }
-    }
+    });
+    // Those that don't answer are not waited for, where others do.
+    let done = copied.buffer_unordered(count.max(1) + 1).filter(|done| std::future::ready(*done));
+    done.take(count).collect::<Vec<bool>>().await;
 }
 
 /// Keeps a component of another node, if there is none.
@@ -110,8 +114,7 @@ pub(super) async fn load(inner: &Inner, node: NodeId, component: ComponentId, li
         let _ = std::fs::remove_file(&path);
         return Err(fault(&format!("{} is another component than {}", path.display(), component.short())));
     }
-    inner.ready().put(component, limits, &program);
-    Ok(program)
+    Ok(inner.ready().put(component, limits, program))
 }
 
 /// Programs that were loaded last: jobs of the same share them.
@@ -131,11 +134,16 @@ impl Ready {
         Some(program)
     }
 
-    fn put(&mut self, component: ComponentId, limits: Limits, program: &Arc<Program>) {
+    /// Gives what is there from then on: others may have loaded it meanwhile.
+    fn put(&mut self, component: ComponentId, limits: Limits, program: Arc<Program>) -> Arc<Program> {
+        if let Some(before) = self.get(component, limits) {
+            return before;
+        }
         if self.0.len() >= READY_MAX {
             self.0.remove(0);
         }
         self.0.push((component, limits, program.clone()));
+        program
     }
 }
 
@@ -158,8 +166,9 @@ async fn fetch(inner: &Inner, node: NodeId, component: ComponentId) -> Result<Ve
 pub(super) fn keep(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(std::path::Path::new("."));
     std::fs::create_dir_all(folder)?;
-    let part =
-        folder.join(format!(".{}.{}", std::process::id(), path.file_name().unwrap_or_default().to_string_lossy()));
+    // Several may be at it at once.
+    static PARTS: AtomicU64 = AtomicU64::new(0);
+    let part = folder.join(format!(".{}-{}.part", std::process::id(), PARTS.fetch_add(1, Relaxed)));
     let mut file = File::create(&part)?;
     file.write_all(bytes)?;
     std::fs::rename(&part, path)

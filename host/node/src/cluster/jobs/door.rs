@@ -68,7 +68,7 @@ async fn say(frames: &Frames, answered: &Answered) -> Result<(), String> {
 /// Takes a job in, and runs it.
 async fn submit(inner: &Arc<Inner>, tenant: &str, new: NewClusterJob, frames: &mut Frames) -> Result<Answered, String> {
     let NewClusterJob { id, program, component, task, arguments } = new;
-    if let Ok(job) = find(inner, tenant, id.as_str()).await {
+    if let Ok(job) = get(inner, tenant, &id).await {
         // Who submitted it did not hear that it was taken in.
         return Ok(Answered::Job(Box::new(job)));
     }
@@ -122,6 +122,14 @@ async fn receive(component: ComponentId, frames: &mut Frames) -> Result<Vec<u8>,
         true => Ok(bytes),
         false => Err("what came is another component than was said".to_owned()),
     }
+}
+
+/// A tenant's job of this whole name.
+async fn get(inner: &Inner, tenant: &str, id: &JobName) -> Result<ClusterJob, String> {
+    let unknown = || format!("there is no job `{id}`");
+    let got = inner.store.get(&job_key(id).ok_or_else(unknown)?).await.map_err(|e| e.to_string())?;
+    let job = got.entry.and_then(|entry| serde_json::from_slice::<ClusterJob>(entry.value.as_bytes()).ok());
+    job.filter(|job| job.tenant == tenant).ok_or_else(unknown)
 }
 
 /// A tenant's job: by its name, or how its last digits begin. Of another's it is not said that there is one.
@@ -192,10 +200,10 @@ async fn follow(inner: &Arc<Inner>, tenant: &str, text: &str, after: u64, frames
     let addresses = addresses.into_iter().map(|member| member.address.to_string()).collect();
     say(frames, &Answered::Nodes(addresses)).await?;
     let id = find(inner, tenant, text).await?.id;
-    let (mut log, mut lines, mut told) = (None, after, String::new());
-    for round in 0_u32.. {
+    let (mut log, mut told, mut round) = (None, String::new(), 0_u32);
+    loop {
         let job = match round % TELL_PROGRESS {
-            0 => Some(find(inner, tenant, id.as_str()).await?),
+            0 => Some(get(inner, tenant, &id).await?),
             _ => None,
         };
         if let Some(job) = &job
@@ -208,7 +216,6 @@ async fn follow(inner: &Arc<Inner>, tenant: &str, text: &str, after: u64, frames
             log = reader(inner, &id, after);
         }
         while let Some(line) = log.as_mut().and_then(LogReader::next_line) {
-            lines += 1;
             say(frames, &Answered::Line(line)).await?;
         }
         if let Some(job) = job {
@@ -227,8 +234,8 @@ async fn follow(inner: &Arc<Inner>, tenant: &str, text: &str, after: u64, frames
             say(frames, &Answered::Job(Box::new(job))).await?;
         }
         tokio::time::sleep(LOOK_AGAIN).await;
+        round = round.wrapping_add(1);
     }
-    Err(format!("it was followed for too long, up to line {lines}"))
 }
 
 /// The log of a job that runs, or ran, here, after so many lines.

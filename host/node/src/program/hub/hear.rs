@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Attempt, Fault, GroupId, JobId, ObjectId, Options, STREAM_BUFFER, Strategy, TaskError,
+    ActorId, ActorOptions, Attempt, Code, Fault, GroupId, JobId, ObjectId, Options, STREAM_BUFFER, Strategy, TaskError,
     TaskId, TaskKind, WorkerId,
 };
 use sandbar_sched::{Demand, Event, Failure, Outcome, Submission, Work};
@@ -25,7 +25,7 @@ const MESSAGES_A_TURN: usize = 256;
 /// How often tasks are begun again, if they say nothing else.
 const RETRIES: u32 = 3;
 /// Tasks that return more, need more objects or have longer arguments, in bytes, run on no other node.
-const RETURNS_FAR_MAX: u32 = 1024;
+pub(super) const RETURNS_FAR_MAX: u32 = 1024;
 const OBJECTS_FAR_MAX: usize = 20_000;
 const ARGUMENTS_FAR_MAX: usize = 256 << 10;
 
@@ -239,9 +239,7 @@ impl State {
             Work::Method(_) => Demand::default(),
         };
         // What goes to another node, and comes back, does in one message.
-        let is_large = submit.returns > RETURNS_FAR_MAX
-            || needs.len() + refs.len() > OBJECTS_FAR_MAX
-            || arguments.len() > ARGUMENTS_FAR_MAX;
+        let is_large = too_large(submit.returns, needs.len() + refs.len(), arguments.len()).is_some();
         let stays = self.peers.is_any() && place == Place::Any && is_large;
         Ok(Some(Submission {
             id,
@@ -350,6 +348,20 @@ impl State {
             self.tell_log(worker, task, level, line);
         }
     }
+}
+
+/// Why what returns, takes and says so much does not go to another node, if it does not.
+pub(super) fn too_large(returns: u32, objects: usize, arguments: usize) -> Option<Fault> {
+    let what = if returns > RETURNS_FAR_MAX {
+        format!("returns {returns} objects: from another node come {RETURNS_FAR_MAX} at most")
+    } else if objects > OBJECTS_FAR_MAX {
+        format!("is given {objects} objects: to another node go {OBJECTS_FAR_MAX} at most")
+    } else if arguments > ARGUMENTS_FAR_MAX {
+        format!("has arguments of {arguments} bytes: to another node go {ARGUMENTS_FAR_MAX} at most; pass objects")
+    } else {
+        return None;
+    };
+    Some(Fault::new(Code::BadRequest, what))
 }
 
 /// Objects that follow each other.

@@ -26,3 +26,37 @@ pub(crate) struct NewPeer {
     pub(crate) slots: u32,
     pub(crate) line: PeerLine,
 }
+
+#[cfg(test)]
+mod tests {
+    use sha2::{Digest, Sha256};
+
+    use super::*;
+
+    /// From a line on to the brace that ends what it begins.
+    fn item<'a>(text: &'a str, begins: &str) -> &'a str {
+        let from = text.find(begins).unwrap_or_else(|| panic!("{begins} is not there"));
+        let end = text[from..].find("\n}\n").unwrap_or_else(|| panic!("{begins} does not end"));
+        &text[from..from + end]
+    }
+
+    /// Whoever changes what nodes say to each other, once a version that says it was released, raises
+    /// `sandbar_wire::PROTOCOL_VERSION`: nodes of two versions refuse each other, rather than misunderstand. Then the line
+    /// below is changed.
+    #[test]
+    fn what_nodes_say_is_of_a_version() {
+        let asks = include_str!("../../cluster/asks.rs");
+        let fits = include_str!("../../cluster/fits.rs");
+        let messages = include_str!("messages.rs");
+        let said = [
+            &messages[messages.find("/// A job of a cluster.").expect("it is there")..],
+            item(include_str!("amounts.rs"), "pub struct Amounts"),
+            item(asks, "pub(super) enum Ask"),
+            item(fits, "struct Ask"),
+            item(fits, "struct Given"),
+        ];
+        let digest = Sha256::digest(said.concat());
+        let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!((sandbar_wire::PROTOCOL_VERSION, digest.as_str()), (1, "be06bc83386ba05a"));
+    }
+}

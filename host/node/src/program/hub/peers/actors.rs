@@ -7,6 +7,7 @@ use sandbar_core::{ActorId, ActorOptions, Attempt, Code, Fault, JobId, NodeId, O
 use sandbar_sched::{Event, Submission, Work};
 
 use super::super::State;
+use super::super::hear::too_large;
 use super::lent::Sending;
 use crate::program::calls::Call;
 use crate::program::peer::{Amounts, Callee, Errand, ErrandWork, Root, Said};
@@ -29,6 +30,11 @@ impl State {
     /// Has a job's root make an actor.
     pub(in super::super) fn make_at(&mut self, root: Root, worker: WorkerId, task: Submission<Call>) {
         self.timed.remove(&task.id);
+        if let (Some(fault), Some((parent, ..))) =
+            (too_large(1, task.needs.len() + task.refs.len(), task.call.arguments.len()), task.parent)
+        {
+            return self.step(Event::PutFailed { object: task.id.returns(0), task: parent, worker, fault });
+        }
         let (Some((parent, ..)), Some(make)) = (task.parent, task.call.make.as_deref()) else { return };
         let Some(lender) = self.ask_of_root(root, (task.job, parent), worker, task.id.returns(0)) else { return };
         let (anchor, seat) = lender;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{
-    ActorOptions, Attempt, Code, ComponentId, Fault, JobId, Limits, NodeId, ObjectId, RetryOn, Strategy, TaskError,
-    TaskId, TaskKind, WorkerId,
+    ActorOptions, Attempt, Code, ComponentId, Fault, JobId, Limits, NodeId, ObjectId, RetryOn, STREAM_BUFFER_MAX,
+    Strategy, TaskError, TaskId, TaskKind, WorkerId,
 };
 use sandbar_sched::{Demand, Event, Submission, TaskState, Work};
 
 use super::super::actors::actor_spec;
+use super::super::hear::RETURNS_FAR_MAX;
 use super::super::keep::Took;
 use super::super::{Command, State};
 use super::lent::{ATTACHED_BYTES_MAX, Sending};
@@ -156,7 +157,7 @@ impl State {
             ErrandWork::Call { .. } => matches!(kind, Some(TaskKind::Method | TaskKind::Shared)),
             ErrandWork::Actor(_) | ErrandWork::Make { .. } => kind == Some(TaskKind::Make) && errand.returns == 1,
         };
-        if !is_so || errand.returns == 0 {
+        if !is_so || !(1..=RETURNS_FAR_MAX).contains(&errand.returns) {
             return Err(wrong("a task that is none of its program"));
         }
         let Some(job) = self.job_of_root(errand.job) else {
@@ -235,7 +236,9 @@ impl State {
         let make = |options: &ActorOptions, name| Some(Box::new(program.make(errand.function, options.clone(), name)));
         let (work, make, strategy, retries_max, retry_on) = match &errand.work {
             ErrandWork::Task => (Work::Task, None, here, 0, RetryOn::System),
-            ErrandWork::Stream(buffer) => (Work::Stream(*buffer), None, here, 0, RetryOn::System),
+            ErrandWork::Stream(buffer) => {
+                (Work::Stream((*buffer).min(STREAM_BUFFER_MAX)), None, here, 0, RetryOn::System)
+            }
             ErrandWork::Call { actor, retries, retry_on } => {
                 let actor = self.callee(node, *actor)?;
                 let retries = retries.unwrap_or_else(|| self.call_retries(actor));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sandbar_core::{Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Event, Failure, Outcome, TaskView};
 
+use super::super::hear::too_large;
 use super::super::keep::Took;
 use super::super::{State, Stored};
 use super::away::AwayKey;
@@ -20,6 +21,15 @@ impl State {
         let Some(node) = self.peers.far.get(&worker).copied() else { return };
         let Some(call) = self.sched.call(task).cloned() else { return };
         let Some(work) = self.errand_work(worker, task, &call) else { return };
+        let Some(view) = self.sched.task(task) else { return };
+        let objects = call.needs.len() + self.sched.refs(task).count();
+        if let Some(fault) = too_large(view.returns, objects, call.arguments.len()) {
+            // Calls go to where their actor is, whatever they take along.
+            let outcome =
+                Outcome::Failed(Failure { error: Arc::new(TaskError { fault, chain: Vec::new() }), system: false });
+            self.events.push_back(Event::Finished { task, attempt: view.attempt, worker, outcome, nanos: 0 });
+            return;
+        }
         let values = self.attached(&call.needs);
         self.tell_program(node, &call);
         let Some(job) = self.sched.job_of(task) else { return };
