@@ -9,6 +9,9 @@ use crate::model::{Given, Model, Task, Value};
 impl Model {
     /// The worker of an actor that can be called.
     pub fn home(&self, actor: u64) -> Option<u32> {
+        if let Some(lent) = self.lent.get(&actor) {
+            return lent.owner;
+        }
         let worker = self.tasks.get(&actor)?.worker?;
         let is_it = |given: &Given| given.task == actor && !given.is_ghost;
         self.workers[&worker].residents.iter().any(is_it).then_some(worker)
@@ -34,7 +37,7 @@ impl Model {
         let outcome = Outcome::Succeeded(values.to_vec());
         if maker.stop > 0 || !are_good {
             self.step.interrupted.insert((worker, id));
-            return self.finish(id, &outcome);
+            return self.finish(id, &outcome, self.is_peer(worker));
         }
         self.workers.get_mut(&worker).expect("it said so").residents.push(Given { is_blocked: false, ..given });
         self.tasks.get_mut(&id).expect("it is known").worker = Some(worker);
@@ -51,7 +54,9 @@ impl Model {
 
     /// Calls that an actor's worker had, which are in no worker now.
     pub fn take_calls(&mut self, id: u64) -> Vec<u64> {
-        self.tasks.get_mut(&id).expect("it is known").worker = None;
+        if let Some(maker) = self.tasks.get_mut(&id) {
+            maker.worker = None;
+        }
         let calls = self.calls(id).into_iter();
         let take = |call: &u64| {
             let call = self.tasks.get_mut(call).expect("it is known");
@@ -61,8 +66,8 @@ impl Model {
         calls.filter(take).collect()
     }
 
-    /// An actor is not there any more.
-    pub fn lose_actor(&mut self, id: u64, calls: Vec<u64>, has_begun: &dyn Fn(u64) -> bool) {
+    /// An actor is not there any more. It is begun anew if that `may_help`.
+    pub fn lose_actor(&mut self, id: u64, calls: Vec<u64>, has_begun: &dyn Fn(u64) -> bool, may_help: bool) {
         for call in calls {
             if has_begun(call) || self.kept_child(call) {
                 self.stop_descendants(call);
@@ -72,13 +77,13 @@ impl Model {
             }
         }
         self.stop_descendants(id);
-        self.fail_attempt(id, Code::ActorDied, true);
+        self.fail_attempt(id, Code::ActorDied, may_help);
     }
 }
 
 impl History {
     pub fn any_actor(&mut self) -> Option<ActorId> {
-        let all: Vec<u64> = self.model.actors.keys().copied().collect();
+        let all: Vec<u64> = self.model.actors.keys().chain(self.model.lent.keys()).copied().collect();
         self.pick(&all).map(ActorId)
     }
 

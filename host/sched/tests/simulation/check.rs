@@ -22,6 +22,7 @@ impl Model {
         }
         assert!(step.ended.is_empty(), "tasks {:?} should have ended", step.ended);
         assert!(step.dropped.is_empty(), "values {:?} should have been dropped", step.dropped);
+        assert!(step.returned.is_empty(), "objects {:?} should have been returned", step.returned);
         assert!(step.told.is_empty(), "{:?} should have been delivered", step.told);
         assert!(step.refused.is_empty(), "{:?} should have been refused", step.refused);
         assert!(step.interrupted.is_empty(), "{:?} should have been interrupted", step.interrupted);
@@ -50,6 +51,7 @@ impl Model {
         self.check_room(steps);
         self.check_idle();
         self.check_actors(steps);
+        self.check_lent(steps);
         self.check_streams(steps);
         self.check_groups(steps);
     }
@@ -82,7 +84,8 @@ impl Model {
                 assert!(step.withdrawn.remove(&(worker.0, task.0)), "call {task} is not to be withdrawn");
             }
             Action::Hire { node, role } => {
-                assert!(self.nodes.contains_key(&node.0) && matches!(role, Role::Actors | Role::Actor(_)));
+                assert!(self.near().any(|near| near == node.0) && matches!(role, Role::Actors | Role::Actor(_)));
+                self.hires.push((node.0, *role));
             }
             Action::Deliver { worker, object } => {
                 count_down(&mut step.told, worker, object);
@@ -100,7 +103,11 @@ impl Model {
                 assert!(self.values.remove(value), "value {value} was dropped before");
             }
             Action::Ended { task, .. } => assert!(step.ended.remove(&task.0), "task {task} should not have ended"),
-            Action::Ask { object } | Action::Returned { object } => panic!("object {object} is not borrowed"),
+            Action::Ask { object } => self.check_ask(object.0, step),
+            Action::Returned { object } => {
+                assert!(step.returned.remove(&object.0), "object {object} is not borrowed, or referred to");
+                assert_eq!(steps.actor(ActorId(object.0)), None, "nobody has a handle");
+            }
             Action::JobDone { job, .. } => assert!(step.jobs_done.remove(&job.0), "job {job} is not done"),
         }
     }
@@ -148,15 +155,63 @@ impl Model {
 
     fn check_making(&mut self, worker_id: u32, id: u64, steps: &Steps) {
         let (task, worker) = (&self.tasks[&id], &self.workers[&worker_id]);
-        let is_alone = task.demand.cpus >= UNIT;
-        let role = if is_alone { Role::Actor(ActorId(id)) } else { Role::Actors };
-        assert_eq!(worker.role, role, "actor {id} is made where it may");
+        assert_eq!(worker.role, self.maker_role(id, worker.node), "actor {id} is made where it may");
+        if !self.may_hold(task) {
+            let better = self.better_place(id, worker.node);
+            assert_eq!(better, None, "actor {id} is not for node {}", worker.node);
+        }
         assert!(self.has_room(task, worker.node), "actor {id} has no room on node {}", worker.node);
         let alike = self.unplaced().into_iter().find(|other| is_alike(&self.tasks[other], task));
         assert_eq!(alike, Some(id), "it is another's turn");
         let given = self.given(id, worker.node, steps);
         self.workers.get_mut(&worker_id).expect("it was found").given.push(given);
         self.tasks.get_mut(&id).expect("it was found").worker = Some(worker_id);
+    }
+
+    /// Who makes an actor on a node.
+    fn maker_role(&self, id: u64, node: u32) -> Role {
+        match self.tasks[&id].demand.cpus >= UNIT {
+            _ if self.far.contains(&node) => Role::Peer,
+            true => Role::Actor(ActorId(id)),
+            false => Role::Actors,
+        }
+    }
+
+    /// Nodes with room for an actor, and whether somebody is there to make it.
+    fn places(&self, id: u64) -> impl Iterator<Item = (u32, bool)> {
+        let task = &self.tasks[&id];
+        let has_room = move |node: &u32| self.has_room(task, *node) && !self.is_starting(*node);
+        self.nodes.keys().copied().filter(has_room).map(move |node| {
+            let role = self.maker_role(id, node);
+            (node, self.workers.values().any(|worker| worker.node == node && worker.role == role))
+        })
+    }
+
+    /// A node where an actor should rather be than on this one: where fewer are, and nowhere far unless it is to be spread.
+    fn better_place(&self, id: u64, on: u32) -> Option<u32> {
+        let rank = |node: u32| {
+            let of_node = self.workers.values().filter(|worker| worker.node == node);
+            let actors: usize = of_node.map(|worker| worker.residents.len()).sum();
+            (self.far.contains(&node) && self.tasks[&id].strategy != Strategy::Spread, actors)
+        };
+        if matches!(self.maker_role(id, on), Role::Actor(_)) {
+            return None;
+        }
+        // It goes nowhere far where somebody who is near is to come before.
+        let is_far = |node: &u32| self.far.contains(node);
+        let is_awaited = self.places(id).any(|(node, has_maker)| !has_maker && !is_far(&node));
+        let is_usable = |(node, has_maker): &(u32, bool)| match is_far(&on) {
+            true => *has_maker || !is_far(node),
+            false => *has_maker && !(is_awaited && is_far(node)),
+        };
+        let better = self.places(id).filter(is_usable).find(|(node, _)| rank(*node) < rank(on));
+        better.map(|(node, _)| node)
+    }
+
+    /// A call that its actor should have been given.
+    pub fn left_out(&self, actor: u64) -> Option<u64> {
+        let waits = |id: &u64| self.tasks[id].worker.is_none() && self.is_callable(*id);
+        self.home(actor).and_then(|_| self.calls(actor).into_iter().find(waits))
     }
 
     /// What is known of actors, and that none waits for nothing.
@@ -170,15 +225,8 @@ impl Model {
             assert_eq!(view.state == ActorState::Dead, maker.has_ended);
             assert_eq!(view.state == ActorState::Alive, self.home(view.id.0).is_some());
             assert_eq!(view.saved.map(|object| object.0), self.actors[&view.id.0].saved);
-            if self.home(view.id.0).is_some() {
-                let left = self.calls(view.id.0).into_iter().find(|id| {
-                    let call = &self.tasks[id];
-                    call.worker.is_none() && self.is_callable(*id)
-                });
-                assert_eq!(left, None, "actor {} could be called", view.id);
-            }
+            assert_eq!(self.left_out(view.id.0), None, "actor {} could be called", view.id);
         }
-        let held: BTreeSet<u32> = self.starting().map(|(_, node)| node).collect();
         let mut seen: Vec<&Task> = Vec::new();
         for id in self.unplaced() {
             let task = &self.tasks[&id];
@@ -186,10 +234,13 @@ impl Model {
                 continue;
             }
             seen.push(task);
-            let role = if task.demand.cpus >= UNIT { Role::Actor(ActorId(id)) } else { Role::Actors };
-            for worker in self.workers.values().filter(|worker| worker.role == role && !held.contains(&worker.node)) {
-                assert!(!self.has_room(task, worker.node), "actor {id} waits for a place that there is");
-            }
+            // It goes nowhere far while there is room nearer, and may wait for who was asked for there, or is there.
+            let own = Role::Actor(ActorId(id));
+            let is_awaited = self.hires.iter().any(|(_, role)| [Role::Actors, own].contains(role))
+                || self.workers.values().any(|worker| worker.role == own);
+            let is_near = is_awaited || self.places(id).any(|(node, _)| !self.far.contains(&node));
+            let could = |(node, has_maker): &(u32, bool)| *has_maker && !(is_near && self.far.contains(node));
+            assert_eq!(self.places(id).find(could), None, "actor {id} waits for a place that there is");
         }
     }
 
@@ -260,10 +311,11 @@ impl Model {
                 view.holds.iter().map(|(worker, times)| (worker.0, (*times).into())).collect();
             assert_eq!(holds, object.holds, "who holds object {}", view.id);
             assert_eq!(view.pins, pins.get(&view.id.0).copied().unwrap_or(0), "what refers to object {}", view.id);
+            assert_eq!(steps.is_borrowed(view.id), object.is_borrowed, "whether object {} is borrowed", view.id);
             let is_wanted = object.value == Value::Promised && (!object.holds.is_empty() || view.pins > 0);
             assert_eq!(steps.is_promise_wanted(view.id), is_wanted, "whether somebody waits for object {}", view.id);
             let state = match (&object.value, steps.value(view.id)) {
-                (Value::Pending | Value::Promised, None) => ObjectState::Pending,
+                (Value::Pending | Value::Promised | Value::Away, None) => ObjectState::Pending,
                 (Value::Ready(value, _), Some(Ok(there))) if value == there => ObjectState::Ready,
                 (Value::Failed, Some(Err(_))) => ObjectState::Failed,
                 (Value::Lost, Some(Err(error))) => {
@@ -354,11 +406,11 @@ impl Model {
     }
 
     /// By which workers are chosen for a task: the least first.
-    fn rank(&self, task: &Task, on: u32, load: usize, worker: u32) -> (usize, usize, u32) {
+    fn rank(&self, task: &Task, on: u32, load: usize, worker: u32) -> (usize, bool, usize, u32) {
         let of_node = self.workers.values().filter(|worker| worker.node == on);
         let tasks = |worker: &Worker| if worker.role == Role::Tasks { worker.given.len() } else { 0 };
         let all = of_node.map(|worker| tasks(worker) + worker.residents.len()).sum();
-        (if task.strategy == Strategy::Spread { all } else { 0 }, load, worker)
+        (if task.strategy == Strategy::Spread { all } else { 0 }, self.far.contains(&on), load, worker)
     }
 
     /// A task as it is given to a worker.

@@ -142,6 +142,10 @@ impl History {
             205..280 => self.hire_asked_for(),
             280..330 => self.take_items(),
             330..345 => self.fulfil(),
+            348..366 => self.seat(),
+            366..372 => self.end_seat(),
+            372..390 => self.use_objects(),
+            390..420 => self.arrive(),
             _ => self.work(),
         }
     }
@@ -157,7 +161,9 @@ impl History {
             resources.custom.insert("tpu".into(), UNIT);
         }
         self.nodes.push(node);
-        self.event(Event::NodeJoined { node: NodeId(node), resources, far: false });
+        let far = self.chance(35);
+        self.event(Event::NodeJoined { node: NodeId(node), resources, far });
+        self.hire_peer(node);
         (0..1 + self.seed.below(4)).for_each(|_| self.hire_for(node, Role::Tasks));
     }
 
@@ -165,10 +171,11 @@ impl History {
         let Some(node) = self.pick(&self.nodes.clone()) else { return };
         let without: Vec<u32> =
             self.model.jobs.iter().filter(|(_, job)| job.driver.is_none()).map(|(id, _)| *id).collect();
-        match self.pick(&without) {
-            Some(job) => self.hire_for(node, Role::Driver(JobId(job))),
-            None => self.hire_for(node, Role::Tasks),
+        match (self.pick(&without), self.any_near()) {
+            (Some(job), Some(near)) => self.hire_for(near, Role::Driver(JobId(job))),
+            _ => self.hire_for(node, Role::Tasks),
         }
+        self.hire_peer(node);
     }
 
     /// A worker comes that was asked for.
@@ -196,11 +203,18 @@ impl History {
         let lineage_bytes_max = if self.chance(10) { 1200 } else { 1 << 20 };
         let limits = JobLimits { tasks_max, depth_max, objects_max, lineage_bytes_max, groups_max: 4 };
         self.event(Event::JobStarted { job: JobId(job), tenant: TenantId::DEFAULT, limits });
+        if self.chance(10) {
+            self.seat_in(job);
+            if self.chance(50) {
+                // It is of other schedulers alone.
+                return;
+            }
+        }
         let mut task = self.submission(job, None);
         let demand = if self.chance(80) { Demand::default() } else { task.demand.clone() };
         (task.demand, task.needs, task.refs) = (demand, Vec::new(), Vec::new());
         self.event(Event::Submitted { task });
-        if let Some(node) = self.pick(&self.nodes.clone())
+        if let Some(node) = self.any_near()
             && self.chance(90)
         {
             self.hire_for(node, Role::Driver(JobId(job)));
@@ -212,8 +226,11 @@ impl History {
         let Some(worker) = self.pick(&all) else { return };
         let local = self.workers.remove(&worker).expect("it is there");
         let mut begun: Vec<TaskId> = local.begun.iter().map(|(task, ..)| *task).collect();
-        if self.chance(10) {
-            begun.extend(self.any_task());
+        match self.seed.below(10) {
+            0 => begun.extend(self.any_task()),
+            // Nobody knows.
+            1 => begun.clear(),
+            _ => {}
         }
         self.event(Event::WorkerLost { worker: WorkerId(worker), begun });
     }
@@ -304,7 +321,10 @@ impl History {
         let is_new = |number: u64| !self.model.objects.contains_key(&number) && has_ended(number);
         match &mut event {
             // Numbers that were forgotten are as good as new ones.
-            Event::Submitted { task } | Event::RanInline { task, .. } | Event::BeganInline { task, .. }
+            Event::Submitted { task }
+            | Event::Seated { task, .. }
+            | Event::RanInline { task, .. }
+            | Event::BeganInline { task, .. }
                 if is_new(task.id.0) =>
             {
                 return;
@@ -317,6 +337,8 @@ impl History {
             {
                 return;
             }
+            // What was returned may be borrowed again, but not what a task here returned.
+            Event::Borrowed { object, .. } if is_new(object.0) && self.model.maker(object.0).is_some() => return,
             // Who is lost stays lost, who is there is not lost without having been told.
             Event::NodeJoined { node, .. } if !self.nodes.contains(&node.0) => return,
             Event::WorkerReady { worker, .. } if !self.workers.contains_key(&worker.0) => return,
@@ -330,7 +352,8 @@ impl History {
             Event::Put { value, .. }
             | Event::GroupCreated { value, .. }
             | Event::Yielded { value: Ok(value), .. }
-            | Event::Fulfilled { value: Ok(value), .. } => *value = self.number,
+            | Event::Fulfilled { value: Ok(value), .. }
+            | Event::Arrived { value: Ok(value), .. } => *value = self.number,
             _ => {}
         }
         let outcome = match &mut event {
@@ -354,7 +377,14 @@ impl History {
             self.pick(&self.model.objects.keys().copied().chain([5]).collect::<Vec<_>>()).map_or(ObjectId(7), ObjectId);
         self.number += 10;
         let actor = self.any_actor().unwrap_or(ActorId(task.0));
-        let event = match self.seed.below(10) {
+        let event = match self.seed.below(14) {
+            10 => {
+                let task = self.submission(self.model.tasks[&task.0].job, None);
+                return self.take_seat(task, worker.0);
+            }
+            11 => Event::ActorBorrowed { actor: ActorId(object.0), worker },
+            12 => Event::Borrowed { object, task, worker },
+            13 => Event::Arrived { object, value: Ok(self.number), refs: vec![object] },
             8 => Event::GroupRemoved { group: self.any_group(None).unwrap_or(GroupId(5)), task, worker },
             0 => Event::Finished {
                 task,
@@ -393,11 +423,17 @@ impl History {
         // Some tasks would wait for these forever.
         self.model.draining.clone().into_iter().for_each(|node| self.lose_this(node));
         // Some tasks are for one node.
-        self.nodes.clone().into_iter().chain([node, node]).for_each(|node| self.hire_for(node, Role::Tasks));
+        for node in self.nodes.clone().into_iter().chain([node, node]) {
+            self.hire_for(node, Role::Tasks);
+            self.hire_peer(node);
+        }
         for round in 0.. {
             assert!(round < 1000, "it comes to no end");
             while self.model.objects.values().any(|object| object.value == Value::Promised) {
                 self.fulfil();
+            }
+            while self.model.is_any_asked_for() {
+                self.arrive();
             }
             let without = self.model.jobs.iter().filter(|(_, job)| job.driver.is_none()).map(|(id, _)| *id);
             for job in without.collect::<Vec<_>>() {
@@ -419,7 +455,7 @@ impl History {
             }
             let given =
                 |(id, local): (&u32, &Local)| !local.inbox.is_empty() || !self.model.workers[id].given.is_empty();
-            if self.workers.iter().any(given) || !self.hires.is_empty() {
+            if self.workers.iter().any(given) || !self.hires.is_empty() || self.model.is_any_asked_for() {
                 continue;
             }
             let alive = |actor: &u64| self.model.tasks.get(actor).is_some_and(|maker| !maker.has_ended);

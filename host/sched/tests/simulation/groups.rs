@@ -105,15 +105,14 @@ impl Model {
             };
             !self.has_way(id, left)
         };
-        let waiting: Vec<u64> = self.waiting().filter(|_| !self.nodes.is_empty()).filter(impossible).collect();
+        let waiting: Vec<u64> = self.waiting().filter(|_| self.near().next().is_some()).filter(impossible).collect();
         waiting.into_iter().for_each(|id| self.close_group(id));
     }
 
-    /// Whether there is a way to place what a group lacks, by trying all of them.
+    /// Whether there is a way to place what a group lacks, by trying all of them. None is placed far.
     fn has_way(&self, id: &u64, left: impl Fn(u32) -> (i128, Demand)) -> bool {
         let group = &self.groups[id];
-        let mut nodes: Vec<(u32, i128, Demand)> =
-            self.nodes.keys().map(|node| (*node, left(*node).0, left(*node).1)).collect();
+        let mut nodes: Vec<(u32, i128, Demand)> = self.near().map(|node| (node, left(node).0, left(node).1)).collect();
         go_on(group, 0, &mut group.nodes.clone(), &mut nodes)
     }
 
@@ -128,6 +127,7 @@ impl Model {
                 if before[index].is_none() {
                     let (cpus, rest) = self.free(Room::Node(node.0));
                     assert!(fits(bundle.total, cpus, &rest), "bundle {index} of group {id} has no room on {node}");
+                    assert!(!self.far.contains(&node.0), "bundle {index} of group {id} is far");
                     self.groups.get_mut(&id).expect("it is there").nodes[index] = Some(node.0);
                 }
             }
@@ -290,7 +290,8 @@ impl Model {
             for given in worker.given.iter().filter(|given| self.room_of(given, node) == room) {
                 take_rest(&mut rest, &given.demand);
                 let lease = (&given.demand, given.strategy);
-                let shares = is_light(&given.demand) && worker.role != Role::Actors && leases.contains(&lease);
+                let has_actors = matches!(worker.role, Role::Actors | Role::Peer);
+                let shares = is_light(&given.demand) && !has_actors && leases.contains(&lease);
                 if given.is_blocked || shares {
                     continue;
                 }

@@ -58,7 +58,7 @@ impl Model {
         let is_kept = match &self.objects[&object].value {
             Value::Ready(value, _) => !can_be_lost(*value),
             Value::Failed | Value::Lost => true,
-            Value::Pending | Value::Promised => false,
+            Value::Pending | Value::Promised | Value::Away => false,
         };
         let maker = self.maker(object).filter(|maker| self.tasks[maker].lineage.is_some());
         if is_kept { Source::Kept(object) } else { Source::Named(object, maker) }
@@ -115,6 +115,10 @@ impl Model {
         let maker = self.maker(id).filter(|maker| self.tasks[maker].lineage.is_some());
         let object = self.objects.get_mut(&id).expect("it was found");
         object.was_ready = true;
+        if object.is_borrowed {
+            (object.value, object.is_asked) = (Value::Away, false);
+            return;
+        }
         match maker {
             Some(maker) => {
                 object.value = Value::Pending;

@@ -4,11 +4,13 @@
 //! `SANDBAR_SEEDS` is how many are tried otherwise.
 
 mod actors;
+mod borrow;
 mod check;
 mod cluster;
 mod groups;
 mod lineage;
 mod model;
+mod peers;
 mod settle;
 mod streams;
 mod tasks;
@@ -86,6 +88,14 @@ fn a_bit_of_everything_happens() {
         ("strategy: Group {", 100),
         ("result: Ok", 50),
         ("result: Err", 20),
+        ("far: true", 100),
+        ("Seated {", 200),
+        ("Borrowed {", 200),
+        ("ActorBorrowed {", 100),
+        ("Arrived {", 100),
+        ("Ask {", 100),
+        ("Returned {", 100),
+        ("the node that has it is gone", 10),
     ] {
         let count = lines.iter().filter(|line| line.contains(wanted)).count();
         assert!(count >= at_least, "`{wanted}` occurs {count} times, of {} lines", lines.len());

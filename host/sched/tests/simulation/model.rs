@@ -16,6 +16,8 @@ pub struct Model {
     pub nodes: BTreeMap<u32, Demand>,
     /// Of these, those that are to go.
     pub draining: BTreeSet<u32>,
+    /// And those that are far.
+    pub far: BTreeSet<u32>,
     pub workers: BTreeMap<u32, Worker>,
     pub jobs: BTreeMap<u32, Job>,
     /// All that were ever added, until their job ends.
@@ -23,6 +25,10 @@ pub struct Model {
     pub objects: BTreeMap<u64, Object>,
     /// All that were ever made, until their job ends.
     pub actors: BTreeMap<u64, Actor>,
+    /// Workers that were asked for, on nodes that are there.
+    pub hires: Vec<(u32, Role)>,
+    /// Actors of other schedulers, while somebody has a handle.
+    pub lent: BTreeMap<u64, Lent>,
     /// By the number of their generator, while somebody has them.
     pub streams: BTreeMap<u64, Stream>,
     /// Until they are removed, or go with their job.
@@ -41,6 +47,8 @@ pub struct Step {
     pub failed: BTreeMap<u64, Vec<Code>>,
     pub ended: BTreeSet<u64>,
     pub dropped: BTreeSet<u64>,
+    /// Objects that their owners have back.
+    pub returned: BTreeSet<u64>,
     pub told: BTreeMap<(u32, u64), u32>,
     pub refused: BTreeMap<(u32, u64), u32>,
     pub interrupted: BTreeSet<(u32, u64)>,
@@ -71,6 +79,12 @@ pub struct Actor {
     pub restarts_max: u32,
     pub calls_max: u64,
     pub saved: Option<u64>,
+}
+
+pub struct Lent {
+    pub job: u32,
+    /// The worker that stands for who has it, until that is gone.
+    pub owner: Option<u32>,
 }
 
 #[derive(Clone)]
@@ -126,6 +140,9 @@ pub struct Object {
     pub wants: BTreeMap<u32, u32>,
     /// It was there, and was lost.
     pub was_ready: bool,
+    /// It is another scheduler's, and that was asked for it.
+    pub is_borrowed: bool,
+    pub is_asked: bool,
 }
 
 #[derive(Clone, PartialEq)]
@@ -133,6 +150,8 @@ pub enum Value {
     Pending,
     /// Pending, and not for a task.
     Promised,
+    /// Pending, and another scheduler's.
+    Away,
     Ready(u64, Vec<u64>),
     Failed,
     /// A value that was lost.
@@ -141,7 +160,7 @@ pub enum Value {
 
 impl Value {
     pub fn is_pending(&self) -> bool {
-        matches!(self, Value::Pending | Value::Promised)
+        matches!(self, Value::Pending | Value::Promised | Value::Away)
     }
 }
 
@@ -175,7 +194,9 @@ impl Model {
     pub fn take_in(&mut self, event: &Event<u64, u64>, actions: &[Action<u64>], steps: &Steps) {
         self.step = Step::default();
         match event {
-            Event::NodeJoined { node, resources, .. } => {
+            Event::NodeJoined { node, resources, far } => {
+                let is_new = !self.nodes.contains_key(&node.0);
+                self.far.extend((is_new && *far).then_some(node.0));
                 self.nodes.entry(node.0).or_insert_with(|| resources.clone());
                 self.fail_impossible_groups();
             }
@@ -186,6 +207,8 @@ impl Model {
             }
             Event::NodeLost { node } => {
                 self.draining.remove(&node.0);
+                self.far.remove(&node.0);
+                self.hires.retain(|(on, _)| *on != node.0);
                 let of_node = |(id, worker): (&u32, &Worker)| (worker.node == node.0).then_some(*id);
                 let workers = self.workers.iter().filter_map(of_node).collect();
                 self.nodes.remove(&node.0);
@@ -203,6 +226,7 @@ impl Model {
                         is_recalled: false,
                     };
                     self.workers.insert(worker.0, record);
+                    self.hires.retain(|hire| *hire != (node.0, *role));
                     if let Role::Driver(job) = role
                         && let Some(job) = self.jobs.get_mut(&job.0)
                     {
@@ -222,7 +246,7 @@ impl Model {
                 let is_so = task.parent.is_some_and(|(_, _, of)| of == *worker);
                 let may = task.work == Work::Task && task.strategy == Strategy::Default;
                 if is_so && self.submit(task, may) {
-                    self.finish(task.id.0, outcome);
+                    self.finish(task.id.0, outcome, false);
                 } else {
                     self.discard(outcome);
                 }
@@ -240,7 +264,8 @@ impl Model {
                 self.yielded((*task, attempt.0, *worker), *index, object.0, value, refs);
             }
             Event::Taken { stream, worker, taken } => self.taken(stream.0, worker.0, *taken),
-            Event::Seated { .. } | Event::ActorBorrowed { .. } => unreachable!("no worker stands for a scheduler"),
+            Event::Seated { task, worker } => self.seat(task, worker.0),
+            Event::ActorBorrowed { actor, worker } => self.borrow_actor(actor.0, worker.0),
             Event::Promised { object, task, worker } => {
                 let job = self.running(*worker, *task).map(|task| task.job).filter(|_| !self.is_known(object.0));
                 if let Some(job) = job {
@@ -250,7 +275,8 @@ impl Model {
                 }
             }
             Event::Fulfilled { object, value } => self.fulfil(object.0, value),
-            Event::Borrowed { .. } | Event::Arrived { .. } => unreachable!("there is one scheduler"),
+            Event::Borrowed { object, task, worker } => self.borrow(object.0, *worker, *task),
+            Event::Arrived { object, value, refs } => self.arrive(object.0, value.as_ref().ok().copied(), refs),
             Event::Finished { task, attempt, worker, outcome, .. }
                 if self.tasks.get(&task.0).is_some_and(|task| matches!(task.work, Work::Method(_))) =>
             {
@@ -258,7 +284,7 @@ impl Model {
                 if call.worker != Some(worker.0) || call.attempt != attempt.0 {
                     return self.finish_step(outcome, actions, steps);
                 }
-                self.finish(task.0, outcome);
+                self.finish(task.0, outcome, self.is_peer(worker.0));
             }
             Event::Finished { task, attempt, worker, outcome, .. } if self.resides(*worker, *task, attempt.0) => {
                 let residents = &mut self.workers.get_mut(&worker.0).expect("it was found").residents;
@@ -267,7 +293,7 @@ impl Model {
                 self.discard(outcome);
                 if !given.is_ghost {
                     let calls = self.take_calls(task.0);
-                    self.lose_actor(task.0, calls, &|_| false);
+                    self.lose_actor(task.0, calls, &|_| false, !self.is_peer(worker.0));
                 }
             }
             Event::Finished { task, attempt, worker, outcome, .. } => {
@@ -281,10 +307,10 @@ impl Model {
                 if given.is_ghost {
                     return self.finish_step(outcome, actions, steps);
                 }
-                let made = matches!(self.tasks[&task.0].work, Work::Actor(_)).then_some(outcome);
-                match made {
-                    Some(Outcome::Succeeded(values)) => self.made(task.0, worker.0, given, values),
-                    _ => self.finish(task.0, outcome),
+                match (&self.tasks[&task.0].work, outcome) {
+                    (Work::Actor(_), Outcome::Succeeded(values)) => self.made(task.0, worker.0, given, values),
+                    (Work::Actor(_), _) => self.finish(task.0, outcome, self.is_peer(worker.0)),
+                    _ => self.finish(task.0, outcome, false),
                 }
             }
             Event::Blocked { task, worker, blocked }
@@ -302,14 +328,7 @@ impl Model {
                 }
             }
             Event::Wanted { object, worker, task } => self.want(object.0, *worker, *task),
-            Event::Held { object, worker, task } => {
-                if self.workers.contains_key(&worker.0)
-                    && let Some(job) = self.running(*worker, *task).map(|task| task.job)
-                    && let Some(object) = self.objects.get_mut(&object.0).filter(|object| object.job == job)
-                {
-                    *object.holds.entry(worker.0).or_default() += 1;
-                }
-            }
+            Event::Held { object, worker, task } => self.hold(object.0, *worker, *task),
             Event::Released { object, worker, times } => self.release(object.0, *worker, *times),
             Event::Cancelled { task, recursive } => {
                 if self.tasks.contains_key(&task.0) {
@@ -320,7 +339,8 @@ impl Model {
                 }
             }
             Event::Recalled { worker, tasks } => {
-                if let Some(record) = self.workers.get_mut(&worker.0) {
+                // What a scheduler has stays there.
+                if let Some(record) = self.workers.get_mut(&worker.0).filter(|worker| worker.role != Role::Peer) {
                     record.is_recalled = false;
                     let mut back = Vec::new();
                     for task in tasks {
@@ -343,7 +363,8 @@ impl Model {
                 }
             }
             Event::Killed { actor, restart: true } => {
-                if let Some(worker) = self.home(actor.0).filter(|_| self.tasks[&actor.0].stop == 0) {
+                let is_wanted = self.tasks.get(&actor.0).is_some_and(|maker| maker.stop == 0);
+                if let Some(worker) = self.home(actor.0).filter(|_| is_wanted) {
                     self.step.interrupted.insert((worker, actor.0));
                 }
             }
@@ -421,7 +442,9 @@ impl Model {
 
     pub fn create(&mut self, id: u64, job: u32, value: Value, holder: Option<u32>) {
         let holds = holder.map(|holder| (holder, 1)).into_iter().collect();
-        self.objects.insert(id, Object { job, value, holds, wants: BTreeMap::new(), was_ready: false });
+        let (is_borrowed, wants) = (value == Value::Away, BTreeMap::new());
+        let object = Object { job, value, holds, wants, was_ready: false, is_borrowed, is_asked: false };
+        self.objects.insert(id, object);
     }
 
     pub fn put(&mut self, id: u64, task: TaskId, worker: WorkerId, value: u64, refs: &[ObjectId]) {
@@ -451,11 +474,20 @@ impl Model {
         }
     }
 
+    /// A worker holds an object once more.
+    pub fn hold(&mut self, id: u64, worker: WorkerId, task: TaskId) {
+        if let Some(job) = self.acts_for(worker, task)
+            && let Some(object) = self.objects.get_mut(&id).filter(|object| object.job == job)
+        {
+            *object.holds.entry(worker.0).or_default() += 1;
+        }
+    }
+
     pub fn want(&mut self, id: u64, worker: WorkerId, task: TaskId) {
         if !self.workers.contains_key(&worker.0) {
             return;
         }
-        let job = self.running(worker, task).map(|task| task.job);
+        let job = self.acts_for(worker, task);
         let may = |object: &&mut Object| Some(object.job) == job || object.holds.contains_key(&worker.0);
         match self.objects.get_mut(&id).filter(may) {
             Some(object) => *object.wants.entry(worker.0).or_default() += 1,

@@ -133,7 +133,8 @@ impl Model {
         loop {
             let pins = self.pins();
             let is_kept = |id: &u64, object: &Object| {
-                object.value.is_pending() || !object.holds.is_empty() || pins.contains_key(id)
+                let will_come = object.value.is_pending() && object.value != Value::Away;
+                will_come || !object.holds.is_empty() || pins.contains_key(id)
             };
             let forgotten: Vec<u64> =
                 self.objects.iter().filter(|(id, object)| !is_kept(id, object)).map(|(id, _)| *id).collect();
@@ -146,6 +147,8 @@ impl Model {
             for id in forgotten {
                 let object = self.objects.remove(&id).expect("it was found");
                 self.streams.remove(&id);
+                self.lent.remove(&id);
+                self.step.returned.extend(object.is_borrowed.then_some(id));
                 if let Value::Ready(value, _) = object.value {
                     self.step.dropped.insert(value);
                 }

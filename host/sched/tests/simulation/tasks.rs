@@ -1,9 +1,38 @@
 //! What a scheduler should know of tasks, from their submission to their end, and of the jobs and workers that they go with.
 
 use sandbar_core::{Code, ObjectId, Strategy, TaskId};
-use sandbar_sched::{Outcome, Submission, Work};
+use sandbar_sched::{Outcome, Role, Submission, Work};
 
 use crate::model::{Actor, Given, Model, Task, Value, Worker, is_light};
+
+impl Task {
+    /// One that refers to nothing.
+    pub fn new(task: &Submission<u64>, number: u64, depth: u32) -> Task {
+        Task {
+            job: task.job.0,
+            parent: task.parent.map(|(parent, ..)| parent.0),
+            demand: task.demand.clone(),
+            strategy: task.strategy,
+            priority: task.priority,
+            depth,
+            number,
+            returns: task.returns,
+            links: Vec::new(),
+            needs: Vec::new(),
+            retries_max: task.retries_max,
+            retry_on: task.retry_on,
+            attempt: 0,
+            worker: None,
+            stop: 0,
+            has_ended: false,
+            work: task.work.clone(),
+            is_blocked: false,
+            lineage: None,
+            is_settled: false,
+            stands: false,
+        }
+    }
+}
 
 impl Model {
     /// Says whether there is a task now.
@@ -23,7 +52,7 @@ impl Model {
                 if parent.attempt != attempt.0 || parent.job != task.job.0 {
                     return false;
                 }
-                (depth, stop, holder) = (parent.depth + 1, parent.stop, Some(worker.0));
+                (depth, stop, holder) = (parent.depth + 1 + task.below, parent.stop, Some(worker.0));
             }
         }
         let live = self.tasks.values().filter(|other| other.job == task.job.0 && !other.has_ended).count() as u64;
@@ -48,27 +77,9 @@ impl Model {
         self.number += 1;
         let group = self.pending_group(task.strategy).map(ObjectId);
         let record = Task {
-            job: task.job.0,
-            parent: task.parent.map(|(parent, ..)| parent.0),
-            demand: task.demand.clone(),
-            strategy: task.strategy,
-            priority: task.priority,
-            depth,
-            number: self.number,
-            returns: task.returns,
             links: links.iter().chain(&group).map(|id| id.0).collect(),
             needs: task.needs.iter().chain(&group).map(|id| id.0).collect(),
-            retries_max: task.retries_max,
-            retry_on: task.retry_on,
-            attempt: 0,
-            worker: None,
-            stop: 0,
-            has_ended: false,
-            work: task.work.clone(),
-            is_blocked: false,
-            lineage: None,
-            is_settled: false,
-            stands: false,
+            ..Task::new(task, self.number, depth)
         };
         self.tasks.insert(task.id.0, record);
         if let Work::Actor(spec) = &task.work {
@@ -85,6 +96,10 @@ impl Model {
             Work::Task => true,
             Work::Stream(_) => task.parent.is_some(),
             Work::Actor(_) => task.parent.is_some() && task.returns == 1,
+            Work::Method(actor) if self.lent.contains_key(&actor.0) => {
+                let lent = &self.lent[&actor.0];
+                task.parent.is_some() && lent.job == task.job.0 && lent.owner.is_some()
+            }
             Work::Method(actor) => {
                 let is_alive =
                     self.tasks.get(&actor.0).is_some_and(|maker| !maker.has_ended && maker.job == task.job.0);
@@ -112,11 +127,12 @@ impl Model {
         }
     }
 
-    /// What becomes of a task whose attempt, which is in no worker any more, is over.
-    pub fn finish(&mut self, id: u64, outcome: &Outcome<u64>) {
+    /// What becomes of a task whose attempt, which is in no worker any more, is over. It is not begun again after what is
+    /// final.
+    pub fn finish(&mut self, id: u64, outcome: &Outcome<u64>, is_final: bool) {
         let task = self.tasks.get_mut(&id).expect("who has it knows it");
         (task.worker, task.is_blocked) = (None, false);
-        let (job, stop, returns) = (task.job, task.stop, task.returns as usize);
+        let (job, stop, returns, retry_on) = (task.job, task.stop, task.returns as usize, task.retry_on);
         match outcome {
             Outcome::Succeeded(values) => {
                 let are_good = values.iter().all(|(_, refs)| self.of_job(job, refs));
@@ -138,20 +154,24 @@ impl Model {
                 } else {
                     self.discard(outcome);
                     let code = if values.len() == returns { Code::BadRequest } else { Code::BadOutput };
-                    self.fail_attempt(id, code, false);
+                    self.fail_attempt(id, code, !is_final && retry_on.allows(code, false));
                 }
             }
-            Outcome::Failed(failure) => self.fail_attempt(id, failure.error.fault.code, failure.system),
+            Outcome::Failed(failure) => {
+                let code = failure.error.fault.code;
+                self.fail_attempt(id, code, !is_final && retry_on.allows(code, failure.system));
+            }
         }
     }
 
-    pub fn fail_attempt(&mut self, id: u64, code: Code, is_system: bool) {
+    /// An attempt came to nothing. The task is begun again if that `may_help`.
+    pub fn fail_attempt(&mut self, id: u64, code: Code, may_help: bool) {
         let task = self.tasks.get_mut(&id).expect("it is known");
         (task.worker, task.is_blocked) = (None, false);
         let retries_max = self.actors.get(&id).map_or(task.retries_max, |actor| actor.restarts_max);
         if task.stop > 0 {
             self.fail_stopped(id);
-        } else if task.retry_on.allows(code, is_system) && task.attempt < retries_max {
+        } else if may_help && task.attempt < retries_max {
             task.attempt += 1;
             self.stop_descendants(id);
         } else {
@@ -180,16 +200,19 @@ impl Model {
         }
         let residents = workers.iter().flat_map(|worker| &worker.residents);
         let makers: Vec<u64> = residents.filter(|given| !given.is_ghost).map(|given| given.task).collect();
-        let all = workers.iter().flat_map(|worker| &worker.given);
-        let lost: Vec<&Given> = all.filter(|given| !given.is_ghost).collect();
-        for given in &lost {
+        let all = workers.iter().flat_map(|worker| worker.given.iter().map(|given| (given, worker.role)));
+        let lost: Vec<(&Given, Role)> = all.filter(|(given, _)| !given.is_ghost).collect();
+        for (given, _) in &lost {
             self.tasks.get_mut(&given.task).expect("it is known").worker = None;
         }
         let calls: Vec<Vec<u64>> = makers.iter().map(|maker| self.take_calls(*maker)).collect();
-        for given in lost {
+        let lent = self.take_lent(&ids);
+        for (given, role) in lost {
             let has_begun = begun.is_none_or(|begun| begun.contains(&TaskId(given.task)));
             let has_children = self.kept_child(given.task);
-            if has_begun || given.is_blocked || has_children {
+            // A scheduler is given nothing to begin but actors.
+            let is_seat = role == Role::Peer && !self.actors.contains_key(&given.task);
+            if has_begun || given.is_blocked || has_children || is_seat {
                 self.stop_descendants(given.task);
                 self.fail_attempt(given.task, Code::WorkerLost, true);
             } else {
@@ -197,8 +220,10 @@ impl Model {
             }
         }
         for (maker, calls) in makers.into_iter().zip(calls) {
-            self.lose_actor(maker, calls, &|call| begun.is_none_or(|begun| begun.contains(&TaskId(call))));
+            let has_begun = |call: u64| begun.is_none_or(|begun| begun.contains(&TaskId(call)));
+            self.lose_actor(maker, calls, &has_begun, true);
         }
+        lent.into_iter().for_each(|(actor, calls)| self.lose_lent(actor, calls));
     }
 
     /// Whether something is left of what a task submitted.
@@ -296,9 +321,11 @@ impl Model {
         }
         self.end_groups(id);
         self.actors.retain(|actor, _| self.tasks[actor].job != id);
+        self.lent.retain(|_, lent| lent.job != id);
         self.streams.retain(|generator, _| self.tasks[generator].job != id);
         self.tasks.retain(|_, task| task.job != id);
-        for object in self.objects.values().filter(|object| object.job == id) {
+        for (number, object) in self.objects.iter().filter(|(_, object)| object.job == id) {
+            self.step.returned.extend(object.is_borrowed.then_some(*number));
             if let Value::Ready(value, _) = object.value {
                 self.step.dropped.insert(value);
             }

@@ -23,7 +23,8 @@ impl History {
         if may_read && let Some(action) = local.inbox.pop_front() {
             return self.read(worker, action);
         }
-        if local.begun.iter().all(|(.., is_blocked)| *is_blocked)
+        // A scheduler does several things at once.
+        if (self.model.is_peer(worker) || local.begun.iter().all(|(.., is_blocked)| *is_blocked))
             && let Some((task, attempt)) = local.waiting.pop_front()
         {
             return local.begun.push((task, attempt, false));
@@ -44,8 +45,11 @@ impl History {
         if self.model.tasks.get(&task.0).is_some_and(is_generator) && self.chance(50) {
             return self.yield_item(worker, task, attempt);
         }
-        match self.seed.below(100) {
-            0..35 => {
+        // What stands for a scheduler does not end by itself.
+        let most = if self.model.is_seat(task.0) { 84 } else { 100 };
+        match self.seed.below(most) {
+            0..4 => self.borrow(worker, task),
+            4..35 => {
                 for _ in 0..1 + self.seed.below(4) * self.seed.below(3) {
                     let task = self.submission(job, Some((task, attempt, id)));
                     self.event(Event::Submitted { task });
@@ -136,7 +140,11 @@ impl History {
                 self.event(Event::Recalled { worker: WorkerId(worker), tasks });
             }
             Action::Interrupt { task, attempt, .. } if local.residents.contains(&(task, attempt)) => {
-                self.end_actor(worker, task, attempt);
+                let is_wanted = self.model.tasks.get(&task.0).is_some_and(|maker| maker.stop == 0);
+                // A scheduler begins an actor anew by itself, and says nothing of it.
+                if !(is_wanted && self.model.is_peer(worker) && self.chance(50)) {
+                    self.end_actor(worker, task, attempt);
+                }
             }
             Action::Withdraw { task, attempt, .. } if local.waiting.contains(&(task, attempt)) => {
                 self.finish(worker, task, attempt, false);
@@ -242,7 +250,7 @@ impl History {
             id: TaskId(self.number),
             job: JobId(job),
             parent,
-            below: 0,
+            below: if parent.is_some_and(|(parent, ..)| self.model.is_seat(parent.0)) { self.seed.below(3) } else { 0 },
             name: ["a", "b", "c"][self.seed.below(3) as usize].into(),
             returns: if self.chance(80) { 1 } else { 1 + self.seed.below(3) },
             demand,
@@ -278,7 +286,8 @@ impl History {
             12..45 if may => {
                 let is_wild = self.chance(2);
                 let of_job = |actor: &u64| is_wild || self.model.tasks.get(actor).is_some_and(|task| task.job == job);
-                let all: Vec<u64> = self.model.actors.keys().copied().filter(of_job).collect();
+                let lent = self.model.lent.iter().filter(|(_, lent)| is_wild || lent.job == job).map(|(id, _)| *id);
+                let all: Vec<u64> = self.model.actors.keys().copied().filter(of_job).chain(lent).collect();
                 match self.pick(&all) {
                     Some(actor) => (Work::Method(ActorId(actor)), Demand::default()),
                     None => (Work::Task, demand),
