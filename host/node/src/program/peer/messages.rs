@@ -112,6 +112,7 @@ pub(crate) enum Callee {
 pub(crate) type Returns<'a> = Vec<(Sent<'a>, Vec<ObjectId>)>;
 
 /// A message.
+#[expect(clippy::large_enum_variant, reason = "it is written or read, and done with")]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Said<'a> {
     /// Tasks to come are of this component, by this number.
