@@ -10,7 +10,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{NodeId, ObjectId};
 use sandbar_store::{Landing, LandingView, Mapping, Object};
 use sandbar_wire::{
-    Connection, FetchSpec, FindHolders, Gone, Held, Holder, Locations, Priority, Root, Source, Target, Tree, View,
+    Connection, FetchSpec, Fetched, FindHolders, Gone, Held, Holder, Locations, Priority, Root, Source, Target, Tree, View,
     Wanted,
 };
 use serde::de::DeserializeOwned;
@@ -172,19 +172,23 @@ pub(super) async fn fetch(inner: &Arc<Inner>, node: NodeId, object: ObjectId, by
     };
     let reserve = |bytes: u64| Ok(LandingTarget(Landing::new(usize::try_from(bytes).map_err(std::io::Error::other)?)?));
     let fetched = inner.transfers.fetch(spec, reserve).await.map_err(|e| e.to_string());
-    let object_here = fetched.and_then(|fetched| fetched.target.0.seal().map_err(|e| e.to_string()));
-    if is_spread {
-        if let Ok(here) = &object_here
-            && let Ok(mapping) = Mapping::sealed(here.as_fd(), bytes)
-        {
-            let shared = SharedObject { bytes: Arc::new(mapping), root: Root(root), touched: Instant::now() };
+    let here = fetched.and_then(|Fetched { target, serving, .. }| {
+        let here = target.0.seal().map_err(|e| e.to_string())?;
+        if is_spread {
+            let bytes = Arc::new(Mapping::sealed(here.as_fd(), bytes).map_err(|e| e.to_string())?);
+            let shared = SharedObject { bytes, root: Root(root), touched: Instant::now() };
             inner.shared.objects().insert(object, shared);
         }
-        let is_whole = object_here.is_ok();
+        // Whoever fetches it of this node finds it at every moment.
+        drop(serving);
+        Ok(here)
+    });
+    if is_spread {
+        let is_whole = here.is_ok();
         // Whoever is gone need not know.
         inner.handle.spawn(async move { ask::<()>(&connection, &Ask::Fetched(object.0, is_whole)).await });
     }
-    object_here
+    here
 }
 
 async fn ask<T: DeserializeOwned>(connection: &Connection, asked: &Ask) -> Result<T, String> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sandbar_core::{NodeId, ObjectId};
 
 use super::drive::Driver;
+use super::engine::Begun;
 use super::layout::Layout;
 use super::progress::Progress;
 use super::{AllGone, FetchError, FindHolders, Holder, Permit, Priority, Root, Target, Transfers};
@@ -45,6 +46,19 @@ pub struct Fetched<T> {
     pub permit: Permit,
     /// What came from whom.
     pub report: FetchReport,
+    /// As long as this lives others are served of it as while it was fetched: until it is served as a whole.
+    pub serving: Serving,
+}
+
+/// An object goes on to be [served in part](super::Held::Partial), though it was fetched.
+pub struct Serving {
+    _begun: Begun,
+}
+
+impl fmt::Debug for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Serving")
+    }
 }
 
 /// What came from whom.
@@ -82,8 +96,8 @@ impl Transfers {
             return Err(FetchError::BadRoot { object, root: spec.root });
         }
         let progress = Arc::new(Progress::new(layout, spec.root, target.view()));
+        let begun = self.0.begin(object, spec.priority, &progress);
         let report = {
-            let _begun = self.0.begin(object, spec.priority, &progress);
             let mut driver = Driver::new(self.0.clone(), spec, progress.clone(), target.clone());
             tokio::select! {
                 biased;
@@ -96,6 +110,6 @@ impl Transfers {
         }
         // The driver had the only others.
         let target = Arc::into_inner(target).ok_or_else(|| no_memory(io::Error::other("it is still in use")))?;
-        Ok(Fetched { target, permit, report })
+        Ok(Fetched { target, permit, report, serving: Serving { _begun: begun } })
     }
 }

@@ -44,7 +44,7 @@ pub use admission::{Admission, NotAdmitted, Permit};
 pub use engine::{Offload, Transfers};
 pub use error::{AllGone, FetchError, Gone, HolderError, TransferBlame};
 pub use event::TransferEvent;
-pub use fetch::{FetchReport, FetchSpec, Fetched};
+pub use fetch::{FetchReport, FetchSpec, Fetched, Serving};
 pub use holder::{FindHolders, Holder, Link};
 pub use limits::TransferLimits;
 pub use locations::{LocationLimits, Locations, Moved, Wanted};

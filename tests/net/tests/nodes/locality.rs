@@ -36,8 +36,7 @@ fn an_object_that_many_nodes_want_goes_from_one_to_the_next() {
     let (sent, bytes) = (sent(nodes.process(1)) - before, ROWS / 4 * 8);
     let times = sent as f64 / bytes as f64;
     say(format_args!("{bytes} bytes went to {OTHERS} nodes: who had them sent them {times:.2} times"));
-    // Mostly twice: who is slow to send on is passed over.
-    assert!(times < OTHERS as f64 - 1.0 || !nodes.net.is_real(), "{times} times");
+    assert!(times <= 2.5 || !nodes.net.is_real(), "{times} times");
 }
 
 /// Bytes that came to and went from where a process is.
