@@ -24,7 +24,7 @@ pub(super) enum Ask {
     Revoke(LeaseId),
     /// The next changes of a span from a revision on, and from which on to ask next.
     Watch(Span, Revision),
-    /// What an object is that the node has, and whom to fetch it from.
+    /// What an object is that the node has.
     Describe(u64),
     /// Whom to fetch an object from that was described, after these were given up.
     Holders(u64, Vec<NodeId>),
@@ -56,7 +56,7 @@ pub(super) async fn answer(inner: Arc<Inner>, node: Option<NodeId>, mut request:
             inner.asked_to_drain.notify_one();
             postcard::to_stdvec(&())
         }
-        Ask::Describe(object) => postcard::to_stdvec(&objects::describe(&inner, node, ObjectId(object)).await),
+        Ask::Describe(object) => postcard::to_stdvec(&objects::describe(&inner, ObjectId(object)).await),
         Ask::Holders(object, gone) => {
             let holders = node.map(|node| objects::holders(&inner, node, ObjectId(object), &gone));
             postcard::to_stdvec(&holders.unwrap_or_default())

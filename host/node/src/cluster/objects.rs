@@ -10,8 +10,8 @@ use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{NodeId, ObjectId};
 use sandbar_store::{Landing, LandingView, Mapping, Object};
 use sandbar_wire::{
-    Connection, FetchSpec, Fetched, FindHolders, Gone, Held, Holder, Locations, Priority, Root, Source, Target, Tree, View,
-    Wanted,
+    Connection, FetchSpec, Fetched, FindHolders, Gone, Held, Holder, Locations, Priority, Root, Source, Target, Tree,
+    View, Wanted,
 };
 use serde::de::DeserializeOwned;
 
@@ -67,20 +67,18 @@ impl Source for Served {
     }
 }
 
-/// What an object is: its hash, its length, and which nodes to fetch it from.
-pub(super) type Described = ([u8; 32], u64, Vec<NodeId>);
+/// What an object is: its hash and its length.
+pub(super) type Described = ([u8; 32], u64);
 
 /// What an object of this node is, for another one that is to fetch it. It can be fetched for a while then.
-pub(super) async fn describe(inner: &Inner, node: Option<NodeId>, object: ObjectId) -> Result<Described, String> {
+pub(super) async fn describe(inner: &Inner, object: ObjectId) -> Result<Described, String> {
     let (root, bytes) = share(inner, object).await?;
-    let holders = match node.filter(|_| bytes >= SPREAD_BYTES_MIN) {
-        Some(node) => holders(inner, node, object, &[]),
-        None => Vec::new(),
-    };
-    Ok((root.0, bytes, holders))
+    Ok((root.0, bytes))
 }
 
 /// From whom a node is to fetch an object of this one, after it gave up some. None if there is nobody but this node.
+///
+/// The node that asks is named to others from now on: it asks once it serves what it has.
 pub(super) fn holders(inner: &Inner, node: NodeId, object: ObjectId, gone: &[NodeId]) -> Vec<NodeId> {
     let own = NodeId(inner.own.number.into());
     let mut locations = inner.shared.locations();
@@ -151,24 +149,20 @@ pub(super) async fn let_go(inner: Arc<Inner>) {
 pub(super) async fn fetch(inner: &Arc<Inner>, node: NodeId, object: ObjectId, bytes: u64) -> Result<Object, String> {
     let connection = inner.link(node).ok_or_else(|| format!("there is no connection to node {node}"))?;
     let described: Result<Described, String> = ask(&connection, &Ask::Describe(object.0)).await?;
-    let (root, length, others) = described?;
+    let (root, length) = described?;
     if length != bytes {
         return Err(format!("node {node} has {length} bytes of object {object}, where {bytes} were to be"));
     }
-    let source = connection.holder(node);
-    let mut holders = linked(inner, others);
-    if holders.is_empty() {
-        holders.push(source);
-    }
     let is_spread = bytes >= SPREAD_BYTES_MIN;
-    let finder = Arc::new(AtSource { inner: inner.clone(), node, connection: connection.clone() });
+    let finder = AtSource { inner: inner.clone(), node, connection: connection.clone() };
     let spec = FetchSpec {
         object,
         bytes,
         root: Root(root),
-        holders,
+        // Who else has it is asked once what comes is served from here: others may be sent here then.
+        holders: if is_spread { Vec::new() } else { vec![connection.holder(node)] },
         priority: Priority::Get,
-        finder: is_spread.then_some(finder as Arc<dyn FindHolders>),
+        finder: is_spread.then(|| Arc::new(finder) as Arc<dyn FindHolders>),
     };
     let reserve = |bytes: u64| Ok(LandingTarget(Landing::new(usize::try_from(bytes).map_err(std::io::Error::other)?)?));
     let fetched = inner.transfers.fetch(spec, reserve).await.map_err(|e| e.to_string());

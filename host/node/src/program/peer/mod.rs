@@ -55,6 +55,6 @@ mod tests {
         ];
         let digest = Sha256::digest(said.concat());
         let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!((sandbar_wire::PROTOCOL_VERSION, digest.as_str()), (1, "40ce58d75564f50f"));
+        assert_eq!((sandbar_wire::PROTOCOL_VERSION, digest.as_str()), (1, "72372fc2c7abf8b0"));
     }
 }
