@@ -97,7 +97,7 @@ impl State {
     /// A node wants the handle of an actor of a job that this one runs.
     pub(super) fn find_for(&mut self, node: NodeId, object: ObjectId, root: Root, name: &str) {
         let job = self.job_of_root(root);
-        let seat = job.and_then(|job| self.seat_of(node, job, &self.program_of(job)?));
+        let seat = job.and_then(|job| self.seat_in(node, job));
         match (seat, self.peers.anchor(node)) {
             (Some(seat), Some(anchor)) => self.find(anchor, TaskId(object.0), (seat, Attempt(0)), name),
             _ => {

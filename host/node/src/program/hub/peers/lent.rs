@@ -139,7 +139,7 @@ impl State {
     /// A lender says what there is of an object.
     pub(super) fn arrived(&mut self, lender: NodeId, object: ObjectId, sent: Sent<'_>, refs: Vec<ObjectId>) {
         let job = self.sched.job_of_object(object).filter(|_| self.lender_of(object) == Some(lender));
-        let seat = job.and_then(|job| self.seat_of(lender, job, &self.program_of(job)?));
+        let seat = job.and_then(|job| self.seat_in(lender, job));
         let (Some(job), Some(seat), Some(worker)) = (job, seat, self.peers.anchor(lender)) else {
             refs.into_iter().for_each(|content| self.peers.say(lender, &Said::Release(content, 1)));
             return;

@@ -114,6 +114,14 @@ impl State {
         Some(id)
     }
 
+    /// As above, of a job of which something runs here.
+    pub(super) fn seat_in(&mut self, node: NodeId, job: JobId) -> Option<TaskId> {
+        match self.peers.all.get(&node)?.seats.get(&job) {
+            Some(seat) => Some(*seat),
+            None => self.seat_of(node, job, &self.program_of(job)?),
+        }
+    }
+
     /// The program of a job that runs here: that of some task which stands for others, or of its first.
     pub(super) fn program_of(&self, job: JobId) -> Option<Arc<Program>> {
         let first = self.jobs.get(&job).map(|job| job.first);
