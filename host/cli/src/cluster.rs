@@ -34,22 +34,18 @@ fn folder(data: Option<PathBuf>) -> Result<PathBuf, CliError> {
 }
 
 /// Enters a cluster.
-pub(crate) async fn enter(
-    place: Place,
-    listen: std::net::SocketAddr,
-    meta: Option<String>,
-) -> Result<(Cluster, PathBuf), CliError> {
+pub(crate) async fn enter(place: Place, listen: std::net::SocketAddr) -> Result<(Cluster, PathBuf), CliError> {
     let data = folder(place.data)?;
     let token = place.token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
     let join = place.join.map(|address| (address, token));
-    let options = ClusterOptions { data: data.clone(), listen, join, name: place.name, meta };
+    let options = ClusterOptions { data: data.clone(), listen, join, name: place.name, meta: place.meta };
     Ok((Cluster::enter(&options).await.map_err(failed)?, data))
 }
 
 /// Runs a node until it is to end.
 pub(crate) async fn serve(serve: Serve) -> Result<ExitCode, CliError> {
     let signal = signals::listen().map_err(failed)?;
-    let (cluster, data) = enter(serve.place, serve.listen, serve.meta).await?;
+    let (cluster, data) = enter(serve.place, serve.listen).await?;
     let node = start_node(&serve.shares, Limits::default(), Some(cluster.clone()))?;
     node.begin_programs().map_err(failed)?;
     let own = cluster.own();

@@ -29,10 +29,6 @@ pub(crate) struct Serve {
     pub place: Place,
     #[command(flatten)]
     pub shares: Shares,
-    /// An etcd that has what must survive, so that the cluster outlives any of its nodes; each of its nodes is given the same.
-    /// By default the first node has it in a file.
-    #[arg(long, value_name = "etcd://HOST:PORT,...")]
-    pub meta: Option<String>,
     /// How long a node that is asked to end (SIGTERM, `host nodes drain`) may take until others have what only it has.
     #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
     pub grace: Duration,
@@ -54,6 +50,10 @@ pub(crate) struct Place {
     /// What the node is called: letters, digits and dashes; by default the machine's name and the process's number.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// An etcd that has what must survive, so that the cluster outlives any of its nodes; each of its nodes is given the same.
+    /// By default the first node has it in a file.
+    #[arg(long, value_name = "etcd://HOST:PORT,...")]
+    pub meta: Option<String>,
 }
 
 /// A cluster that is asked from outside, by one of its nodes.

@@ -217,8 +217,8 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
 
 /// Enters a cluster for as long as a job runs, if one is named.
 async fn join(place: cluster_args::Place) -> Result<Option<Cluster>, CliError> {
-    let is_named = place.join.is_some() || place.data.is_some();
-    Ok(if is_named { Some(cluster::enter(place, ANY_PORT, None).await?.0) } else { None })
+    let is_named = place.join.is_some() || place.data.is_some() || place.meta.is_some();
+    Ok(if is_named { Some(cluster::enter(place, ANY_PORT).await?.0) } else { None })
 }
 
 async fn run_program(submit: Submit) -> Result<ExitCode, CliError> {

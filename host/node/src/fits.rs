@@ -17,6 +17,7 @@ use sandbar_worker::{Binding, Groups, Payload, Pool, Request, Work};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::function::Loaded;
 use crate::progress::Progress;
 use crate::results::Fitted;
 use crate::{Node, NodeError};
@@ -162,13 +163,20 @@ const BINDINGS_MAX: usize = 256;
 pub(crate) struct Fitter {
     node: Arc<Node>,
     turns: Arc<Semaphore>,
-    bindings: Mutex<HashMap<Trainer, Arc<Binding>>>,
+    known: Mutex<KnownTrainers>,
+}
+
+#[derive(Default)]
+struct KnownTrainers {
+    /// Of several trainers.
+    components: HashMap<ComponentId, Arc<Loaded>>,
+    bindings: HashMap<Trainer, Arc<Binding>>,
 }
 
 impl Fitter {
     pub(crate) fn new(node: Arc<Node>) -> Fitter {
         let turns = Arc::new(Semaphore::new(2 * node.pool.workers()));
-        Fitter { node, turns, bindings: Mutex::default() }
+        Fitter { node, turns, known: Mutex::default() }
     }
 
     /// Waits until there is room for a unit of so many bytes.
@@ -196,7 +204,7 @@ impl Fitter {
         let limits = limits.within(&self.node.options.limits);
         let mut bindings = Vec::with_capacity(trainers.len());
         for trainer in trainers {
-            let known = self.known().get(trainer).filter(|known| known.limits == limits).cloned();
+            let known = self.known().bindings.get(trainer).filter(|known| known.limits == limits).cloned();
             let binding = match known {
                 Some(known) => known,
                 None => self.bind(trainer, limits, &folder(trainer.component)).await?,
@@ -207,24 +215,31 @@ impl Fitter {
     }
 
     async fn bind(&self, trainer: &Trainer, limits: Limits, path: &Path) -> Result<Arc<Binding>, Fault> {
-        let file = File::open(path).map_err(|e| Fault::new(Code::Host, format!("{}: {e}", path.display())))?;
-        let loaded = self.node.load(file, path).await?;
+        let known = self.known().components.get(&trainer.component).cloned();
+        let loaded = match known {
+            Some(known) => known,
+            None => {
+                let file = File::open(path).map_err(|e| Fault::new(Code::Host, format!("{}: {e}", path.display())))?;
+                Arc::new(self.node.load(file, path).await?)
+            }
+        };
         let function = loaded.functions.get(trainer.function as usize);
         if loaded.compiled.id() != trainer.component || function.is_none_or(|known| known.kind != Kind::Trainer) {
             return Err(Fault::new(Code::Export, "it has no such trainer").of(&trainer.name));
         }
         let (params, name) = (trainer.params.clone(), trainer.name.clone());
-        let binding = Binding::new(loaded.compiled, trainer.function, params, limits, name)?;
-        let mut bindings = self.known();
-        if bindings.len() >= BINDINGS_MAX {
-            bindings.clear();
+        let binding = Binding::new(loaded.compiled.clone(), trainer.function, params, limits, name)?;
+        let mut known = self.known();
+        if known.bindings.len() >= BINDINGS_MAX {
+            *known = KnownTrainers::default();
         }
-        bindings.insert(trainer.clone(), binding.clone());
+        known.bindings.insert(trainer.clone(), binding.clone());
+        known.components.insert(trainer.component, loaded);
         Ok(binding)
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Trainer, Arc<Binding>>> {
-        self.bindings.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, KnownTrainers> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fits the groups of a unit. Gives what was logged, too.

@@ -53,7 +53,7 @@ impl Nodes {
     }
 
     /// What lets others in.
-    fn joins(&self) -> Vec<String> {
+    pub fn joins(&self) -> Vec<String> {
         let token = self.lab.host(&["cluster", "token", "--data", "1", "--for", "5m"]).expect_code(0).stdout;
         let founder = self.there().iter().find(|node| node["name"] == "node-1").expect("the founder is there").clone();
         let address = founder["address"].as_str().expect("it has an address").to_owned();

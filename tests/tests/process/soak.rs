@@ -5,10 +5,11 @@
 use std::time::{Duration, Instant};
 
 use sandbar_core::Seed;
-use sandbar_tests::{Running, component, say};
+use sandbar_tests::{Lab, Model, Running, component, large_taxi_files, models, say, taxi_line};
 use serde_json::{Value, json};
 
 use crate::cluster::Nodes;
+use crate::job::{same_models, taxi_of};
 use crate::takeover::{Etcd, Tenant};
 
 /// As long as a test may take, unless somebody wants it to take longer.
@@ -22,8 +23,8 @@ fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// Each node keeps the component and the code of three programs.
-const FILES_OF_PROGRAMS: usize = 6;
+/// Each node keeps the component and the code of three programs, and the code of the trainers.
+const FILES_OF_PROGRAMS: usize = 7;
 
 /// A kind of job: program, task, arguments, and what comes of it.
 type Kind = (&'static str, &'static str, &'static [&'static str], Value);
@@ -35,6 +36,47 @@ fn kinds() -> [Kind; 4] {
         ("tests/programs/actors", "keeps", &["objects=3000"], json!(2 * (0..3000).sum::<u64>())),
         ("tests/programs/objects", "passes", &["objects=100", "rows=100000"], json!(100)),
     ]
+}
+
+/// Who has a training job run again and again, on a node of its own that joins for it.
+struct Trainer {
+    line: Vec<String>,
+    running: Option<Running>,
+    expected: Vec<Model>,
+    ended: u64,
+    elsewhere: u64,
+}
+
+impl Trainer {
+    fn new(nodes: &Nodes, etcd: &Etcd) -> Trainer {
+        let files = large_taxi_files();
+        let (_, expected) = taxi_of(&files, &Lab::new(), &[]);
+        let mut line = taxi_line(&files);
+        line.extend(["--workers", "1", "--data", "trainer", "--meta", &etcd.address()].map(str::to_owned));
+        line.extend(nodes.joins());
+        Trainer { line, running: None, expected, ended: 0, elsewhere: 0 }
+    }
+
+    fn begin(&mut self, nodes: &Nodes) {
+        let line: Vec<&str> = self.line.iter().map(String::as_str).collect();
+        self.running = Some(nodes.lab.start(&line));
+    }
+
+    /// If its job has ended: the models are those that a node has which trains alone.
+    fn look(&mut self, nodes: &Nodes) {
+        let Some(job) = self.running.take_if(|job| job.has_ended()) else { return };
+        let ended = job.wait().expect_code(0);
+        same_models(&models(&nodes.lab.path("models.parquet")), &self.expected);
+        self.elsewhere += ended.json()["elsewhere"].as_u64().unwrap_or(0);
+        self.ended += 1;
+    }
+
+    /// It is killed with its node.
+    fn die(&mut self) {
+        if let Some(mut job) = self.running.take() {
+            job.kill();
+        }
+    }
 }
 
 #[test]
@@ -53,11 +95,12 @@ fn jobs_survive_the_death_of_any_node() {
         ada.host(&addresses[0], &["jobs", "list"]).expect_code(0);
         ada.token
     };
-    let (begun, mut last_kill) = (Instant::now(), Instant::now());
+    let mut trainer = Trainer::new(&nodes, &etcd);
     let mut running: Vec<(Running, Value)> = Vec::new();
+    let (begun, mut last_kill) = (Instant::now(), Instant::now());
     let (mut ended, mut deaths, mut slowest) = (0, 0, Duration::ZERO);
     let mut submitted = 0;
-    while begun.elapsed() < Duration::from_secs(time) || !running.is_empty() {
+    while begun.elapsed() < Duration::from_secs(time) || !running.is_empty() || trainer.running.is_some() {
         let goes_on = begun.elapsed() < Duration::from_secs(time);
         let ada = Tenant::known(&nodes, "ada", &token);
         // One of each kind is under way.
@@ -81,9 +124,15 @@ fn jobs_survive_the_death_of_any_node() {
             ended += 1;
         }
         running = left;
+        trainer.look(&nodes);
+        if goes_on && trainer.running.is_none() {
+            trainer.begin(&nodes);
+        }
         if goes_on && last_kill.elapsed() > Duration::from_secs(every) {
-            let victim = random.below(NODES as u32) as usize;
-            slowest = slowest.max(die(&mut nodes, &names, &addresses, victim, &token, &etcd));
+            match random.below(NODES as u32 + 1) as usize {
+                NODES => trainer.die(),
+                victim => slowest = slowest.max(die(&mut nodes, &names, &addresses, victim, &token, &etcd)),
+            }
             (deaths, last_kill) = (deaths + 1, Instant::now());
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -95,6 +144,8 @@ fn jobs_survive_the_death_of_any_node() {
     assert!(jobs.iter().all(|job| job["state"] == "succeeded"), "{jobs:?}");
     assert_eq!(jobs.len(), submitted, "{jobs:?}");
     let taken: u64 = jobs.iter().map(|job| job["taken"].as_u64().unwrap_or(0) - 1).sum();
+    say(format_args!("{} training jobs, {} groups of them trained elsewhere", trainer.ended, trainer.elsewhere));
+    assert!(trainer.ended > 0);
     say(format_args!("{ended} jobs, {deaths} deaths, {taken} jobs taken over, the slowest after {slowest:?}"));
     // Nothing is left of them but their programs.
     let left = || names.iter().map(|name| (name, files_of_objects(nodes.process(name)))).collect::<Vec<_>>();
