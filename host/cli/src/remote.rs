@@ -96,7 +96,12 @@ fn ended(job: &ClusterJob, as_json: bool) -> Result<ExitCode, CliError> {
     Ok(match job.state {
         RunState::Succeeded => {
             let counts = &job.counts;
-            output::talk(&format!("succeeded: {} tasks; {} attempts failed", counts.tasks, counts.failed_attempts));
+            let resumed = match counts.resumed {
+                0 => String::new(),
+                resumed => format!(", {resumed} of them run before it was taken over"),
+            };
+            let (tasks, failed) = (counts.tasks, counts.failed_attempts);
+            output::talk(&format!("succeeded: {tasks} tasks{resumed}; {failed} attempts failed"));
             ExitCode::SUCCESS
         }
         RunState::Stopped => ExitCode::from(signals::exit_code(signals::INTERRUPT)),
@@ -121,7 +126,9 @@ impl Told {
             _ if self.is_quiet => {}
             Followed::Progress(rows) => self.rows(&rows),
             Followed::TakenOver(node) => {
-                output::talk(&format!("its node is gone: node {node} has taken it over, and begins it anew"));
+                output::talk(&format!(
+                    "its node is gone: node {node} has taken it over, and begins it anew with what is left of it"
+                ));
             }
             Followed::Away(why) => output::talk(&format!("warning: {why}; it is tried again")),
         }

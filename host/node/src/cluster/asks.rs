@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use sandbar_core::{ComponentId, NodeId, ObjectId};
 use sandbar_meta::{Change, Key, LeaseId, MetaError, MetaStore, Revision, Span, Transaction};
-use sandbar_wire::Request;
+use sandbar_wire::{Connection, Request};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, objects, programs};
+use crate::jobs::JobName;
 
 /// A watcher's answer is given after this at the latest, with no changes.
 const WATCH_TIME: Duration = Duration::from_secs(5);
@@ -30,10 +32,23 @@ pub(super) enum Ask {
     Holders(u64, Vec<NodeId>),
     /// All of an object that was described was fetched, or it was given up.
     Fetched(u64, bool),
+    /// Some of what tasks of a job returned, which is taken over: from this number on.
+    Remains(JobName, u64),
     /// The node is to go.
     Drain,
     /// A component is to be kept, of the node that asks, so that it can be had when that one is gone.
     Copy(ComponentId),
+}
+
+/// Asks a node.
+pub(super) async fn ask<T: DeserializeOwned>(
+    connection: &Connection,
+    asked: &Ask,
+    time: Duration,
+) -> Result<T, String> {
+    let request = postcard::to_stdvec(asked).map_err(|e| e.to_string())?;
+    let answer = connection.request(&request, time).await.map_err(|e| e.to_string())?;
+    postcard::from_bytes(&answer).map_err(|e| e.to_string())
 }
 
 /// Answers a request of a node.
@@ -51,6 +66,13 @@ pub(super) async fn answer(inner: Arc<Inner>, node: Option<NodeId>, mut request:
         Ask::Watch(span, from) => postcard::to_stdvec(&watched(store, &span, from).await),
         Ask::Copy(component) => {
             postcard::to_stdvec(&programs::have(&inner, node, component).await.map_err(|fault| fault.to_string()))
+        }
+        Ask::Remains(job, from) => {
+            let some = match inner.hub.get() {
+                Some(hub) => hub.asker.remains(job.as_str(), from).await,
+                None => Vec::new(),
+            };
+            postcard::to_stdvec(&some)
         }
         Ask::Drain => {
             inner.asked_to_drain.notify_one();

@@ -200,6 +200,6 @@ impl Cluster {
             let slots = member.slots.min(super::links::SLOTS_MAX) as usize;
             (slots > 0).then(|| Arc::new(Peer { name: member.name, slots, connection }) as Arc<dyn Place>)
         };
-        self.others().await.into_iter().filter_map(place).collect()
+        self.inner.others().await.into_iter().filter_map(place).collect()
     }
 }

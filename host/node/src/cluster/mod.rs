@@ -291,22 +291,7 @@ impl Cluster {
 
     /// Waits until this node is connected to all others that are there, if that is soon: what they have counts from then on.
     pub async fn meet(&self) {
-        self.others().await;
-    }
-
-    /// The other nodes that are there and take tasks, once they are connected, or without those that are not soon.
-    async fn others(&self) -> Vec<(Member, Connection)> {
-        let since = Instant::now();
-        loop {
-            let all = self.members().await.unwrap_or_default().into_iter();
-            let others = all.filter(|member| member.name != self.inner.own.name && member.state == MemberState::Ready);
-            let link = |member: Member| Some((self.inner.link(NodeId(member.number.into()))?, member));
-            let links: Vec<_> = others.map(link).collect();
-            if links.iter().all(Option::is_some) || since.elapsed() > MEET_TIME_MAX {
-                return links.into_iter().flatten().map(|(link, member)| (member, link)).collect();
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
+        self.inner.others().await;
     }
 
     async fn member(&self, name: &str) -> Result<Member, ClusterError> {
@@ -352,6 +337,21 @@ impl Cluster {
 }
 
 impl Inner {
+    /// The other nodes that are there and take tasks, once they are connected, or without those that are not soon.
+    async fn others(&self) -> Vec<(Member, Connection)> {
+        let since = Instant::now();
+        loop {
+            let all = members::list(&*self.store).await.unwrap_or_default().into_iter();
+            let others = all.filter(|member| member.name != self.own.name && member.state == MemberState::Ready);
+            let link = |member: Member| Some((self.link(NodeId(member.number.into()))?, member));
+            let links: Vec<_> = others.map(link).collect();
+            if links.iter().all(Option::is_some) || since.elapsed() > MEET_TIME_MAX {
+                return links.into_iter().flatten().map(|(link, member)| (member, link)).collect();
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
     fn links(&self) -> MutexGuard<'_, BTreeMap<NodeId, Connection>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,7 +16,7 @@ use sandbar_wire::{
 use serde::de::DeserializeOwned;
 
 use super::Inner;
-use super::asks::Ask;
+use super::asks::{self, Ask};
 
 /// What was shared and nobody asked for since is let go of after this.
 const SHARED_TIME: Duration = Duration::from_secs(4);
@@ -186,9 +186,7 @@ pub(super) async fn fetch(inner: &Arc<Inner>, node: NodeId, object: ObjectId, by
 }
 
 async fn ask<T: DeserializeOwned>(connection: &Connection, asked: &Ask) -> Result<T, String> {
-    let request = postcard::to_stdvec(asked).map_err(|e| e.to_string())?;
-    let answer = connection.request(&request, DESCRIBE_TIME_MAX).await.map_err(|e| e.to_string())?;
-    postcard::from_bytes(&answer).map_err(|e| e.to_string())
+    asks::ask(connection, asked, DESCRIBE_TIME_MAX).await
 }
 
 /// Those of some nodes that are connected.

@@ -22,7 +22,7 @@ use super::{Inner, parts};
 use crate::NodeError;
 use crate::fits::Fitter;
 use crate::jobs::JobKeeper;
-use crate::program::{Loaded, Program, ProgramSummary};
+use crate::program::{Loaded, Program, ProgramSummary, Remnant};
 
 pub(crate) type Loading = Pin<Box<dyn Future<Output = Loaded> + Send>>;
 
@@ -53,8 +53,9 @@ pub(crate) struct Side {
     pub(crate) limits: Limits,
 }
 
-/// Runs a program to its end: the task that it begins with, and that one's arguments.
-pub(crate) type Runner = Box<dyn Fn(Arc<Program>, String, Vec<(String, String)>, JobKeeper) -> Running + Send + Sync>;
+/// Runs a program to its end: the task that it begins with, that one's arguments, and what its tasks returned before.
+pub(crate) type Runner =
+    Box<dyn Fn(Arc<Program>, String, Vec<(String, String)>, Vec<Remnant>, JobKeeper) -> Running + Send + Sync>;
 pub(crate) type Running = Pin<Box<dyn Future<Output = Result<ProgramSummary, NodeError>> + Send>>;
 
 /// Loads a component that this node or another has.

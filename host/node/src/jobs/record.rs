@@ -94,6 +94,9 @@ pub struct JobCounts {
     pub failed_attempts: u64,
     /// Workers that ended while they ran something.
     pub lost_workers: u64,
+    /// Of a job that was taken over, tasks that did not have to be run again.
+    #[serde(default)]
+    pub resumed: u64,
 }
 
 /// What a job has logged.

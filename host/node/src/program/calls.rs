@@ -1,6 +1,6 @@
 //! What tasks call, and what a submission says.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,6 +87,8 @@ pub(super) struct Call {
     /// How long an attempt may take, if it says so.
     pub(super) timeout_ms: Option<NonZeroU32>,
     pub(super) seed: u64,
+    /// What it is in each run of its job, if that may be taken over.
+    pub(super) lineage: Option<NonZeroU64>,
     /// A list of [`Argument`], in postcard.
     pub(super) arguments: Box<[u8]>,
     /// Objects among them.
@@ -103,7 +105,7 @@ impl Call {
     /// A call that needs nothing, submitted at this time.
     pub(super) fn of(program: Arc<Program>, function: u32, seed: u64, arguments: Box<[u8]>, submitted: u64) -> Call {
         let (needs, refs) = (Box::new([]), Box::new([]));
-        Call { program, function, timeout_ms: None, seed, arguments, needs, refs, make: None, submitted }
+        Call { program, function, timeout_ms: None, seed, lineage: None, arguments, needs, refs, make: None, submitted }
     }
 
     /// How long an attempt may take, if it says so.

@@ -107,6 +107,7 @@ impl Keeping {
                 stopped: summary.sum(|name| name.stopped),
                 failed_attempts: of_hub.failed,
                 lost_workers: of_hub.lost,
+                resumed: of_hub.resumed,
             };
             let rows = records.rows(JobFolderLimits::USUAL.rows_max as usize, |_, _| true);
             let total = counts.succeeded + counts.failed + counts.stopped;

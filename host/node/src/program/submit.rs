@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::arguments;
 use super::hub::{Counts, JobResult, machine};
 use super::keeping::Keeping;
+use super::peer::Remnant;
 use super::{First, Hub, HubOptions, NewJob, Outside, Program, ProgramTask, StoreOptions, WORKERS_MAX};
 use crate::cluster::{Cluster, Loader, Loading, Runner, Side};
 use crate::fits::Fitter;
@@ -96,7 +97,8 @@ impl Node {
         let path = Path::new(path);
         let program = self.program(path, spec.limits).await?;
         let begun = || self.progress.enter(Phase::Running, 0);
-        run(&*self.hub()?, program, (path, name), &spec.arguments, spec.seed, keeping, begun).await
+        let first = FirstTask { path, name, arguments: &spec.arguments, seed: spec.seed, lasting: None };
+        run(&*self.hub()?, program, first, keeping, begun).await
     }
 
     /// Builds a program, if it is the folder of a crate, compiles it, and asks it for its tasks.
@@ -218,19 +220,28 @@ pub(super) fn summary(
     }
 }
 
-/// Has a hub run a program that is loaded, from the task of this name on.
+/// What a program begins with.
+struct FirstTask<'a> {
+    path: &'a Path,
+    name: &'a str,
+    arguments: &'a [(String, String)],
+    seed: u64,
+    /// If another node may take it over: see [`NewJob::lasting`].
+    lasting: Option<(Arc<str>, Vec<Remnant>)>,
+}
+
+/// Has a hub run a program that is loaded.
 async fn run(
     hub: &Hub,
     program: Arc<Program>,
-    (path, name): (&Path, &str),
-    given: &[(String, String)],
-    seed: u64,
+    first: FirstTask<'_>,
     keeping: &Keeping,
     begun: impl FnOnce(),
 ) -> Result<ProgramSummary, NodeError> {
+    let FirstTask { path, name, arguments, seed, lasting } = first;
     let function = find(&program, name, path)?;
     // Files may be many, and their disk slow.
-    let (of, given) = (program.clone(), given.to_vec());
+    let (of, given) = (program.clone(), arguments.to_vec());
     let arguments = tokio::task::spawn_blocking(move || arguments::arguments(&of.tasks[function], &given));
     let (arguments, given) = arguments.await??;
     let ended = || Fault::new(Code::Host, "the node ended before the program did");
@@ -239,6 +250,7 @@ async fn run(
         program,
         first: First::Function(function as u32, arguments),
         seed,
+        lasting,
         given: Arc::new(given),
         bars: keeping.bars(),
         log: keeping.log().ok_or_else(ended)?,
@@ -254,14 +266,16 @@ async fn run(
 /// What runs jobs of the cluster, for as long as the hub is there.
 fn runner(hub: &Arc<Hub>) -> Runner {
     let hub = Arc::downgrade(hub);
-    Box::new(move |program, name, arguments, keeper| {
+    Box::new(move |program, name, arguments, remnants, keeper| {
         let hub = hub.clone();
         Box::pin(async move {
             let hub = hub.upgrade().ok_or(NodeError::Dropped)?;
             let keeping = Keeping::start(keeper, Shown::Each(Box::new(|_| {}))).map_err(host)?;
-            let at = (Path::new("the program"), &*name);
+            let lasting = keeping.name().map(|name| (name.as_str().into(), remnants));
+            let path = Path::new("the program");
+            let first = FirstTask { path, name: &name, arguments: &arguments, seed: 0, lasting };
             let result = tokio::select! {
-                result = run(&hub, program, at, &arguments, 0, &keeping, || {}) => result,
+                result = run(&hub, program, first, &keeping, || {}) => result,
                 () = keeping.serve() => Err(NodeError::Stopped),
             };
             keeping.finish(&result);

@@ -9,7 +9,7 @@ use sandbar_meta::{Change, Condition, Entry, Operation, Revision, Span, Transact
 use super::super::members::{self, MemberState};
 use super::super::{ClusterError, Inner, programs};
 use super::said::RESULT_BYTES_MAX;
-use super::{ClusterJob, JOBS, job_key, owner_key, parse_key};
+use super::{ClusterJob, JOBS, job_key, owner_key, parse_key, remains};
 use crate::NodeError;
 use crate::jobs::{JobFailure, JobName, RunState, now_ms};
 use crate::program::ProgramSummary;
@@ -157,7 +157,8 @@ async fn run(inner: &Inner, job: &ClusterJob) -> Result<ProgramSummary, NodeErro
     let program = programs::load_anywhere(inner, job.component).await?;
     let keeper = inner.shelf.begin_as(&job.id, &job.program, &job.arguments);
     let keeper = keeper.map_err(|e| programs::fault(&e.to_string()))?;
-    (hub.side.runner)(program, job.task.clone(), job.arguments.clone(), keeper).await
+    let remnants = if job.taken > 1 { remains::gather(inner, &job.id).await } else { Vec::new() };
+    (hub.side.runner)(program, job.task.clone(), job.arguments.clone(), remnants, keeper).await
 }
 
 /// Writes what came of a job, unless it is another's by now.

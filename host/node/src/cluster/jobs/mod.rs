@@ -7,6 +7,7 @@
 mod client;
 mod door;
 mod keep;
+mod remains;
 mod said;
 
 use sandbar_core::ComponentId;

@@ -93,6 +93,7 @@ impl Node {
             program: program.program.clone(),
             first: First::Client(name, Seat::new(line.clone(), listener, begins)),
             seed,
+            lasting: None,
             given: Arc::default(),
             bars: keeping.bars(),
             log: keeping.log().ok_or(NodeError::Dropped)?,

@@ -84,7 +84,10 @@ impl State {
             }
             _ => None,
         };
-        let Some(other) = meant else { return self.step(Event::Submitted { task }) };
+        let Some(other) = meant else {
+            let task = self.resume(worker, task);
+            return task.into_iter().for_each(|task| self.step(Event::Submitted { task }));
+        };
         let value = postcard::to_stdvec(&Some(other.0)).unwrap_or_default();
         let outcome = Outcome::Succeeded(vec![(Stored::Inline(value.into()), vec![other.handle()])]);
         let task = Submission { work: Work::Task, demand: Demand::default(), ..task };

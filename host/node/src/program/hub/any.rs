@@ -107,7 +107,7 @@ impl Hearing {
                 let (given, bars, left) = (Arc::default(), Arc::default(), Arc::new(OnceLock::new()));
                 let first = First::Client("client".to_owned(), seat);
                 let (done, result) = oneshot::channel();
-                state.start_job(job, NewJob { program, first, seed: 7, given, bars, log, left }, done);
+                state.start_job(job, NewJob { program, first, seed: 7, lasting: None, given, bars, log, left }, done);
                 results.push(result);
                 WorkerId(job.0)
             } else {

@@ -7,7 +7,7 @@ use sandbar_sched::{Event, Role, Submission};
 use sandbar_worker::program::monotonic_nanos;
 use tokio::sync::oneshot;
 
-use super::{Counts, First, Job, JobResult, NewJob, State, Stored};
+use super::{Counts, First, Job, JobResult, Lasting, NewJob, State, Stored};
 use crate::program::calls::Call;
 use crate::program::records::{RecordLimits, TaskRecords};
 
@@ -16,7 +16,7 @@ const RESULT_BYTES_MAX: u64 = 64 << 20;
 
 impl State {
     pub(super) fn start_job(&mut self, job: JobId, new: NewJob, done: oneshot::Sender<JobResult>) {
-        let NewJob { program, first, seed, given, bars, log, left } = new;
+        let NewJob { program, first, seed, lasting, given, bars, log, left } = new;
         self.clock = monotonic_nanos();
         let Some(id) = self.ids.take(1).map(TaskId) else { return };
         self.step(Event::JobStarted { job, tenant: TenantId::DEFAULT, limits: self.options.job_limits });
@@ -39,7 +39,8 @@ impl State {
         };
         let records = TaskRecords::new(RecordLimits::default(), self.clock);
         let (done, counts, moved_before) = (Some(done), Counts::default(), self.moved_bytes());
-        let new = Job { first: id, driver, done, log, records, left, given, bars, counts, moved_before };
+        let lasting = lasting.and_then(|(name, remnants)| Lasting::of(&program, name, remnants));
+        let new = Job { first: id, driver, done, lasting, log, records, left, given, bars, counts, moved_before };
         self.jobs.insert(job, new);
         let task = Submission::bare(id, job, name, Call::of(program, function, seed, arguments, self.clock));
         self.step(Event::Submitted { task });

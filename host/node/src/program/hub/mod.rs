@@ -34,7 +34,7 @@ use tokio::sync::oneshot;
 use self::actors::HOME;
 pub use self::any::{Saying, hear_any};
 use self::files::Opened;
-use self::peers::{AwayKey, Peers};
+use self::peers::{AwayKey, Lasting, Peers};
 use self::store::Store;
 pub(crate) use self::store::StoreOptions;
 use self::unmet::Unmet;
@@ -43,7 +43,7 @@ use super::calls::{Call, Names, Program, units};
 use super::client::Seat;
 use super::files::Given;
 use super::members::Member;
-use super::peer::{Fetched, Loaded, NewPeer, Outside, Tell};
+use super::peer::{Fetched, Loaded, NewPeer, Outside, Remnant, Tell};
 use super::records::{Ran, TaskRecords};
 use crate::NodeOptions;
 use crate::jobs::{Answer, LogSender, Question};
@@ -81,6 +81,8 @@ pub(crate) struct NewJob {
     pub(crate) program: Arc<Program>,
     pub(crate) first: First,
     pub(crate) seed: u64,
+    /// If another node may take it over: what its cluster calls it, and what its tasks returned before.
+    pub(crate) lasting: Option<(Arc<str>, Vec<Remnant>)>,
     /// The files that its tasks may open.
     pub(crate) given: Arc<Given>,
     /// Gets how far its tasks say that they are.
@@ -130,6 +132,8 @@ enum Command {
     Fetched(Fetched),
     /// A program of another node, by its number, is there, or can't be had.
     Loaded(NodeId, u32, Loaded),
+    /// Some of what there is of a job that is taken over, from a number on.
+    Remains(Arc<str>, u64, Tell<Vec<(u64, Remnant)>>),
     /// The node is to go: who asks is told when it may.
     Leave(Tell<()>),
     Stop,
@@ -178,6 +182,13 @@ impl Asker {
     /// Has a value of the hub's node `told` to somebody, whatever comes of it.
     pub(crate) fn share(&self, object: ObjectId, told: Tell<Result<Object, String>>) {
         self.command(Command::Share(object, told));
+    }
+
+    /// Some of what tasks of a job returned here, which is taken over: from this number on, each with the number behind it.
+    pub(crate) async fn remains(&self, name: &str, from: u64) -> Vec<(u64, Remnant)> {
+        let (tell, told) = oneshot::channel();
+        self.command(Command::Remains(name.into(), from, Box::new(move |some| drop(tell.send(some)))));
+        told.await.unwrap_or_default()
     }
 
     /// The node is to go. It is done with once no other node needs it, and no job of its own runs.
@@ -236,6 +247,8 @@ impl Drop for RunningJob {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) submitted: u64,
+    /// Tasks that another node had run before the job was taken over.
+    pub(crate) resumed: u64,
     /// Attempts that failed.
     pub(crate) failed: u64,
     /// Workers that ended while they ran something.
@@ -327,6 +340,7 @@ struct Job {
     first: TaskId,
     driver: WorkerId,
     done: Option<oneshot::Sender<JobResult>>,
+    lasting: Option<Lasting>,
     log: LogSender,
     records: TaskRecords,
     left: Arc<OnceLock<Left>>,
@@ -525,6 +539,7 @@ impl State {
                 self.numbers.push_back(range);
             }
             Command::Loaded(node, program, loaded) => self.loaded(node, program, loaded),
+            Command::Remains(name, from, told) => self.tell_remains(&name, from, told),
             Command::Leave(told) => self.set_out(told),
             Command::Stop => self.stopping = true,
         }

@@ -140,6 +140,7 @@ impl State {
         self.end_again(now);
         self.say_unmet(now);
         self.look_after_leaving();
+        self.let_go_of_remains(now);
         self.end_orphans();
     }
 

@@ -16,6 +16,7 @@
 //! Messages come in order. When the connection ends, so does all that either side did for the other.
 
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 
 use sandbar_core::{
     ActorId, ActorOptions, Attempt, ComponentId, JobId, Limits, NodeId, ObjectId, RetryOn, Strategy, TaskError, TaskId,
@@ -60,6 +61,8 @@ pub(crate) struct Errand<'a> {
     /// Its function's place among the program's tasks.
     pub(crate) function: u32,
     pub(crate) seed: u64,
+    /// By which it is known if its job is taken over.
+    pub(crate) lineage: Option<NonZeroU64>,
     pub(crate) name: Cow<'a, str>,
     /// How many objects it returns.
     pub(crate) returns: u32,
@@ -117,8 +120,9 @@ pub(crate) type Returns<'a> = Vec<(Sent<'a>, Vec<ObjectId>)>;
 pub(crate) enum Said<'a> {
     /// Tasks to come are of this component, by this number.
     Program { program: u32, component: ComponentId, limits: Limits },
-    /// Things to come are of this job, whose first task is called so.
-    Job(Root, Cow<'a, str>),
+    /// Things to come are of this job, whose first task is called so; and what the cluster calls it, if another node may take
+    /// it over.
+    Job { root: Root, name: Cow<'a, str>, lasting: Option<Cow<'a, str>> },
     /// Something is to be done.
     Begin(#[serde(borrow)] Errand<'a>),
     /// What was given under this slot and is not begun is asked back.

@@ -275,7 +275,7 @@ impl State {
                 (_, Some(copy)) => self.shared(copy),
                 _ => Err("it is not here".to_owned()),
             },
-            Some(Err(_)) | None => Err("there is no such value".to_owned()),
+            Some(Err(_)) | None => self.peers.remains.file(object).ok_or_else(|| "there is no such value".to_owned()),
         };
         told(value);
     }

@@ -1,7 +1,7 @@
 //! Tasks of other nodes that run here, and actors that are kept for them.
 
 use std::io;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ pub(super) struct Given {
     /// Of a generator: items that were told, and how many of them its owner has said were taken.
     yielded: u64,
     taken: u64,
+    /// What it is in each run of its job.
+    lineage: Option<NonZeroU64>,
     /// It is an actor, which is kept until it has ended.
     is_kept: bool,
 }
@@ -216,6 +218,7 @@ impl State {
             took: Took::default(),
             yielded: 0,
             taken: 0,
+            lineage: errand.lineage.filter(|_| matches!(errand.work, ErrandWork::Task)),
             is_kept: matches!(errand.work, ErrandWork::Actor(_)),
         };
         self.peers.given.insert(id, given);
@@ -274,6 +277,7 @@ impl State {
                 function: errand.function,
                 timeout_ms: errand.timeout_ms.and_then(NonZeroU32::new),
                 seed: errand.seed,
+                lineage: None,
                 arguments: errand.arguments.into(),
                 needs: errand.needs.as_slice().into(),
                 refs: if is_task { Box::new([]) } else { errand.refs.as_slice().into() },
@@ -350,8 +354,11 @@ impl State {
     fn end_given(&mut self, id: TaskId) {
         let Some(given) = self.peers.given.get(&id) else { return };
         let (owner, returns, errand, took) = (given.owner, given.returns, given.errand(), given.took);
-        let is_kept = given.is_kept;
+        let (is_kept, lineage) = (given.is_kept, given.lineage);
         let Some(worker) = self.peers.anchor(owner) else { return };
+        if let Some(lineage) = lineage {
+            self.keep_remnant(id, lineage, (returns, took.nanos));
+        }
         let (mut values, mut failed, mut room) = (Vec::new(), None, ATTACHED_BYTES_MAX);
         for index in 0..returns {
             let object = id.returns(index);

@@ -11,6 +11,7 @@ mod helper;
 mod leave;
 mod lent;
 mod owner;
+mod remains;
 mod seats;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,11 +26,13 @@ use self::away::Aways;
 use self::helper::{Given, Known};
 use self::leave::Leaving;
 use self::lent::Borrowed;
+use self::remains::Remains;
 use self::seats::Seats;
 use super::State;
 use crate::program::peer::{NewPeer, PeerLine, Said, Tell};
 
 pub(super) use self::away::AwayKey;
+pub(super) use self::remains::Lasting;
 
 /// Messages of one node before another's turn.
 const MESSAGES_A_TURN: usize = 256;
@@ -49,6 +52,7 @@ pub(super) struct Peers {
     dead: Vec<(TaskId, TaskError)>,
     borrowed: FxHashMap<ObjectId, Borrowed>,
     aways: Aways,
+    remains: Remains,
     /// This node is to go: who is told when it may.
     leaves: Option<Tell<()>>,
 }
@@ -134,6 +138,7 @@ impl State {
         self.forget_given(|given| given.owner == node);
         // Before anything that is made again is given to it.
         self.step(Event::NodeLost { node });
+        self.peers.remains.lose_roots(|root| root.node == node);
         self.lose_seats(node);
         self.lose_lent(node);
         self.lose_aways(node);
@@ -168,7 +173,7 @@ impl State {
         let Some(anchor) = self.peers.anchor(node) else { return Ok(()) };
         match postcard::from_bytes(frame).map_err(io::Error::other)? {
             Said::Program { program, component, limits } => self.load_program(node, program, component, limits),
-            Said::Job(root, name) => self.name_job(root, &name),
+            Said::Job { root, name, lasting } => self.name_job(root, &name, lasting.as_deref()),
             Said::Begin(errand) => return self.hear_errand(node, errand, frame),
             Said::Recall(slot) => self.recall_given(node, slot),
             Said::Recalled(worker, tasks) => {

@@ -64,6 +64,7 @@ impl State {
             program: call.program.compiled.number(),
             function: call.function,
             seed: call.seed,
+            lineage: call.lineage,
             name: Cow::Borrowed(name),
             returns: 1,
             demand: Amounts::default(),

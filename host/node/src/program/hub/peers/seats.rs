@@ -54,8 +54,11 @@ impl State {
         self.peers.seats.root(job)
     }
 
-    /// A node says what the first task of a job is called.
-    pub(super) fn name_job(&mut self, root: Root, name: &str) {
+    /// A node says what the first task of a job is called, and what its cluster calls the job if that may be taken over.
+    pub(super) fn name_job(&mut self, root: Root, name: &str, lasting: Option<&str>) {
+        if let Some(lasting) = lasting.filter(|_| root.node != self.options.node) {
+            self.peers.remains.introduce(root, lasting);
+        }
         if let Some(job) = self.job_of_root(root)
             && root.node != self.options.node
         {
@@ -73,8 +76,10 @@ impl State {
     /// A node learns of a job before it is given the first of it.
     pub(super) fn introduce(&mut self, node: NodeId, job: JobId) {
         if self.peers.all.get_mut(&node).is_some_and(|peer| peer.jobs.insert(job)) {
-            let name = self.name_of(job);
-            self.peers.say(node, &Said::Job(self.root(job), Cow::Borrowed(&name)));
+            let (root, name) = (self.root(job), self.name_of(job));
+            let lasting = self.jobs.get(&job).and_then(|job| job.lasting.as_ref()).map(|lasting| lasting.name.clone());
+            let lasting = lasting.as_deref().map(Cow::Borrowed);
+            self.peers.say(node, &Said::Job { root, name: Cow::Borrowed(&name), lasting });
         }
     }
 
@@ -133,6 +138,9 @@ impl State {
     /// A node needs nothing more of a job. If it is the job's root, nobody does.
     pub(super) fn hear_job_ended(&mut self, node: NodeId, root: Root) {
         let is_own = root.node == self.options.node;
+        if root.node == node {
+            self.peers.remains.root_ended(root);
+        }
         let job = if is_own { Some(root.job) } else { self.peers.seats.jobs.get(&root).copied() };
         self.end_waiting(node, |errand| errand.job == root);
         let Some(job) = job else { return };
