@@ -47,7 +47,7 @@ pub use program::{
     Amounts, ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramSpec, ProgramSummary, ProgramTask,
 };
 #[doc(hidden)]
-pub use program::{Neighbours, Saying, hear_any};
+pub use program::{Neighbours, Saying, hear_any, said_any};
 pub use progress::{Phase, Progress};
 pub use results::{Failure, Table};
 pub use sandbar_core::{Code, Fault, Kind, Limits};

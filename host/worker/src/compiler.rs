@@ -71,13 +71,19 @@ impl Compiled {
         self.number
     }
 
+    /// The hash of what no worker could run.
+    #[doc(hidden)]
+    pub fn id_of_nothing() -> ComponentId {
+        Compiler::id(&[])
+    }
+
     /// What no worker could run: for tests that run nothing.
     ///
     /// # Errors
     /// When there is no memory.
     #[doc(hidden)]
     pub fn of_nothing() -> io::Result<Compiled> {
-        let (id, number) = (Compiler::id(&[]), NUMBERS.fetch_add(1, Ordering::Relaxed));
+        let (id, number) = (Compiled::id_of_nothing(), NUMBERS.fetch_add(1, Ordering::Relaxed));
         let memory = Memory { image_end: 0, initial: None };
         Ok(Compiled { id, number, code: Object::new(&[0])?, memory, image: None })
     }

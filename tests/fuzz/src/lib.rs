@@ -10,6 +10,7 @@
 //! for as long as one likes.
 
 mod events;
+mod peers;
 mod programs;
 mod seeds;
 
@@ -33,8 +34,8 @@ use tokio::runtime::{Builder, Runtime};
 pub use seeds::seeds;
 
 /// The boundaries.
-pub const NAMES: [&str; 10] =
-    ["answer", "batch", "blocks", "component", "events", "file", "job", "message", "request", "ring"];
+pub const NAMES: [&str; 11] =
+    ["answer", "batch", "blocks", "component", "events", "file", "job", "message", "peer", "request", "ring"];
 
 /// Runs the boundary of a name, and says whether the bytes were taken.
 ///
@@ -50,6 +51,7 @@ pub fn run(name: &str, bytes: &[u8]) -> bool {
         "file" => file(bytes),
         "job" => job(bytes),
         "message" => programs::message(bytes),
+        "peer" => peers::peer(bytes),
         "request" => programs::request(bytes),
         "ring" => programs::ring(bytes),
         _ => panic!("there is no boundary `{name}`"),

@@ -8,7 +8,7 @@ use sandbar_node::{Saying, hear_any};
 use sandbar_worker::program::{ReturnedUp, Submit, Up, ValueUp, ask_any, pass_any};
 
 /// The tasks of the program: by place.
-const KINDS: [TaskKind; 7] = [
+pub(crate) const KINDS: [TaskKind; 7] = [
     TaskKind::Task,
     TaskKind::Generator,
     TaskKind::Make,
@@ -17,14 +17,14 @@ const KINDS: [TaskKind; 7] = [
     TaskKind::Checkpoint,
     TaskKind::Restore,
 ];
-const TASK: u32 = 0;
-const GENERATOR: u32 = 1;
-const MAKE: u32 = 2;
-const METHOD: u32 = 3;
+pub(crate) const TASK: u32 = 0;
+pub(crate) const GENERATOR: u32 = 1;
+pub(crate) const MAKE: u32 = 2;
+pub(crate) const METHOD: u32 = 3;
 /// Who says something; the first two have a task of the same number.
-const CLIENT: u8 = 0;
-const TASKS: u8 = 2;
-const ACTORS: u8 = 3;
+pub(crate) const CLIENT: u8 = 0;
+pub(crate) const TASKS: u8 = 2;
+pub(crate) const ACTORS: u8 = 3;
 const WITH_FILE: u8 = 4;
 /// Bytes of that file.
 const FILE_BYTES: u64 = 9000;
@@ -32,7 +32,7 @@ const FILE_BYTES: u64 = 9000;
 const SOON: u8 = 8;
 const LATE: u8 = 16;
 /// The first number that a member gives out.
-const fn first(member: u8) -> u64 {
+pub(crate) const fn first(member: u8) -> u64 {
     (member as u64 + 1) << 40
 }
 
@@ -224,7 +224,7 @@ fn history(all: &[(u8, Vec<u8>)]) -> Vec<u8> {
     all.iter().flat_map(record).collect()
 }
 
-fn message_of(message: &Up<'_>) -> Vec<u8> {
+pub(crate) fn message_of(message: &Up<'_>) -> Vec<u8> {
     postcard::to_stdvec(message).expect("memory is written")
 }
 
@@ -237,7 +237,7 @@ fn submitted(task: u64, function: u32, returns: u32, request: &[u8]) -> Submit<'
     Submit { task, parent: 0, attempt: 0, function, returns, seed: 7, request }
 }
 
-fn submit(task: u64, function: u32, returns: u32, request: &Request<'_>) -> Vec<u8> {
+pub(crate) fn submit(task: u64, function: u32, returns: u32, request: &Request<'_>) -> Vec<u8> {
     message_of(&Up::Submit(submitted(task, function, returns, &bytes_of(request))))
 }
 
@@ -247,7 +247,7 @@ fn ran(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>) -> Vec<u8> {
     message_of(&Up::Ran { submit, returned, nanos: 5, memory_bytes: 6, begun: 7, waited: 8 })
 }
 
-fn finished(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>) -> Vec<u8> {
+pub(crate) fn finished(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>) -> Vec<u8> {
     ended(task, returned, None)
 }
 

@@ -27,7 +27,7 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "batch" => batches().iter().map(batch).collect(),
         "blocks" => (0..16).map(blocks).collect(),
         "component" => components(),
-        "events" | "ring" => histories(),
+        "events" | "peer" | "ring" => histories(),
         "file" => files(),
         "job" => jobs(),
         "message" => programs::messages(),

@@ -30,4 +30,4 @@ pub(crate) use hub::{Asker, First, Hub, HubOptions, NewJob, StoreOptions, WORKER
 pub(crate) use peer::{Loaded, NewPeer, Outside, PeerEnd, PeerLine, Remnant, Tell};
 
 #[doc(hidden)]
-pub use hub::{Saying, hear_any};
+pub use hub::{Saying, hear_any, said_any};

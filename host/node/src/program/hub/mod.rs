@@ -32,7 +32,7 @@ use sandbar_worker::program::{Bell, CrewOptions, monotonic_nanos};
 use tokio::sync::oneshot;
 
 use self::actors::HOME;
-pub use self::any::{Saying, hear_any};
+pub use self::any::{Saying, hear_any, said_any};
 use self::files::Opened;
 use self::peers::{AwayKey, Lasting, Peers};
 use self::store::Store;
@@ -372,7 +372,9 @@ struct State {
     members: BTreeMap<WorkerId, Member>,
     jobs: FxHashMap<JobId, Job>,
     ids: Ids,
-    /// Numbers of workers to come: the first of the first range is the next.
+    /// All numbers of workers that it has had.
+    own_numbers: Vec<Range<u32>>,
+    /// Those to come: the first of the first range is the next.
     numbers: VecDeque<Range<u32>>,
     /// More were asked for.
     wants_numbers: bool,
@@ -429,6 +431,7 @@ impl State {
             jobs: FxHashMap::default(),
             ids: Ids::of(own),
             own,
+            own_numbers: vec![numbers.clone()],
             // Workers' numbers start behind it.
             numbers: std::iter::once(numbers.start + 1..numbers.end).collect(),
             wants_numbers: false,
@@ -469,6 +472,12 @@ impl State {
             self.numbers.pop_front();
         }
         number.map(WorkerId)
+    }
+
+    /// Whether a number of a task or an object was given out here, if by anybody.
+    fn is_own_number(&self, number: u64) -> bool {
+        let giver = Ids::giver(number).0;
+        self.own_numbers.iter().any(|range| range.contains(&giver))
     }
 
     fn number_job(&self) -> JobId {
@@ -536,6 +545,7 @@ impl State {
             Command::Fetched(fetched) => self.fetched(fetched),
             Command::Numbers(range) => {
                 self.wants_numbers = false;
+                self.own_numbers.push(range.clone());
                 self.numbers.push_back(range);
             }
             Command::Loaded(node, program, loaded) => self.loaded(node, program, loaded),

@@ -67,6 +67,10 @@ enum AwayState {
 }
 
 impl Aways {
+    pub(super) fn len(&self) -> usize {
+        self.all.len() + self.asked.len() + self.missed.len()
+    }
+
     pub(super) fn add(
         &mut self,
         object: ObjectId,

@@ -159,7 +159,8 @@ impl State {
             ErrandWork::Call { .. } => matches!(kind, Some(TaskKind::Method | TaskKind::Shared)),
             ErrandWork::Actor(_) | ErrandWork::Make { .. } => kind == Some(TaskKind::Make) && errand.returns == 1,
         };
-        if !is_so || !(1..=RETURNS_FAR_MAX).contains(&errand.returns) {
+        let is_taken = matches!(errand.work, ErrandWork::Make { .. }) && self.is_own_number(errand.task.0);
+        if !is_so || is_taken || !(1..=RETURNS_FAR_MAX).contains(&errand.returns) {
             return Err(wrong("a task that is none of its program"));
         }
         let Some(job) = self.job_of_root(errand.job) else {

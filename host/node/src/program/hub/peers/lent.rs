@@ -62,6 +62,10 @@ impl State {
     /// has back.
     pub(super) fn borrow(&mut self, lender: NodeId, object: ObjectId, task: TaskId, worker: WorkerId) {
         let is_new = self.sched.object(object).is_none();
+        if is_new && self.is_own_number(object.0) {
+            // It is no more: who takes it is told so.
+            return self.peers.say(lender, &Said::Release(object, 1));
+        }
         self.step(Event::Borrowed { object, task, worker });
         match self.peers.borrowed.get_mut(&object) {
             Some(borrowed) if borrowed.lender == lender => borrowed.times += 1,

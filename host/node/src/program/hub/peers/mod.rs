@@ -86,6 +86,12 @@ impl Peers {
         !self.all.is_empty() && self.far.contains_key(&worker)
     }
 
+    /// How much there is of each kind.
+    pub(super) fn left(&self) -> [usize; 7] {
+        let (given, returns, theirs) = (self.given.len(), self.returns.len(), self.theirs.len());
+        [given, returns, theirs, self.borrowed.len(), self.aways.len(), self.seats.len(), self.far.len()]
+    }
+
     fn anchor(&self, node: NodeId) -> Option<WorkerId> {
         self.all.get(&node).map(|peer| peer.anchor)
     }

@@ -180,7 +180,9 @@ impl State {
         value: Sent<'_>,
         refs: Vec<ObjectId>,
     ) {
-        let is_so = |view: &TaskView<'_>| is_at(view, worker, attempt) && self.peers.far.get(&worker) == Some(&node);
+        let is_new = !self.is_own_number(object.0);
+        let is_so =
+            |view: &TaskView<'_>| is_new && is_at(view, worker, attempt) && self.peers.far.get(&worker) == Some(&node);
         let Some(job) = self.sched.task(task).filter(is_so).map(|view| view.job) else {
             return self.release_sent(node, value, refs);
         };

@@ -28,6 +28,11 @@ pub(super) struct Seats {
 }
 
 impl Seats {
+    /// How many there are, and jobs of other nodes.
+    pub(super) fn len(&self) -> usize {
+        self.all.len() + self.jobs.len() + self.roots.len() + self.orphans.len()
+    }
+
     /// A seat is to end. Says whether it was one.
     pub(super) fn end(&mut self, task: TaskId) -> bool {
         self.all.remove(&task).is_some()

@@ -1,4 +1,7 @@
-//! A hub that hears what may be any bytes, for tests. Its members are no processes, but say and are told the same.
+//! A hub that hears what may be any bytes, for tests. Its members are no processes, but say and are told the same; and so do
+//! two other nodes.
+
+mod said;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
@@ -13,11 +16,13 @@ use sandbar_worker::Compiled;
 use sandbar_worker::program::{Bell, CrewOptions};
 use tokio::sync::oneshot;
 
+pub use self::said::said_any;
 use super::files::Opened;
 use super::store::Store;
-use super::{Asker, First, HubOptions, JobResult, NewJob, State, StoreOptions};
+use super::{Asker, First, HubOptions, JobResult, NewJob, State, StoreOptions, WORKERS_MAX};
 use crate::jobs::{JobLog, Question, Shown};
 use crate::program::client::{Line, Listen, ObjectValue, Seat};
+use crate::program::peer::{NewPeer, PeerLine};
 use crate::program::{Program, ProgramTask};
 
 /// Bytes of the file that comes with a message, if one does.
@@ -25,17 +30,20 @@ const FILE_BYTES: usize = 9000;
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
 const JOB_LIMITS: JobLimits =
     JobLimits { tasks_max: 40, depth_max: 5, objects_max: 80, lineage_bytes_max: 10_000, groups_max: 4 };
+/// The other nodes, and how many tasks each is given at once.
+const PEERS: [NodeId; 2] = [NodeId(100), NodeId(101)];
+const PEER_SLOTS: u32 = 2;
 const ROLES: [Role; 4] = [Role::Driver(JobId(1)), Role::Driver(JobId(2)), Role::Tasks, Role::Actors];
 
-/// Who says something: the clients that are the first tasks of two jobs, a worker for tasks, or one for actors. Their
-/// numbers are from 1 on, the tasks of the clients 0 and 1.
+/// Who says something: the clients that are the first tasks of two jobs, a worker for tasks, one for actors, or one of two
+/// other nodes. The members' numbers are from 1 on, the tasks of the clients 0 and 1.
 #[derive(Debug, Clone, Copy)]
 pub struct Saying<'a> {
-    /// Which of the four.
+    /// Which of the six.
     pub who: u8,
     /// Whether a file of a value is there for it.
     pub with_file: bool,
-    /// An [`sandbar_worker::program::Up`], or any bytes.
+    /// An [`sandbar_worker::program::Up`], or what [`said_any`] makes of a node, or any bytes.
     pub message: &'a [u8],
     /// Milliseconds that pass before.
     pub after_ms: u32,
@@ -59,6 +67,8 @@ pub fn hear_any<'a>(kinds: &[TaskKind], all: impl IntoIterator<Item = Saying<'a>
 struct Hearing {
     state: State,
     members: Vec<(WorkerId, Arc<Line>)>,
+    /// The other ends of the lines to nodes, once these have said something.
+    peers: [Option<PeerLine>; 2],
     /// Of the jobs of the first two.
     results: Vec<oneshot::Receiver<JobResult>>,
     now: Instant,
@@ -87,7 +97,7 @@ impl Hearing {
         let opened = Opened::start(MEMORY_BYTES_MAX, bell.clone()).ok()?;
         let options = HubOptions {
             node: NodeId(0),
-            numbers: 0..u32::MAX,
+            numbers: 0..WORKERS_MAX,
             outside: None,
             workers: 0,
             crew,
@@ -116,7 +126,7 @@ impl Hearing {
             members.push((id, line));
         }
         let (now, frame) = (Instant::now(), Vec::new());
-        Some(Hearing { state, members, results, now, frame, log })
+        Some(Hearing { state, members, peers: [None, None], results, now, frame, log })
     }
 
     /// Says whether it made sense.
@@ -125,7 +135,10 @@ impl Hearing {
             self.now += Duration::from_millis(saying.after_ms.into());
             self.state.look_after(self.now);
         }
-        let at = usize::from(saying.who) % ROLES.len();
+        let at = usize::from(saying.who) % (ROLES.len() + PEERS.len());
+        if let Some(peer) = at.checked_sub(ROLES.len()) {
+            return self.hear_peer(peer, saying.message);
+        }
         if !self.state.members.contains_key(&self.members[at].0) {
             if let Role::Driver(_) = ROLES[at] {
                 // Nobody hears it any more.
@@ -146,6 +159,26 @@ impl Hearing {
             || self.results.get_mut(at).is_some_and(|result| result.try_recv().is_ok_and(has_ended))
     }
 
+    /// A node that the hub has let go of comes back.
+    fn hear_peer(&mut self, at: usize, message: &[u8]) -> bool {
+        let node = PEERS[at];
+        let known = self.peers[at].take().filter(|line| !line.is_closed());
+        let mut line = known.unwrap_or_else(|| {
+            let bell = self.state.bell.clone();
+            let (near, mut far) = PeerLine::pair(bell.clone(), bell);
+            let resources = Demand { cpus: u64::from(PEER_SLOTS) * UNIT, ..Demand::default() };
+            self.state.join(NewPeer { node, resources, slots: PEER_SLOTS, line: near });
+            far.say(said::program());
+            far
+        });
+        line.say(message.to_vec());
+        self.state.turn(&mut self.frame);
+        while line.hear().is_some() {}
+        let made_sense = !line.is_closed();
+        self.peers[at] = made_sense.then_some(line);
+        made_sense
+    }
+
     fn end(mut self) {
         let limit = 100;
         let questions = [
@@ -161,6 +194,8 @@ impl Hearing {
         for question in questions {
             [1, 2].into_iter().for_each(|job| drop(self.state.look(JobId(job), question.clone())));
         }
+        self.peers = [None, None];
+        self.state.turn(&mut self.frame);
         for (worker, _) in &self.members {
             self.state.lose(*worker, "it is over");
         }
@@ -173,6 +208,7 @@ impl Hearing {
         assert!(results.is_empty() && of_actors.is_empty(), "{} results are left", results.len());
         let left = [ending.len(), late_calls.len(), timed.len()];
         assert_eq!(left, [0; 3], "there are times for tasks that are not there");
+        assert_eq!(self.state.peers.left(), [0; 7], "something is left of nodes that are gone");
         drop(self.state);
         self.log.close();
     }

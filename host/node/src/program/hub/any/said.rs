@@ -1,0 +1,244 @@
+//! What another node may say, made of picks: it has a form, and most that it names is there, or was, or will be.
+
+use std::num::NonZeroU64;
+
+use sandbar_core::{
+    ActorId, ActorOptions, Argument, Attempt, Code, ComponentId, Fault, GroupId, JobId, Limits, NodeId, ObjectId,
+    RetryOn, Strategy, TaskError, TaskId, WorkerId,
+};
+use sandbar_sched::UNIT;
+use sandbar_worker::Compiled;
+
+use super::{PEER_SLOTS, PEERS};
+use crate::program::peer::{Amounts, Callee, Errand, ErrandWork, Root, Said, Sent};
+
+/// Members' numbers, and those of other nodes, are behind these; those of the hub itself begin at 0.
+const FIRST_OF_MEMBER: u64 = 1 << 40;
+const FIRST_OF_NODE: u64 = 1 << 48;
+const NUMBERS: u32 = 16;
+
+/// Picks a number below another one.
+pub(super) struct Picks<'a>(pub(super) &'a mut dyn FnMut(u32) -> u32);
+
+/// A message of a node, of what `pick` gives when it is asked for a number below another one.
+pub fn said_any(pick: &mut dyn FnMut(u32) -> u32) -> Vec<u8> {
+    let mut picks = Picks(pick);
+    let (list, value, error) = (picks.arguments(), vec![7; picks.length()], picks.error());
+    let error = postcard::to_stdvec(&error).unwrap_or_default();
+    let said = picks.said(&list, &value, &error);
+    postcard::to_stdvec(&said).unwrap_or_default()
+}
+
+/// Of tasks of this program most is said.
+const PROGRAM: u32 = 1;
+
+/// That program is named.
+pub(super) fn program() -> Vec<u8> {
+    let (program, component, limits) = (PROGRAM, Compiled::id_of_nothing(), Limits::default());
+    postcard::to_stdvec(&Said::Program { program, component, limits }).unwrap_or_default()
+}
+
+impl Picks<'_> {
+    fn below(&mut self, bound: u32) -> u32 {
+        (self.0)(bound)
+    }
+
+    fn is(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    fn length(&mut self) -> usize {
+        [0, 1, 100, 5000, 200 << 10][self.below(5) as usize]
+    }
+
+    /// A number of a task or an object.
+    fn number(&mut self) -> u64 {
+        let first = match u64::from(self.below(8)) {
+            of @ 0..5 => of * FIRST_OF_MEMBER,
+            of => (of - 4) * FIRST_OF_NODE,
+        };
+        first + u64::from(self.below(NUMBERS))
+    }
+
+    fn object(&mut self) -> ObjectId {
+        ObjectId(self.number())
+    }
+
+    fn objects(&mut self) -> Vec<ObjectId> {
+        (0..self.below(3)).map(|_| self.object()).collect()
+    }
+
+    fn task(&mut self) -> TaskId {
+        TaskId(self.number())
+    }
+
+    fn attempt(&mut self) -> Attempt {
+        Attempt(self.below(3).saturating_sub(1))
+    }
+
+    fn worker(&mut self) -> WorkerId {
+        WorkerId(self.below(4 + 2 * (PEER_SLOTS + 1)) + 1)
+    }
+
+    fn node(&mut self) -> NodeId {
+        [NodeId(0), PEERS[0], PEERS[1], NodeId(77)][self.below(4) as usize]
+    }
+
+    fn job(&mut self) -> JobId {
+        JobId(self.below(5))
+    }
+
+    fn root(&mut self) -> Root {
+        Root { node: self.node(), job: self.job() }
+    }
+
+    fn error(&mut self) -> TaskError {
+        let code = [Code::Panic, Code::Cancelled, Code::WorkerLost, Code::ObjectLost, Code::ActorDied];
+        let fault = Fault::new(code[self.below(5) as usize], "it has its reasons");
+        TaskError { fault, chain: (0..self.below(3)).map(|_| "task".to_owned()).collect() }
+    }
+
+    fn sent<'a>(&mut self, value: &'a [u8], error: &'a [u8]) -> Sent<'a> {
+        match self.below(4) {
+            0 => Sent::Away { node: self.node(), object: self.object(), bytes: self.length() as u64 },
+            1 => Sent::Failed(error),
+            _ => Sent::Value(value),
+        }
+    }
+
+    fn arguments(&mut self) -> Vec<u8> {
+        let argument = |picks: &mut Picks<'_>| match picks.below(3) {
+            0 => Argument::Object(picks.object()),
+            1 => Argument::Missing,
+            _ => Argument::Value(b"\x04"),
+        };
+        let all: Vec<Argument<'_>> = (0..self.below(3)).map(|_| argument(self)).collect();
+        postcard::to_stdvec(&all).unwrap_or_default()
+    }
+
+    fn strategy(&mut self) -> Strategy {
+        match self.below(4) {
+            0 => Strategy::Spread,
+            1 => Strategy::Node { node: self.node(), soft: self.is() },
+            2 => Strategy::Group { group: GroupId(self.number()), bundle: self.is().then_some(0) },
+            _ => Strategy::Default,
+        }
+    }
+
+    fn callee(&mut self) -> Callee {
+        match self.is() {
+            true => Callee::Lent(ActorId(self.number())),
+            false => Callee::Kept(self.task(), self.attempt()),
+        }
+    }
+
+    fn actor(&mut self) -> ActorOptions {
+        ActorOptions {
+            detached: self.below(8) == 0,
+            get_if_exists: self.is(),
+            max_restarts: self.below(3),
+            max_task_retries: self.below(3),
+            ..ActorOptions::default()
+        }
+    }
+
+    fn retry_on(&mut self) -> RetryOn {
+        [RetryOn::System, RetryOn::All][self.below(2) as usize]
+    }
+
+    /// The work, and the place of a function that does it, of [`super::program_of`]'s seven; or another one.
+    fn work<'a>(&mut self) -> (ErrandWork<'a>, u32) {
+        let (work, function) = match self.below(7) {
+            0 | 1 => (ErrandWork::Task, 0),
+            2 => (ErrandWork::Stream(self.below(4)), 1),
+            3 => (ErrandWork::Actor(self.actor()), 2),
+            4 => {
+                let (options, strategy) = (self.actor(), self.strategy());
+                (ErrandWork::Make { options, actor_name: self.is().then(|| "one".into()), strategy }, 2)
+            }
+            _ => {
+                let (actor, retry_on) = (self.callee(), self.retry_on());
+                (ErrandWork::Call { actor, retries: self.is().then_some(1), retry_on }, 3)
+            }
+        };
+        (work, if self.below(32) == 0 { self.below(9) } else { function })
+    }
+
+    fn errand<'a>(&mut self, arguments: &'a [u8], value: &'a [u8], error: &'a [u8]) -> Errand<'a> {
+        let (work, function) = self.work();
+        let needs = self.objects();
+        let values = needs.iter().map(|need| (*need, self.sent(value, error))).collect();
+        Errand {
+            task: self.task(),
+            attempt: self.attempt(),
+            slot: self.worker(),
+            job: self.root(),
+            program: if self.below(32) == 0 { self.below(3) } else { PROGRAM },
+            function,
+            seed: 7,
+            lineage: NonZeroU64::new(self.below(3).into()),
+            name: "task".into(),
+            returns: if self.below(32) == 0 { self.below(3) } else { 1 },
+            demand: Amounts { cpus: u64::from(self.below(3)) * UNIT, ..Amounts::default() },
+            priority: 0,
+            depth: self.below(6),
+            timeout_ms: (self.below(4) == 0).then_some(20),
+            refs: self.objects(),
+            needs,
+            values: if self.is() { values } else { Vec::new() },
+            arguments,
+            work,
+        }
+    }
+
+    fn said<'a>(&mut self, arguments: &'a [u8], value: &'a [u8], error: &'a [u8]) -> Said<'a> {
+        match self.below(28) {
+            0..7 => Said::Begin(self.errand(arguments, value, error)),
+            7 => {
+                let component = if self.is() { Compiled::id_of_nothing() } else { ComponentId::from_digest([1; 32]) };
+                Said::Program { program: self.below(3), component, limits: Limits::default() }
+            }
+            8 => {
+                let lasting = self.is().then(|| "20260131-235959-123-4f3a9c".into());
+                Said::Job { root: self.root(), name: "a job".into(), lasting }
+            }
+            9 => Said::Recall(self.worker()),
+            10 => Said::Recalled(self.worker(), (0..self.below(3)).map(|_| self.task()).collect()),
+            11 | 12 => Said::Cancel(self.task(), self.attempt(), self.is()),
+            13 => Said::JobEnded(self.root()),
+            14..17 => {
+                let returned = match self.below(4) {
+                    0 => Err(Box::new(self.error())),
+                    _ => Ok((0..1 + self.below(8) / 7).map(|_| (self.sent(value, error), self.objects())).collect()),
+                };
+                let (task, attempt, slot, system) = (self.task(), self.attempt(), self.worker(), self.is());
+                let [nanos, memory_bytes, begun_nanos_ago, waited] = [5, 6, u64::MAX, 8];
+                Said::Ended { task, attempt, slot, returned, system, nanos, memory_bytes, begun_nanos_ago, waited }
+            }
+            17 => Said::Blocked(self.task(), self.is()),
+            18 => {
+                let (task, attempt, slot, index) = (self.task(), self.attempt(), self.worker(), self.below(3).into());
+                let (object, value, contains) = (self.object(), self.sent(value, error), self.objects());
+                Said::Yielded { task, attempt, slot, index, object, value, contains }
+            }
+            19 => Said::Taken(self.task(), self.below(5).into()),
+            20 => Said::Find { object: self.object(), job: self.root(), name: "one".into() },
+            21 => Said::Kill(self.callee(), self.is()),
+            22 => Said::Want(self.object(), self.is()),
+            23 => Said::Value { object: self.object(), value: self.sent(value, error), contains: self.objects() },
+            24 | 25 => Said::Release(self.object(), self.below(3)),
+            26 => match self.below(2) {
+                0 => {
+                    let (job, task, worker) = (self.job(), self.task(), self.worker());
+                    Said::Log { job, task, name: "task".into(), worker, level: 1, line: "a line" }
+                }
+                _ => Said::Progress { job: self.job(), task: self.task(), name: "reads", done: 1, total: Some(2) },
+            },
+            _ => match self.below(8) {
+                0 => Said::Leaving,
+                1 => Said::Spared,
+                _ => Said::Want(self.object(), false),
+            },
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! What other nodes say.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("peer"), |bytes: &[u8]| sandbar_fuzz::fuzz("peer", bytes));
