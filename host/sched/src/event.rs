@@ -18,6 +18,9 @@ pub enum Event<C, V> {
     NodeJoined { node: NodeId, resources: Demand, far: bool },
     /// A node is to go: it is given nothing more, and what it has not begun is asked back.
     NodeDraining { node: NodeId },
+    /// So much of each resource of a node that is far is in use there, but for what this scheduler has given there: that much
+    /// less is left. What the node has said before counts no more.
+    NodeLoad { node: NodeId, others: Demand },
     /// A node and all of its workers are gone.
     NodeLost { node: NodeId },
     /// A worker can be given tasks.

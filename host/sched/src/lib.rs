@@ -23,6 +23,7 @@ mod event;
 mod groups;
 mod jobs;
 mod lineage;
+mod load;
 mod lost;
 mod near;
 mod objects;

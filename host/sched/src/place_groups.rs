@@ -22,9 +22,9 @@ impl<C, V> Scheduler<C, V> {
         }
         let mut is_held = false;
         for id in self.groups.waiting.values().copied().take(TRIED_MAX).collect::<Vec<GroupId>>() {
-            if let Some(nodes) = self.nodes_for(id, |node| node.free.clone()) {
+            if let Some(nodes) = self.nodes_for(id, |node| node.free.beside(&node.others)) {
                 self.place_group(id, &nodes);
-            } else if !is_held && let Some(nodes) = self.nodes_for(id, |node| node.at_rest.clone()) {
+            } else if !is_held && let Some(nodes) = self.nodes_for(id, |node| node.at_rest.beside(&node.others)) {
                 is_held = true;
                 for node in nodes {
                     self.cluster.nodes[node].is_held = true;

@@ -160,6 +160,7 @@ impl<C, V> Scheduler<C, V> {
                 }
             }
             Event::NodeDraining { node } => self.drain_node(node),
+            Event::NodeLoad { node, others } => self.load_node(node, &others),
             Event::NodeLost { node } => self.lose_node(node),
             Event::WorkerReady { worker, node, role } => {
                 if let Some(at) = self.cluster.add_worker(worker, node, role) {

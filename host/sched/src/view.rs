@@ -190,10 +190,12 @@ pub struct NodeView<'a> {
     pub id: NodeId,
     /// What it has.
     pub total: &'a Demand,
-    /// Processors that are left; below 0 where tasks went on that had given theirs away.
+    /// Processors that this scheduler has given to nobody; below 0 where tasks went on that had given theirs away.
     pub free_cpus: i128,
-    /// All else that is left.
+    /// All else that it has given to nobody.
     pub free_rest: &'a Demand,
+    /// What of that others use, of a node that is far, as it has said last. It may be more than is left.
+    pub others: &'a Demand,
 }
 
 /// Where a placement group is.
@@ -421,6 +423,7 @@ impl<C, V> Scheduler<C, V> {
             total: &node.total,
             free_cpus: node.free.cpus,
             free_rest: &node.free.rest,
+            others: &node.others,
         })
     }
 

@@ -214,6 +214,11 @@ impl World {
         self.step(Event::NodeJoined { node: NodeId(node), resources, far: true })
     }
 
+    /// So much of a node is used by others.
+    pub fn load(&mut self, node: u32, others: Demand) -> &mut World {
+        self.step(Event::NodeLoad { node: NodeId(node), others })
+    }
+
     /// Is a node's scheduler.
     pub fn peer(&mut self, worker: u32, node: u32) -> &mut World {
         self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), role: Role::Peer })
@@ -459,6 +464,11 @@ impl World {
     pub fn free_cpus(&self, node: u32) -> i128 {
         let node = self.steps.nodes().find(|view| view.id == NodeId(node)).expect("it is there");
         node.free_cpus / i128::from(UNIT)
+    }
+
+    /// What others use of a node.
+    pub fn others(&self, node: u32) -> Demand {
+        self.steps.nodes().find(|view| view.id == NodeId(node)).expect("it is there").others.clone()
     }
 
     /// Numbers of the objects there are.
