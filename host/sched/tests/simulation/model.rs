@@ -45,6 +45,8 @@ pub struct Model {
 #[derive(Default)]
 pub struct Step {
     pub failed: BTreeMap<u64, Vec<Code>>,
+    /// Tasks that were given to workers.
+    pub run: BTreeMap<u64, u32>,
     pub ended: BTreeSet<u64>,
     pub dropped: BTreeSet<u64>,
     /// Objects that their owners have back.
