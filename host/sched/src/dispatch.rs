@@ -233,14 +233,14 @@ impl<C, V> Scheduler<C, V> {
         task.worker = Some(worker);
         let level = task.level(self.classes.get(task.class));
         let (id, attempt) = (task.id, task.attempt);
-        let bundle = self.bundle_of(worker, shape);
+        let bundle = self.bundle_on(worker, shape);
         let given = Given { id, task: Some(at), shape, bundle, attempt, level, nanos };
         self.cluster.give(worker, given, &mut self.queue);
         self.out.push(Action::Run { worker: self.cluster.workers[worker].id, task: id, attempt });
     }
 
     /// The bundle that a task is given: that which its worker has for others like it, or one with room.
-    fn bundle_of(&self, worker: WorkerAt, shape_at: ShapeAt) -> Option<BundleAt> {
+    fn bundle_on(&self, worker: WorkerAt, shape_at: ShapeAt) -> Option<BundleAt> {
         let shape = self.queue.shape(shape_at);
         if !shape.is_of_group() {
             return None;

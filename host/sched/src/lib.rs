@@ -20,6 +20,7 @@ mod cluster;
 mod commit;
 mod dispatch;
 mod event;
+mod far_groups;
 mod groups;
 mod jobs;
 mod lineage;

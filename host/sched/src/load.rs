@@ -14,6 +14,7 @@ impl<C, V> Scheduler<C, V> {
         if record.is_far {
             record.others = others.at_most(&record.total);
             self.is_stale = true;
+            self.forget_refusals(node);
         }
     }
 }

@@ -204,6 +204,7 @@ impl<C, V> Scheduler<C, V> {
                 self.create_group(group, task, worker, spec, value);
             }
             Event::GroupRemoved { group, task, worker } => self.remove_group(group, task, worker),
+            Event::SetAside { group, node, attempt, done } => self.answer(group, node, attempt, done),
             Event::Saved { actor, attempt, worker, object } => self.save_actor(actor, attempt, worker, object),
         }
     }

@@ -74,8 +74,11 @@ impl<C, V> Scheduler<C, V> {
 
     /// What a placement group waits for: the first bundle that finds no room, or all together.
     fn reason_of(&self, group: &Group<V>) -> String {
-        let near = self.cluster.nodes.iter().filter(|(_, node)| !node.is_far);
-        let nodes: Vec<Room<'_>> = near.map(|(_, node)| on_node(node)).collect();
+        if let Some(trial) = &group.trial {
+            return format!("nodes that were asked for room and have not answered: {}", trial.asked.len());
+        }
+        let all = self.cluster.nodes.iter().filter(|(_, node)| group.may_lie_on(node));
+        let nodes: Vec<Room<'_>> = all.map(|(_, node)| on_node(node)).collect();
         let missing = group.spec.bundles.iter().zip(&group.bundles).filter(|(_, at)| at.is_none());
         let missing: Vec<&Demand> = missing.map(|(demand, _)| demand).collect();
         let alone = |demand: &&Demand| !nodes.iter().any(|(_, free, _)| free.fits(demand));

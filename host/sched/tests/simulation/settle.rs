@@ -11,7 +11,6 @@ use crate::model::{Model, Object, Steps, Task, Value, fits};
 impl Model {
     /// What follows.
     pub fn settle(&mut self, actions: &[Action<u64>], steps: &Steps) {
-        self.place_groups(steps);
         let ended: BTreeSet<u64> = actions
             .iter()
             .filter_map(|action| if let Action::Ended { task, .. } = action { Some(task.0) } else { None })
@@ -21,6 +20,9 @@ impl Model {
                 self.step.run.insert(task.0, worker.0);
             }
         }
+        self.end_kept_groups(&ended);
+        self.ask_nodes(actions);
+        self.place_groups(steps);
         loop {
             // What is found to lack something is found after that was made again, or could not be.
             let found = if self.step.lost.is_empty() { &ended } else { &BTreeSet::new() };
