@@ -64,6 +64,20 @@ fn nodes_that_are_near_come_first_where_that_is_left_open() {
 }
 
 #[test]
+fn nodes_that_are_near_come_first_whatever_their_numbers() {
+    for (strategy, bundles, expected) in [
+        (Pack, &cpus([1, 1])[..], "Created 9 9"),
+        (StrictPack, &cpus([2]), "Created 9"),
+        (Spread, &cpus([1]), "Created 9"),
+        (Spread, &cpus([1, 1]), "Pending (9) (2)"),
+        (Pack, &cpus([2, 2]), "Pending (9) (2)"),
+    ] {
+        let mut world = world(0, &[2, 2]);
+        world.node(9, of(2, 0, 0)).group(50, strategy, bundles).group_is(50, expected);
+    }
+}
+
+#[test]
 fn a_group_is_placed_when_all_nodes_have_said_yes() {
     let mut world = world(0, &[2, 2, 2]);
     world.want(50, DRIVER, 1).somehow().group(50, StrictSpread, &cpus([1, 1, 1])).want(50, DRIVER, 1);
@@ -130,6 +144,16 @@ fn what_a_node_that_has_refused_had_is_not_held_for_the_group() {
     // Nor what others use.
     world.load(2, of(1, 0, 0)).gives("").load(2, of(0, 0, 0)).done(20, 20).gives("ended t20, set-aside n2 g50#1 0");
     world.answers(2, 50, 1, false).gives("run w20 t21");
+}
+
+/// A group waits for two processors of node 2, of which a task or others have one: whether the next task waits as well.
+#[test]
+fn a_node_is_held_for_what_tasks_give_back_and_not_for_what_others_may() {
+    for (others, expected) in [(0, ""), (1, "run w21 t21")] {
+        let mut world = world(0, &[3]);
+        world.submit(asks(t(20), of(1, 0, 0))).load(2, of(others, 0, 0)).group(50, Pack, &cpus([3])).somehow();
+        world.submit(t(21)).gives(expected).group_is(50, "Pending -");
+    }
 }
 
 #[test]
