@@ -1,6 +1,6 @@
 //! Bundles: what is set aside of a node, and taken from as a node is.
 
-use sandbar_core::GroupId;
+use sandbar_core::{Attempt, GroupId};
 
 use crate::cluster::{Cluster, Given};
 use crate::places::{BundleAt, NodeAt, TaskAt, WorkerAt};
@@ -15,6 +15,8 @@ pub(crate) struct Bundle {
     pub(crate) node: NodeAt,
     pub(crate) total: Demand,
     pub(crate) free: Free,
+    /// In which attempt its node was asked for it, if that is far.
+    pub(crate) attempt: Option<Attempt>,
 }
 
 impl Cluster {
@@ -28,11 +30,11 @@ impl Cluster {
     }
 
     /// Sets room aside, of which there is enough.
-    pub(crate) fn reserve(&mut self, group: GroupId, index: u32, node: NodeAt, total: Demand) -> BundleAt {
-        self.nodes[node].free.take(&total);
-        self.nodes[node].at_rest.take(&total);
-        let free = Free::all_of(&total);
-        self.bundles.insert(Bundle { group, index, node, total, free })
+    pub(crate) fn reserve(&mut self, bundle: Bundle) -> BundleAt {
+        let node = &mut self.nodes[bundle.node];
+        node.free.take(&bundle.total);
+        node.at_rest.take(&bundle.total);
+        self.bundles.insert(bundle)
     }
 
     /// Gives room back. What runs there takes it of the node from here on. Gives the tasks of that.

@@ -22,6 +22,9 @@ pub(crate) struct Node {
     pub(crate) is_far: bool,
     /// It is to go: nothing more is begun.
     pub(crate) is_draining: bool,
+    /// What others use of a node that is far, as it has said last: no more than it has, and maybe more than is free.
+    pub(crate) others: Demand,
+    /// What this scheduler has given to nobody.
     pub(crate) free: Free,
     /// What would be left if all tasks had ended: bundles and actors last.
     pub(crate) at_rest: Free,
@@ -124,6 +127,13 @@ pub(crate) struct Cluster {
     pub(crate) has_more: bool,
 }
 
+impl Node {
+    /// Whether others use so many processors that what was given here waits for some.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.others.cpus > 0 && self.free.cpus < i128::from(self.others.cpus)
+    }
+}
+
 impl Lease {
     fn is_for(&self, given: &Given) -> bool {
         self.shape == given.shape && self.bundle == given.bundle
@@ -166,6 +176,7 @@ impl Cluster {
             total,
             is_far,
             is_draining: false,
+            others: Demand::default(),
             at_rest: free.clone(),
             free,
             tasks: 0,

@@ -127,13 +127,13 @@ impl<C, V> Scheduler<C, V> {
         !record.is_held
             && self.may_be_on(node, shape)
             && self.is_near_enough(node, shape)
-            && record.free.fits_beside(&shape.demand, first)
+            && record.free.fits_beside(&shape.demand, first.into_iter().chain([&record.others]))
     }
 
-    /// What a node keeps room for.
+    /// What a node keeps room for: what could be begun there once all of this scheduler's has ended.
     fn first_on(&self, node: NodeAt, stuck: Option<ShapeAt>) -> Option<&Demand> {
-        let shape = self.queue.shape(stuck?);
-        let could = shape.demand.is_within(&self.cluster.nodes[node].total)
+        let (shape, record) = (self.queue.shape(stuck?), &self.cluster.nodes[node]);
+        let could = shape.demand.is_beside(&record.others, &record.total)
             && self.may_be_on(node, shape)
             && self.is_near_enough(node, shape);
         could.then_some(&shape.demand)
@@ -145,10 +145,13 @@ impl<C, V> Scheduler<C, V> {
         let node = &self.cluster.nodes[worker.node];
         let first = self.first_on(worker.node, stuck);
         let waits_for_this = first.is_some_and(|first| {
-            let lacks_cpus = first.cpus > 0 && i128::from(first.cpus) > node.free.cpus;
-            lacks_cpus || !self.cluster.has_idle(worker.node) && node.free.fits_but_cpus(first)
+            let others = [&node.others].into_iter();
+            let lacks_cpus = first.cpus > 0 && i128::from(first.cpus) + i128::from(node.others.cpus) > node.free.cpus;
+            lacks_cpus || !self.cluster.has_idle(worker.node) && node.free.fits_but_cpus(first, others)
         });
-        worker.leases.first().is_some_and(|lease| lease.shape == shape) && !node.is_held && !waits_for_this
+        let is_crowded = node.is_crowded() && !self.queue.shape(shape).is_of_group();
+        let is_held = node.is_held || is_crowded || waits_for_this;
+        worker.leases.first().is_some_and(|lease| lease.shape == shape) && !is_held
     }
 
     /// Whether a worker has tasks, and less than half of as many as it could have.
@@ -230,14 +233,14 @@ impl<C, V> Scheduler<C, V> {
         task.worker = Some(worker);
         let level = task.level(self.classes.get(task.class));
         let (id, attempt) = (task.id, task.attempt);
-        let bundle = self.bundle_of(worker, shape);
+        let bundle = self.bundle_on(worker, shape);
         let given = Given { id, task: Some(at), shape, bundle, attempt, level, nanos };
         self.cluster.give(worker, given, &mut self.queue);
         self.out.push(Action::Run { worker: self.cluster.workers[worker].id, task: id, attempt });
     }
 
     /// The bundle that a task is given: that which its worker has for others like it, or one with room.
-    fn bundle_of(&self, worker: WorkerAt, shape_at: ShapeAt) -> Option<BundleAt> {
+    fn bundle_on(&self, worker: WorkerAt, shape_at: ShapeAt) -> Option<BundleAt> {
         let shape = self.queue.shape(shape_at);
         if !shape.is_of_group() {
             return None;

@@ -18,6 +18,9 @@ pub enum Event<C, V> {
     NodeJoined { node: NodeId, resources: Demand, far: bool },
     /// A node is to go: it is given nothing more, and what it has not begun is asked back.
     NodeDraining { node: NodeId },
+    /// So much of each resource of a node that is far is in use there, but for what this scheduler has given there: that much
+    /// less is left. What the node has said before counts no more.
+    NodeLoad { node: NodeId, others: Demand },
     /// A node and all of its workers are gone.
     NodeLost { node: NodeId },
     /// A worker can be given tasks.
@@ -91,6 +94,8 @@ pub enum Event<C, V> {
     GroupCreated { group: GroupId, task: TaskId, worker: WorkerId, spec: GroupSpec, value: V },
     /// What was set aside is to be given back, by a task of the same job. Who is in it ends.
     GroupRemoved { group: GroupId, task: TaskId, worker: WorkerId },
+    /// Whether a node has set room aside as it was asked ([`Action::SetAside`]).
+    SetAside { group: GroupId, node: NodeId, attempt: Attempt, done: bool },
 }
 
 /// What a worker is for.
@@ -211,6 +216,9 @@ pub struct GroupSpec {
     pub strategy: GroupStrategy,
     /// What is set aside, each on one node.
     pub bundles: Vec<Demand>,
+    /// Whether it lies on nodes alone that are near: another scheduler asks for it ([`Action::SetAside`]). Such a group goes
+    /// with the task that made it.
+    pub near: bool,
 }
 
 /// What became of an attempt.
@@ -279,6 +287,13 @@ pub enum Action<V> {
     /// A value is not needed any more. Each value that comes in goes out by this once, also one that was refused: then
     /// under the number that it came by, which may be another value's.
     Drop { object: ObjectId, value: V },
+    /// Have a node that is far set room aside for these bundles of a group, by their places in it: for all or for none, and at
+    /// once. [`Event::SetAside`] is to say whether it has, once, unless the node is lost before. What it sets aside for later
+    /// attempts comes on top of that.
+    SetAside { group: GroupId, node: NodeId, attempt: Attempt, bundles: Vec<(u32, Demand)> },
+    /// Have a node give back what it was asked to set aside in an attempt, if it has, and end who is in it. Whether it has may
+    /// not be known yet: the node is to be told of this after it was asked.
+    GiveBack { group: GroupId, node: NodeId, attempt: Attempt },
     /// A task has ended, with an error or without: for who keeps records. It is said `again` of one that had succeeded and
     /// was begun again for what was lost of what it had returned.
     Ended { task: TaskId, job: JobId, error: Option<Arc<TaskError>>, again: bool },

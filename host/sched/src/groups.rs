@@ -1,11 +1,12 @@
 //! Placement groups: made by a task, there once all of their bundles are placed, and gone when they are removed or with
 //! their job. Who is in one ends with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use sandbar_core::{Code, Fault, GROUP_BUNDLES_MAX, GroupId, Strategy, TaskError, TaskId, WorkerId};
+use sandbar_core::{Attempt, Code, Fault, GROUP_BUNDLES_MAX, GroupId, NodeId, Strategy, TaskError, TaskId, WorkerId};
 
 use crate::event::{Action, GroupSpec, Submission, Work};
+use crate::far_groups::Trial;
 use crate::places::{BundleAt, JobAt, NodeAt, ObjectAt, TaskAt};
 use crate::refs::Value;
 use crate::resources::Demand;
@@ -20,6 +21,14 @@ pub(crate) struct Group<V> {
     pub(crate) spec: GroupSpec,
     /// Where each bundle is placed.
     pub(crate) bundles: Vec<Option<BundleAt>>,
+    /// Where those may be placed that are not, once all nodes that were asked have said so.
+    pub(crate) trial: Option<Trial>,
+    /// The number of the next.
+    pub(crate) attempt: Attempt,
+    /// Nodes that have refused it, and have not said since what others use there.
+    pub(crate) refused: BTreeSet<NodeId>,
+    /// The task with which it goes.
+    pub(crate) keeper: Option<TaskAt>,
     /// The value that says that it is there, until it is for the first time.
     pub(crate) value: Option<V>,
     /// Names of tasks from the job's first one down to that which made it.
@@ -33,12 +42,27 @@ pub(crate) struct Groups<V> {
     pub(crate) all: BTreeMap<GroupId, Group<V>>,
     /// Those with bundles that are not placed, in order.
     pub(crate) waiting: BTreeMap<u64, GroupId>,
+    /// Those that go with a task.
+    kept: BTreeSet<(TaskAt, GroupId)>,
     number: u64,
 }
 
 impl<V> Groups<V> {
     pub(crate) fn new() -> Groups<V> {
-        Groups { all: BTreeMap::new(), waiting: BTreeMap::new(), number: 0 }
+        Groups { all: BTreeMap::new(), waiting: BTreeMap::new(), kept: BTreeSet::new(), number: 0 }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.waiting.is_empty() && self.kept.is_empty()
+    }
+
+    fn remove(&mut self, id: GroupId) -> Option<Group<V>> {
+        let group = self.all.remove(&id)?;
+        self.waiting.remove(&group.number);
+        if let Some(keeper) = group.keeper {
+            self.kept.remove(&(keeper, id));
+        }
+        Some(group)
     }
 }
 
@@ -66,11 +90,22 @@ impl<C, V> Scheduler<C, V> {
         }
         self.create(id.ready(), origin.job, None, Value::Pending, origin.parent.map(|(_, worker)| worker));
         self.groups.number += 1;
-        let number = self.groups.number;
-        let (chain, bundles) = (self.chain(Some(task)), vec![None; spec.bundles.len()]);
-        let group = Group { job: origin.job, number, spec, bundles, value: Some(value), chain, failed: None };
+        let group = Group {
+            job: origin.job,
+            number: self.groups.number,
+            bundles: vec![None; spec.bundles.len()],
+            trial: None,
+            attempt: Attempt(0),
+            refused: BTreeSet::new(),
+            keeper: spec.near.then_some(task),
+            spec,
+            value: Some(value),
+            chain: self.chain(Some(task)),
+            failed: None,
+        };
+        self.groups.kept.extend(group.keeper.map(|keeper| (keeper, id)));
+        self.groups.waiting.insert(group.number, id);
         self.groups.all.insert(id, group);
-        self.groups.waiting.insert(number, id);
         self.is_stale = true;
         self.fail_if_infeasible(id);
     }
@@ -164,10 +199,24 @@ impl<C, V> Scheduler<C, V> {
         let Some(worker) = self.cluster.find(worker) else { return };
         let Some(task) = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker)) else { return };
         let job = self.tasks[task].job;
-        let Some(group) = self.groups.all.get(&id).filter(|group| group.job == job) else { return };
+        if self.groups.all.get(&id).is_some_and(|group| group.job == job) {
+            self.take_away(id);
+        }
+    }
+
+    fn take_away(&mut self, id: GroupId) {
+        let Some(group) = self.groups.all.get(&id) else { return };
         let fault = Fault::new(Code::GroupRemoved, format!("{} was removed", group.name(id)));
         self.close_group(id, fault);
-        self.groups.all.remove(&id);
+        self.groups.remove(id);
+    }
+
+    /// A task has ended, and with it go the groups that go with it.
+    pub(crate) fn end_kept_groups(&mut self, task: TaskAt) {
+        let all = (task, GroupId(0))..=(task, GroupId(u64::MAX));
+        while let Some((_, id)) = self.groups.kept.range(all.clone()).next().copied() {
+            self.take_away(id);
+        }
     }
 
     /// A group is not there any more, and who is in it ends.
@@ -176,12 +225,9 @@ impl<C, V> Scheduler<C, V> {
         self.groups.waiting.remove(&group.number);
         group.failed = Some(fault.clone());
         let error = TaskError { fault, chain: std::mem::take(&mut group.chain) };
-        let (value, bundles) = (group.value.take(), std::mem::take(&mut group.bundles));
-        self.is_stale = true;
-        for bundle in bundles.into_iter().flatten() {
-            for task in self.cluster.unreserve(bundle, &self.queue) {
-                self.stop(task, Stop::Alone);
-            }
+        let (value, bundles) = (group.value.take(), group.take_bundles());
+        for task in self.unplace(bundles, None) {
+            self.stop(task, Stop::Alone);
         }
         self.fail_infeasible_tasks();
         if let Some(value) = value {
@@ -192,29 +238,27 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Bundles that were on a node that is gone are placed anew.
+    /// Bundles that were on a node that is gone are placed anew, with all others of their group that lie nowhere.
     pub(crate) fn lose_bundles(&mut self, node: NodeAt) {
         for bundle in self.cluster.lose_bundles(node) {
             if let Some(group) = self.groups.all.get_mut(&bundle.group) {
                 group.bundles[bundle.index as usize] = None;
                 self.groups.waiting.insert(group.number, bundle.group);
+                self.give_up_trial(bundle.group, None);
             }
         }
+        self.forget_refusals(self.cluster.nodes[node].id);
     }
 
     /// The groups of a job go with it, and with them its tasks, which are forgotten.
     pub(crate) fn end_groups(&mut self, job: JobAt) {
         let of_job = self.groups.all.iter().filter(|(_, group)| group.job == job);
         for id in of_job.map(|(id, _)| *id).collect::<Vec<GroupId>>() {
-            let Some(group) = self.groups.all.remove(&id) else { continue };
-            self.groups.waiting.remove(&group.number);
-            for bundle in group.bundles.into_iter().flatten() {
-                self.cluster.unreserve(bundle, &self.queue);
-            }
+            let Some(mut group) = self.groups.remove(id) else { continue };
+            self.unplace(group.take_bundles(), None);
             if let Some(value) = group.value {
                 self.out.push(Action::Drop { object: id.ready(), value });
             }
-            self.is_stale = true;
         }
     }
 }

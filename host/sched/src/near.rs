@@ -67,7 +67,7 @@ impl<C, V> Scheduler<C, V> {
         let Some(near) = shape.near else { return true };
         let Some(near) = self.cluster.node_ids.get(&near) else { return true };
         let record = &self.cluster.nodes[*near];
-        if *near == node || record.is_draining || !shape.demand.is_within(&record.total) {
+        if *near == node || record.is_draining || !shape.demand.is_beside(&record.others, &record.total) {
             return true;
         }
         let workers = record.of_tasks.max(1) as u64;

@@ -1,4 +1,5 @@
-//! When placement groups are placed: all bundles of one at once, in the order in which they were made.
+//! When placement groups are placed: all bundles of one at once, in the order in which they were made. Where some would lie
+//! on nodes that are far, these are asked first: `far_groups`.
 
 use sandbar_core::{Code, Fault, GroupId, GroupStrategy, Strategy};
 
@@ -21,10 +22,11 @@ impl<C, V> Scheduler<C, V> {
             return;
         }
         let mut is_held = false;
-        for id in self.groups.waiting.values().copied().take(TRIED_MAX).collect::<Vec<GroupId>>() {
-            if let Some(nodes) = self.nodes_for(id, |node| node.free.clone()) {
-                self.place_group(id, &nodes);
-            } else if !is_held && let Some(nodes) = self.nodes_for(id, |node| node.at_rest.clone()) {
+        let waits = |id: &GroupId| self.groups.all[id].trial.is_none();
+        for id in self.groups.waiting.values().copied().filter(waits).take(TRIED_MAX).collect::<Vec<GroupId>>() {
+            if let Some(nodes) = self.nodes_for(id, |node| node.free.beside(&node.others)) {
+                self.set_aside(id, &nodes);
+            } else if !is_held && let Some(nodes) = self.nodes_for(id, |node| node.at_rest.beside(&node.others)) {
                 is_held = true;
                 for node in nodes {
                     self.cluster.nodes[node].is_held = true;
@@ -34,11 +36,20 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
+    /// Nodes where bundles of a group may lie: those that are near first.
+    fn nodes_of(&self, group: &Group<V>) -> Vec<NodeAt> {
+        let all = self.cluster.node_ids.values().copied().filter(|node| group.may_lie_on(&self.cluster.nodes[*node]));
+        let (far, mut near): (Vec<NodeAt>, Vec<NodeAt>) = all.partition(|node| self.cluster.nodes[*node].is_far);
+        near.extend(far);
+        near
+    }
+
     /// A node for each bundle of a group that is not placed, by what is left of those that are not held.
     fn nodes_for(&self, id: GroupId, left: impl Fn(&Node) -> Free) -> Option<Vec<NodeAt>> {
-        let (group, all) = (&self.groups.all[&id], self.cluster.node_ids.values().copied());
-        let is_able = |node: &Node| !node.is_held && !node.is_far && !node.is_draining;
-        let nodes: Vec<NodeAt> = all.filter(|node| is_able(&self.cluster.nodes[*node])).collect();
+        let group = &self.groups.all[&id];
+        let is_able = |node: &Node| !node.is_held && !node.is_draining && !group.refused.contains(&node.id);
+        let mut nodes = self.nodes_of(group);
+        nodes.retain(|node| is_able(&self.cluster.nodes[*node]));
         match self.look_for(group, &nodes, |node| left(&self.cluster.nodes[node])) {
             Found::All(places) => Some(places.into_iter().map(|place| nodes[place]).collect()),
             Found::Nothing | Found::GaveUp => None,
@@ -56,20 +67,6 @@ impl<C, V> Scheduler<C, V> {
         assign(group.spec.strategy, &missing, places)
     }
 
-    fn place_group(&mut self, id: GroupId, nodes: &[NodeAt]) {
-        let Some(group) = self.groups.all.get_mut(&id) else { return };
-        let missing = group.spec.bundles.iter().zip(&mut group.bundles).zip(0..).filter(|((_, at), _)| at.is_none());
-        for (((demand, at), index), node) in missing.zip(nodes) {
-            *at = Some(self.cluster.reserve(id, index, *node, demand.clone()));
-        }
-        self.groups.waiting.remove(&group.number);
-        if let Some(value) = group.value.take()
-            && let Some(object) = self.find_object(id.ready())
-        {
-            self.set_ready(object, value, Vec::new());
-        }
-    }
-
     /// Groups fail that can never be placed, after nodes came or went.
     pub(crate) fn fail_infeasible_groups(&mut self) {
         for id in self.groups.waiting.values().copied().collect::<Vec<GroupId>>() {
@@ -77,11 +74,10 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// A group fails if it could not be placed if nothing else were, unless no node is known yet. None is placed far.
+    /// A group fails if it could not be placed if nothing else were, unless no node is known yet on which it might lie.
     pub(crate) fn fail_if_infeasible(&mut self, id: GroupId) {
         let Some(group) = self.groups.all.get(&id) else { return };
-        let all = self.cluster.node_ids.values().copied();
-        let nodes: Vec<NodeAt> = all.filter(|node| !self.cluster.nodes[*node].is_far).collect();
+        let nodes = self.nodes_of(group);
         let left = |node: NodeAt| {
             let mut free = Free::all_of(&self.cluster.nodes[node].total);
             let placed = group.bundles.iter().flatten().map(|bundle| &self.cluster.bundles[*bundle]);
@@ -96,10 +92,11 @@ impl<C, V> Scheduler<C, V> {
 
     /// Why the nodes that there are will never do for a group.
     fn beyond_all(&self, group: &Group<V>) -> String {
-        let near = self.cluster.nodes.iter().filter(|(_, node)| !node.is_far);
-        let nodes: Vec<&Demand> = near.map(|(_, node)| &node.total).collect();
+        let all = self.cluster.nodes.iter().filter(|(_, node)| group.may_lie_on(node));
+        let nodes: Vec<&Demand> = all.map(|(_, node)| &node.total).collect();
         let are_all = nodes.len() == self.cluster.nodes.len();
         let none = if are_all { "no node has" } else { "no node that is near has" };
+        let there = format!("{}{}", nodes.len(), if are_all { "" } else { " that are near" });
         let (bundles, count) = (&group.spec.bundles, group.spec.bundles.len());
         let is_beyond = |demand: &Demand| !nodes.iter().any(|node| demand.is_within(node));
         if let Some(index) = bundles.iter().position(is_beyond) {
@@ -111,14 +108,11 @@ impl<C, V> Scheduler<C, V> {
                 format!("can't be placed: its bundles together, on one node, {}", asks(&together, none, &nodes))
             }
             GroupStrategy::StrictSpread if count > nodes.len() => {
-                format!("can't be placed: it asks for {count} nodes, there are {}", nodes.len())
+                format!("can't be placed: it asks for {count} nodes, there are {there}")
             }
             strategy => {
                 let strategy = strategy.as_str();
-                format!(
-                    "can't be placed: its {count} bundles don't fit on the nodes there are ({}), {strategy}",
-                    nodes.len()
-                )
+                format!("can't be placed: its {count} bundles don't fit on the nodes there are ({there}), {strategy}")
             }
         }
     }

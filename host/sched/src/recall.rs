@@ -70,7 +70,8 @@ impl<C, V> Scheduler<C, V> {
         if !self.may_be_on(node_at, shape) || !self.is_near_enough(node_at, shape) {
             return None;
         }
-        (demand.is_within(&node.total) && node.free.fits_but_cpus(demand)).then_some(worker)
+        let has_rest = node.free.fits_but_cpus(demand, [&node.others].into_iter());
+        (demand.is_within(&node.total) && has_rest).then_some(worker)
     }
 
     /// The worker with the most tasks, of those from which something is taken for one that has none: nothing that is queued

@@ -38,6 +38,26 @@ impl Demand {
             && self.custom.iter().all(|(name, amount)| *amount <= total.of(name))
     }
 
+    /// Whether something has enough of each, of which others use so much and nobody else anything.
+    pub(crate) fn is_beside(&self, others: &Demand, total: &Demand) -> bool {
+        let enough = |amount: u64, total: u64, others: u64| amount <= total.saturating_sub(others);
+        enough(self.cpus, total.cpus, others.cpus)
+            && enough(self.gpus, total.gpus, others.gpus)
+            && enough(self.memory, total.memory, others.memory)
+            && self.custom.iter().all(|(name, amount)| enough(*amount, total.of(name), others.of(name)))
+    }
+
+    /// No more of each than there is of it.
+    pub(crate) fn at_most(&self, total: &Demand) -> Demand {
+        let custom = total.custom.iter().map(|(name, amount)| (name.clone(), self.of(name).min(*amount)));
+        Demand {
+            cpus: self.cpus.min(total.cpus),
+            gpus: self.gpus.min(total.gpus),
+            memory: self.memory.min(total.memory),
+            custom: custom.filter(|(_, amount)| *amount > 0).collect(),
+        }
+    }
+
     pub(crate) fn of(&self, name: &str) -> u64 {
         self.custom.get(name).copied().unwrap_or(0)
     }
@@ -95,27 +115,31 @@ impl Free {
 
     /// Whether there is enough of each.
     pub(crate) fn fits(&self, demand: &Demand) -> bool {
-        self.fits_beside(demand, None)
+        self.fits_beside(demand, std::iter::empty())
     }
 
-    /// Whether there is enough of each, and of what is there now nothing is taken that `first` needs.
-    pub(crate) fn fits_beside(&self, demand: &Demand, first: Option<&Demand>) -> bool {
-        let enough = |amount: u64, free: u64, of_first: u64| amount == 0 || amount <= free.saturating_sub(of_first);
-        let of_first = |amount: fn(&Demand) -> u64| first.map_or(0, amount);
-        (demand.cpus == 0 || i128::from(demand.cpus) + i128::from(of_first(|first| first.cpus)) <= self.cpus)
-            && enough(demand.gpus, self.rest.gpus, of_first(|first| first.gpus))
-            && enough(demand.memory, self.rest.memory, of_first(|first| first.memory))
-            && demand
-                .custom
-                .iter()
-                .all(|(name, amount)| enough(*amount, self.rest.of(name), first.map_or(0, |first| first.of(name))))
+    /// Whether there is enough of each, and of what is there now nothing is taken that these need.
+    pub(crate) fn fits_beside<'a>(&self, demand: &Demand, these: impl Iterator<Item = &'a Demand> + Clone) -> bool {
+        let cpus: i128 = these.clone().map(|one| i128::from(one.cpus)).sum();
+        (demand.cpus == 0 || i128::from(demand.cpus) + cpus <= self.cpus) && self.fits_but_cpus(demand, these)
     }
 
-    /// Whether there is enough of each but processors.
-    pub(crate) fn fits_but_cpus(&self, demand: &Demand) -> bool {
-        demand.gpus <= self.rest.gpus
-            && demand.memory <= self.rest.memory
-            && demand.custom.iter().all(|(name, amount)| *amount <= self.rest.of(name))
+    /// As above, whether there are processors or not.
+    pub(crate) fn fits_but_cpus<'a>(&self, demand: &Demand, these: impl Iterator<Item = &'a Demand> + Clone) -> bool {
+        let enough = |asked: u64, free: u64, amount: &dyn Fn(&Demand) -> u64| {
+            asked == 0 || asked <= these.clone().fold(free, |left, one| left.saturating_sub(amount(one)))
+        };
+        enough(demand.gpus, self.rest.gpus, &|one| one.gpus)
+            && enough(demand.memory, self.rest.memory, &|one| one.memory)
+            && demand.custom.iter().all(|(name, amount)| enough(*amount, self.rest.of(name), &|one| one.of(name)))
+    }
+
+    /// What is left beside what others use, which may be more than that.
+    pub(crate) fn beside(&self, others: &Demand) -> Free {
+        let mut left = self.clone();
+        left.cpus -= i128::from(others.cpus);
+        left.change_rest(others, |free, amount| *free = free.saturating_sub(amount));
+        left
     }
 
     /// Takes of each, of which there is enough.

@@ -160,6 +160,7 @@ impl<C, V> Scheduler<C, V> {
                 }
             }
             Event::NodeDraining { node } => self.drain_node(node),
+            Event::NodeLoad { node, others } => self.load_node(node, &others),
             Event::NodeLost { node } => self.lose_node(node),
             Event::WorkerReady { worker, node, role } => {
                 if let Some(at) = self.cluster.add_worker(worker, node, role) {
@@ -203,6 +204,7 @@ impl<C, V> Scheduler<C, V> {
                 self.create_group(group, task, worker, spec, value);
             }
             Event::GroupRemoved { group, task, worker } => self.remove_group(group, task, worker),
+            Event::SetAside { group, node, attempt, done } => self.answer(group, node, attempt, done),
             Event::Saved { actor, attempt, worker, object } => self.save_actor(actor, attempt, worker, object),
         }
     }

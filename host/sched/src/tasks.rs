@@ -232,6 +232,7 @@ impl<C, V> Scheduler<C, V> {
         if let Some(actor) = actor {
             self.ended_of_actor(at, actor);
         }
+        self.end_kept_groups(at);
     }
 
     /// An error of a task, with the names of those on behalf of which it was begun.

@@ -2,6 +2,7 @@
 
 use sandbar_core::{GroupId, JobId, Strategy, TaskId};
 
+use crate::cluster::Node;
 use crate::groups::Group;
 use crate::places::NodeAt;
 use crate::queue::Shape;
@@ -29,7 +30,7 @@ pub enum Unmet {
 }
 
 /// Something that has room: what there is, what of it is left, and where that is.
-type Room<'a> = (&'a Demand, &'a Free, &'static str);
+type Room<'a> = (&'a Demand, Free, &'static str);
 
 const ON_NODE: &str = "on the node";
 const IN_BUNDLE: &str = "in the bundle";
@@ -63,18 +64,21 @@ impl<C, V> Scheduler<C, V> {
     fn rooms<'a>(&'a self, shape: &Shape) -> Vec<Room<'a>> {
         let Strategy::Group { group, bundle } = shape.strategy else {
             let may = |(at, _): &(NodeAt, _)| self.may_be_on(*at, shape);
-            return self.cluster.nodes.iter().filter(may).map(|(_, node)| (&node.total, &node.free, ON_NODE)).collect();
+            return self.cluster.nodes.iter().filter(may).map(|(_, node)| on_node(node)).collect();
         };
         let placed = self.groups.all.get(&group).into_iter().flat_map(|group| group.bundles.iter().zip(0u32..));
         let wanted = placed.filter(|(_, index)| bundle.is_none_or(|bundle| bundle == *index));
         let bundles = wanted.filter_map(|(at, _)| Some(&self.cluster.bundles[(*at)?]));
-        bundles.map(|bundle| (&bundle.total, &bundle.free, IN_BUNDLE)).collect()
+        bundles.map(|bundle| (&bundle.total, bundle.free.clone(), IN_BUNDLE)).collect()
     }
 
     /// What a placement group waits for: the first bundle that finds no room, or all together.
     fn reason_of(&self, group: &Group<V>) -> String {
-        let near = self.cluster.nodes.iter().filter(|(_, node)| !node.is_far);
-        let nodes: Vec<Room<'_>> = near.map(|(_, node)| (&node.total, &node.free, ON_NODE)).collect();
+        if let Some(trial) = &group.trial {
+            return format!("nodes that were asked for room and have not answered: {}", trial.asked.len());
+        }
+        let all = self.cluster.nodes.iter().filter(|(_, node)| group.may_lie_on(node));
+        let nodes: Vec<Room<'_>> = all.map(|(_, node)| on_node(node)).collect();
         let missing = group.spec.bundles.iter().zip(&group.bundles).filter(|(_, at)| at.is_none());
         let missing: Vec<&Demand> = missing.map(|(demand, _)| demand).collect();
         let alone = |demand: &&Demand| !nodes.iter().any(|(_, free, _)| free.fits(demand));
@@ -86,14 +90,18 @@ impl<C, V> Scheduler<C, V> {
     }
 }
 
+fn on_node(node: &Node) -> Room<'_> {
+    (&node.total, node.free.beside(&node.others), ON_NODE)
+}
+
 /// What that lacks which lacks least: of one resource, the first that it has too little of.
 fn reason(demand: &Demand, rooms: &[Room<'_>]) -> Option<String> {
     let could = rooms.iter().filter(|(total, ..)| demand.is_within(total));
-    could.filter_map(|room| lack(demand, *room)).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, why)| why)
+    could.filter_map(|room| lack(demand, room)).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, why)| why)
 }
 
 /// Which share of what is asked for is missing, and in words.
-fn lack(demand: &Demand, (total, free, place): Room<'_>) -> Option<(f64, String)> {
+fn lack(demand: &Demand, (total, free, place): &Room<'_>) -> Option<(f64, String)> {
     let units = |amount: i128| amount as f64 / UNIT as f64;
     let words = |asked: f64, of: &str, left: f64, total: f64| {
         (1.0 - left / asked, format!("{asked} {of}, of {total} {place} {left} are free"))

@@ -190,10 +190,12 @@ pub struct NodeView<'a> {
     pub id: NodeId,
     /// What it has.
     pub total: &'a Demand,
-    /// Processors that are left; below 0 where tasks went on that had given theirs away.
+    /// Processors that this scheduler has given to nobody; below 0 where tasks went on that had given theirs away.
     pub free_cpus: i128,
-    /// All else that is left.
+    /// All else that it has given to nobody.
     pub free_rest: &'a Demand,
+    /// What of that others use, of a node that is far, as it has said last. It may be more than is left.
+    pub others: &'a Demand,
 }
 
 /// Where a placement group is.
@@ -234,6 +236,8 @@ pub struct BundleView<'a> {
     /// On which node, and what of it is left: processors (below 0 where tasks went on that had given theirs away), and all
     /// else.
     pub placed: Option<(NodeId, i128, &'a Demand)>,
+    /// On which node it is placed once all nodes that were asked for room have said that they have set it aside.
+    pub asked: Option<NodeId>,
     /// Tasks and actors that were given it.
     pub occupants: Vec<TaskId>,
 }
@@ -387,12 +391,33 @@ impl<C, V> Scheduler<C, V> {
         self.groups.all.iter().map(|(id, group)| self.view_group(*id, group))
     }
 
+    /// A placement group, until it is removed or goes with its job.
+    pub fn group(&self, id: GroupId) -> Option<GroupView<'_>> {
+        self.groups.all.get(&id).map(|group| self.view_group(id, group))
+    }
+
+    /// The bundle that a task or an actor was given, by its group and its place there, while it is in a worker and the group
+    /// is there.
+    pub fn bundle_of(&self, task: TaskId) -> Option<(GroupId, u32)> {
+        let at = self.tasks[self.find_task(task)?].worker?;
+        let worker = &self.cluster.workers[at];
+        // What was given last is asked for most.
+        let given = match self.cluster.position_from_end(at, task) {
+            Some(place) => &worker.given[place],
+            None => worker.residents.get(&task).or_else(|| worker.blocked.iter().find(|given| given.id == task))?,
+        };
+        let bundle = &self.cluster.bundles[given.bundle?];
+        Some((bundle.group, bundle.index))
+    }
+
     fn view_group<'a>(&'a self, id: GroupId, group: &'a Group<V>) -> GroupView<'a> {
         let is_waiting = self.groups.waiting.contains_key(&group.number);
-        let view = |(total, at): (&'a Demand, Option<BundleAt>)| {
+        let node = |at: BundleAt| self.cluster.nodes[self.cluster.bundles[at].node].id;
+        let view = |((total, at), index): ((&'a Demand, Option<BundleAt>), u32)| {
             let bundle = at.map(|at| &self.cluster.bundles[at]);
             BundleView {
                 total,
+                asked: group.trial.as_ref().and_then(|trial| trial.bundles.get(&index)).map(|at| node(*at)),
                 placed: bundle.map(|at| (self.cluster.nodes[at.node].id, at.free.cpus, &at.free.rest)),
                 occupants: at.map_or_else(Vec::new, |at| self.cluster.occupants(at).map(|given| given.id).collect()),
             }
@@ -410,7 +435,7 @@ impl<C, V> Scheduler<C, V> {
                 (None, None) if is_waiting => GroupState::Rescheduling,
                 (None, None) => GroupState::Created,
             },
-            bundles: group.spec.bundles.iter().zip(placed).map(view).collect(),
+            bundles: group.spec.bundles.iter().zip(placed).zip(0..).map(view).collect(),
         }
     }
 
@@ -421,6 +446,7 @@ impl<C, V> Scheduler<C, V> {
             total: &node.total,
             free_cpus: node.free.cpus,
             free_rest: &node.free.rest,
+            others: &node.others,
         })
     }
 
@@ -445,7 +471,7 @@ impl<C, V> Scheduler<C, V> {
         let of_actors = self.actors.len() + self.actor_ids.len() + self.names.len();
         of_tasks + of_actors + self.ids.len() == 0
             && self.unplaced.is_empty()
-            && self.groups.all.is_empty()
+            && self.groups.is_empty()
             && self.cluster.bundles.len() == 0
             && self.queue.is_empty()
             && self.starting.is_empty()

@@ -51,17 +51,6 @@ fn pack_spread_strict_pack_and_strict_spread_choose_these_nodes() {
 }
 
 #[test]
-fn no_bundle_lies_far() {
-    let mut world = nodes(&[2]);
-    world.far_node(2, of(8, 0, 0)).worker(20, 2).peer(21, 2);
-    world.group(50, Spread, &cpus([1, 1])).group_is(50, "Created 1 1").remove_group(50);
-    // It would wait forever for what only a node has that is far.
-    world.group(51, Pack, &cpus([4])).group_is(51, "Infeasible -");
-    let why = "bundle 0 asks for 4 cpus, no node that is near has more than 2";
-    world.error_is(51, &format!("main: placement group 0-51 can't be placed: {why} [infeasible]"));
-}
-
-#[test]
 fn a_group_is_placed_as_a_whole_or_not_at_all_and_in_its_turn() {
     let mut world = nodes(&[2]);
     world.submit(t(20)).gives("run w10 t20").want(50, DRIVER, 1);

@@ -80,3 +80,10 @@ fn those_that_have_not_ended_are_counted_by_name() {
     world.done(10, 1);
     assert_eq!(live(&world), "1 main, 1 short, 1 t12");
 }
+
+#[test]
+fn what_others_use_of_a_node_is_not_free() {
+    let mut world = World::new(1, 1);
+    world.far_node(2, of(4, 2, 0)).worker(2, 2).load(2, of(0, 1, 0)).submit(asks(t(10), of(1, 2, 0)));
+    assert_eq!(unmet(&world), "1 from t10: 2 gpus, of 2 on the node 1 are free");
+}

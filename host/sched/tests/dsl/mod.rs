@@ -214,6 +214,11 @@ impl World {
         self.step(Event::NodeJoined { node: NodeId(node), resources, far: true })
     }
 
+    /// So much of a node is used by others.
+    pub fn load(&mut self, node: u32, others: Demand) -> &mut World {
+        self.step(Event::NodeLoad { node: NodeId(node), others })
+    }
+
     /// Is a node's scheduler.
     pub fn peer(&mut self, worker: u32, node: u32) -> &mut World {
         self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), role: Role::Peer })
@@ -376,7 +381,7 @@ impl World {
 
     /// The first task of job 1 makes a placement group.
     pub fn group(&mut self, group: u64, strategy: GroupStrategy, bundles: &[Demand]) -> &mut World {
-        self.group_by(group, 1, DRIVER, GroupSpec { name: None, strategy, bundles: bundles.to_vec() })
+        self.group_by(group, 1, DRIVER, GroupSpec { name: None, strategy, bundles: bundles.to_vec(), near: false })
     }
 
     pub fn group_by(&mut self, group: u64, task: u64, worker: u32, spec: GroupSpec) -> &mut World {
@@ -384,13 +389,37 @@ impl World {
         self.step(Event::GroupCreated { group: GroupId(group), task, worker, spec, value: group })
     }
 
+    /// As `group`, of one that another scheduler wants, for which a task stands in a worker.
+    pub fn near_group(
+        &mut self,
+        group: u64,
+        (task, worker): (u64, u32),
+        strategy: GroupStrategy,
+        bundles: &[Demand],
+    ) -> &mut World {
+        self.group_by(group, task, worker, GroupSpec { name: None, strategy, bundles: bundles.to_vec(), near: true })
+    }
+
+    /// A node has set aside what it was asked for in an attempt, or has not.
+    pub fn answers(&mut self, node: u32, group: u64, attempt: u32, done: bool) -> &mut World {
+        let (group, node, attempt) = (GroupId(group), NodeId(node), Attempt(attempt));
+        self.step(Event::SetAside { group, node, attempt, done })
+    }
+
+    /// The group and the bundle that a task was given.
+    pub fn bundle_is(&mut self, task: u64, expected: Option<(u64, u32)>) -> &mut World {
+        let expected = expected.map(|(group, index)| (GroupId(group), index));
+        assert_eq!(self.steps.bundle_of(TaskId(task)), expected, "t{task}");
+        self
+    }
+
     pub fn remove_group(&mut self, group: u64) -> &mut World {
         self.step(Event::GroupRemoved { group: GroupId(group), task: TaskId(1), worker: WorkerId(DRIVER) })
     }
 
-    /// Where a group is, and the nodes of its bundles: `Created 1 2`.
+    /// Where a group is, and the nodes of its bundles, in brackets where they were asked: `Created 1 2`, `Pending (2) (3)`.
     pub fn group_is(&mut self, group: u64, expected: &str) -> &mut World {
-        let view = self.steps.groups().find(|view| view.id == GroupId(group));
+        let view = self.steps.group(GroupId(group));
         assert_eq!(view.map_or_else(|| "gone".to_owned(), |view| group_text(&view)), expected);
         self
     }
@@ -461,6 +490,11 @@ impl World {
         node.free_cpus / i128::from(UNIT)
     }
 
+    /// What others use of a node.
+    pub fn others(&self, node: u32) -> Demand {
+        self.steps.nodes().find(|view| view.id == NodeId(node)).expect("it is there").others.clone()
+    }
+
     /// Numbers of the objects there are.
     pub fn kept(&self) -> Vec<u64> {
         let mut all: Vec<u64> = self.steps.objects().map(|object| object.id.0).collect();
@@ -470,8 +504,12 @@ impl World {
 }
 
 fn group_text(view: &GroupView<'_>) -> String {
-    let node = |node: Option<NodeId>| node.map_or_else(|| "-".to_owned(), |node| node.to_string());
-    let nodes = view.bundles.iter().map(|bundle| node(bundle.placed.map(|(node, ..)| node)));
+    let nodes = view.bundles.iter().map(|bundle| match (bundle.placed, bundle.asked) {
+        (None, None) => "-".to_owned(),
+        (Some((node, ..)), None) => node.to_string(),
+        (None, Some(node)) => format!("({node})"),
+        (Some(_), Some(_)) => panic!("a bundle that is placed is asked for"),
+    });
     std::iter::once(format!("{:?}", view.state)).chain(nodes).collect::<Vec<_>>().join(" ")
 }
 
@@ -492,6 +530,11 @@ pub fn text(action: &Action<u64>) -> String {
         Action::Returned { object } => format!("returned o{object}"),
         Action::Drop { object, value } if object.0 == *value => format!("drop o{object}"),
         Action::Drop { object, value } => format!("drop o{object}={value}"),
+        Action::SetAside { group, node, attempt, bundles } => {
+            let bundles = bundles.iter().map(|(index, _)| format!(" {index}")).collect::<String>();
+            format!("set-aside n{node} g{group}{}{bundles}", again(attempt), group = group.0)
+        }
+        Action::GiveBack { group, node, attempt } => format!("give-back n{node} g{}{}", group.0, again(attempt)),
         Action::Ended { task, again: true, .. } => format!("ended t{task} again"),
         Action::Ended { task, job: JobId(1), .. } => format!("ended t{task}"),
         Action::Ended { task, job, .. } => format!("ended t{task} of j{job}"),

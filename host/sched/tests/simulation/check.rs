@@ -108,6 +108,8 @@ impl Model {
                 assert!(step.returned.remove(&object.0), "object {object} is not borrowed, or referred to");
                 assert_eq!(steps.actor(ActorId(object.0)), None, "nobody has a handle");
             }
+            // What comes of these is checked with the groups.
+            Action::SetAside { .. } | Action::GiveBack { .. } => {}
             Action::JobDone { job, .. } => assert!(step.jobs_done.remove(&job.0), "job {job} is not done"),
         }
     }
@@ -268,6 +270,8 @@ impl Model {
             assert!(has_room, "task {id} has no room on node {}", worker.node);
         } else {
             assert!(!self.draining.contains(&worker.node), "node {} is to go", worker.node);
+            let is_of_group = matches!(task.strategy, Strategy::Group { .. });
+            assert!(is_of_group || !self.is_crowded(worker.node), "others have taken what node {} has", worker.node);
             assert!(is_light(&task.demand), "task {id} is run alone");
             assert!(
                 unblocked.iter().all(|other| is_alike(&self.tasks[&other.task], task) && other.bundle == given.bundle),
@@ -364,6 +368,7 @@ impl Model {
         for node in steps.nodes() {
             let (cpus, rest) = self.free(Room::Node(node.id.0));
             assert_eq!((node.free_cpus, node.free_rest), (cpus, &rest), "what node {} has left", node.id);
+            assert_eq!(node.others, &self.others(node.id.0), "what others use of node {}", node.id);
         }
         assert_eq!(steps.workers().count(), self.workers.len());
         for view in steps.workers() {

@@ -20,6 +20,8 @@ pub struct History {
     pub past: Vec<What>,
     /// Workers that were asked for.
     pub hires: Vec<(u32, Role)>,
+    /// Groups for which nodes were asked to set something aside, and have not answered.
+    pub questions: Vec<(GroupId, NodeId, Attempt)>,
     pub next: u32,
     /// Numbers of tasks, objects and values.
     pub number: u64,
@@ -48,6 +50,7 @@ impl History {
             nodes: Vec::new(),
             past: Vec::new(),
             hires: Vec::new(),
+            questions: Vec::new(),
             next: 0,
             number: 1000,
             yields: BTreeMap::new(),
@@ -118,6 +121,10 @@ impl History {
                     self.hires.push((node.0, *role));
                     continue;
                 }
+                Action::SetAside { group, node, attempt, .. } => {
+                    self.questions.push((*group, *node, *attempt));
+                    continue;
+                }
                 _ => continue,
             };
             self.workers.get_mut(&worker).expect("the model knows it").inbox.push_back(action);
@@ -146,6 +153,9 @@ impl History {
             366..372 => self.end_seat(),
             372..390 => self.use_objects(),
             390..420 => self.arrive(),
+            420..435 => self.load(),
+            435..455 => self.answer(75),
+            455..480 => self.make_group(),
             _ => self.work(),
         }
     }
@@ -161,7 +171,7 @@ impl History {
             resources.custom.insert("tpu".into(), UNIT);
         }
         self.nodes.push(node);
-        let far = self.chance(35);
+        let far = self.chance(55);
         self.event(Event::NodeJoined { node: NodeId(node), resources, far });
         self.hire_peer(node);
         (0..1 + self.seed.below(4)).for_each(|_| self.hire_for(node, Role::Tasks));
@@ -243,6 +253,7 @@ impl History {
 
     fn lose_this(&mut self, node: u32) {
         self.nodes.retain(|other| *other != node);
+        self.questions.retain(|(_, other, _)| other.0 != node);
         let model = &self.model;
         self.workers.retain(|worker, _| model.workers[worker].node != node);
         self.event(Event::NodeLost { node: NodeId(node) });
@@ -377,7 +388,14 @@ impl History {
             self.pick(&self.model.objects.keys().copied().chain([5]).collect::<Vec<_>>()).map_or(ObjectId(7), ObjectId);
         self.number += 10;
         let actor = self.any_actor().unwrap_or(ActorId(task.0));
-        let event = match self.seed.below(14) {
+        let event = match self.seed.below(16) {
+            14 => Event::SetAside {
+                group: self.any_group(None).unwrap_or(GroupId(5)),
+                node: NodeId(self.pick(&self.nodes.clone()).unwrap_or(7)),
+                attempt: Attempt(self.seed.below(3)),
+                done: self.chance(50),
+            },
+            15 => Event::NodeLoad { node: NodeId(worker.0), others: Demand { cpus: UNIT, ..Demand::default() } },
             10 => {
                 let task = self.submission(self.model.tasks[&task.0].job, None);
                 return self.take_seat(task, worker.0);
@@ -422,6 +440,9 @@ impl History {
         self.event(Event::NodeJoined { node: NodeId(node), resources, far: false });
         // Some tasks would wait for these forever.
         self.model.draining.clone().into_iter().for_each(|node| self.lose_this(node));
+        for node in self.model.far.clone() {
+            self.event(Event::NodeLoad { node: NodeId(node), others: Demand::default() });
+        }
         // Some tasks are for one node.
         for node in self.nodes.clone().into_iter().chain([node, node]) {
             self.hire_for(node, Role::Tasks);
@@ -434,6 +455,9 @@ impl History {
             }
             while self.model.is_any_asked_for() {
                 self.arrive();
+            }
+            while !self.questions.is_empty() {
+                self.answer(100);
             }
             let without = self.model.jobs.iter().filter(|(_, job)| job.driver.is_none()).map(|(id, _)| *id);
             for job in without.collect::<Vec<_>>() {
@@ -455,7 +479,8 @@ impl History {
             }
             let given =
                 |(id, local): (&u32, &Local)| !local.inbox.is_empty() || !self.model.workers[id].given.is_empty();
-            if self.workers.iter().any(given) || !self.hires.is_empty() || self.model.is_any_asked_for() {
+            let is_asked = self.model.is_any_asked_for() || !self.questions.is_empty();
+            if self.workers.iter().any(given) || !self.hires.is_empty() || is_asked {
                 continue;
             }
             let alive = |actor: &u64| self.model.tasks.get(actor).is_some_and(|maker| !maker.has_ended);
@@ -472,6 +497,7 @@ impl History {
             self.event(Event::JobEnded { job: JobId(job) });
         }
         assert!(self.steps.is_empty(), "something is left");
+        assert!(self.model.aside.is_empty(), "what was set aside is given back");
         assert!(self.model.values.is_empty(), "values {:?} are left", self.model.values);
         for node in self.steps.nodes() {
             assert_eq!(node.free_cpus, node.total.cpus.into());

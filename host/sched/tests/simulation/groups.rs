@@ -11,17 +11,35 @@ use crate::model::{Given, Model, Steps, Task, Value, fits, is_light};
 pub struct Group {
     pub job: u32,
     strategy: GroupStrategy,
-    bundles: Vec<Demand>,
+    pub bundles: Vec<Demand>,
     /// Where each bundle is.
     pub nodes: Vec<Option<u32>>,
+    /// Where it is to be, if all nodes agree.
+    pub asked: Vec<Option<u32>>,
+    /// Whether it lies on nodes alone that are near: it goes with this task.
+    pub keeper: Option<u64>,
     /// What its object will have, until it does.
     pub value: Option<u64>,
     pub has_failed: bool,
 }
 
 impl Group {
+    /// Whether it lacks something, and waits for no answer.
     fn is_waiting(&self) -> bool {
+        self.is_incomplete() && !self.is_tried()
+    }
+
+    fn is_incomplete(&self) -> bool {
         !self.has_failed && self.nodes.contains(&None)
+    }
+
+    pub fn is_tried(&self) -> bool {
+        self.asked.iter().any(Option::is_some)
+    }
+
+    /// Where each bundle is, or is to be.
+    fn places(&self) -> impl Iterator<Item = Option<u32>> {
+        self.nodes.iter().zip(&self.asked).map(|(node, asked)| node.or(*asked))
     }
 }
 
@@ -55,7 +73,9 @@ impl Model {
         }
         self.create(id, job, Value::Pending, Some(worker.0));
         let (bundles, nodes) = (spec.bundles.clone(), vec![None; spec.bundles.len()]);
-        let group = Group { job, strategy: spec.strategy, bundles, nodes, value: Some(value), has_failed: false };
+        let (asked, keeper) = (nodes.clone(), spec.near.then_some(task.0));
+        let (strategy, value) = (spec.strategy, Some(value));
+        let group = Group { job, strategy, bundles, nodes, asked, keeper, value, has_failed: false };
         self.groups.insert(id, group);
         self.fail_impossible_groups();
     }
@@ -68,6 +88,7 @@ impl Model {
         let group = self.groups.get_mut(&id).expect("it is there");
         group.has_failed = true;
         group.nodes.fill(None);
+        group.asked.fill(None);
         if let Some(value) = group.value.take() {
             self.step.dropped.insert(value);
             self.objects.get_mut(&id).expect("it is pending").value = Value::Failed;
@@ -82,9 +103,28 @@ impl Model {
     }
 
     pub fn lose_bundles(&mut self, lost: u32) {
-        for at in self.groups.values_mut().flat_map(|group| &mut group.nodes) {
-            *at = at.filter(|node| *node != lost);
+        for group in self.groups.values_mut().filter(|group| group.places().any(|node| node == Some(lost))) {
+            group.nodes.iter_mut().for_each(|at| *at = at.filter(|node| *node != lost));
+            group.asked.fill(None);
         }
+    }
+
+    /// Groups go with tasks that have ended.
+    pub fn end_kept_groups(&mut self, ended: &BTreeSet<u64>) {
+        let is_kept = |group: &Group| group.keeper.is_some_and(|keeper| ended.contains(&keeper));
+        let all: Vec<u64> = self.groups.iter().filter(|(_, group)| is_kept(group)).map(|(id, _)| *id).collect();
+        for id in all {
+            if !self.groups[&id].has_failed {
+                self.close_group(id);
+            }
+            self.groups.remove(&id);
+        }
+    }
+
+    /// Nodes where bundles of a group may lie.
+    fn nodes_of(&self, group: &Group) -> Vec<u32> {
+        let may = |node: &u32| group.keeper.is_none() || !self.far.contains(node);
+        self.nodes.keys().copied().filter(may).collect()
     }
 
     fn waiting(&self) -> impl Iterator<Item = u64> {
@@ -105,43 +145,55 @@ impl Model {
             };
             !self.has_way(id, left)
         };
-        let waiting: Vec<u64> = self.waiting().filter(|_| self.near().next().is_some()).filter(impossible).collect();
-        waiting.into_iter().for_each(|id| self.close_group(id));
+        let waiting = self.groups.iter().filter(|(_, group)| group.is_incomplete() && !self.nodes_of(group).is_empty());
+        let impossible: Vec<u64> = waiting.map(|(id, _)| *id).filter(impossible).collect();
+        impossible.into_iter().for_each(|id| self.close_group(id));
     }
 
-    /// Whether there is a way to place what a group lacks, by trying all of them. None is placed far.
+    /// Whether there is a way to place what a group lacks, by trying all of them.
     fn has_way(&self, id: &u64, left: impl Fn(u32) -> (i128, Demand)) -> bool {
         let group = &self.groups[id];
-        let mut nodes: Vec<(u32, i128, Demand)> = self.near().map(|node| (node, left(node).0, left(node).1)).collect();
+        let with_left = |node| {
+            let (cpus, rest) = left(node);
+            (node, cpus, rest)
+        };
+        let mut nodes: Vec<(u32, i128, Demand)> = self.nodes_of(group).into_iter().map(with_left).collect();
         go_on(group, 0, &mut group.nodes.clone(), &mut nodes)
     }
 
-    /// Takes over where groups were placed in this step, if they could be.
+    /// Takes over where groups were placed in this step, or are to be, if they could be.
     pub fn place_groups(&mut self, steps: &Steps) {
+        self.place_agreed(steps);
         for view in steps.groups() {
             let id = view.id.0;
-            let before = self.groups.get(&id).map(|group| group.nodes.clone()).expect("it was made");
+            let before: Vec<Option<u32>> = self.groups[&id].places().collect();
             for (index, bundle) in view.bundles.iter().enumerate() {
-                let Some((node, ..)) = bundle.placed else { continue };
-                assert!(before[index].is_none_or(|before| before == node.0), "bundles stay where they are");
+                let (placed, asked) = (bundle.placed.map(|(node, ..)| node.0), bundle.asked.map(|node| node.0));
+                let Some(node) = placed.or(asked) else { continue };
+                assert!(before[index].is_none_or(|before| before == node), "bundles stay where they are");
                 if before[index].is_none() {
-                    let (cpus, rest) = self.free(Room::Node(node.0));
+                    let (cpus, rest) = self.left(node);
                     assert!(fits(bundle.total, cpus, &rest), "bundle {index} of group {id} has no room on {node}");
-                    assert!(!self.far.contains(&node.0), "bundle {index} of group {id} is far");
-                    self.groups.get_mut(&id).expect("it is there").nodes[index] = Some(node.0);
+                    assert!(asked.is_some() || !self.far.contains(&node), "node {node} was not asked");
+                    assert!(!self.draining.contains(&node), "node {node} is to go");
+                    let group = self.groups.get_mut(&id).expect("it is there");
+                    assert!(group.keeper.is_none() || !self.far.contains(&node), "group {id} is to be near");
+                    (group.nodes[index], group.asked[index]) = (placed, asked);
                 }
             }
             let group = self.groups.get_mut(&id).expect("it is there");
-            if group.nodes == before {
+            if group.places().eq(before) && !group.value.is_some_and(|_| group.nodes.iter().all(Option::is_some)) {
                 continue;
             }
-            let nodes: BTreeSet<u32> = group.nodes.iter().map(|node| node.expect("all or none")).collect();
+            let nodes: BTreeSet<u32> = group.places().map(|node| node.expect("all or none")).collect();
             match group.strategy {
                 GroupStrategy::StrictPack => assert_eq!(nodes.len(), 1, "group {id}"),
                 GroupStrategy::StrictSpread => assert_eq!(nodes.len(), group.nodes.len(), "group {id}"),
                 GroupStrategy::Pack | GroupStrategy::Spread => {}
             }
-            if let Some(value) = group.value.take() {
+            if !group.is_tried()
+                && let Some(value) = group.value.take()
+            {
                 self.objects.get_mut(&id).expect("it is pending").value = Value::Ready(value, Vec::new());
             }
         }
@@ -155,13 +207,14 @@ impl Model {
             let state = match (group.has_failed, group.value) {
                 (true, _) => GroupState::Infeasible,
                 (_, Some(_)) => GroupState::Pending,
-                _ if group.is_waiting() => GroupState::Rescheduling,
+                _ if group.is_incomplete() => GroupState::Rescheduling,
                 _ => GroupState::Created,
             };
             assert_eq!(view.state, state, "group {}", view.id);
             for (index, bundle) in (0..).zip(&view.bundles) {
                 let placed = bundle.placed.map(|(node, ..)| node.0);
                 assert_eq!(placed, group.nodes[index as usize], "group {}", view.id);
+                assert_eq!(bundle.asked.map(|node| node.0), group.asked[index as usize], "group {}", view.id);
                 if let Some((_, cpus, rest)) = bundle.placed {
                     let free = self.free(Room::Bundle(view.id.0, index));
                     assert_eq!((cpus, rest), (free.0, &free.1), "bundle {index} of group {}", view.id);
@@ -169,12 +222,13 @@ impl Model {
             }
         }
         let held: BTreeSet<u32> = self.starting().map(|(_, node)| node).chain(self.draining.iter().copied()).collect();
-        let left = |node: u32| match held.contains(&node) {
-            true => (-1, Demand::default()),
-            false => self.free(Room::Node(node)),
-        };
+        self.check_aside();
         // Where others could be placed that wait, nodes may be held for the first of them.
         if let [only] = self.waiting().collect::<Vec<_>>()[..] {
+            let left = |node: u32| match held.contains(&node) || self.refused.contains(&(only, node)) {
+                true => (-1, Demand::default()),
+                false => self.left(node),
+            };
             assert!(!self.has_way(&only, left), "group {only} could be placed");
         }
     }
@@ -236,7 +290,7 @@ impl Model {
     /// As above, of a node that may be about to go.
     pub fn is_free_for(&self, task: &Task, node: u32) -> bool {
         let Strategy::Group { group, bundle } = task.strategy else {
-            let (cpus, rest) = self.free(Room::Node(node));
+            let (cpus, rest) = self.left(node);
             return self.is_allowed(task, node) && fits(&task.demand, cpus, &rest);
         };
         let Some(record) = self.groups.get(&group.0) else { return false };
@@ -255,6 +309,9 @@ impl Model {
         let index = (0..view.bundles.len()).find(has).expect("it is in one");
         assert!(bundle.is_none_or(|bundle| bundle as usize == index), "task {id} is in another bundle");
         assert_eq!(self.groups[&group.0].nodes[index], Some(node), "task {id}");
+        // It may have ended by the end of the step.
+        let seen = steps.bundle_of(TaskId(id));
+        assert!(seen.is_none_or(|seen| seen == (group, index as u32)), "task {id} is in {seen:?}");
         Some((group.0, index as u32))
     }
 
@@ -279,7 +336,7 @@ impl Model {
         let mut cpus = i128::from(std::mem::take(&mut rest.cpus));
         if let Room::Node(_) = room {
             for group in self.groups.values() {
-                for (_, bundle) in group.nodes.iter().zip(&group.bundles).filter(|(at, _)| **at == Some(node)) {
+                for (_, bundle) in group.places().zip(&group.bundles).filter(|(at, _)| *at == Some(node)) {
                     cpus -= i128::from(bundle.cpus);
                     take_rest(&mut rest, bundle);
                 }
@@ -356,11 +413,14 @@ impl History {
     /// A task makes a placement group.
     pub fn create_group(&mut self, worker: WorkerId, task: TaskId) {
         self.number += 10;
-        let strategies =
-            [GroupStrategy::Pack, GroupStrategy::Spread, GroupStrategy::StrictPack, GroupStrategy::StrictSpread];
-        let strategy = strategies[self.seed.below(4) as usize];
+        let strategy = match self.seed.below(6) {
+            0 => GroupStrategy::Pack,
+            1 => GroupStrategy::StrictPack,
+            2..4 => GroupStrategy::Spread,
+            _ => GroupStrategy::StrictSpread,
+        };
         let mut bundle = || {
-            let demand = Demand { cpus: UNIT / 2 * u64::from(1 + self.seed.below(4)), ..Demand::default() };
+            let demand = Demand { cpus: UNIT / 2 * u64::from(1 + self.seed.below(3)), ..Demand::default() };
             match self.seed.below(10) {
                 0..7 => demand,
                 7 => Demand { gpus: UNIT, ..demand },
@@ -369,8 +429,10 @@ impl History {
             }
         };
         let bundles = (0..3).map(|_| bundle()).collect::<Vec<_>>();
-        let bundles = bundles.into_iter().take(self.seed.below(16) as usize / 5).collect();
-        let (group, spec) = (GroupId(self.number), GroupSpec { name: None, strategy, bundles });
+        let bundles = bundles.into_iter().take(self.seed.below(32) as usize / 5).collect();
+        // Mostly other schedulers want them near.
+        let near = if self.model.is_seat(task.0) { self.chance(70) } else { self.chance(5) };
+        let (group, spec) = (GroupId(self.number), GroupSpec { name: None, strategy, bundles, near });
         self.event(Event::GroupCreated { group, task, worker, spec, value: self.number });
     }
 }

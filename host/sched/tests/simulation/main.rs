@@ -7,6 +7,7 @@ mod actors;
 mod borrow;
 mod check;
 mod cluster;
+mod far_groups;
 mod groups;
 mod lineage;
 mod model;
@@ -86,6 +87,12 @@ fn a_bit_of_everything_happens() {
         ("GroupCreated {", 50),
         ("GroupRemoved {", 20),
         ("strategy: Group {", 100),
+        ("near: true", 20),
+        ("NodeLoad {", 200),
+        ("SetAside {", 200),
+        ("done: true", 50),
+        ("done: false", 20),
+        ("GiveBack {", 50),
         ("result: Ok", 50),
         ("result: Err", 20),
         ("far: true", 100),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sandbar_core::{Code, Fault, ObjectId, RetryOn, Strategy, TaskId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, JobLimits, Outcome, Role, Scheduler, Work};
 
+use crate::far_groups::Aside;
 use crate::groups::Group;
 use crate::lineage::Source;
 use crate::streams::Stream;
@@ -18,6 +19,14 @@ pub struct Model {
     pub draining: BTreeSet<u32>,
     /// And those that are far.
     pub far: BTreeSet<u32>,
+    /// What others use of these.
+    pub loads: BTreeMap<u32, Demand>,
+    /// What these were asked to set aside, by group, node and attempt, until it is given back or refused.
+    pub aside: BTreeMap<(u64, u32, u32), Aside>,
+    /// All that they were ever asked.
+    pub attempts: BTreeSet<(u64, u32, u32)>,
+    /// Groups and nodes that have refused them, and have not said since what others use.
+    pub refused: BTreeSet<(u64, u32)>,
     pub workers: BTreeMap<u32, Worker>,
     pub jobs: BTreeMap<u32, Job>,
     /// All that were ever added, until their job ends.
@@ -45,6 +54,8 @@ pub struct Model {
 #[derive(Default)]
 pub struct Step {
     pub failed: BTreeMap<u64, Vec<Code>>,
+    /// Tasks that were given to workers.
+    pub run: BTreeMap<u64, u32>,
     pub ended: BTreeSet<u64>,
     pub dropped: BTreeSet<u64>,
     /// Objects that their owners have back.
@@ -205,9 +216,11 @@ impl Model {
                     self.draining.insert(node.0);
                 }
             }
+            Event::NodeLoad { node, others } => self.load(node.0, others),
             Event::NodeLost { node } => {
                 self.draining.remove(&node.0);
                 self.far.remove(&node.0);
+                self.lose_aside(node.0);
                 self.hires.retain(|(on, _)| *on != node.0);
                 let of_node = |(id, worker): (&u32, &Worker)| (worker.node == node.0).then_some(*id);
                 let workers = self.workers.iter().filter_map(of_node).collect();
@@ -389,6 +402,7 @@ impl Model {
                     self.groups.remove(&group.0);
                 }
             }
+            Event::SetAside { group, node, attempt, done } => self.answered((group.0, node.0, attempt.0), *done),
             Event::ObjectLost { object, waiters } => self.lose_object(object.0, waiters),
         }
         self.settle(actions, steps);

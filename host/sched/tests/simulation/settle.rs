@@ -11,11 +11,18 @@ use crate::model::{Model, Object, Steps, Task, Value, fits};
 impl Model {
     /// What follows.
     pub fn settle(&mut self, actions: &[Action<u64>], steps: &Steps) {
-        self.place_groups(steps);
         let ended: BTreeSet<u64> = actions
             .iter()
             .filter_map(|action| if let Action::Ended { task, .. } = action { Some(task.0) } else { None })
             .collect();
+        for action in actions {
+            if let Action::Run { worker, task, .. } = action {
+                self.step.run.insert(task.0, worker.0);
+            }
+        }
+        self.end_kept_groups(&ended);
+        self.ask_nodes(actions);
+        self.place_groups(steps);
         loop {
             // What is found to lack something is found after that was made again, or could not be.
             let found = if self.step.lost.is_empty() { &ended } else { &BTreeSet::new() };
@@ -129,6 +136,18 @@ impl Model {
         pins
     }
 
+    /// As `stop`, of what may have been begun in this step before it was found that something else can't be.
+    fn stop_late(&mut self, id: u64) {
+        let task = self.tasks.get_mut(&id).expect("it is known");
+        match self.step.run.get(&id).filter(|_| task.worker.is_none()) {
+            Some(worker) => {
+                task.stop = task.stop.max(1);
+                self.step.interrupted.insert((*worker, id));
+            }
+            None => self.stop(id, 1),
+        }
+    }
+
     pub fn drop_forgotten(&mut self) {
         loop {
             let pins = self.pins();
@@ -143,7 +162,7 @@ impl Model {
             if forgotten.is_empty() && closed.iter().all(is_failing) && !self.drop_unused_lineage() {
                 return;
             }
-            closed.into_iter().for_each(|id| self.stop(id, 1));
+            closed.into_iter().for_each(|id| self.stop_late(id));
             for id in forgotten {
                 let object = self.objects.remove(&id).expect("it was found");
                 self.streams.remove(&id);
@@ -153,7 +172,7 @@ impl Model {
                     self.step.dropped.insert(value);
                 }
                 if self.actors.contains_key(&id) && !self.tasks[&id].has_ended {
-                    self.stop(id, 1);
+                    self.stop_late(id);
                 }
                 for (worker, times) in object.wants {
                     *self.step.refused.entry((worker, id)).or_default() += times;
