@@ -63,7 +63,7 @@ impl Demand {
     }
 
     /// All of these together.
-    pub(crate) fn sum<'a>(all: impl Iterator<Item = &'a Demand>) -> Demand {
+    pub fn sum<'a>(all: impl Iterator<Item = &'a Demand>) -> Demand {
         all.fold(Demand::default(), |mut sum, demand| {
             sum.cpus = sum.cpus.saturating_add(demand.cpus);
             sum.gpus = sum.gpus.saturating_add(demand.gpus);
@@ -74,6 +74,17 @@ impl Demand {
             }
             sum
         })
+    }
+
+    /// What is left of each, where so much is taken.
+    pub fn less(&self, taken: &Demand) -> Demand {
+        let custom = self.custom.iter().map(|(name, amount)| (name.clone(), amount.saturating_sub(taken.of(name))));
+        Demand {
+            cpus: self.cpus.saturating_sub(taken.cpus),
+            gpus: self.gpus.saturating_sub(taken.gpus),
+            memory: self.memory.saturating_sub(taken.memory),
+            custom: custom.filter(|(_, amount)| *amount > 0).collect(),
+        }
     }
 
     /// Why none of these can ever have enough of each: `none` says what of them, as in "no node has".

@@ -62,6 +62,8 @@ struct History {
     next_value: u64,
     /// Objects of others that are in use.
     borrowed: BTreeSet<ObjectId>,
+    /// Room that nodes were to set aside.
+    asked: BTreeSet<(GroupId, NodeId, Attempt)>,
     /// What was to be run, and where: what comes in is often of these.
     given: Vec<(TaskId, Attempt, WorkerId)>,
     has_run: bool,
@@ -77,6 +79,7 @@ impl Default for History {
             values: BTreeSet::new(),
             next_value: 0,
             borrowed: BTreeSet::new(),
+            asked: BTreeSet::new(),
             given: Vec::new(),
             has_run: false,
         }
@@ -148,6 +151,12 @@ impl History {
                     assert!(self.borrowed.remove(&object), "object {object} was not borrowed, or is returned twice");
                 }
                 Action::Ask { object } => assert!(self.borrowed.contains(&object), "object {object} is not borrowed"),
+                Action::SetAside { group, node, attempt, .. } => {
+                    self.asked.insert((group, node, attempt));
+                }
+                Action::GiveBack { group, node, attempt } => {
+                    assert!(self.asked.remove(&(group, node, attempt)), "{node} was not asked, or is told twice");
+                }
                 Action::Hire { .. } | Action::Ended { .. } | Action::JobDone { .. } => {}
             }
         }
@@ -161,7 +170,7 @@ impl History {
         // What ends much is rare.
         let is_rare = bytes.ratio(1, 24)?;
         let is_first = task.0 <= JOBS_BEGUN;
-        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=44 })? {
+        Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=48 })? {
             11..=13 | 18 if is_first && !bytes.ratio(1, 64)? => Event::Submitted { task: self.submission(bytes)? },
             0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)?, far: bytes.arbitrary()? },
             1 if bytes.ratio(1, 8)? => Event::NodeDraining { node: node(bytes)? },
@@ -221,6 +230,15 @@ impl History {
                 Event::Arrived { object, value: Err(Arc::new(error)), refs: Vec::new() }
             }
             34 => Event::Seated { task: Submission { parent: None, ..self.submission(bytes)? }, worker },
+            36 => Event::NodeLoad { node: node(bytes)?, others: demand(bytes, 8)? },
+            37..=40 if let Some((group, node, attempt)) = self.asked.last() => {
+                let (group, node, attempt) = (*group, *node, *attempt);
+                Event::SetAside { group, node, attempt, done: bytes.ratio(3, 4)? }
+            }
+            37 => {
+                let (group, attempt) = (GroupId(object.0), attempt(bytes)?);
+                Event::SetAside { group, node: node(bytes)?, attempt, done: bytes.arbitrary()? }
+            }
             35 => Event::ActorBorrowed { actor: ActorId(object.0), worker },
             _ => Event::Submitted { task: self.submission(bytes)? },
         })
@@ -309,7 +327,12 @@ fn strategy(bytes: &mut Unstructured<'_>) -> Result<Strategy> {
 fn group_spec(bytes: &mut Unstructured<'_>) -> Result<GroupSpec> {
     use GroupStrategy::{Pack, Spread, StrictPack, StrictSpread};
     let bundles = (0..bytes.int_in_range(0..=3)?).map(|_| demand(bytes, 1)).collect::<Result<_>>()?;
-    Ok(GroupSpec { name: None, strategy: *bytes.choose(&[Pack, Spread, StrictPack, StrictSpread])?, bundles })
+    Ok(GroupSpec {
+        near: bytes.ratio(1, 4)?,
+        name: None,
+        strategy: *bytes.choose(&[Pack, Spread, StrictPack, StrictSpread])?,
+        bundles,
+    })
 }
 
 fn demand(bytes: &mut Unstructured<'_>, most: u64) -> Result<Demand> {

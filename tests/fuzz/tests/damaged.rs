@@ -14,7 +14,7 @@ fn times(name: &str) -> usize {
     match name {
         "file" | "events" | "request" => 150,
         "message" => 300,
-        "peer" => 60,
+        "peer" => 1_000,
         _ => 5_000,
     }
 }

@@ -10,6 +10,7 @@ use crate::{load, run};
 
 const TASKS: &str = "tests/programs/tasks";
 const OBJECTS: &str = "tests/programs/objects";
+const PLACEMENT: &str = "tests/programs/placement";
 
 /// As in the program.
 #[derive(Serialize, Deserialize)]
@@ -256,6 +257,35 @@ fn a_job_that_ends_leaves_room_on_other_nodes() {
             let sum: ObjectRef<i64> = job.task("add").options(on(number)).submit((1, 2)).await?;
             assert_eq!(sum.get().await?, 3);
         }
+        Ok(())
+    });
+}
+
+#[test]
+fn groups_have_bundles_on_several_nodes() {
+    with_nodes(PLACEMENT, async |_, job| {
+        // Made by tasks of each node, at once: what one has set aside another has to wait for.
+        let mut all: Vec<ObjectRef<u64>> = Vec::new();
+        for number in 1..=3 {
+            all.push(job.task("over_nodes").options(on(number)).submit((4,)).await?);
+        }
+        for ran in all {
+            assert_eq!(ran.get().await?, 4 * 6);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn groups_go_with_their_job_and_their_nodes() {
+    with_nodes(PLACEMENT, async |nodes, job| {
+        let ran: ObjectRef<u64> = job.task("over_nodes").options(on(1)).submit((1,)).await?;
+        assert_eq!(ran.get().await?, 6);
+        // Two nodes have too few.
+        drop(nodes.pop());
+        let fails: ObjectRef<u64> = job.task("over_nodes").options(on(2)).submit((1,)).await?;
+        let error = fails.get().await.unwrap_err();
+        assert_eq!(error.fault.code, Code::Infeasible, "{error}");
         Ok(())
     });
 }

@@ -194,6 +194,9 @@ impl Crew {
     /// # Errors
     /// When the process or its memory can't be made.
     pub fn start(options: &CrewOptions, id: WorkerId, role: &str, node: &Bell) -> io::Result<Crew> {
+        if options.program.as_os_str().is_empty() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "there is no program for workers"));
+        }
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;

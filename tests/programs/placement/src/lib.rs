@@ -156,3 +156,37 @@ fn counts(steps: u64) -> u64 {
     black_box(spins(steps));
     1
 }
+
+/// Groups with a bundle on each of three nodes, one after the other: a task and an actor in each bundle. Gives how many there
+/// were.
+#[task]
+fn over_nodes(rounds: u32) -> Result<u64, TaskError> {
+    let mut ran = 0;
+    for _ in 0..rounds {
+        let group = PlacementGroup::new((1..=3).map(of_node), GroupStrategy::StrictSpread);
+        let mut tasks = Vec::new();
+        let mut signs = Vec::new();
+        for place in 0..3 {
+            let name = format!("node{}", place + 1);
+            let inside = counts::options().cpus(0.0).resource(&name, 5.0).placement(&group, place);
+            tasks.push(inside.submit(1000));
+            signs.push(Sign::options().resource(&name, 1.0).placement(&group, place).submit());
+        }
+        group.ready()?;
+        for sign in &signs {
+            sign.raise().get()?;
+            ran += u64::from(sign.is_up().get()?);
+        }
+        ran += get_all(&tasks)?.iter().sum::<u64>();
+        // Who is in it ends with it.
+        group.remove();
+        let ended = signs[1].is_up().get().expect_err("it ends with its group");
+        assert_eq!(ended.fault.code, Code::ActorDied, "{ended}");
+    }
+    Ok(ran)
+}
+
+/// More than half of what is called as a node: two of them don't fit there.
+fn of_node(number: u32) -> Bundle {
+    Bundle::default().resource(format!("node{number}"), 6.0)
+}

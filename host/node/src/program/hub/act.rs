@@ -91,6 +91,8 @@ impl State {
                 self.late_calls.remove(&task);
                 self.actor_ended(task);
             }
+            Action::SetAside { group, node, attempt, bundles } => self.ask_aside(node, (group, attempt), &bundles),
+            Action::GiveBack { group, node, attempt } => self.give_back(node, group, attempt),
             Action::JobDone { job, result } => self.done.push((job, result)),
         }
     }

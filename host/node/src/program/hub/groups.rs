@@ -17,6 +17,7 @@ impl State {
             name: request.name.map(|name| name.as_str().into()),
             strategy: request.strategy,
             bundles: request.bundles.iter().map(set_aside).collect(),
+            near: false,
         };
         let value = Stored::Inline(Box::default());
         self.step(Event::GroupCreated { group: GroupId(group), task: TaskId(task), worker, spec, value });
@@ -34,7 +35,10 @@ impl State {
         let nodes = self.sched.nodes();
         let row = |node: sandbar_sched::NodeView<'_>| NodeRow {
             id: node.id.0,
-            resources: resources(node.total, Some((node.free_cpus, node.free_rest))),
+            resources: resources(
+                node.total,
+                Some((node.free_cpus - i128::from(node.others.cpus), &node.free_rest.less(node.others))),
+            ),
         };
         let mut rows: Vec<NodeRow> = nodes.map(row).collect();
         rows.sort_unstable_by_key(|row| row.id);

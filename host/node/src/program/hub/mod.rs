@@ -372,9 +372,7 @@ struct State {
     members: BTreeMap<WorkerId, Member>,
     jobs: FxHashMap<JobId, Job>,
     ids: Ids,
-    /// All numbers of workers that it has had.
-    own_numbers: Vec<Range<u32>>,
-    /// Those to come: the first of the first range is the next.
+    /// Numbers of workers to come: the first of the first range is the next.
     numbers: VecDeque<Range<u32>>,
     /// More were asked for.
     wants_numbers: bool,
@@ -431,7 +429,6 @@ impl State {
             jobs: FxHashMap::default(),
             ids: Ids::of(own),
             own,
-            own_numbers: vec![numbers.clone()],
             // Workers' numbers start behind it.
             numbers: std::iter::once(numbers.start + 1..numbers.end).collect(),
             wants_numbers: false,
@@ -474,10 +471,9 @@ impl State {
         number.map(WorkerId)
     }
 
-    /// Whether a number of a task or an object was given out here, if by anybody.
+    /// Whether this hub itself has given out a number of a task or an object, as of jobs' first tasks, if anybody has.
     fn is_own_number(&self, number: u64) -> bool {
-        let giver = Ids::giver(number).0;
-        self.own_numbers.iter().any(|range| range.contains(&giver))
+        Ids::giver(number) == self.own
     }
 
     fn number_job(&self) -> JobId {
@@ -545,7 +541,6 @@ impl State {
             Command::Fetched(fetched) => self.fetched(fetched),
             Command::Numbers(range) => {
                 self.wants_numbers = false;
-                self.own_numbers.push(range.clone());
                 self.numbers.push_back(range);
             }
             Command::Loaded(node, program, loaded) => self.loaded(node, program, loaded),

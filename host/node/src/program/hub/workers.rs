@@ -141,6 +141,7 @@ impl State {
         self.say_unmet(now);
         self.look_after_leaving();
         self.let_go_of_remains(now);
+        self.tell_loads(now);
         self.end_orphans();
     }
 

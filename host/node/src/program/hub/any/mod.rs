@@ -208,7 +208,7 @@ impl Hearing {
         assert!(results.is_empty() && of_actors.is_empty(), "{} results are left", results.len());
         let left = [ending.len(), late_calls.len(), timed.len()];
         assert_eq!(left, [0; 3], "there are times for tasks that are not there");
-        assert_eq!(self.state.peers.left(), [0; 7], "something is left of nodes that are gone");
+        assert_eq!(self.state.peers.left(), [0; 8], "something is left of nodes that are gone");
         drop(self.state);
         self.log.close();
     }

@@ -120,9 +120,18 @@ impl Picks<'_> {
         match self.below(4) {
             0 => Strategy::Spread,
             1 => Strategy::Node { node: self.node(), soft: self.is() },
-            2 => Strategy::Group { group: GroupId(self.number()), bundle: self.is().then_some(0) },
+            2 => Strategy::Group { group: self.group(), bundle: self.is().then_some(0) },
             _ => Strategy::Default,
         }
+    }
+
+    fn group(&mut self) -> GroupId {
+        GroupId(self.number())
+    }
+
+    fn amounts(&mut self) -> Amounts {
+        let cpus = [0, UNIT, 2 * UNIT, u64::MAX][self.below(4) as usize];
+        Amounts { cpus, memory: [0, 1, u64::MAX][self.below(3) as usize], ..Amounts::default() }
     }
 
     fn callee(&mut self) -> Callee {
@@ -183,6 +192,7 @@ impl Picks<'_> {
             priority: 0,
             depth: self.below(6),
             timeout_ms: (self.below(4) == 0).then_some(20),
+            bundle: (self.below(8) == 0).then(|| (self.group(), self.below(2))),
             refs: self.objects(),
             needs,
             values: if self.is() { values } else { Vec::new() },
@@ -192,7 +202,7 @@ impl Picks<'_> {
     }
 
     fn said<'a>(&mut self, arguments: &'a [u8], value: &'a [u8], error: &'a [u8]) -> Said<'a> {
-        match self.below(28) {
+        match self.below(32) {
             0..7 => Said::Begin(self.errand(arguments, value, error)),
             7 => {
                 let component = if self.is() { Compiled::id_of_nothing() } else { ComponentId::from_digest([1; 32]) };
@@ -233,6 +243,16 @@ impl Picks<'_> {
                     Said::Log { job, task, name: "task".into(), worker, level: 1, line: "a line" }
                 }
                 _ => Said::Progress { job: self.job(), task: self.task(), name: "reads", done: 1, total: Some(2) },
+            },
+            27 | 28 => {
+                let (group, attempt, job) = (self.group(), self.attempt(), self.root());
+                let bundles = (0..self.below(3)).map(|index| (index, self.amounts())).collect();
+                Said::SetAside { group, attempt, job, program: PROGRAM, bundles }
+            }
+            29 => Said::Aside(self.group(), self.attempt(), self.is()),
+            30 => match self.is() {
+                true => Said::GiveBack(self.group(), self.attempt()),
+                false => Said::Load(self.amounts()),
             },
             _ => match self.below(8) {
                 0 => Said::Leaving,

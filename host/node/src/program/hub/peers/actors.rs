@@ -39,7 +39,7 @@ impl State {
         let Some(lender) = self.ask_of_root(root, (task.job, parent), worker, task.id.returns(0)) else { return };
         let (anchor, seat) = lender;
         self.step(Event::ActorBorrowed { actor: ActorId(task.id.0), worker: anchor });
-        self.tell_program(root.node, &task.call);
+        self.tell_program(root.node, &task.call.program);
         for object in task.needs.iter().chain(&task.refs) {
             self.step(Event::Held { object: *object, worker: anchor, task: seat });
         }

@@ -163,6 +163,15 @@ impl State {
         if !is_so || is_taken || !(1..=RETURNS_FAR_MAX).contains(&errand.returns) {
             return Err(wrong("a task that is none of its program"));
         }
+        let here = match errand.bundle.map(|bundle| self.aside(node, bundle)) {
+            Some(Ok(aside)) => aside,
+            Some(Err(fault)) => {
+                self.refuse_errand(node, &errand, fault);
+                return Ok(());
+            }
+            // Whoever has it tries another node, if this one is lost.
+            None => Strategy::Node { node: self.options.node, soft: false },
+        };
         let Some(job) = self.job_of_root(errand.job) else {
             self.refuse_errand(node, &errand, Fault::new(Code::Cancelled, "its job has ended"));
             return Ok(());
@@ -178,7 +187,7 @@ impl State {
         let is_made = matches!(errand.work, ErrandWork::Make { .. });
         // What is made for a node outlives what else that has here, as long as somebody refers to it.
         let maker = self.jobs.get(&job).filter(|_| is_made).map_or((seat, worker), |job| (job.first, job.driver));
-        if let Some(task) = self.errand_task(node, (maker, job), &errand, program) {
+        if let Some(task) = self.errand_task(node, (maker, job), &errand, here, program) {
             if is_made {
                 let object = task.id.returns(0);
                 self.submit(maker.1, task);
@@ -233,10 +242,9 @@ impl State {
         node: NodeId,
         ((parent, worker), job): ((TaskId, WorkerId), JobId),
         errand: &Errand<'_>,
+        here: Strategy,
         program: Arc<Program>,
     ) -> Option<Submission<Call>> {
-        // Whoever has it tries another node, if this one is lost.
-        let here = Strategy::Node { node: self.options.node, soft: false };
         let make = |options: &ActorOptions, name| Some(Box::new(program.make(errand.function, options.clone(), name)));
         let (work, make, strategy, retries_max, retry_on) = match &errand.work {
             ErrandWork::Task => (Work::Task, None, here, 0, RetryOn::System),

@@ -7,6 +7,7 @@
 
 mod actors;
 mod away;
+mod groups;
 mod helper;
 mod leave;
 mod lent;
@@ -23,6 +24,7 @@ use sandbar_core::{JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Event, Role};
 
 use self::away::Aways;
+use self::groups::{Aside, AsideKey, ToldLoad};
 use self::helper::{Given, Known};
 use self::leave::Leaving;
 use self::lent::Borrowed;
@@ -53,6 +55,8 @@ pub(super) struct Peers {
     borrowed: FxHashMap<ObjectId, Borrowed>,
     aways: Aways,
     remains: Remains,
+    /// Room that is set aside here for others.
+    asides: BTreeMap<AsideKey, Aside>,
     /// This node is to go: who is told when it may.
     leaves: Option<Tell<()>>,
 }
@@ -73,6 +77,7 @@ struct Peer {
     leaving: Option<Leaving>,
     /// It needs nothing of this node, which is to go.
     spares: bool,
+    told_load: Option<ToldLoad>,
 }
 
 impl Peers {
@@ -87,9 +92,10 @@ impl Peers {
     }
 
     /// How much there is of each kind.
-    pub(super) fn left(&self) -> [usize; 7] {
+    pub(super) fn left(&self) -> [usize; 8] {
         let (given, returns, theirs) = (self.given.len(), self.returns.len(), self.theirs.len());
-        [given, returns, theirs, self.borrowed.len(), self.aways.len(), self.seats.len(), self.far.len()]
+        let (seats, asides) = (self.seats.len(), self.asides.len());
+        [given, returns, theirs, self.borrowed.len(), self.aways.len(), seats, asides, self.far.len()]
     }
 
     fn anchor(&self, node: NodeId) -> Option<WorkerId> {
@@ -123,7 +129,8 @@ impl State {
         let Some(anchor) = self.number_worker() else { return };
         self.peers.far.insert(anchor, node);
         let (told, jobs, seats, programs) = Default::default();
-        self.peers.all.insert(node, Peer { line, anchor, told, jobs, seats, programs, leaving: None, spares: false });
+        let (leaving, spares, told_load) = (None, false, None);
+        self.peers.all.insert(node, Peer { line, anchor, told, jobs, seats, programs, leaving, spares, told_load });
         if self.peers.leaves.is_some() {
             self.peers.say(node, &Said::Leaving);
         }
@@ -142,6 +149,7 @@ impl State {
         }
         self.peers.far.retain(|_, of| *of != node);
         self.forget_given(|given| given.owner == node);
+        self.forget_asides(|owner, _| owner == node);
         // Before anything that is made again is given to it.
         self.step(Event::NodeLost { node });
         self.peers.remains.lose_roots(|root| root.node == node);
@@ -224,6 +232,12 @@ impl State {
                     job.bars.say(task, name, done, total);
                 }
             }
+            Said::SetAside { group, attempt, job, program, bundles } => {
+                self.hear_set_aside(node, (group, attempt), (job, program), bundles);
+            }
+            Said::Aside(group, attempt, done) => self.step(Event::SetAside { group, node, attempt, done }),
+            Said::GiveBack(group, attempt) => self.hear_give_back(node, group, attempt),
+            Said::Load(others) => self.step(Event::NodeLoad { node, others: others.demand() }),
             Said::Leaving => self.hear_leaving(node),
             Said::Spared => {
                 if let Some(peer) = self.peers.all.get_mut(&node) {

@@ -11,6 +11,7 @@ use super::super::keep::Took;
 use super::super::{State, Stored};
 use super::away::AwayKey;
 use super::lent::{ATTACHED_BYTES_MAX, Sending};
+use crate::program::Program;
 use crate::program::calls::Call;
 use crate::program::peer::{Amounts, Errand, ErrandWork, Returns, Said, Sent};
 use crate::program::records::Ran;
@@ -31,7 +32,7 @@ impl State {
             return;
         }
         let values = self.attached(&call.needs);
-        self.tell_program(node, &call);
+        self.tell_program(node, &call.program);
         let Some(job) = self.sched.job_of(task) else { return };
         self.introduce(node, job);
         let (Some(view), Some(anchor)) = (self.sched.task(task), self.peers.anchor(node)) else { return };
@@ -46,6 +47,7 @@ impl State {
             demand: Amounts::of(view.demand),
             priority: view.priority,
             depth: view.depth,
+            bundle: self.sched.bundle_of(task),
             refs,
             values: values.iter().map(|(object, value)| (*object, value.as_sent())).collect(),
             work,
@@ -70,6 +72,7 @@ impl State {
             demand: Amounts::default(),
             priority: 0,
             depth: 1,
+            bundle: None,
             timeout_ms: call.timeout_ms.map(Into::into),
             needs: call.needs.to_vec(),
             refs: Vec::new(),
@@ -94,10 +97,10 @@ impl State {
     }
 
     /// A node learns of a program before the first of its tasks.
-    pub(super) fn tell_program(&mut self, node: NodeId, call: &Call) {
-        let program = call.program.compiled.number();
+    pub(super) fn tell_program(&mut self, node: NodeId, program: &Program) {
+        let (component, limits) = (program.compiled.id(), program.limits);
+        let program = program.compiled.number();
         if self.peers.all.get_mut(&node).is_some_and(|peer| peer.told.insert(program)) {
-            let (component, limits) = (call.program.compiled.id(), call.program.limits);
             self.peers.say(node, &Said::Program { program, component, limits });
         }
     }

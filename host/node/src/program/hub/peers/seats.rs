@@ -162,6 +162,7 @@ impl State {
     /// Nothing is done for a node any more of a job: it is told so of each thing that it gave. Gives its seat, and what that was.
     fn leave_seat(&mut self, node: NodeId, job: JobId) -> Option<(TaskId, Vec<(TaskId, u32)>)> {
         let seat = self.peers.all.get_mut(&node)?.seats.remove(&job)?;
+        self.forget_asides(|_, of| of == seat);
         let given = self.forget_given(|given| given.owner == node && given.job == job);
         given.iter().for_each(|(_, given)| self.say_cancelled(node, given.errand()));
         Some((seat, given.into_iter().map(|(id, given)| (id, given.returns)).collect()))
