@@ -173,6 +173,8 @@ impl State {
 
     /// Actors end whose call runs, or waits where it stands, and is late or not wanted: there is no other way out of its code.
     pub(super) fn end_late_calls(&mut self) {
+        // Those of jobs that have ended go with their actors.
+        self.late_calls.retain(|call, _| self.sched.task(*call).is_some());
         let runs = |(call, (worker, _)): &(&TaskId, &(WorkerId, Fault))| {
             // Of an actor that another node has that one does it.
             if self.peers.is_far(*worker) {

@@ -65,7 +65,7 @@ impl State {
         self.tell_job_ended(job, self.root(job));
         if let Some(mut member) = self.members.remove(&driver) {
             member.link.kill();
-            self.store.lose_worker(driver);
+            self.forget_worker(driver);
             self.events.push_back(Event::WorkerLost { worker: driver, begun: Vec::new() });
         }
     }

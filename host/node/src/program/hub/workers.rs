@@ -61,9 +61,7 @@ impl State {
         member.link.kill();
         let begun = member.all_begun();
         member.arrived.drain(..).flatten().for_each(|key| self.store.values.drop_value(key));
-        self.store.lose_worker(worker);
-        self.ending.retain(|_, ending| ending.worker != worker);
-        self.late_calls.retain(|_, (of, _)| *of != worker);
+        self.forget_worker(worker);
         if begun.is_empty() && !member.has_spoken && member.started.elapsed() < END_TIME_MAX {
             self.failed_starts += 1;
         } else {
@@ -84,6 +82,13 @@ impl State {
         } else {
             self.give_up(why);
         }
+    }
+
+    /// Nothing is waited for of a worker that is gone.
+    pub(super) fn forget_worker(&mut self, worker: WorkerId) {
+        self.store.lose_worker(worker);
+        self.ending.retain(|_, ending| ending.worker != worker);
+        self.late_calls.retain(|_, (of, _)| *of != worker);
     }
 
     /// Starts workers for tasks where some are missing: they could not be started before, again and again.
