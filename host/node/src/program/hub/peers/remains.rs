@@ -22,6 +22,9 @@ use crate::program::peer::{Remnant, RemnantValue, Root, Sent, Tell};
 
 /// For so long after its last root is gone a job may be taken over.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(60);
+/// Of more jobs, or of one that more nodes say they run, nothing is kept.
+const JOBS_MAX: usize = 10_000;
+const ROOTS_MAX: usize = 100;
 /// Of the memory for objects, this part may be in such values that nobody else needs.
 const MEMORY_PART: u64 = 8;
 /// What one takes beside its values, about.
@@ -55,9 +58,14 @@ struct OfJob {
 impl Remains {
     /// A node runs a job from now on, which is called so in its cluster.
     pub(super) fn introduce(&mut self, root: Root, name: &str) {
+        if self.jobs.len() >= JOBS_MAX && !self.jobs.contains_key(name) {
+            return;
+        }
         let of_job = self.jobs.entry(name.into()).or_default();
-        of_job.roots.insert(root);
-        of_job.since = None;
+        if of_job.roots.len() < ROOTS_MAX {
+            of_job.roots.insert(root);
+            of_job.since = None;
+        }
     }
 
     fn name_of(&self, root: Root) -> Option<Arc<str>> {
@@ -67,6 +75,10 @@ impl Remains {
 
     fn keep(&mut self, name: &Arc<str>, remnant: Remnant, files: Vec<(ObjectId, Object)>, bytes_max: u64) {
         let Some(of_job) = self.jobs.get_mut(name) else { return };
+        // It is told in one message.
+        if remnant.returned.iter().map(RemnantValue::bytes_here).sum::<usize>() > 2 * PAGE_BYTES {
+            return;
+        }
         let (number, bytes) = (of_job.next, bytes_of(&remnant));
         of_job.all.insert(number, remnant);
         of_job.next += 1;
