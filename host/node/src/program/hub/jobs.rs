@@ -44,6 +44,7 @@ impl State {
         self.jobs.insert(job, new);
         let task = Submission::bare(id, job, name, Call::of(program, function, seed, arguments, self.clock));
         self.step(Event::Submitted { task });
+        self.take_over(job);
     }
 
     pub(super) fn end_jobs(&mut self) {
@@ -63,6 +64,7 @@ impl State {
         }
         self.events.push_back(Event::JobEnded { job });
         self.tell_job_ended(job, self.root(job));
+        self.forget_remains(job);
         if let Some(mut member) = self.members.remove(&driver) {
             member.link.kill();
             self.forget_worker(driver);

@@ -195,6 +195,23 @@ impl State {
         })
     }
 
+    /// Nodes that have something of a job which was taken over learn that this one runs it now: they keep that until it ends.
+    pub(in super::super) fn take_over(&mut self, job: JobId) {
+        let lasting = self.jobs.get(&job).and_then(|job| job.lasting.as_ref());
+        let Some(lasting) = lasting.filter(|lasting| !lasting.remnants.is_empty()) else { return };
+        let (name, root) = (lasting.name.clone(), self.root(job));
+        self.peers.remains.introduce(root, &name);
+        for node in self.peers.all.keys().copied().collect::<Vec<_>>() {
+            self.introduce(node, job);
+        }
+    }
+
+    /// Nothing is left here any more of a job that this node has run.
+    pub(in super::super) fn forget_remains(&mut self, job: JobId) {
+        let root = self.root(job);
+        self.peers.remains.root_ended(root);
+    }
+
     /// Lets go of what is left of jobs that nobody has taken over.
     pub(in super::super) fn let_go_of_remains(&mut self, now: Instant) {
         self.peers.remains.let_go(now);
