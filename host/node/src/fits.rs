@@ -223,18 +223,23 @@ impl Fitter {
                 Arc::new(self.node.load(file, path).await?)
             }
         };
+        if loaded.compiled.id() != trainer.component {
+            return Err(Fault::new(Code::Export, "it is another component").of(&trainer.name));
+        }
         let function = loaded.functions.get(trainer.function as usize);
-        if loaded.compiled.id() != trainer.component || function.is_none_or(|known| known.kind != Kind::Trainer) {
+        if function.is_none_or(|known| known.kind != Kind::Trainer) {
             return Err(Fault::new(Code::Export, "it has no such trainer").of(&trainer.name));
         }
+        // Another unit may have loaded it meanwhile.
+        let loaded = self.known().components.entry(trainer.component).or_insert(loaded).clone();
         let (params, name) = (trainer.params.clone(), trainer.name.clone());
         let binding = Binding::new(loaded.compiled.clone(), trainer.function, params, limits, name)?;
         let mut known = self.known();
         if known.bindings.len() >= BINDINGS_MAX {
             *known = KnownTrainers::default();
         }
+        known.components.entry(trainer.component).or_insert(loaded);
         known.bindings.insert(trainer.clone(), binding.clone());
-        known.components.insert(trainer.component, loaded);
         Ok(binding)
     }
 
