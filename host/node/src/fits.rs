@@ -230,17 +230,20 @@ impl Fitter {
         if function.is_none_or(|known| known.kind != Kind::Trainer) {
             return Err(Fault::new(Code::Export, "it has no such trainer").of(&trainer.name));
         }
-        // Another unit may have loaded it meanwhile.
-        let loaded = self.known().components.entry(trainer.component).or_insert(loaded).clone();
+        let loaded = self.know(trainer.component, loaded);
         let (params, name) = (trainer.params.clone(), trainer.name.clone());
         let binding = Binding::new(loaded.compiled.clone(), trainer.function, params, limits, name)?;
+        self.known().bindings.insert(trainer.clone(), binding.clone());
+        Ok(binding)
+    }
+
+    /// Gives a component as it is known from then on: another unit may have loaded it meanwhile.
+    fn know(&self, id: ComponentId, loaded: Arc<Loaded>) -> Arc<Loaded> {
         let mut known = self.known();
-        if known.bindings.len() >= BINDINGS_MAX {
+        if known.bindings.len().max(known.components.len()) >= BINDINGS_MAX {
             *known = KnownTrainers::default();
         }
-        known.components.entry(trainer.component).or_insert(loaded);
-        known.bindings.insert(trainer.clone(), binding.clone());
-        Ok(binding)
+        known.components.entry(id).or_insert(loaded).clone()
     }
 
     fn known(&self) -> MutexGuard<'_, KnownTrainers> {
