@@ -157,7 +157,7 @@ fn jobs_survive_the_death_of_any_node() {
 }
 
 /// Objects that a node has in memory files.
-fn files_of_objects(process: u32) -> usize {
+pub fn files_of_objects(process: u32) -> usize {
     let links = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     let objects = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
     objects.filter(|link| link.to_string_lossy().contains("memfd:sandbar-object")).count()

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::cluster::Nodes;
 use crate::lifecycle::until;
+use crate::soak::files_of_objects;
 
 const OBJECTS: &str = "tests/programs/objects";
 
@@ -147,6 +148,13 @@ fn another_node_finishes_the_job_of_one_that_died() {
     // What other nodes had made was not made again.
     say(format_args!("{}", json["counts"]));
     assert!(json["counts"]["resumed"].as_u64() > Some(0), "{json}");
+    // And nobody keeps it: each has the component and the code of the program alone.
+    let left = || ["node-1", "node-3", "node-4"].map(|name| files_of_objects(nodes.process(name)));
+    let since = Instant::now();
+    while left().iter().any(|files| *files > 2) {
+        assert!(since.elapsed() < Duration::from_secs(20), "files of objects that are left: {:?}", left());
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 #[test]

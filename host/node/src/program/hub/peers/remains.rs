@@ -5,7 +5,7 @@
 //! arguments count by the lineage of the tasks that made them. So a task whose arguments are others the next time, because
 //! tasks ended in another order, is another task.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,9 +22,8 @@ use crate::program::peer::{Remnant, RemnantValue, Root, Sent, Tell};
 
 /// For so long after its last root is gone a job may be taken over.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(60);
-/// Of more jobs, or of one that more nodes say they run, nothing is kept.
+/// Of more jobs nothing is kept.
 const JOBS_MAX: usize = 10_000;
-const ROOTS_MAX: usize = 100;
 /// Of the memory for objects, this part may be in such values that nobody else needs.
 const MEMORY_PART: u64 = 8;
 /// What one takes beside its values, about.
@@ -37,6 +36,8 @@ const PAGE_LEN: usize = 2000;
 #[derive(Default)]
 pub(super) struct Remains {
     jobs: BTreeMap<Arc<str>, OfJob>,
+    /// Who runs which.
+    roots: BTreeMap<Root, Arc<str>>,
     /// The first come first.
     order: VecDeque<(Arc<str>, u64)>,
     /// Values that are not in messages, by what they are called here.
@@ -46,9 +47,7 @@ pub(super) struct Remains {
 
 #[derive(Default)]
 struct OfJob {
-    /// Who runs it.
-    roots: BTreeSet<Root>,
-    /// Since when nobody does.
+    /// Since when nobody runs it.
     since: Option<Instant>,
     /// By a number that grows.
     all: BTreeMap<u64, Remnant>,
@@ -58,19 +57,21 @@ struct OfJob {
 impl Remains {
     /// A node runs a job from now on, which is called so in its cluster.
     pub(super) fn introduce(&mut self, root: Root, name: &str) {
-        if self.jobs.len() >= JOBS_MAX && !self.jobs.contains_key(name) {
+        let is_full = self.jobs.len() >= JOBS_MAX && !self.jobs.contains_key(name);
+        if is_full || self.roots.len() >= JOBS_MAX || self.roots.contains_key(&root) {
             return;
         }
-        let of_job = self.jobs.entry(name.into()).or_default();
-        if of_job.roots.len() < ROOTS_MAX {
-            of_job.roots.insert(root);
-            of_job.since = None;
-        }
+        let name: Arc<str> = name.into();
+        self.jobs.entry(name.clone()).or_default().since = None;
+        self.roots.insert(root, name);
     }
 
     fn name_of(&self, root: Root) -> Option<Arc<str>> {
-        let of_root = self.jobs.iter().find(|(_, of_job)| of_job.roots.contains(&root));
-        of_root.map(|(name, _)| name.clone())
+        self.roots.get(&root).cloned()
+    }
+
+    fn is_run(&self, name: &str) -> bool {
+        self.roots.values().any(|other| **other == *name)
     }
 
     fn keep(&mut self, name: &Arc<str>, remnant: Remnant, files: Vec<(ObjectId, Object)>, bytes_max: u64) {
@@ -110,21 +111,19 @@ impl Remains {
 
     /// A job of this root has ended.
     pub(super) fn root_ended(&mut self, root: Root) {
-        let Some(name) = self.name_of(root) else { return };
-        if let Some(of_job) = self.jobs.get_mut(&name) {
-            of_job.roots.remove(&root);
-            if of_job.roots.is_empty() {
-                self.drop_job(&name);
-            }
+        if let Some(name) = self.roots.remove(&root)
+            && !self.is_run(&name)
+        {
+            self.drop_job(&name);
         }
     }
 
     /// The roots are gone for which this holds.
     pub(super) fn lose_roots(&mut self, is_gone: impl Fn(&Root) -> bool) {
-        for of_job in self.jobs.values_mut() {
-            let before = of_job.roots.len();
-            of_job.roots.retain(|root| !is_gone(root));
-            if of_job.roots.is_empty() && before > 0 {
+        for (_, name) in self.roots.extract_if(.., |root, _| is_gone(root)).collect::<Vec<_>>() {
+            if !self.is_run(&name)
+                && let Some(of_job) = self.jobs.get_mut(&name)
+            {
                 of_job.since = Some(Instant::now());
             }
         }
