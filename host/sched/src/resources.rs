@@ -65,15 +65,20 @@ impl Demand {
     /// All of these together.
     pub fn sum<'a>(all: impl Iterator<Item = &'a Demand>) -> Demand {
         all.fold(Demand::default(), |mut sum, demand| {
-            sum.cpus = sum.cpus.saturating_add(demand.cpus);
-            sum.gpus = sum.gpus.saturating_add(demand.gpus);
-            sum.memory = sum.memory.saturating_add(demand.memory);
-            for (name, amount) in &demand.custom {
-                let of_name = sum.custom.entry(name.clone()).or_default();
-                *of_name = of_name.saturating_add(*amount);
-            }
+            sum.add(demand);
             sum
         })
+    }
+
+    /// So much more of each.
+    pub fn add(&mut self, more: &Demand) {
+        self.cpus = self.cpus.saturating_add(more.cpus);
+        self.gpus = self.gpus.saturating_add(more.gpus);
+        self.memory = self.memory.saturating_add(more.memory);
+        for (name, amount) in &more.custom {
+            let of_name = self.custom.entry(name.clone()).or_default();
+            *of_name = of_name.saturating_add(*amount);
+        }
     }
 
     /// What is left of each, where so much is taken.

@@ -1,10 +1,11 @@
 //! Placement groups with bundles on several nodes: the owner's scheduler has others set room aside, and these say whether they
 //! have. There it is a group of the owner's seat, on that node alone.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sandbar_core::{Attempt, Code, Fault, GroupId, GroupStrategy, NodeId, Strategy, TaskId};
-use sandbar_sched::{Demand, Event, GroupSpec, GroupState, TaskState, TaskView};
+use sandbar_sched::{Demand, Event, GroupSpec, GroupState, TaskState};
 
 use super::super::{State, Stored};
 use super::helper::Known;
@@ -45,8 +46,10 @@ impl State {
         (group, attempt): (GroupId, Attempt),
         bundles: &[(u32, Demand)],
     ) {
-        let Some(job) = self.sched.group(group).map(|view| view.job) else { return };
-        let Some(program) = self.program_of(job) else { return };
+        let job = self.sched.group(group).map(|view| view.job);
+        let (Some(job), Some(program)) = (job, job.and_then(|job| self.program_of(job))) else {
+            return self.events.push_back(Event::SetAside { group, node, attempt, done: false });
+        };
         self.tell_program(node, &program);
         self.introduce(node, job);
         let bundles = bundles.iter().map(|(index, demand)| (*index, Amounts::of(demand))).collect();
@@ -137,8 +140,9 @@ impl State {
             return;
         }
         let Some(used) = self.in_use() else { return };
+        let by_owners = self.used_by_owners();
         for node in due {
-            let others = used.less(&self.used_for(node));
+            let others = by_owners.get(&node).map_or_else(|| used.clone(), |of_node| used.less(of_node));
             let Some(peer) = self.peers.all.get_mut(&node) else { continue };
             let is_same =
                 peer.told_load.as_ref().is_some_and(|told| told.others == others && now - told.at < TELL_LOAD_AGAIN);
@@ -157,19 +161,31 @@ impl State {
         Some(node.total.less(&Demand { cpus: free_cpus, ..node.free_rest.clone() }))
     }
 
-    /// What a node has been given of this one, as far as it knows of that: what it gave itself, and what is set aside for it.
-    fn used_for(&self, node: NodeId) -> Demand {
-        let asides = self.peers.asides.iter().filter(|((owner, ..), _)| *owner == node);
-        let given = self.peers.given.iter().filter(|(_, given)| given.owner == node);
-        let of_task = |view: TaskView<'_>| match (view.strategy, view.state) {
-            // It is of what is set aside.
-            (Strategy::Group { .. }, _) => None,
-            (_, TaskState::Running) => Some(view.demand.clone()),
-            (_, TaskState::Blocked) => Some(Demand { cpus: 0, ..view.demand.clone() }),
-            _ => None,
-        };
-        let of_tasks = given.filter_map(|(id, _)| self.sched.task(*id).and_then(of_task));
-        let all: Vec<Demand> = asides.map(|(_, aside)| aside.total.clone()).chain(of_tasks).collect();
-        Demand::sum(all.iter())
+    /// What other nodes have been given of this one, as far as they know of that: what each gave itself, and what is set aside
+    /// for it.
+    fn used_by_owners(&self) -> BTreeMap<NodeId, Demand> {
+        let mut all = BTreeMap::<NodeId, Demand>::new();
+        for ((owner, ..), aside) in &self.peers.asides {
+            all.entry(*owner).or_default().add(&aside.total);
+        }
+        for (id, given) in &self.peers.given {
+            let Some(view) = self.sched.task(*id) else { continue };
+            let of_owner = all.entry(given.owner).or_default();
+            match (view.strategy, view.state) {
+                // It is of what is set aside.
+                (Strategy::Group { .. }, _) => {}
+                (_, TaskState::Running) => of_owner.add(view.demand),
+                (_, TaskState::Blocked) => of_owner.add(&Demand { cpus: 0, ..view.demand.clone() }),
+                _ => {}
+            }
+        }
+        all
+    }
+
+    /// A node is told at once how busy this one is: it may ask again for what it was refused.
+    pub(super) fn tell_load_soon(&mut self, node: NodeId) {
+        if let Some(peer) = self.peers.all.get_mut(&node) {
+            peer.told_load = None;
+        }
     }
 }

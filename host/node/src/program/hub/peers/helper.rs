@@ -108,6 +108,8 @@ impl State {
     pub(in super::super) fn loaded(&mut self, node: NodeId, program: u32, loaded: Loaded) {
         let Some(peer) = self.peers.all.get_mut(&node) else { return };
         let before = peer.programs.insert(program, Known::Loaded(loaded));
+        // Without it no room could be set aside.
+        self.tell_load_soon(node);
         let Some(Known::Loading(waiting)) = before else { return };
         for frame in waiting {
             let Ok(Said::Begin(errand)) = postcard::from_bytes(&frame) else { continue };
