@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -14,6 +15,7 @@ use super::Transfers;
 use super::clock::within_ms;
 use super::message::{Refusal, Request, TRANSFER_STREAM};
 use super::piece::NO_TIME;
+use super::priority::Turn;
 use super::progress::Progress;
 
 /// The bytes of an object, wherever they lie.
@@ -55,6 +57,14 @@ impl fmt::Debug for Held {
 pub(crate) struct Peer {
     pub(crate) node: NodeId,
     pub(crate) sending: Semaphore,
+    /// Pieces that it asked for.
+    pieces: AtomicU32,
+}
+
+impl Peer {
+    fn next_turn(&self) -> Turn {
+        Turn::of_piece(self.pieces.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 /// Why a request was not answered.
@@ -95,7 +105,7 @@ impl Transfers {
     /// connections it has.
     pub fn answers(&self, peer: NodeId) -> Answers {
         let bytes = usize::try_from(self.0.limits.sending_peer_bytes_max).unwrap_or(Semaphore::MAX_PERMITS);
-        let peer = Peer { node: peer, sending: Semaphore::new(bytes) };
+        let peer = Peer { node: peer, sending: Semaphore::new(bytes), pieces: AtomicU32::new(0) };
         Answers { transfers: self.clone(), peer: Arc::new(peer) }
     }
 }
@@ -148,11 +158,11 @@ impl Answers {
         let bytes = read.unwrap_or(Err(Unanswered::Stalled))?;
         match Request::read(&bytes, limits).ok_or(Unanswered::Malformed)? {
             Request::Piece(request) => {
-                let _ = send.set_priority(request.priority.of_stream());
+                let _ = send.set_priority(request.priority.of_stream(self.peer.next_turn()));
                 self.piece(source, request, send).await
             }
             Request::Small { priority, objects } => {
-                let _ = send.set_priority(priority.of_stream());
+                let _ = send.set_priority(priority.of_stream(Turn::FIRST));
                 self.small(source, &objects, send).await
             }
         }
