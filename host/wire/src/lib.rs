@@ -30,7 +30,7 @@ pub use clock::{CLOCK_SKEW_S_MAX, Clock, SystemClock, Timestamp};
 pub use connection::Connection;
 pub use endpoint::{
     Admit, Applicant, BindError, ConnectError, Endpoint, EndpointCounts, Expect, Ground, JoinError, Registry, Revoked,
-    join,
+    SOCKET_BUFFER_BYTES, join, transport_config,
 };
 pub use identity::{
     Authority, CERTIFICATE_LIFETIME_S, CERTIFICATE_LIFETIME_S_MAX, Grant, Identity, IdentityError, JoinToken, Key,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 // What `loopback` names.
 use sandbar_wire::{Admission, Offload, TransferLimits, Transfers};
-use sandbar_wire::{SOCKET_BUFFER_BYTES, TransferTransport, endpoint_for_transfer, transport_for_transfer};
+use sandbar_wire::{SOCKET_BUFFER_BYTES, WireLimits, transport_config};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -69,12 +69,7 @@ fn transfers() -> Transfers {
 }
 
 fn transport() -> Arc<quinn::TransportConfig> {
-    let default = TransferTransport::default();
-    transport_for_transfer(TransferTransport {
-        window_bytes: (setting("SANDBAR_WINDOW_MB", u64::from(default.window_bytes) >> 20) << 20) as u32,
-        mtu_bytes_max: setting("SANDBAR_MTU", u64::from(default.mtu_bytes_max)) as u16,
-        ..default
-    })
+    Arc::new(transport_config(&WireLimits::default()))
 }
 
 /// Prints a figure: for people, or, with `SANDBAR_JSON`, as a JSON object a line.

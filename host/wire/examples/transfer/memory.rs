@@ -1,34 +1,20 @@
-//! Memory files as targets.
+//! Memory files as targets, the store's own: what a node fetches objects into.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use sandbar_store::{Landing, LandingView};
 use sandbar_wire::{Target, View};
 
 /// A memory file that is mapped. Clones are the same memory: it is warm when it has been used before.
 #[derive(Clone)]
-pub struct File(Arc<Mapped>);
+pub struct File(Arc<Landing>);
 
-struct Mapped {
-    at: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: memory that anybody may use in turn.
-unsafe impl Send for Mapped {}
-// SAFETY: as above.
-unsafe impl Sync for Mapped {}
+struct Seen(Arc<LandingView>);
 
 impl File {
     pub fn new(bytes: usize) -> File {
-        let file = memfd_create("transfer", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&file, bytes as u64).unwrap();
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe { mmap(std::ptr::null_mut(), bytes.max(1), protection, MapFlags::SHARED, &file, 0).unwrap() };
-        File(Arc::new(Mapped { at: NonNull::new(at.cast()).unwrap(), bytes }))
+        File(Arc::new(Landing::new(bytes).unwrap()))
     }
 
     /// Bytes that do not shrink.
@@ -47,42 +33,35 @@ impl File {
     #[expect(clippy::mut_from_ref, reason = "benchmarks use the memory in turn")]
     pub fn write(&self) -> &mut [u8] {
         // SAFETY: mapped, and used by one at a time.
-        unsafe { std::slice::from_raw_parts_mut(self.0.at.as_ptr(), self.0.bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.start().as_ptr(), self.0.bytes()) }
     }
 }
 
 impl AsRef<[u8]> for File {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: mapped, and not written while it is read.
-        unsafe { std::slice::from_raw_parts(self.0.at.as_ptr(), self.0.bytes) }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new`.
-        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.bytes.max(1)) };
+        unsafe { std::slice::from_raw_parts(self.0.start().as_ptr(), self.0.bytes()) }
     }
 }
 
 // SAFETY: mapped as long as a clone lives; the benchmark fetches into it once at a time.
 unsafe impl Target for File {
     fn bytes(&self) -> u64 {
-        self.0.bytes as u64
+        self.0.bytes() as u64
     }
 
     fn start(&self) -> NonNull<u8> {
-        self.0.at
+        self.0.start()
     }
 
     fn view(&self) -> Arc<dyn View> {
-        self.0.clone()
+        Arc::new(Seen(self.0.view()))
     }
 }
 
 // SAFETY: as of the target.
-unsafe impl View for Mapped {
+unsafe impl View for Seen {
     fn start(&self) -> NonNull<u8> {
-        self.at
+        self.0.start()
     }
 }

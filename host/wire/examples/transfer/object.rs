@@ -34,10 +34,11 @@ pub async fn client() {
     let words: Vec<&str> = line.split(' ').collect();
     let (quic, tcp, root) = (words[0].parse().unwrap(), words[1], root_of(words[2]));
     let (bytes, holder): (usize, u32) = (words[3].parse().unwrap(), words[4].parse().unwrap());
+    // Before there is a connection, which is lost when nothing is heard of it for as long as this may take.
+    let (warm, from) = (File::noise(bytes), File::noise(bytes));
     let endpoint = crate::loopback::endpoint(crate::transport());
     let connection = endpoint.connect(quic, "localhost").unwrap().await.unwrap();
     let transfers = crate::transfers();
-    let warm = File::noise(bytes);
     let ours = |file: File| {
         let holders = vec![Holder::connected(NodeId(1), connection.clone())];
         let bytes = bytes as u64;
@@ -46,7 +47,10 @@ pub async fn client() {
     };
     let rounds = setting("SANDBAR_ROUNDS", 5);
     let mut rows: Vec<Row> = Vec::new();
-    for round in 0..=rounds {
+    // Cold memory last: what the kernel does with what was freed is felt for seconds.
+    for (round, is_cold) in
+        [false, true].into_iter().flat_map(|is_cold| (0..=rounds).map(move |round| (round, is_cold)))
+    {
         let mut note = |name: &'static str, begun: Instant, before: [f64; 2]| {
             let (seconds, after) = (begun.elapsed().as_secs_f64(), processor_s(holder));
             let row = match rows.iter_mut().find(|row| row.0 == name) {
@@ -62,9 +66,11 @@ pub async fn client() {
                 row.2.push(std::array::from_fn(|i| after[i] - before[i]));
             }
         };
-        let wants = |name: &str| std::env::var("SANDBAR_ONLY").map_or(true, |only| only.split(',').any(|o| o == name));
+        let wants = |name: &str| {
+            let is_asked_for = |only: String| only.split(',').any(|one| one == name);
+            (name == "cold") == is_cold && std::env::var("SANDBAR_ONLY").map_or(true, is_asked_for)
+        };
         if wants("memory") {
-            let from = File::noise(bytes);
             let (begun, processor) = (Instant::now(), processor_s(holder));
             warm.write().copy_from_slice(from.as_ref());
             note("copy in memory, warm", begun, processor);

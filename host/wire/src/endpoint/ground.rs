@@ -24,8 +24,9 @@ pub struct Ground {
     pub seed: Option<[u8; 32]>,
 }
 
-/// The kernel gives as much as its administrator allows. Two bursts of what a node's peers send in a millisecond.
-const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+/// Bytes of a UDP socket's buffers: what comes while the receiving thread does something else must lie somewhere. The
+/// kernel gives as much as its administrator allows. Two bursts of what a node's peers send in a millisecond.
+pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
 impl Ground {
     /// A UDP socket of the system, and its clock. Within a tokio runtime.

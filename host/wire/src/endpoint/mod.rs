@@ -20,12 +20,13 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 pub use connect::{ConnectError, Expect};
-pub use ground::Ground;
+pub use ground::{Ground, SOCKET_BUFFER_BYTES};
 pub use join::{JoinError, join};
 pub use joins::{Admit, Applicant, Registry};
 pub use peers::Revoked;
 pub(crate) use peers::{Entry, close};
 pub(crate) use renewal::Renewals;
+pub use transport::transport_config;
 
 use crate::connection::Connection;
 use crate::identity::{Identity, IdentityError};

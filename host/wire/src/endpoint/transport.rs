@@ -17,8 +17,8 @@ use crate::tls::{self, Shown};
 /// The only unidirectional stream is the welcome.
 const WELCOMES: u32 = 1;
 
-/// Of connections to others: TLS has let through a node before anything is kept for it.
-pub(super) fn outgoing(limits: &WireLimits) -> TransportConfig {
+/// QUIC's settings of a connection to others: TLS has let through a node before anything is kept for it.
+pub fn transport_config(limits: &WireLimits) -> TransportConfig {
     let mut config = TransportConfig::default();
     let mut mtu = MtuDiscoveryConfig::default();
     mtu.upper_bound(limits.datagram_bytes_max);
@@ -48,7 +48,7 @@ pub(super) fn outgoing(limits: &WireLimits) -> TransportConfig {
 
 /// Of connections from others, who may be anybody: one stream and few bytes, until they are let in.
 pub(super) fn incoming(limits: &WireLimits) -> TransportConfig {
-    let mut config = outgoing(limits);
+    let mut config = transport_config(limits);
     config.max_concurrent_bidi_streams(1_u32.into()).max_concurrent_uni_streams(0_u32.into());
     config.receive_window(limits.handshake_window_bytes.into());
     config
@@ -123,7 +123,7 @@ pub(super) fn client(
     version: u8,
 ) -> Result<quinn::ClientConfig, IdentityError> {
     let mut config = quinn::ClientConfig::new(Arc::new(tls::client(shown, trust, version)?));
-    config.transport_config(Arc::new(outgoing(limits)));
+    config.transport_config(Arc::new(transport_config(limits)));
     Ok(config)
 }
 
@@ -134,7 +134,7 @@ pub(super) fn joiner(
     authority: Fingerprint,
 ) -> Result<quinn::ClientConfig, IdentityError> {
     let mut config = quinn::ClientConfig::new(Arc::new(tls::joiner(key, authority)?));
-    let mut transport = outgoing(limits);
+    let mut transport = transport_config(limits);
     // Nobody opens a stream to who joins.
     transport.max_concurrent_bidi_streams(0_u32.into()).max_concurrent_uni_streams(0_u32.into());
     config.transport_config(Arc::new(transport));

@@ -36,7 +36,6 @@ mod steal;
 mod target;
 #[cfg(test)]
 mod tests;
-mod transport;
 mod tree;
 mod trees;
 
@@ -53,7 +52,4 @@ pub use priority::Priority;
 pub use serve::{Answers, Held, Partial, SharedBytes, Source};
 pub use small::{SmallFetched, SmallSpec};
 pub use target::{HeapTarget, Target, View};
-pub use transport::{
-    MTU_BYTES_MAX, SOCKET_BUFFER_BYTES, TransferTransport, endpoint_for_transfer, transport_for_transfer,
-};
 pub use tree::{Root, Tree};

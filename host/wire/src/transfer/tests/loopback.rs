@@ -60,7 +60,8 @@ pub fn endpoint(transport: Arc<TransportConfig>) -> Endpoint {
     }
     let socket = TokioRuntime.wrap_udp_socket(socket).unwrap();
     let server = Some(server_config(transport.clone()));
-    let config = super::endpoint_for_transfer(super::TransferTransport::default());
+    let mut config = quinn::EndpointConfig::default();
+    config.max_udp_payload_size(super::WireLimits::default().datagram_bytes_max).unwrap();
     let mut endpoint = Endpoint::new_with_abstract_socket(config, server, socket, Arc::new(TokioRuntime)).unwrap();
     endpoint.set_default_client_config(client_config(transport));
     endpoint

@@ -9,4 +9,4 @@ mod serve;
 mod small;
 mod world;
 
-use super::{SOCKET_BUFFER_BYTES, TransferTransport, endpoint_for_transfer};
+use crate::{SOCKET_BUFFER_BYTES, WireLimits};

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::super::message::{PieceRequest, Request};
 use super::super::*;
 use super::loopback::endpoint;
+use crate::{WireLimits, transport_config};
 
 pub const OBJECT: ObjectId = ObjectId(42);
 
@@ -32,7 +33,7 @@ pub fn limits() -> TransferLimits {
 }
 
 pub fn transport() -> Arc<quinn::TransportConfig> {
-    transport_for_transfer(TransferTransport::default())
+    Arc::new(transport_config(&WireLimits::default()))
 }
 
 /// Bytes of which every part is another one.
