@@ -55,7 +55,8 @@ pub fn transfer(report: Report, effort: Effort, peers: Option<&Peers>) -> Result
     ] {
         report.compare(&name, ours, "MB/s", baseline, of(&large, of_it)?);
     }
-    report.value(&format!("{name}, memory of its own"), of(&large, "ours, into cold memory")?, "MB/s");
+    let (cold, bare) = (of(&large, "ours, into cold memory")?, of(&large, "bare QUIC stream, bytes dropped")?);
+    report.compare(&format!("{name}, new memory"), cold, "MB/s", "bare QUIC stream", bare);
     let small = figures("small", &[("SANDBAR_ROUNDS", effort.runs as u64)])?;
     report.value("transfer/objects of 10 KiB", of(&small, "objects of 10 KiB")?, "/s");
     for peer in peers.map(|peers| peers.transfer(effort.moved_bytes)).transpose()?.into_iter().flatten() {
@@ -82,18 +83,30 @@ pub fn broadcast(report: Report, effort: Effort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tasks that do nothing on another node, beside the same on the node that submits them.
+/// Tasks on another node, beside the same on the node that submits them: some that do nothing, and some that read of an
+/// object each, which goes there.
 pub fn cluster(report: Report, effort: Effort) -> Result<(), Failure> {
     let guest = places::guest(PROGRAM)?;
     let nodes = Nodes::start()?;
+    let both = |task: &str, arguments: &[(&str, u64)]| {
+        let here = submit(&guest, task, arguments, effort)?.seconds;
+        Ok::<_, Failure>([here, nodes.submit(&guest, task, arguments)?])
+    };
+    let medians = |runs: Vec<[f64; 2]>| [0, 1].map(|i| median(runs.iter().map(|run| run[i]).collect()));
     let tasks = effort.tasks / 5;
-    let (mut here, mut there) = (Vec::new(), Vec::new());
-    for _ in 0..effort.runs {
-        let arguments = [("tasks", tasks), ("at_once", 1000)];
-        here.push(tasks as f64 / submit(&guest, "flat", &arguments, effort)?.seconds);
-        there.push(tasks as f64 / nodes.submit(&guest, "flat", &arguments)?);
-    }
-    report.compare("cluster/tasks on another node", median(there), "/s", "on one's own", median(here));
+    let runs = (0..effort.runs).map(|_| both("flat", &[("tasks", tasks), ("at_once", 1000)]));
+    let [here, there] = medians(runs.collect::<Result<_, _>>()?).map(|seconds| tasks as f64 / seconds);
+    report.compare("cluster/tasks on another node", there, "/s", "on one's own", here);
+    let (times, bytes) = (effort.puts, effort.object_bytes);
+    // What starting a job takes is in both.
+    let runs = (0..effort.runs).map(|_| {
+        let [few, many] = [1, 1 + times].map(|times| both("sent", &[("times", times), ("bytes", bytes)]));
+        let (few, many) = (few?, many?);
+        Ok::<_, Failure>([0, 1].map(|i| (many[i] - few[i]).max(f64::EPSILON) / times as f64))
+    });
+    let [here, there] = medians(runs.collect::<Result<_, _>>()?).map(|seconds| bytes as f64 / seconds / 1e6);
+    let name = format!("cluster/objects of {} MiB for a task on another node", bytes >> 20);
+    report.compare(&name, there, "MB/s", "on one's own", here);
     Ok(())
 }
 

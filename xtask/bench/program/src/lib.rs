@@ -144,6 +144,17 @@ fn peeks(tasks: u32, at_once: u32, bytes: u32) -> Result<u32, TaskError> {
     Ok(done)
 }
 
+/// Stores a batch of so many bytes `times` times, and has a task read a few pages of each: where that runs on another node,
+/// they go there.
+#[task]
+fn sent(times: u32, bytes: u32) -> Result<u32, TaskError> {
+    let batch = batch(bytes);
+    for at in 0..times {
+        peek::submit(&put(&batch), u64::from(at)).get()?;
+    }
+    Ok(times)
+}
+
 /// Does nothing, again and again.
 struct Echo;
 
