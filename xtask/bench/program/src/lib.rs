@@ -150,7 +150,7 @@ fn peeks(tasks: u32, at_once: u32, bytes: u32) -> Result<u32, TaskError> {
 fn sent(times: u32, bytes: u32) -> Result<u32, TaskError> {
     let batch = batch(bytes);
     for at in 0..times {
-        peek::submit(&put(&batch), u64::from(at)).get()?;
+        peek::submit(put(&batch), u64::from(at)).get()?;
     }
     Ok(times)
 }
