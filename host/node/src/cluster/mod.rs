@@ -85,6 +85,7 @@ struct Inner {
     handle: Handle,
     links: Mutex<BTreeMap<NodeId, Connection>>,
     transfers: Transfers,
+    admission: Arc<Admission>,
     shared: Shared,
     components: Mutex<HashMap<ComponentId, Arc<std::fs::File>>>,
     ready: Mutex<programs::Ready>,
@@ -202,7 +203,7 @@ impl Cluster {
             state: MemberState::Ready,
         };
         let admission = Admission::new(TRANSFER_BYTES_MAX, TRANSFERS_WAITING_MAX);
-        let transfers = Transfers::new(TransferLimits::default(), admission, None, Offload::Threads);
+        let transfers = Transfers::new(TransferLimits::default(), admission.clone(), None, Offload::Threads);
         let inner = Arc::new(Inner {
             name: identity.own().cluster.to_string(),
             endpoint,
@@ -212,6 +213,7 @@ impl Cluster {
             handle: Handle::current(),
             links: Mutex::default(),
             transfers: transfers.map_err(ClusterError::Limits)?,
+            admission,
             shared: Shared::default(),
             components: Mutex::default(),
             ready: Mutex::default(),
@@ -322,6 +324,7 @@ impl Cluster {
 
     /// The node runs programs from now on, and tasks of others.
     pub(crate) fn begin(&self, asker: Asker, resources: &Demand, slots: u32, side: Side) {
+        self.inner.admission.limit(side.object_bytes_max);
         // A node has one hub.
         let member = Member { resources: Amounts::of(resources), slots, ..self.inner.own.clone() };
         let _ = self.inner.hub.set(OfHub { asker, side, member: member.clone() });

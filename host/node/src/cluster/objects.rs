@@ -10,13 +10,14 @@ use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{NodeId, ObjectId};
 use sandbar_store::{Landing, LandingView, Mapping, Object};
 use sandbar_wire::{
-    Connection, FetchSpec, Fetched, FindHolders, Gone, Held, Holder, Locations, Priority, Root, Source, Target, Tree,
+    Connection, FetchSpec, Fetched, FindHolders, Gone, Held, Holder, Locations, Root, Source, Target, Tree,
     View, Wanted,
 };
 use serde::de::DeserializeOwned;
 
 use super::Inner;
 use super::asks::{self, Ask};
+use crate::program;
 
 /// What was shared and nobody asked for since is let go of after this.
 const SHARED_TIME: Duration = Duration::from_secs(4);
@@ -146,7 +147,8 @@ pub(super) async fn let_go(inner: Arc<Inner>) {
 }
 
 /// Fetches the value of an object that a node has which is connected: from that one, and from others that fetch it.
-pub(super) async fn fetch(inner: &Arc<Inner>, node: NodeId, object: ObjectId, bytes: u64) -> Result<Object, String> {
+pub(super) async fn fetch(inner: &Arc<Inner>, wanted: program::Wanted) -> Result<Object, String> {
+    let program::Wanted { node, object, bytes, priority } = wanted;
     let connection = inner.link(node).ok_or_else(|| format!("there is no connection to node {node}"))?;
     let described: Result<Described, String> = ask(&connection, &Ask::Describe(object.0)).await?;
     let (root, length) = described?;
@@ -161,7 +163,7 @@ pub(super) async fn fetch(inner: &Arc<Inner>, node: NodeId, object: ObjectId, by
         root: Root(root),
         // Who else has it is asked once what comes is served from here: others may be sent here then.
         holders: if is_spread { Vec::new() } else { vec![connection.holder(node)] },
-        priority: Priority::Get,
+        priority,
         finder: is_spread.then(|| Arc::new(finder) as Arc<dyn FindHolders>),
     };
     let reserve = |bytes: u64| Ok(LandingTarget(Landing::new(usize::try_from(bytes).map_err(std::io::Error::other)?)?));

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_core::{ComponentId, Limits, NodeId, ObjectId};
+use sandbar_core::{ComponentId, Limits, NodeId};
 use sandbar_store::Object;
 
 use super::{Inner, members, objects, programs};
-use crate::program::{Loaded, Outside, Tell, WORKERS_MAX};
+use crate::program::{Loaded, Outside, Tell, WORKERS_MAX, Wanted};
 
 /// A store that has no number to give is asked again after this.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -17,9 +17,9 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Others(pub(super) Arc<Inner>);
 
 impl Outside for Others {
-    fn fetch(&self, node: NodeId, object: ObjectId, bytes: u64, told: Tell<Result<Object, String>>) {
+    fn fetch(&self, wanted: Wanted, told: Tell<Result<Object, String>>) {
         let inner = self.0.clone();
-        self.0.handle.spawn(async move { told(objects::fetch(&inner, node, object, bytes).await) });
+        self.0.handle.spawn(async move { told(objects::fetch(&inner, wanted).await) });
     }
 
     fn load(&self, node: NodeId, component: ComponentId, limits: Limits, told: Tell<Loaded>) {

@@ -51,6 +51,8 @@ pub(crate) struct Side {
     pub(crate) fitter: Fitter,
     /// What each task may use at most.
     pub(crate) limits: Limits,
+    /// Memory for objects, in bytes.
+    pub(crate) object_bytes_max: u64,
 }
 
 /// Runs a program to its end: the task that it begins with, that one's arguments, and what its tasks returned before.

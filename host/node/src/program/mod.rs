@@ -27,7 +27,7 @@ pub use submit::{ProgramSpec, ProgramSummary};
 pub(crate) use bars::Bars;
 pub(crate) use calls::Program;
 pub(crate) use hub::{Asker, First, Hub, HubOptions, NewJob, StoreOptions, WORKERS_MAX};
-pub(crate) use peer::{Loaded, NewPeer, Outside, PeerEnd, PeerLine, Remnant, Tell};
+pub(crate) use peer::{Loaded, NewPeer, Outside, PeerEnd, PeerLine, Remnant, Tell, Wanted};
 
 #[doc(hidden)]
 pub use hub::{Saying, hear_any, said_any};

@@ -136,6 +136,7 @@ impl Node {
             runner: runner(hub),
             fitter,
             limits: self.options.limits,
+            object_bytes_max: self.options.object_bytes_max,
         }
     }
 

@@ -60,6 +60,17 @@ impl Admission {
         Arc::new(Admission(Mutex::new(State { bytes_max, used: 0, waiting_max, waiting, prefetches })))
     }
 
+    /// From now on there are so many bytes. What is in use stays; who waits for more than there is waits in vain, and is told.
+    pub fn limit(self: &Arc<Self>, bytes_max: u64) {
+        let mut state = self.state();
+        state.bytes_max = bytes_max;
+        for queue in &mut state.waiting {
+            queue.retain(|waiter| waiter.bytes <= bytes_max);
+        }
+        drop(state);
+        self.grant();
+    }
+
     /// Waits for memory. Dropping the future gives up its place.
     ///
     /// # Errors
@@ -82,8 +93,8 @@ impl Admission {
         };
         let _leaves = Leaves(self);
         self.grant();
-        // A waiter is dropped with its permit or not at all, as this has the admission.
-        granted.await.map_err(|_| NotAdmitted::TooLarge { max: 0 })
+        // A waiter is dropped with its permit, or when it wants more than there is by now.
+        granted.await.map_err(|_| NotAdmitted::TooLarge { max: self.state().bytes_max })
     }
 
     /// Bytes that are in use.
@@ -131,7 +142,7 @@ impl State {
         }
         let priority = Priority::ALL.into_iter().rev().find(|priority| !self.waiting[*priority as usize].is_empty())?;
         let queue = &mut self.waiting[priority as usize];
-        let (bytes, free) = (queue.front()?.bytes, self.bytes_max - self.used);
+        let (bytes, free) = (queue.front()?.bytes, self.bytes_max.saturating_sub(self.used));
         if bytes <= free {
             return queue.pop_front().map(|waiter| (waiter, priority));
         }
@@ -250,6 +261,22 @@ mod tests {
         assert_eq!(admission.used(), 40);
         drop(permits);
         assert_eq!((admission.used(), admission.waiting()), (0, 0));
+    }
+
+    #[test]
+    fn there_may_be_more_or_less_later() {
+        let admission = Admission::new(100, 10);
+        let most = ask(&admission, 90, Priority::Get).unwrap();
+        let mut large = ask(&admission, 80, Priority::Get).unwrap_err();
+        let mut small = ask(&admission, 40, Priority::Argument).unwrap_err();
+        admission.limit(50);
+        let refused = (&mut large.0).now_or_never().unwrap();
+        assert_eq!(refused.unwrap_err(), NotAdmitted::TooLarge { max: 50 });
+        assert!(small.admitted().is_none());
+        drop(most);
+        assert_eq!(small.admitted().unwrap().bytes(), 40);
+        admission.limit(200);
+        assert_eq!(ask(&admission, 200, Priority::Get).unwrap().bytes(), 200);
     }
 
     #[test]

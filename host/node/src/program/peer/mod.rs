@@ -15,7 +15,7 @@ pub(crate) use messages::{Callee, Errand, ErrandWork, Returns, Root, Said, Sent}
 
 pub(crate) use remnant::{Remnant, RemnantValue};
 
-pub(crate) use outside::{Fetched, Loaded, Outside, Tell};
+pub(crate) use outside::{Fetched, Loaded, Outside, Tell, Wanted};
 
 use sandbar_core::NodeId;
 use sandbar_sched::Demand;

@@ -67,7 +67,8 @@ impl Neighbours {
 }
 
 impl Outside for Neighbours {
-    fn fetch(&self, node: NodeId, object: ObjectId, _: u64, told: Tell<Result<Object, String>>) {
+    fn fetch(&self, wanted: Wanted, told: Tell<Result<Object, String>>) {
+        let Wanted { node, object, .. } = wanted;
         let asker = self.hubs().get(&node).map(|hub| hub.asker.clone());
         match asker {
             Some(asker) => asker.share(object, told),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sandbar_core::{ComponentId, Fault, Limits, NodeId, ObjectId};
 use sandbar_store::Object;
+use sandbar_wire::Priority;
 
 use crate::program::Program;
 
@@ -22,10 +23,20 @@ pub(crate) struct Fetched {
     pub(crate) value: Result<Object, String>,
 }
 
+/// A value that a node has: which object's there, and so many bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) node: NodeId,
+    pub(crate) object: ObjectId,
+    pub(crate) bytes: u64,
+    /// How much it is waited for.
+    pub(crate) priority: Priority,
+}
+
 /// Other nodes, beside what is said to them.
 pub(crate) trait Outside: Send + Sync {
-    /// Fetches so many bytes, which a node has as the value of an object.
-    fn fetch(&self, node: NodeId, object: ObjectId, bytes: u64, told: Tell<Result<Object, String>>);
+    /// Fetches a value.
+    fn fetch(&self, wanted: Wanted, told: Tell<Result<Object, String>>);
 
     /// Loads a component that a node has, for tasks that may use so much.
     fn load(&self, node: NodeId, component: ComponentId, limits: Limits, told: Tell<Loaded>);

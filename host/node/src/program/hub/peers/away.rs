@@ -4,11 +4,12 @@ use rustc_hash::FxHashMap;
 use sandbar_core::{JobId, NodeId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
 use sandbar_store::{Lending, Memory, Object, ValueKey};
+use sandbar_wire::Priority;
 
 use super::super::store::Awaited;
 use super::super::{Command, State, Stored};
 use super::lent::Sending;
-use crate::program::peer::{Fetched, Said, Tell};
+use crate::program::peer::{self, Fetched, Said, Tell};
 
 /// A value that lies, or lay, on another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,7 +143,7 @@ impl State {
 
     /// Tells a worker of a value that it wanted, once it is here.
     pub(in super::super) fn hand_away(&mut self, key: AwayKey, awaited: Awaited) {
-        self.fetch(key);
+        self.fetch(key, Priority::Get);
         let Some(away) = self.peers.aways.all.get_mut(&key.number) else { return };
         match &mut away.state {
             AwayState::Here(copy) => {
@@ -155,7 +156,7 @@ impl State {
     }
 
     /// Has a value come, if it is not here nor on its way.
-    pub(super) fn fetch(&mut self, key: AwayKey) {
+    pub(super) fn fetch(&mut self, key: AwayKey, priority: Priority) {
         let Some(away) = self.peers.aways.all.get_mut(&key.number) else { return };
         if !matches!(away.state, AwayState::There) {
             return;
@@ -164,10 +165,11 @@ impl State {
         let (asker, ticket) = (self.asker.clone(), key.number);
         let told = move |value| asker.command(Command::Fetched(Fetched { ticket, value }));
         let (node, name, bytes) = (away.node, away.name, away.bytes);
+        let wanted = peer::Wanted { node, object: name, bytes, priority };
         match &self.options.outside {
             // It was made here, for its owner.
             Some(_) if node == self.options.node => self.share(name, Box::new(told)),
-            Some(outside) => outside.fetch(node, name, bytes, Box::new(told)),
+            Some(outside) => outside.fetch(wanted, Box::new(told)),
             None => told(Err("this node knows no others".to_owned())),
         }
     }
@@ -213,7 +215,7 @@ impl State {
             }
             if self.away(key).1.is_none() {
                 self.peers.aways.missed.entry(key.number).or_default().push(wanted);
-                return self.fetch(key);
+                return self.fetch(key, Priority::Get);
             }
         }
         self.step(wanted.event());
@@ -222,7 +224,7 @@ impl State {
     /// Has all come that only a node has which is to go. Says whether there is anything.
     pub(super) fn fetch_all(&mut self, node: NodeId) -> bool {
         let keys = self.peers.aways.only_at(node);
-        keys.iter().for_each(|key| self.fetch(*key));
+        keys.iter().for_each(|key| self.fetch(*key, Priority::Argument));
         !keys.is_empty()
     }
 

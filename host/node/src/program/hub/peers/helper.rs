@@ -10,6 +10,7 @@ use sandbar_core::{
     Strategy, TaskError, TaskId, TaskKind, WorkerId,
 };
 use sandbar_sched::{Demand, Event, Submission, TaskState, Work};
+use sandbar_wire::Priority;
 
 use super::super::actors::actor_spec;
 use super::super::hear::RETURNS_FAR_MAX;
@@ -184,7 +185,7 @@ impl State {
         let lent: Vec<ObjectId> = errand.needs.iter().chain(&errand.refs).copied().collect();
         lent.iter().for_each(|object| self.borrow(node, *object, seat, worker));
         for (object, value) in &errand.values {
-            self.arrived(node, *object, *value, Vec::new());
+            self.arrived(node, *object, (*value, Priority::Argument), Vec::new());
         }
         let is_made = matches!(errand.work, ErrandWork::Make { .. });
         // What is made for a node outlives what else that has here, as long as somebody refers to it.

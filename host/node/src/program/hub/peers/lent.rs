@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, VALUE_INLINE_BYTES_MAX, WorkerId};
 use sandbar_sched::Event;
 use sandbar_store::{Lending, Mapping, Memory};
+use sandbar_wire::Priority;
 
 use super::super::store::is_kept;
 use super::super::{State, Stored};
@@ -140,8 +141,14 @@ impl State {
         }
     }
 
-    /// A lender says what there is of an object.
-    pub(super) fn arrived(&mut self, lender: NodeId, object: ObjectId, sent: Sent<'_>, refs: Vec<ObjectId>) {
+    /// A lender says what there is of an object, which is waited for as much as this.
+    pub(super) fn arrived(
+        &mut self,
+        lender: NodeId,
+        object: ObjectId,
+        (sent, priority): (Sent<'_>, Priority),
+        refs: Vec<ObjectId>,
+    ) {
         let job = self.sched.job_of_object(object).filter(|_| self.lender_of(object) == Some(lender));
         let seat = job.and_then(|job| self.seat_in(lender, job));
         let (Some(job), Some(seat), Some(worker)) = (job, seat, self.peers.anchor(lender)) else {
@@ -156,7 +163,7 @@ impl State {
             (value, _) => value,
         };
         if let Ok(Stored::Away(key)) = &value {
-            self.fetch(*key);
+            self.fetch(*key, priority);
         }
         self.step(Event::Arrived { object, value, refs: refs.clone() });
         self.steps(refs.into_iter().map(|object| Event::Released { object, worker, times: 1 }));

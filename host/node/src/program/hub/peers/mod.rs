@@ -22,6 +22,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Event, Role};
+use sandbar_wire::Priority;
 
 use self::away::Aways;
 use self::groups::{Aside, AsideKey, ToldLoad};
@@ -216,7 +217,9 @@ impl State {
             Said::Find { object, job, name } => self.find_for(node, object, job, &name),
             Said::Kill(actor, restart) => self.kill_for(node, actor, restart),
             Said::Want(object, missed) => self.want_for(object, anchor, missed),
-            Said::Value { object, value, contains } => self.arrived(node, object, value, contains),
+            Said::Value { object, value, contains } => {
+                self.arrived(node, object, (value, Priority::Get), contains);
+            }
             Said::Release(object, times) => {
                 self.unmake(node, object);
                 self.step(Event::Released { object, worker: anchor, times });
