@@ -10,8 +10,8 @@ use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{NodeId, ObjectId};
 use sandbar_store::{Landing, LandingView, Mapping, Object};
 use sandbar_wire::{
-    Connection, FetchSpec, Fetched, FindHolders, Gone, Held, Holder, Locations, Root, Source, Target, Tree,
-    View, Wanted,
+    Connection, FetchSpec, Fetched, FindHolders, Gone, Held, Holder, Locations, Root, Source, Target, Tree, View,
+    Wanted,
 };
 use serde::de::DeserializeOwned;
 

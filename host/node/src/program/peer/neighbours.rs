@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, ObjectId};
+use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
 use sandbar_sched::Demand;
 use sandbar_store::Object;
 
-use super::{Loaded, NewPeer, Outside, PeerLine, Tell};
+use super::{Loaded, NewPeer, Outside, PeerLine, Tell, Wanted};
 use crate::program::Program;
 use crate::program::hub::{Asker, WORKERS_MAX};
 
