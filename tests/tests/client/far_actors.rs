@@ -153,6 +153,42 @@ fn an_actor_whose_node_is_gone_begins_anew_elsewhere_or_has_died() {
     });
 }
 
+/// Some are on a node that is lost, and had state that goes with a message, or is fetched.
+#[test]
+fn an_actor_whose_node_is_gone_goes_on_elsewhere_with_what_it_was_saved_as() {
+    with_nodes(ACTORS, async |nodes, job| {
+        let options = ActorOptions::new().resource("other", 0.5).max_restarts(3).max_task_retries(1);
+        let mut hoards = Vec::new();
+        for numbers in [10u64, 200_000, 10, 200_000] {
+            let hoard = job.actor("Hoard").options(options.clone()).submit((numbers,)).await?;
+            hoard.ready().await?;
+            hoards.push((hoard, numbers));
+        }
+        for (hoard, _) in &hoards {
+            for number in 1..=20u64 {
+                // They are on all nodes.
+                let object: ObjectRef<u64> =
+                    job.task("double").options(on(number as u16 % 2 + 1)).submit((number,)).await?;
+                let kept: ObjectRef<u64> = hoard.call("keep", (vec![object],)).await?;
+                assert_eq!(kept.get().await?, number);
+            }
+        }
+        drop(nodes.pop());
+        for (hoard, numbers) in &hoards {
+            // It is not saved after this, where it is by now.
+            let panics: ObjectRef<u64> = hoard.call("panics", ()).await?;
+            assert_eq!(panics.get().await.unwrap_err().fault.code, Code::Panic);
+            let sums: ObjectRef<(u64, u64)> = hoard.call("sums", ()).await?;
+            let (objects, sum) = sums.get().await?;
+            assert_eq!(sum, numbers * (numbers - 1) / 2);
+            // What is fetched may be what it was saved as some calls before.
+            let is_so = if *numbers == 10 { objects == 420 } else { (1..=20).any(|kept| objects == kept * (kept + 1)) };
+            assert!(is_so, "{objects} of {numbers} numbers");
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn an_actor_that_ends_on_another_node_says_so_to_its_callers() {
     with_nodes(ACTORS, async |_, job| {

@@ -58,6 +58,7 @@ impl Program {
                 checkpoint_every: options.checkpoint_every.unwrap_or(1).max(1),
             },
             restore,
+            saved: None,
             actor: options,
             name,
         }
@@ -73,6 +74,8 @@ pub(super) struct Make {
     pub(super) options: MakeOptions,
     /// The function that makes it anew of what it was saved as.
     pub(super) restore: Option<u32>,
+    /// What it was saved as on another node, among what the call needs.
+    pub(super) saved: Option<ObjectId>,
     /// What was said of it.
     pub(super) actor: ActorOptions,
     /// By which it is found.

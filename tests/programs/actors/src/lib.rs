@@ -105,6 +105,42 @@ impl Saved {
     }
 }
 
+/// Keeps objects, and as many numbers as it is made with, and is saved with both.
+struct Hoard {
+    objects: Vec<ObjectRef<u64>>,
+    numbers: Vec<u64>,
+}
+
+#[actor]
+impl Hoard {
+    pub fn new(numbers: u64) -> Hoard {
+        Hoard { objects: Vec::new(), numbers: (0..numbers).collect() }
+    }
+
+    pub fn keep(&mut self, objects: Vec<ObjectRef<u64>>) -> u64 {
+        self.objects.extend(objects);
+        self.objects.len() as u64
+    }
+
+    /// The objects' sum, and the numbers'.
+    pub fn sums(&self) -> Result<(u64, u64), TaskError> {
+        Ok((get_all(&self.objects)?.iter().sum(), self.numbers.iter().sum()))
+    }
+
+    pub fn panics(&mut self) -> u64 {
+        self.objects.clear();
+        panic!("on purpose")
+    }
+
+    pub fn checkpoint(&self) -> (Vec<ObjectRef<u64>>, Vec<u64>) {
+        (self.objects.clone(), self.numbers.clone())
+    }
+
+    pub fn restore((objects, numbers): (Vec<ObjectRef<u64>>, Vec<u64>)) -> Hoard {
+        Hoard { objects, numbers }
+    }
+}
+
 /// Those who wait for it are let go by a call that comes later.
 struct Signal {
     waited: std::cell::Cell<u64>,

@@ -57,7 +57,7 @@ pub(super) fn beginning<'c>(sched: &Scheduler<Call, Stored>, task: TaskId, call:
         return as_called(BeginRole::Call(actor.0, made_in.0, call.timeout().is_some()));
     };
     let role = BeginRole::Make(make.options);
-    let saved = sched.actor(ActorId(task.0)).and_then(|actor| actor.saved);
+    let saved = sched.actor(ActorId(task.0)).and_then(|actor| actor.saved).or(make.saved);
     match (saved, make.restore) {
         (Some(saved), Some(function)) => {
             let arguments = postcard::to_stdvec(&[Argument::Object(saved)][..]).unwrap_or_default();
@@ -132,6 +132,7 @@ impl State {
         let Some(actor) = self.sched.actor_of(call) else { return };
         let attempt = self.sched.task(actor.maker()).map_or(Attempt(0), |maker| maker.attempt);
         self.step(Event::Saved { actor, attempt, worker, object });
+        self.tell_saved(actor, object);
     }
 
     /// A call runs from now on, which may do so for a limited time.

@@ -96,8 +96,9 @@ pub(crate) enum ErrandWork<'a> {
     Stream(u32),
     /// A method is to be called, which the receiver begins again as often as this, or as the actor says, after such errors.
     Call { actor: Callee, retries: Option<u32>, retry_on: RetryOn },
-    /// An actor is to be kept for its owner until that [cancels](Said::Cancel) it. The receiver begins it anew, if it may.
-    Actor(ActorOptions),
+    /// An actor is to be kept for its owner until that [cancels](Said::Cancel) it. The receiver begins it anew, if it may. If it
+    /// was saved before, it is made of that, an object that it needs beside its arguments.
+    Actor(ActorOptions, Option<ObjectId>),
     /// The receiver is to make an actor that it owns, under the number of this task, wherever the strategy says. Its handle is
     /// lent to the sender.
     Make { options: ActorOptions, actor_name: Option<Cow<'a, str>>, strategy: Strategy },
@@ -162,6 +163,16 @@ pub(crate) enum Said<'a> {
         attempt: Attempt,
         slot: WorkerId,
         index: u64,
+        object: ObjectId,
+        #[serde(borrow)]
+        value: Sent<'a>,
+        contains: Vec<ObjectId>,
+    },
+    /// An actor that is kept for the receiver was saved as this value. What is away is lent by its number, as is what it
+    /// contains.
+    Saved {
+        task: TaskId,
+        attempt: Attempt,
         object: ObjectId,
         #[serde(borrow)]
         value: Sent<'a>,

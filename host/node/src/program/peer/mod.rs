@@ -60,6 +60,6 @@ mod tests {
         ];
         let digest = Sha256::digest(said.concat());
         let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!((sandbar_wire::PROTOCOL_VERSION, digest.as_str()), (1, "c595a50e0ba0b4dc"));
+        assert_eq!((sandbar_wire::PROTOCOL_VERSION, digest.as_str()), (1, "c53e9b9f15cf885f"));
     }
 }

@@ -160,7 +160,7 @@ impl Picks<'_> {
         let (work, function) = match self.below(7) {
             0 | 1 => (ErrandWork::Task, 0),
             2 => (ErrandWork::Stream(self.below(4)), 1),
-            3 => (ErrandWork::Actor(self.actor()), 2),
+            3 => (ErrandWork::Actor(self.actor(), self.is().then(|| self.object())), 2),
             4 => {
                 let (options, strategy) = (self.actor(), self.strategy());
                 (ErrandWork::Make { options, actor_name: self.is().then(|| "one".into()), strategy }, 2)
@@ -229,7 +229,10 @@ impl Picks<'_> {
             18 => {
                 let (task, attempt, slot, index) = (self.task(), self.attempt(), self.worker(), self.below(3).into());
                 let (object, value, contains) = (self.object(), self.sent(value, error), self.objects());
-                Said::Yielded { task, attempt, slot, index, object, value, contains }
+                match self.is() {
+                    true => Said::Yielded { task, attempt, slot, index, object, value, contains },
+                    false => Said::Saved { task, attempt, object, value, contains },
+                }
             }
             19 => Said::Taken(self.task(), self.below(5).into()),
             20 => Said::Find { object: self.object(), job: self.root(), name: "one".into() },

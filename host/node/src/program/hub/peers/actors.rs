@@ -160,12 +160,9 @@ impl State {
         if let Some(make) = &call.make {
             let begun_anew = self.sched.task(task).map_or(0, |view| view.attempt.0);
             let max_restarts = make.actor.max_restarts.saturating_sub(begun_anew);
-            return Some(ErrandWork::Actor(ActorOptions {
-                max_restarts,
-                detached: false,
-                get_if_exists: false,
-                ..make.actor.clone()
-            }));
+            let options = ActorOptions { max_restarts, detached: false, get_if_exists: false, ..make.actor.clone() };
+            let saved = self.sched.actor(ActorId(task.0)).and_then(|actor| actor.saved);
+            return Some(ErrandWork::Actor(options, saved));
         }
         debug_assert!(self.peers.is_far(worker), "it is another node's");
         Some(match self.sched.stream(task.returns(0)).filter(|_| call.is_generator()) {

@@ -1,7 +1,7 @@
 //! Values that lie on other nodes: fetched when somebody here wants them.
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{JobId, NodeId, ObjectId, TaskId, WorkerId};
+use sandbar_core::{ActorId, JobId, NodeId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
 use sandbar_store::{Lending, Memory, Object, ValueKey};
 use sandbar_wire::Priority;
@@ -57,6 +57,8 @@ struct Away {
     /// It was not to be had there: who wants it is to have the copy here.
     was_missed: bool,
     state: AwayState,
+    /// It is what an actor was saved as that another node keeps.
+    saves: Option<ActorId>,
 }
 
 #[derive(Debug)]
@@ -82,9 +84,18 @@ impl Aways {
     ) -> AwayKey {
         let key = AwayKey { number: self.next, node, bytes };
         self.next += 1;
-        self.all
-            .insert(key.number, Away { object, node, name, bytes, holder, was_missed: false, state: AwayState::There });
+        self.all.insert(
+            key.number,
+            Away { object, node, name, bytes, holder, was_missed: false, state: AwayState::There, saves: None },
+        );
         key
+    }
+
+    /// Who waits for a value is an actor that was saved as it.
+    pub(super) fn save(&mut self, key: AwayKey, actor: ActorId) {
+        if let Some(away) = self.all.get_mut(&key.number) {
+            away.saves = Some(actor);
+        }
     }
 
     /// Values that only a node has, or that it is to be told of when they are not needed any more, and that are not here.
@@ -136,6 +147,9 @@ impl State {
         if let AwayState::Here(copy) = away.state {
             self.store.values.drop_value(copy);
         }
+        if let Some(actor) = away.saves {
+            self.end_saving(actor, key, false);
+        }
         if let Some(node) = away.holder {
             self.peers.say(node, &Said::Release(away.name, 1));
         }
@@ -179,7 +193,7 @@ impl State {
         let Some(away) = self.peers.aways.all.get_mut(&fetched.ticket) else { return };
         let key = AwayKey { number: fetched.ticket, node: away.node, bytes: away.bytes };
         let AwayState::Fetching(awaited) = std::mem::replace(&mut away.state, AwayState::There) else { return };
-        let (object, bytes) = (away.object, away.bytes);
+        let (object, bytes, saves) = (away.object, away.bytes, away.saves);
         let job = self.sched.job_of_object(object).unwrap_or(JobId(0));
         let added = match fetched.value {
             Ok(value) if value.bytes() == bytes => {
@@ -195,13 +209,20 @@ impl State {
                     away.state = AwayState::Here(copy);
                 }
                 awaited.into_iter().for_each(|awaited| self.hand(copy, awaited));
+                if let Some(actor) = saves {
+                    self.end_saving(actor, key, true);
+                }
             }
             Err(_) => {
                 self.missed(object);
                 self.lose_away(key, awaited);
+                if let Some(actor) = saves {
+                    self.end_saving(actor, key, false);
+                }
             }
         }
         self.steps(missed.into_iter().map(Wanted::event));
+        self.settle();
         self.carry_out();
     }
 
@@ -237,9 +258,7 @@ impl State {
             self.step(Event::ObjectLost { object, waiters });
         } else {
             awaited.into_iter().for_each(|awaited| self.want_again(awaited));
-            while let Some(event) = self.events.pop_front() {
-                self.step(event);
-            }
+            self.settle();
         }
     }
 

@@ -18,7 +18,7 @@ use super::super::keep::Took;
 use super::super::{Command, State};
 use super::lent::{ATTACHED_BYTES_MAX, Sending};
 use crate::program::Program;
-use crate::program::calls::Call;
+use crate::program::calls::{Call, Make};
 use crate::program::peer::{Errand, ErrandWork, Loaded, Said};
 
 /// Something that another node has given this one to do.
@@ -40,7 +40,7 @@ pub(super) struct Given {
     /// What it is in each run of its job.
     lineage: Option<NonZeroU64>,
     /// It is an actor, which is kept until it has ended.
-    is_kept: bool,
+    pub(super) is_kept: bool,
 }
 
 /// What the owner calls something, and under what it was given.
@@ -160,7 +160,7 @@ impl State {
             ErrandWork::Task => kind == Some(TaskKind::Task),
             ErrandWork::Stream(_) => kind == Some(TaskKind::Generator) && errand.returns == 1,
             ErrandWork::Call { .. } => matches!(kind, Some(TaskKind::Method | TaskKind::Shared)),
-            ErrandWork::Actor(_) | ErrandWork::Make { .. } => kind == Some(TaskKind::Make) && errand.returns == 1,
+            ErrandWork::Actor(..) | ErrandWork::Make { .. } => kind == Some(TaskKind::Make) && errand.returns == 1,
         };
         let is_taken = matches!(errand.work, ErrandWork::Make { .. }) && self.is_own_number(errand.task.0);
         if !is_so || is_taken || !(1..=RETURNS_FAR_MAX).contains(&errand.returns) {
@@ -232,7 +232,7 @@ impl State {
             yielded: 0,
             taken: 0,
             lineage: errand.lineage.filter(|_| matches!(errand.work, ErrandWork::Task)),
-            is_kept: matches!(errand.work, ErrandWork::Actor(_)),
+            is_kept: matches!(errand.work, ErrandWork::Actor(..)),
         };
         self.peers.given.insert(id, given);
         self.step(Event::Submitted { task });
@@ -259,9 +259,11 @@ impl State {
                 let retries = retries.unwrap_or_else(|| self.call_retries(actor));
                 (Work::Method(actor), None, Strategy::Default, retries, *retry_on)
             }
-            ErrandWork::Actor(options) => {
+            ErrandWork::Actor(options, saved) => {
                 let work = Work::Actor(Box::new(actor_spec(None, options)));
-                (work, make(options, None), here, 0, RetryOn::System)
+                let saved = saved.filter(|saved| errand.needs.contains(saved));
+                let make = make(options, None).map(|make| Box::new(Make { saved, ..*make }));
+                (work, make, here, 0, RetryOn::System)
             }
             ErrandWork::Make { options, actor_name, strategy } => {
                 let work = Work::Actor(Box::new(actor_spec(actor_name.as_deref(), options)));

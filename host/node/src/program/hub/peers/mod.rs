@@ -13,6 +13,7 @@ mod leave;
 mod lent;
 mod owner;
 mod remains;
+mod saved;
 mod seats;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,7 @@ use std::io;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use sandbar_core::{JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{ActorId, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Event, Role};
 use sandbar_wire::Priority;
 
@@ -30,6 +31,7 @@ use self::helper::{Given, Known};
 use self::leave::Leaving;
 use self::lent::Borrowed;
 use self::remains::Remains;
+use self::saved::Saving;
 use self::seats::Seats;
 use super::State;
 use crate::program::peer::{NewPeer, PeerLine, Said, Tell};
@@ -55,6 +57,8 @@ pub(super) struct Peers {
     dead: Vec<(TaskId, TaskError)>,
     borrowed: FxHashMap<ObjectId, Borrowed>,
     aways: Aways,
+    /// What actors were saved as that other nodes keep, on its way here.
+    saving: FxHashMap<ActorId, Saving>,
     remains: Remains,
     /// Room that is set aside here for others.
     asides: BTreeMap<AsideKey, Aside>,
@@ -96,7 +100,16 @@ impl Peers {
     pub(super) fn left(&self) -> [usize; 8] {
         let (given, returns, theirs) = (self.given.len(), self.returns.len(), self.theirs.len());
         let (seats, asides) = (self.seats.len(), self.asides.len());
-        [given, returns, theirs, self.borrowed.len(), self.aways.len(), seats, asides, self.far.len()]
+        [
+            given,
+            returns,
+            theirs,
+            self.borrowed.len(),
+            self.aways.len() + self.saving.len(),
+            seats,
+            asides,
+            self.far.len(),
+        ]
     }
 
     fn anchor(&self, node: NodeId) -> Option<WorkerId> {
@@ -151,6 +164,7 @@ impl State {
         self.peers.far.retain(|_, of| *of != node);
         self.forget_given(|given| given.owner == node);
         self.forget_asides(|owner, _| owner == node);
+        self.peers.saving.retain(|_, saving| saving.node != node);
         // Before anything that is made again is given to it.
         self.step(Event::NodeLost { node });
         self.peers.remains.lose_roots(|root| root.node == node);
@@ -213,6 +227,9 @@ impl State {
             Said::Yielded { task, attempt, slot, index, object, value, contains } => {
                 self.yielded_at((node, slot), (task, attempt), (index, object), value, contains);
             }
+            Said::Saved { task, attempt, object, value, contains } => {
+                self.saved_at(node, (task, attempt), object, value, contains);
+            }
             Said::Taken(task, taken) => self.hear_taken(node, task, taken),
             Said::Find { object, job, name } => self.find_for(node, object, job, &name),
             Said::Kill(actor, restart) => self.kill_for(node, actor, restart),
@@ -249,6 +266,13 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Does what is left to be done.
+    fn settle(&mut self) {
+        if let Some(event) = self.events.pop_front() {
+            self.step(event);
+        }
     }
 
     /// Steps, with all that comes of it.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use sandbar_core::{Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Event, Failure, Outcome, TaskView};
 
 use super::super::hear::too_large;
@@ -23,7 +23,8 @@ impl State {
         let Some(call) = self.sched.call(task).cloned() else { return };
         let Some(work) = self.errand_work(worker, task, &call) else { return };
         let Some(view) = self.sched.task(task) else { return };
-        let objects = call.needs.len() + self.sched.refs(task).count();
+        let needs = self.needs_of(task, &call);
+        let objects = needs.len() + self.sched.refs(task).count();
         if let Some(fault) = too_large(view.returns, objects, call.arguments.len()) {
             // Calls go to where their actor is, whatever they take along.
             let outcome =
@@ -31,13 +32,13 @@ impl State {
             self.events.push_back(Event::Finished { task, attempt: view.attempt, worker, outcome, nanos: 0 });
             return;
         }
-        let values = self.attached(&call.needs);
+        let values = self.attached(&needs);
         self.tell_program(node, &call.program);
         let Some(job) = self.sched.job_of(task) else { return };
         self.introduce(node, job);
         let (Some(view), Some(anchor)) = (self.sched.task(task), self.peers.anchor(node)) else { return };
         let (name, refs) = (view.name.clone(), self.sched.refs(task).collect::<Vec<ObjectId>>());
-        let held = call.needs.iter().chain(&refs);
+        let held = needs.iter().chain(&refs);
         self.events.extend(held.map(|object| Event::Held { object: *object, worker: anchor, task }));
         let errand = Errand {
             task,
@@ -49,11 +50,18 @@ impl State {
             depth: view.depth,
             bundle: self.sched.bundle_of(task),
             refs,
+            needs,
             values: values.iter().map(|(object, value)| (*object, value.as_sent())).collect(),
             work,
             ..self.errand(job, &name, &call)
         };
         self.peers.say(node, &Said::Begin(errand));
+    }
+
+    /// Objects that a task needs: what an actor was saved as, beside its arguments.
+    fn needs_of(&self, task: TaskId, call: &Call) -> Vec<ObjectId> {
+        let saved = call.make.as_ref().and_then(|_| self.sched.actor(ActorId(task.0))?.saved);
+        call.needs.iter().copied().chain(saved).collect()
     }
 
     /// What of an errand is known by its call.
@@ -196,7 +204,7 @@ impl State {
     }
 
     /// What a node has lent is not wanted.
-    fn release_sent(&mut self, node: NodeId, value: Sent<'_>, contains: Vec<ObjectId>) {
+    pub(super) fn release_sent(&mut self, node: NodeId, value: Sent<'_>, contains: Vec<ObjectId>) {
         let own = if let Sent::Away { object, .. } = value { Some(object) } else { None };
         for object in contains.into_iter().chain(own) {
             self.peers.say(node, &Said::Release(object, 1));
@@ -248,6 +256,6 @@ impl State {
 }
 
 /// Whether it is this attempt of a task, in that worker.
-fn is_at(view: &TaskView<'_>, worker: WorkerId, attempt: Attempt) -> bool {
+pub(super) fn is_at(view: &TaskView<'_>, worker: WorkerId, attempt: Attempt) -> bool {
     view.worker == Some(worker) && view.attempt == attempt
 }
