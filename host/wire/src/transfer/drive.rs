@@ -52,6 +52,8 @@ type Running = Pin<Box<dyn Future<Output = Event> + Send>>;
 /// A fetch that is under way.
 pub(crate) struct Driver {
     engine: Arc<Engine>,
+    /// Which of this node's fetches it is, to those who are asked.
+    number: u32,
     spec: FetchSpec,
     progress: Arc<Progress>,
     target: Arc<dyn Target>,
@@ -78,6 +80,7 @@ impl Driver {
         let spare = std::mem::take(&mut spec.holders).into();
         let plan = Plan::new(progress.layout(), engine.limits.piece_groups());
         Driver {
+            number: engine.next_fetch(),
             engine,
             spec,
             progress,
@@ -184,6 +187,7 @@ impl Driver {
         // What is neither in the plan nor in a flight is verified.
         let Some(lease) = lease else { return debug_assert!(false, "{groups:?} are leased twice") };
         let request = PieceRequest {
+            fetch: self.number,
             object: self.spec.object,
             bytes: self.spec.bytes,
             root: self.spec.root,

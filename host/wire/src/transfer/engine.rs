@@ -1,7 +1,7 @@
 //! The engine: what fetches and answers have in common.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use sandbar_core::ObjectId;
@@ -50,6 +50,8 @@ pub(crate) struct Engine {
     /// Fetches that have memory, of each priority.
     active: [AtomicUsize; Priority::ALL.len()],
     fetching: Mutex<HashMap<ObjectId, Weak<Progress>>>,
+    /// Fetches that were begun.
+    fetches: AtomicU32,
 }
 
 impl Transfers {
@@ -73,6 +75,7 @@ impl Transfers {
             sent: Pace::default(),
             active: Default::default(),
             fetching: Mutex::default(),
+            fetches: AtomicU32::new(0),
         })))
     }
 
@@ -120,6 +123,11 @@ impl Engine {
         self.active[priority as usize].fetch_add(1, Ordering::Relaxed);
         self.fetching().insert(object, Arc::downgrade(progress));
         Begun { engine: self.clone(), object, priority, progress: progress.clone() }
+    }
+
+    /// A number for a fetch.
+    pub(crate) fn next_fetch(&self) -> u32 {
+        self.fetches.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether something more urgent is being fetched.

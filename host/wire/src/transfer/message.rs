@@ -31,6 +31,8 @@ pub(crate) enum Request {
 /// Some groups of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PieceRequest {
+    /// Which of the peer's fetches wants them: its pieces are sent one after another.
+    pub(crate) fetch: u32,
     pub(crate) object: ObjectId,
     pub(crate) bytes: u64,
     pub(crate) root: Root,
@@ -195,6 +197,7 @@ mod tests {
         let (object, root) = (ObjectId(7), Root([3; 32]));
         let (wants_blocks, wants_groups, priority) = (true, false, Priority::Argument);
         let piece = PieceRequest {
+            fetch: 2,
             object,
             bytes: 1 << 40,
             root,

@@ -38,6 +38,7 @@ mod target;
 mod tests;
 mod tree;
 mod trees;
+mod turns;
 
 pub use admission::{Admission, NotAdmitted, Permit};
 pub use engine::{Offload, Transfers};

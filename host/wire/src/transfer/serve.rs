@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -15,8 +14,8 @@ use super::Transfers;
 use super::clock::within_ms;
 use super::message::{Refusal, Request, TRANSFER_STREAM};
 use super::piece::NO_TIME;
-use super::priority::Turn;
 use super::progress::Progress;
+use super::turns::{FIRST_PLACE, Turn, Turns};
 
 /// The bytes of an object, wherever they lie.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
@@ -57,14 +56,7 @@ impl fmt::Debug for Held {
 pub(crate) struct Peer {
     pub(crate) node: NodeId,
     pub(crate) sending: Semaphore,
-    /// Pieces that it asked for.
-    pieces: AtomicU32,
-}
-
-impl Peer {
-    fn next_turn(&self) -> Turn {
-        Turn::of_piece(self.pieces.fetch_add(1, Ordering::Relaxed))
-    }
+    turns: Turns,
 }
 
 /// Why a request was not answered.
@@ -105,7 +97,7 @@ impl Transfers {
     /// connections it has.
     pub fn answers(&self, peer: NodeId) -> Answers {
         let bytes = usize::try_from(self.0.limits.sending_peer_bytes_max).unwrap_or(Semaphore::MAX_PERMITS);
-        let peer = Peer { node: peer, sending: Semaphore::new(bytes), pieces: AtomicU32::new(0) };
+        let peer = Peer { node: peer, sending: Semaphore::new(bytes), turns: Turns::default() };
         Answers { transfers: self.clone(), peer: Arc::new(peer) }
     }
 }
@@ -121,7 +113,9 @@ impl Answers {
     /// Answers the request on a stream whose first byte was [`TRANSFER_STREAM`], and was read. The caller bounds how many
     /// are answered at once.
     pub async fn answer(&self, source: Arc<dyn Source>, mut send: SendStream, receive: RecvStream) {
-        let done = self.request(&source, &mut send, receive).await;
+        // Until the peer has all of it, or wants it no more.
+        let mut turn = None;
+        let done = self.request(&source, &mut send, receive, &mut turn).await;
         let _ = match done {
             Ok(()) => send.finish(),
             Err(Unanswered::Gone) => Ok(()),
@@ -147,22 +141,24 @@ impl Answers {
         }
     }
 
-    async fn request(
-        &self,
+    async fn request<'a>(
+        &'a self,
         source: &Arc<dyn Source>,
         send: &mut SendStream,
         mut receive: RecvStream,
+        turn: &mut Option<Turn<'a>>,
     ) -> Result<(), Unanswered> {
         let limits = &self.transfers.0.limits;
         let read = within_ms(limits.request_ms_max, read_all(&mut receive, limits.request_bytes_max)).await;
         let bytes = read.unwrap_or(Err(Unanswered::Stalled))?;
         match Request::read(&bytes, limits).ok_or(Unanswered::Malformed)? {
             Request::Piece(request) => {
-                let _ = send.set_priority(request.priority.of_stream(self.peer.next_turn()));
+                let place = turn.insert(self.peer.turns.next(request.fetch)).place();
+                let _ = send.set_priority(request.priority.of_stream(place));
                 self.piece(source, request, send).await
             }
             Request::Small { priority, objects } => {
-                let _ = send.set_priority(priority.of_stream(Turn::FIRST));
+                let _ = send.set_priority(priority.of_stream(FIRST_PLACE));
                 self.small(source, &objects, send).await
             }
         }

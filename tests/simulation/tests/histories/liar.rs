@@ -22,6 +22,7 @@ use crate::world::World;
 #[derive(Debug, Deserialize)]
 enum Request {
     Piece {
+        _fetch: u32,
         _object: ObjectId,
         bytes: u64,
         _root: Root,

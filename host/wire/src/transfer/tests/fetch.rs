@@ -268,6 +268,7 @@ async fn what_shrinks_is_compressed_where_the_link_is_slow() {
         let progress = Arc::new(Progress::new(layout, Root::of(&bytes), target.view()));
         let lease = Lease::of(&progress, target, layout.groups()).unwrap();
         let request = PieceRequest {
+            fetch: 0,
             object: OBJECT,
             bytes: bytes.len() as u64,
             root: Root::of(&bytes),

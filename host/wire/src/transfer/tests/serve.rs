@@ -23,6 +23,7 @@ async fn said(connection: &Connection, request: &[u8]) -> Option<Vec<u8>> {
 
 fn piece(bytes: &[u8], groups: std::ops::Range<u32>) -> PieceRequest {
     PieceRequest {
+        fetch: 0,
         object: OBJECT,
         bytes: bytes.len() as u64,
         root: Root::of(bytes),
