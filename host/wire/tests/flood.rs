@@ -1,6 +1,7 @@
 //! A node that strangers flood, from a process of their own: its memory stays, and a peer that is connected is served.
 //!
-//! Prints what it measures; no time is a condition. `SANDBAR_FLOOD_S` is how long each flood lasts.
+//! Prints what it measures; no time is a condition. `SANDBAR_FLOOD_S` is how long each flood lasts,
+//! `SANDBAR_FLOOD_RATE` how many attempts a second there are (2,000).
 
 #![expect(dead_code, reason = "what the other tests need of these modules")]
 
@@ -17,14 +18,21 @@ use raw::Raw;
 use sandbar_wire::*;
 use support::*;
 
-/// Attempts a second that an attacker makes, if its processor lets it.
-const RATE: u32 = 2_000;
 const MEMORY_GROWTH_BYTES_MAX: usize = 64 << 20;
 /// Addresses that an attacker has.
 const ADDRESSES: u8 = 64;
 
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|e| panic!("{name}: {e}")))
+}
+
 fn seconds() -> u64 {
-    std::env::var("SANDBAR_FLOOD_S").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
+    setting("SANDBAR_FLOOD_S", 3)
+}
+
+/// Attempts a second that an attacker makes, if its processor lets it.
+fn rate() -> u64 {
+    setting("SANDBAR_FLOOD_RATE", 2_000)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -151,9 +159,9 @@ async fn the_attacker() {
 
 /// Calls `attempt` at the rate, until the time is over.
 async fn at_rate(mut attempt: impl FnMut(u64)) -> u64 {
-    let (start, time, mut attempts) = (Instant::now(), Duration::from_secs(seconds()), 0);
+    let (start, time, rate, mut attempts) = (Instant::now(), Duration::from_secs(seconds()), rate() as f64, 0);
     while start.elapsed() < time {
-        let due = (start.elapsed().as_secs_f64() * f64::from(RATE)) as u64;
+        let due = (start.elapsed().as_secs_f64() * rate) as u64;
         while attempts < due {
             attempt(attempts);
             attempts += 1;
