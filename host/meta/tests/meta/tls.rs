@@ -1,6 +1,6 @@
 //! Encrypted connections, where both sides show a certificate.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sandbar_core::Seed;
 use sandbar_meta::{Etcd, EtcdAddress, EtcdTimes, EtcdTls, MetaError, MetaLimits, MetaStore as _, Span};
@@ -9,7 +9,9 @@ use crate::cluster::Cluster;
 use crate::driver::key;
 
 fn file(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/meta/tls").join(name)
+    // Where this was built may be another checkout with the same build folder: `.cargo/config.toml`.
+    let manifest = option_env!("SANDBAR_MANIFEST").unwrap_or(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"));
+    Path::new(manifest).with_file_name("host").join("meta/tests/meta/tls").join(name)
 }
 
 fn tls(ca: &str, identity: bool) -> Option<EtcdTls> {
