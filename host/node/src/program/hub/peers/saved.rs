@@ -89,7 +89,11 @@ impl State {
                 }
             }
             None => {
-                self.peers.saving.insert(actor, Saving { node, coming: save, next: None });
+                let before = self.peers.saving.insert(actor, Saving { node, coming: save, next: None });
+                // It was with another node before.
+                if let Some(Saving { node, coming, next }) = before {
+                    next.into_iter().chain([coming]).for_each(|save| self.drop_save(node, save.object));
+                }
                 self.peers.aways.save(save.key, actor);
                 self.fetch(save.key, Priority::Argument);
             }
