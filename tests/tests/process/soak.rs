@@ -18,6 +18,8 @@ const USUAL_EVERY_S: u64 = 8;
 const NODES: usize = 3;
 /// A job of a node that is gone is another's within this. Printed is what it took; this is for machines that do much else.
 const RECOVERY_MAX: Duration = Duration::from_secs(30);
+/// A job that takes longer is told of.
+const LONG: Duration = Duration::from_secs(15);
 
 fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
@@ -96,9 +98,9 @@ fn jobs_survive_the_death_of_any_node() {
         ada.token
     };
     let mut trainer = Trainer::new(&nodes, &etcd);
-    let mut running: Vec<(Running, Value)> = Vec::new();
+    let mut running: Vec<(Running, Value, Instant)> = Vec::new();
     let (begun, mut last_kill) = (Instant::now(), Instant::now());
-    let (mut ended, mut deaths, mut slowest) = (0, 0, Duration::ZERO);
+    let (mut ended, mut deaths, mut slowest, mut longest) = (0, 0, Duration::ZERO, Duration::ZERO);
     let mut submitted = 0;
     while begun.elapsed() < Duration::from_secs(time) || !running.is_empty() || trainer.running.is_some() {
         let goes_on = begun.elapsed() < Duration::from_secs(time);
@@ -110,16 +112,20 @@ fn jobs_survive_the_death_of_any_node() {
             let mut line = vec!["submit", &program, "--json", "--quiet"];
             arguments.iter().for_each(|argument| line.extend(["--arg", argument]));
             let at = random.below(NODES as u32) as usize;
-            running.push((ada.begin(&addresses[at], &line), expected));
+            running.push((ada.begin(&addresses[at], &line), expected, Instant::now()));
             submitted += 1;
         }
         let mut left = Vec::new();
-        for (mut job, expected) in running {
+        for (mut job, expected, since) in running {
             if !job.has_ended() {
-                left.push((job, expected));
+                left.push((job, expected, since));
                 continue;
             }
             let job = job.wait().expect_code(0);
+            longest = longest.max(since.elapsed());
+            if since.elapsed() > LONG {
+                say(format_args!("a job took {:?}: {}", since.elapsed(), job.stderr));
+            }
             assert_eq!(job.json()["result"], expected, "{}", job.stderr);
             ended += 1;
         }
@@ -147,6 +153,7 @@ fn jobs_survive_the_death_of_any_node() {
     say(format_args!("{} training jobs, {} groups of them trained elsewhere", trainer.ended, trainer.elsewhere));
     assert!(trainer.ended > 0);
     say(format_args!("{ended} jobs, {deaths} deaths, {taken} jobs taken over, the slowest after {slowest:?}"));
+    say(format_args!("the longest job took {longest:?}"));
     // Nothing is left of them but their programs.
     let left = || names.iter().map(|name| (name, files_of_objects(nodes.process(name)))).collect::<Vec<_>>();
     let since = Instant::now();
