@@ -1,6 +1,7 @@
 //! Which room may know which: a change of this table is a change of the design.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sandbar_tests::workspace;
@@ -55,6 +56,37 @@ const ENGINES: &[(&str, &str)] = &[
     ("tonic", "sandbar-meta"),
     ("prost", "sandbar-meta"),
 ];
+
+/// Nothing that a guest, a peer, a file or a user says may end a process of the host: outside of tests lint, to which a
+/// warning is an error, finds what would end it where something is not as it should be; and nobody is let off.
+#[test]
+fn no_room_of_the_host_unwraps() {
+    const LINT: &str = "#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]";
+    let host = workspace().join("host");
+    let mut roots = 0;
+    for room in std::fs::read_dir(&host).expect("a folder").map(|entry| entry.expect("a room").path()) {
+        let roots_of_room = ["src/lib.rs", "src/main.rs", "src/worker.rs"].map(|root| room.join(root));
+        for root in roots_of_room.iter().filter(|root| root.is_file()) {
+            let text = std::fs::read_to_string(root).expect("it is text");
+            assert!(text.lines().any(|line| line == LINT), "{} lacks {LINT}", root.display());
+            roots += 1;
+        }
+        for file in sources(&room.join("src")) {
+            let text = std::fs::read_to_string(&file).expect("it is text");
+            let is_let_off = |line: &&str| line.contains("clippy::unwrap_used") || line.contains("clippy::expect_used");
+            let found = text.lines().filter(is_let_off).find(|line| *line != LINT);
+            assert_eq!(found, None, "{}", file.display());
+        }
+    }
+    assert!(roots > ROOMS.len() / 2, "{roots} rooms in {}", host.display());
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) = entries.partition(|path| path.is_dir());
+    let files = files.into_iter().filter(|file| file.extension().is_some_and(|end| end == "rs"));
+    files.chain(folders.iter().flat_map(|folder| sources(folder))).collect()
+}
 
 #[test]
 fn rooms_know_only_those_below_them() {
