@@ -43,10 +43,11 @@ fn kinds() -> [Kind; 4] {
 /// Who has a training job run again and again, on a node of its own that joins for it.
 struct Trainer {
     line: Vec<String>,
-    running: Option<Running>,
+    running: Option<(Running, Instant)>,
     expected: Vec<Model>,
     ended: u64,
     elsewhere: u64,
+    longest: Duration,
 }
 
 impl Trainer {
@@ -56,18 +57,22 @@ impl Trainer {
         let mut line = taxi_line(&files);
         line.extend(["--workers", "1", "--data", "trainer", "--meta", &etcd.address()].map(str::to_owned));
         line.extend(nodes.joins());
-        Trainer { line, running: None, expected, ended: 0, elsewhere: 0 }
+        Trainer { line, running: None, expected, ended: 0, elsewhere: 0, longest: Duration::ZERO }
     }
 
     fn begin(&mut self, nodes: &Nodes) {
         let line: Vec<&str> = self.line.iter().map(String::as_str).collect();
-        self.running = Some(nodes.lab.start(&line));
+        self.running = Some((nodes.lab.start(&line), Instant::now()));
     }
 
     /// If its job has ended: the models are those that a node has which trains alone.
     fn look(&mut self, nodes: &Nodes) {
-        let Some(job) = self.running.take_if(|job| job.has_ended()) else { return };
+        let Some((job, since)) = self.running.take_if(|(job, _)| job.has_ended()) else { return };
         let ended = job.wait().expect_code(0);
+        self.longest = self.longest.max(since.elapsed());
+        if since.elapsed() > LONG {
+            say(format_args!("a training job took {:?}: {}", since.elapsed(), ended.stderr));
+        }
         same_models(&models(&nodes.lab.path("models.parquet")), &self.expected);
         self.elsewhere += ended.json()["elsewhere"].as_u64().unwrap_or(0);
         self.ended += 1;
@@ -75,7 +80,7 @@ impl Trainer {
 
     /// It is killed with its node.
     fn die(&mut self) {
-        if let Some(mut job) = self.running.take() {
+        if let Some((mut job, _)) = self.running.take() {
             job.kill();
         }
     }
@@ -109,7 +114,7 @@ fn jobs_survive_the_death_of_any_node() {
         while goes_on && running.len() < kinds().len() {
             let (program, task, arguments, expected) = kinds()[submitted % kinds().len()].clone();
             let program = format!("{}#{task}", component(program).display());
-            let mut line = vec!["submit", &program, "--json", "--quiet"];
+            let mut line = vec!["submit", &program, "--json"];
             arguments.iter().for_each(|argument| line.extend(["--arg", argument]));
             let at = random.below(NODES as u32) as usize;
             running.push((ada.begin(&addresses[at], &line), expected, Instant::now()));
@@ -150,8 +155,9 @@ fn jobs_survive_the_death_of_any_node() {
     assert!(jobs.iter().all(|job| job["state"] == "succeeded"), "{jobs:?}");
     assert_eq!(jobs.len(), submitted, "{jobs:?}");
     let taken: u64 = jobs.iter().map(|job| job["taken"].as_u64().unwrap_or(0) - 1).sum();
-    say(format_args!("{} training jobs, {} groups of them trained elsewhere", trainer.ended, trainer.elsewhere));
-    assert!(trainer.ended > 0);
+    let Trainer { ended: trained, elsewhere, longest: of_training, .. } = &trainer;
+    say(format_args!("{trained} training jobs, the longest {of_training:?}; {elsewhere} groups trained elsewhere"));
+    assert!(*trained > 0);
     say(format_args!("{ended} jobs, {deaths} deaths, {taken} jobs taken over, the slowest after {slowest:?}"));
     let lasted =
         |job: &Value| job["ended_ms"].as_u64().unwrap_or(0).saturating_sub(job["submitted_ms"].as_u64().unwrap_or(0));
