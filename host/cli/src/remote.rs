@@ -123,6 +123,10 @@ impl Told {
     fn tell(&mut self, followed: Followed) {
         match followed {
             Followed::Line(line) => self.line(&line),
+            Followed::WithoutLog(address) if self.to_stdout || !self.is_quiet => {
+                output::talk(&format!("warning: the node at {address}, which has its log, can't be reached from here"));
+            }
+            Followed::WithoutLog(_) => {}
             _ if self.is_quiet => {}
             Followed::Progress(rows) => self.rows(&rows),
             Followed::TakenOver(node) => {

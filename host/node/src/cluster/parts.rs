@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use sandbar_wire::{ChannelError, Frames};
 
+use super::ClusterError;
+
 /// Bytes of a part.
 const PART_BYTES: usize = 256 << 10;
 
@@ -13,6 +15,14 @@ pub(super) async fn send(frames: &Frames, bytes: &[u8]) -> Result<(), ChannelErr
         frames.send(part).await?;
     }
     frames.send(&[]).await
+}
+
+/// As above, where each part is taken within this time.
+pub(super) async fn send_within(frames: &Frames, bytes: &[u8], time: Duration) -> Result<(), ClusterError> {
+    for part in bytes.chunks(PART_BYTES).chain([&[][..]]) {
+        tokio::time::timeout(time, frames.send(part)).await.map_err(|_| ClusterError::Silent)??;
+    }
+    Ok(())
 }
 
 /// Receives a message, no longer than this, each part within this time. Parts go to who takes them.

@@ -5,6 +5,7 @@ mod locality;
 mod nodes;
 mod partition;
 mod slow;
+mod tenants;
 mod transfer;
 mod ways;
 

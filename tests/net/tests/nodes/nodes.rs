@@ -67,12 +67,12 @@ impl Nodes {
     }
 
     /// Where a node listens.
-    fn at(&self, node: usize) -> String {
+    pub fn at(&self, node: usize) -> String {
         format!("{}:{}", self.net.address(node), self.port)
     }
 
     /// Runs the host in a place of the network, with a folder of its own.
-    fn run(&self, place: usize, folder: &str, joins: bool, line: &[&str]) -> Running {
+    pub fn run(&self, place: usize, folder: &str, joins: bool, line: &[&str]) -> Running {
         let mut command = self.lab.command(line);
         command.args(["--data", folder]);
         if joins {

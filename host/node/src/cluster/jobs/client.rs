@@ -21,10 +21,8 @@ const FOLDER_TIME_MAX: Duration = Duration::from_secs(5);
 /// A job whose nodes don't answer is given up after this.
 const AWAY_TIME_MAX: Duration = Duration::from_secs(60);
 const TRY_AGAIN: Duration = Duration::from_millis(200);
-/// A node that says nothing for so long, of a job that is followed, is asked anew.
+/// A node that says nothing for so long of what it was asked is asked anew, or another one is.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How often a job may be elsewhere before it is somewhere.
-const MOVES_MAX: usize = 16;
 
 /// Asks nodes of a cluster as a tenant.
 #[derive(Debug)]
@@ -44,8 +42,23 @@ pub enum Followed {
     Progress(Vec<ProgressRow>),
     /// Its node is gone, and this one has taken it: it begins anew.
     TakenOver(String),
+    /// The node at this address has its log, and can't be reached from here: what comes of it others tell.
+    WithoutLog(SocketAddr),
     /// Nobody answers, for this reason; it is tried again.
     Away(String),
+}
+
+/// How far somebody is who follows a job.
+#[derive(Debug, Default)]
+struct Trail {
+    /// How often it had been taken, and how many lines of its log since then were told.
+    taken: Option<u32>,
+    lines: u64,
+    away_since: Option<Instant>,
+    /// The node that it is said to be at.
+    sent_to: Option<SocketAddr>,
+    /// That could not be reached: another one tells what it can.
+    stays: bool,
 }
 
 impl ClusterClient {
@@ -85,7 +98,7 @@ impl ClusterClient {
         let mut frames = self.ask(&Asked::Submit(new.clone())).await?;
         loop {
             match answer(&mut frames).await? {
-                Answered::Send => parts::send(&frames, component).await?,
+                Answered::Send => parts::send_within(&frames, component, SILENCE_MAX).await?,
                 Answered::Job(job) => return Ok(*job),
                 other => return Err(unexpected(&other)),
             }
@@ -119,17 +132,33 @@ impl ClusterClient {
     /// Has a job end. Gives it as it was.
     ///
     /// # Errors
-    /// When there is none of that name, or no node answers.
+    /// When there is none of that name, or no node that runs it answers for a while.
     pub async fn stop(&mut self, job: &str) -> Result<ClusterJob, ClusterError> {
-        for _ in 0..MOVES_MAX {
-            let mut frames = self.ask(&Asked::Stop { job: job.to_owned() }).await?;
-            match answer(&mut frames).await? {
-                Answered::Job(job) => return Ok(*job),
-                Answered::Elsewhere(address) => self.turn_to(&address),
-                other => return Err(unexpected(&other)),
+        let begun = Instant::now();
+        loop {
+            let error = match self.stop_once(job).await {
+                Ok(Some(job)) => return Ok(job),
+                Ok(None) => ClusterError::Later("it goes from node to node".to_owned()),
+                Err(error) => error,
+            };
+            if matches!(error, ClusterError::Refused(_)) || begun.elapsed() > AWAY_TIME_MAX {
+                return Err(error);
             }
+            tokio::time::sleep(TRY_AGAIN).await;
         }
-        Err(ClusterError::Refused("its node is not to be found".to_owned()))
+    }
+
+    /// None if it is elsewhere: that node is asked next.
+    async fn stop_once(&mut self, job: &str) -> Result<Option<ClusterJob>, ClusterError> {
+        let mut frames = self.ask(&Asked::Stop { job: job.to_owned() }).await?;
+        match answer(&mut frames).await? {
+            Answered::Job(job) => Ok(Some(*job)),
+            Answered::Elsewhere(address) => {
+                self.turn_to(&address);
+                Ok(None)
+            }
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Follows a job to its end, wherever it goes.
@@ -137,15 +166,14 @@ impl ClusterClient {
     /// # Errors
     /// When there is none of that name, or its nodes don't answer for a while.
     pub async fn follow(&mut self, job: &str, mut told: impl FnMut(Followed)) -> Result<ClusterJob, ClusterError> {
-        let (mut lines, mut taken, mut since): (u64, Option<u32>, Option<Instant>) = (0, None, None);
+        let mut trail = Trail::default();
         loop {
-            let followed = self.follow_once(job, &mut lines, &mut taken, &mut told, &mut since).await;
-            match followed {
+            match self.follow_once(job, &mut trail, &mut told).await {
                 Ok(Some(job)) => return Ok(job),
                 Ok(None) => {}
                 Err(error @ ClusterError::Refused(_)) => return Err(error),
                 Err(error) => {
-                    let begun = *since.get_or_insert_with(|| {
+                    let begun = *trail.away_since.get_or_insert_with(|| {
                         told(Followed::Away(error.to_string()));
                         Instant::now()
                     });
@@ -164,38 +192,42 @@ impl ClusterClient {
     async fn follow_once(
         &mut self,
         job: &str,
-        lines: &mut u64,
-        taken: &mut Option<u32>,
+        trail: &mut Trail,
         told: &mut impl FnMut(Followed),
-        since: &mut Option<Instant>,
     ) -> Result<Option<ClusterJob>, ClusterError> {
-        // Its log begins anew with the node that takes it.
         let now = self.status(job).await?;
-        if taken.is_some_and(|taken| taken != now.taken) {
-            told(Followed::TakenOver(now.node.clone()));
-            *lines = 0;
+        if let Some(sent) = trail.sent_to.take_if(|sent| self.nodes.front() != Some(sent)) {
+            trail.stays = true;
+            told(Followed::WithoutLog(sent));
         }
-        *taken = Some(now.taken);
-        let mut frames = self.ask(&Asked::Follow { job: now.id.to_string(), after: *lines }).await?;
+        // Its log begins anew with the node that takes it.
+        if trail.taken != Some(now.taken) {
+            if trail.taken.is_some() {
+                told(Followed::TakenOver(now.node.clone()));
+            }
+            (trail.taken, trail.lines, trail.stays) = (Some(now.taken), 0, false);
+        }
+        let follow =
+            Asked::Follow { job: now.id.to_string(), taken: now.taken, after: trail.lines, stays: trail.stays };
+        let mut frames = self.ask(&follow).await?;
         loop {
-            let answered = tokio::time::timeout(SILENCE_MAX, answer(&mut frames)).await;
-            match answered.map_err(|_| ClusterError::Silent)?? {
+            match answer(&mut frames).await? {
                 Answered::Nodes(addresses) => {
-                    *since = None;
+                    trail.away_since = None;
                     let first = self.nodes.front().copied();
                     let others = addresses.iter().filter_map(|text| text.parse().ok());
                     self.nodes = first.into_iter().chain(others.filter(|other| Some(*other) != first)).collect();
                 }
                 Answered::Line(line) => {
-                    *lines += 1;
+                    trail.lines += 1;
                     told(Followed::Line(line));
                 }
                 Answered::Progress(rows) => told(Followed::Progress(rows)),
                 Answered::Job(job) if job.state.has_ended() => return Ok(Some(*job)),
-                Answered::Job(job) if Some(job.taken) != *taken => return Ok(None),
+                Answered::Job(job) if job.taken != now.taken => return Ok(None),
                 Answered::Job(_) => {}
                 Answered::Elsewhere(address) => {
-                    self.turn_to(&address);
+                    trail.sent_to = self.turn_to(&address);
                     return Ok(None);
                 }
                 other => return Err(unexpected(&other)),
@@ -204,12 +236,12 @@ impl ClusterClient {
     }
 
     /// Asks another node from now on.
-    fn turn_to(&mut self, address: &str) {
-        if let Ok(address) = address.parse() {
-            self.nodes.retain(|other| *other != address);
-            self.nodes.push_front(address);
-            self.connection = None;
-        }
+    fn turn_to(&mut self, address: &str) -> Option<SocketAddr> {
+        let address = address.parse().ok()?;
+        self.nodes.retain(|other| *other != address);
+        self.nodes.push_front(address);
+        self.connection = None;
+        Some(address)
     }
 
     /// Asks the first node that answers.
@@ -237,7 +269,8 @@ impl ClusterClient {
             Some((_, connection)) => connection,
             None => self.endpoint.connect(address, &Expect::AnyNode).await?,
         };
-        let frames = connection.open(JOBS_CHANNEL).await?;
+        let opened = tokio::time::timeout(SILENCE_MAX, connection.open(JOBS_CHANNEL)).await;
+        let frames = opened.map_err(|_| ClusterError::Silent)??;
         self.connection = Some((address, connection));
         Ok(frames)
     }
@@ -249,12 +282,15 @@ impl ClusterClient {
 }
 
 async fn answer(frames: &mut Frames) -> Result<Answered, ClusterError> {
-    let frame = frames.recv().await?.ok_or(ClusterError::Silent)?;
-    match serde_json::from_slice(&frame) {
-        Ok(Answered::Refused(why)) => Err(ClusterError::Refused(why)),
-        Ok(Answered::Later(why)) => Err(ClusterError::Later(why)),
-        Ok(answered) => Ok(answered),
-        Err(e) => Err(ClusterError::Malformed(e.to_string())),
+    loop {
+        let frame = tokio::time::timeout(SILENCE_MAX, frames.recv()).await.map_err(|_| ClusterError::Silent)?;
+        return match serde_json::from_slice(&frame?.ok_or(ClusterError::Silent)?) {
+            Ok(Answered::Working) => continue,
+            Ok(Answered::Refused(why)) => Err(ClusterError::Refused(why)),
+            Ok(Answered::Later(why)) => Err(ClusterError::Later(why)),
+            Ok(answered) => Ok(answered),
+            Err(e) => Err(ClusterError::Malformed(e.to_string())),
+        };
     }
 }
 

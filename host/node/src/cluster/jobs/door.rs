@@ -1,17 +1,19 @@
 //! What a node does for tenants, who come from outside.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_core::ComponentId;
+use sandbar_core::{ComponentId, NodeId};
 use sandbar_meta::Condition;
 use sandbar_wire::{Channel, Connection, Frames, Role};
 use sha2::{Digest, Sha256};
 
-use super::super::{Inner, members, parts, programs};
-use super::keep::{begin, own};
+use super::super::members::{self, Member};
+use super::super::{Inner, parts, programs};
+use super::keep::{begin, own, owner};
 use super::said::{ARGUMENTS_BYTES_MAX, Answered, Asked, NewClusterJob};
-use super::{ClusterJob, JOBS, job_key, parse_key};
+use super::{ClusterJob, JOBS, job_key, owner_key, parse_key};
 use crate::jobs::{Answer, JobCounts, JobName, LogReader, Question, RunState, StoredJob, now_ms};
 
 /// A tenant's question, and its answers.
@@ -22,6 +24,8 @@ const ASK_TIME_MAX: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How far tasks are is told so often, and how the job is.
 const TELL_PROGRESS: u32 = 10;
+/// How often is told that there is no answer yet.
+const TELL_WORK: Duration = Duration::from_secs(1);
 /// Nodes that have a component beside the one that the tenant gave it to.
 const COPIES: usize = 2;
 const LISTED_MAX: u32 = 1000;
@@ -45,49 +49,84 @@ async fn attend(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
     let tenant = connection.peer().name.as_str();
     let answered = match serde_json::from_slice(&asked) {
         Ok(Asked::Submit(new)) => submit(&inner, tenant, new, &mut frames).await,
-        Ok(Asked::Follow { job, after }) => follow(&inner, tenant, &job, after, &frames).await,
+        Ok(Asked::Follow { job, taken, after, stays }) => {
+            follow(&inner, tenant, &job, (taken, after, stays), &frames).await
+        }
         Ok(Asked::Status { job }) => find(&inner, tenant, &job).await.map(|job| Answered::Job(Box::new(job))),
         Ok(Asked::Stop { job }) => stop(&inner, tenant, &job).await,
         Ok(Asked::List { limit }) => list(&inner, tenant, limit.min(LISTED_MAX)).await.map(Answered::Jobs),
-        Err(e) => Err(format!("what was asked makes no sense to this node, which is of version {VERSION}: {e}")),
+        Err(e) => {
+            let own = env!("CARGO_PKG_VERSION");
+            Err(refused(format!("what was asked makes no sense to this node, which is of version {own}: {e}")))
+        }
     };
-    let answered = answered.unwrap_or_else(Answered::Refused);
+    let (Ok(answered) | Err(answered)) = answered;
     // Who asked may be gone.
     let _ = say(&frames, &answered).await;
     let _ = frames.flush().await;
     let _ = tokio::time::timeout(ASK_TIME_MAX, frames.recv()).await;
 }
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What a node does for a tenant, or why it does not: that is an answer, too.
+type Done<T> = Result<T, Answered>;
 
-async fn say(frames: &Frames, answered: &Answered) -> Result<(), String> {
-    let bytes = serde_json::to_vec(answered).map_err(|e| e.to_string())?;
-    frames.send(&bytes).await.map_err(|e| e.to_string())
+fn refused(why: impl ToString) -> Answered {
+    Answered::Refused(why.to_string())
+}
+
+/// For what may be otherwise in a moment.
+fn later(why: impl ToString) -> Answered {
+    Answered::Later(why.to_string())
+}
+
+async fn say(frames: &Frames, answered: &Answered) -> Done<()> {
+    let bytes = serde_json::to_vec(answered).map_err(refused)?;
+    frames.send(&bytes).await.map_err(refused)
+}
+
+/// Has who asked know, until it is done, that what it waits for is worked at.
+async fn worked_at<T>(frames: &Frames, work: impl Future<Output = T>) -> T {
+    let tell = async {
+        loop {
+            tokio::time::sleep(TELL_WORK).await;
+            // Where who asked is gone, the work is done nevertheless.
+            let _ = say(frames, &Answered::Working).await;
+        }
+    };
+    tokio::select! {
+        done = work => done,
+        never = tell => never,
+    }
 }
 
 /// Takes a job in, and runs it.
-async fn submit(inner: &Arc<Inner>, tenant: &str, new: NewClusterJob, frames: &mut Frames) -> Result<Answered, String> {
+async fn submit(inner: &Arc<Inner>, tenant: &str, new: NewClusterJob, frames: &mut Frames) -> Done<Answered> {
     let NewClusterJob { id, program, component, task, arguments } = new;
-    if let Ok(job) = get(inner, tenant, &id).await {
+    if let Some(job) = get(inner, tenant, &id).await? {
         // Who submitted it did not hear that it was taken in.
         return Ok(Answered::Job(Box::new(job)));
     }
     let bytes: usize = arguments.iter().map(|(name, value)| name.len() + value.len()).sum();
     if bytes > ARGUMENTS_BYTES_MAX {
-        return Err(format!("its arguments have {bytes} bytes, {ARGUMENTS_BYTES_MAX} may be"));
+        return Err(refused(format!("its arguments have {bytes} bytes, {ARGUMENTS_BYTES_MAX} may be")));
     }
     if let Some((name, _)) = arguments.iter().find(|(_, value)| value.starts_with('@') && !value.starts_with("@@")) {
-        return Err(format!("argument `{name}` is a file: the cluster's nodes don't have this machine's files"));
+        let words = format!("argument `{name}` is a file: the cluster's nodes don't have this machine's files");
+        return Err(refused(words));
     }
-    let path = inner.component_path(component).ok_or("this node runs no programs")?;
+    let path = inner.component_path(component).ok_or_else(|| refused("this node runs no programs"))?;
     if !path.is_file() {
         say(frames, &Answered::Send).await?;
         let bytes = receive(component, frames).await?;
-        programs::keep(&path, &bytes).map_err(|e| format!("its component can't be kept: {e}"))?;
+        programs::keep(&path, &bytes).map_err(|e| refused(format!("its component can't be kept: {e}")))?;
     }
-    // What can't be run is said at once.
-    programs::load_anywhere(inner, component).await.map_err(|fault| fault.to_string())?;
-    programs::copy(inner, component, COPIES).await;
+    let prepared = async {
+        // What can't be run is said at once.
+        programs::load_anywhere(inner, component).await.map_err(refused)?;
+        programs::copy(inner, component, COPIES).await;
+        Ok(())
+    };
+    worked_at(frames, prepared).await?;
     let job = ClusterJob {
         id: id.clone(),
         tenant: tenant.to_owned(),
@@ -104,9 +143,9 @@ async fn submit(inner: &Arc<Inner>, tenant: &str, new: NewClusterJob, frames: &m
         error: None,
         counts: JobCounts::default(),
     };
-    let key = job_key(&id).ok_or("it has no name")?;
-    let Ok(Some(owned)) = own(inner, job, Condition::absent(key)).await else {
-        return Ok(Answered::Later("the node is not a member of its cluster now".to_owned()));
+    let key = job_key(&id).ok_or_else(|| refused("it has no name"))?;
+    let Some(owned) = own(inner, job, Condition::absent(key)).await.map_err(later)? else {
+        return Err(later("the node is not a member of its cluster now"));
     };
     let job = owned.job.clone();
     begin(inner, owned);
@@ -114,48 +153,52 @@ async fn submit(inner: &Arc<Inner>, tenant: &str, new: NewClusterJob, frames: &m
 }
 
 /// The bytes of a component.
-async fn receive(component: ComponentId, frames: &mut Frames) -> Result<Vec<u8>, String> {
+async fn receive(component: ComponentId, frames: &mut Frames) -> Done<Vec<u8>> {
     let bytes = parts::recv(frames, programs::COMPONENT_BYTES_MAX, ASK_TIME_MAX).await;
-    let bytes = bytes.map_err(|why| format!("its component: {why}"))?;
+    let bytes = bytes.map_err(|why| refused(format!("its component: {why}")))?;
     let digest: [u8; 32] = Sha256::digest(&bytes).into();
     match ComponentId::from_digest(digest) == component {
         true => Ok(bytes),
-        false => Err("what came is another component than was said".to_owned()),
+        false => Err(refused("what came is another component than was said")),
     }
 }
 
-/// A tenant's job of this whole name.
-async fn get(inner: &Inner, tenant: &str, id: &JobName) -> Result<ClusterJob, String> {
-    let unknown = || format!("there is no job `{id}`");
-    let got = inner.store.get(&job_key(id).ok_or_else(unknown)?).await.map_err(|e| e.to_string())?;
+fn unknown(job: &str) -> Answered {
+    refused(format!("there is no job `{job}`"))
+}
+
+/// A tenant's job of this whole name, if there is one.
+async fn get(inner: &Inner, tenant: &str, id: &JobName) -> Done<Option<ClusterJob>> {
+    let key = job_key(id).ok_or_else(|| unknown(id.as_str()))?;
+    let got = inner.store.get(&key).await.map_err(later)?;
     let job = got.entry.and_then(|entry| serde_json::from_slice::<ClusterJob>(entry.value.as_bytes()).ok());
-    job.filter(|job| job.tenant == tenant).ok_or_else(unknown)
+    Ok(job.filter(|job| job.tenant == tenant))
 }
 
 /// A tenant's job: by its name, or how its last digits begin. Of another's it is not said that there is one.
-async fn find(inner: &Inner, tenant: &str, text: &str) -> Result<ClusterJob, String> {
+async fn find(inner: &Inner, tenant: &str, text: &str) -> Done<ClusterJob> {
     let mut all = jobs(inner, tenant).await?;
     all.retain(|job| job.id.may_be(text));
     match all.len() {
-        0 => Err(format!("there is no job `{text}`")),
+        0 => Err(unknown(text)),
         1 => Ok(all.swap_remove(0)),
         _ => {
             let names: Vec<&str> = all.iter().map(|job| job.id.short()).collect();
-            Err(format!("`{text}` may be several jobs: {}", names.join(", ")))
+            Err(refused(format!("`{text}` may be several jobs: {}", names.join(", "))))
         }
     }
 }
 
-async fn jobs(inner: &Inner, tenant: &str) -> Result<Vec<ClusterJob>, String> {
-    let span = sandbar_meta::Span::prefix(JOBS.as_bytes()).map_err(|e| e.to_string())?;
-    let (entries, _) = members::all(&*inner.store, span).await.map_err(|e| e.to_string())?;
+async fn jobs(inner: &Inner, tenant: &str) -> Done<Vec<ClusterJob>> {
+    let span = sandbar_meta::Span::prefix(JOBS.as_bytes()).map_err(refused)?;
+    let (entries, _) = members::all(&*inner.store, span).await.map_err(later)?;
     let is_job = |entry: &&sandbar_meta::Entry| parse_key(&entry.key).is_some_and(|(_, is_owner)| !is_owner);
     let job = |entry: &sandbar_meta::Entry| serde_json::from_slice::<ClusterJob>(entry.value.as_bytes()).ok();
     let all = entries.iter().filter(is_job).filter_map(job);
     Ok(all.filter(|job| job.tenant == tenant).collect())
 }
 
-async fn list(inner: &Inner, tenant: &str, limit: u32) -> Result<Vec<ClusterJob>, String> {
+async fn list(inner: &Inner, tenant: &str, limit: u32) -> Done<Vec<ClusterJob>> {
     let mut all = jobs(inner, tenant).await?;
     all.reverse();
     all.truncate(limit as usize);
@@ -164,27 +207,51 @@ async fn list(inner: &Inner, tenant: &str, limit: u32) -> Result<Vec<ClusterJob>
     Ok(all)
 }
 
-/// Where a job runs, if not here.
-async fn elsewhere(inner: &Inner, job: &ClusterJob) -> Option<Answered> {
-    if job.state.has_ended() || job.node == inner.own.name {
-        return None;
+/// Where a job runs, or ran, which has its log.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    Here,
+    At(SocketAddr),
+    /// Its node is gone, for all that this one knows. If it has not ended it will be another's.
+    Nowhere,
+}
+
+async fn place(inner: &Inner, job: &ClusterJob) -> Done<Place> {
+    let own = match job.state.has_ended() {
+        true => None,
+        false => {
+            let key = owner_key(&job.id).ok_or_else(|| unknown(job.id.as_str()))?;
+            match inner.store.get(&key).await.map_err(later)?.entry {
+                Some(owner) => Some(owner.value),
+                None => return Ok(Place::Nowhere),
+            }
+        }
+    };
+    // A node that began anew still has the logs of what ended before, and runs nothing of it.
+    let is_it = |node: &Member| own.as_ref().map_or(node.name == job.node, |own| *own == owner(node));
+    if is_it(&inner.own) {
+        return Ok(Place::Here);
     }
-    let members = members::list(&*inner.store).await.ok()?;
-    let there = members.into_iter().find(|member| member.name == job.node)?;
-    Some(Answered::Elsewhere(there.address.to_string()))
+    let there = members::list(&*inner.store).await.map_err(later)?.into_iter().find(is_it);
+    // A tenant is not sent to where this node can't go itself: it would wait there for nothing.
+    let there = there.filter(|node| inner.link(NodeId(node.number.into())).is_some());
+    Ok(there.map_or(Place::Nowhere, |node| Place::At(node.address)))
 }
 
 /// Ends a job.
-async fn stop(inner: &Inner, tenant: &str, text: &str) -> Result<Answered, String> {
+async fn stop(inner: &Inner, tenant: &str, text: &str) -> Done<Answered> {
     let job = find(inner, tenant, text).await?;
     if job.state.has_ended() {
         return Ok(Answered::Job(Box::new(job)));
     }
-    if let Some(elsewhere) = elsewhere(inner, &job).await {
-        return Ok(elsewhere);
+    match place(inner, &job).await? {
+        Place::At(address) => return Ok(Answered::Elsewhere(address.to_string())),
+        Place::Nowhere => return Err(later("its node is gone, and no other has taken it yet")),
+        Place::Here => {}
     }
-    let stored = inner.shelf.find(job.id.as_str()).map_err(|e| e.to_string())?;
-    ask(&stored, Question::Stop).await?;
+    // It may be about to begin.
+    let stored = inner.shelf.find(job.id.as_str()).map_err(later)?;
+    ask(&stored, Question::Stop).await.map_err(later)?;
     Ok(Answered::Job(Box::new(job)))
 }
 
@@ -194,35 +261,45 @@ async fn ask(stored: &StoredJob, question: Question) -> Result<Answer, String> {
     asked.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
 }
 
-/// Tells what becomes of a job, until it has ended.
-async fn follow(inner: &Arc<Inner>, tenant: &str, text: &str, after: u64, frames: &Frames) -> Result<Answered, String> {
-    let addresses = members::list(&*inner.store).await.map_err(|e| e.to_string())?;
+/// Tells what becomes of a job, until it has ended or was taken more often: after so many lines of its log.
+async fn follow(
+    inner: &Arc<Inner>,
+    tenant: &str,
+    text: &str,
+    (taken, after, stays): (u32, u64, bool),
+    frames: &Frames,
+) -> Done<Answered> {
+    let addresses = members::list(&*inner.store).await.map_err(later)?;
     let addresses = addresses.into_iter().map(|member| member.address.to_string()).collect();
     say(frames, &Answered::Nodes(addresses)).await?;
     let id = find(inner, tenant, text).await?.id;
-    let (mut log, mut told, mut round) = (None, String::new(), 0_u32);
+    let (mut log, mut told, mut round, mut is_here) = (None, String::new(), 0_u32, false);
     loop {
-        let job = match round % TELL_PROGRESS {
-            0 => Some(get(inner, tenant, &id).await?),
-            _ => None,
-        };
-        if let Some(job) = &job
-            && let Some(elsewhere) = elsewhere(inner, job).await
-        {
-            return Ok(elsewhere);
+        let mut now = None;
+        if round % TELL_PROGRESS == 0 {
+            let job = get(inner, tenant, &id).await?.ok_or_else(|| unknown(text))?;
+            if job.taken != taken {
+                return Ok(Answered::Job(Box::new(job)));
+            }
+            is_here = match place(inner, &job).await? {
+                Place::At(address) if !stays => return Ok(Answered::Elsewhere(address.to_string())),
+                place => place == Place::Here,
+            };
+            now = Some(job);
         }
         // Lines that are there before it is known to have ended are all that it has.
-        if log.is_none() {
+        if log.is_none() && is_here {
             log = reader(inner, &id, after);
         }
         while let Some(line) = log.as_mut().and_then(LogReader::next_line) {
             say(frames, &Answered::Line(line)).await?;
         }
-        if let Some(job) = job {
+        if let Some(job) = now {
             if job.state.has_ended() {
                 return Ok(Answered::Job(Box::new(job)));
             }
-            if let Ok(stored) = inner.shelf.find(id.as_str())
+            if is_here
+                && let Ok(stored) = inner.shelf.find(id.as_str())
                 && let Ok(Answer::Summary(summary)) = ask(&stored, Question::Summary).await
             {
                 let text = serde_json::to_string(&summary.progress).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sandbar_meta::{Change, Condition, Entry, Operation, Revision, Span, Transaction, Value};
 
-use super::super::members::{self, MemberState};
+use super::super::members::{self, Member, MemberState};
 use super::super::{ClusterError, Inner, programs};
 use super::said::RESULT_BYTES_MAX;
 use super::{ClusterJob, JOBS, job_key, owner_key, parse_key, remains};
@@ -42,8 +42,8 @@ impl Seen {
 }
 
 /// What stands in the key of a job's owner: a process of a node, not one before it.
-fn owner(inner: &Inner) -> Value {
-    Value::new(format!("{}/{}", inner.own.name, inner.own.number).into_bytes())
+pub(super) fn owner(node: &Member) -> Value {
+    Value::new(format!("{}/{}", node.name, node.number).into_bytes())
 }
 
 /// Takes jobs that nobody has, again and again.
@@ -65,7 +65,7 @@ async fn keep_once(inner: &Arc<Inner>) -> Result<(), ClusterError> {
         for (job, revision, owned) in seen.values().filter_map(Seen::alive) {
             match owned {
                 // It was not known whether it had been taken.
-                Some(Owner { name, since }) if *name == owner(inner) => {
+                Some(Owner { name, since }) if *name == owner(&inner.own) => {
                     begin(inner, Owned { job: job.clone(), revision: *since });
                 }
                 Some(_) => {}
@@ -128,7 +128,7 @@ pub(super) async fn own(inner: &Inner, job: ClusterJob, holds: Condition) -> Res
     let take = Transaction::new()
         .when(Condition::absent(key_of_owner.clone()))
         .when(holds)
-        .then(Operation::put_leased(key_of_owner, owner(inner), lease))
+        .then(Operation::put_leased(key_of_owner, owner(&inner.own), lease))
         .then(Operation::put(key, encoded(&job)));
     let done = inner.store.transact(take).await?;
     Ok(done.succeeded.then_some(Owned { job, revision: done.revision }))

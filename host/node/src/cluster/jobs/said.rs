@@ -43,8 +43,9 @@ impl NewClusterJob {
 pub(super) enum Asked {
     /// A job is to be run. The answer is [`Answered::Send`], if its component is wanted, and then [`Answered::Job`].
     Submit(NewClusterJob),
-    /// What becomes of a job is to be told, from after so many lines of its log on.
-    Follow { job: String, after: u64 },
+    /// What becomes of a job is to be told, for as long as it was taken so often: from after so many lines of its log on.
+    /// Who `stays` can't reach the node that runs it, and is told all but its log.
+    Follow { job: String, taken: u32, after: u64, stays: bool },
     /// How a job is.
     Status { job: String },
     /// A job is to end.
@@ -59,7 +60,9 @@ pub(super) enum Asked {
 pub(super) enum Answered {
     /// The component is wanted: frames of it, and an empty one.
     Send,
-    /// How a job is; the last answer, unless it is followed and has not ended.
+    /// It is worked at: said again and again until there is an answer.
+    Working,
+    /// How a job is; the last answer, unless it is followed, has not ended, and was not taken since.
     Job(Box<ClusterJob>),
     /// Jobs, the last first.
     Jobs(Vec<ClusterJob>),

@@ -1,0 +1,43 @@
+//! Tenants who do not reach every node.
+
+use std::time::Duration;
+
+use sandbar_testnet::{Net, component};
+
+use crate::alone;
+use crate::nodes::{Nodes, until};
+
+/// Runs for longer than who follows it tries to reach its node.
+const STEPS: &str = "steps=4000000000";
+
+#[test]
+fn who_does_not_reach_a_jobs_node_is_told_of_it_by_another() {
+    let _alone = alone();
+    let (node, client) = (1, 2);
+    let nodes = Nodes::start(Net::relayed(3, 29), 2);
+    nodes.meet();
+    let ada = nodes.lab.host(&["cluster", "token", "--data", "0", "--tenant", "ada"]).expect_code(0).stdout;
+    let line = |at: usize, line: &[&str]| {
+        let address = nodes.at(at);
+        let own = ["--node", &address, "--token", ada.trim()];
+        nodes.run(client, "ada", false, &[line, &own].concat())
+    };
+    let program = format!("{}#tree", component("tests/programs/tasks").display());
+    let job = ["submit", &program, "--no-wait", "--arg", "depth=1", "--arg", "width=1", "--arg", STEPS];
+    line(0, &["jobs", "list"]).wait().expect_code(0);
+    let id = line(node, &job).wait().expect_code(0).stdout.trim().to_owned();
+    if let Some(relay) = nodes.net.relay() {
+        relay.set(client, node, sandbar_testnet::Way { cut: true, ..Default::default() });
+    }
+    let mut follows = line(0, &["jobs", "logs", "-f", &id]);
+    // It is not in its way.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!follows.has_ended());
+    let status = || line(0, &["jobs", "status", &id, "--json"]).wait().expect_code(0).json();
+    until("the job has ended", || status()["state"] != "running");
+    assert_eq!((&status()["result"], &status()["taken"], &status()["node"]), (&1.into(), &1.into(), &"node-1".into()));
+    let ended = follows.wait().expect_code(0);
+    if nodes.net.is_real() {
+        ended.expect_talk(&["can't be reached from here"]);
+    }
+}
