@@ -148,6 +148,7 @@ fn jobs_survive_the_death_of_any_node() {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    say(format_args!("all had ended {:?} after the first was submitted", begun.elapsed()));
     // Each job is there once, and has ended well.
     let ada = Tenant::known(&nodes, "ada", &token);
     let listed = ada.host(&addresses[0], &["jobs", "list", "--limit", "1000", "--json"]).expect_code(0).json();
