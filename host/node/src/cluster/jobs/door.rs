@@ -276,7 +276,9 @@ async fn follow(
     let (mut log, mut told, mut round, mut is_here) = (None, String::new(), 0_u32, false);
     loop {
         let mut now = None;
-        if round % TELL_PROGRESS == 0 {
+        // What has just ended is not told of only with the next progress.
+        let is_over = is_here && !inner.running().contains_key(&id);
+        if round % TELL_PROGRESS == 0 || is_over {
             let job = get(inner, tenant, &id).await?.ok_or_else(|| unknown(text))?;
             if job.taken != taken {
                 return Ok(Answered::Job(Box::new(job)));
