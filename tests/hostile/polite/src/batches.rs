@@ -28,7 +28,7 @@ pub fn batch_says_it_loops(batch: RecordBatch) -> RecordBatch {
 /// Takes its time: some hundred milliseconds.
 #[batch]
 pub fn batch_dawdles(batch: RecordBatch) -> RecordBatch {
-    for turn in 0..200_000_000 {
+    for turn in 0..600_000_000 {
         black_box(turn);
     }
     batch
