@@ -2,6 +2,7 @@
 
 mod boundary;
 mod client;
+mod dense;
 mod job;
 mod jobs;
 mod memory;
@@ -48,6 +49,8 @@ enum Name {
     SmallModels,
     /// Twenty forests of 8, 12, … 84 trees on California housing.
     Forest,
+    /// Least squares of ten thousand small groups, in the host.
+    Dense,
     /// A scalar function of two integers.
     Udf,
     /// Tasks of a program: many in flight, one at a time, nested.
@@ -124,6 +127,7 @@ impl Arguments {
             rows: self.rows,
             groups: self.groups,
             forests: 20,
+            fits: 10_000,
             tasks: 500_000,
             children: 1_000,
             width: 31,
@@ -173,6 +177,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if wanted(Name::Start) {
         start::run(report, effort)?;
+    }
+    if wanted(Name::Dense) {
+        dense::run(report, effort)?;
     }
     if wanted(Name::Udf) {
         udf::run(report, effort)?;

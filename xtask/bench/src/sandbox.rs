@@ -84,7 +84,7 @@ impl Data {
         Ok(Arc::new(Data { mapping, lent, slot, begun: AtomicBool::new(true) }))
     }
 
-    fn input(&self) -> Input<'_> {
+    pub fn input(&self) -> Input<'_> {
         Input { bytes: self.mapping[..].into(), file: Some((self.lent.as_fd(), 0)) }
     }
 

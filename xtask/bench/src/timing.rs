@@ -22,6 +22,8 @@ pub struct Effort {
     pub groups: u64,
     /// Forests, of 8, 12, … trees.
     pub forests: usize,
+    /// Groups of least squares.
+    pub fits: usize,
     /// Tasks of a program, or calls of an actor, those of each of two parents, and those that wait at once.
     pub tasks: u64,
     pub children: u64,
@@ -53,6 +55,7 @@ impl Effort {
             rows: 20_000,
             groups: 1_000,
             forests: 1,
+            fits: 100,
             tasks: 1_000,
             children: 100,
             width: 5,

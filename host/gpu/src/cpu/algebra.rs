@@ -1,0 +1,114 @@
+//! Products, systems of equations, and distances.
+
+use faer::linalg::matmul::matmul;
+use faer::linalg::solvers::{Solve as _, SolveLstsq as _};
+use faer::{Accum, MatMut, MatRef, Par, Side};
+
+use super::real::Real;
+use crate::Shape;
+
+/// Points whose distances are at hand at once, and distances, unless one point has more.
+const POINTS: usize = 256;
+const DISTANCES: usize = 1 << 16;
+
+/// Products of two stacks of matrices, each perhaps transposed.
+pub(super) fn product<T: Real>([first, second]: [(&[T], Shape, bool); 2], out: &mut [T]) {
+    let (of_first, of_second) = (count(first.1), count(second.1));
+    // Whoever is a matrix alone is that for each of the other's.
+    let at_most = |shape: Shape, at: usize| if shape.rank() > 2 { at } else { 0 };
+    for at in 0..if first.1.rank() > 2 { of_first } else { of_second } {
+        let left = matrix(first, at_most(first.1, at));
+        let right = matrix(second, at_most(second.1, at));
+        let (rows, columns) = (left.nrows(), right.ncols());
+        let out = &mut out[at * rows * columns..][..rows * columns];
+        let out = MatMut::from_row_major_slice_mut(out, rows, columns);
+        matmul(out, Accum::Replace, left, right, T::ONE, Par::Seq);
+    }
+}
+
+/// Matrices of a stack.
+fn count(shape: Shape) -> usize {
+    shape.matrices().map_or(0, |(count, ..)| count)
+}
+
+/// A matrix of a stack.
+fn matrix<T>((values, shape, is_transposed): (&[T], Shape, bool), at: usize) -> MatRef<'_, T> {
+    let (_, rows, columns) = shape.matrices().unwrap_or_default();
+    let one = MatRef::from_row_major_slice(&values[at * rows * columns..][..rows * columns], rows, columns);
+    if is_transposed { one.transpose() } else { one }
+}
+
+/// Solves a stack of systems by Cholesky's factors.
+pub(super) fn solve_cholesky<T: Real>((systems, shape): (&[T], Shape), right: &[T], out: &mut [T]) {
+    solve((systems, shape), right, out, |system, mut right| match system.llt(Side::Lower) {
+        Ok(factor) => factor.solve_in_place(right),
+        Err(_) => right.fill(T::NAN),
+    });
+}
+
+/// Solves a stack of least squares by QR.
+pub(super) fn solve_qr<T: Real>((systems, shape): (&[T], Shape), right: &[T], out: &mut [T]) {
+    solve((systems, shape), right, out, |system, right| system.qr().solve_lstsq_in_place(right));
+}
+
+/// Has each system's right side solved in place; its first rows are the solution.
+fn solve<T: Real>(
+    (systems, shape): (&[T], Shape),
+    right: &[T],
+    out: &mut [T],
+    mut one: impl FnMut(MatRef<'_, T>, MatMut<'_, T>),
+) {
+    let (count, rows, unknowns) = shape.matrices().unwrap_or_default();
+    if right.is_empty() || out.is_empty() {
+        return;
+    }
+    let columns = right.len() / (count * rows);
+    let mut space = vec![T::ZERO; rows * columns];
+    let stacks = right.chunks_exact(rows * columns).zip(out.chunks_exact_mut(unknowns * columns));
+    for (at, (right, out)) in stacks.enumerate() {
+        space.copy_from_slice(right);
+        one(matrix((systems, shape, false), at), MatMut::from_row_major_slice_mut(&mut space, rows, columns));
+        out.copy_from_slice(&space[..unknowns * columns]);
+    }
+}
+
+/// The nearest centre of each point, and the square of the distance to it.
+///
+/// As `‖p‖² - 2 p·c + ‖c‖²`, whose product is the quick part; the distance to the one that is nearest by that is then summed
+/// of differences, which loses nothing of small ones.
+pub(super) fn nearest<T: Real>((points, count): (&[T], usize), centres: &[T], width: usize) -> (Vec<u32>, Vec<T>) {
+    if width == 0 {
+        // All of them are the same point.
+        return (vec![0; count], vec![T::ZERO; count]);
+    }
+    let of_centres = centres.len() / width;
+    let norms: Vec<T> = centres.chunks_exact(width).map(|centre| dot(centre, centre)).collect();
+    let (mut places, mut squares) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    let at_once = (DISTANCES / of_centres).clamp(1, POINTS);
+    let mut space = vec![T::ZERO; at_once * of_centres];
+    for block in points.chunks(at_once * width) {
+        let rows = block.len() / width;
+        let products = &mut space[..rows * of_centres];
+        let left = MatRef::from_row_major_slice(block, rows, width);
+        let right = MatRef::from_row_major_slice(centres, of_centres, width).transpose();
+        let out = MatMut::from_row_major_slice_mut(products, rows, of_centres);
+        matmul(out, Accum::Replace, left, right, T::ONE, Par::Seq);
+        for (point, products) in block.chunks_exact(width).zip(products.chunks_exact(of_centres)) {
+            let (mut best, mut least) = (0, T::INFINITY);
+            for (at, (product, norm)) in products.iter().zip(&norms).enumerate() {
+                let far = *norm - (*product + *product);
+                if far < least {
+                    (best, least) = (at, far);
+                }
+            }
+            let differences = point.iter().zip(&centres[best * width..]).map(|(point, centre)| *point - *centre);
+            places.push(best as u32);
+            squares.push(differences.fold(T::ZERO, |sum, by| sum + by * by));
+        }
+    }
+    (places, squares)
+}
+
+fn dot<T: Real>(left: &[T], right: &[T]) -> T {
+    left.iter().zip(right).fold(T::ZERO, |sum, (left, right)| sum + *left * *right)
+}

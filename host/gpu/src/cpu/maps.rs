@@ -1,0 +1,84 @@
+//! Functions of each value, block by block: a step does a block at once.
+
+use super::real::Real;
+use crate::map::{Binary, Map, STACK_MAX, Step, Stretch, Unary};
+
+/// Values of a block: a stack of them stays in the nearest cache.
+const BLOCK: usize = 128;
+
+/// `columns` is the size of the result's last direction.
+pub(super) fn map<T: Real>(map: &Map, inputs: &[(&[T], Stretch)], columns: usize, out: &mut [T]) {
+    let mut stack = [[T::ZERO; BLOCK]; STACK_MAX];
+    for (at, out) in out.chunks_mut(BLOCK).enumerate() {
+        let first = at * BLOCK;
+        let mut top = 0;
+        for step in map.steps() {
+            match *step {
+                Step::Input(input) => {
+                    load(inputs[usize::from(input)], first, columns, &mut stack[top][..out.len()]);
+                    top += 1;
+                }
+                Step::Constant(value) => {
+                    stack[top].fill(T::of(value));
+                    top += 1;
+                }
+                Step::One(function) => one(function, &mut stack[top - 1]),
+                Step::Two(function) => {
+                    let (first, second) = stack.split_at_mut(top - 1);
+                    two(function, &mut first[top - 2], &second[0]);
+                    top -= 1;
+                }
+                Step::Select => {
+                    let (first, others) = stack.split_at_mut(top - 2);
+                    for (first, (second, third)) in first[top - 3].iter_mut().zip(others[0].iter().zip(&others[1])) {
+                        *first = if *first == T::ZERO { *third } else { *second };
+                    }
+                    top -= 2;
+                }
+            }
+        }
+        out.copy_from_slice(&stack[0][..out.len()]);
+    }
+}
+
+/// Values of an input, those that stand for the result's from `first` on.
+fn load<T: Real>((values, stretch): (&[T], Stretch), first: usize, columns: usize, to: &mut [T]) {
+    match stretch {
+        Stretch::Same => to.copy_from_slice(&values[first..first + to.len()]),
+        Stretch::Value => to.fill(values[0]),
+        Stretch::Row => {
+            let all = values.iter().cycle().skip(first % columns);
+            to.iter_mut().zip(all).for_each(|(to, value)| *to = *value);
+        }
+        Stretch::Column => to.iter_mut().enumerate().for_each(|(at, to)| *to = values[(first + at) / columns]),
+    }
+}
+
+fn one<T: Real>(function: Unary, values: &mut [T]) {
+    let each = |values: &mut [T], of: fn(T) -> T| values.iter_mut().for_each(|value| *value = of(*value));
+    match function {
+        Unary::Negate => each(values, |value| -value),
+        Unary::Abs => each(values, T::abs),
+        Unary::Floor => each(values, T::floor),
+        Unary::Sqrt => each(values, T::sqrt),
+        Unary::Exp => each(values, T::exp),
+        Unary::Log => each(values, T::ln),
+        Unary::Tanh => each(values, T::tanh),
+    }
+}
+
+fn two<T: Real>(function: Binary, first: &mut [T], second: &[T]) {
+    let each = |first: &mut [T], of: fn(T, T) -> T| {
+        first.iter_mut().zip(second).for_each(|(first, second)| *first = of(*first, *second));
+    };
+    match function {
+        Binary::Add => each(first, |first, second| first + second),
+        Binary::Subtract => each(first, |first, second| first - second),
+        Binary::Multiply => each(first, |first, second| first * second),
+        Binary::Divide => each(first, |first, second| first / second),
+        Binary::Min => each(first, T::min),
+        Binary::Max => each(first, T::max),
+        Binary::Pow => each(first, T::powf),
+        Binary::Less => each(first, |first, second| if first < second { T::ONE } else { T::ZERO }),
+    }
+}

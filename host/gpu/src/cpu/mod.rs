@@ -1,0 +1,119 @@
+//! Operations on the processor, on one core: who has more of them has more workers.
+//!
+//! What is of f16 is computed in f32 and rounded in the end.
+
+mod algebra;
+mod maps;
+mod real;
+mod rows;
+
+use std::borrow::Cow;
+
+use half::slice::HalfFloatSliceExt as _;
+
+use self::real::Real;
+use crate::grouped::{self, Rows};
+use crate::map::{Stretch, stretch};
+use crate::{DenseError, Dtype, Op, Owned, Reduction, Shape, Spec, Tensor, Values};
+
+/// Does an operation. It takes memory for what comes of it, which [`Op::outputs`] says, and in f16 for its inputs as f32.
+///
+/// # Errors
+/// As [`Op::outputs`], and when an offset is none.
+pub fn run(op: &Op, inputs: &[Tensor<'_>]) -> Result<Vec<Owned>, DenseError> {
+    let specs: Vec<Spec> = inputs.iter().map(Tensor::spec).collect();
+    let outputs = op.outputs(&specs)?;
+    // What is no whole number.
+    let dtype = match op {
+        Op::Histogram { .. } => specs[1].dtype,
+        _ => specs[0].dtype,
+    };
+    match dtype {
+        Dtype::F64 => of::<f64>(op, inputs, &outputs, |values| match values {
+            Values::F64(values) => Cow::Borrowed(values),
+            _ => Cow::Borrowed(&[]),
+        }),
+        _ => of::<f32>(op, inputs, &outputs, |values| match values {
+            Values::F32(values) => Cow::Borrowed(values),
+            Values::F16(values) => Cow::Owned(values.to_f32_vec()),
+            _ => Cow::Borrowed(&[]),
+        }),
+    }
+}
+
+/// An operation that computes in `T`.
+fn of<T: Real>(
+    op: &Op,
+    inputs: &[Tensor<'_>],
+    outputs: &[Spec],
+    values: impl for<'a> Fn(Values<'a>) -> Cow<'a, [T]>,
+) -> Result<Vec<Owned>, DenseError> {
+    let shapes: Vec<Shape> = inputs.iter().map(|tensor| tensor.spec().shape).collect();
+    let all: Vec<Cow<'_, [T]>> = inputs.iter().map(|tensor| values(tensor.values())).collect();
+    let whole = |at: usize| match inputs[at].values() {
+        Values::U32(values) => values,
+        // Types were looked at.
+        _ => &[],
+    };
+    let first = outputs[0];
+    let mut out = vec![T::ZERO; if first.dtype.is_float() { first.shape.count() } else { 0 }];
+    let mut places = Vec::new();
+    match op {
+        Op::Product { first_transposed, second_transposed } => {
+            algebra::product(
+                [(&all[0], shapes[0], *first_transposed), (&all[1], shapes[1], *second_transposed)],
+                &mut out,
+            );
+        }
+        Op::GroupedLeastSquares(options) => return fits(*options, inputs, outputs, whole(2)),
+        Op::SolveCholesky => algebra::solve_cholesky((&all[0], shapes[0]), &all[1], &mut out),
+        Op::SolveQr => algebra::solve_qr((&all[0], shapes[0]), &all[1], &mut out),
+        Op::Map(map) => {
+            let all = all.iter().zip(&shapes);
+            let stretched = all.filter_map(|(values, shape)| Some((&**values, stretch(*shape, first.shape)?)));
+            let inputs: Vec<(&[T], Stretch)> = stretched.collect();
+            maps::map(map, &inputs, first.shape.last(), &mut out);
+        }
+        Op::Reduce { with: with @ (Reduction::ArgMax | Reduction::ArgMin), along } => {
+            places = rows::place(&all[0], shapes[0], usize::from(*along), *with == Reduction::ArgMax);
+        }
+        Op::Reduce { with, along } => rows::reduce(&all[0], shapes[0], usize::from(*along), *with, &mut out),
+        Op::Softmax => rows::softmax(&all[0], shapes[0].last(), &mut out),
+        Op::LogSumExp => rows::log_sum_exp(&all[0], shapes[0].last(), &mut out),
+        Op::Nearest => {
+            let (found, squares) =
+                algebra::nearest((&all[0], shapes[0].sizes()[0] as usize), &all[1], shapes[0].last());
+            let squares = T::owned(squares, outputs[1].dtype);
+            return Ok(vec![Owned::U32(found), squares]);
+        }
+        Op::Histogram { bins } => rows::histogram(whole(0), &all[1], shapes[1].last(), *bins as usize, &mut out),
+        Op::Take => return Ok(vec![rows::take(&inputs[0], whole(1), first)]),
+    }
+    Ok(vec![match first.dtype {
+        Dtype::U32 => Owned::U32(places),
+        dtype => T::owned(out, dtype),
+    }])
+}
+
+fn fits(
+    options: crate::Grouped,
+    inputs: &[Tensor<'_>],
+    outputs: &[Spec],
+    offsets: &[u32],
+) -> Result<Vec<Owned>, DenseError> {
+    let values = |at: usize| match inputs.get(at).map(Tensor::values) {
+        Some(Values::F64(values)) => Some(values),
+        _ => None,
+    };
+    let rows = Rows {
+        columns: values(0).unwrap_or_default(),
+        target: values(1).unwrap_or_default(),
+        weights: values(3),
+        offsets,
+        width: inputs[0].spec().shape.sizes()[0] as usize,
+    };
+    let mut coefficients = vec![0.0; outputs[0].shape.count()];
+    let mut statuses = vec![0; outputs[1].shape.count()];
+    grouped::solve(&rows, options, &mut coefficients, &mut statuses)?;
+    Ok(vec![Owned::F64(coefficients), Owned::U32(statuses)])
+}

@@ -1,0 +1,127 @@
+//! What comes of the values along a direction; rows that are taken, and rows that are counted.
+
+use super::real::Real;
+use crate::{Owned, Reduction, Shape, Spec, Tensor, Values};
+
+/// A shape around a direction: what is before it, it, and what is behind it.
+fn around(shape: Shape, along: usize) -> (usize, usize, usize) {
+    let product = |sizes: &[u32]| sizes.iter().map(|size| *size as usize).product();
+    let sizes = shape.sizes();
+    (product(&sizes[..along]), sizes[along] as usize, product(&sizes[along + 1..]))
+}
+
+/// Sums are of f64, whatever the values are.
+pub(super) fn reduce<T: Real>(values: &[T], shape: Shape, along: usize, with: Reduction, out: &mut [T]) {
+    let (_, size, behind) = around(shape, along);
+    if matches!(with, Reduction::Sum | Reduction::Mean) {
+        let divisor = if with == Reduction::Mean { size as f64 } else { 1.0 };
+        let mut sums = vec![0.0; behind];
+        for (at, out) in out.chunks_mut(behind.max(1)).enumerate() {
+            sums.fill(0.0);
+            for row in values[at * size * behind..][..size * behind].chunks(behind) {
+                sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value.wide());
+            }
+            out.iter_mut().zip(&sums).for_each(|(out, sum)| *out = T::of(sum / divisor));
+        }
+        return;
+    }
+    let is_max = with == Reduction::Max;
+    for (at, out) in out.chunks_mut(behind.max(1)).enumerate() {
+        out.fill(if is_max { -T::INFINITY } else { T::INFINITY });
+        for row in values[at * size * behind..][..size * behind].chunks(behind) {
+            for (out, value) in out.iter_mut().zip(row).filter(|(out, value)| is_beyond(is_max, **value, **out)) {
+                *out = *value;
+            }
+        }
+    }
+}
+
+/// Whether a value is larger, or smaller, than what was found. NaN is beyond all, and what comes first stays.
+fn is_beyond<T: Real>(is_max: bool, value: T, found: T) -> bool {
+    !found.is_nan() && (value.is_nan() || if is_max { value > found } else { value < found })
+}
+
+/// The place of the largest, or the smallest.
+pub(super) fn place<T: Real>(values: &[T], shape: Shape, along: usize, is_max: bool) -> Vec<u32> {
+    let (before, size, behind) = around(shape, along);
+    let mut places = Vec::with_capacity(before * behind);
+    for first in (0..before).flat_map(|at| (0..behind).map(move |column| at * size * behind + column)) {
+        let mut best = 0;
+        for at in 1..size {
+            if is_beyond(is_max, values[first + at * behind], values[first + best * behind]) {
+                best = at;
+            }
+        }
+        places.push(best as u32);
+    }
+    places
+}
+
+pub(super) fn softmax<T: Real>(values: &[T], columns: usize, out: &mut [T]) {
+    if columns == 0 {
+        return;
+    }
+    for (row, out) in values.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
+        let (largest, sum) = exponents(row);
+        let sum = T::of(sum);
+        out.iter_mut().zip(row).for_each(|(out, value)| *out = (*value - largest).exp() / sum);
+    }
+}
+
+pub(super) fn log_sum_exp<T: Real>(values: &[T], columns: usize, out: &mut [T]) {
+    if columns == 0 {
+        return out.fill(-T::INFINITY);
+    }
+    for (row, out) in values.chunks_exact(columns).zip(out) {
+        let (largest, sum) = exponents(row);
+        // Of infinities nothing is left to add to.
+        *out = if largest.wide().is_infinite() { largest } else { largest + T::of(sum.ln()) };
+    }
+}
+
+/// The largest value, and the sum of the exponentials of what the others are less.
+fn exponents<T: Real>(row: &[T]) -> (T, f64) {
+    let beyond = |found: T, value: &T| if is_beyond(true, *value, found) { *value } else { found };
+    let largest = row.iter().fold(-T::INFINITY, beyond);
+    (largest, row.iter().map(|value| (*value - largest).exp().wide()).sum())
+}
+
+/// Sums of the values of each bin, of f64 whatever the values are.
+pub(super) fn histogram<T: Real>(places: &[u32], values: &[T], channels: usize, bins: usize, out: &mut [T]) {
+    if bins * channels == 0 {
+        return;
+    }
+    let rows = values.len() / channels;
+    let mut sums = vec![0.0; bins * channels];
+    for (feature, out) in out.chunks_exact_mut(bins * channels).enumerate() {
+        sums.fill(0.0);
+        let places = &places[feature * rows..][..rows];
+        for (bin, values) in places.iter().zip(values.chunks_exact(channels)) {
+            let Some(sums) = sums.chunks_exact_mut(channels).nth(*bin as usize) else { continue };
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value.wide());
+        }
+        out.iter_mut().zip(&sums).for_each(|(out, sum)| *out = T::of(*sum));
+    }
+}
+
+/// Rows at some places.
+pub(super) fn take(from: &Tensor<'_>, places: &[u32], out: Spec) -> Owned {
+    fn rows<T: Copy>(values: &[T], places: &[u32], zero: T, count: usize) -> Vec<T> {
+        let width = count.checked_div(places.len()).unwrap_or(0);
+        let mut out = vec![zero; count];
+        for (out, place) in out.chunks_exact_mut(width.max(1)).zip(places) {
+            let row = (*place as usize).checked_mul(width).and_then(|first| values.get(first..first + width));
+            if let Some(row) = row {
+                out.copy_from_slice(row);
+            }
+        }
+        out
+    }
+    let count = out.shape.count();
+    match from.values() {
+        Values::F16(values) => Owned::F16(rows(values, places, half::f16::ZERO, count)),
+        Values::F32(values) => Owned::F32(rows(values, places, 0.0, count)),
+        Values::F64(values) => Owned::F64(rows(values, places, 0.0, count)),
+        Values::U32(values) => Owned::U32(rows(values, places, 0, count)),
+    }
+}

@@ -1,0 +1,131 @@
+//! Values of tensors in this process's memory.
+
+use half::f16;
+
+use crate::{DenseError, Dtype, Spec};
+
+/// Values of a tensor that others own.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Values<'a> {
+    /// Of [`Dtype::F16`].
+    F16(&'a [f16]),
+    /// Of [`Dtype::F32`].
+    F32(&'a [f32]),
+    /// Of [`Dtype::F64`].
+    F64(&'a [f64]),
+    /// Of [`Dtype::U32`].
+    U32(&'a [u32]),
+}
+
+/// Values of a tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Owned {
+    /// Of [`Dtype::F16`].
+    F16(Vec<f16>),
+    /// Of [`Dtype::F32`].
+    F32(Vec<f32>),
+    /// Of [`Dtype::F64`].
+    F64(Vec<f64>),
+    /// Of [`Dtype::U32`].
+    U32(Vec<u32>),
+}
+
+/// A tensor whose values are at hand: as many as its shape wants, of its type.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tensor<'a> {
+    spec: Spec,
+    values: Values<'a>,
+}
+
+impl Values<'_> {
+    fn dtype(&self) -> Dtype {
+        match self {
+            Values::F16(_) => Dtype::F16,
+            Values::F32(_) => Dtype::F32,
+            Values::F64(_) => Dtype::F64,
+            Values::U32(_) => Dtype::U32,
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Values::F16(values) => values.len(),
+            Values::F32(values) => values.len(),
+            Values::F64(values) => values.len(),
+            Values::U32(values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// As they lie in memory.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Values::F16(values) => bytemuck::cast_slice(values),
+            Values::F32(values) => bytemuck::cast_slice(values),
+            Values::F64(values) => bytemuck::cast_slice(values),
+            Values::U32(values) => bytemuck::cast_slice(values),
+        }
+    }
+}
+
+impl Owned {
+    /// So many zeros.
+    pub fn zeros(spec: Spec) -> Owned {
+        let count = spec.shape.count();
+        match spec.dtype {
+            Dtype::F16 => Owned::F16(vec![f16::ZERO; count]),
+            Dtype::F32 => Owned::F32(vec![0.0; count]),
+            Dtype::F64 => Owned::F64(vec![0.0; count]),
+            Dtype::U32 => Owned::U32(vec![0; count]),
+        }
+    }
+
+    /// Values of a type, of the bytes in which they lie; of what is no whole value at the end nothing is made.
+    pub fn from_bytes(dtype: Dtype, bytes: &[u8]) -> Owned {
+        match dtype {
+            Dtype::F16 => Owned::F16(bytes.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect()),
+            Dtype::F32 => Owned::F32(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()),
+            Dtype::F64 => Owned::F64(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()),
+            Dtype::U32 => Owned::U32(bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()),
+        }
+    }
+
+    /// To look at.
+    pub fn values(&self) -> Values<'_> {
+        match self {
+            Owned::F16(values) => Values::F16(values),
+            Owned::F32(values) => Values::F32(values),
+            Owned::F64(values) => Values::F64(values),
+            Owned::U32(values) => Values::U32(values),
+        }
+    }
+}
+
+impl<'a> Tensor<'a> {
+    /// A tensor of these values.
+    ///
+    /// # Errors
+    /// When they are too few or too many, or of another type.
+    pub fn new(spec: Spec, values: Values<'a>) -> Result<Tensor<'a>, DenseError> {
+        if (values.dtype(), values.len()) != (spec.dtype, spec.shape.count()) {
+            let (count, dtype) = (values.len(), values.dtype());
+            return Err(DenseError::Shape(format!("{count} values of {dtype} are no tensor {spec}")));
+        }
+        Ok(Tensor { spec, values })
+    }
+
+    /// Its type and shape.
+    pub fn spec(&self) -> Spec {
+        self.spec
+    }
+
+    /// Its values, row by row.
+    pub fn values(&self) -> Values<'a> {
+        self.values
+    }
+}

@@ -1,0 +1,228 @@
+//! Random operations with tensors that they take.
+
+use std::fmt;
+
+use half::f16;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+use sandbar_gpu::{Binary, Dtype, Grouped, Map, Op, Owned, Reduction, Spec, Step, Unary};
+
+/// Sizes of directions: none, one, odd ones, and such as fill a block or just don't.
+const SIZES: [u32; 12] = [0, 1, 2, 3, 4, 5, 8, 16, 17, 31, 64, 70];
+
+pub struct Random(Xoshiro256PlusPlus);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(Xoshiro256PlusPlus::seed_from_u64(seed))
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.0.next_u64() % end as u64) as usize
+    }
+
+    fn is(&mut self, in_so_many: usize) -> bool {
+        self.below(in_so_many) == 0
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    fn size(&mut self) -> u32 {
+        self.of(&SIZES)
+    }
+
+    /// From -2 to 2.
+    fn value(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / (1_u64 << 51) as f64 - 2.0
+    }
+}
+
+/// An operation, and what it is done to.
+pub struct Case {
+    pub op: Op,
+    pub inputs: Vec<(Spec, Owned)>,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inputs: Vec<String> = self.inputs.iter().map(|(spec, _)| spec.to_string()).collect();
+        write!(f, "{:?} of {}", self.op, inputs.join(", "))
+    }
+}
+
+impl Case {
+    pub fn random(random: &mut Random) -> Case {
+        let dtype = random.of(&[Dtype::F16, Dtype::F32, Dtype::F32, Dtype::F64]);
+        match random.below(11) {
+            0 | 1 => product(random, dtype),
+            2 => grouped(random),
+            3 => solve(random, dtype),
+            4 | 5 => map(random, dtype),
+            6 | 7 => along(random, dtype),
+            8 => {
+                let (points, centres, width) = (random.size(), random.size().max(1), random.size());
+                let inputs = vec![floats(random, dtype, &[points, width]), floats(random, dtype, &[centres, width])];
+                Case { op: Op::Nearest, inputs }
+            }
+            9 => {
+                let (features, rows, channels, bins) = (random.size(), random.size(), random.of(&[0, 1, 2, 3]), 5);
+                let places = whole(random, &[features, rows], 7);
+                Case { op: Op::Histogram { bins }, inputs: vec![places, floats(random, dtype, &[rows, channels])] }
+            }
+            _ => {
+                let (rows, columns, places) = (random.size(), random.size(), random.size());
+                let places = whole(random, &[places], rows + 2);
+                Case { op: Op::Take, inputs: vec![floats(random, dtype, &[rows, columns]), places] }
+            }
+        }
+    }
+}
+
+/// Values as a type has them.
+fn values(dtype: Dtype, values: impl Iterator<Item = f64>) -> Owned {
+    match dtype {
+        Dtype::F16 => Owned::F16(values.map(f16::from_f64).collect()),
+        Dtype::F32 => Owned::F32(values.map(|value| value as f32).collect()),
+        Dtype::F64 => Owned::F64(values.collect()),
+        Dtype::U32 => Owned::U32(values.map(|value| value as u32).collect()),
+    }
+}
+
+fn tensor(dtype: Dtype, sizes: &[u32], all: impl Iterator<Item = f64>) -> (Spec, Owned) {
+    let spec = Spec::new(dtype, sizes).unwrap();
+    (spec, values(dtype, all.take(spec.shape.count())))
+}
+
+fn floats(random: &mut Random, dtype: Dtype, sizes: &[u32]) -> (Spec, Owned) {
+    tensor(dtype, sizes, std::iter::repeat_with(|| random.value()))
+}
+
+/// As above, with a value now and then that is none.
+fn any_floats(random: &mut Random, dtype: Dtype, sizes: &[u32]) -> (Spec, Owned) {
+    let often = random.of(&[3, 100, 1_000_000]);
+    let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1e30, 5e4];
+    tensor(dtype, sizes, std::iter::repeat_with(|| if random.is(often) { random.of(&special) } else { random.value() }))
+}
+
+fn whole(random: &mut Random, sizes: &[u32], end: u32) -> (Spec, Owned) {
+    tensor(Dtype::U32, sizes, std::iter::repeat_with(|| random.below(end as usize) as f64))
+}
+
+fn product(random: &mut Random, dtype: Dtype) -> Case {
+    let (m, n, k) = (random.size(), random.size(), random.size());
+    let (first_transposed, second_transposed) = (random.is(2), random.is(2));
+    let stacks: [&[u32]; 2] =
+        random.of(&[[&[], &[]], [&[3], &[3]], [&[2], &[]], [&[], &[4]], [&[0], &[]], [&[2, 3], &[2, 3]]]);
+    let sizes = |stack: &[u32], rows, columns, is_turned| match is_turned {
+        true => [stack, &[columns, rows]].concat(),
+        false => [stack, &[rows, columns]].concat(),
+    };
+    let first = floats(random, dtype, &sizes(stacks[0], m, k, first_transposed));
+    let second = floats(random, dtype, &sizes(stacks[1], k, n, second_transposed));
+    Case { op: Op::Product { first_transposed, second_transposed }, inputs: vec![first, second] }
+}
+
+fn grouped(random: &mut Random) -> Case {
+    let width = random.of(&[0, 1, 2, 3, 8, 13]);
+    let intercept = random.is(2);
+    let mut offsets = vec![random.below(3) as f64];
+    for _ in 0..random.of(&[0, 1, 3, 40]) {
+        // None, too few to tell, or well enough to do so.
+        let rows = random.of(&[0, 1, 4 * width as usize + 20, 300]);
+        offsets.push(offsets[offsets.len() - 1] + rows as f64);
+    }
+    let (rows, count) = (offsets[offsets.len() - 1] as u32 + random.below(3) as u32, offsets.len() as u32);
+    let far = random.of(&[0.0, 1000.0]);
+    let features = tensor(Dtype::F64, &[width, rows], std::iter::repeat_with(|| far + random.value()));
+    let target = floats(random, Dtype::F64, &[rows]);
+    let mut inputs = vec![features, target, tensor(Dtype::U32, &[count], offsets.into_iter())];
+    if random.is(3) {
+        inputs.push(tensor(Dtype::F64, &[rows], std::iter::repeat_with(|| (random.value() + 1.0).max(0.0))));
+    }
+    Case { op: Op::GroupedLeastSquares(Grouped { intercept, ridge: random.of(&[0.0, 0.0, 0.5]) }), inputs }
+}
+
+fn solve(random: &mut Random, dtype: Dtype) -> Case {
+    // What f16 makes of a system is too far from it.
+    let dtype = if dtype == Dtype::F16 { Dtype::F32 } else { dtype };
+    let (unknowns, columns, stack) = (random.of(&[0, 1, 2, 5, 16, 33]), random.of(&[0, 1, 3]), random.of(&[0, 1, 4]));
+    let is_cholesky = random.is(2);
+    let rows = if is_cholesky { unknowns } else { unknowns + random.of(&[0, 1, 20]) };
+    let n = unknowns as usize;
+    // Far from singular: symmetric if it is to be, with a large diagonal.
+    let mut all = vec![0.0; stack as usize * rows as usize * n];
+    for system in all.chunks_exact_mut((rows as usize * n).max(1)) {
+        for (at, value) in system.iter_mut().enumerate() {
+            *value = random.value() + if at / n == at % n { 3.0 * f64::from(unknowns) } else { 0.0 };
+        }
+        for at in (0..system.len()).filter(|at| is_cholesky && at / n > at % n) {
+            system[at] = system[at % n * n + at / n];
+        }
+    }
+    let systems = tensor(dtype, &[stack, rows, unknowns], all.into_iter());
+    let right = floats(random, dtype, &[stack, rows, columns]);
+    Case { op: if is_cholesky { Op::SolveCholesky } else { Op::SolveQr }, inputs: vec![systems, right] }
+}
+
+fn map(random: &mut Random, dtype: Dtype) -> Case {
+    let (rows, columns) = (random.size(), random.size());
+    let shapes: [&[u32]; 4] = [&[rows, columns], &[columns], &[rows, 1], &[]];
+    let count = 1 + random.below(4);
+    let mut inputs = vec![floats(random, dtype, shapes[0])];
+    inputs.extend((1..count).map(|_| {
+        let shape = random.of(&shapes);
+        floats(random, dtype, shape)
+    }));
+    // What chooses is the same to the last bit wherever it is computed.
+    let chooses = [Step::Input(0), Step::Constant(0.5), Step::Two(Binary::Less), Step::Input(0), Step::Constant(-1.0)];
+    let (mut steps, mut stack) = match random.is(3) {
+        true => ([&chooses[..], &[Step::Select]].concat(), 1),
+        false => (vec![Step::Input(0)], 1),
+    };
+    for _ in 0..random.below(12) {
+        let step = match random.below(4) {
+            0 if stack < 4 => Step::Input(random.below(count) as u8),
+            1 if stack < 4 => Step::Constant((random.value() * 8.0).round() / 4.0),
+            2 if stack >= 2 => {
+                Step::Two(random.of(&[Binary::Add, Binary::Subtract, Binary::Multiply, Binary::Min, Binary::Max]))
+            }
+            _ => Step::One(random.of(&[Unary::Negate, Unary::Abs, Unary::Tanh])),
+        };
+        stack = match step {
+            Step::Input(_) | Step::Constant(_) => stack + 1,
+            Step::Two(_) => stack - 1,
+            _ => stack,
+        };
+        steps.push(step);
+    }
+    steps.extend((1..stack).map(|_| Step::Two(Binary::Add)));
+    // Of what is far from where they are steep.
+    match random.below(4) {
+        0 => steps.extend([Step::One(Unary::Tanh), Step::One(Unary::Exp)]),
+        at @ (1 | 2) => steps.extend([
+            Step::One(Unary::Abs),
+            Step::Constant(1.0),
+            Step::Two(Binary::Add),
+            Step::One(if at == 1 { Unary::Sqrt } else { Unary::Log }),
+        ]),
+        _ => {}
+    }
+    Case { op: Op::Map(Map::new(steps).unwrap()), inputs }
+}
+
+fn along(random: &mut Random, dtype: Dtype) -> Case {
+    let sizes: Vec<u32> = (0..1 + random.below(3)).map(|_| random.size()).collect();
+    let reductions =
+        [Reduction::Sum, Reduction::Mean, Reduction::Max, Reduction::Min, Reduction::ArgMax, Reduction::ArgMin];
+    let (with, along) = (random.of(&reductions), random.below(sizes.len()));
+    let is_place = matches!(with, Reduction::ArgMax | Reduction::ArgMin);
+    let op = match random.below(4) {
+        0 => Op::Softmax,
+        1 => Op::LogSumExp,
+        _ if is_place && sizes[along] == 0 => Op::Softmax,
+        _ => Op::Reduce { with, along: along as u8 },
+    };
+    Case { op, inputs: vec![any_floats(random, dtype, &sizes)] }
+}

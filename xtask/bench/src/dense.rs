@@ -1,0 +1,97 @@
+//! Least squares of many small groups: as the host does them, and as a trainer does, in a sandbox and outside of one.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Float64Array, RecordBatch};
+use models::linear::LinearParams;
+use sandbar_core::Seed;
+use sandbar_gpu::{Dtype, Grouped, Op, Spec, Tensor, Values};
+use sandbar_guest::Features;
+use sandbar_sandbox::{GroupAt, Input, Predictions, Refusal, Services};
+
+use crate::Failure;
+use crate::places;
+use crate::report::Report;
+use crate::sandbox::{Data, Loaded};
+use crate::timing::{Effort, least_in_turn};
+
+/// Rows of a group, and its features.
+const ROWS: usize = 64;
+const WIDTH: usize = 8;
+
+pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
+    let groups = effort.fits;
+    let rows = groups * ROWS;
+    let mut random = Seed::new(1);
+    let column = |random: &mut Seed| -> Vec<f64> { (0..rows).map(|_| f64::from(random.below(1 << 20))).collect() };
+    let columns: Vec<Vec<f64>> = (0..=WIDTH).map(|_| column(&mut random)).collect();
+
+    let offsets: Vec<u32> = (0..=groups).map(|group| (group * ROWS) as u32).collect();
+    let (all, target) = (columns[..WIDTH].concat(), &columns[WIDTH]);
+    let op = Op::GroupedLeastSquares(Grouped { intercept: true, ridge: 0.0 });
+    let tensor = |dtype, sizes: &[usize], values| -> Result<Tensor<'_>, Failure> {
+        let sizes: Vec<u32> = sizes.iter().map(|size| *size as u32).collect();
+        Ok(Tensor::new(Spec::new(dtype, &sizes)?, values)?)
+    };
+    let inputs = [
+        tensor(Dtype::F64, &[WIDTH, rows], Values::F64(&all))?,
+        tensor(Dtype::F64, &[rows], Values::F64(target))?,
+        tensor(Dtype::U32, &[groups + 1], Values::U32(&offsets))?,
+    ];
+    let mut host = || drop(black_box(sandbar_gpu::cpu::run(&op, black_box(&inputs)).expect("it takes them")));
+
+    let params = LinearParams::default();
+    let mut native = || {
+        for group in 0..groups {
+            let features = Features::new(&all[group * ROWS..], rows, ROWS, WIDTH);
+            let target = &target[group * ROWS..][..ROWS];
+            black_box(params.fit_features(black_box(features), target).expect("there are enough rows"));
+        }
+    };
+
+    let guest = Loaded::new(&places::guest("udfs/models")?)?;
+    let arrays = columns.iter().map(|column| Arc::new(Float64Array::from(column.clone())) as ArrayRef);
+    let batch = RecordBatch::try_from_iter(arrays.enumerate().map(|(at, array)| (format!("c{at}"), array)))?;
+    let encoded = sandbar_batch::encode(&batch)?;
+    let data = Data::new(&encoded.body())?;
+    let linear = guest.function("linear")?;
+    let mut sandboxed = || {
+        let services = Handing { data: data.clone(), groups, fitted: 0 };
+        let made = guest.program.instantiate(Box::new(services), &guest.limits, 0);
+        let mut instance = made.expect("there is room");
+        instance.open(linear, "{}", 0).expect("it is a trainer");
+        instance.fit(&encoded.header).expect("it fits them");
+    };
+    let all: [&mut dyn FnMut(); 3] = [&mut host, &mut native, &mut sandboxed];
+    let [host, native, sandboxed] = least_in_turn(effort.time, all).map(|seconds| groups as f64 / seconds);
+    let name = format!("dense/{groups} fits of {ROWS} x {WIDTH}");
+    report.compare(&name, host, "/s", "a trainer in a sandbox", sandboxed);
+    report.compare(&name, host, "/s", "a trainer outside of one", native);
+    Ok(())
+}
+
+/// Hands a trainer one group after another, and forgets what it makes of them.
+struct Handing {
+    data: Arc<Data>,
+    groups: usize,
+    fitted: usize,
+}
+
+impl Services for Handing {
+    fn input(&self) -> Input<'_> {
+        self.data.input()
+    }
+
+    fn next_group(&mut self) -> Result<Option<GroupAt>, Refusal> {
+        let first_row = (self.fitted * ROWS) as u32;
+        let group = GroupAt { first_row, train_rows: ROWS as u32, test_rows: 0, seed: 0 };
+        Ok((self.fitted < self.groups).then_some(group))
+    }
+
+    fn fitted(&mut self, model: &[u8], params: &str, _: Predictions<'_>) -> Result<(), Refusal> {
+        black_box((model, params));
+        self.fitted += 1;
+        Ok(())
+    }
+}
