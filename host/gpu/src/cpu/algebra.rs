@@ -22,7 +22,7 @@ pub(super) fn product<T: Real>([first, second]: [(&[T], Shape, bool); 2], out: &
         let (rows, columns) = (left.nrows(), right.ncols());
         let out = &mut out[at * rows * columns..][..rows * columns];
         let out = MatMut::from_row_major_slice_mut(out, rows, columns);
-        matmul(out, Accum::Replace, left, right, T::ONE, Par::Seq);
+        matmul(out, Accum::Replace, left, right, T::one(), Par::Seq);
     }
 }
 
@@ -42,7 +42,7 @@ fn matrix<T>((values, shape, is_transposed): (&[T], Shape, bool), at: usize) -> 
 pub(super) fn solve_cholesky<T: Real>((systems, shape): (&[T], Shape), right: &[T], out: &mut [T]) {
     solve((systems, shape), right, out, |system, mut right| match system.llt(Side::Lower) {
         Ok(factor) => factor.solve_in_place(right),
-        Err(_) => right.fill(T::NAN),
+        Err(_) => right.fill(T::nan()),
     });
 }
 
@@ -63,7 +63,7 @@ fn solve<T: Real>(
         return;
     }
     let columns = right.len() / (count * rows);
-    let mut space = vec![T::ZERO; rows * columns];
+    let mut space = vec![T::zero(); rows * columns];
     let stacks = right.chunks_exact(rows * columns).zip(out.chunks_exact_mut(unknowns * columns));
     for (at, (right, out)) in stacks.enumerate() {
         space.copy_from_slice(right);
@@ -79,22 +79,22 @@ fn solve<T: Real>(
 pub(super) fn nearest<T: Real>((points, count): (&[T], usize), centres: &[T], width: usize) -> (Vec<u32>, Vec<T>) {
     if width == 0 {
         // All of them are the same point.
-        return (vec![0; count], vec![T::ZERO; count]);
+        return (vec![0; count], vec![T::zero(); count]);
     }
     let of_centres = centres.len() / width;
     let norms: Vec<T> = centres.chunks_exact(width).map(|centre| dot(centre, centre)).collect();
     let (mut places, mut squares) = (Vec::with_capacity(count), Vec::with_capacity(count));
     let at_once = (DISTANCES / of_centres).clamp(1, POINTS);
-    let mut space = vec![T::ZERO; at_once * of_centres];
+    let mut space = vec![T::zero(); at_once * of_centres];
     for block in points.chunks(at_once * width) {
         let rows = block.len() / width;
         let products = &mut space[..rows * of_centres];
         let left = MatRef::from_row_major_slice(block, rows, width);
         let right = MatRef::from_row_major_slice(centres, of_centres, width).transpose();
         let out = MatMut::from_row_major_slice_mut(products, rows, of_centres);
-        matmul(out, Accum::Replace, left, right, T::ONE, Par::Seq);
+        matmul(out, Accum::Replace, left, right, T::one(), Par::Seq);
         for (point, products) in block.chunks_exact(width).zip(products.chunks_exact(of_centres)) {
-            let (mut best, mut least) = (0, T::INFINITY);
+            let (mut best, mut least) = (0, T::infinity());
             for (at, (product, norm)) in products.iter().zip(&norms).enumerate() {
                 let far = *norm - (*product + *product);
                 if far < least {
@@ -103,12 +103,12 @@ pub(super) fn nearest<T: Real>((points, count): (&[T], usize), centres: &[T], wi
             }
             let differences = point.iter().zip(&centres[best * width..]).map(|(point, centre)| *point - *centre);
             places.push(best as u32);
-            squares.push(differences.fold(T::ZERO, |sum, by| sum + by * by));
+            squares.push(differences.fold(T::zero(), |sum, by| sum + by * by));
         }
     }
     (places, squares)
 }
 
 fn dot<T: Real>(left: &[T], right: &[T]) -> T {
-    left.iter().zip(right).fold(T::ZERO, |sum, (left, right)| sum + *left * *right)
+    left.iter().zip(right).fold(T::zero(), |sum, (left, right)| sum + *left * *right)
 }

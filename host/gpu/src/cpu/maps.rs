@@ -8,7 +8,7 @@ const BLOCK: usize = 128;
 
 /// `columns` is the size of the result's last direction.
 pub(super) fn map<T: Real>(map: &Map, inputs: &[(&[T], Stretch)], columns: usize, out: &mut [T]) {
-    let mut stack = [[T::ZERO; BLOCK]; STACK_MAX];
+    let mut stack = [[T::zero(); BLOCK]; STACK_MAX];
     for (at, out) in out.chunks_mut(BLOCK).enumerate() {
         let first = at * BLOCK;
         let mut top = 0;
@@ -31,7 +31,7 @@ pub(super) fn map<T: Real>(map: &Map, inputs: &[(&[T], Stretch)], columns: usize
                 Step::Select => {
                     let (first, others) = stack.split_at_mut(top - 2);
                     for (first, (second, third)) in first[top - 3].iter_mut().zip(others[0].iter().zip(&others[1])) {
-                        *first = if *first == T::ZERO { *third } else { *second };
+                        *first = if *first == T::zero() { *third } else { *second };
                     }
                     top -= 2;
                 }
@@ -78,7 +78,7 @@ fn two<T: Real>(function: Binary, first: &mut [T], second: &[T]) {
         Binary::Divide => each(first, |first, second| first / second),
         Binary::Min => each(first, T::min),
         Binary::Max => each(first, T::max),
-        Binary::Pow => each(first, T::powf),
-        Binary::Less => each(first, |first, second| if first < second { T::ONE } else { T::ZERO }),
+        Binary::Pow => each(first, |first, power| if first < T::zero() { T::nan() } else { first.powf(power) }),
+        Binary::Less => each(first, |first, second| if first < second { T::one() } else { T::zero() }),
     }
 }

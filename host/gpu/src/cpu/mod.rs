@@ -56,7 +56,7 @@ fn of<T: Real>(
         _ => &[],
     };
     let first = outputs[0];
-    let mut out = vec![T::ZERO; if first.dtype.is_float() { first.shape.count() } else { 0 }];
+    let mut out = vec![T::zero(); if first.dtype.is_float() { first.shape.count() } else { 0 }];
     let mut places = Vec::new();
     match op {
         Op::Product { first_transposed, second_transposed } => {

@@ -27,7 +27,7 @@ pub(super) fn reduce<T: Real>(values: &[T], shape: Shape, along: usize, with: Re
     }
     let is_max = with == Reduction::Max;
     for (at, out) in out.chunks_mut(behind.max(1)).enumerate() {
-        out.fill(if is_max { -T::INFINITY } else { T::INFINITY });
+        out.fill(if is_max { T::neg_infinity() } else { T::infinity() });
         for row in values[at * size * behind..][..size * behind].chunks(behind) {
             for (out, value) in out.iter_mut().zip(row).filter(|(out, value)| is_beyond(is_max, **value, **out)) {
                 *out = *value;
@@ -70,7 +70,7 @@ pub(super) fn softmax<T: Real>(values: &[T], columns: usize, out: &mut [T]) {
 
 pub(super) fn log_sum_exp<T: Real>(values: &[T], columns: usize, out: &mut [T]) {
     if columns == 0 {
-        return out.fill(-T::INFINITY);
+        return out.fill(T::neg_infinity());
     }
     for (row, out) in values.chunks_exact(columns).zip(out) {
         let (largest, sum) = exponents(row);
@@ -82,7 +82,7 @@ pub(super) fn log_sum_exp<T: Real>(values: &[T], columns: usize, out: &mut [T]) 
 /// The largest value, and the sum of the exponentials of what the others are less.
 fn exponents<T: Real>(row: &[T]) -> (T, f64) {
     let beyond = |found: T, value: &T| if is_beyond(true, *value, found) { *value } else { found };
-    let largest = row.iter().fold(-T::INFINITY, beyond);
+    let largest = row.iter().fold(T::neg_infinity(), beyond);
     (largest, row.iter().map(|value| (*value - largest).exp().wide()).sum())
 }
 
