@@ -16,9 +16,6 @@ use sandbar_worker::{
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// A worker that has run calls for so long answers them.
-const TURN: Duration = Duration::from_millis(10);
-
 #[test]
 fn nobody_waits_for_the_answers_of_slow_calls() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -27,11 +24,8 @@ fn nobody_waits_for_the_answers_of_slow_calls() {
         // After these a message takes as many calls as one can.
         let quick = polite.answers("scalar_divides", 600).await;
         assert!(quick.iter().any(|answers| answers.len() > 100), "quick calls are answered many at a time");
-        let nanos = |answer: &Answer| answer.called.result.as_ref().unwrap().nanos;
         for answers in polite.answers("batch_dawdles", 5).await {
-            let took: Vec<u64> = answers.iter().map(nanos).collect();
-            let waits = took[..took.len() - 1].iter().sum();
-            assert!(Duration::from_nanos(waits) < TURN, "the answer of a slow call waits for others: {took:?} ns");
+            assert_eq!(answers.len(), 1, "the answer of a slow call waits for that of another");
         }
     });
 }
