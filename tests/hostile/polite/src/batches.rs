@@ -25,7 +25,7 @@ pub fn batch_says_it_loops(batch: RecordBatch) -> RecordBatch {
     batch_loops(batch)
 }
 
-/// Takes its time: some hundred milliseconds.
+/// Takes its time: tens of milliseconds, or hundreds.
 #[batch]
 pub fn batch_dawdles(batch: RecordBatch) -> RecordBatch {
     for turn in 0..600_000_000 {
