@@ -34,12 +34,18 @@ impl Places {
         let others = || self.nodes.iter().filter(may);
         let has_room = |(_, other): &(&NodeId, &Place)| other.children < limits.fan_out_max;
 
-        // Those who have all, whoever has served least first: so an object's maker is not asked again and again.
+        // Those who have all, whoever has served least first. Who has done its part is spared while there are others: so an
+        // object's maker, who is there before all, sends it about as often as anybody.
         let mut whole: Vec<_> = others().filter(|(_, other)| other.is_whole).collect();
         whole.sort_by_key(|(_, other)| (other.served, other.children, Reverse(other.joined)));
-        let free: Vec<NodeId> = whole.iter().copied().filter(has_room).map(|(other, _)| *other).collect();
-        if !free.is_empty() {
-            return free.into_iter().take(limits.parents_max.max(1)).collect();
+        let owes = |(_, other): &(&NodeId, &Place)| other.served < limits.fan_out_max as u64;
+        let parents = |free: Vec<(&NodeId, &Place)>| -> Vec<NodeId> {
+            free.into_iter().map(|(other, _)| *other).take(limits.parents_max.max(1)).collect()
+        };
+        let free: Vec<_> = whole.iter().copied().filter(has_room).collect();
+        let owing: Vec<_> = free.iter().copied().filter(owes).collect();
+        if !owing.is_empty() {
+            return parents(owing);
         }
         // Else one of those who fetch it, as near to one who has it as there is room, and never by way of itself.
         let fetching = others().filter(|(_, other)| !other.is_whole && !other.from.is_empty()).filter(has_room);
@@ -47,6 +53,9 @@ impl Places {
             fetching.filter_map(|(other, of)| Some((self.depth(*other, node)?, of.children, of.joined, *other)));
         if let Some((.., other)) = above.min() {
             return vec![other];
+        }
+        if !free.is_empty() {
+            return parents(free);
         }
         // Nobody has room: whoever has all sends to one more.
         whole

@@ -15,7 +15,8 @@ use sandbar_core::{NodeId, ObjectId};
 /// What may be kept, and how many fetch from one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocationLimits {
-    /// Nodes that fetch an object from the same node at once. More only where nobody else is left.
+    /// Nodes that fetch an object from the same node at once, and after which it is spared while others have it, or fetch
+    /// it, who were asked less. More only where nobody else is left.
     pub fan_out_max: usize,
     /// Nodes that an object is fetched from, where several have all of it.
     pub parents_max: usize,
