@@ -87,8 +87,9 @@ async fn ask(connection: &Connection, unit: &UnitFit<'_>) -> Result<FitLog, Stri
     let memory = unsafe { Mapping::lent(file.as_fd(), file.bytes() as u64) }.map_err(|e| e.to_string())?;
     let mut frames = connection.open(FITS).await.map_err(|e| e.to_string())?;
     let words = postcard::to_stdvec(&asked).map_err(|e| e.to_string())?;
-    parts::send(&frames, &words).await.map_err(|e| e.to_string())?;
-    parts::send(&frames, &memory).await.map_err(|e| e.to_string())?;
+    // Its memory is taken when its turn has come, after others'.
+    parts::send(&frames, &words, PART_TIME_MAX).await.map_err(|e| e.to_string())?;
+    parts::send(&frames, &memory, Duration::MAX).await.map_err(|e| e.to_string())?;
     // How long training takes nobody knows: its end, or its node's, ends this.
     let mut answer = Vec::new();
     loop {
@@ -171,7 +172,7 @@ pub(super) async fn serve(inner: Arc<Inner>, node: Option<NodeId>, mut frames: F
     .await;
     if let Ok(bytes) = postcard::to_stdvec(&answer) {
         // Who asked may be gone.
-        let _ = parts::send(&frames, &bytes).await;
+        let _ = parts::send(&frames, &bytes, PART_TIME_MAX).await;
         let _ = frames.flush().await;
     }
 }

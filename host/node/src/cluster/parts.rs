@@ -2,23 +2,15 @@
 
 use std::time::Duration;
 
-use sandbar_wire::{ChannelError, Frames};
+use sandbar_wire::Frames;
 
 use super::ClusterError;
 
 /// Bytes of a part.
 const PART_BYTES: usize = 256 << 10;
 
-/// Sends a message.
-pub(super) async fn send(frames: &Frames, bytes: &[u8]) -> Result<(), ChannelError> {
-    for part in bytes.chunks(PART_BYTES) {
-        frames.send(part).await?;
-    }
-    frames.send(&[]).await
-}
-
-/// As above, where each part is taken within this time.
-pub(super) async fn send_within(frames: &Frames, bytes: &[u8], time: Duration) -> Result<(), ClusterError> {
+/// Sends a message, of which each part is taken within this time.
+pub(super) async fn send(frames: &Frames, bytes: &[u8], time: Duration) -> Result<(), ClusterError> {
     for part in bytes.chunks(PART_BYTES).chain([&[][..]]) {
         tokio::time::timeout(time, frames.send(part)).await.map_err(|_| ClusterError::Silent)??;
     }

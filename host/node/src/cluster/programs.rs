@@ -188,7 +188,7 @@ pub(super) async fn give(inner: Arc<Inner>, mut frames: Frames) {
     let Some(file) = own.or_else(kept) else { return };
     let read = tokio::task::spawn_blocking(move || whole(&file));
     let Ok(Ok(bytes)) = read.await else { return };
-    let _ = parts::send(&frames, &bytes).await;
+    let _ = parts::send(&frames, &bytes, TIME_MAX).await;
     // Until it has been read.
     let _ = frames.recv().await;
 }

@@ -86,7 +86,7 @@ impl ClusterClient {
         loop {
             match self.submit_once(&new, component).await {
                 Err(error) if !matches!(error, ClusterError::Refused(_)) && begun.elapsed() < AWAY_TIME_MAX => {
-                    self.connection = None;
+                    self.turn_away();
                     tokio::time::sleep(TRY_AGAIN).await;
                 }
                 done => return done,
@@ -98,7 +98,7 @@ impl ClusterClient {
         let mut frames = self.ask(&Asked::Submit(new.clone())).await?;
         loop {
             match answer(&mut frames).await? {
-                Answered::Send => parts::send_within(&frames, component, SILENCE_MAX).await?,
+                Answered::Send => parts::send(&frames, component, SILENCE_MAX).await?,
                 Answered::Job(job) => return Ok(*job),
                 other => return Err(unexpected(&other)),
             }
@@ -139,7 +139,10 @@ impl ClusterClient {
             let error = match self.stop_once(job).await {
                 Ok(Some(job)) => return Ok(job),
                 Ok(None) => ClusterError::Later("it goes from node to node".to_owned()),
-                Err(error) => error,
+                Err(error) => {
+                    self.turn_away();
+                    error
+                }
             };
             if matches!(error, ClusterError::Refused(_)) || begun.elapsed() > AWAY_TIME_MAX {
                 return Err(error);
@@ -180,8 +183,7 @@ impl ClusterClient {
                     if begun.elapsed() > AWAY_TIME_MAX {
                         return Err(error);
                     }
-                    self.connection = None;
-                    self.nodes.rotate_left(1);
+                    self.turn_away();
                 }
             }
             tokio::time::sleep(TRY_AGAIN).await;
@@ -235,7 +237,14 @@ impl ClusterClient {
         }
     }
 
-    /// Asks another node from now on.
+    /// Asks the next node from now on, if there is another.
+    fn turn_away(&mut self) {
+        self.connection = None;
+        let first = self.nodes.pop_front();
+        self.nodes.extend(first);
+    }
+
+    /// Asks this node from now on.
     fn turn_to(&mut self, address: &str) -> Option<SocketAddr> {
         let address = address.parse().ok()?;
         self.nodes.retain(|other| *other != address);
@@ -256,8 +265,7 @@ impl ClusterClient {
                 }
                 Err(error) => failed = Some(error),
             }
-            self.connection = None;
-            self.nodes.rotate_left(1);
+            self.turn_away();
         }
         Err(failed.unwrap_or(ClusterError::Silent))
     }
