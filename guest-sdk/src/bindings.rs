@@ -10,7 +10,7 @@ wit_bindgen::generate!({
 pub use exports::sandbar::udf::{guest, program};
 #[cfg(target_family = "wasm")]
 pub use sandbar::udf::{data, groups};
-pub use sandbar::udf::{log, tasks};
+pub use sandbar::udf::{dense, log, tasks};
 
 #[cfg(target_family = "wasm")]
 use crate::export::Component;

@@ -1,6 +1,9 @@
 //! What a component asks of its host. Elsewhere than in a sandbox a stand-in answers, see [`crate::testing`].
 
 #[cfg(target_family = "wasm")]
+#[path = "host/dense_imported.rs"]
+pub(crate) mod dense;
+#[cfg(target_family = "wasm")]
 mod imported;
 #[cfg(target_family = "wasm")]
 pub(crate) use imported::*;
@@ -9,6 +12,8 @@ pub(crate) use imported::*;
 mod actors;
 #[cfg(not(target_family = "wasm"))]
 mod calls;
+#[cfg(not(target_family = "wasm"))]
+pub(crate) mod dense;
 #[cfg(not(target_family = "wasm"))]
 mod files;
 #[cfg(not(target_family = "wasm"))]

@@ -168,6 +168,7 @@
 mod actor;
 mod batch;
 mod bindings;
+pub mod dense;
 mod export;
 mod host;
 mod input;

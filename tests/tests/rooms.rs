@@ -12,12 +12,17 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sandbar-core", &[]),
     ("sandbar-batch", &[]),
     ("sandbar-store", &["sandbar-core"]),
-    ("sandbar-gpu", &[]),
-    ("sandbar-sandbox", &["sandbar-core"]),
+    ("sandbar-process", &[]),
+    ("sandbar-dense", &["sandbar-process", "sandbar-store"]),
+    ("sandbar-gpu", &["sandbar-dense", "sandbar-process", "sandbar-store"]),
+    ("sandbar-sandbox", &["sandbar-core", "sandbar-dense"]),
     ("sandbar-wire", &["sandbar-core"]),
     ("sandbar-sched", &["sandbar-core"]),
     ("sandbar-meta", &["sandbar-core"]),
-    ("sandbar-worker", &["sandbar-batch", "sandbar-core", "sandbar-sandbox", "sandbar-store"]),
+    (
+        "sandbar-worker",
+        &["sandbar-batch", "sandbar-core", "sandbar-dense", "sandbar-process", "sandbar-sandbox", "sandbar-store"],
+    ),
     ("sandbar-dataset", &["sandbar-core"]),
     (
         "sandbar-node",
@@ -25,6 +30,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "sandbar-batch",
             "sandbar-core",
             "sandbar-dataset",
+            "sandbar-dense",
             "sandbar-meta",
             "sandbar-sandbox",
             "sandbar-sched",
@@ -34,7 +40,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("sandbar-client", &["sandbar-batch", "sandbar-core", "sandbar-node"]),
-    ("sandbar-cli", &["sandbar-core", "sandbar-node"]),
+    ("sandbar-cli", &["sandbar-core", "sandbar-dense", "sandbar-gpu", "sandbar-node"]),
     // What guests are compiled with shares two rooms with the host: how a batch is laid out, and how a task is called.
     ("sandbar-guest", &["sandbar-batch", "sandbar-core", "sandbar-guest-macros"]),
     ("sandbar-guest-macros", &[]),
@@ -46,14 +52,16 @@ const ENGINES: &[(&str, &str)] = &[
     ("wasmtime-wasi", "sandbar-sandbox"),
     ("datafusion", "sandbar-dataset"),
     ("object_store", "sandbar-dataset"),
-    ("faer", "sandbar-gpu"),
+    ("faer", "sandbar-dense"),
+    ("wgpu", "sandbar-gpu"),
+    ("landlock", "sandbar-process"),
     ("quinn", "sandbar-wire"),
     ("quinn-proto", "sandbar-wire"),
     ("rcgen", "sandbar-wire"),
     ("ring", "sandbar-wire"),
     ("rustls", "sandbar-wire"),
     ("x509-parser", "sandbar-wire"),
-    ("seccompiler", "sandbar-worker"),
+    ("seccompiler", "sandbar-process"),
     ("redb", "sandbar-meta"),
     ("tonic", "sandbar-meta"),
     ("prost", "sandbar-meta"),
@@ -67,7 +75,7 @@ fn no_room_of_the_host_unwraps() {
     let host = workspace().join("host");
     let mut roots = 0;
     for room in std::fs::read_dir(&host).expect("a folder").map(|entry| entry.expect("a room").path()) {
-        let roots_of_room = ["src/lib.rs", "src/main.rs", "src/worker.rs"].map(|root| room.join(root));
+        let roots_of_room = ["src/lib.rs", "src/main.rs", "src/worker.rs", "src/gpu.rs"].map(|root| room.join(root));
         for root in roots_of_room.iter().filter(|root| root.is_file()) {
             let text = std::fs::read_to_string(root).expect("it is text");
             assert!(text.lines().any(|line| line == LINT), "{} lacks {LINT}", root.display());

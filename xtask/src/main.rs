@@ -25,7 +25,8 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
 
 Commands:
   setup              make the wasm32-wasip2 target usable (rustup, else built once from Debian's source packages); fetch
-                     etcd for tests, where there is none (Debian's, into the cache folder; nothing is installed)
+                     etcd and lavapipe, a Vulkan driver for the CPU, for tests, where there is none (Debian's, into the
+                     cache folder; nothing is installed)
   demo [-- ARGS]     set up, build, make taxi data when there is none, train a model per zone; ARGS go to `host submit`
   test [-- ARGS]     set up, build the host and the guests, then `cargo test --workspace ARGS`; without ARGS the simulation
                      of the network (tests/simulation) as well
@@ -49,8 +50,9 @@ Environment:
   SANDBAR_DEBIAN_MIRROR   the Debian mirror that `setup` uses
   SANDBAR_SEED            the one seed that random tests and simulations try; SANDBAR_SEEDS: how many they try
   SANDBAR_ETCD            the etcd that tests run, instead of the one in PATH or the fetched one
-  XDG_CACHE_HOME          where `setup` puts etcd: in sandbar/etcd (default: ~/.cache)
-  TMPDIR                  where `setup` unpacks and builds, about 200 MB (default: /tmp)
+  SANDBAR_LAVAPIPE        the folder of the lavapipe that tests run GPU kernels on, instead of the fetched one
+  XDG_CACHE_HOME          where `setup` puts these: in sandbar/etcd and sandbar/lavapipe (default: ~/.cache)
+  TMPDIR                  where `setup` unpacks and builds, about 350 MB (default: /tmp)
 
 Exit codes: 0 done, 1 a step failed, 2 the command line makes no sense.
 ";

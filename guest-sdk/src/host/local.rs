@@ -67,10 +67,16 @@ pub(crate) fn emit(header: &[u8], buffers: &[&[u8]]) {
 }
 
 pub(crate) fn next_group() -> Option<GroupAt> {
-    local(|local| {
-        let Split { first_row, train_rows, test_rows, seed } = *local.splits.get(local.settled.len())?;
-        Some(GroupAt { first_row, train_rows, test_rows, seed })
-    })
+    local(|local| local.splits.get(local.settled.len()).map(at))
+}
+
+pub(crate) fn groups_ahead() -> Vec<GroupAt> {
+    local(|local| local.splits[local.settled.len()..].iter().map(at).collect())
+}
+
+fn at(split: &Split) -> GroupAt {
+    let Split { first_row, train_rows, test_rows, seed } = *split;
+    GroupAt { first_row, train_rows, test_rows, seed }
 }
 
 pub(crate) fn model() -> Vec<u8> {

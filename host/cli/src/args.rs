@@ -1,9 +1,11 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use sandbar_node::{NodeResources, PredictSpec};
+use sandbar_node::paths::GpuOptions;
+use sandbar_node::{NodeResources, PredictSpec, paths};
 
 use crate::view_args::{Jobs, List, OfJob, Summary, Timeline};
 
@@ -89,9 +91,26 @@ pub(crate) enum Command {
     /// Says how the node of this machine and its cluster are.
     #[command(after_help = "Examples:\n  host status\n  host status --data /var/lib/sandbar --json")]
     Status(crate::cluster_args::OfNode),
+    /// The GPUs of this machine: what they are, and how fast.
+    #[command(subcommand)]
+    Gpu(GpuCommand),
     /// Says what memory a program takes that runs: of which process, in objects, and who holds these.
     #[command(after_help = "Examples:\n  host memory\n  host memory 4f3a9c --json")]
     Memory(OfJob),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GpuCommand {
+    /// Lists them, measured, those that are not used among them.
+    #[command(after_help = "Examples:\n  host gpu list\n  host gpu list --json\n  host gpu list --software-gpu")]
+    List {
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+        /// Drivers that compute on the processor, and no others.
+        #[arg(long)]
+        software_gpu: bool,
+    },
 }
 
 /// What a node gives to what it runs.
@@ -107,9 +126,18 @@ pub(crate) struct Shares {
     /// Of programs: processors that tasks share, fractions too; by default as many as there are workers.
     #[arg(long, value_name = "N", value_parser = amount)]
     pub cpus: Option<f64>,
-    /// Of programs: devices that tasks share; by default none.
+    /// Of programs: GPUs that tasks share; by default those of this machine that can be used.
     #[arg(long, value_name = "N", value_parser = amount)]
     pub gpus: Option<f64>,
+    /// Drivers that compute on the processor count as GPUs, and no others do: to try what needs one.
+    #[arg(long)]
+    pub software_gpu: bool,
+    /// Memory of each GPU that the tensors of a job may take; by default nine tenths of it.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub gpu_memory: Option<u64>,
+    /// How long a piece of work may take a GPU, in seconds, before it costs its job what is on that; by default 10.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub gpu_time: Option<Duration>,
     /// Of programs: something else that tasks can ask for, and how much there is of it. May be given several times.
     #[arg(long = "resource", value_name = "NAME=AMOUNT", value_parser = resource)]
     pub resources: Vec<(String, f64)>,
@@ -132,6 +160,24 @@ impl Shares {
     }
 
     /// What tasks may ask for.
+    /// Finds out how many GPUs there are for tasks to share, unless that was said.
+    pub async fn count_gpus(&mut self) -> Result<(), String> {
+        if let (None, Some(machine)) = (self.gpus, paths::gpus(self.gpu_options())?) {
+            self.gpus = Some(machine.usable().await.len() as f64);
+        }
+        Ok(())
+    }
+
+    /// What jobs may use of GPUs.
+    pub fn gpu_options(&self) -> GpuOptions {
+        let usual = GpuOptions::default();
+        GpuOptions {
+            is_software: self.software_gpu,
+            memory_bytes_max: self.gpu_memory.unwrap_or(usual.memory_bytes_max),
+            time_max: self.gpu_time.unwrap_or(usual.time_max),
+        }
+    }
+
     pub fn resources(&self) -> NodeResources {
         NodeResources { cpus: self.cpus, gpus: self.gpus, custom: self.resources.clone() }
     }
@@ -255,6 +301,12 @@ const AMOUNT_MAX: f64 = 1e9;
 fn amount(text: &str) -> Result<f64, String> {
     let amount = text.parse::<f64>().ok().filter(|amount| (0.0..=AMOUNT_MAX).contains(amount));
     amount.ok_or_else(|| format!("not a number from 0 to {AMOUNT_MAX}"))
+}
+
+/// A time that something may take.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "not a number of seconds from 0.1 to 86400".to_owned())
 }
 
 /// A resource of one's own, and how much there is of it.

@@ -43,7 +43,8 @@ pub(crate) async fn enter(place: Place, listen: std::net::SocketAddr) -> Result<
 }
 
 /// Runs a node until it is to end.
-pub(crate) async fn serve(serve: Serve) -> Result<ExitCode, CliError> {
+pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
+    serve.shares.count_gpus().await.map_err(CliError::Failed)?;
     let signal = signals::listen().map_err(failed)?;
     let (cluster, data) = enter(serve.place, serve.listen).await?;
     let node = start_node(&serve.shares, Limits::default(), Some(cluster.clone()))?;

@@ -6,6 +6,7 @@
 mod args;
 mod cluster;
 mod cluster_args;
+mod gpus;
 mod jobs;
 mod new;
 mod output;
@@ -100,6 +101,7 @@ async fn run(arguments: Arguments) -> ExitCode {
         Command::Cluster(command) => cluster::cluster(command).await,
         Command::Nodes(nodes) => cluster::nodes(nodes).await,
         Command::Status(of) => cluster::status(of).await,
+        Command::Gpu(gpu) => gpus::run(gpu).await,
     };
     result.unwrap_or_else(said)
 }
@@ -159,6 +161,7 @@ fn start_node(
     cluster: Option<Cluster>,
 ) -> Result<&'static Node, CliError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let gpus = paths::gpus(shares.gpu_options()).map_err(CliError::Failed)?;
     let options = NodeOptions {
         number: cluster.as_ref().map_or(0, Cluster::number),
         neighbours: None,
@@ -172,6 +175,7 @@ fn start_node(
         object_bytes_max: shares.object_memory.unwrap_or_else(paths::memory_for_objects),
         disk_reserve_bytes: shares.disk_reserve,
         worker: paths::worker().map_err(CliError::Failed)?,
+        gpus,
     };
     Ok(Box::leak(Box::new(Node::start(options))))
 }
@@ -221,7 +225,7 @@ async fn join(place: cluster_args::Place) -> Result<Option<Cluster>, CliError> {
     Ok(if is_named { Some(cluster::enter(place, ANY_PORT).await?.0) } else { None })
 }
 
-async fn run_program(submit: Submit) -> Result<ExitCode, CliError> {
+async fn run_program(mut submit: Submit) -> Result<ExitCode, CliError> {
     if !submit.set.is_empty() || !submit.input.is_empty() || submit.output.is_some() {
         let message = "--set, --input and --output are for job files; give a program arguments with --arg";
         return Err(CliError::Usage(message.to_owned()));
@@ -235,6 +239,7 @@ async fn run_program(submit: Submit) -> Result<ExitCode, CliError> {
     let limits = sandbar_node::Limits::default();
     let spec = ProgramSpec { program: submit.job.display().to_string(), arguments: submit.args, limits, seed: 0 };
     let cluster = join(submit.place).await?;
+    submit.shares.count_gpus().await.map_err(CliError::Failed)?;
     let node = start_node(&submit.shares, limits, cluster.clone())?;
     if let Some(cluster) = &cluster {
         node.begin_programs().map_err(|fault| CliError::Failed(fault.to_string()))?;

@@ -146,6 +146,7 @@ impl Client {
             object_bytes_max: objects_bytes.unwrap_or_else(paths::memory_for_objects),
             disk_reserve_bytes,
             worker: or_else(options.worker, paths::worker).map_err(ClientError::Setup)?,
+            gpus: None,
             resources: options.resources,
         };
         let state = or_else(options.state, paths::state_folder).map_err(ClientError::Setup)?;

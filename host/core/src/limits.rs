@@ -10,6 +10,8 @@ pub struct Limits {
     pub memory_bytes_max: u64,
     /// Wall time of one batch, or of one group of a trainer.
     pub time_ms_max: u64,
+    /// Bytes that a guest's tensors may take, wherever they are.
+    pub tensor_bytes_max: u64,
     /// Bytes a call may hand back.
     pub output_bytes_max: u64,
     /// Bytes a call may log; what is over is dropped, and counted.
@@ -31,6 +33,7 @@ impl Default for Limits {
         Limits {
             memory_bytes_max: 1 << 30,
             time_ms_max: 60_000,
+            tensor_bytes_max: 1 << 30,
             output_bytes_max: 256 << 20,
             log_bytes_max: 64 << 10,
             instances_max: 16,
@@ -48,6 +51,7 @@ impl Limits {
         Limits {
             memory_bytes_max: self.memory_bytes_max.min(other.memory_bytes_max),
             time_ms_max: self.time_ms_max.min(other.time_ms_max),
+            tensor_bytes_max: self.tensor_bytes_max.min(other.tensor_bytes_max),
             output_bytes_max: self.output_bytes_max.min(other.output_bytes_max),
             log_bytes_max: self.log_bytes_max.min(other.log_bytes_max),
             instances_max: self.instances_max.min(other.instances_max),
@@ -66,6 +70,7 @@ impl Limits {
         let bounds = [
             ("memory_bytes_max", self.memory_bytes_max, 64 << 10, 4 << 30),
             ("time_ms_max", self.time_ms_max, 1, u64::MAX),
+            ("tensor_bytes_max", self.tensor_bytes_max, 0, 1 << 40),
             ("output_bytes_max", self.output_bytes_max, 4 << 10, 64 << 30),
             ("log_bytes_max", self.log_bytes_max, 0, LOG_BYTES_MAX),
             ("instances_max", u64::from(self.instances_max), 1, 1000),

@@ -1,44 +1,44 @@
-//! What can go wrong with dense work.
+//! What can go wrong with a GPU.
 
-/// Why an operation does not take its inputs, or a device does not do it.
+use sandbar_dense::{DenseError, Spec};
+
+/// Why a GPU does not do what it was asked to.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DenseError {
-    /// No tensor has such a shape.
+pub enum GpuError {
+    /// There is none, or it may not be used.
     #[error("{0}")]
-    Shape(String),
-    /// The operation does not take these tensors.
-    #[error("`{operation}` {why}")]
-    Inputs {
-        /// Its name.
-        operation: &'static str,
-        /// What is wrong with them.
-        why: String,
+    Unusable(String),
+    /// The operation does not take its inputs.
+    #[error(transparent)]
+    Dense(#[from] DenseError),
+    /// It does not do this one: the processor does.
+    #[error("the GPU does not do `{0}` of such tensors")]
+    NotHere(&'static str),
+    /// A tensor is larger than the device takes.
+    #[error("{spec} takes {bytes} bytes, the GPU takes tensors of {most} at most")]
+    Size {
+        /// The tensor.
+        spec: Spec,
+        /// Its bytes.
+        bytes: u64,
+        /// Those of the largest.
+        most: u64,
     },
-    /// What describes the operation is none.
-    #[error("`{operation}` can't be: {why}")]
-    Operation {
-        /// Its name.
-        operation: &'static str,
-        /// What is wrong with it.
-        why: String,
+    /// There is not enough memory: of what may be taken, or of what there is.
+    #[error("{wanted} bytes more are over the GPU's memory for this tenant: {taken} of {limit} bytes are taken")]
+    Memory {
+        /// Bytes that were asked for.
+        wanted: u64,
+        /// Bytes that are taken.
+        taken: u64,
+        /// Bytes that may be.
+        limit: u64,
     },
-    /// A place, a bin or an offset of a tensor is none.
-    #[error("`{operation}`: {why}")]
-    Value {
-        /// Its name.
-        operation: &'static str,
-        /// Which value, and what it may be.
-        why: String,
-    },
-}
-
-impl DenseError {
-    pub(crate) fn inputs(operation: &'static str, why: impl Into<String>) -> DenseError {
-        DenseError::Inputs { operation, why: why.into() }
-    }
-
-    pub(crate) fn value(operation: &'static str, why: impl Into<String>) -> DenseError {
-        DenseError::Value { operation, why: why.into() }
-    }
+    /// A kernel is none, or is over a limit.
+    #[error("{0}")]
+    Kernel(String),
+    /// The device is lost: what was on it is gone.
+    #[error("the GPU is lost: {0}")]
+    Lost(String),
 }

@@ -1,26 +1,31 @@
-//! Dense kernels, which sandboxed code does two to three times slower than the machine could, and which a GPU does faster
-//! still: products of matrices, systems of equations, least squares of many groups, functions of each value, reductions.
+//! Dense operations on GPUs, by kernels of our own in WGSL and by guests' ones.
 //!
-//! An [`Op`] and the [`Spec`]s of some tensors say what comes of it; a [`Tensor`] has its values at hand. [`cpu`] does
-//! operations on the processor, with faer and with loops of our own.
+//! An [`Adapter`] is a GPU, a [`Device`] what one tenant has of it, and a [`Stream`] what somebody has the device do, one thing
+//! after another.
 //!
-//! Goals: the same operations, with the same answers within stated tolerances, on every device; whatever the operation and
-//! the values, an answer or an error. Non-goals: automatic differentiation, and fusing operations by itself.
+//! Goals: what [`sandbar_dense::cpu`] gives, within stated tolerances; whatever a guest says, an error or an answer; memory
+//! that is counted before it is taken. Non-goals: to be right on drivers that are known not to be, and sharing a device
+//! between tenants.
 
 // Nothing that a guest, a peer, a file or a user says may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
-pub mod cpu;
+mod adapter;
+mod device;
 mod error;
-mod grouped;
-mod map;
-mod op;
-mod shape;
-mod tensor;
+mod guests;
+mod kernels;
+mod measure;
+mod memory;
+mod program;
+mod server;
+mod software;
+mod stream;
 
-pub use error::DenseError;
-pub use grouped::Status;
-pub use map::{Binary, Map, STACK_MAX, STEPS_MAX, Step, Unary};
-pub use op::{GROUPED_WIDTH_MAX, Grouped, INPUTS_MAX, Op, Reduction};
-pub use shape::{Dtype, RANK_MAX, Shape, Spec, VALUES_MAX};
-pub use tensor::{Owned, Tensor, Values};
+pub use adapter::Adapter;
+pub use device::{Device, DeviceTensor};
+pub use error::GpuError;
+pub use guests::GuestKernel;
+pub use program::run_gpu;
+pub use software::use_software;
+pub use stream::Stream;

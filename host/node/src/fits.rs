@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::future::{BoxFuture, FutureExt as _, select_all};
 use sandbar_core::{Blame, Code, ComponentId, Fault, Kind, Limits};
 use sandbar_dataset::UnitShape;
+use sandbar_dense::Choice;
 use sandbar_store::Draft;
 use sandbar_worker::{Binding, Groups, Payload, Pool, Request, Work};
 use serde::{Deserialize, Serialize};
@@ -147,12 +148,13 @@ pub(crate) struct Trainer {
     params: String,
     /// For errors.
     name: String,
+    device: Choice,
 }
 
 impl Trainer {
     pub(crate) fn of(binding: &Binding) -> Trainer {
         let (function, params, name) = (binding.function, binding.params.clone(), binding.name.clone());
-        Trainer { component: binding.program.id(), function, params, name }
+        Trainer { component: binding.program.id(), function, params, name, device: binding.device }
     }
 }
 
@@ -233,6 +235,7 @@ impl Fitter {
         let loaded = self.know(trainer.component, loaded);
         let (params, name) = (trainer.params.clone(), trainer.name.clone());
         let binding = Binding::new(loaded.compiled.clone(), trainer.function, params, limits, name)?;
+        let binding = binding.on(trainer.device);
         self.known().bindings.insert(trainer.clone(), binding.clone());
         Ok(binding)
     }

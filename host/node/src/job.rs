@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow_schema::Schema;
 use sandbar_core::Limits;
+use sandbar_dense::Choice;
 use serde::{Deserialize, Serialize};
 
 use crate::{NodeError, output, results};
@@ -24,9 +25,16 @@ pub struct Job {
     pub train: TrainSpec,
     /// Where the models go.
     pub output: OutputSpec,
+    /// Where dense algebra is done: on the processor, where the same bits come of it everywhere, unless it says otherwise.
+    #[serde(default = "default_device")]
+    pub device: Choice,
     /// What each call may use.
     #[serde(default)]
     pub limits: Limits,
+}
+
+fn default_device() -> Choice {
+    Choice::Cpu
 }
 
 /// What is read.

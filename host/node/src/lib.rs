@@ -57,8 +57,10 @@ pub use submit::Summary;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use sandbar_worker::{Compiler, Native, Pool, PoolOptions};
+use sandbar_worker::{Compiler, Gpus, Native, Pool, PoolOptions};
 
+pub use sandbar_dense::{About as AboutGpu, Costs as GpuCosts, Described as DescribedGpu};
+pub use sandbar_worker::Machine as GpuMachine;
 pub use sandbar_worker::program::{PROGRAM_ARGUMENT, run_program_worker};
 pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler};
 
@@ -98,6 +100,8 @@ pub struct NodeOptions {
     pub disk_reserve_bytes: Option<u64>,
     /// The program `host-worker`: a worker, or the compiler.
     pub worker: PathBuf,
+    /// GPUs, if jobs may use any.
+    pub gpus: Option<Arc<GpuMachine>>,
 }
 
 /// What tasks may ask for, where that is not what was found.
@@ -116,6 +120,7 @@ pub struct Node {
     pool: Arc<Pool>,
     compiler: Compiler,
     options: NodeOptions,
+    gpus: Option<Arc<Gpus>>,
     progress: Arc<Progress>,
     /// What runs programs, once there was one.
     hub: Mutex<Option<Arc<program::Hub>>>,
@@ -124,14 +129,16 @@ pub struct Node {
 impl Node {
     /// Starts the workers. Call it inside a tokio runtime.
     pub fn start(options: NodeOptions) -> Node {
+        let gpus = options.gpus.clone().map(Gpus::new);
         let pool = Pool::start(PoolOptions {
             workers: options.workers,
             limits: options.limits,
             program: options.worker.clone(),
+            gpus: gpus.clone(),
         });
         let compiler = Compiler::new(options.cache.join("compiled"), options.worker.clone());
         let (pool, progress, hub) = (Arc::new(pool), Arc::default(), Mutex::default());
-        Node { pool, compiler, options, progress, hub }
+        Node { pool, compiler, options, gpus, progress, hub }
     }
 
     /// How far the job at hand is.

@@ -3,8 +3,11 @@
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::process::geteuid;
+use sandbar_worker::{GpuLimits, Machine};
 
 /// Share of the machine's memory that grouped rows may take before they spill.
 const MEMORY_SHARE: f64 = 0.4;
@@ -23,6 +26,42 @@ pub fn worker() -> Result<PathBuf, String> {
         Ok(worker)
     } else {
         Err(format!("{} is missing: install `host-worker` beside this program", worker.display()))
+    }
+}
+
+/// The GPUs of this machine, as jobs may use them: none where no device is there that could be one.
+///
+/// # Errors
+/// When the program that has them is not there.
+pub fn gpus(limits: GpuOptions) -> Result<Option<Arc<Machine>>, String> {
+    let GpuOptions { is_software, memory_bytes_max, time_max } = limits;
+    if !is_software && !DEVICES.iter().any(|device| Path::new(device).exists()) {
+        return Ok(None);
+    }
+    let program = worker()?.with_file_name("host-gpu");
+    if !program.is_file() {
+        return Err(format!("{} is missing: install `host-gpu` beside this program", program.display()));
+    }
+    Ok(Some(Machine::new(GpuLimits { program, is_software, memory_bytes_max, time_max })))
+}
+
+/// One of these is where drivers have something to drive.
+const DEVICES: &[&str] = &["/dev/dri", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"];
+
+/// What jobs may use of GPUs.
+#[derive(Debug, Clone, Copy)]
+pub struct GpuOptions {
+    /// Whether drivers that compute on the processor count as GPUs: then they alone do.
+    pub is_software: bool,
+    /// Bytes that the tensors of a job may take on one.
+    pub memory_bytes_max: u64,
+    /// How long a piece of work may take.
+    pub time_max: Duration,
+}
+
+impl Default for GpuOptions {
+    fn default() -> GpuOptions {
+        GpuOptions { is_software: false, memory_bytes_max: u64::MAX, time_max: Duration::from_secs(10) }
     }
 }
 

@@ -16,6 +16,7 @@ use sandbar_core::{Code, ComponentId, Fault, Kind, Seed};
 use sandbar_dataset::{
     Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit, UnitShape,
 };
+use sandbar_dense::Choice;
 use sandbar_worker::{Binding, Request, Work};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -127,6 +128,7 @@ impl Node {
     /// Runs a job to its end.
     pub async fn submit(&self, job: &Job) -> Result<Summary, NodeError> {
         let start = Instant::now();
+        self.check_device(job).await?;
         self.progress.enter(Phase::Preparing, 0);
         let mut components = Components::new(job.limits);
         let (mut running, remembered) = self.prepare(job, &mut components).await?;
@@ -148,6 +150,20 @@ impl Node {
         Ok(summary)
     }
 
+    /// Whether what the job says of GPUs can be.
+    async fn check_device(&self, job: &Job) -> Result<(), NodeError> {
+        let has_gpu = match &self.options.gpus {
+            Some(gpus) if job.device == Choice::Gpu => !gpus.usable().await.is_empty(),
+            _ => false,
+        };
+        if job.device == Choice::Gpu && !has_gpu {
+            let why = "`device` is \"gpu\", and this node has no GPU that can be used (see `host gpu list`); \
+                       \"auto\" takes the processor where there is none";
+            return Err(NodeError::Job(why.to_owned()));
+        }
+        Ok(())
+    }
+
     async fn prepare(&self, job: &Job, components: &mut Components) -> Result<(Running, Remembered), NodeError> {
         let (mut transforms, mut origins) = (Vec::new(), Vec::new());
         for spec in &job.transform {
@@ -159,7 +175,7 @@ impl Node {
         for spec in &job.train.models {
             let callable = components.resolve(self, &spec.udf, &[Kind::Trainer], &spec.params).await?;
             trainers.insert(spec.label().to_owned(), self.remember(&callable).await?);
-            models.push(callable.binding);
+            models.push(callable.binding.on(job.device));
         }
         // Workers cut no rows of several keys.
         let behind = (job.train.group_by.len() <= 1).then(|| columns_of(&job.train));

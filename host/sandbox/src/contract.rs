@@ -11,12 +11,15 @@ pub const CONTRACT: &str = "sandbar:udf@0.1.0";
 pub(crate) const GUEST: &str = "sandbar:udf/guest@0.1.0";
 /// What a component exports besides that has tasks.
 pub(crate) const PROGRAM: &str = "sandbar:udf/program@0.1.0";
+/// What a component imports that has dense algebra done.
+pub const DENSE: &str = "sandbar:udf/dense@0.1.0";
 const GUEST_ANY_VERSION: &str = "sandbar:udf/guest@";
 
 /// Imports that are granted: the contract's own, and the parts of WASI that std
 /// can't do without, with nothing behind them. No sockets, no HTTP.
-const GRANTED: [&str; 9] = [
+const GRANTED: [&str; 10] = [
     "sandbar:udf/data@0.1.0",
+    DENSE,
     "sandbar:udf/groups@0.1.0",
     "sandbar:udf/log@0.1.0",
     "sandbar:udf/tasks@0.1.0",

@@ -4,10 +4,11 @@ use sandbar_core::{Code, copy_from_others};
 use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, WasmList, WasmStr};
 use wasmtime::{Engine, Error, Result, StoreContextMut};
 
+use crate::contract::DENSE;
 use crate::memory::{OVERLAYS_MAX, Overlays, PAGE_BYTES, Region, Slots};
 use crate::services::{GroupAt, Input, Level, Predictions, Refusal};
 use crate::state::State;
-use crate::tasks;
+use crate::{dense, tasks};
 
 /// Buffers of one emitted batch; more are refused.
 const BUFFERS_MAX: usize = 1 << 16;
@@ -20,6 +21,7 @@ pub(crate) fn linker(engine: &Engine, waits: bool) -> Result<Linker<State>> {
     data(&mut linker.instance("sandbar:udf/data@0.1.0")?)?;
     log(&mut linker.instance("sandbar:udf/log@0.1.0")?)?;
     groups(&mut linker.instance("sandbar:udf/groups@0.1.0")?)?;
+    dense::imports(&mut linker.instance(DENSE)?, waits)?;
     tasks::imports(&mut linker.instance("sandbar:udf/tasks@0.1.0")?, waits)?;
     Ok(linker)
 }
@@ -181,19 +183,25 @@ struct WitGroup {
     seed: u64,
 }
 
+impl From<GroupAt> for WitGroup {
+    fn from(at: GroupAt) -> WitGroup {
+        let GroupAt { first_row, train_rows, test_rows, seed } = at;
+        WitGroup { first_row, train_rows, test_rows, seed }
+    }
+}
+
 fn groups(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     linker.func_wrap("next", |mut store: Context<'_>, (): ()| {
         let state = store.data_mut();
         state.limiter.begin();
         match state.services.next_group() {
-            Ok(next) => Ok((next.map(|g: GroupAt| WitGroup {
-                first_row: g.first_row,
-                train_rows: g.train_rows,
-                test_rows: g.test_rows,
-                seed: g.seed,
-            }),)),
+            Ok(next) => Ok((next.map(WitGroup::from),)),
             Err(refusal) => Err(Error::from(refusal)),
         }
+    })?;
+    linker.func_wrap("ahead", |store: Context<'_>, (): ()| {
+        let ahead = store.data().services.groups_ahead()?;
+        Ok((ahead.into_iter().map(WitGroup::from).collect::<Vec<_>>(),))
     })?;
     linker.func_wrap("model", |store: Context<'_>, (): ()| {
         let model = store.data().services.model()?;

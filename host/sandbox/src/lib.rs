@@ -17,6 +17,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod contract;
+mod dense;
 mod engine;
 mod fault;
 mod imports;
@@ -31,7 +32,7 @@ mod state;
 mod tasks;
 mod wasi;
 
-pub use contract::{CONTRACT, Shape, check_binary, inspect};
+pub use contract::{CONTRACT, DENSE, Shape, check_binary, inspect};
 pub use engine::{Engine, Program, build_id, compile};
 pub use instance::Instance;
 pub use interrupt::{interruptible, runs_on_behalf_of};

@@ -11,7 +11,7 @@
 //! That is so but for huge pages that it makes of small ones behind our backs; it is told to make none there.
 //!
 //! A sandbox is given up instead if its call did not end well, if its memory grew, if so much of it was written that the
-//! kernel gives new pages for less, if it still has handles of WASI's, or if its code changes more than memory and globals.
+//! kernel gives new pages for less, if it still has handles of WASI's or of tensors, or if its code changes more than memory and globals.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -120,7 +120,7 @@ impl State {
         self.panic = None;
         self.output = None;
         // Without the handles of its own, WASI is made anew for who asks for it.
-        self.wasi.take().is_none_or(|wasi| wasi.has_no_handles())
+        self.wasi.take().is_none_or(|wasi| wasi.has_no_handles()) && self.handles == 0
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use sandbar_core::{ActorId, Code, Fault, GroupId, ObjectId};
+use sandbar_dense::Session;
 
 use crate::running::TaskCall;
 
@@ -203,6 +204,19 @@ pub trait Services: Send + 'static {
     fn failed(&mut self, _message: &str) -> Result<(), Refusal> {
         Err(Refusal::bad_request("this call has no groups"))
     }
+
+    /// The groups that are yet to be handed over.
+    fn groups_ahead(&self) -> Result<Vec<GroupAt>, Refusal> {
+        Err(Refusal::bad_request("this call has no groups"))
+    }
+
+    /// Its tensors, and where operations on them are done. None where there are none.
+    fn dense(&mut self) -> Option<&mut Session> {
+        None
+    }
+
+    /// It waits for what a GPU is to give it: it is to go on some time, as nobody tells when.
+    fn waits_for_gpu(&mut self) {}
 
     /// Submits a task; gives its first result.
     fn submit(&mut self, _task: u32, _returns: u32, _request: &[u8]) -> Result<ObjectId, Refusal> {

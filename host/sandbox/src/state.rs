@@ -26,6 +26,8 @@ pub(crate) struct State {
     pub(crate) output: Option<Output>,
     pub(crate) wasi: Option<Box<WasiState>>,
     pub(crate) seed: u64,
+    /// Tensors and kernels that the guest has.
+    pub(crate) handles: usize,
     log_bytes_max: u64,
 }
 
@@ -65,6 +67,7 @@ impl State {
             output: None,
             wasi: None,
             seed,
+            handles: 0,
             log_bytes_max: limits.log_bytes_max,
         }
     }

@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use sandbar_core::{Code, ComponentId, Fault};
+use sandbar_process::confine;
 use sandbar_store::Object;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
-
-use crate::confine;
 
 /// The argument with which `host-worker` compiles standard input to standard output.
 pub const COMPILER_ARGUMENT: &str = "compiler";

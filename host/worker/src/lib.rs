@@ -3,7 +3,7 @@
 //! [`Pool`] starts workers (the program `host-worker`, with [`WORKER_ARGUMENT`]) and
 //! hands them calls; [`run_worker`] is what such a process does. A worker is one
 //! thread, runs one call at a time in a fresh sandbox, and can do nothing but
-//! compute: no files, no network, no new processes ([`confine`]). A call over
+//! compute: no files, no network, no new processes. A call over
 //! its deadline costs the worker its life; a worker that dies is replaced, and
 //! what it was running is run again up to a bound. [`Compiler`] compiles
 //! components in a process of their own and keeps the result by content.
@@ -20,15 +20,15 @@
 
 mod batches;
 mod compiler;
-mod confine;
+mod gpus;
 mod journal;
 mod pool;
 mod process;
 pub mod program;
 mod protocol;
-mod socket;
 
 pub use compiler::{COMPILER_ARGUMENT, Compiled, Compiler, run_compiler};
+pub use gpus::{GpuLimits, Gpus, Machine};
 #[doc(hidden)]
 pub use pool::unpack_any;
 pub use pool::{

@@ -1,7 +1,7 @@
 //! What node and worker say to each other.
 //!
 //! Over a Unix SEQPACKET socket, one message a datagram of at most
-//! [`FRAME_BYTES_MAX`], in postcard. The node says [`ToWorker::Hello`] with the
+//! [`FRAME_BYTES_MAX`](sandbar_process::socket::FRAME_BYTES_MAX), in postcard. The node says [`ToWorker::Hello`] with the
 //! files of the shared memory (progress, then the output slots), the worker
 //! answers [`FromWorker::Ready`] once it is confined. From then on the node
 //! sends programs, bindings and calls; the worker answers each message of calls,
@@ -24,13 +24,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{Fault, Limits};
+use sandbar_dense::Choice;
 use sandbar_store::Lent;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Largest message; below the default bound of a Unix datagram.
-pub(crate) const FRAME_BYTES_MAX: usize = 128 << 10;
-/// Most files that travel with a message.
-pub(crate) const FILES_MAX: usize = 64;
 /// Inputs and outputs up to this many bytes travel in the message.
 pub const INLINE_BYTES_MAX: usize = 2 << 10;
 /// What is collected may take this many times what a guest may hand back, and so many bytes besides: a byte may
@@ -62,6 +59,7 @@ pub(crate) enum ToWorker<C = Vec<Call>> {
         limits: Limits,
         #[serde(with = "serde_bytes")]
         plan: Vec<u8>,
+        device: Choice,
     },
     /// Calls to be run one after another, with a slot for their output; their ids count from `first`.
     /// File: the payload of the only call, if it is one.
@@ -328,7 +326,7 @@ mod tests {
     fn a_message_holds_the_groups_that_calls_before_have_settled() {
         let without: BTreeSet<u32> = (0..1_000_000).filter(|group| group % 1000 != 7).collect();
         let (bytes, groups) = sent(without.clone());
-        assert!(bytes < FRAME_BYTES_MAX / 10, "{bytes} bytes");
+        assert!(bytes < sandbar_process::socket::FRAME_BYTES_MAX / 10, "{bytes} bytes");
         assert_eq!(groups.without, without);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
 use models::linear::LinearParams;
 use sandbar_core::Seed;
-use sandbar_gpu::{Dtype, Grouped, Op, Spec, Tensor, Values};
+use sandbar_dense::{Dtype, Grouped, Op, Spec, Tensor, Values};
 use sandbar_guest::Features;
 use sandbar_sandbox::{GroupAt, Input, Predictions, Refusal, Services};
 
@@ -29,7 +29,7 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
 
     let offsets: Vec<u32> = (0..=groups).map(|group| (group * ROWS) as u32).collect();
     let (all, target) = (columns[..WIDTH].concat(), &columns[WIDTH]);
-    let op = Op::GroupedLeastSquares(Grouped { intercept: true, ridge: 0.0 });
+    let op = Op::GroupedLeastSquares(Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 });
     let tensor = |dtype, sizes: &[usize], values| -> Result<Tensor<'_>, Failure> {
         let sizes: Vec<u32> = sizes.iter().map(|size| *size as u32).collect();
         Ok(Tensor::new(Spec::new(dtype, &sizes)?, values)?)
@@ -39,7 +39,7 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
         tensor(Dtype::F64, &[rows], Values::F64(target))?,
         tensor(Dtype::U32, &[groups + 1], Values::U32(&offsets))?,
     ];
-    let mut host = || drop(black_box(sandbar_gpu::cpu::run(&op, black_box(&inputs)).expect("it takes them")));
+    let mut host = || drop(black_box(sandbar_dense::cpu::run(&op, black_box(&inputs)).expect("it takes them")));
 
     let params = LinearParams::default();
     let mut native = || {

@@ -5,6 +5,7 @@
 //! Debian's own keyring.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -45,7 +46,7 @@ pub fn fetch(work: &WorkDir, release: &str) -> Result<Sources> {
 }
 
 fn from_suite(work: &WorkDir, mirror: &str, suite: &str, release: &str) -> Result<Sources> {
-    let apt = Apt::new(work, mirror, suite)?;
+    let apt = Apt::new(work, mirror, &[suite])?;
     apt.update()?;
     let versions = apt.versions("rust-src")?;
     match versions.iter().find(|version| is_of_release(version, release)) {
@@ -59,29 +60,35 @@ fn is_of_release(version: &str, release: &str) -> bool {
     version.strip_prefix(release).is_some_and(|rest| rest.starts_with(['+', '-']))
 }
 
-/// apt with one suite as its only source and all of its state in a temporary folder.
+/// apt with nothing but some suites as its sources and all of its state in a temporary folder.
 pub struct Apt {
     options: Vec<String>,
     folder: PathBuf,
 }
 
 impl Apt {
-    /// Of one suite of a mirror.
-    pub fn new(work: &WorkDir, mirror: &str, suite: &str) -> Result<Self> {
+    /// Of some suites of a mirror.
+    pub fn new(work: &WorkDir, mirror: &str, suites: &[&str]) -> Result<Self> {
         let Some(keyring) = KEYRINGS.iter().find(|path| Path::new(path).exists()) else {
             return fail("Debian's keyring is missing (`apt install debian-archive-keyring`), or this is no Debian");
         };
-        let folder = work.folder(&format!("apt-{suite}"))?;
+        let name = format!("apt-{}", suites.join("-"));
+        let folder = work.folder(&name)?;
         for inner in ["lists/partial", "cache/archives/partial"] {
-            work.folder(&format!("apt-{suite}/{inner}"))?;
+            work.folder(&format!("{name}/{inner}"))?;
         }
         let list = folder.join("sources.list");
-        let source = format!("deb [signed-by={keyring}] {mirror} {suite} main\n");
-        fs::write(&list, source).context(format_args!("write {}", list.display()))?;
+        let sources: String =
+            suites.iter().map(|suite| format!("deb [signed-by={keyring}] {mirror} {suite} main\n")).collect();
+        fs::write(&list, sources).context(format_args!("write {}", list.display()))?;
+        let installed = folder.join("installed");
+        fs::write(&installed, "").context(format_args!("write {}", installed.display()))?;
         let settings = [
             format!("Dir::Etc::sourcelist={}", list.display()),
             "Dir::Etc::sourceparts=-".to_owned(),
             format!("Dir::State::Lists={}", folder.join("lists").display()),
+            // As if nothing were installed: what a package needs is downloaded, whatever this machine has.
+            format!("Dir::State::status={}", installed.display()),
             format!("Dir::Cache={}", folder.join("cache").display()),
             // Otherwise apt, when root, becomes a user who may not write into our folder.
             "APT::Sandbox::User=root".to_owned(),
@@ -107,6 +114,15 @@ impl Apt {
     /// Downloads `packages` (`name` or `name=version`) into our folder.
     pub fn download(&self, packages: &[&str]) -> Result {
         self.quietly(&[&["-q", "download"], packages].concat())
+    }
+
+    /// Downloads `packages` and all that they need, from `suite` where it has them, and returns the files.
+    pub fn download_with_dependencies(&self, suite: &str, packages: &[&str]) -> Result<Vec<PathBuf>> {
+        let install = ["-q", "-y", "--download-only", "--no-install-recommends", "-t", suite, "install"];
+        self.quietly(&[&install, packages].concat())?;
+        let archives = self.folder.join("cache/archives");
+        let files = fs::read_dir(&archives).context(format_args!("read {}", archives.display()))?;
+        Ok(files.flatten().map(|file| file.path()).filter(|path| path.extension() == Some(OsStr::new("deb"))).collect())
     }
 
     /// apt's chatter is shown only when it fails; its many options never are.
@@ -166,7 +182,8 @@ pub fn unpack(package: &Path, into: &Path, wanted: &str, unwanted: &str) -> Resu
     Ok(())
 }
 
-fn only_entry(folder: &Path, prefix: &str) -> Result<PathBuf> {
+/// What begins so in a folder that has one such entry.
+pub fn only_entry(folder: &Path, prefix: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(folder).context(format_args!("read {}", folder.display()))?;
     let found = entries.flatten().find(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
     match found {

@@ -1,11 +1,12 @@
 //! etcd, of which tests run clusters: found, or fetched from Debian into the user's cache folder.
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 
+use super::cache;
 use super::debian::{Apt, mirror, unpack};
 use super::work_dir::WorkDir;
 use crate::run::{Context as _, Result, capture, fail, say, step};
@@ -21,9 +22,7 @@ pub fn find_or_fetch() -> Result {
     if env::var_os("SANDBAR_ETCD").is_some() || in_path(&env::var_os("PATH").unwrap_or_default()).is_some() {
         return Ok(());
     }
-    let Some(folder) = cache(|name| env::var_os(name)) else {
-        return fail("neither XDG_CACHE_HOME nor HOME says where to put it");
-    };
+    let folder = cache(PROGRAM)?;
     if runs(&folder.join(PROGRAM)) {
         return Ok(());
     }
@@ -44,7 +43,7 @@ fn fetch(folder: &Path) -> Result {
 }
 
 fn from_suite(work: &WorkDir, mirror: &str, suite: &str) -> Result<PathBuf> {
-    let apt = Apt::new(work, mirror, suite)?;
+    let apt = Apt::new(work, mirror, &[suite])?;
     apt.update()?;
     apt.download(&[PACKAGE])?;
     let unpacked = work.folder(&format!("etcd-{suite}"))?;
@@ -73,29 +72,9 @@ fn in_path(path: &OsStr) -> Option<PathBuf> {
     env::split_paths(path).map(|folder| folder.join(PROGRAM)).find(|program| program.is_file())
 }
 
-/// Where the user keeps what can be fetched again. host/meta's tests look there.
-fn cache(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let base = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
-    Some(base.join("sandbar").join(PROGRAM))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn where_it_is_put() {
-        for (cache_home, home, expected) in [
-            (Some("/c"), Some("/h"), Some("/c/sandbar/etcd")),
-            (Some(""), Some("/h"), Some("/h/.cache/sandbar/etcd")),
-            (None, Some("/h"), Some("/h/.cache/sandbar/etcd")),
-            (None, None, None),
-        ] {
-            let variable = |name: &str| if name == "HOME" { home } else { cache_home }.map(Into::into);
-            assert_eq!(cache(variable), expected.map(PathBuf::from), "{cache_home:?} {home:?}");
-        }
-    }
 
     #[test]
     fn what_does_not_run_is_not_there() {

@@ -8,12 +8,15 @@
 
 mod debian;
 mod etcd;
+mod lavapipe;
 mod std_build;
 mod toolchain;
 mod work_dir;
 
+use std::env;
+use std::ffi::OsString;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,11 +61,14 @@ pub fn setup() -> Result {
 
 /// Makes the target usable, and what else tests need.
 ///
-/// Some need etcd. Where it can't be had, they fail and say so; all others run.
+/// Some need etcd, some a Vulkan driver. Where these can't be had, they fail and say so; all others run.
 pub fn setup_for_tests() -> Result {
     setup()?;
     if let Err(failure) = etcd::find_or_fetch() {
         say(format_args!("without etcd, tests of host/meta will fail: {failure}"));
+    }
+    if let Err(failure) = lavapipe::find_or_fetch() {
+        say(format_args!("without lavapipe, tests of GPU kernels will fail: {failure}"));
     }
     Ok(())
 }
@@ -185,6 +191,20 @@ fn verify(work: &WorkDir, rustc: &Path) -> Result {
     })
 }
 
+/// Where `name`, which can be fetched again, is kept for the user. Tests look there: host/meta's for etcd.
+fn cache(name: &str) -> Result<PathBuf> {
+    match cache_folder(|variable| env::var_os(variable)) {
+        Some(folder) => Ok(folder.join(name)),
+        None => fail("neither XDG_CACHE_HOME nor HOME says where to put it"),
+    }
+}
+
+fn cache_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
+    Some(base.join("sandbar"))
+}
+
 fn explain(toolchain: &Toolchain, version: &Version, rustup: &str, debian: &str) -> String {
     let release = &version.release;
     let indented = debian.replace('\n', "\n      ");
@@ -204,6 +224,19 @@ fn explain(toolchain: &Toolchain, version: &Version, rustup: &str, debian: &str)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_things_are_kept() {
+        for (cache_home, home, expected) in [
+            (Some("/c"), Some("/h"), Some("/c/sandbar")),
+            (Some(""), Some("/h"), Some("/h/.cache/sandbar")),
+            (None, Some("/h"), Some("/h/.cache/sandbar")),
+            (None, None, None),
+        ] {
+            let variable = |name: &str| if name == "HOME" { home } else { cache_home }.map(Into::into);
+            assert_eq!(cache_folder(variable), expected.map(PathBuf::from), "{cache_home:?} {home:?}");
+        }
+    }
 
     #[test]
     fn rustups_errors_are_shortened_to_what_and_why() {

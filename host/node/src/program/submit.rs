@@ -125,7 +125,8 @@ impl Node {
         let (pool, compiler) = (self.pool.clone(), self.compiler.clone());
         let options = NodeOptions { neighbours: None, cluster: None, ..self.options.clone() };
         let folder = self.options.cache.join("fetched");
-        let node = Arc::new(Node { pool, compiler, options, progress: Arc::default(), hub: Mutex::default() });
+        let gpus = self.gpus.clone();
+        let node = Arc::new(Node { pool, compiler, options, gpus, progress: Arc::default(), hub: Mutex::default() });
         let fitter = Fitter::new(node.clone());
         let load = move |file: File, path: PathBuf, limits: Limits| -> Loading {
             let node = node.clone();
@@ -179,6 +180,7 @@ impl Node {
                 inline: true,
                 value_bytes_max: self.options.object_bytes_max,
                 program: self.options.worker.clone(),
+                gpus: self.gpus.clone(),
             },
             resources: machine(&self.options),
             job_limits: JOB_LIMITS,

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use sandbar_process::socket;
 use sandbar_store::Scratch;
 use serde::Serialize;
 use tokio::io::Interest;
@@ -17,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 use super::{Binding, LogLine, PoolOptions};
 use crate::process::LOG_SPACE_BYTES;
 use crate::protocol::{FromWorker, ToWorker, collected_bytes_max, progress};
-use crate::{WORKER_ARGUMENT, journal, socket};
+use crate::{WORKER_ARGUMENT, journal};
 
 /// Output slots of a worker: how many messages with calls may be on their way to it.
 pub(super) const SLOTS: usize = 4;
@@ -71,7 +72,9 @@ impl Link {
             last_binding: None,
         };
         let hello: ToWorker = ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes };
-        let files: Vec<_> = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd)).collect();
+        let broker = options.gpus.as_ref().map(|gpus| gpus.broker()).transpose()?;
+        let files = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd));
+        let files: Vec<_> = files.chain(broker.iter().map(AsFd::as_fd)).collect();
         send(&link.socket, socket::frame(&hello, &mut link.frame)?, &files).await?;
         match tokio::time::timeout(START_TIME_MAX, link.receive()).await {
             Ok(Ok(FromWorker::Ready)) => Ok(link),
@@ -120,6 +123,7 @@ impl Link {
             params: binding.params.clone(),
             limits: binding.limits,
             plan: binding.plan.clone(),
+            device: binding.device,
         };
         self.send(&message, &[]).await
     }

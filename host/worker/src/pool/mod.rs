@@ -14,12 +14,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use sandbar_core::{Code, Fault, Function, Limits};
+use sandbar_dense::Choice;
 use sandbar_store::{Draft, Segments};
 use tokio::sync::{mpsc, oneshot};
 
 #[doc(hidden)]
 pub use self::answer::unpack_any;
 use self::queue::Queue;
+use crate::Gpus;
 use crate::compiler::Compiled;
 use crate::protocol::Work;
 
@@ -32,6 +34,8 @@ pub struct PoolOptions {
     pub limits: Limits,
     /// The program `host-worker`, which [`crate::WORKER_ARGUMENT`] makes a worker.
     pub program: PathBuf,
+    /// GPUs for those whose functions have dense algebra done.
+    pub gpus: Option<Arc<Gpus>>,
 }
 
 /// A function with its parameters, to be called many times.
@@ -48,6 +52,8 @@ pub struct Binding {
     pub limits: Limits,
     /// `component#function`, for errors.
     pub name: String,
+    /// Where dense algebra is done.
+    pub device: Choice,
     /// What the workers' [`crate::Collectors`] make of batches, for [`Work::Collect`].
     plan: Vec<u8>,
 }
@@ -82,7 +88,16 @@ impl Binding {
             )
             .of(&name));
         }
-        Ok(Binding { id: new_id(), program, function, params, limits, name, plan: Vec::new() }.into())
+        let device = Choice::default();
+        Ok(Binding { id: new_id(), program, function, params, limits, name, device, plan: Vec::new() }.into())
+    }
+
+    /// The same, whose dense algebra is done elsewhere.
+    pub fn on(&self, device: Choice) -> Arc<Binding> {
+        let Binding { program, function, params, limits, name, plan, .. } = self;
+        let (program, function, params) = (program.clone(), *function, params.clone());
+        let (name, plan) = (name.clone(), plan.clone());
+        Binding { id: new_id(), program, function, params, limits: *limits, name, device, plan }.into()
     }
 
     /// The same, whose calls can [collect](Work::Collect) by `plan`.
@@ -93,9 +108,10 @@ impl Binding {
         if plan.len() > PLAN_BYTES_MAX {
             return Err(Fault::new(Code::Host, format!("a plan of {} bytes", plan.len())));
         }
-        let Binding { program, function, params, limits, name, .. } = self;
+        let Binding { program, function, params, limits, name, device, .. } = self;
         let (program, function, params) = (program.clone(), *function, params.clone());
-        Ok(Binding { id: new_id(), program, function, params, limits: *limits, name: name.clone(), plan }.into())
+        let (id, limits, name, device) = (new_id(), *limits, name.clone(), *device);
+        Ok(Binding { id, program, function, params, limits, name, device, plan }.into())
     }
 }
 

@@ -6,15 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::RecordBatch;
 use sandbar_core::{Code, Fault};
+use sandbar_dense::Session;
+use sandbar_dense::remote::Broker;
 use sandbar_sandbox::{Input, Level, NoServices, Program, Refusal, Services};
 use sandbar_store::Scratch;
 
-use super::Binding;
-use super::Native;
 use super::fit;
 use super::input::CallInput;
 use super::outcome::Outcome;
 use super::stored::{self, StoredBody, StoredReader, StoredRows};
+use super::{Binding, Dense, Native};
 use crate::batches::BatchReader;
 use crate::protocol::{BatchAt, Call, Payload, ToCollect, Work, progress};
 
@@ -23,22 +24,22 @@ pub(super) fn run(
     binding: &Binding,
     call: &Call,
     file: Option<OwnedFd>,
-    native: Native,
+    (native, broker): (Native, &Broker),
     progress: &Arc<Scratch>,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
-    let job = |groups, predict| fit::Job { groups, predict };
+    let job = |groups, predict| fit::Job { groups, predict, broker };
     match &call.work {
         Work::Describe => describe(program, binding, call, outcome),
         Work::Process(payload) => {
             let input = Batches::open(payload, file, Vec::new(), native)?;
-            process(program, binding, call, input, progress, outcome)
+            process(program, binding, call, (input, broker), progress, outcome)
         }
         Work::Collect(payload, to) => {
             let ToCollect { argument, beside } = &**to;
             outcome.collect((native.collectors)(&binding.plan, *argument)?)?;
             let input = Batches::open(payload, file, beside.clone(), native)?;
-            process(program, binding, call, input, progress, outcome)?;
+            process(program, binding, call, (input, broker), progress, outcome)?;
             outcome.collected()
         }
         Work::Fit(payload, groups) => {
@@ -138,14 +139,15 @@ fn process(
     program: &Program,
     binding: &Binding,
     call: &Call,
-    batches: Batches,
+    (batches, broker): (Batches, &Broker),
     progress: &Scratch,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
     // Where the node could not tell for which batch there is nothing, there has to be something for each.
     let for_each = !matches!(&call.work, Work::Process(payload) if payload.batches() == 1);
     let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(binding.limits, None, None))));
-    let services = ProcessServices { body: batches.body(), outcome: shared.clone() };
+    let dense = Dense::new(broker, binding);
+    let services = ProcessServices { body: batches.body(), outcome: shared.clone(), dense };
     let result = (|| {
         let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
         let result = instance.open(binding.function, &binding.params, call.seed).and_then(|()| {
@@ -172,6 +174,7 @@ fn process(
 struct ProcessServices {
     body: Body,
     outcome: Arc<Mutex<Outcome>>,
+    dense: Dense,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -184,6 +187,10 @@ impl Services for ProcessServices {
             Body::Laid(input) => input.shown(),
             Body::Stored(body) => body.shown(),
         }
+    }
+
+    fn dense(&mut self) -> Option<&mut Session> {
+        Some(self.dense.session())
     }
 
     fn emit(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {

@@ -8,13 +8,15 @@ use arrow_array::builder::{BinaryBuilder, Float64Builder, ListBuilder, StringBui
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::ArrowError;
 use sandbar_core::{Code, Fault, Limits};
+use sandbar_dense::Session;
+use sandbar_dense::remote::Broker;
 use sandbar_sandbox::{GroupAt, Input, Instance, Level, Predictions, Program, Refusal, Services};
 use sandbar_store::Scratch;
 
-use super::Binding;
 use super::call::lock;
 use super::input::CallInput;
 use super::outcome::{Outcome, shortened};
+use super::{Binding, Dense};
 use crate::journal;
 use crate::protocol::{Call, Groups, progress};
 
@@ -33,6 +35,7 @@ const RESULTS_BYTES_MAX: u64 = i32::MAX as u64;
 pub(super) struct Job<'a> {
     pub groups: &'a Groups,
     pub predict: bool,
+    pub broker: &'a Broker,
 }
 
 /// Runs all groups, in as many sandboxes as it takes: one, unless groups trap.
@@ -54,7 +57,7 @@ pub(super) fn run(
         std::mem::replace(outcome, Outcome::new(binding.limits, None, None)),
     )?;
     let feed = Arc::new(Mutex::new(feed));
-    let result = drive(program, binding, call, &input, job.predict, &feed);
+    let result = drive(program, binding, call, &input, (job.predict, job.broker), &feed);
     let mut feed = lock(&feed);
     *outcome = std::mem::replace(&mut feed.outcome, Outcome::new(binding.limits, None, None));
     result?;
@@ -69,12 +72,12 @@ fn drive(
     binding: &Binding,
     call: &Call,
     input: &Arc<CallInput>,
-    predict: bool,
+    (predict, broker): (bool, &Broker),
     feed: &Arc<Mutex<Feed>>,
 ) -> Result<(), Fault> {
     loop {
         let before = lock(feed).settled;
-        let services = FeedServices { input: input.clone(), feed: feed.clone() };
+        let services = FeedServices { input: input.clone(), feed: feed.clone(), dense: Dense::new(broker, binding) };
         let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
         instance.open(binding.function, &binding.params, call.seed)?;
         let result = if predict { instance.predict(input.show(0)) } else { instance.fit(input.show(0)) };
@@ -168,6 +171,12 @@ impl Feed {
     /// that a group is never refused for what its neighbours take.
     fn is_full(&self) -> bool {
         self.current.is_none() && (self.has_left_one || self.held_bytes > self.results_bytes_max / 2)
+    }
+
+    /// The groups that are to be handed over, unless another call takes some.
+    fn ahead(&self) -> Vec<GroupAt> {
+        let ahead = self.groups.iter().enumerate().skip(self.next);
+        ahead.filter(|(at, _)| !self.at.without.contains(&(*at as u32))).map(|(_, group)| *group).collect()
     }
 
     fn advance(&mut self) -> Option<GroupAt> {
@@ -480,6 +489,7 @@ impl FitColumns {
 struct FeedServices {
     input: Arc<CallInput>,
     feed: Arc<Mutex<Feed>>,
+    dense: Dense,
 }
 
 impl Services for FeedServices {
@@ -489,6 +499,14 @@ impl Services for FeedServices {
 
     fn log(&mut self, level: Level, message: &str) {
         lock(&self.feed).outcome.log(level, message);
+    }
+
+    fn dense(&mut self) -> Option<&mut Session> {
+        Some(self.dense.session())
+    }
+
+    fn groups_ahead(&self) -> Result<Vec<GroupAt>, Refusal> {
+        Ok(lock(&self.feed).ahead())
     }
 
     fn next_group(&mut self) -> Result<Option<GroupAt>, Refusal> {

@@ -19,18 +19,24 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use sandbar_core::{Code, Fault, Limits};
+use sandbar_dense::remote::Broker;
+use sandbar_dense::{Choice, Session};
+use sandbar_process::socket::FRAME_BYTES_MAX;
+use sandbar_process::{confine, socket};
 use sandbar_sandbox::{Engine, Program};
 use sandbar_store::{Mapping, Scratch};
 
-use crate::protocol::{Call, Delivered, Done, FRAME_BYTES_MAX, FromWorker, Output, TURN, ToWorker, progress};
-use crate::socket;
-use crate::{confine, journal};
+use crate::journal;
+use crate::protocol::{Call, Delivered, Done, FromWorker, Output, TURN, ToWorker, progress};
 
 /// The argument with which `host-worker` is a worker; its socket is standard input.
 pub const WORKER_ARGUMENT: &str = "worker";
 
 /// Answers of a message are together not much longer than this.
 const DONE_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
+
+/// A pool's workers have one job.
+const NO_JOB: u64 = u64::MAX;
 
 /// What a worker does besides running functions.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +70,8 @@ pub fn run_worker(native: Native) -> io::Result<()> {
     confine::seccomp()?;
     socket::send(socket, socket::frame(&FromWorker::Ready, &mut frame)?, &[])?;
     let (programs, bindings) = (HashMap::new(), HashMap::new());
-    let mut worker = Worker { engine: &engine, native, shared, programs, bindings, frame };
+    let mut worker =
+        Worker { engine: &engine, native, broker: shared.broker.clone(), shared, programs, bindings, frame };
     while let Some((message, files)) = socket::receive(socket, &mut received)? {
         worker.handle(socket, message, files)?;
     }
@@ -75,6 +82,8 @@ pub fn run_worker(native: Native) -> io::Result<()> {
 struct Shared {
     progress: Arc<Scratch>,
     slots: Vec<Arc<Scratch>>,
+    /// Whom to ask for a GPU.
+    broker: Broker,
 }
 
 impl Shared {
@@ -85,7 +94,7 @@ impl Shared {
         };
         let progress = Arc::new(next(journal::BYTES)?);
         let slots = (0..slots).map(|_| next(slot_bytes as usize).map(Arc::new)).collect::<io::Result<_>>()?;
-        Ok(Shared { progress, slots })
+        Ok(Shared { progress, slots, broker: Broker::new(files.next()) })
     }
 }
 
@@ -95,6 +104,7 @@ struct Worker<'e> {
     shared: Shared,
     programs: HashMap<u32, Result<Program, Fault>>,
     bindings: HashMap<u32, Binding>,
+    broker: Broker,
     /// The last message that was sent.
     frame: Vec<u8>,
 }
@@ -105,6 +115,41 @@ struct Binding {
     params: String,
     limits: Limits,
     plan: Vec<u8>,
+    device: Choice,
+}
+
+/// Where the tensors of a call may be.
+struct Dense {
+    broker: Broker,
+    device: Choice,
+    tensor_bytes_max: u64,
+    session: Option<Session>,
+}
+
+impl Dense {
+    fn new(broker: &Broker, binding: &Binding) -> Dense {
+        let (device, tensor_bytes_max) = (binding.device, binding.limits.tensor_bytes_max);
+        Dense { broker: broker.clone(), device, tensor_bytes_max, session: None }
+    }
+
+    /// The tensors of the call, once it has some.
+    fn session(&mut self) -> &mut Session {
+        let Dense { broker, device, tensor_bytes_max, session } = self;
+        session.get_or_insert_with(|| {
+            let gpu = if *device == Choice::Cpu { None } else { broker.gpu(NO_JOB) };
+            Session::new(gpu, *device, *tensor_bytes_max)
+        })
+    }
+}
+
+impl Drop for Dense {
+    fn drop(&mut self) {
+        if self.session.as_ref().is_some_and(Session::is_lost) {
+            // What was on a GPU is gone for a reason that is not the guest's: the call is run again by another worker, as calls are
+            // whose worker dies.
+            std::process::exit(1);
+        }
+    }
 }
 
 impl Worker<'_> {
@@ -124,8 +169,8 @@ impl Worker<'_> {
                 self.programs.insert(program, loaded);
                 Ok(())
             }
-            ToWorker::Binding { binding, program, function, params, limits, plan } => {
-                self.bindings.insert(binding, Binding { program, function, params, limits, plan });
+            ToWorker::Binding { binding, program, function, params, limits, plan, device } => {
+                self.bindings.insert(binding, Binding { program, function, params, limits, plan, device });
                 Ok(())
             }
             ToWorker::Calls { slot, first, calls } => {
@@ -158,7 +203,15 @@ impl Worker<'_> {
         let done = self.program(call).map(|(program, binding)| {
             let slot = self.shared.slots.get(slot as usize).cloned();
             let mut outcome = Outcome::new(binding.limits, slot, Some(self.shared.progress.clone()));
-            let result = call::run(program, binding, call, file, self.native, &self.shared.progress, &mut outcome);
+            let result = call::run(
+                program,
+                binding,
+                call,
+                file,
+                (self.native, &self.broker),
+                &self.shared.progress,
+                &mut outcome,
+            );
             let memory_bytes = outcome.memory_bytes();
             let delivered = outcome.deliver(result);
             Done { delivered, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }

@@ -23,7 +23,15 @@ pub fn ask_any((worker, job, task): (WorkerId, u32, u64), kinds: &[TaskKind], by
     let mut desk = Desk::new(memory, Bell::new().ok()?, Ids::of(worker), 1, true);
     desk.seat(0, TaskDesk::new(task, 0, job, 0, kinds.into(), Vec::new(), None));
     let desk = Arc::new(Mutex::new(desk));
-    let mut services = TaskServices { desk: desk.clone(), slot: 0, at_hand: None };
+    let mut services = TaskServices {
+        desk: desk.clone(),
+        slot: 0,
+        at_hand: None,
+        broker: None,
+        job: 0,
+        tensor_bytes_max: 0,
+        dense: None,
+    };
     let mut ended = None;
     match which % 6 {
         0 => {

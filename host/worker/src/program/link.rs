@@ -13,14 +13,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::futex;
 use sandbar_core::{Limits, TaskKind, WorkerId};
+use sandbar_process::socket;
 use sandbar_store::{Object, Scratch};
 use serde::{Deserialize, Serialize};
 
 use super::PROGRAM_ARGUMENT;
 use super::messages::{Begin, Down};
 use super::ring::{Giver, Place, Receiver, Sender};
+use crate::Gpus;
 use crate::compiler::{Compiled, InitialMemory};
-use crate::socket;
 
 /// Words of a worker's memory, as indices of u64, a line of the caches apart.
 pub(super) mod words {
@@ -120,6 +121,8 @@ pub struct CrewOptions {
     pub value_bytes_max: u64,
     /// The program `host-worker`.
     pub program: PathBuf,
+    /// GPUs for tasks that may use some.
+    pub gpus: Option<Arc<Gpus>>,
 }
 
 /// What goes over the socket: to the worker, but for files of values.
@@ -232,7 +235,9 @@ impl Crew {
             told: false,
         };
         let mut buffer = Vec::new();
+        let broker = options.gpus.as_ref().map(|gpus| gpus.broker()).transpose()?;
         let files = [crew.memory.as_fd(), node.memory.as_fd()];
+        let files: Vec<_> = files.into_iter().chain(broker.iter().map(AsFd::as_fd)).collect();
         socket::send(&crew.socket, socket::frame(&hello, &mut buffer)?, &files)?;
         Ok(crew)
     }

@@ -201,6 +201,8 @@ pub struct Begin<'a> {
     pub seed: u64,
     /// What it has to do with an actor.
     pub role: BeginRole,
+    /// Whether it may use a GPU.
+    pub has_gpu: bool,
     /// Objects among its arguments, each of which was delivered.
     pub needs: Vec<u64>,
     /// Objects that values among its arguments contain: of what an actor may keep.

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{Code, Fault, Ids, JobId, Limits, Request, TaskId, TaskKind, WorkerId};
+use sandbar_dense::remote::Broker;
+use sandbar_process::{confine, socket};
 use sandbar_sandbox::{Ended, Engine, IdleSandboxes, Initial, Program, Running, TaskCall};
 use sandbar_store::{Mapping, Scratch};
 
@@ -19,7 +21,6 @@ use super::messages::{Begin, BeginRole, Delivery, Down, Submit, Up};
 use super::objects::{Key, Slot, Value};
 use super::ring::{Receiver, Taker};
 use crate::compiler::InitialMemory;
-use crate::{confine, socket};
 
 /// The argument with which `host-worker` is a worker for programs; its socket is standard input.
 pub const PROGRAM_ARGUMENT: &str = "program";
@@ -40,6 +41,8 @@ struct Worker {
     down: Receiver,
     tasks: Taker,
     desk: Arc<Mutex<Desk>>,
+    /// Whom to ask for a GPU.
+    broker: Broker,
     programs: FxHashMap<u32, Loaded>,
     idle_sandboxes: IdleSandboxes,
     /// By their places, as the desk's.
@@ -90,7 +93,8 @@ pub fn run_program_worker() -> io::Result<()> {
     if socket::is_closed(stdin.as_fd()) {
         return Ok(());
     }
-    let Ok([memory, bell]) = <[OwnedFd; 2]>::try_from(files) else {
+    let mut files = files.into_iter();
+    let (Some(memory), Some(bell), broker) = (files.next(), files.next(), files.next()) else {
         return Err(io::Error::other("its memory is missing"));
     };
     let memory = Arc::new(Scratch::open(memory, MEMORY_BYTES)?);
@@ -115,6 +119,7 @@ pub fn run_program_worker() -> io::Result<()> {
         down: Receiver::new(down),
         tasks: Taker::new(tasks),
         desk: Arc::new(Mutex::new(desk)),
+        broker: Broker::new(broker),
         programs: FxHashMap::default(),
         idle_sandboxes: IdleSandboxes::default(),
         active: Vec::new(),
@@ -156,6 +161,18 @@ impl Worker {
     }
 
     fn idle(&mut self) -> io::Result<()> {
+        let mut desk = lock(&self.desk);
+        if !desk.wait_for_gpu.is_empty() {
+            desk.publish();
+            drop(desk);
+            let (down, tasks, room) = (&self.down, &self.tasks, self.has_room());
+            self.bell.sleep(Some(LOOK_AGAIN), || down.has_some() || room && tasks.has_some());
+            let mut desk = lock(&self.desk);
+            let waited = std::mem::take(&mut desk.wait_for_gpu);
+            desk.woken.extend(waited);
+            return Ok(());
+        }
+        drop(desk);
         if !self.tasks.has_some() {
             // The others have ended, or were taken back.
             self.cancelled.clear();
@@ -301,7 +318,7 @@ impl Worker {
     }
 
     fn begin(&mut self, begin: Begin<'_>, unannounced: Option<(Slot, Vec<u8>)>) -> io::Result<()> {
-        let Begin { task, attempt, job, program, function, seed, role, needs, refs, arguments } = begin;
+        let Begin { task, attempt, job, program, function, seed, role, has_gpu, needs, refs, arguments } = begin;
         while !self.programs.contains_key(&program) {
             let (message, files) = self.receive()?;
             self.load(message, files)?;
@@ -331,7 +348,15 @@ impl Worker {
         }
         let slot = self.free.pop().unwrap_or(self.active.len());
         let call = TaskCall { function, call: task, seed, arguments: arguments.into() };
-        let services = Box::new(TaskServices { desk: self.desk.clone(), slot, at_hand: None });
+        let services = Box::new(TaskServices {
+            desk: self.desk.clone(),
+            slot,
+            at_hand: None,
+            broker: has_gpu.then(|| self.broker.clone()),
+            job,
+            tensor_bytes_max: limits.tensor_bytes_max,
+            dense: None,
+        });
         let running = match role {
             BeginRole::Make(options) => {
                 lock(&self.desk).residents.insert(slot, Resident::new(attempt, options));
@@ -387,13 +412,15 @@ impl Worker {
                 let mut desk = lock(&self.desk);
                 desk.tell_taken();
                 let inline = desk.inline.take();
+                let is_on_gpu = desk.wait_for_gpu.contains(&slot);
                 let is_idle = desk.residents.get(&slot).is_some_and(|resident| resident.is_idle());
                 match inline {
                     Some((parent, frame)) => {
                         drop(desk);
                         self.begin_inline(parent, frame)
                     }
-                    None if is_idle => Ok(()),
+                    // As if it went on by itself.
+                    None if is_idle || is_on_gpu => Ok(()),
                     None => {
                         desk.block(slot);
                         Ok(())
@@ -420,6 +447,7 @@ impl Worker {
             function,
             seed,
             role,
+            has_gpu: false,
             needs,
             refs: Vec::new(),
             arguments: &arguments,

@@ -216,6 +216,7 @@ pub(super) fn give(
         function,
         seed: call.seed,
         role,
+        has_gpu: view.demand.gpus > 0,
         needs: needs.iter().map(|object| object.0).collect(),
         refs: refs.iter().map(|object| object.0).collect(),
         arguments: &arguments,

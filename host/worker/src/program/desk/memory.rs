@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::time::Duration;
 
 use sandbar_core::{Code, VALUE_INLINE_BYTES_MAX};
+use sandbar_process::socket;
 use sandbar_sandbox::Refusal;
 use sandbar_store::{Object, Unsealed};
 
 use super::{Desk, Returned};
 use crate::program::link::{Packet, words};
 use crate::program::messages::ValueUp;
-use crate::socket;
 
 /// Values of so many bytes are written to such memory; smaller ones are sealed here.
 const BYTES_MIN: usize = 1 << 20;

@@ -58,6 +58,8 @@ pub(super) struct Desk {
     untold: Vec<u64>,
     /// Tasks that can go on.
     pub woken: Vec<Slot>,
+    /// Those that wait for what a GPU gives: nobody says when.
+    pub wait_for_gpu: Vec<Slot>,
     /// The frame that was written last, if it is of a task that was submitted and can be taken back.
     pub child: Option<Child>,
     /// A task that its parent waits for, to be run here: the parent, and what it submitted.
@@ -153,6 +155,7 @@ impl Desk {
             streams: FxHashMap::default(),
             untold: Vec::new(),
             woken: Vec::new(),
+            wait_for_gpu: Vec::new(),
             child: None,
             inline: None,
             frame: Vec::new(),
@@ -229,6 +232,11 @@ impl Desk {
             let id = task.id;
             self.say(&Up::Blocked(id, true));
         }
+    }
+
+    /// A task waits for what a GPU gives.
+    pub(super) fn waits_for_gpu(&mut self, slot: Slot) {
+        self.wait_for_gpu.push(slot);
     }
 
     /// Tells the node that a task goes on, if it was told that it waits.

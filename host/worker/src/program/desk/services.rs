@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use sandbar_core::{ActorId, Fault, GroupId, ObjectId, TaskError};
+use sandbar_dense::remote::Broker;
+use sandbar_dense::{Choice, Session};
 use sandbar_sandbox::{Following, Got, Input, Level, Next, Refusal, Services};
 
 use super::{Desk, RETURNS_MAX, gone};
@@ -19,6 +21,11 @@ pub(in crate::program) struct TaskServices {
     pub slot: Slot,
     /// The object that was asked for last.
     pub at_hand: Option<(u64, Arc<Value>)>,
+    /// Who has a GPU for it, if it may use one, what its tensors may take, and these.
+    pub broker: Option<Broker>,
+    pub job: u32,
+    pub tensor_bytes_max: u64,
+    pub dense: Option<Session>,
 }
 
 pub(in crate::program) fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
@@ -38,6 +45,16 @@ impl Services for TaskServices {
         let id = task.id;
         desk.announce(self.slot);
         desk.say(&Up::Log(id, level as u8, message));
+    }
+
+    fn dense(&mut self) -> Option<&mut Session> {
+        let TaskServices { broker, job, tensor_bytes_max, dense, .. } = self;
+        let gpu = || broker.as_ref().and_then(|broker| broker.gpu((*job).into()));
+        Some(dense.get_or_insert_with(|| Session::new(gpu(), Choice::Auto, *tensor_bytes_max)))
+    }
+
+    fn waits_for_gpu(&mut self) {
+        lock(&self.desk).waits_for_gpu(self.slot);
     }
 
     fn submit(&mut self, task: u32, returns: u32, request: &[u8]) -> Result<ObjectId, Refusal> {

@@ -88,7 +88,8 @@ impl Hearing {
         // What the scheduler wants started can't be.
         let program = PathBuf::new();
         let limits = Limits::default();
-        let crew = CrewOptions { limits, sandboxes: 10, inline: true, value_bytes_max: MEMORY_BYTES_MAX, program };
+        let crew =
+            CrewOptions { limits, sandboxes: 10, inline: true, value_bytes_max: MEMORY_BYTES_MAX, program, gpus: None };
         let resources = Demand { cpus: 4 * UNIT, gpus: UNIT, ..Demand::default() };
         let (sender, commands) = channel();
         let bell = Bell::new().ok()?;

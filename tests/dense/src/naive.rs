@@ -1,6 +1,6 @@
 //! Operations as their words say them, in f64: each value, and how large what it was made of is.
 
-use sandbar_gpu::{Binary, Grouped, Map, Op, Reduction, Spec, Step, Unary};
+use sandbar_dense::{Binary, Grouped, Map, Op, Reduction, Spec, Step, Unary};
 
 use crate::cases::Case;
 use crate::wide;

@@ -1,6 +1,6 @@
 //! What operations take, and what comes of it: hostile shapes and functions among them.
 
-use sandbar_gpu::{Binary, Dtype, Grouped, Map, Op, Reduction, Shape, Spec, Step, Unary};
+use sandbar_dense::{Binary, Dtype, Grouped, Map, Op, Reduction, Shape, Spec, Step, Unary};
 
 /// A tensor as people write it: `f32[2, 3]`.
 fn spec(text: &str) -> Spec {

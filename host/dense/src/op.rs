@@ -68,10 +68,13 @@ pub struct Grouped {
     pub intercept: bool,
     /// The weight of the penalty, at least 0.
     pub ridge: f64,
+    /// A group is singular if of the sum of squares of one of its columns less than this share is left by those before it,
+    /// from 0 to 1. Less than [`PIVOT_MIN`](crate::PIVOT_MIN) is what rounding leaves of zero.
+    pub pivot_min: f64,
 }
 
 /// What comes of values along a direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reduction {
     /// Their sum; of none 0.
@@ -146,6 +149,10 @@ impl Op {
                 }
                 if !(grouped.ridge.is_finite() && grouped.ridge >= 0.0) {
                     let why = format!("its ridge is {}, it is at least 0 and finite", grouped.ridge);
+                    return Err(DenseError::Operation { operation: self.name(), why });
+                }
+                if !(0.0..=1.0).contains(&grouped.pivot_min) {
+                    let why = format!("its least pivot is {}, it is from 0 to 1", grouped.pivot_min);
                     return Err(DenseError::Operation { operation: self.name(), why });
                 }
                 if *width > GROUPED_WIDTH_MAX {

@@ -1,28 +1,31 @@
 //! Operations beside what their words say, done the slow way in f64: on tensors of all types and sizes, empty ones, and with
-//! NaN and infinities among the values.
+//! NaN and infinities among the values. Each device is tried by the same cases.
 //!
 //! `SANDBAR_SEED` is where the seeds of cases begin, and `SANDBAR_CASES` is how many there are.
 
 mod cases;
 mod naive;
 
-use cases::{Case, Random};
+pub use cases::{Case, Random};
 use half::f16;
-use sandbar_gpu::{Dtype, Op, Owned, Spec, Tensor};
+use sandbar_dense::{Dtype, Op, Owned, Spec};
 
 /// What a result may be off by, in units of its type's last place at the size of the largest values that it was summed of.
 const ULPS_MAX: f64 = 64.0;
 
-/// What a device gives, which this one is to give as well.
-type Run<'a> = &'a dyn Fn(&Case) -> Vec<(Spec, Owned)>;
-
-/// Compares what comes of many random operations.
-fn check(run: Run<'_>) {
+/// Compares what a device gives of many random operations, as many as `usual` if nothing else is said; of those that it
+/// does not take it gives none. Says how many it took.
+///
+/// # Panics
+/// When something else comes of one, with its seed.
+pub fn check(usual: u64, mut run: impl FnMut(&Case) -> Option<Vec<(Spec, Owned)>>) -> u64 {
     let number = |name: &str, usual: u64| std::env::var(name).map_or(usual, |text| text.parse().expect("a number"));
     let first = number("SANDBAR_SEED", u64::from(std::process::id()) << 32);
-    for seed in first..first + number("SANDBAR_CASES", 4000) {
+    let mut taken = 0;
+    for seed in first..first + number("SANDBAR_CASES", usual) {
         let case = Case::random(&mut Random::new(seed));
-        let found = run(&case);
+        let Some(found) = run(&case) else { continue };
+        taken += 1;
         let mut expected = naive::run(&case);
         if case.op == Op::Nearest {
             as_near(&case, &found[0].1, &mut expected);
@@ -38,6 +41,7 @@ fn check(run: Run<'_>) {
             }
         }
     }
+    taken
 }
 
 /// Of centres that are as near as rounding can tell, any may be the nearest.
@@ -76,14 +80,4 @@ fn wide(values: &Owned) -> Vec<f64> {
         Owned::F64(values) => values.clone(),
         Owned::U32(values) => values.iter().copied().map(f64::from).collect(),
     }
-}
-
-#[test]
-fn the_processor_does_what_operations_say() {
-    check(&|case| {
-        let inputs: Vec<Tensor<'_>> =
-            case.inputs.iter().map(|(spec, values)| Tensor::new(*spec, values.values()).unwrap()).collect();
-        let outputs = case.op.outputs(&case.inputs.iter().map(|(spec, _)| *spec).collect::<Vec<_>>()).unwrap();
-        outputs.into_iter().zip(sandbar_gpu::cpu::run(&case.op, &inputs).unwrap()).collect()
-    });
 }

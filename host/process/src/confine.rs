@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 use seccompiler::{
@@ -75,10 +76,13 @@ const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] = &[
 ];
 
 /// Files that a process opens which is handed one for a call at hand, at most.
-pub(crate) const FEW_FILES: u64 = 256;
+pub const FEW_FILES: u64 = 256;
 
 /// Ends with the node; writes no files and no core; opens no more files than so many.
-pub(crate) fn limit_resources(files: u64) -> io::Result<()> {
+///
+/// # Errors
+/// Those of the kernel, as of all of these.
+pub fn limit_resources(files: u64) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let at_most = |n| Rlimit { current: Some(n), maximum: Some(n) };
     setrlimit(Resource::Core, at_most(0))?;
@@ -87,7 +91,10 @@ pub(crate) fn limit_resources(files: u64) -> io::Result<()> {
 }
 
 /// From here on what is written to standard error goes nowhere: it may be a terminal, or somebody's file.
-pub(crate) fn silence() -> io::Result<()> {
+///
+/// # Errors
+/// Those of the kernel.
+pub fn silence() -> io::Result<()> {
     let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
     // SAFETY: standard error is nobody's own descriptor; who writes to it by its number writes to the other file.
     match unsafe { libc::dup2(nowhere.as_raw_fd(), libc::STDERR_FILENO) } {
@@ -97,7 +104,10 @@ pub(crate) fn silence() -> io::Result<()> {
 }
 
 /// From here on any other system call, of any of its threads, kills this process.
-pub(crate) fn seccomp() -> io::Result<()> {
+///
+/// # Errors
+/// Those of the kernel.
+pub fn seccomp() -> io::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
     // A thread may signal those of its own process, as it does to abort.
     let own = [u64::from(std::process::id())];
@@ -108,9 +118,119 @@ pub(crate) fn seccomp() -> io::Result<()> {
         };
         rules.insert(call, values.iter().map(rule).collect::<Result<_, _>>().map_err(io::Error::other)?);
     }
+    apply(rules, SeccompAction::KillProcess, SeccompAction::Allow)
+}
+
+/// What drivers of GPUs read: themselves, their settings, and what the kernel says of devices.
+const READ_BY_DRIVERS: &[&str] =
+    &["/usr", "/lib", "/lib64", "/etc", "/opt", "/sys", "/proc", "/run/nvidia-persistenced", "/dev/shm"];
+/// The devices that they drive, and those that are none.
+const DEVICES: &[&str] = &[
+    "/dev/dri",
+    "/dev/kfd",
+    "/dev/nvidia0",
+    "/dev/nvidia1",
+    "/dev/nvidia2",
+    "/dev/nvidia3",
+    "/dev/nvidia4",
+    "/dev/nvidia5",
+    "/dev/nvidia6",
+    "/dev/nvidia7",
+    "/dev/nvidiactl",
+    "/dev/nvidia-modeset",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidia-caps",
+    "/dev/dxg",
+    "/dev/null",
+    "/dev/zero",
+    "/dev/random",
+    "/dev/urandom",
+];
+
+/// System calls that nobody needs who drives a device: the network, other programs and processes, and what changes the
+/// machine. They fail.
+const REFUSED_TO_DRIVERS: &[libc::c_long] = &[
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_bind,
+    libc::SYS_bpf,
+    libc::SYS_chroot,
+    libc::SYS_connect,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_init_module,
+    libc::SYS_io_uring_setup,
+    libc::SYS_kill,
+    libc::SYS_listen,
+    libc::SYS_mount,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_perf_event_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_open,
+    libc::SYS_pivot_root,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_setns,
+    libc::SYS_socket,
+    libc::SYS_tkill,
+    libc::SYS_umount2,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+];
+
+/// From here on the files that this process may open are those of drivers, and those under `own`, to read, and devices.
+/// To be called before it has other threads. Where the kernel has no Landlock (before 5.13) nothing changes: says whether
+/// it has.
+///
+/// # Errors
+/// Those of the kernel.
+pub fn files_of_drivers(own: &[&Path]) -> io::Result<bool> {
+    use landlock::{
+        ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
+        path_beneath_rules,
+    };
+    let (read, all) = (AccessFs::from_read(ABI::V5) & !AccessFs::Execute, AccessFs::from_all(ABI::V5));
+    let readable = READ_BY_DRIVERS.iter().map(Path::new).chain(own.iter().copied());
+    let devices = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir | AccessFs::IoctlDev;
+    let restricted = Ruleset::default()
+        .handle_access(all & !AccessFs::Execute)
+        .and_then(|rules| rules.create())
+        .and_then(|rules| rules.add_rules(path_beneath_rules(readable, read)))
+        .and_then(|rules| rules.add_rules(path_beneath_rules(DEVICES, devices)))
+        .and_then(|rules| rules.restrict_self());
+    let status = restricted.map_err(io::Error::other)?;
+    Ok(status.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// From here on no thread of this process reaches the network, other programs or other processes.
+///
+/// # Errors
+/// Those of the kernel.
+pub fn drivers() -> io::Result<()> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        REFUSED_TO_DRIVERS.iter().map(|call| (*call, Vec::new())).collect();
+    let argument = |number, length, operator, value| {
+        SeccompCondition::new(number, length, operator, value).and_then(|condition| SeccompRule::new(vec![condition]))
+    };
+    // Threads of its own are no processes, and signals to these are none to others.
+    let thread = libc::CLONE_THREAD as u64;
+    let other = argument(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(thread), 0).map_err(io::Error::other)?;
+    rules.insert(libc::SYS_clone, vec![other]);
+    let own = u64::from(std::process::id());
+    let other = argument(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, own).map_err(io::Error::other)?;
+    rules.insert(libc::SYS_tgkill, vec![other]);
+    apply(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?;
+    // What its argument points to can't be looked at. Who is told that there is none takes the older one.
+    let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    apply(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))
+}
+
+/// Filters the system calls of all threads: by `matches` those of the rules, by `others` all others.
+fn apply(rules: BTreeMap<i64, Vec<SeccompRule>>, others: SeccompAction, matches: SeccompAction) -> io::Result<()> {
     let arch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
-    let filter =
-        SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch).map_err(io::Error::other)?;
+    let filter = SeccompFilter::new(rules, others, matches, arch).map_err(io::Error::other)?;
     let program: BpfProgram = filter.try_into().map_err(io::Error::other)?;
     seccompiler::apply_filter_all_threads(&program).map_err(io::Error::other)
 }
@@ -146,6 +266,50 @@ mod tests {
         ("outlive its parent", false, || syscall(libc::SYS_prctl, &[i64::from(libc::PR_SET_PDEATHSIG), 0, 0, 0, 0])),
         ("type into a terminal", false, || syscall(libc::SYS_ioctl, &[0, libc::TIOCSTI as i64, 0])),
     ];
+
+    /// What a process that drives a device may do (true), and what fails.
+    #[rustfmt::skip]
+    const DRIVEN: &[(&str, bool, fn() -> bool)] = &[
+        ("take memory",       true,  || !std::hint::black_box(vec![1u8; 64 << 20]).is_empty()),
+        ("start a thread",    true,  || std::thread::Builder::new().spawn(|| ()).is_ok_and(|thread| thread.join().is_ok())),
+        ("read a library",    true,  || std::fs::read("/etc/ld.so.cache").is_ok() || std::fs::read_dir("/usr/lib").is_ok()),
+        ("read its own",      true,  || std::fs::read(std::env::current_exe().expect("a path")).is_ok()),
+        ("write to nowhere",  true,  || std::fs::write("/dev/null", "x").is_ok()),
+        ("read another file", false, || std::fs::read_dir("/root").is_ok() || std::fs::read_dir("/home").is_ok()),
+        ("look into a process", false, || std::fs::File::open(format!("/proc/{}/mem", parent())).is_ok()),
+        ("write a file",      false, || std::fs::write("/tmp/sandbar-confined", "x").is_ok()),
+        ("open a socket",     false, || std::net::TcpListener::bind("127.0.0.1:0").is_ok()),
+        ("start a process",   false, || Command::new("/bin/true").status().is_ok()),
+        ("signal a process",  false, || parent().try_into().is_ok_and(|parent| signal(parent))),
+    ];
+
+    fn parent() -> u32 {
+        std::os::unix::process::parent_id()
+    }
+
+    fn signal(process: i32) -> bool {
+        // SAFETY: signal 0 is none: it asks whether one could be sent.
+        unsafe { libc::kill(process, 0) == 0 }
+    }
+
+    #[test]
+    fn a_process_that_drives_a_device_does_that_and_no_more() {
+        if std::env::var_os(ACTION).is_some() {
+            let own = std::env::current_exe().expect("this test");
+            let has_rules = files_of_drivers(&[own.parent().expect("a folder")]).expect("rules");
+            drivers().expect("a filter");
+            for (name, allowed, act) in DRIVEN.iter().filter(|(name, ..)| has_rules || !name.contains("file")) {
+                assert_eq!(act(), *allowed, "{name}");
+            }
+            std::process::exit(0);
+        }
+        let ended = Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", "confine::tests::a_process_that_drives_a_device_does_that_and_no_more", "--nocapture"])
+            .env(ACTION, "")
+            .output()
+            .expect("a process");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    }
 
     fn own_thread() -> i64 {
         rustix::thread::gettid().as_raw_nonzero().get().into()

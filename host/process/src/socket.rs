@@ -12,7 +12,10 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::protocol::{FILES_MAX, FRAME_BYTES_MAX};
+/// Longest message.
+pub const FRAME_BYTES_MAX: usize = 128 << 10;
+/// Files of a message at most.
+pub const FILES_MAX: usize = 64;
 
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(FILES_MAX));
 
@@ -20,7 +23,7 @@ const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(FILES_MAX));
 ///
 /// # Errors
 /// [`io::ErrorKind::FileTooLarge`] when it is over the bound of a frame.
-pub(crate) fn frame<'b>(message: &impl Serialize, buffer: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
+pub fn frame<'b>(message: &impl Serialize, buffer: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
     buffer.resize(FRAME_BYTES_MAX, 0);
     match postcard::to_slice(message, buffer) {
         Ok(frame) => Ok(frame),
@@ -32,7 +35,11 @@ pub(crate) fn frame<'b>(message: &impl Serialize, buffer: &'b mut Vec<u8>) -> io
     }
 }
 
-pub(crate) fn send(socket: impl AsFd, frame: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// Sends a message with files.
+///
+/// # Errors
+/// Those of the socket, and when there are more than [`FILES_MAX`] files.
+pub fn send(socket: impl AsFd, frame: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
@@ -43,17 +50,17 @@ pub(crate) fn send(socket: impl AsFd, frame: &[u8], files: &[BorrowedFd<'_>]) ->
 }
 
 /// Whether the other side is gone.
-pub(crate) fn is_closed(socket: impl AsFd) -> bool {
+pub fn is_closed(socket: impl AsFd) -> bool {
     let mut watched = [PollFd::new(&socket, PollFlags::empty())];
     let ended = poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     ended.is_ok_and(|count| count > 0) && watched[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 /// The next message and its files; none when the other side is gone.
-pub(crate) fn receive<M: DeserializeOwned>(
-    socket: impl AsFd,
-    buffer: &mut Vec<u8>,
-) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+///
+/// # Errors
+/// Those of the socket, and [`io::ErrorKind::InvalidData`] of what is no such message.
+pub fn receive<M: DeserializeOwned>(socket: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     buffer.resize(FRAME_BYTES_MAX, 0);
     let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

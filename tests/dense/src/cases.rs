@@ -5,14 +5,16 @@ use std::fmt;
 use half::f16;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
-use sandbar_gpu::{Binary, Dtype, Grouped, Map, Op, Owned, Reduction, Spec, Step, Unary};
+use sandbar_dense::{Binary, Dtype, Grouped, Map, Op, Owned, Reduction, Spec, Step, Unary};
 
 /// Sizes of directions: none, one, odd ones, and such as fill a block or just don't.
 const SIZES: [u32; 12] = [0, 1, 2, 3, 4, 5, 8, 16, 17, 31, 64, 70];
 
+/// Where they come from.
 pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
+    /// By a seed.
     pub fn new(seed: u64) -> Random {
         Random(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
@@ -41,7 +43,9 @@ impl Random {
 
 /// An operation, and what it is done to.
 pub struct Case {
+    /// The operation.
     pub op: Op,
+    /// What it takes.
     pub inputs: Vec<(Spec, Owned)>,
 }
 
@@ -53,6 +57,7 @@ impl fmt::Display for Case {
 }
 
 impl Case {
+    /// One that is taken.
     pub fn random(random: &mut Random) -> Case {
         let dtype = random.of(&[Dtype::F16, Dtype::F32, Dtype::F32, Dtype::F64]);
         match random.below(11) {
@@ -141,7 +146,14 @@ fn grouped(random: &mut Random) -> Case {
     if random.is(3) {
         inputs.push(tensor(Dtype::F64, &[rows], std::iter::repeat_with(|| (random.value() + 1.0).max(0.0))));
     }
-    Case { op: Op::GroupedLeastSquares(Grouped { intercept, ridge: random.of(&[0.0, 0.0, 0.5]) }), inputs }
+    Case {
+        op: Op::GroupedLeastSquares(Grouped {
+            intercept,
+            ridge: random.of(&[0.0, 0.0, 0.5]),
+            pivot_min: random.of(&[0.0, 1e-9]),
+        }),
+        inputs,
+    }
 }
 
 fn solve(random: &mut Random, dtype: Dtype) -> Case {

@@ -109,12 +109,12 @@ impl Shape {
     }
 
     /// The size of the last direction, 1 if there is none.
-    pub(crate) fn last(&self) -> usize {
+    pub fn last(&self) -> usize {
         self.sizes().last().map_or(1, |size| *size as usize)
     }
 
     /// As a stack of matrices: how many, and the rows and columns of each. None if it has no two directions.
-    pub(crate) fn matrices(&self) -> Option<(usize, usize, usize)> {
+    pub fn matrices(&self) -> Option<(usize, usize, usize)> {
         let [stack @ .., rows, columns] = self.sizes() else { return None };
         Some((stack.iter().map(|size| *size as usize).product(), *rows as usize, *columns as usize))
     }

@@ -37,6 +37,28 @@ pub struct Tensor<'a> {
     values: Values<'a>,
 }
 
+impl<'a> Values<'a> {
+    /// Values of a type, as they lie in memory: none if they don't lie where such values may, or are no whole ones.
+    pub fn of(dtype: Dtype, bytes: &'a [u8]) -> Option<Values<'a>> {
+        match dtype {
+            Dtype::F16 => bytemuck::try_cast_slice(bytes).ok().map(Values::F16),
+            Dtype::F32 => bytemuck::try_cast_slice(bytes).ok().map(Values::F32),
+            Dtype::F64 => bytemuck::try_cast_slice(bytes).ok().map(Values::F64),
+            Dtype::U32 => bytemuck::try_cast_slice(bytes).ok().map(Values::U32),
+        }
+    }
+
+    /// As they lie in memory.
+    pub fn bytes(self) -> &'a [u8] {
+        match self {
+            Values::F16(values) => bytemuck::cast_slice(values),
+            Values::F32(values) => bytemuck::cast_slice(values),
+            Values::F64(values) => bytemuck::cast_slice(values),
+            Values::U32(values) => bytemuck::cast_slice(values),
+        }
+    }
+}
+
 impl Values<'_> {
     fn dtype(&self) -> Dtype {
         match self {
@@ -60,16 +82,6 @@ impl Values<'_> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// As they lie in memory.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Values::F16(values) => bytemuck::cast_slice(values),
-            Values::F32(values) => bytemuck::cast_slice(values),
-            Values::F64(values) => bytemuck::cast_slice(values),
-            Values::U32(values) => bytemuck::cast_slice(values),
-        }
     }
 }
 

@@ -34,7 +34,7 @@ pub enum Step {
 }
 
 /// A function of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "their names say it")]
 pub enum Unary {
@@ -48,7 +48,7 @@ pub enum Unary {
 }
 
 /// A function of two values, of which the one that came first is the first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "their names say it")]
 pub enum Binary {
@@ -66,7 +66,7 @@ pub enum Binary {
 
 /// How a tensor is stretched to a shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Stretch {
+pub enum Stretch {
     /// It has that shape.
     Same,
     /// One value.
@@ -138,7 +138,7 @@ impl Map {
 }
 
 /// How a tensor is stretched to a shape, if it can be.
-pub(crate) fn stretch(shape: Shape, to: Shape) -> Option<Stretch> {
+pub fn stretch(shape: Shape, to: Shape) -> Option<Stretch> {
     if shape == to {
         return Some(Stretch::Same);
     }

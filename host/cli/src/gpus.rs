@@ -1,0 +1,90 @@
+//! `host gpu`: the GPUs of this machine.
+
+use std::process::ExitCode;
+
+use sandbar_node::{DescribedGpu, GpuCosts, paths};
+use serde::Serialize;
+
+use crate::args::GpuCommand;
+use crate::table::{Columns, cell, size};
+use crate::{CliError, output};
+
+pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
+    let GpuCommand::List { json, software_gpu } = command;
+    let options = paths::GpuOptions { is_software: software_gpu, ..paths::GpuOptions::default() };
+    let machine = paths::gpus(options).map_err(CliError::Failed)?;
+    let all = match &machine {
+        Some(machine) => machine.all().await.map_err(|e| CliError::Failed(format!("drivers can't be asked: {e}")))?,
+        None => &[],
+    };
+    let usable = match &machine {
+        Some(machine) => machine.usable().await,
+        None => Vec::new(),
+    };
+    if json {
+        output::json(&Listed::of(all, &usable))?;
+    } else if all.is_empty() {
+        output::talk(
+            "there is no GPU here that a Vulkan driver knows (--software-gpu: compute as one would, on the processor)",
+        );
+    } else {
+        output::print(&table(all, &usable))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A GPU as JSON.
+#[derive(Serialize)]
+struct Listed<'a> {
+    gpus: Vec<Gpu<'a>>,
+}
+
+#[derive(Serialize)]
+struct Gpu<'a> {
+    /// Whether jobs use it.
+    is_used: bool,
+    #[serde(flatten)]
+    about: &'a sandbar_node::AboutGpu,
+    costs: Option<GpuCosts>,
+}
+
+impl<'a> Listed<'a> {
+    fn of(all: &'a [DescribedGpu], usable: &[usize]) -> Listed<'a> {
+        let gpu = |(place, gpu): (usize, &'a DescribedGpu)| Gpu {
+            is_used: usable.contains(&place),
+            about: &gpu.about,
+            costs: gpu.costs,
+        };
+        Listed { gpus: all.iter().enumerate().map(gpu).collect() }
+    }
+}
+
+fn table(all: &[DescribedGpu], usable: &[usize]) -> String {
+    let header = ["gpu", "kind", "used", "memory", "GB/s", "up", "down", "f32 GFLOP/s", "f64", "f16", "driver"];
+    let mut columns = Columns::new(&header);
+    for (place, DescribedGpu { about, costs }) in all.iter().enumerate() {
+        let rate = |of: fn(&GpuCosts) -> f64| {
+            let rate = costs.as_ref().map(of).filter(|rate| *rate > 0.0);
+            cell(rate.map(|rate| format!("{:.1}", rate / 1e9)))
+        };
+        let used = match &about.refused {
+            Some(why) => format!("no: {why}"),
+            None if usable.contains(&place) => "yes".to_owned(),
+            None => "no: it is no GPU".to_owned(),
+        };
+        columns.row([
+            about.name.clone(),
+            about.kind.to_string(),
+            used,
+            size(about.memory_bytes),
+            rate(|costs| costs.memory_bytes_s),
+            rate(|costs| costs.up_bytes_s),
+            rate(|costs| costs.down_bytes_s),
+            rate(|costs| costs.f32_operations_s),
+            rate(|costs| costs.f64_operations_s),
+            rate(|costs| costs.f16_operations_s),
+            about.driver.clone(),
+        ]);
+    }
+    columns.text()
+}

@@ -1,0 +1,84 @@
+//! How a worker gets a connection: it asks its node.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sandbar_process::socket;
+use serde::{Deserialize, Serialize};
+
+use super::Remote;
+use super::process::wait;
+use crate::{Described, Gpu};
+
+/// A driver that makes no device within this is given up: there is no GPU then.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(90);
+
+/// What a worker says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToBroker {
+    /// It wants a GPU.
+    Connect {
+        /// The job that it is for, which has it for itself.
+        job: u64,
+    },
+}
+
+/// What is answered: what the GPU is, if there is one. Files: its process's socket, and memory shared with it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FromBroker(pub Option<Described>);
+
+/// Whom a worker asks for GPUs, and those that it has got.
+#[derive(Debug, Clone)]
+pub struct Broker(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    /// None where nobody has any.
+    socket: Option<OwnedFd>,
+    /// By the job that has it.
+    gpus: HashMap<u64, Gpu>,
+}
+
+impl Broker {
+    /// One who is asked by a socket, or has none to give.
+    pub fn new(socket: Option<OwnedFd>) -> Broker {
+        Broker(Arc::new(Mutex::new(State { socket, gpus: HashMap::new() })))
+    }
+
+    /// A GPU for a job, if there is one: the one that was got before, while that is there. Waits for it.
+    pub fn gpu(&self, job: u64) -> Option<Gpu> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody has the others any more.
+        state.gpus.retain(|of, gpu| !gpu.is_lost() && (*of == job || Arc::strong_count(&gpu.remote) > 1));
+        if !state.gpus.contains_key(&job) {
+            let gpu = state.connect(job)?;
+            state.gpus.insert(job, gpu);
+        }
+        state.gpus.get(&job).cloned()
+    }
+}
+
+impl State {
+    fn connect(&mut self, job: u64) -> Option<Gpu> {
+        let gpu = self.socket.as_ref().and_then(|socket| ask(socket, job));
+        if gpu.is_none() {
+            // There will be none the next time.
+            self.socket = None;
+        }
+        gpu
+    }
+}
+
+fn ask(socket: &OwnedFd, job: u64) -> Option<Gpu> {
+    let (mut frame, mut received) = (Vec::new(), Vec::new());
+    socket::send(socket, socket::frame(&ToBroker::Connect { job }, &mut frame).ok()?, &[]).ok()?;
+    if !wait(socket, CONNECT_TIME_MAX).ok()? {
+        return None;
+    }
+    let (FromBroker(described), files) = socket::receive(socket, &mut received).ok()??;
+    let [socket, area] = <[OwnedFd; 2]>::try_from(files).ok()?;
+    let remote = Remote::new(socket, area).ok()?;
+    Some(Gpu { described: Arc::new(described?), remote: Arc::new(Mutex::new(remote)) })
+}

@@ -1,0 +1,369 @@
+//! Who asks.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::Acquire;
+use std::task::Poll;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use sandbar_process::socket;
+use sandbar_store::Scratch;
+
+use super::{
+    AREA_BYTES, DROPPED_MAX, FromGpu, INLINE_BYTES_MAX, Lost, MESSAGES_MAX, MOVED_BYTES_MAX, Moved, PLACES,
+    RemoteError, RemoteErrorKind, ToGpu, place, words,
+};
+use crate::{Op, Spec};
+
+/// A connection to the process that has a GPU.
+#[derive(Debug)]
+pub struct Remote {
+    socket: OwnedFd,
+    area: Scratch,
+    /// Messages that were sent, and those that are done.
+    sent: u64,
+    done: u64,
+    /// Numbers that were given.
+    numbers: u32,
+    /// Values to the GPU: how many took a place, and the messages of those that still have theirs.
+    placed: usize,
+    writes: VecDeque<u64>,
+    /// Reads that were asked for, by the number of the message, and how many places values back have had.
+    reads: VecDeque<(u64, Asked)>,
+    placed_back: usize,
+    /// Tensors that are to be dropped.
+    dropped: Vec<u32>,
+    lost: Option<RemoteError>,
+    frame: Vec<u8>,
+    received: Vec<u8>,
+}
+
+/// A read that was asked for.
+#[derive(Debug)]
+enum Asked {
+    Waits,
+    /// Its values, and the place where they are if they are not with the message.
+    Answered(Result<(Moved, usize), RemoteError>),
+    Taken,
+}
+
+/// Values that were asked for: to be [polled](Remote::poll_read) until they are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadNumber(u64);
+
+impl Remote {
+    /// A connection that the node made.
+    ///
+    /// # Errors
+    /// When the shared memory is none.
+    pub fn new(socket: OwnedFd, area: OwnedFd) -> io::Result<Remote> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Remote {
+            socket,
+            area: Scratch::open(area, AREA_BYTES)?,
+            sent: 0,
+            done: 0,
+            numbers: 0,
+            placed: 0,
+            writes: VecDeque::new(),
+            reads: VecDeque::new(),
+            placed_back: 0,
+            dropped: Vec::new(),
+            lost: None,
+            frame: Vec::new(),
+            received: Vec::new(),
+        })
+    }
+
+    /// Why it is of no use any more, if it is not.
+    pub fn lost(&self) -> Option<&RemoteError> {
+        self.lost.as_ref()
+    }
+
+    /// Nanoseconds that the GPU has worked for this connection, as its process says.
+    pub fn worked_nanos(&self) -> u64 {
+        self.area.atomic(words::WORKED).load(Acquire)
+    }
+
+    fn number(&mut self) -> u32 {
+        self.numbers = self.numbers.wrapping_add(1);
+        self.numbers
+    }
+
+    /// A tensor of these values, or of zeros. Waits while too much is on its way.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn tensor(&mut self, spec: Spec, values: Option<&[u8]>) -> Result<u32, RemoteError> {
+        let tensor = self.number();
+        self.send(&ToGpu::Tensor { tensor, spec, is_written: values.is_some() })?;
+        let mut offset = 0;
+        for part in values.unwrap_or_default().chunks(MOVED_BYTES_MAX) {
+            let values = if part.len() <= INLINE_BYTES_MAX {
+                Moved::Inline(part.to_vec())
+            } else {
+                while self.writes.len() >= PLACES {
+                    self.listen(true)?;
+                }
+                self.area.write(place(self.placed, false), part);
+                self.placed += 1;
+                Moved::Placed(part.len() as u32)
+            };
+            let is_placed = matches!(values, Moved::Placed(_));
+            self.send(&ToGpu::Write { tensor, offset, values })?;
+            if is_placed {
+                self.writes.push_back(self.sent);
+            }
+            offset += part.len() as u64;
+        }
+        Ok(tensor)
+    }
+
+    /// A tensor of the values of another, in another shape.
+    ///
+    /// # Errors
+    /// As [`Remote::tensor`].
+    pub fn reshaped(&mut self, from: u32, spec: Spec) -> Result<u32, RemoteError> {
+        let tensor = self.number();
+        self.send(&ToGpu::Reshape { from, tensor, spec })?;
+        Ok(tensor)
+    }
+
+    /// An operation, of which so many tensors come.
+    ///
+    /// # Errors
+    /// As [`Remote::tensor`].
+    pub fn run(&mut self, op: &Op, inputs: &[u32], outputs: usize) -> Result<Vec<u32>, RemoteError> {
+        let outputs: Vec<u32> = (0..outputs).map(|_| self.number()).collect();
+        self.send(&ToGpu::Run { op: op.clone(), inputs: inputs.to_vec(), outputs: outputs.clone() })?;
+        Ok(outputs)
+    }
+
+    /// A kernel of this text.
+    ///
+    /// # Errors
+    /// As [`Remote::tensor`].
+    pub fn kernel(&mut self, wgsl: &str) -> Result<u32, RemoteError> {
+        let kernel = self.number();
+        self.send(&ToGpu::Kernel { kernel, wgsl: wgsl.to_owned() })?;
+        Ok(kernel)
+    }
+
+    /// Runs a kernel.
+    ///
+    /// # Errors
+    /// As [`Remote::tensor`].
+    pub fn dispatch(&mut self, kernel: u32, bindings: &[u32], grid: [u32; 3]) -> Result<(), RemoteError> {
+        self.send(&ToGpu::Dispatch { kernel, bindings: bindings.to_vec(), grid })
+    }
+
+    /// Asks for values of a tensor, [`MOVED_BYTES_MAX`] bytes at most. None while as many others are on their way, or were
+    /// not taken, as may be.
+    ///
+    /// # Errors
+    /// As [`Remote::tensor`].
+    pub fn begin_read(&mut self, tensor: u32, offset: u64, bytes: usize) -> Result<Option<ReadNumber>, RemoteError> {
+        if self.reads.len() >= PLACES {
+            self.listen(false)?;
+            if self.reads.len() >= PLACES {
+                return Ok(None);
+            }
+        }
+        self.send(&ToGpu::Read { tensor, offset, bytes: bytes as u32 })?;
+        self.reads.push_back((self.sent, Asked::Waits));
+        Ok(Some(ReadNumber(self.sent)))
+    }
+
+    /// Takes values that were asked for, once, if they are there; `waits` until they are.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub fn poll_read(&mut self, read: ReadNumber, to: &mut [u8], waits: bool) -> Poll<Result<(), RemoteError>> {
+        loop {
+            let twice = || Poll::Ready(Err(of_peer("values were taken twice")));
+            match self.asked(read) {
+                None | Some(Asked::Taken) => return twice(),
+                Some(Asked::Waits) => {
+                    let heard = self.listen(waits);
+                    let still_waits = matches!(self.asked(read), Some(Asked::Waits));
+                    match heard {
+                        Err(lost) if still_waits => return Poll::Ready(Err(lost)),
+                        Ok(false) if still_waits => return Poll::Pending,
+                        _ => {}
+                    }
+                }
+                Some(asked) => {
+                    let Asked::Answered(answer) = std::mem::replace(asked, Asked::Taken) else { return twice() };
+                    let taken = answer.and_then(|(moved, place)| self.take(&moved, place, to));
+                    self.forget_taken();
+                    return Poll::Ready(taken);
+                }
+            }
+        }
+    }
+
+    fn asked(&mut self, read: ReadNumber) -> Option<&mut Asked> {
+        self.reads.iter_mut().find(|(number, _)| *number == read.0).map(|(_, asked)| asked)
+    }
+
+    /// Nobody will take these values.
+    pub fn abandon(&mut self, read: ReadNumber) {
+        // Their place is in use until they have come.
+        while matches!(self.asked(read), Some(Asked::Waits)) && self.listen(true).is_ok() {}
+        if let Some(asked) = self.asked(read) {
+            *asked = Asked::Taken;
+        }
+        self.forget_taken();
+    }
+
+    fn take(&mut self, moved: &Moved, place: usize, to: &mut [u8]) -> Result<(), RemoteError> {
+        match moved {
+            Moved::Inline(values) if values.len() == to.len() => to.copy_from_slice(values),
+            Moved::Placed(bytes) if *bytes as usize == to.len() && to.len() <= MOVED_BYTES_MAX => {
+                // SAFETY: bytes that are initialised already may be written as such that are not.
+                let to = unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) };
+                self.area.read(place, to);
+            }
+            _ => return Err(of_peer("it sent other values than were asked for")),
+        }
+        Ok(())
+    }
+
+    fn forget_taken(&mut self) {
+        while matches!(self.reads.front(), Some((_, Asked::Taken))) {
+            self.reads.pop_front();
+        }
+    }
+
+    /// A tensor is not used any more. It is told so with others, before what is asked for next but not at once.
+    pub fn drop_tensor(&mut self, tensor: u32) {
+        self.dropped.push(tensor);
+        if self.dropped.len() >= DROPPED_MAX {
+            // Where it is lost, they are as well.
+            let _ = self.send_dropped();
+        }
+    }
+
+    /// A kernel is not used any more.
+    pub fn drop_kernel(&mut self, kernel: u32) {
+        let _ = self.send(&ToGpu::DropKernel { kernel });
+    }
+
+    fn send_dropped(&mut self) -> Result<(), RemoteError> {
+        if self.dropped.is_empty() {
+            return Ok(());
+        }
+        let tensors = std::mem::take(&mut self.dropped);
+        self.put(&ToGpu::Drop { tensors })
+    }
+
+    fn send(&mut self, message: &ToGpu) -> Result<(), RemoteError> {
+        self.send_dropped()?;
+        self.put(message)
+    }
+
+    /// Sends a message once it may be on its way as well.
+    fn put(&mut self, message: &ToGpu) -> Result<(), RemoteError> {
+        while self.sent - self.done >= MESSAGES_MAX {
+            self.listen(true)?;
+        }
+        let mut frame = std::mem::take(&mut self.frame);
+        let sent = match socket::frame(message, &mut frame) {
+            Ok(frame) => self.put_frame(frame),
+            Err(e) => Err(of_peer(&e.to_string())),
+        };
+        self.frame = frame;
+        sent?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    fn put_frame(&mut self, frame: &[u8]) -> Result<(), RemoteError> {
+        loop {
+            if let Some(lost) = &self.lost {
+                return Err(lost.clone());
+            }
+            match socket::send(&self.socket, frame, &[]) {
+                Ok(()) => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::IN | PollFlags::OUT)?,
+                Err(_) => return Err(self.is_lost()),
+            }
+            self.listen(false)?;
+        }
+    }
+
+    /// Takes in what the GPU's process has said; `waits` until that is something. Says whether it was.
+    fn listen(&mut self, waits: bool) -> Result<bool, RemoteError> {
+        let mut has_heard = false;
+        loop {
+            if let Some(lost) = &self.lost {
+                return Err(lost.clone());
+            }
+            match socket::receive(&self.socket, &mut self.received) {
+                Ok(Some((message, _))) => {
+                    self.heard(message)?;
+                    has_heard = true;
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && (has_heard || !waits) => return Ok(has_heard),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::IN)?,
+                Ok(None) | Err(_) => return Err(self.is_lost()),
+            }
+        }
+    }
+
+    fn heard(&mut self, message: FromGpu) -> Result<(), RemoteError> {
+        match message {
+            FromGpu::Done(done) if done >= self.done && done <= self.sent => {
+                self.done = done;
+                while self.writes.front().is_some_and(|message| *message <= done) {
+                    self.writes.pop_front();
+                }
+                Ok(())
+            }
+            FromGpu::Values { read, values } => {
+                let place = place(self.placed_back, true);
+                self.placed_back += usize::from(matches!(values, Ok(Moved::Placed(_))));
+                match self.asked(ReadNumber(read)) {
+                    Some(asked @ Asked::Waits) => {
+                        *asked = Asked::Answered(values.map(|moved| (moved, place)));
+                        Ok(())
+                    }
+                    _ => Err(self.is_senseless()),
+                }
+            }
+            FromGpu::Done(_) => Err(self.is_senseless()),
+        }
+    }
+
+    fn wait(&mut self, flags: PollFlags) -> Result<(), RemoteError> {
+        let socket = self.socket.as_fd();
+        match poll(&mut [PollFd::new(&socket, flags)], None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(_) => Err(self.is_lost()),
+        }
+    }
+
+    fn is_senseless(&mut self) -> RemoteError {
+        self.lost.get_or_insert_with(|| of_peer("it makes no sense")).clone()
+    }
+
+    /// The process has ended: of itself, or because the node has ended it.
+    fn is_lost(&mut self) -> RemoteError {
+        let why = self.area.atomic(words::LOST).load(Acquire);
+        let error = if why == Lost::OwnWork as u64 {
+            let message = "what the GPU was given took longer than it may: it was ended".to_owned();
+            RemoteError { kind: RemoteErrorKind::TimeOut, message }
+        } else if why == Lost::OthersWork as u64 {
+            of_peer("it was ended, as other work of this job on it took longer than it may")
+        } else {
+            of_peer("its process has ended")
+        };
+        self.lost.get_or_insert(error).clone()
+    }
+}
+
+fn of_peer(what: &str) -> RemoteError {
+    RemoteError { kind: RemoteErrorKind::Lost, message: format!("the GPU is lost: {what}") }
+}

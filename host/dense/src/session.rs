@@ -1,0 +1,550 @@
+//! The tensors of one guest, and what it has done with them: on the processor, or on a GPU.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::remote::{MOVED_BYTES_MAX, ReadNumber, Remote, RemoteError, RemoteErrorKind};
+use crate::{About, Costs, DenseError, Described, Dtype, Op, Owned, Spec, Tensor, Values, cpu};
+
+/// Tensors of a guest at most.
+pub const TENSORS_MAX: usize = 1 << 16;
+/// Parts of a tensor that are on their way back side by side.
+const READS: usize = 2;
+
+/// Where operations are to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Choice {
+    /// Where they are done soonest.
+    #[default]
+    Auto,
+    /// On the processor.
+    Cpu,
+    /// On a GPU, but for what it does not do.
+    Gpu,
+}
+
+/// A GPU that several guests use.
+#[derive(Debug, Clone)]
+pub struct Gpu {
+    /// What it is.
+    pub described: Arc<Described>,
+    /// The way to it.
+    pub remote: Arc<Mutex<Remote>>,
+}
+
+impl Gpu {
+    /// Whether it is of no use any more.
+    pub fn is_lost(&self) -> bool {
+        lock(&self.remote).lost().is_some()
+    }
+}
+
+/// The tensors of one guest.
+#[derive(Debug)]
+pub struct Session {
+    gpu: Option<Gpu>,
+    choice: Choice,
+    tensors: HashMap<u32, Held>,
+    kernels: HashMap<u32, u32>,
+    numbers: u32,
+    bytes: u64,
+    bytes_max: u64,
+    /// Nanoseconds that the processor took for operations.
+    worked_nanos: u64,
+    reading: Option<Reading>,
+}
+
+/// A tensor: here, there, or both.
+#[derive(Debug)]
+struct Held {
+    spec: Spec,
+    here: Option<Arc<Owned>>,
+    there: Option<u32>,
+}
+
+/// What an operation takes.
+#[derive(Debug, Clone, Copy)]
+pub enum Operand<'a> {
+    /// A tensor, by its number.
+    Tensor(u32),
+    /// Values that are somebody else's until the operation is asked for.
+    Values(Spec, &'a [u8]),
+}
+
+/// Values of a tensor that are on their way back.
+#[derive(Debug)]
+struct Reading {
+    /// The tensor's number there, or here, where they only have to be copied.
+    there: u32,
+    is_here: bool,
+    /// Where they begin in it, and how many were asked for and have come, in bytes.
+    first: u64,
+    asked: usize,
+    came: usize,
+    on_their_way: VecDeque<(ReadNumber, usize)>,
+}
+
+impl Session {
+    /// A session of a guest whose tensors may take so many bytes.
+    pub fn new(gpu: Option<Gpu>, choice: Choice, bytes_max: u64) -> Session {
+        let gpu = gpu.filter(|gpu| lock(&gpu.remote).lost().is_none());
+        Session {
+            gpu,
+            choice,
+            tensors: HashMap::new(),
+            kernels: HashMap::new(),
+            numbers: 0,
+            bytes: 0,
+            bytes_max,
+            worked_nanos: 0,
+            reading: None,
+        }
+    }
+
+    /// The GPU that it has, if it has one.
+    pub fn about(&self) -> Option<&About> {
+        self.gpu.as_ref().map(|gpu| &gpu.described.about)
+    }
+
+    /// Where operations are to be done from here on. Without a GPU they are done by the processor.
+    pub fn choose(&mut self, choice: Choice) {
+        self.choice = choice;
+    }
+
+    /// Whether its GPU is gone, with what was on it.
+    pub fn is_lost(&self) -> bool {
+        self.gpu
+            .as_ref()
+            .is_some_and(|gpu| lock(&gpu.remote).lost().is_some_and(|lost| lost.kind == RemoteErrorKind::Lost))
+    }
+
+    /// Bytes of its tensors.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Nanoseconds that the processor took for its operations.
+    pub fn worked_nanos(&self) -> u64 {
+        self.worked_nanos
+    }
+
+    /// A tensor of values, or of zeros.
+    ///
+    /// # Errors
+    /// When there is no room, or the values are too few or too many.
+    pub fn tensor(&mut self, spec: Spec, values: Option<&[u8]>) -> Result<u32, DenseError> {
+        if let Some(values) = values
+            && values.len() as u64 != spec.bytes()
+        {
+            return Err(DenseError::Shape(format!(
+                "{} bytes are no {spec}, which takes {}",
+                values.len(),
+                spec.bytes()
+            )));
+        }
+        self.has_room(spec.bytes(), 1)?;
+        let owned = values.map_or_else(|| Owned::zeros(spec), |values| Owned::from_bytes(spec.dtype, values));
+        Ok(self.hold(Held { spec, here: Some(Arc::new(owned)), there: None }))
+    }
+
+    fn hold(&mut self, held: Held) -> u32 {
+        self.numbers += 1;
+        self.bytes += held.spec.bytes();
+        self.tensors.insert(self.numbers, held);
+        self.numbers
+    }
+
+    /// Type and shape of a tensor.
+    ///
+    /// # Errors
+    /// When there is none of this number.
+    pub fn spec(&self, tensor: u32) -> Result<Spec, DenseError> {
+        Ok(self.held(tensor)?.spec)
+    }
+
+    fn held(&self, tensor: u32) -> Result<&Held, DenseError> {
+        self.tensors.get(&tensor).ok_or(DenseError::NoTensor(tensor))
+    }
+
+    /// Whether so many bytes and tensors more may be.
+    fn has_room(&self, bytes: u64, tensors: usize) -> Result<(), DenseError> {
+        if self.tensors.len() + tensors > TENSORS_MAX {
+            return Err(DenseError::Memory(format!("more than {TENSORS_MAX} tensors")));
+        }
+        match self.bytes.checked_add(bytes).is_some_and(|all| all <= self.bytes_max) {
+            true => Ok(()),
+            false => Err(DenseError::Memory(format!(
+                "{bytes} bytes more than the {} that tensors take, the limit is {} (tensor_bytes_max)",
+                self.bytes, self.bytes_max
+            ))),
+        }
+    }
+
+    /// A tensor is not used any more.
+    pub fn drop_tensor(&mut self, tensor: u32) {
+        if let Some(held) = self.tensors.remove(&tensor) {
+            self.bytes -= held.spec.bytes();
+            if let (Some(there), Some(gpu)) = (held.there, &self.gpu) {
+                lock(&gpu.remote).drop_tensor(there);
+            }
+        }
+    }
+
+    /// The same values in another shape.
+    ///
+    /// # Errors
+    /// When it has another number of them, or there is no room for a copy.
+    pub fn reshaped(&mut self, tensor: u32, sizes: &[u32]) -> Result<u32, DenseError> {
+        let held = self.held(tensor)?;
+        let spec = Spec::new(held.spec.dtype, sizes)?;
+        if spec.shape.count() != held.spec.shape.count() {
+            return Err(DenseError::Shape(format!("{} can't be {spec}: it has other values", held.spec)));
+        }
+        if let Some(here) = held.here.clone() {
+            self.has_room(spec.bytes(), 1)?;
+            return Ok(self.hold(Held { spec, here: Some(here), there: None }));
+        }
+        // There a tensor has one shape: its values are copied.
+        self.has_room(spec.bytes(), 1)?;
+        let there = held.there.ok_or(DenseError::NoTensor(tensor))?;
+        let Some(gpu) = self.gpu.clone() else { return Err(DenseError::NoTensor(tensor)) };
+        let made = lock(&gpu.remote).reshaped(there, spec).map_err(of_remote)?;
+        Ok(self.hold(Held { spec, here: None, there: Some(made) }))
+    }
+
+    /// Does an operation, or has it done some time later.
+    ///
+    /// # Errors
+    /// When it does not take these, or there is no room for what comes of it. What goes wrong later is said to who reads
+    /// what should have come of it.
+    pub fn run(&mut self, op: &Op, operands: &[Operand<'_>]) -> Result<Vec<u32>, DenseError> {
+        let spec = |operand: &Operand<'_>| match operand {
+            Operand::Tensor(tensor) => self.spec(*tensor),
+            Operand::Values(spec, bytes) if spec.bytes() == bytes.len() as u64 => Ok(*spec),
+            Operand::Values(spec, bytes) => {
+                let words = format!("{} bytes are no {spec}, which takes {}", bytes.len(), spec.bytes());
+                Err(DenseError::Shape(words))
+            }
+        };
+        let specs: Vec<Spec> = operands.iter().map(spec).collect::<Result<_, _>>()?;
+        let outputs = op.outputs(&specs)?;
+        // In f16 the processor computes with copies in f32.
+        let copied = |spec: &&Spec| spec.dtype == Dtype::F16;
+        let copies: u64 = specs.iter().chain(&outputs).filter(copied).map(|spec| 2 * spec.bytes()).sum();
+        let bytes: u64 = outputs.iter().map(Spec::bytes).sum();
+        self.has_room(bytes.saturating_add(copies), outputs.len())?;
+        match self.gpu.clone().filter(|gpu| self.goes_there(gpu, op, operands, &specs, &outputs)) {
+            Some(gpu) => self.run_there(&gpu, op, operands, outputs),
+            None => self.run_here(op, operands, outputs),
+        }
+    }
+
+    /// Where it is done soonest, with what is to be moved for it.
+    fn goes_there(&self, gpu: &Gpu, op: &Op, operands: &[Operand<'_>], specs: &[Spec], outputs: &[Spec]) -> bool {
+        let about = &gpu.described.about;
+        if self.choice == Choice::Cpu || !about.does(op, specs, outputs) || lock(&gpu.remote).lost().is_some() {
+            return false;
+        }
+        let Some(costs) = gpu.described.costs.filter(|_| self.choice == Choice::Auto) else { return true };
+        let (mut up, mut down) = (0.0, 0.0);
+        for (operand, spec) in operands.iter().zip(specs) {
+            match operand {
+                Operand::Values(..) => up += spec.bytes() as f64,
+                Operand::Tensor(tensor) => match self.tensors.get(tensor) {
+                    Some(Held { there: None, .. }) => up += spec.bytes() as f64,
+                    Some(Held { here: None, .. }) => down += spec.bytes() as f64,
+                    _ => {}
+                },
+            }
+        }
+        let (work, dtype) = (op.work(specs, outputs), float(specs));
+        // What comes of it will be wanted here, if all that it was made of was here.
+        let back = if down > 0.0 { 0.0 } else { outputs.iter().map(|spec| spec.bytes() as f64).sum() };
+        let move_nanos = |bytes: f64, rate: f64| 1e9 * bytes / rate;
+        let waits = if up > 0.0 || down == 0.0 { costs.fixed_nanos } else { 0.0 };
+        let there =
+            waits + costs.nanos(work, dtype) + move_nanos(up, costs.up_bytes_s) + move_nanos(back, costs.down_bytes_s);
+        let here = Costs::PROCESSOR.fixed_nanos
+            + Costs::PROCESSOR.nanos(work, dtype)
+            + move_nanos(down, costs.down_bytes_s)
+            + if down > 0.0 { costs.fixed_nanos } else { 0.0 };
+        there < here
+    }
+
+    fn run_there(
+        &mut self,
+        gpu: &Gpu,
+        op: &Op,
+        operands: &[Operand<'_>],
+        outputs: Vec<Spec>,
+    ) -> Result<Vec<u32>, DenseError> {
+        let (mut inputs, mut lent) = (Vec::new(), Vec::new());
+        for operand in operands {
+            inputs.push(match operand {
+                Operand::Tensor(tensor) => self.there(gpu, *tensor)?,
+                Operand::Values(spec, bytes) => {
+                    let there = lock(&gpu.remote).tensor(*spec, Some(bytes)).map_err(of_remote)?;
+                    lent.push(there);
+                    there
+                }
+            });
+        }
+        let mut remote = lock(&gpu.remote);
+        let made = remote.run(op, &inputs, outputs.len()).map_err(of_remote)?;
+        lent.into_iter().for_each(|there| remote.drop_tensor(there));
+        drop(remote);
+        let held = made.into_iter().zip(outputs).map(|(there, spec)| Held { spec, here: None, there: Some(there) });
+        let held: Vec<Held> = held.collect();
+        Ok(held.into_iter().map(|held| self.hold(held)).collect())
+    }
+
+    /// A tensor's number there, where it is brought if it is not.
+    fn there(&mut self, gpu: &Gpu, tensor: u32) -> Result<u32, DenseError> {
+        let held = self.held(tensor)?;
+        if let Some(there) = held.there {
+            return Ok(there);
+        }
+        let here = held.here.as_ref().ok_or(DenseError::NoTensor(tensor))?;
+        let there = lock(&gpu.remote).tensor(held.spec, Some(here.values().bytes())).map_err(of_remote)?;
+        if let Some(held) = self.tensors.get_mut(&tensor) {
+            held.there = Some(there);
+        }
+        Ok(there)
+    }
+
+    fn run_here(&mut self, op: &Op, operands: &[Operand<'_>], outputs: Vec<Spec>) -> Result<Vec<u32>, DenseError> {
+        // Those that lie where they should are looked at in place, others are copied.
+        let mut copies: Vec<(usize, Spec, Arc<Owned>)> = Vec::new();
+        for (at, operand) in operands.iter().enumerate() {
+            match operand {
+                Operand::Tensor(tensor) => copies.push((at, self.spec(*tensor)?, self.here(*tensor)?)),
+                Operand::Values(spec, bytes) if Values::of(spec.dtype, bytes).is_none() => {
+                    copies.push((at, *spec, Arc::new(Owned::from_bytes(spec.dtype, bytes))));
+                }
+                Operand::Values(..) => {}
+            }
+        }
+        let inputs: Vec<Tensor<'_>> = operands
+            .iter()
+            .enumerate()
+            .map(|(at, operand)| match (copies.iter().find(|(of, ..)| *of == at), operand) {
+                (Some((_, spec, owned)), _) => Tensor::new(*spec, owned.values()),
+                (None, Operand::Values(spec, bytes)) => match Values::of(spec.dtype, bytes) {
+                    Some(values) => Tensor::new(*spec, values),
+                    None => Err(DenseError::Shape(format!("values of {spec} that lie nowhere"))),
+                },
+                (None, Operand::Tensor(tensor)) => Err(DenseError::NoTensor(*tensor)),
+            })
+            .collect::<Result<_, _>>()?;
+        let begun = Instant::now();
+        let made = cpu::run(op, &inputs)?;
+        self.worked_nanos += begun.elapsed().as_nanos() as u64;
+        let held = made.into_iter().zip(outputs).map(|(owned, spec)| (spec, Some(Arc::new(owned))));
+        let held: Vec<Held> = held.map(|(spec, here)| Held { spec, here, there: None }).collect();
+        Ok(held.into_iter().map(|held| self.hold(held)).collect())
+    }
+
+    /// A tensor's values here, where they are brought if they are not.
+    fn here(&mut self, tensor: u32) -> Result<Arc<Owned>, DenseError> {
+        let held = self.held(tensor)?;
+        if let Some(here) = &held.here {
+            return Ok(here.clone());
+        }
+        let spec = held.spec;
+        let mut bytes = vec![0; spec.bytes() as usize];
+        self.begin_read(tensor, 0, bytes.len() as u64)?;
+        match self.poll_read(&mut bytes, true) {
+            Poll::Ready(read) => read?,
+            Poll::Pending => return Err(DenseError::NoTensor(tensor)),
+        }
+        let here = Arc::new(Owned::from_bytes(spec.dtype, &bytes));
+        if let Some(held) = self.tensors.get_mut(&tensor) {
+            held.here = Some(here.clone());
+        }
+        Ok(here)
+    }
+
+    /// Begins to read a tensor's values, so many bytes from one on, which is a multiple of four: then
+    /// [`Session::poll_read`].
+    ///
+    /// # Errors
+    /// When there is no such tensor, or they don't lie within it.
+    pub fn begin_read(&mut self, tensor: u32, offset: u64, bytes: u64) -> Result<(), DenseError> {
+        self.end_read();
+        let held = self.held(tensor)?;
+        let end = offset.checked_add(bytes);
+        if end.is_none_or(|end| end > held.spec.bytes()) || !offset.is_multiple_of(4) {
+            let words = format!("{bytes} bytes at {offset} are not within {}, or begin at no multiple of 4", held.spec);
+            return Err(DenseError::Shape(words));
+        }
+        let there = match (&held.here, held.there) {
+            (None, Some(there)) => there,
+            _ => {
+                self.reading = Some(Reading::here(tensor, offset));
+                return Ok(());
+            }
+        };
+        let on_their_way = VecDeque::new();
+        self.reading = Some(Reading { there, is_here: false, first: offset, asked: 0, came: 0, on_their_way });
+        Ok(())
+    }
+
+    /// Reads what was begun to be read, as many bytes; `waits` until they are there. Otherwise it is to be called again.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub fn poll_read(&mut self, to: &mut [u8], waits: bool) -> Poll<Result<(), DenseError>> {
+        let Some(reading) = &mut self.reading else { return Poll::Ready(Err(DenseError::NoTensor(0))) };
+        if reading.is_here {
+            let (tensor, first) = (reading.there, reading.first as usize);
+            self.reading = None;
+            let copied = self.held(tensor).map(|held| {
+                if let Some(from) =
+                    held.here.as_ref().and_then(|here| here.values().bytes().get(first..first + to.len()))
+                {
+                    to.copy_from_slice(from);
+                }
+            });
+            return Poll::Ready(copied);
+        }
+        let Some(gpu) = &self.gpu else { return Poll::Ready(Err(DenseError::NoTensor(reading.there))) };
+        let mut remote = lock(&gpu.remote);
+        let read = loop {
+            match reading.step(&mut remote, to, waits) {
+                Err(error) => break Err(of_remote(error)),
+                Ok(true) if reading.came == to.len() => break Ok(()),
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+            }
+        };
+        drop(remote);
+        self.end_read();
+        Poll::Ready(read)
+    }
+
+    fn end_read(&mut self) {
+        if let (Some(reading), Some(gpu)) = (self.reading.take(), &self.gpu) {
+            let mut remote = lock(&gpu.remote);
+            reading.on_their_way.into_iter().for_each(|(number, _)| remote.abandon(number));
+        }
+    }
+
+    /// A kernel, of a text in WGSL.
+    ///
+    /// # Errors
+    /// When there is no GPU. Whether it is a kernel is said to who reads what it should have written.
+    pub fn kernel(&mut self, wgsl: &str) -> Result<u32, DenseError> {
+        let gpu = self.gpu.as_ref().ok_or(DenseError::NoGpu)?;
+        if wgsl.len() > crate::remote::KERNEL_BYTES_MAX {
+            let most = crate::remote::KERNEL_BYTES_MAX;
+            return Err(DenseError::Kernel(format!("a kernel of {} bytes, {most} may be", wgsl.len())));
+        }
+        if self.kernels.len() >= KERNELS_MAX {
+            return Err(DenseError::Kernel(format!("more than {KERNELS_MAX} kernels")));
+        }
+        let there = lock(&gpu.remote).kernel(wgsl).map_err(of_remote)?;
+        self.numbers += 1;
+        self.kernels.insert(self.numbers, there);
+        Ok(self.numbers)
+    }
+
+    /// Runs a kernel bound to tensors, which it may change, in so many groups of threads; some time later.
+    ///
+    /// # Errors
+    /// When one of them is none.
+    pub fn dispatch(&mut self, kernel: u32, tensors: &[u32], grid: [u32; 3]) -> Result<(), DenseError> {
+        let gpu = self.gpu.clone().ok_or(DenseError::NoGpu)?;
+        let kernel = *self.kernels.get(&kernel).ok_or(DenseError::NoTensor(kernel))?;
+        if tensors.len() > crate::remote::BINDINGS_MAX {
+            let most = crate::remote::BINDINGS_MAX;
+            return Err(DenseError::Kernel(format!("{} tensors, {most} may be", tensors.len())));
+        }
+        let mut bindings = Vec::new();
+        for tensor in tensors {
+            bindings.push(self.there(&gpu, *tensor)?);
+        }
+        lock(&gpu.remote).dispatch(kernel, &bindings, grid).map_err(of_remote)?;
+        for tensor in tensors {
+            // What it was here may not be what it is there.
+            if let Some(held) = self.tensors.get_mut(tensor) {
+                held.here = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// A kernel is not used any more.
+    pub fn drop_kernel(&mut self, kernel: u32) {
+        if let (Some(there), Some(gpu)) = (self.kernels.remove(&kernel), &self.gpu) {
+            lock(&gpu.remote).drop_kernel(there);
+        }
+    }
+}
+
+/// Kernels of a guest at most.
+pub const KERNELS_MAX: usize = 64;
+
+impl Reading {
+    fn here(tensor: u32, first: u64) -> Reading {
+        Reading { there: tensor, is_here: true, first, asked: 0, came: 0, on_their_way: VecDeque::new() }
+    }
+
+    /// Asks for more, or takes what has come. Says whether there was anything to do.
+    fn step(&mut self, remote: &mut Remote, to: &mut [u8], waits: bool) -> Result<bool, RemoteError> {
+        if self.came == to.len() {
+            return Ok(true);
+        }
+        if self.asked < to.len() && self.on_their_way.len() < READS {
+            let bytes = (to.len() - self.asked).min(MOVED_BYTES_MAX);
+            if let Some(number) = remote.begin_read(self.there, self.first + self.asked as u64, bytes)? {
+                self.on_their_way.push_back((number, bytes));
+                self.asked += bytes;
+                return Ok(true);
+            }
+        }
+        // Without any of its own it waits for others to take theirs.
+        let Some((number, bytes)) = self.on_their_way.front().copied() else { return Ok(false) };
+        match remote.poll_read(number, &mut to[self.came..self.came + bytes], waits) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(read) => {
+                self.on_their_way.pop_front();
+                self.came += bytes;
+                read.map(|()| true)
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.end_read();
+        let Some(gpu) = &self.gpu else { return };
+        let mut remote = lock(&gpu.remote);
+        self.tensors.values().filter_map(|held| held.there).for_each(|there| remote.drop_tensor(there));
+        self.kernels.values().for_each(|there| remote.drop_kernel(*there));
+    }
+}
+
+/// The type that is computed in.
+fn float(specs: &[Spec]) -> Dtype {
+    specs.iter().map(|spec| spec.dtype).find(|dtype| dtype.is_float()).unwrap_or(Dtype::F32)
+}
+
+fn of_remote(error: RemoteError) -> DenseError {
+    match error.kind {
+        RemoteErrorKind::Memory => DenseError::Memory(error.message),
+        RemoteErrorKind::Kernel => DenseError::Kernel(error.message),
+        RemoteErrorKind::TimeOut => DenseError::TimeOut(error.message),
+        RemoteErrorKind::Request => DenseError::Shape(error.message),
+        RemoteErrorKind::Lost => DenseError::Lost(error.message),
+    }
+}
+
+fn lock(remote: &Mutex<Remote>) -> MutexGuard<'_, Remote> {
+    remote.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,119 @@
+//! What GPUs there are, and which of them may be used.
+
+use sandbar_dense::{About, Kind};
+
+use crate::{GpuError, kernels};
+
+/// Mesa's drivers before this release are refused: 22.3's lavapipe gives wrong answers above 65,535 turns of a loop.
+const MESA_MIN: u32 = 25;
+
+/// A GPU that was found.
+#[derive(Debug, Clone)]
+pub struct Adapter {
+    pub(crate) inner: wgpu::Adapter,
+    about: About,
+}
+
+impl Adapter {
+    /// All that there are, the quickest kinds first.
+    ///
+    /// It loads drivers into this process.
+    pub fn all() -> Vec<Adapter> {
+        let mut options = wgpu::InstanceDescriptor::new_without_display_handle();
+        options.backends = wgpu::Backends::VULKAN;
+        options.flags = wgpu::InstanceFlags::empty();
+        let instance = wgpu::Instance::new(options);
+        let found = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
+        let mut adapters: Vec<Adapter> = found.into_iter().map(Adapter::new).collect();
+        adapters.sort_by_key(|adapter| adapter.about.kind as u8);
+        adapters
+    }
+
+    /// The one in this place of [`Adapter::all`].
+    ///
+    /// # Errors
+    /// When there is none, or it may not be used.
+    pub fn at(place: usize) -> Result<Adapter, GpuError> {
+        let mut all = Adapter::all();
+        if place >= all.len() {
+            return Err(GpuError::Unusable(format!("there is no GPU {place}, there are {}", all.len())));
+        }
+        let adapter = all.swap_remove(place);
+        match &adapter.about.refused {
+            Some(why) => Err(GpuError::Unusable(format!("{}: {why}", adapter.about.name))),
+            None => Ok(adapter),
+        }
+    }
+
+    fn new(inner: wgpu::Adapter) -> Adapter {
+        let (info, features, limits) = (inner.get_info(), inner.features(), inner.limits());
+        let kind = match info.device_type {
+            wgpu::DeviceType::DiscreteGpu => Kind::Discrete,
+            wgpu::DeviceType::IntegratedGpu => Kind::Integrated,
+            wgpu::DeviceType::VirtualGpu => Kind::Virtual,
+            wgpu::DeviceType::Cpu => Kind::Software,
+            wgpu::DeviceType::Other => Kind::Other,
+        };
+        let refused = match mesa(&info.driver_info) {
+            Some(release) if release < MESA_MIN => {
+                Some(format!("its driver is of Mesa {release}, which has known errors: install {MESA_MIN} or newer"))
+            }
+            _ if !features.contains(wgpu::Features::IMMEDIATES) => Some("its driver has no push constants".to_owned()),
+            _ => None,
+        };
+        let about = About {
+            memory_bytes: memory_bytes(&inner),
+            name: info.name,
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+            kind,
+            tensor_bytes_max: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+            has_f16: features.contains(wgpu::Features::SHADER_F16),
+            has_f64: features.contains(wgpu::Features::SHADER_F64),
+            grouped_width_max: kernels::grouped_width_max(&limits),
+            refused,
+        };
+        Adapter { inner, about }
+    }
+
+    /// What is known of it.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+}
+
+/// The release of Mesa that a driver says it is of, if it is.
+fn mesa(driver: &str) -> Option<u32> {
+    let (_, release) = driver.split_once("Mesa ")?;
+    release.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Bytes of the memory that is the device's own; 0 if it can't be told.
+fn memory_bytes(adapter: &wgpu::Adapter) -> u64 {
+    // SAFETY: the handles are looked at while the adapter lives, and nothing is destroyed by them.
+    let Some(vulkan) = (unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }) else { return 0 };
+    // SAFETY: as above; the physical device is of this instance.
+    let memory = unsafe {
+        vulkan.shared_instance().raw_instance().get_physical_device_memory_properties(vulkan.raw_physical_device())
+    };
+    const DEVICE_LOCAL: u32 = 1;
+    let heaps = &memory.memory_heaps[..(memory.memory_heap_count as usize).min(memory.memory_heaps.len())];
+    heaps.iter().filter(|heap| heap.flags.as_raw() & DEVICE_LOCAL != 0).map(|heap| heap.size).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_of_mesa() {
+        for (driver, release) in [
+            ("Mesa 25.0.7-2~bpo12+1 (LLVM 15.0.6)", Some(25)),
+            ("Mesa 22.3.6 (LLVM 15.0.6)", Some(22)),
+            ("550.54.14", None),
+            ("Mesa", None),
+            ("Mesa x", None),
+        ] {
+            assert_eq!(mesa(driver), release, "{driver}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! A device of one tenant's: its memory, its kernels, and how it is found lost.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sandbar_dense::{About, Spec};
+
+use crate::GpuError;
+use crate::adapter::Adapter;
+use crate::kernels::{Kernel, Step};
+use crate::memory::{Memory, Taken};
+
+/// A device, which several [streams](crate::Stream) work on.
+#[derive(Debug)]
+pub struct Device {
+    pub(crate) inner: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    pub(crate) memory: Arc<Memory>,
+    about: About,
+    limits: wgpu::Limits,
+    kernels: Mutex<HashMap<Kernel, wgpu::ComputePipeline>>,
+    /// What became of it, once something has.
+    trouble: Arc<Mutex<Option<String>>>,
+}
+
+/// A tensor on a device.
+#[derive(Debug, Clone)]
+pub struct DeviceTensor {
+    pub(crate) spec: Spec,
+    pub(crate) taken: Arc<Taken>,
+}
+
+impl DeviceTensor {
+    /// Its type and shape.
+    pub fn spec(&self) -> Spec {
+        self.spec
+    }
+
+    /// For guests' kernels: its values, and nothing of the memory behind them.
+    pub(crate) fn binding(&self) -> wgpu::BindingResource<'_> {
+        let size = std::num::NonZero::new(self.spec.bytes().next_multiple_of(4));
+        wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: self.taken.buffer(), offset: 0, size })
+    }
+}
+
+impl Device {
+    /// A device of a GPU, of whose memory tensors may take so many bytes.
+    ///
+    /// # Errors
+    /// When its driver does not give one.
+    pub fn open(adapter: &Adapter, memory_bytes_max: u64) -> Result<Device, GpuError> {
+        use wgpu::Features;
+        let wanted = Features::IMMEDIATES | Features::SHADER_F16 | Features::SHADER_F64 | Features::TIMESTAMP_QUERY;
+        let limits = adapter.inner.limits();
+        let descriptor = wgpu::DeviceDescriptor {
+            label: None,
+            required_features: adapter.inner.features() & wanted,
+            required_limits: limits.clone(),
+            experimental_features: wgpu::ExperimentalFeatures::disabled(),
+            memory_hints: wgpu::MemoryHints::Performance,
+            trace: wgpu::Trace::Off,
+        };
+        let made = pollster::block_on(adapter.inner.request_device(&descriptor));
+        let (inner, queue) = made.map_err(|e| GpuError::Unusable(format!("{}: {e}", adapter.about().name)))?;
+        let trouble = Arc::new(Mutex::new(None));
+        let said = trouble.clone();
+        inner.set_device_lost_callback(move |reason, message| say(&said, format!("{reason:?}: {message}")));
+        let said = trouble.clone();
+        inner.on_uncaptured_error(Arc::new(move |error: wgpu::Error| say(&said, error.to_string())));
+        let memory = Memory::new(inner.clone(), memory_bytes_max);
+        let about = adapter.about().clone();
+        Ok(Device { inner, queue, memory, about, limits, kernels: Mutex::default(), trouble })
+    }
+
+    /// What is known of its GPU.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Bytes that tensors take.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.taken()
+    }
+
+    pub(crate) fn limits(&self) -> &wgpu::Limits {
+        &self.limits
+    }
+
+    /// A tensor whose values are yet to be written.
+    pub(crate) fn tensor(&self, spec: Spec) -> Result<DeviceTensor, GpuError> {
+        let (bytes, most) = (spec.bytes(), self.about.tensor_bytes_max);
+        if bytes > most {
+            return Err(GpuError::Size { spec, bytes, most });
+        }
+        Ok(DeviceTensor { spec, taken: self.memory.take(spec.bytes())? })
+    }
+
+    /// A kernel of our own, made the first time that it is wanted.
+    pub(crate) fn pipeline(&self, step: &Step) -> wgpu::ComputePipeline {
+        let mut kernels = lock(&self.kernels);
+        if let Some(pipeline) = kernels.get(&step.kernel) {
+            return pipeline.clone();
+        }
+        let source = step.kernel.source();
+        let descriptor =
+            wgpu::ShaderModuleDescriptor { label: None, source: wgpu::ShaderSource::Wgsl(source.as_str().into()) };
+        // SAFETY: our kernels' loops end, and their indices are within what they are bound to: shapes were checked
+        // (`Op::outputs`), and whatever is read as an index is compared with a size first. Tests run all of them with
+        // checks as well.
+        let module =
+            unsafe { self.inner.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) };
+        let pipeline = self.inner.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: None,
+            layout: Some(&self.layout(step)),
+            module: &module,
+            entry_point: None,
+            compilation_options: wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false,
+                ..wgpu::PipelineCompilationOptions::default()
+            },
+            cache: None,
+        });
+        kernels.insert(step.kernel.clone(), pipeline.clone());
+        pipeline
+    }
+
+    /// What is bound to a kernel, all of which its text declares, and may not use.
+    fn layout(&self, step: &Step) -> wgpu::PipelineLayout {
+        let read = step.bindings.len() - step.written;
+        let entries: Vec<wgpu::BindGroupLayoutEntry> = (0..step.bindings.len())
+            .map(|at| wgpu::BindGroupLayoutEntry {
+                binding: at as u32,
+                visibility: wgpu::ShaderStages::COMPUTE,
+                ty: wgpu::BindingType::Buffer {
+                    ty: wgpu::BufferBindingType::Storage { read_only: at < read },
+                    has_dynamic_offset: false,
+                    min_binding_size: None,
+                },
+                count: None,
+            })
+            .collect();
+        let descriptor = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
+        let bound = self.inner.create_bind_group_layout(&descriptor);
+        self.inner.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &[Some(&bound)],
+            immediate_size: step.immediates.len() as u32,
+        })
+    }
+
+    /// An error if it is lost.
+    pub(crate) fn check(&self) -> Result<(), GpuError> {
+        match &*lock(&self.trouble) {
+            Some(why) => Err(GpuError::Lost(why.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The first trouble says most.
+fn say(trouble: &Mutex<Option<String>>, what: String) {
+    lock(trouble).get_or_insert(what);
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,109 @@
+//! Kernels that guests wrote.
+//!
+//! wgpu validates them, and compiles them with checks: what is out of bounds reads and writes what is within the same
+//! tensor, or nothing, and memory that threads share begins as zeros. A loop without an end is for who runs the process.
+
+use sandbar_dense::remote::{BINDINGS_MAX, KERNEL_BYTES_MAX};
+
+use crate::device::{Device, DeviceTensor};
+use crate::{GpuError, Stream};
+
+/// Groups of threads of a kernel at most.
+const GROUPS_MAX: u64 = 1 << 24;
+/// Longest words of an error.
+const WORDS_MAX: usize = 2048;
+
+/// A kernel that a guest wrote.
+#[derive(Debug, Clone)]
+pub struct GuestKernel {
+    pipeline: wgpu::ComputePipeline,
+}
+
+impl Device {
+    /// Makes a kernel of a text in WGSL, which has one entry point, for tensors in group 0.
+    ///
+    /// # Errors
+    /// [`GpuError::Kernel`] when it is none.
+    pub fn guest_kernel(&self, wgsl: &str) -> Result<GuestKernel, GpuError> {
+        if wgsl.len() > KERNEL_BYTES_MAX {
+            let message = format!("a kernel of {} bytes, {KERNEL_BYTES_MAX} may be", wgsl.len());
+            return Err(GpuError::Kernel(message));
+        }
+        let scope = self.inner.push_error_scope(wgpu::ErrorFilter::Validation);
+        let internal = self.inner.push_error_scope(wgpu::ErrorFilter::Internal);
+        let source = wgpu::ShaderSource::Wgsl(wgsl.into());
+        let module = self.inner.create_shader_module(wgpu::ShaderModuleDescriptor { label: None, source });
+        let pipeline = self.inner.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: None,
+            layout: None,
+            module: &module,
+            entry_point: None,
+            compilation_options: wgpu::PipelineCompilationOptions::default(),
+            cache: None,
+        });
+        let errors = [pollster::block_on(internal.pop()), pollster::block_on(scope.pop())];
+        match errors.into_iter().flatten().next() {
+            Some(error) => Err(of_guest("the kernel is none", &error)),
+            None => Ok(GuestKernel { pipeline }),
+        }
+    }
+}
+
+impl Stream {
+    /// Runs a guest's kernel, bound to these tensors from place 0 on, in so many groups of threads; some time later.
+    ///
+    /// # Errors
+    /// [`GpuError::Kernel`] when it does not take these.
+    pub fn dispatch(
+        &mut self,
+        kernel: &GuestKernel,
+        bindings: &[&DeviceTensor],
+        grid: [u32; 3],
+    ) -> Result<(), GpuError> {
+        let device = self.device().clone();
+        let most = device.limits().max_compute_workgroups_per_dimension;
+        let groups: u64 = grid.iter().map(|groups| u64::from(*groups)).product();
+        if bindings.len() > BINDINGS_MAX {
+            return Err(GpuError::Kernel(format!("{} tensors, {BINDINGS_MAX} may be", bindings.len())));
+        }
+        if grid.iter().any(|groups| *groups > most) || groups > GROUPS_MAX {
+            let message = format!("a grid of {grid:?}, {most} in a direction and {GROUPS_MAX} in all may be");
+            return Err(GpuError::Kernel(message));
+        }
+        self.submit();
+        let scope = device.inner.push_error_scope(wgpu::ErrorFilter::Validation);
+        let internal = device.inner.push_error_scope(wgpu::ErrorFilter::Internal);
+        let entries: Vec<wgpu::BindGroupEntry<'_>> = bindings
+            .iter()
+            .enumerate()
+            .map(|(at, tensor)| wgpu::BindGroupEntry { binding: at as u32, resource: tensor.binding() })
+            .collect();
+        let bind_group = device.inner.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &kernel.pipeline.get_bind_group_layout(0),
+            entries: &entries,
+        });
+        let mut encoder = device.inner.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        pass.set_pipeline(&kernel.pipeline);
+        pass.set_bind_group(0, &bind_group, &[]);
+        pass.dispatch_workgroups(grid[0], grid[1], grid[2]);
+        drop(pass);
+        let commands = encoder.finish();
+        let errors = [pollster::block_on(internal.pop()), pollster::block_on(scope.pop())];
+        if let Some(error) = errors.into_iter().flatten().next() {
+            return Err(of_guest("the kernel does not take these tensors", &error));
+        }
+        device.queue.submit([commands]);
+        device.check()
+    }
+}
+
+fn of_guest(what: &str, error: &wgpu::Error) -> GpuError {
+    let mut words = format!("{what}: {error}");
+    if words.len() > WORDS_MAX {
+        words.truncate(words.floor_char_boundary(WORDS_MAX));
+        words.push('…');
+    }
+    GpuError::Kernel(words)
+}

@@ -1,0 +1,170 @@
+//! Functions of each value: a kernel for each sequence of steps, whatever its constants are.
+
+use sandbar_dense::{Binary, Dtype, Map, Step as Of, Stretch, Unary, stretch};
+
+use super::{Immediates, Kernel, Step, binding, grid, head};
+use crate::device::DeviceTensor;
+
+/// Threads of a group, and values of each.
+const THREADS: u64 = 256;
+const EACH: u64 = 4;
+/// Constants that a kernel is told; others stand in its text.
+const CONSTANTS_MAX: usize = 12;
+
+/// A kernel for these steps.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Each {
+    dtype: Dtype,
+    inputs: Vec<Stretch>,
+    steps: Vec<Word>,
+}
+
+/// A step, but for constants that it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Word {
+    Input(u8),
+    Told(u8),
+    /// The bits of an f64.
+    Constant(u64),
+    One(Unary),
+    Two(Binary),
+    Select,
+}
+
+pub(super) fn plan(map: &Map, inputs: &[&DeviceTensor], output: &DeviceTensor) -> Vec<Step> {
+    let (dtype, shape) = (output.spec.dtype, output.spec.shape);
+    let count = shape.count();
+    if count == 0 {
+        return Vec::new();
+    }
+    let mut told = Vec::new();
+    let steps = map.steps().iter().map(|step| match *step {
+        Of::Input(input) => Word::Input(input),
+        Of::Constant(value) if told.len() < CONSTANTS_MAX => {
+            told.push(value);
+            Word::Told(told.len() as u8 - 1)
+        }
+        Of::Constant(value) => Word::Constant(value.to_bits()),
+        Of::One(function) => Word::One(function),
+        Of::Two(function) => Word::Two(function),
+        Of::Select => Word::Select,
+    });
+    let steps = steps.collect();
+    let stretches = inputs.iter().map(|tensor| stretch(tensor.spec.shape, shape).unwrap_or(Stretch::Same)).collect();
+    let immediates = told.iter().fold(Immediates::default(), |all, value| all.value(dtype, *value));
+    let mut bindings: Vec<_> = inputs.iter().map(|tensor| tensor.taken.clone()).collect();
+    bindings.push(output.taken.clone());
+    vec![Step {
+        kernel: Kernel::Map(Each { dtype, inputs: stretches, steps }),
+        bindings,
+        written: 1,
+        immediates: immediates.value(dtype, f64::NAN).size(count).size(shape.last()).bytes(dtype),
+        grid: grid((count as u64).div_ceil(THREADS * EACH)),
+    }]
+}
+
+impl Each {
+    pub(super) fn source(&self) -> String {
+        let mut text = head(self.dtype, self.dtype);
+        let told = self.steps.iter().filter(|step| matches!(step, Word::Told(_))).count();
+        let constants: String = (0..told).map(|at| format!("c{at}: A, ")).collect();
+        text += &format!("struct Told {{ {constants}nan: A, count: u32, columns: u32 }}\nvar<immediate> told: Told;\n");
+        for at in 0..self.inputs.len() {
+            text += &binding(at, &format!("in{at}"), "T", false);
+        }
+        text += &binding(self.inputs.len(), "out", "U", true);
+        text += POW;
+        text += &self.value();
+        text + &format!(
+            "@compute @workgroup_size({THREADS})
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
+    let first = place(w, n) * {} + t;
+    for (var k = 0u; k < {EACH}; k++) {{
+        let i = first + k * {THREADS};
+        if i < told.count {{ out[i] = U(value(i)); }}
+    }}
+}}
+",
+            THREADS * EACH,
+        )
+    }
+
+    /// The function: what is on the stack is a name each.
+    fn value(&self) -> String {
+        let mut text = String::from("fn value(i: u32) -> A {\n");
+        let mut stack: Vec<usize> = Vec::new();
+        for (at, step) in self.steps.iter().enumerate() {
+            let mut pop = || stack.pop().unwrap_or_default();
+            let value = match *step {
+                Word::Input(input) => {
+                    let index = match self.inputs[usize::from(input)] {
+                        Stretch::Same => "i",
+                        Stretch::Value => "0u",
+                        Stretch::Row => "i % told.columns",
+                        Stretch::Column => "i / told.columns",
+                    };
+                    format!("A(in{input}[{index}])")
+                }
+                Word::Told(at) => format!("told.c{at}"),
+                Word::Constant(bits) => constant(f64::from_bits(bits), self.dtype),
+                Word::One(function) => one(function, pop()),
+                Word::Two(function) => {
+                    let second = pop();
+                    two(function, pop(), second)
+                }
+                Word::Select => {
+                    let (third, second, first) = (pop(), pop(), pop());
+                    format!("select(v{second}, v{third}, v{first} == A(0))")
+                }
+            };
+            text += &format!("    let v{at} = {value};\n");
+            stack.push(at);
+        }
+        text + &format!("    return v{};\n}}\n", stack.pop().unwrap_or_default())
+    }
+}
+
+fn one(function: Unary, of: usize) -> String {
+    match function {
+        Unary::Negate => format!("-v{of}"),
+        Unary::Abs => format!("abs(v{of})"),
+        Unary::Floor => format!("floor(v{of})"),
+        Unary::Sqrt => format!("sqrt(v{of})"),
+        Unary::Exp => format!("exp(v{of})"),
+        Unary::Log => format!("log(v{of})"),
+        Unary::Tanh => format!("tanh_(v{of})"),
+    }
+}
+
+fn two(function: Binary, first: usize, second: usize) -> String {
+    let infix = |operator| format!("v{first} {operator} v{second}");
+    match function {
+        Binary::Add => infix("+"),
+        Binary::Subtract => infix("-"),
+        Binary::Multiply => infix("*"),
+        Binary::Divide => infix("/"),
+        Binary::Min => format!("min(v{first}, v{second})"),
+        Binary::Max => format!("max(v{first}, v{second})"),
+        Binary::Pow => format!("pow_(v{first}, v{second})"),
+        Binary::Less => format!("select(A(0), A(1), v{first} < v{second})"),
+    }
+}
+
+/// A number as text; what is none is made of ones that are.
+fn constant(value: f64, dtype: Dtype) -> String {
+    if dtype == Dtype::F64 {
+        return format!("A({value:e}lf)");
+    }
+    format!("bitcast<f32>({}u)", (value as f32).to_bits())
+}
+
+/// What devices leave open: `pow` below zero and at it, `tanh` where its exponentials are too large.
+const POW: &str = "
+fn tanh_(x: A) -> A { return select(tanh(clamp(x, A(-20), A(20))), x, is_nan(x)); }
+fn pow_(x: A, y: A) -> A {
+    if y == A(0) { return A(1); }
+    if x < A(0) { return told.nan; }
+    if x == A(0) { return select(A(1) / x, A(0), y > A(0)); }
+    return pow(x, y);
+}
+";

@@ -1,0 +1,194 @@
+//! Nearest centres, histograms, and rows that are taken.
+
+use sandbar_dense::{Dtype, Reduction, Shape, Spec};
+
+use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head, rows};
+use crate::GpuError;
+use crate::device::{Device, DeviceTensor};
+
+/// Threads of a group.
+const THREADS: usize = 64;
+/// Bins of a group, and rows that it looks at together.
+const BINS: usize = 256;
+/// Rows of a slice at least, and slices at most: their histograms are added up.
+const SLICE: usize = 8192;
+const SLICES_MAX: usize = 64;
+
+/// One of these kernels.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Points {
+    Nearest(Dtype),
+    Histogram(Dtype, Dtype),
+    Take(Dtype),
+}
+
+pub(super) fn nearest([points, centres]: [&DeviceTensor; 2], [places, squares]: [&DeviceTensor; 2]) -> Vec<Step> {
+    let dtype = points.spec.dtype;
+    let (count, width) = (points.spec.shape.sizes()[0] as usize, points.spec.shape.last());
+    if count == 0 {
+        return Vec::new();
+    }
+    let immediates = Immediates::default().value(dtype, f64::INFINITY).size(count).size(width);
+    vec![Step {
+        kernel: Kernel::Points(Points::Nearest(dtype)),
+        bindings: [points, centres, places, squares].map(|tensor| tensor.taken.clone()).to_vec(),
+        written: 2,
+        immediates: immediates.size(centres.spec.shape.sizes()[0] as usize).bytes(dtype),
+        grid: grid(count.div_ceil(THREADS) as u64),
+    }]
+}
+
+pub(super) fn histogram(
+    device: &Device,
+    [bins_of, values]: [&DeviceTensor; 2],
+    bins: u32,
+    output: &DeviceTensor,
+) -> Result<Vec<Step>, GpuError> {
+    let [features, rows] = [0, 1].map(|at| bins_of.spec.shape.sizes()[at] as usize);
+    let (channels, count, bins) = (values.spec.shape.last(), output.spec.shape.count(), bins as usize);
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let blocks = bins.div_ceil(BINS);
+    let slices = rows.div_ceil(SLICE).clamp(1, SLICES_MAX);
+    let from = values.spec.dtype;
+    let parts = match slices {
+        1 => None,
+        _ => Some(device.tensor(Spec { dtype: arithmetic(from), shape: Shape::new(&[slices as u32, count as u32])? })?),
+    };
+    let to = parts.as_ref().unwrap_or(output);
+    let immediates = Immediates::default().size(features).size(rows).size(channels).size(bins);
+    let mut steps = vec![Step {
+        kernel: Kernel::Points(Points::Histogram(from, to.spec.dtype)),
+        bindings: [bins_of, values, to].map(|tensor| tensor.taken.clone()).to_vec(),
+        written: 1,
+        immediates: immediates.size(blocks).size(slices).size(rows.div_ceil(slices)).bytes(Dtype::U32),
+        grid: grid((slices * features * channels * blocks) as u64),
+    }];
+    if let Some(parts) = &parts {
+        steps.extend(rows::reduce(device, Reduction::Sum, 0, parts, output)?);
+    }
+    Ok(steps)
+}
+
+pub(super) fn take([from, places]: [&DeviceTensor; 2], output: &DeviceTensor) -> Vec<Step> {
+    let count = output.spec.shape.count();
+    let taken = places.spec.shape.count();
+    if count == 0 {
+        return Vec::new();
+    }
+    let immediates = Immediates::default().size(count).size(count / taken).size(from.spec.shape.sizes()[0] as usize);
+    vec![Step {
+        kernel: Kernel::Points(Points::Take(from.spec.dtype)),
+        bindings: [from, places, output].map(|tensor| tensor.taken.clone()).to_vec(),
+        written: 1,
+        immediates: immediates.bytes(Dtype::U32),
+        grid: grid(count.div_ceil(THREADS) as u64),
+    }]
+}
+
+impl Points {
+    pub(super) fn source(&self) -> String {
+        let text = match *self {
+            Points::Nearest(dtype) => {
+                head(dtype, dtype)
+                    + "struct Told { start: A, count: u32, width: u32, centres: u32 }\nvar<immediate> told: Told;\n"
+                    + &binding(0, "points", "T", false)
+                    + &binding(1, "centres", "T", false)
+                    + &binding(2, "places", "u32", true)
+                    + &binding(3, "squares", "U", true)
+                    + NEAREST
+            }
+            Points::Histogram(from, to) => {
+                head(from, to)
+                    + "struct Told { features: u32, rows: u32, channels: u32, bins: u32, blocks: u32, slices: u32, length: u32 }\n\
+                       var<immediate> told: Told;\n"
+                    + &binding(0, "places", "u32", false)
+                    + &binding(1, "values", "T", false)
+                    + &binding(2, "out", "U", true)
+                    + HISTOGRAM
+            }
+            Points::Take(dtype) => {
+                // Nothing is computed with them.
+                let (enable, of) = if dtype == Dtype::F16 { ("enable f16;\n", "f16") } else { ("", dtype.as_str()) };
+                format!("{enable}alias T = {of};\n")
+                    + "struct Told { count: u32, width: u32, rows: u32 }\nvar<immediate> told: Told;\n"
+                    + &binding(0, "values", "T", false)
+                    + &binding(1, "places", "u32", false)
+                    + &binding(2, "out", "T", true)
+                    + TAKE
+            }
+        };
+        text.replace("THREADS", &THREADS.to_string()).replace("BINS", &BINS.to_string())
+    }
+}
+
+const NEAREST: &str = "
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    let point = place(w, n) * THREADS + t;
+    if point >= told.count { return; }
+    var best = 0u;
+    var least = told.start;
+    var own = A(0);
+    for (var c = 0u; c < told.centres; c++) {
+        var square = A(0);
+        for (var k = 0u; k < told.width; k++) {
+            let by = A(points[point * told.width + k]) - A(centres[c * told.width + k]);
+            square += by * by;
+        }
+        if c == 0u { own = square; }
+        if square < least {
+            best = c;
+            least = square;
+        }
+    }
+    places[point] = best;
+    // Where none is below infinity, it is the first one's, NaN or not.
+    squares[point] = U(select(least, own, best == 0u));
+}
+";
+
+const HISTOGRAM: &str = "
+var<workgroup> bin: array<u32, BINS>;
+var<workgroup> value: array<A, BINS>;
+@compute @workgroup_size(BINS)
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    let at = place(w, n);
+    let block = at % told.blocks;
+    let channel = at / told.blocks % told.channels;
+    let feature = at / told.blocks / told.channels % told.features;
+    let slice = at / told.blocks / told.channels / told.features;
+    if slice >= told.slices { return; }
+    let own = block * BINS + t;
+    let begin = slice * told.length;
+    let to = min(begin + told.length, told.rows);
+    var sum = A(0);
+    for (var first = begin; first < to; first += BINS) {
+        let row = first + t;
+        if row < to {
+            bin[t] = places[feature * told.rows + row];
+            value[t] = A(values[row * told.channels + channel]);
+        }
+        workgroupBarrier();
+        let count = min(BINS, to - first);
+        for (var k = 0u; k < count; k++) {
+            if bin[k] == own { sum += value[k]; }
+        }
+        workgroupBarrier();
+    }
+    if own < told.bins {
+        out[((slice * told.features + feature) * told.bins + own) * told.channels + channel] = U(sum);
+    }
+}
+";
+
+const TAKE: &str = "
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    let i = (w.x + w.y * n.x) * THREADS + t;
+    if i >= told.count { return; }
+    let row = places[i / told.width];
+    if row < told.rows { out[i] = values[row * told.width + i % told.width]; } else { out[i] = T(0); }
+}
+";

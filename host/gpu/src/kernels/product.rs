@@ -1,0 +1,218 @@
+//! Products of matrices: tiles of the result, of which each thread has a few values in its registers.
+
+use std::fmt::Write as _;
+
+use sandbar_dense::{Dtype, Reduction, Shape, Spec};
+
+use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head, rows};
+use crate::GpuError;
+use crate::device::{Device, DeviceTensor};
+
+/// Threads of a group, in each direction.
+const SIDE: u32 = 16;
+/// Values of a row that are multiplied with those of a column at once.
+const DEPTH: u32 = 16;
+/// Where tiles are fewer than these, they are cut in depth: parts of at least so many values are added up afterwards.
+const TILES_FEW: usize = 128;
+const PART: usize = 512;
+
+/// A kernel for tiles of a size.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Product {
+    from: Dtype,
+    to: Dtype,
+    first_transposed: bool,
+    second_transposed: bool,
+    /// How many times four rows and four columns each thread has.
+    blocks: u32,
+}
+
+pub(super) fn plan(
+    device: &Device,
+    [(first, first_transposed), (second, second_transposed)]: [(&DeviceTensor, bool); 2],
+    output: &DeviceTensor,
+) -> Result<Vec<Step>, GpuError> {
+    let (count, rows, columns) = output.spec.shape.matrices().unwrap_or_default();
+    let (_, first_rows, first_columns) = first.spec.shape.matrices().unwrap_or_default();
+    let depth = if first_transposed { first_rows } else { first_columns };
+    let from = first.spec.dtype;
+    if output.spec.shape.count() == 0 {
+        return Ok(Vec::new());
+    }
+    // Of f64, two tiles of the larger size are more than threads share on some devices.
+    let blocks = if from != Dtype::F64 && rows >= 128 && columns >= 128 { 2 } else { 1 };
+    let side = (4 * SIDE * blocks) as usize;
+    let (down, across) = (rows.div_ceil(side), columns.div_ceil(side));
+    let tiles = count * down * across;
+    let parts = if tiles < TILES_FEW { (TILES_FEW / tiles).min(depth / PART).max(1) } else { 1 };
+    let added = match parts {
+        1 => None,
+        _ => {
+            let shape = Shape::new(&[count as u32, parts as u32, (rows * columns) as u32]);
+            // Where there is no room for parts there are none.
+            shape.ok().map(|shape| device.tensor(Spec { dtype: arithmetic(from), shape })).transpose()?
+        }
+    };
+    let parts = if added.is_some() { parts } else { 1 };
+    let to = added.as_ref().unwrap_or(output);
+    let stacked = |tensor: &DeviceTensor| usize::from(tensor.spec.shape.rank() > 2);
+    let immediates = [
+        rows,
+        columns,
+        depth,
+        stacked(first) * rows * depth,
+        stacked(second) * depth * columns,
+        down,
+        across,
+        parts,
+        depth.div_ceil(parts),
+        count,
+    ];
+    let mut steps = vec![Step {
+        kernel: Kernel::Product(Product { from, to: to.spec.dtype, first_transposed, second_transposed, blocks }),
+        bindings: [first, second, to].map(|tensor| tensor.taken.clone()).to_vec(),
+        written: 1,
+        immediates: immediates.into_iter().fold(Immediates::default(), Immediates::size).bytes(Dtype::U32),
+        grid: grid((tiles * parts) as u64),
+    }];
+    if let Some(added) = &added {
+        steps.extend(rows::reduce(device, Reduction::Sum, 1, added, output)?);
+    }
+    Ok(steps)
+}
+
+impl Product {
+    pub(super) fn source(&self) -> String {
+        let mut text = head(self.from, self.to);
+        text += "struct Told { rows: u32, columns: u32, depth: u32, first_step: u32, second_step: u32, down: u32, across: u32, \
+                 parts: u32, length: u32, count: u32 }\nvar<immediate> told: Told;\nalias V = vec4<A>;\n";
+        text += &(binding(0, "first", "T", false) + &binding(1, "second", "T", false) + &binding(2, "out", "U", true));
+        // Whichever direction lies in memory, neighbours in it are read by neighbours.
+        let (first_lane, first_at) = lanes(!self.first_transposed, "row", "told.rows");
+        let (second_lane, second_at) = lanes(self.second_transposed, "column", "told.columns");
+        let loaded = 4 * self.blocks * DEPTH / SIDE;
+        text + &TILE
+            .replace("FIRST_LANE", first_lane)
+            .replace("SECOND_LANE", second_lane)
+            .replace("FIRST_AT", &first_at)
+            .replace("SECOND_AT", &second_at)
+            .replace("ZERO", &self.zero())
+            .replace("MULTIPLY", &self.multiply())
+            .replace("STORE", &self.store())
+            .replace("TILE", &format!("{}u", 4 * SIDE * self.blocks))
+            .replace("LOADED", &format!("{loaded}u"))
+            .replace("SIDE", &format!("{SIDE}u"))
+            .replace("DEPTH", &format!("{DEPTH}u"))
+    }
+
+    /// The rows of a thread: a name, and which one of the tile.
+    fn rows(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let blocks = self.blocks;
+        (0..blocks).flat_map(|block| (0..4).map(move |row| (block, row)))
+    }
+
+    fn zero(&self) -> String {
+        let mut text = String::new();
+        for (block, row) in self.rows() {
+            for column in 0..self.blocks {
+                let _ = writeln!(text, "    var c{block}{row}{column} = V();");
+            }
+        }
+        text
+    }
+
+    fn multiply(&self) -> String {
+        let mut text = String::new();
+        for block in 0..self.blocks {
+            let _ = writeln!(text, "            let a{block} = left[k * (TILE / 4) + {block} * SIDE + down];");
+            let _ = writeln!(text, "            let b{block} = right[k * (TILE / 4) + {block} * SIDE + across];");
+        }
+        for (block, row) in self.rows() {
+            let component = ["x", "y", "z", "w"][row as usize];
+            for column in 0..self.blocks {
+                let _ = writeln!(text, "            c{block}{row}{column} += a{block}.{component} * b{column};");
+            }
+        }
+        text
+    }
+
+    fn store(&self) -> String {
+        let mut text = String::new();
+        for (block, row) in self.rows() {
+            for column in 0..self.blocks {
+                let at =
+                    format!("top + ({block} * SIDE + down) * 4 + {row}, leftmost + ({column} * SIDE + across) * 4");
+                let _ = writeln!(text, "    store(base, {at}, c{block}{row}{column});");
+            }
+        }
+        text
+    }
+}
+
+/// How threads share the loading of a tile, and where a value of it is. `is_deep` says whether values of different depths
+/// lie beside each other, or those of different `lines`.
+fn lanes(is_deep: bool, line: &str, lines: &str) -> (&'static str, String) {
+    match is_deep {
+        true => ("let line = at / DEPTH; let k = at % DEPTH;", format!("{line} * told.depth + depth")),
+        false => ("let line = at % TILE; let k = at / TILE;", format!("depth * {lines} + {line}")),
+    }
+}
+
+const TILE: &str = "
+var<workgroup> left: array<V, DEPTH * TILE / 4>;
+var<workgroup> right: array<V, DEPTH * TILE / 4>;
+
+fn store(base: u32, row: u32, column: u32, values: V) {
+    if row >= told.rows { return; }
+    let at = base + row * told.columns + column;
+    if column < told.columns { out[at] = U(values.x); }
+    if column + 1 < told.columns { out[at + 1] = U(values.y); }
+    if column + 2 < told.columns { out[at + 2] = U(values.z); }
+    if column + 3 < told.columns { out[at + 3] = U(values.w); }
+}
+
+@compute @workgroup_size(256)
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    let group = place(w, n);
+    let tile = group % (told.down * told.across);
+    let stacked = group / (told.down * told.across) / told.parts;
+    let part = group / (told.down * told.across) % told.parts;
+    if stacked >= told.count { return; }
+    let top = tile / told.across * TILE;
+    let leftmost = tile % told.across * TILE;
+    let down = t / SIDE;
+    let across = t % SIDE;
+    let first_base = stacked * told.first_step;
+    let second_base = stacked * told.second_step;
+    let to = min((part + 1) * told.length, told.depth);
+ZERO
+    for (var begin = part * told.length; begin < to; begin += DEPTH) {
+        for (var l = 0u; l < LOADED; l++) {
+            let at = t + l * 256;
+            {
+                FIRST_LANE
+                let row = top + line;
+                let depth = begin + k;
+                var value = A(0);
+                if row < told.rows && depth < to { value = A(first[first_base + FIRST_AT]); }
+                left[(k * TILE + line) / 4][line % 4] = value;
+            }
+            {
+                SECOND_LANE
+                let column = leftmost + line;
+                let depth = begin + k;
+                var value = A(0);
+                if column < told.columns && depth < to { value = A(second[second_base + SECOND_AT]); }
+                right[(k * TILE + line) / 4][line % 4] = value;
+            }
+        }
+        workgroupBarrier();
+        for (var k = 0u; k < DEPTH; k++) {
+MULTIPLY
+        }
+        workgroupBarrier();
+    }
+    let base = (stacked * told.parts + part) * told.rows * told.columns;
+STORE
+}
+";

@@ -1,0 +1,286 @@
+//! What comes of the values along a direction.
+
+use sandbar_dense::{Dtype, Reduction, Shape, Spec};
+
+use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head};
+use crate::GpuError;
+use crate::device::{Device, DeviceTensor};
+
+/// Threads of a group that works on one line of values, and of one in which each thread has a line.
+const THREADS: usize = 256;
+const LINES: usize = 64;
+/// Lines shorter than this are for one thread each.
+const SHORT: usize = 64;
+/// As many lines keep a device busy.
+const MANY: usize = 1 << 14;
+/// Where lines are few, they are cut into slices of at least so many values, so many of all of them.
+const SLICE: usize = 4096;
+const SLICES_MAX: usize = 1024;
+
+/// A kernel that reduces lines.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Reduce {
+    from: Dtype,
+    to: Dtype,
+    with: Reduction,
+    /// Whether a group has a line, or each thread.
+    by_group: bool,
+    /// Whether places are given with the values that are to be reduced.
+    takes_places: bool,
+    /// Whether values are to be given with their places.
+    gives_values: bool,
+}
+
+fn is_place(with: Reduction) -> bool {
+    matches!(with, Reduction::ArgMax | Reduction::ArgMin)
+}
+
+pub(super) fn reduce(
+    device: &Device,
+    with: Reduction,
+    along: usize,
+    input: &DeviceTensor,
+    output: &DeviceTensor,
+) -> Result<Vec<Step>, GpuError> {
+    let sizes = input.spec.shape.sizes();
+    let product = |sizes: &[u32]| sizes.iter().map(|size| *size as usize).product::<usize>();
+    let (before, size, behind) = (product(&sizes[..along]), sizes[along] as usize, product(&sizes[along + 1..]));
+    let lines = before * behind;
+    if lines == 0 {
+        return Ok(Vec::new());
+    }
+    let lay = Lay { with, size, behind, lines, divisor: size as f64 };
+    let slices = match size.div_ceil(SLICE).min(SLICES_MAX / lines.min(SLICES_MAX)) {
+        0 | 1 => return Ok(vec![lay.step(input, None, output, None, 1)]),
+        slices => slices,
+    };
+    // The slices of a line are reduced to a value each, and these to one.
+    let parts = |dtype| device.tensor(Spec { dtype, shape: shape(before, slices, behind)? });
+    let values = parts(arithmetic(input.spec.dtype))?;
+    let places = if is_place(with) { Some(parts(Dtype::U32)?) } else { None };
+    let first = Lay { divisor: 1.0, ..lay }.step(input, None, &values, places.as_ref(), slices);
+    let second = Lay { size: slices, ..lay }.step(&values, places.as_ref(), output, None, 1);
+    Ok(vec![first, second])
+}
+
+fn shape(before: usize, size: usize, behind: usize) -> Result<Shape, GpuError> {
+    Ok(Shape::new(&[before as u32, size as u32, behind as u32])?)
+}
+
+/// Lines of values.
+#[derive(Clone, Copy)]
+struct Lay {
+    with: Reduction,
+    size: usize,
+    behind: usize,
+    lines: usize,
+    /// What a mean is divided by.
+    divisor: f64,
+}
+
+impl Lay {
+    /// Reduces so many slices of each line. Of places, where values are to be given, too.
+    fn step(
+        self,
+        input: &DeviceTensor,
+        in_places: Option<&DeviceTensor>,
+        output: &DeviceTensor,
+        out_places: Option<&DeviceTensor>,
+        slices: usize,
+    ) -> Step {
+        let Lay { with, size, behind, lines, divisor } = self;
+        let from = input.spec.dtype;
+        let by_group = slices > 1 || size >= SHORT && (behind == 1 || lines < MANY);
+        let start = if matches!(with, Reduction::Min | Reduction::ArgMin) { f64::INFINITY } else { f64::NEG_INFINITY };
+        let divisor = if with == Reduction::Mean { divisor } else { 1.0 };
+        let immediates = Immediates::default().value(from, divisor).value(from, start).size(lines).size(size);
+        let immediates = immediates.size(behind).size(slices).size(size.div_ceil(slices));
+        let bindings = [Some(input), in_places, out_places, Some(output)];
+        let groups = if by_group { lines * slices } else { lines.div_ceil(LINES) };
+        let to = output.spec.dtype;
+        let (takes_places, gives_values) = (in_places.is_some(), out_places.is_some());
+        Step {
+            kernel: Kernel::Reduce(Reduce { from, to, with, by_group, takes_places, gives_values }),
+            bindings: bindings.into_iter().flatten().map(|tensor| tensor.taken.clone()).collect(),
+            written: 1 + usize::from(gives_values),
+            immediates: immediates.bytes(from),
+            grid: grid(groups as u64),
+        }
+    }
+}
+
+impl Reduce {
+    pub(super) fn source(&self) -> String {
+        let mut text = head(self.from, self.to);
+        text += "struct Told { divisor: A, start: A, lines: u32, size: u32, behind: u32, slices: u32, length: u32 }\n\
+                 var<immediate> told: Told;\n";
+        let mut at = 0;
+        let mut declare = |name: &str, values: &str, is_written| {
+            at += 1;
+            binding(at - 1, name, values, is_written)
+        };
+        text += &declare("values", "T", false);
+        if self.takes_places {
+            text += &declare("places", "u32", false);
+        }
+        if self.gives_values {
+            text += &declare("out_places", "u32", true);
+        }
+        text += &declare("out", "U", true);
+        let is_max = matches!(self.with, Reduction::Max | Reduction::ArgMax);
+        text += &format!(
+            "fn is_beyond(value: A, found: A) -> bool {{ return !is_nan(found) && (is_nan(value) || value {} found); }}\n",
+            if is_max { ">" } else { "<" },
+        );
+        text += if is_place(self.with) {
+            PLACES
+        } else if matches!(self.with, Reduction::Max | Reduction::Min) {
+            "alias State = A;
+fn start() -> State { return told.start; }
+fn merge(first: State, second: State) -> State { return select(first, second, is_beyond(second, first)); }
+fn load(at: u32, s: u32) -> State { return A(values[at]); }
+"
+        } else {
+            "alias State = A;
+fn start() -> State { return A(0); }
+fn merge(first: State, second: State) -> State { return first + second; }
+fn load(at: u32, s: u32) -> State { return A(values[at]); }
+"
+        };
+        if is_place(self.with) {
+            let place = if self.takes_places { "places[at]" } else { "s" };
+            text += &format!("fn load(at: u32, s: u32) -> State {{ return State(A(values[at]), {place}); }}\n");
+        }
+        text += match (is_place(self.with), self.gives_values) {
+            (true, true) => {
+                "fn store(at: u32, state: State) { out[at] = U(state.value); out_places[at] = state.place; }\n"
+            }
+            (true, false) => "fn store(at: u32, state: State) { out[at] = state.place; }\n",
+            (false, _) => "fn store(at: u32, state: State) { out[at] = U(state / told.divisor); }\n",
+        };
+        text + &if self.by_group {
+            BY_GROUP.replace("THREADS", &THREADS.to_string())
+        } else {
+            BY_THREAD.replace("LINES", &LINES.to_string())
+        }
+    }
+}
+
+/// The largest or smallest value, and where it is: of several the first.
+const PLACES: &str = "
+struct State { value: A, place: u32 }
+const NONE = 0xffffffffu;
+fn start() -> State { return State(told.start, NONE); }
+fn merge(first: State, second: State) -> State {
+    if second.place == NONE { return first; }
+    if first.place == NONE || is_beyond(second.value, first.value) { return second; }
+    if is_beyond(first.value, second.value) || first.place < second.place { return first; }
+    return second;
+}
+";
+
+const BY_THREAD: &str = "
+@compute @workgroup_size(LINES)
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    let line = place(w, n) * LINES + t;
+    if line >= told.lines { return; }
+    let first = line / told.behind * told.size * told.behind + line % told.behind;
+    var state = start();
+    for (var s = 0u; s < told.size; s++) { state = merge(state, load(first + s * told.behind, s)); }
+    store(line, state);
+}
+";
+
+const BY_GROUP: &str = "
+var<workgroup> states: array<State, THREADS>;
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    let at = place(w, n);
+    if at >= told.lines * told.slices { return; }
+    let line = at / told.slices;
+    let slice = at % told.slices;
+    let before = line / told.behind;
+    let column = line % told.behind;
+    let first = before * told.size * told.behind + column;
+    let begin = slice * told.length;
+    let to = min(begin + told.length, told.size);
+    var state = start();
+    for (var s = begin + t; s < to; s += THREADS) { state = merge(state, load(first + s * told.behind, s)); }
+    states[t] = state;
+    workgroupBarrier();
+    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+        if t < half { states[t] = merge(states[t], states[t + half]); }
+        workgroupBarrier();
+    }
+    if t == 0u { store((before * told.slices + slice) * told.behind + column, states[0]); }
+}
+";
+
+/// A kernel for exponentials along rows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Softmax {
+    dtype: Dtype,
+    /// Whether the logarithm of their sum is wanted, not their shares of it.
+    is_log_sum: bool,
+}
+
+pub(super) fn softmax(input: &DeviceTensor, output: &DeviceTensor, is_log_sum: bool) -> Vec<Step> {
+    let (dtype, shape) = (input.spec.dtype, input.spec.shape);
+    let columns = shape.last();
+    let rows: usize = shape.sizes()[..shape.rank() - 1].iter().map(|size| *size as usize).product();
+    if output.spec.shape.count() == 0 {
+        return Vec::new();
+    }
+    vec![Step {
+        kernel: Kernel::Softmax(Softmax { dtype, is_log_sum }),
+        bindings: vec![input.taken.clone(), output.taken.clone()],
+        written: 1,
+        immediates: Immediates::default().value(dtype, f64::NEG_INFINITY).size(rows).size(columns).bytes(dtype),
+        grid: grid(rows as u64),
+    }]
+}
+
+impl Softmax {
+    pub(super) fn source(&self) -> String {
+        let mut text = head(self.dtype, self.dtype);
+        text += "struct Told { start: A, rows: u32, columns: u32 }\nvar<immediate> told: Told;\n";
+        text += &(binding(0, "values", "T", false) + &binding(1, "out", "U", true));
+        let end = if self.is_log_sum {
+            "if t == 0u { out[row] = U(select(largest + log(sum), largest, abs(largest) == -told.start)); }"
+        } else {
+            "for (var s = t; s < told.columns; s += THREADS) { out[first + s] = U(exp(A(values[first + s]) - largest) / sum); }"
+        };
+        text + &SOFTMAX.replace("END", end).replace("THREADS", &LINES.to_string())
+    }
+}
+
+const SOFTMAX: &str = "
+fn larger(first: A, second: A) -> A { return select(first, second, !is_nan(first) && (is_nan(second) || second > first)); }
+var<workgroup> parts: array<A, THREADS>;
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    let row = place(w, n);
+    if row >= told.rows { return; }
+    let first = row * told.columns;
+    var part = told.start;
+    for (var s = t; s < told.columns; s += THREADS) { part = larger(part, A(values[first + s])); }
+    parts[t] = part;
+    workgroupBarrier();
+    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+        if t < half { parts[t] = larger(parts[t], parts[t + half]); }
+        workgroupBarrier();
+    }
+    let largest = parts[0];
+    workgroupBarrier();
+    part = A(0);
+    for (var s = t; s < told.columns; s += THREADS) { part += exp(A(values[first + s]) - largest); }
+    parts[t] = part;
+    workgroupBarrier();
+    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+        if t < half { parts[t] += parts[t + half]; }
+        workgroupBarrier();
+    }
+    let sum = parts[0];
+    END
+}
+";

@@ -1,0 +1,165 @@
+//! Systems of equations: a group of threads each, in the device's memory.
+
+use sandbar_dense::Dtype;
+
+use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head};
+use crate::GpuError;
+use crate::device::{Device, DeviceTensor};
+use sandbar_dense::{Shape, Spec};
+
+/// Threads of a group.
+const THREADS: usize = 64;
+
+/// One of these kernels.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Solve {
+    dtype: Dtype,
+    is_cholesky: bool,
+}
+
+pub(super) fn plan(
+    device: &Device,
+    is_cholesky: bool,
+    [systems, right]: [&DeviceTensor; 2],
+    output: &DeviceTensor,
+) -> Result<Vec<Step>, GpuError> {
+    let dtype = systems.spec.dtype;
+    let (count, rows, unknowns) = systems.spec.shape.matrices().unwrap_or_default();
+    if output.spec.shape.count() == 0 {
+        return Ok(Vec::new());
+    }
+    let columns = right.spec.shape.last();
+    // Systems and right sides side by side, which are worked on in place.
+    let space = Shape::new(&[count as u32, rows as u32, (unknowns + columns) as u32])?;
+    let space = device.tensor(Spec { dtype: arithmetic(dtype), shape: space })?;
+    let immediates = Immediates::default().value(dtype, f64::NAN).size(count).size(rows).size(unknowns).size(columns);
+    Ok(vec![Step {
+        kernel: Kernel::Solve(Solve { dtype, is_cholesky }),
+        bindings: [systems, right, &space, output].map(|tensor| tensor.taken.clone()).to_vec(),
+        written: 2,
+        immediates: immediates.bytes(dtype),
+        grid: grid(count as u64),
+    }])
+}
+
+impl Solve {
+    pub(super) fn source(&self) -> String {
+        let text = head(self.dtype, self.dtype)
+            + "struct Told { nan: A, count: u32, rows: u32, unknowns: u32, columns: u32 }\nvar<immediate> told: Told;\n"
+            + &binding(0, "systems", "T", false)
+            + &binding(1, "right", "T", false)
+            + &binding(2, "space", "A", true)
+            + &binding(3, "out", "U", true);
+        let factor = if self.is_cholesky { CHOLESKY } else { QR };
+        (text + &SOLVE.replace("FACTOR", factor)).replace("THREADS", &THREADS.to_string())
+    }
+}
+
+/// Afterwards the upper half of what was factored and the right sides are a triangular system.
+const SOLVE: &str = "
+var<workgroup> parts: array<A, THREADS>;
+var<workgroup> is_bad: u32;
+
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    let system = place(w, n);
+    if system >= told.count { return; }
+    let wide = told.unknowns + told.columns;
+    let base = system * told.rows * wide;
+    if t == 0u { is_bad = 0u; }
+    for (var at = t; at < told.rows * wide; at += THREADS) {
+        let row = at / wide;
+        let column = at % wide;
+        if column < told.unknowns {
+            space[base + at] = A(systems[(system * told.rows + row) * told.unknowns + column]);
+        } else {
+            space[base + at] = A(right[(system * told.rows + row) * told.columns + column - told.unknowns]);
+        }
+    }
+    storageBarrier();
+    workgroupBarrier();
+    FACTOR
+    // A right side for each thread.
+    for (var column = told.unknowns + t; column < wide; column += THREADS) {
+        for (var back = 0u; back < told.unknowns; back++) {
+            let i = told.unknowns - 1 - back;
+            var sum = space[base + i * wide + column];
+            for (var k = i + 1; k < told.unknowns; k++) {
+                sum -= space[base + i * wide + k] * space[base + k * wide + column];
+            }
+            let x = sum / space[base + i * wide + i];
+            space[base + i * wide + column] = x;
+            let at = (system * told.unknowns + i) * told.columns + column - told.unknowns;
+            out[at] = U(select(x, told.nan, is_bad != 0u));
+        }
+    }
+}
+";
+
+/// Of the lower half the factor, row by row above the diagonal: `Lᵀ`, and `L⁻¹` times the right sides.
+const CHOLESKY: &str = "
+    // What is read of a system is its lower half; it is worked on as columns of the upper one.
+    for (var at = t; at < told.unknowns * told.unknowns; at += THREADS) {
+        let row = at / told.unknowns;
+        let column = at % told.unknowns;
+        if row < column { space[base + row * wide + column] = space[base + column * wide + row]; }
+    }
+    storageBarrier();
+    workgroupBarrier();
+    for (var j = 0u; j < told.unknowns; j++) {
+        let pivot = space[base + j * wide + j];
+        if !(pivot > A(0)) { is_bad = 1u; }
+        let root = sqrt(pivot);
+        storageBarrier();
+        workgroupBarrier();
+        for (var column = j + t; column < wide; column += THREADS) {
+            if column == j { space[base + j * wide + j] = root; } else { space[base + j * wide + column] /= root; }
+        }
+        storageBarrier();
+        workgroupBarrier();
+        // What is left of the rows below.
+        for (var column = j + 1 + t; column < wide; column += THREADS) {
+            let times = space[base + j * wide + column];
+            let last = select(told.unknowns, column + 1, column < told.unknowns);
+            for (var i = j + 1; i < last; i++) { space[base + i * wide + column] -= space[base + j * wide + i] * times; }
+        }
+        storageBarrier();
+        workgroupBarrier();
+    }
+";
+
+/// Householder's reflections. Source: Golub and Van Loan, *Matrix Computations*, 5.2.
+const QR: &str = "
+    for (var j = 0u; j < told.unknowns; j++) {
+        var part = A(0);
+        for (var i = j + t; i < told.rows; i += THREADS) {
+            let x = space[base + i * wide + j];
+            part += x * x;
+        }
+        parts[t] = part;
+        workgroupBarrier();
+        for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+            if t < half { parts[t] += parts[t + half]; }
+            workgroupBarrier();
+        }
+        let norm = sqrt(parts[0]);
+        let x = space[base + j * wide + j];
+        let diagonal = select(-norm, norm, x < A(0));
+        // The reflection is by the column with this in the place of its first value.
+        let v = x - diagonal;
+        storageBarrier();
+        workgroupBarrier();
+        if norm > A(0) {
+            for (var column = j + 1 + t; column < wide; column += THREADS) {
+                var sum = v * space[base + j * wide + column];
+                for (var i = j + 1; i < told.rows; i++) { sum += space[base + i * wide + j] * space[base + i * wide + column]; }
+                let times = sum / (diagonal * v);
+                space[base + j * wide + column] += times * v;
+                for (var i = j + 1; i < told.rows; i++) { space[base + i * wide + column] += times * space[base + i * wide + j]; }
+            }
+        }
+        if t == 0u { space[base + j * wide + j] = diagonal; }
+        storageBarrier();
+        workgroupBarrier();
+    }
+";

@@ -1,0 +1,159 @@
+//! Whether a device computes right, and how fast.
+
+use std::time::{Duration, Instant};
+
+use sandbar_dense::{Costs, Dtype, Map, Op, Spec, Step};
+
+use crate::{DeviceTensor, GpuError, Stream};
+
+/// Something is done more often, or with more, until it takes so long.
+const LONG_ENOUGH: Duration = Duration::from_millis(20);
+/// Sides of matrices that are multiplied: the first, and the last that is tried.
+const SIDE: u32 = 256;
+const SIDE_MAX: u32 = 4096;
+/// Values that are copied, of four bytes each.
+const COPIED: u32 = 1 << 18;
+const COPIED_MAX: u32 = 1 << 26;
+/// How often something is done that is over quickly.
+const TIMES: u32 = 16;
+/// Centres of the canary: more turns of a loop than some drivers take right.
+const TURNS: u32 = 70_000;
+
+impl Stream {
+    /// Does a little of what devices and drivers are known to do wrong.
+    ///
+    /// # Errors
+    /// [`GpuError::Unusable`] when something else comes of it than there should, and when it can't be done.
+    pub fn check_device(&mut self) -> Result<(), GpuError> {
+        let wrong = |what: &str| GpuError::Unusable(format!("the GPU computes wrong: {what}"));
+        // The nearest of many points on a line is the last.
+        let line: Vec<f32> = (1..=TURNS).rev().map(|at| at as f32).collect();
+        let (points, centres) = (self.of(&[1, 1], &[0.0])?, self.of(&[TURNS, 1], &line)?);
+        let mut place = [0; 4];
+        let found = self.run(&Op::Nearest, &[&points, &centres])?;
+        self.download(&found[0], 0, &mut place)?;
+        if u32::from_le_bytes(place) != TURNS - 1 {
+            return Err(wrong("a loop of many turns"));
+        }
+        // Whole numbers, whose products are exact.
+        let side = 65_u32;
+        let whole = |at: u32| (at * 7919 % 13) as f32 - 6.0;
+        let values: Vec<f32> = (0..side * side).map(whole).collect();
+        let square = self.of(&[side, side], &values)?;
+        let product =
+            self.run(&Op::Product { first_transposed: false, second_transposed: true }, &[&square, &square])?;
+        let mut bytes = vec![0; 4 * values.len()];
+        self.download(&product[0], 0, &mut bytes)?;
+        let row = |at: usize| &values[at * side as usize..][..side as usize];
+        for (at, bytes) in bytes.as_chunks().0.iter().enumerate() {
+            let (left, right) = (row(at / side as usize), row(at % side as usize));
+            let due: f32 = left.iter().zip(right).map(|(left, right)| left * right).sum();
+            if f32::from_le_bytes(*bytes) != due {
+                return Err(wrong("a product of matrices"));
+            }
+        }
+        Ok(())
+    }
+
+    fn of(&mut self, sizes: &[u32], values: &[f32]) -> Result<DeviceTensor, GpuError> {
+        let tensor = self.tensor(Spec::new(Dtype::F32, sizes)?)?;
+        self.write(&tensor, 0, bytemuck::cast_slice(values))?;
+        Ok(tensor)
+    }
+
+    /// Measures what the device takes for what it does: within a second or two, on a software driver too.
+    ///
+    /// # Errors
+    /// Those of the operations.
+    pub fn measure(&mut self) -> Result<Costs, GpuError> {
+        let copy = Op::Map(Map::new(vec![Step::Input(0)])?);
+        let little = self.of(&[1], &[1.0])?;
+        let fixed = self.least(|stream| {
+            let out = stream.run(&copy, &[&little])?;
+            stream.download(&out[0], 0, &mut [0; 4])
+        })?;
+        let (mut count, mut memory) = (COPIED, 0.0);
+        let (mut up, mut down) = (0.0, 0.0);
+        while count <= COPIED_MAX {
+            let mut bytes = vec![0; 4 * count as usize];
+            let Ok(values) = self.tensor(Spec::new(Dtype::F32, &[count])?) else { break };
+            self.write(&values, 0, &bytes)?;
+            let taken = self.often(&copy, &[&values])?;
+            memory = 2.0 * bytes.len() as f64 / taken.as_secs_f64();
+            if taken > LONG_ENOUGH / TIMES || count == COPIED_MAX {
+                // Far fewer go over a bus in that time.
+                bytes.truncate(1 << 24);
+                let values = self.tensor(Spec::new(Dtype::F32, &[bytes.len() as u32 / 4])?)?;
+                let rate =
+                    |bytes: &[u8], taken: Duration| bytes.len() as f64 / taken.saturating_sub(fixed).as_secs_f64();
+                let taken = self.least(|stream| {
+                    stream.write(&values, 0, &bytes)?;
+                    stream.wait()
+                })?;
+                up = rate(&bytes, taken);
+                let taken = self.least(|stream| stream.download(&values, 0, &mut bytes))?;
+                down = rate(&bytes, taken);
+                break;
+            }
+            count *= 2;
+        }
+        let mut rate = |dtype, is_there| if is_there { self.product_rate(dtype) } else { Ok(0.0) };
+        let f32_operations_s = rate(Dtype::F32, true)?;
+        let (has_f16, has_f64) = (self.device().about().has_f16, self.device().about().has_f64);
+        let mut rate = |dtype, is_there| if is_there { self.product_rate(dtype) } else { Ok(0.0) };
+        Ok(Costs {
+            fixed_nanos: fixed.as_nanos() as f64,
+            up_bytes_s: up,
+            down_bytes_s: down,
+            memory_bytes_s: memory,
+            f16_operations_s: rate(Dtype::F16, has_f16)?,
+            f32_operations_s,
+            f64_operations_s: rate(Dtype::F64, has_f64)?,
+        })
+    }
+
+    /// Additions and multiplications a second in products of square matrices.
+    fn product_rate(&mut self, dtype: Dtype) -> Result<f64, GpuError> {
+        let op = Op::Product { first_transposed: false, second_transposed: false };
+        let mut side = SIDE;
+        loop {
+            let square = self.tensor(Spec::new(dtype, &[side, side])?)?;
+            // Memory that was in use may hold numbers that are slow.
+            self.write(&square, 0, &vec![0; square.spec().bytes() as usize])?;
+            let taken = self.least(|stream| {
+                stream.run(&op, &[&square, &square])?;
+                stream.wait()
+            })?;
+            if taken > LONG_ENOUGH || side == SIDE_MAX {
+                return Ok(2.0 * f64::from(side).powi(3) / taken.as_secs_f64());
+            }
+            side *= 2;
+        }
+    }
+
+    /// What one of several in a row takes.
+    fn often(&mut self, op: &Op, inputs: &[&DeviceTensor]) -> Result<Duration, GpuError> {
+        let taken = self.least(|stream| {
+            for _ in 0..TIMES {
+                stream.run(op, inputs)?;
+            }
+            stream.wait()
+        })?;
+        Ok(taken / TIMES)
+    }
+
+    /// The least that something took, the first time not counted.
+    fn least(&mut self, mut act: impl FnMut(&mut Stream) -> Result<(), GpuError>) -> Result<Duration, GpuError> {
+        act(self)?;
+        let mut least = Duration::MAX;
+        for _ in 0..3 {
+            let begun = Instant::now();
+            act(self)?;
+            least = least.min(begun.elapsed());
+            if least > LONG_ENOUGH {
+                break;
+            }
+        }
+        Ok(least)
+    }
+}

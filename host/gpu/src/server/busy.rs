@@ -1,0 +1,91 @@
+//! What the device has to do, in the order in which it does it, and for whom.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::{AcqRel, Release};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use rustix::time::{ClockId, clock_gettime};
+use sandbar_dense::remote::words;
+use sandbar_store::Scratch;
+
+use crate::Device;
+use crate::device::lock;
+
+/// Work that was submitted.
+pub(super) struct Queue {
+    pub(super) device: Arc<Device>,
+    state: Mutex<State>,
+    /// Rung when there is some to wait for.
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whose each submission is. The device is at the first.
+    submitted: VecDeque<Arc<Scratch>>,
+    /// Since when.
+    since: u64,
+}
+
+impl Queue {
+    pub(super) fn new(device: Arc<Device>) -> Queue {
+        Queue { device, state: Mutex::default(), bell: Condvar::new() }
+    }
+
+    /// Work for the owner of this memory was submitted just now; `then` is done when it is done.
+    pub(super) fn submitted(self: &Arc<Queue>, area: &Arc<Scratch>, then: impl FnOnce() + Send + 'static) {
+        let mut state = lock(&self.state);
+        state.submitted.push_back(area.clone());
+        if state.submitted.len() == 1 {
+            state.begin();
+        }
+        drop(state);
+        let queue = self.clone();
+        self.device.queue.on_submitted_work_done(move || {
+            queue.done();
+            then();
+        });
+        self.bell.notify_one();
+    }
+
+    fn done(&self) {
+        let mut state = lock(&self.state);
+        if let Some(area) = state.submitted.pop_front() {
+            area.atomic(words::SINCE).store(0, Release);
+            area.atomic(words::WORKED).fetch_add(now().saturating_sub(state.since), AcqRel);
+        }
+        state.begin();
+    }
+
+    /// Waits for the device, again and again, which has what is to be done then done.
+    pub(super) fn wait_for_device(&self) {
+        loop {
+            let mut state = lock(&self.state);
+            while state.submitted.is_empty() {
+                state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(state);
+            let _ = self.device.inner.poll(wgpu::PollType::wait_indefinitely());
+            if self.device.check().is_err() {
+                // All that was on it is gone: those who are connected find that out by this.
+                std::process::exit(1);
+            }
+        }
+    }
+}
+
+impl State {
+    /// The device begins with what is first.
+    fn begin(&mut self) {
+        self.since = now();
+        if let Some(area) = self.submitted.front() {
+            area.atomic(words::SINCE).store(self.since, Release);
+        }
+    }
+}
+
+/// Nanoseconds of the monotonic clock.
+pub(super) fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,283 @@
+//! Work on a device, one thing after another.
+
+use std::sync::{Arc, Mutex, mpsc};
+
+use sandbar_dense::{DenseError, Op, Spec};
+
+use crate::GpuError;
+use crate::device::{Device, DeviceTensor, lock};
+use crate::kernels::{self, Step};
+use crate::memory::Taken;
+
+/// Dispatches that are submitted together at most.
+const TOGETHER_MAX: usize = 64;
+/// Bytes that are downloaded at once.
+const STAGING_BYTES: usize = 8 << 20;
+/// Memory that values came back by, and that is used again, at most.
+const STAGING_KEPT: usize = 4;
+/// Copies are of whole words.
+const WORD: u64 = wgpu::COPY_BUFFER_ALIGNMENT;
+
+/// What somebody has a device do. Results are there when they are [downloaded](Stream::download); until then nothing waits.
+#[derive(Debug)]
+pub struct Stream {
+    device: Arc<Device>,
+    /// What was not submitted yet.
+    recorded: Vec<Dispatch>,
+    /// Where values come back.
+    staging: Arc<Mutex<Vec<wgpu::Buffer>>>,
+}
+
+#[derive(Debug)]
+struct Dispatch {
+    pipeline: wgpu::ComputePipeline,
+    bind_group: wgpu::BindGroup,
+    immediates: Vec<u8>,
+    grid: [u32; 3],
+    /// What it refers to: nobody else gets it before this is submitted.
+    _taken: Vec<Arc<Taken>>,
+}
+
+impl Stream {
+    /// A stream of a device.
+    pub fn new(device: Arc<Device>) -> Stream {
+        Stream { device, recorded: Vec::new(), staging: Arc::default() }
+    }
+
+    /// Its device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// A tensor whose values are to be [written](Stream::write): until then they may be any that were in this device.
+    ///
+    /// # Errors
+    /// [`GpuError::Memory`], or when the device takes no tensors that large.
+    pub fn tensor(&self, spec: Spec) -> Result<DeviceTensor, GpuError> {
+        self.device.tensor(spec)
+    }
+
+    /// A tensor of zeros.
+    ///
+    /// # Errors
+    /// As [`Stream::tensor`].
+    pub fn zeros(&mut self, spec: Spec) -> Result<DeviceTensor, GpuError> {
+        let tensor = self.device.tensor(spec)?;
+        let mut encoder = self.encoder();
+        self.encode(&mut encoder);
+        encoder.clear_buffer(tensor.taken.buffer(), 0, None);
+        self.device.queue.submit([encoder.finish()]);
+        Ok(tensor)
+    }
+
+    /// A copy of a tensor in another shape.
+    ///
+    /// # Errors
+    /// As [`Stream::tensor`], and when it has another type, or another number of values.
+    pub fn reshaped(&mut self, from: &DeviceTensor, spec: Spec) -> Result<DeviceTensor, GpuError> {
+        if (spec.dtype, spec.shape.count()) != (from.spec.dtype, from.spec.shape.count()) {
+            return Err(DenseError::Shape(format!("{} can't be {spec}: it has other values", from.spec)).into());
+        }
+        let tensor = self.device.tensor(spec)?;
+        let mut encoder = self.encoder();
+        self.encode(&mut encoder);
+        encoder.copy_buffer_to_buffer(from.taken.buffer(), 0, tensor.taken.buffer(), 0, None);
+        self.device.queue.submit([encoder.finish()]);
+        Ok(tensor)
+    }
+
+    fn encoder(&self) -> wgpu::CommandEncoder {
+        self.device.inner.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+    }
+
+    /// Writes values into a tensor, from a byte on which is a multiple of four.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    ///
+    /// # Panics
+    /// When they don't lie within it.
+    pub fn write(&mut self, tensor: &DeviceTensor, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
+        assert!(is_within(tensor, offset, bytes.len()), "{} bytes at {offset} of {}", bytes.len(), tensor.spec);
+        // What is written this way is written before what is submitted next.
+        self.submit();
+        let (words, rest) = bytes.split_at(bytes.len() - bytes.len() % WORD as usize);
+        let buffer = tensor.taken.buffer();
+        if !words.is_empty() {
+            self.device.queue.write_buffer(buffer, offset, words);
+        }
+        if !rest.is_empty() {
+            let mut word = [0; WORD as usize];
+            word[..rest.len()].copy_from_slice(rest);
+            self.device.queue.write_buffer(buffer, offset + words.len() as u64, &word);
+        }
+        self.device.check()
+    }
+
+    /// Does an operation, some time later.
+    ///
+    /// # Errors
+    /// [`GpuError::Dense`] when it does not take these, [`GpuError::NotHere`] when the device does not do it,
+    /// [`GpuError::Memory`], and when the device is lost.
+    pub fn run(&mut self, op: &Op, inputs: &[&DeviceTensor]) -> Result<Vec<DeviceTensor>, GpuError> {
+        let specs: Vec<Spec> = inputs.iter().map(|tensor| tensor.spec).collect();
+        let outputs = op.outputs(&specs)?;
+        if !self.device.about().does(op, &specs, &outputs) {
+            return Err(GpuError::NotHere(op.name()));
+        }
+        let outputs: Vec<DeviceTensor> =
+            outputs.into_iter().map(|spec| self.device.tensor(spec)).collect::<Result<_, _>>()?;
+        let all: Vec<&DeviceTensor> = outputs.iter().collect();
+        for step in kernels::plan(&self.device, op, inputs, &all)? {
+            self.record(step);
+        }
+        self.device.check()?;
+        Ok(outputs)
+    }
+
+    fn record(&mut self, step: Step) {
+        let pipeline = self.device.pipeline(&step);
+        let entries: Vec<wgpu::BindGroupEntry<'_>> = step
+            .bindings
+            .iter()
+            .enumerate()
+            .map(|(at, taken)| wgpu::BindGroupEntry {
+                binding: at as u32,
+                resource: taken.buffer().as_entire_binding(),
+            })
+            .collect();
+        let bind_group = self.device.inner.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &pipeline.get_bind_group_layout(0),
+            entries: &entries,
+        });
+        let Step { immediates, grid, bindings, .. } = step;
+        self.recorded.push(Dispatch { pipeline, bind_group, immediates, grid, _taken: bindings });
+        if self.recorded.len() >= TOGETHER_MAX {
+            self.submit();
+        }
+    }
+
+    /// Has the device begin what was asked for.
+    pub fn submit(&mut self) {
+        if !self.recorded.is_empty() {
+            let mut encoder = self.encoder();
+            self.encode(&mut encoder);
+            self.device.queue.submit([encoder.finish()]);
+        }
+    }
+
+    fn encode(&mut self, encoder: &mut wgpu::CommandEncoder) {
+        if self.recorded.is_empty() {
+            return;
+        }
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        for dispatch in self.recorded.drain(..) {
+            pass.set_pipeline(&dispatch.pipeline);
+            pass.set_bind_group(0, &dispatch.bind_group, &[]);
+            if !dispatch.immediates.is_empty() {
+                pass.set_immediates(0, &dispatch.immediates);
+            }
+            let [x, y, z] = dispatch.grid;
+            pass.dispatch_workgroups(x, y, z);
+        }
+    }
+
+    /// Waits until all that was asked for is done.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    pub fn wait(&mut self) -> Result<(), GpuError> {
+        let mut encoder = self.encoder();
+        self.encode(&mut encoder);
+        // With it goes what was written.
+        let index = self.device.queue.submit([encoder.finish()]);
+        self.wait_for(index)
+    }
+
+    fn wait_for(&self, index: wgpu::SubmissionIndex) -> Result<(), GpuError> {
+        let waited = self.device.inner.poll(wgpu::PollType::Wait { submission_index: Some(index), timeout: None });
+        self.device.check()?;
+        waited.map(drop).map_err(lost)
+    }
+
+    /// Waits for a tensor's values, and copies those from a byte on which is a multiple of four.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    ///
+    /// # Panics
+    /// When they don't lie within it.
+    pub fn download(&mut self, tensor: &DeviceTensor, offset: u64, to: &mut [u8]) -> Result<(), GpuError> {
+        let mut from = offset;
+        for part in to.chunks_mut(STAGING_BYTES) {
+            let (tell, told) = mpsc::channel();
+            let tell = move |values: Result<&[u8], GpuError>| drop(tell.send(values.map(<[u8]>::to_vec)));
+            let index = self.begin_download(tensor, from, part.len(), tell);
+            self.wait_for(index)?;
+            part.copy_from_slice(&told.recv().map_err(lost)??);
+            from += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Asks for a tensor's values, so many bytes from one on which is a multiple of four. They are given to `then` once they
+    /// are there, by whoever waits for the device.
+    ///
+    /// # Panics
+    /// When they don't lie within it.
+    pub fn begin_download(
+        &mut self,
+        tensor: &DeviceTensor,
+        offset: u64,
+        bytes: usize,
+        then: impl FnOnce(Result<&[u8], GpuError>) + Send + 'static,
+    ) -> wgpu::SubmissionIndex {
+        assert!(is_within(tensor, offset, bytes), "{bytes} bytes at {offset} of {}", tensor.spec);
+        let copied = (bytes as u64).next_multiple_of(WORD);
+        let staging = self.staging(copied);
+        let mut encoder = self.encoder();
+        self.encode(&mut encoder);
+        if copied > 0 {
+            encoder.copy_buffer_to_buffer(tensor.taken.buffer(), offset, &staging, 0, copied);
+        }
+        let index = self.device.queue.submit([encoder.finish()]);
+        let (kept, mapped) = (self.staging.clone(), staging.clone());
+        staging.map_async(wgpu::MapMode::Read, 0..copied.max(WORD), move |done| {
+            let view = done.map_err(lost).and_then(|()| mapped.get_mapped_range(0..copied.max(WORD)).map_err(lost));
+            match view {
+                Ok(view) => then(Ok(&view[..bytes])),
+                Err(error) => return then(Err(error)),
+            }
+            mapped.unmap();
+            let mut kept = lock(&kept);
+            if kept.len() < STAGING_KEPT {
+                kept.push(mapped);
+            }
+        });
+        index
+    }
+
+    fn staging(&self, bytes: u64) -> wgpu::Buffer {
+        let mut kept = lock(&self.staging);
+        if let Some(at) = kept.iter().position(|buffer| buffer.size() >= bytes) {
+            return kept.swap_remove(at);
+        }
+        kept.pop();
+        self.device.inner.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: bytes.max(4096).next_power_of_two(),
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        })
+    }
+}
+
+fn is_within(tensor: &DeviceTensor, offset: u64, bytes: usize) -> bool {
+    let end = offset.checked_add(bytes as u64);
+    offset.is_multiple_of(WORD) && end.is_some_and(|end| end <= tensor.spec.bytes())
+}
+
+fn lost(why: impl ToString) -> GpuError {
+    GpuError::Lost(why.to_string())
+}

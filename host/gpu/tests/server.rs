@@ -1,0 +1,205 @@
+//! The process that has a GPU, and those that it serves: what they ask for comes, whatever others do.
+//!
+//! The process is this test's program, which serves when it is told to.
+
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use sandbar_dense::remote::{GpuOptions, GpuProcess, Looked, Remote, RemoteError, RemoteErrorKind};
+use sandbar_dense::{Binary, Dtype, Map, Op, Owned, Spec, Step};
+
+/// Set in a process that is to serve.
+const SERVES: &str = "SANDBAR_TEST_SERVES";
+const TIME_MAX: Duration = Duration::from_millis(300);
+
+#[test]
+fn serve() {
+    if std::env::var_os(SERVES).is_none() {
+        return;
+    }
+    sandbar_gpu::use_software().expect("lavapipe");
+    sandbar_gpu::run_gpu(&["serve".to_owned()]).unwrap();
+    std::process::exit(0);
+}
+
+fn start(memory_bytes_max: u64) -> GpuProcess {
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.args(["--exact", "serve", "--nocapture", "--"]).env(SERVES, "1").stderr(std::process::Stdio::null());
+    let costs = sandbar_dense::Costs::PROCESSOR;
+    let options = GpuOptions { place: 0, is_software: false, memory_bytes_max, costs: Some(costs) };
+    // What is behind `--` are patterns to libtest, which match no other test.
+    GpuProcess::start(&mut program, &options).unwrap()
+}
+
+fn connect(process: &mut GpuProcess) -> Remote {
+    let (socket, area): (OwnedFd, OwnedFd) = process.connect().unwrap();
+    Remote::new(socket, area).unwrap()
+}
+
+fn of(remote: &mut Remote, values: &[f32]) -> u32 {
+    let spec = Spec::new(Dtype::F32, &[values.len() as u32]).unwrap();
+    remote.tensor(spec, Some(Owned::F32(values.to_vec()).values().bytes())).unwrap()
+}
+
+fn read(remote: &mut Remote, tensor: u32, count: usize) -> Result<Vec<f32>, RemoteError> {
+    let mut bytes = vec![0; 4 * count];
+    let mut offset = 0;
+    for part in bytes.chunks_mut(sandbar_dense::remote::MOVED_BYTES_MAX) {
+        let number = remote.begin_read(tensor, offset, part.len())?.expect("a place");
+        let Poll::Ready(done) = remote.poll_read(number, part, true) else { panic!("it waits") };
+        done?;
+        offset += part.len() as u64;
+    }
+    let Owned::F32(values) = Owned::from_bytes(Dtype::F32, &bytes) else { unreachable!() };
+    Ok(values)
+}
+
+fn twice() -> Op {
+    Op::Map(Map::new(vec![Step::Input(0), Step::Constant(2.0), Step::Two(Binary::Multiply)]).unwrap())
+}
+
+const ENDLESS: &str = "
+@group(0) @binding(0) var<storage, read_write> values: array<f32>;
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    var x = values[0];
+    loop {
+        x = sin(x) + 1.0;
+        values[id.x % 64u] = x;
+        if x < -5.0 { break; }
+    }
+}";
+
+#[test]
+fn what_is_asked_for_comes() {
+    let mut process = start(1 << 30);
+    let mut remotes = [connect(&mut process), connect(&mut process)];
+    for count in [1, 3, 1000, 5000, 600_000, 3_000_001] {
+        for (at, remote) in remotes.iter_mut().enumerate() {
+            let values: Vec<f32> = (0..count).map(|x| (x % 1000 + at) as f32).collect();
+            let mut tensor = of(remote, &values);
+            for _ in 0..3 {
+                let next = remote.run(&twice(), &[tensor], 1).unwrap()[0];
+                remote.drop_tensor(tensor);
+                tensor = next;
+            }
+            let expected: Vec<f32> = values.iter().map(|value| value * 8.0).collect();
+            assert_eq!(read(remote, tensor, count), Ok(expected));
+            remote.drop_tensor(tensor);
+        }
+    }
+    assert!(remotes[0].worked_nanos() > 0);
+    assert_eq!(process.look(TIME_MAX), Looked::Well);
+    assert_eq!(process.connections(), 2);
+    drop(remotes);
+    let gone = Instant::now();
+    while process.connections() > 0 && gone.elapsed() < Duration::from_secs(10) {
+        process.look(TIME_MAX);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(process.connections(), 0);
+}
+
+#[test]
+fn what_goes_wrong_is_said_to_who_reads_what_should_come_of_it() {
+    let mut process = start(64 << 20);
+    let mut remote = connect(&mut process);
+    let good = of(&mut remote, &[1.0, 2.0]);
+    // Each is a tensor that is none, and why.
+    let memory = remote.tensor(Spec::new(Dtype::F32, &[1 << 24]).unwrap(), None).unwrap();
+    let after = remote.run(&twice(), &[memory], 1).unwrap()[0];
+    let unknown = remote.run(&twice(), &[12345], 1).unwrap()[0];
+    let wrong = remote.run(&Op::SolveQr, &[good, good], 1).unwrap()[0];
+    for (tensor, kind, words) in [
+        (memory, RemoteErrorKind::Memory, "over the GPU's memory"),
+        (after, RemoteErrorKind::Memory, "over the GPU's memory"),
+        (unknown, RemoteErrorKind::Request, "a tensor that is none"),
+        (wrong, RemoteErrorKind::Request, "shapes don't agree"),
+        (777, RemoteErrorKind::Request, "a tensor that is none"),
+    ] {
+        let error = read(&mut remote, tensor, 1).unwrap_err();
+        assert!(error.kind == kind && error.message.contains(words), "{error:?}");
+    }
+    assert_eq!(read(&mut remote, good, 2), Ok(vec![1.0, 2.0]));
+    // What is outside of a tensor ends the connection.
+    assert_eq!(read(&mut remote, good, 3).unwrap_err().kind, RemoteErrorKind::Lost);
+    let mut other = connect(&mut process);
+    let fine = of(&mut other, &[5.0]);
+    assert_eq!(read(&mut other, fine, 1), Ok(vec![5.0]));
+}
+
+#[test]
+fn guests_kernels() {
+    let mut process = start(1 << 30);
+    let mut remote = connect(&mut process);
+    let kernel = remote
+        .kernel(
+            "@group(0) @binding(0) var<storage, read> from_: array<f32>;
+             @group(0) @binding(1) var<storage, read_write> out: array<f32>;
+             @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+                 if id.x < arrayLength(&out) { out[id.x] = from_[id.x] + 1.0; }
+             }",
+        )
+        .unwrap();
+    let values = of(&mut remote, &[1.0, 2.0, 3.0]);
+    let out = remote.tensor(Spec::new(Dtype::F32, &[3]).unwrap(), None).unwrap();
+    remote.dispatch(kernel, &[values, out], [1, 1, 1]).unwrap();
+    assert_eq!(read(&mut remote, out, 3), Ok(vec![2.0, 3.0, 4.0]));
+    let bad = remote.kernel("fn main() { this is no kernel }").unwrap();
+    remote.dispatch(bad, &[out], [1, 1, 1]).unwrap();
+    let error = read(&mut remote, out, 3).unwrap_err();
+    assert!(error.kind == RemoteErrorKind::Kernel && error.message.contains("the kernel is none"), "{error:?}");
+}
+
+/// An endless kernel costs its process its life within its time, who asked for it is told so, and whoever has another
+/// process does not notice.
+#[test]
+fn work_without_end() {
+    let mut neighbour = start(1 << 30);
+    let mut other = connect(&mut neighbour);
+    for _ in 0..3 {
+        let mut process = start(1 << 30);
+        let (mut remote, mut beside) = (connect(&mut process), connect(&mut process));
+        let values = of(&mut remote, &[0.5; 64]);
+        let kernel = remote.kernel(ENDLESS).unwrap();
+        remote.dispatch(kernel, &[values], [1, 1, 1]).unwrap();
+        let number = remote.begin_read(values, 0, 4).unwrap().expect("a place");
+        let (begun, mut ended) = (Instant::now(), None);
+        while ended.is_none() {
+            std::thread::sleep(Duration::from_millis(10));
+            ended = (process.look(TIME_MAX) == Looked::Ended).then(|| begun.elapsed());
+            assert!(begun.elapsed() < Duration::from_secs(20), "it goes on");
+            let tensor = of(&mut other, &[3.0]);
+            assert_eq!(read(&mut other, tensor, 1), Ok(vec![3.0]));
+            other.drop_tensor(tensor);
+        }
+        assert!(ended.unwrap() >= TIME_MAX, "{ended:?}");
+        let Poll::Ready(done) = remote.poll_read(number, &mut [0; 4], true) else { panic!("it waits") };
+        assert_eq!(done.unwrap_err().kind, RemoteErrorKind::TimeOut);
+        let lost = of_result(&mut beside);
+        assert_eq!(lost.unwrap_err().kind, RemoteErrorKind::Lost);
+    }
+}
+
+#[test]
+fn work_without_end_of_who_is_gone() {
+    let mut process = start(1 << 30);
+    let mut remote = connect(&mut process);
+    let values = of(&mut remote, &[0.5; 64]);
+    let kernel = remote.kernel(ENDLESS).unwrap();
+    remote.dispatch(kernel, &[values], [1, 1, 1]).unwrap();
+    // The process takes it in before it sees that nobody is there.
+    drop(remote);
+    let begun = Instant::now();
+    while process.look(TIME_MAX) != Looked::Ended {
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(begun.elapsed() < Duration::from_secs(20), "it goes on");
+    }
+}
+
+fn of_result(remote: &mut Remote) -> Result<Vec<f32>, RemoteError> {
+    let tensor = remote.tensor(Spec::new(Dtype::F32, &[1]).unwrap(), Some(&[0; 4]))?;
+    read(remote, tensor, 1)
+}

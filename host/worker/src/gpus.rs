@@ -1,0 +1,242 @@
+//! The processes that have GPUs, as the node holds them: one for each job and GPU, started when a worker first wants one for
+//! that job, and ended when none has had one for a while.
+//!
+//! So what a job's work does to its process, others do not notice. A process is looked at as long as it is
+//! there: what takes longer than it may costs it its life, and so does a driver that is lost. Who was connected finds the
+//! connection closed, and may get another, to a new process.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use sandbar_dense::remote::{FromBroker, GpuOptions, GpuProcess, LIST_ARGUMENT, Looked, SOFTWARE_ARGUMENT, ToBroker};
+use sandbar_dense::{Described, Kind};
+use sandbar_process::socket;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Mutex, OnceCell};
+use tokio::time::Instant;
+
+/// Processes are looked at so often.
+const LOOKED_AT_EVERY: Duration = Duration::from_millis(50);
+/// A process without connections is kept for so long: the next worker that wants one need not wait.
+const KEPT_FOR: Duration = Duration::from_secs(10);
+/// Drivers that have not said by then which GPUs there are never will.
+const LIST_TIME_MAX: Duration = Duration::from_secs(60);
+/// Processes of a node at most, and connections of one.
+const PROCESSES_MAX: usize = 32;
+const CONNECTIONS_MAX: usize = 256;
+/// Longest description of all GPUs.
+const LIST_BYTES_MAX: usize = 1 << 20;
+/// What a process of drivers finds in its environment: where they are, and what they leave alone.
+const PASSED_ON: &[&str] =
+    &["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "LD_LIBRARY_PATH", "SANDBAR_LAVAPIPE", "HOME", "XDG_CACHE_HOME"];
+
+/// Which GPUs a node's jobs may use, and how.
+#[derive(Debug, Clone)]
+pub struct GpuLimits {
+    /// The program `host-gpu`.
+    pub program: PathBuf,
+    /// Whether drivers that compute on the processor count as GPUs: then they alone do.
+    pub is_software: bool,
+    /// Bytes that the tensors of a job may take on one GPU.
+    pub memory_bytes_max: u64,
+    /// How long a piece of work may take.
+    pub time_max: Duration,
+}
+
+/// The GPUs of a machine.
+#[derive(Debug)]
+pub struct Machine {
+    limits: GpuLimits,
+    found: OnceCell<Vec<Described>>,
+}
+
+/// The processes that have GPUs.
+#[derive(Debug)]
+pub struct Gpus {
+    machine: Arc<Machine>,
+    processes: Mutex<Vec<Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    job: u64,
+    /// The GPU's place.
+    place: usize,
+    process: GpuProcess,
+    idle_since: Option<Instant>,
+}
+
+/// A way to a GPU: what that is, its process's socket, and memory that is shared with it.
+type Connection = (Described, OwnedFd, OwnedFd);
+
+impl Machine {
+    /// The GPUs of this machine, which are looked for when somebody first asks.
+    pub fn new(limits: GpuLimits) -> Arc<Machine> {
+        Arc::new(Machine { limits, found: OnceCell::new() })
+    }
+
+    /// Those that there are, measured, each with its place: those that may not be used as well, with why.
+    ///
+    /// # Errors
+    /// When drivers can't be asked.
+    pub async fn all(&self) -> io::Result<&[Described]> {
+        self.found.get_or_try_init(|| list(&self.limits)).await.map(Vec::as_slice)
+    }
+
+    /// The places of those that jobs may use.
+    pub async fn usable(&self) -> Vec<usize> {
+        // Where they can't be asked there are none.
+        let all = self.all().await.unwrap_or_default().iter().enumerate();
+        let is_usable = |gpu: &Described| {
+            gpu.about.refused.is_none() && (gpu.about.kind == Kind::Software) == self.limits.is_software
+        };
+        all.filter(|(_, gpu)| is_usable(gpu)).map(|(place, _)| place).collect()
+    }
+}
+
+/// The GPUs that the program lists.
+async fn list(limits: &GpuLimits) -> io::Result<Vec<Described>> {
+    let mut command = tokio::process::Command::from(command(limits));
+    command.args([LIST_ARGUMENT, "--measure"]).args(limits.is_software.then_some(SOFTWARE_ARGUMENT));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let output = tokio::time::timeout(LIST_TIME_MAX, command.output()).await;
+    let output = output.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "a GPU's driver does not come back"))??;
+    if !output.status.success() || output.stdout.len() > LIST_BYTES_MAX {
+        let words = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(format!("{}: {}", output.status, words.trim())));
+    }
+    serde_json::from_slice(&output.stdout).map_err(io::Error::other)
+}
+
+/// `host-gpu`, with what drivers need of the environment and no more.
+fn command(limits: &GpuLimits) -> Command {
+    let mut command = Command::new(&limits.program);
+    command.env_clear().stderr(Stdio::null());
+    for name in PASSED_ON {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(OsStr::new(name), value);
+        }
+    }
+    // Drivers keep what they compiled in the user's folders.
+    command.env("MESA_SHADER_CACHE_DISABLE", "1").env("__GL_SHADER_DISK_CACHE", "0");
+    command
+}
+
+impl Gpus {
+    /// Those of a machine. To be made within a runtime.
+    pub fn new(machine: Arc<Machine>) -> Arc<Gpus> {
+        let gpus = Arc::new(Gpus { machine, processes: Mutex::default() });
+        tokio::spawn(look(Arc::downgrade(&gpus)));
+        gpus
+    }
+
+    /// A socket for a worker's [`Broker`](sandbar_dense::remote::Broker): by it the worker gets connections.
+    ///
+    /// # Errors
+    /// When there are no more files.
+    pub fn broker(self: &Arc<Gpus>) -> io::Result<OwnedFd> {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        // SAFETY: an owned descriptor that nothing but the `AsyncFd` closes or replaces.
+        let ours = unsafe { AsyncFd::register_with_interest(ours, Interest::READABLE) }.map_err(io::Error::other)?;
+        tokio::spawn(broker(self.clone(), ours));
+        Ok(theirs)
+    }
+
+    /// A connection for a job to the GPU that has the fewest. None where there is no GPU, or no room for a process more, or
+    /// where the driver makes no device.
+    async fn connect(&self, job: u64) -> Option<Connection> {
+        let places = self.machine.usable().await;
+        let mut processes = self.processes.lock().await;
+        let connections = |place: usize, of: &dyn Fn(&Kept) -> bool| -> usize {
+            processes.iter().filter(|kept| kept.place == place && of(kept)).map(|kept| kept.process.connections()).sum()
+        };
+        let least = |place: &usize| (connections(*place, &|_| true), connections(*place, &|kept| kept.job != job));
+        let place = places.into_iter().min_by_key(least)?;
+        let at = match processes.iter().position(|kept| (kept.job, kept.place) == (job, place)) {
+            Some(at) => at,
+            None => {
+                if processes.len() >= PROCESSES_MAX {
+                    // One that nobody uses makes room.
+                    let unused = processes.iter().position(|kept| kept.process.connections() == 0)?;
+                    processes.remove(unused);
+                }
+                let process = self.start(place).await.ok()?;
+                processes.push(Kept { job, place, process, idle_since: None });
+                processes.len() - 1
+            }
+        };
+        let kept = &mut processes[at];
+        kept.idle_since = None;
+        if kept.process.connections() >= CONNECTIONS_MAX {
+            return None;
+        }
+        match kept.process.connect() {
+            Ok((socket, area)) => Some((kept.process.described().clone(), socket, area)),
+            Err(_) => {
+                processes.remove(at);
+                None
+            }
+        }
+    }
+
+    async fn start(&self, place: usize) -> io::Result<GpuProcess> {
+        let limits = self.machine.limits.clone();
+        let costs = self.machine.all().await?.get(place).and_then(|gpu| gpu.costs);
+        let GpuLimits { is_software, memory_bytes_max, .. } = limits;
+        let options = GpuOptions { place, is_software, memory_bytes_max, costs };
+        let started = tokio::task::spawn_blocking(move || GpuProcess::start(&mut command(&limits), &options));
+        started.await.map_err(io::Error::other)?
+    }
+
+    /// The ids of its processes.
+    pub async fn processes(&self) -> Vec<u32> {
+        self.processes.lock().await.iter().map(|kept| kept.process.process()).collect()
+    }
+}
+
+/// Gives a worker connections, until it closes its socket.
+async fn broker(gpus: Arc<Gpus>, worker: AsyncFd<OwnedFd>) {
+    let (mut received, mut frame) = (Vec::new(), Vec::new());
+    loop {
+        let Ok(mut ready) = worker.readable().await else { return };
+        let job = match ready.try_io(|socket| socket::receive(socket, &mut received)) {
+            Ok(Ok(Some((ToBroker::Connect { job }, _)))) => job,
+            Err(_would_block) => continue,
+            Ok(_) => return,
+        };
+        let connection = gpus.connect(job).await;
+        let described = connection.as_ref().map(|(described, ..)| described.clone());
+        let files = connection.iter().flat_map(|(_, socket, area)| [socket.as_fd(), area.as_fd()]);
+        let said = socket::frame(&FromBroker(described), &mut frame)
+            .and_then(|frame| socket::send(&worker, frame, &files.collect::<Vec<_>>()));
+        if said.is_err() {
+            return;
+        }
+    }
+}
+
+/// Looks at processes until nobody can ask for one any more.
+async fn look(gpus: Weak<Gpus>) {
+    let mut tick = tokio::time::interval(LOOKED_AT_EVERY);
+    loop {
+        tick.tick().await;
+        let Some(gpus) = gpus.upgrade() else { return };
+        let time_max = gpus.machine.limits.time_max;
+        gpus.processes.lock().await.retain_mut(|kept| {
+            let is_well = kept.process.look(time_max) == Looked::Well;
+            if kept.process.connections() > 0 {
+                kept.idle_since = None;
+                return is_well;
+            }
+            is_well && kept.idle_since.get_or_insert_with(Instant::now).elapsed() < KEPT_FOR
+        });
+    }
+}
