@@ -189,7 +189,7 @@ pub use sandbar_guest_macros::{actor, batch, scalar, task, trainer};
 pub use scalar::Timestamp;
 pub use task::{Arg, Batch, Bundle, Bytes, File, Files, FilesIter, Handles, ObjectRef, ObjectStream, PlacementGroup};
 pub use task::{Pool, Results, Submission, Value, cancel, get_all, put, wait};
-pub use trainer::{Features, Group, Model};
+pub use trainer::{Features, Group, Groups, Model};
 
 /// Has the host show how far the task at hand is with something: so much is done, of so much if that is known. It can be said
 /// as often as one likes. Tasks that say the same name are summed. ([`Pool::progress`] says it of a pool.)
@@ -219,7 +219,7 @@ pub mod __private {
     pub use crate::registry::{Function, Items, Later, Offered, Run};
     pub use crate::scalar::{Argument, Chunk, ColumnOf, Return, Scalar, gather, mask};
     pub use crate::task::{Arguments, Task, failed, hand_over, yield_item};
-    pub use crate::trainer::Trainer;
+    pub use crate::trainer::{Together, Trainer};
     pub use arrow_array::RecordBatch;
     pub use arrow_schema::Field;
     pub use inventory;

@@ -29,6 +29,7 @@ use arrow_buffer::Buffer;
 use sandbar_batch::{Header, decode_schema, encode, read};
 use sandbar_core::{Argument, GivenFile, Request};
 
+use crate::dense::Device;
 use crate::host::{self, Local};
 use crate::random;
 use crate::registry::{Opened, functions, tasks};
@@ -56,6 +57,11 @@ pub struct Fitted {
     pub params: String,
     /// What it predicts for each test row.
     pub predictions: Vec<f64>,
+}
+
+/// Runs `call` as of a job that says where dense algebra is to be done; here the processor does it.
+pub fn with_device<T>(device: Device, call: impl FnOnce() -> T) -> T {
+    host::dense::with_device(device, call)
 }
 
 /// Calls the scalar or batch function of this name, with parameters as a JSON object, on `input`. Large inputs of a scalar

@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::bindings::guest::Kind;
+use crate::dense::{self, DenseError, Grouped, GroupedFit, grouped_least_squares};
 use crate::export::parse;
 use crate::registry::{Function, Opened};
 use crate::{host, input, random};
@@ -149,6 +150,52 @@ pub trait Trainer: 'static {
     /// # Errors
     /// The function's own, in words.
     fn fit(group: &Group<'_>, params: &Self::Params) -> Result<Self::Model, String>;
+
+    /// Fits groups together, where a job says `device`.
+    const TOGETHER: Option<Together<Self::Params, Self::Model>> = None;
+}
+
+/// Fits groups together: of each, in order, its model, or none if it is to be fitted by itself.
+pub type Together<P, M> = fn(&Groups<'_>, &P) -> Vec<Option<M>>;
+
+/// Groups to train on, all that are to be trained in a call.
+#[derive(Debug)]
+pub struct Groups<'a> {
+    /// Columns of so many values each, the target last.
+    values: &'a [f64],
+    stride: usize,
+    width: usize,
+    rows: usize,
+    /// Where the rows to train on begin, and where they end.
+    ends: Vec<[u32; 2]>,
+}
+
+impl Groups<'_> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Number of features.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Fits least squares of all of them at once, by the host.
+    ///
+    /// # Errors
+    /// When there is no room for that, or a GPU fails.
+    pub fn least_squares(&self, options: Grouped) -> Result<GroupedFit, DenseError> {
+        // Columns lie at multiples of a vector's length; what is behind the last row belongs to no group.
+        let mut target = vec![0.0; self.stride];
+        target[..self.rows].copy_from_slice(&self.values[self.width * self.stride..][..self.rows]);
+        grouped_least_squares(&self.values[..self.width * self.stride], &target, &self.ends, None, options)
+    }
 }
 
 impl Function {
@@ -172,11 +219,16 @@ impl<F: Trainer> Opened for OpenedTrainer<F> {
         let matrix = Matrix::load(header)?;
         let mut predictions = Vec::new();
         let (mut stored, mut params) = (Vec::new(), Vec::new());
+        let models = match F::TOGETHER {
+            Some(together) if dense::job_device().is_some() => together(&matrix.groups(), &self.params),
+            _ => Vec::new(),
+        };
+        let mut models = models.into_iter();
         while let Some(at) = host::next_group() {
             let (first, train, test) = (at.first_row as usize, at.train_rows as usize, at.test_rows as usize);
             let target = &matrix.column(matrix.columns - 1)[first..first + train];
             let group = Group { features: matrix.features(first, train, 1), target, seed: at.seed };
-            let model = match F::fit(&group, &self.params) {
+            let model = match models.next().flatten().map_or_else(|| F::fit(&group, &self.params), Ok) {
                 Ok(model) => model,
                 Err(why) => {
                     host::failed(&why);
@@ -263,6 +315,12 @@ impl Matrix {
 
     fn column(&self, j: usize) -> &[f64] {
         &self.values[j * self.stride..][..self.rows]
+    }
+
+    /// The groups that are ahead.
+    fn groups(&self) -> Groups<'_> {
+        let ends = host::groups_ahead().into_iter().map(|at| [at.first_row, at.first_row + at.train_rows]).collect();
+        Groups { values: &self.values, stride: self.stride, width: self.columns - 1, rows: self.rows, ends }
     }
 
     /// All columns but the last `without`, for some rows.

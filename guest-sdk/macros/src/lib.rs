@@ -48,15 +48,19 @@ pub fn batch(args: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// It takes a `&Group` and, if it likes, parameters (any `serde::Deserialize`, by value or by
 /// reference), and returns a `Model` or a `Result` of one.
+///
+/// `#[trainer(together = function)]` names a function that fits many groups at once, for jobs that say `device`: it takes
+/// `&Groups` and a reference to the parameters, and returns a `Vec<Option<Model>>`. Groups without one are fitted one by one.
 #[proc_macro_attribute]
 pub fn trainer(args: TokenStream, item: TokenStream) -> TokenStream {
     let function = parse_macro_input!(item as ItemFn);
     let args = Tokens::from(args);
     expand(function, |f| {
-        if !args.is_empty() {
-            return Err(syn::Error::new_spanned(&args, "#[trainer] takes no arguments"));
-        }
-        expand_trainer(f)
+        let together = match args.is_empty() {
+            true => None,
+            false => Some(syn::parse2::<Together>(args.clone())?.0),
+        };
+        expand_trainer(f, together.as_ref())
     })
 }
 
@@ -222,7 +226,23 @@ fn expand_batch(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
     })
 }
 
-fn expand_trainer(function: &ItemFn) -> syn::Result<Tokens> {
+/// `together = function`.
+struct Together(syn::Path);
+
+impl syn::parse::Parse for Together {
+    fn parse(input: syn::parse::ParseStream<'_>) -> syn::Result<Together> {
+        let named: syn::MetaNameValue = input.parse()?;
+        let wrong = || syn::Error::new_spanned(&named, "#[trainer] takes `together = function` alone");
+        match &named.value {
+            syn::Expr::Path(function) if named.path.is_ident("together") && input.is_empty() => {
+                Ok(Together(function.path.clone()))
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+fn expand_trainer(function: &ItemFn, together: Option<&syn::Path>) -> syn::Result<Tokens> {
     let signature = Signature::parse(function)?;
     let returns = "a trainer returns its model or a Result of one";
     let usage = "a trainer takes a &Group and, if it likes, parameters";
@@ -230,6 +250,12 @@ fn expand_trainer(function: &ItemFn) -> syn::Result<Tokens> {
     let model = signature.success(returns)?;
     let (name, about) = (&signature.name, &signature.about);
     let [input, arguments_of_call] = ["input", "params"].map(local);
+    let together = together.map(|together| {
+        quote! {
+            const TOGETHER: ::core::option::Option<::sandbar_guest::__private::Together<#params, #model>> =
+                ::core::option::Option::Some(#together);
+        }
+    });
     Ok(quote! {
         struct __SandbarAnnounced;
         impl ::sandbar_guest::__private::Trainer for __SandbarAnnounced {
@@ -241,6 +267,7 @@ fn expand_trainer(function: &ItemFn) -> syn::Result<Tokens> {
             ) -> ::core::result::Result<#model, ::std::string::String> {
                 #call
             }
+            #together
         }
         ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::trainer::<__SandbarAnnounced>(#name, #about));
     })

@@ -75,29 +75,29 @@ impl GroupedFit {
     }
 }
 
-/// Fits least squares of many groups at once: of `width` columns, one behind another, a target as long as each, offsets (group
-/// `g` has the rows from `offsets[g]` to before `offsets[g + 1]`) and, perhaps, weights. They are looked at where they are.
+/// Fits least squares of many groups at once: of `width` columns, one behind another, a target as long as each, the rows of
+/// each group (where they begin, and where they end) and, perhaps, weights. They are looked at where they are.
 ///
 /// # Errors
 /// When lengths don't agree, or there is no room.
 pub fn grouped_least_squares(
     columns: &[f64],
     target: &[f64],
-    offsets: &[u32],
+    groups: &[[u32; 2]],
     weights: Option<&[f64]>,
     options: Grouped,
 ) -> Result<GroupedFit, DenseError> {
     let rows = target.len();
     let width = columns.len().checked_div(rows).unwrap_or(0);
-    let sizes = [directions(&[width, rows]), directions(&[rows]), directions(&[offsets.len()])];
-    let mut operands = vec![values(&sizes[0], columns), values(&sizes[1], target), values(&sizes[2], offsets)];
+    let sizes = [directions(&[width, rows]), directions(&[rows]), directions(&[groups.len(), 2])];
+    let offsets = values(&sizes[2], groups.as_flattened());
+    let mut operands = vec![values(&sizes[0], columns), values(&sizes[1], target), offsets];
     operands.extend(weights.map(|weights| values(&sizes[1], weights)));
     let Grouped { intercept, ridge, pivot_min } = options;
     let grouped = contract::Grouped { intercept, ridge, pivot_min };
     let made = host::run(Operation::GroupedLeastSquares(grouped), &operands)?;
     let Ok([found, became]) = <[host::Tensor; 2]>::try_from(made) else { return Err(of_host()) };
-    let groups = offsets.len().saturating_sub(1);
-    let (mut coefficients, mut statuses) = (vec![0.0; groups * (width + 1)], vec![0; groups]);
+    let (mut coefficients, mut statuses) = (vec![0.0; groups.len() * (width + 1)], vec![0; groups.len()]);
     found.read(0, super::bytes_mut(&mut coefficients))?;
     became.read(0, super::bytes_mut(&mut statuses))?;
     Ok(GroupedFit { width, coefficients, statuses })

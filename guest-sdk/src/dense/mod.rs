@@ -13,7 +13,7 @@
 //! let x = Tensor::new(&[2, 3], &[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
 //! let gram = x.gram()?; // xᵀ·x, [3, 3]
 //! let half = Tensor::map(&(input(0) * 0.5 + 1.0), &[&gram])?;
-//! assert_eq!(half.sum(0)?.to_vec::<f32>()?, [24.5, 31.0, 37.5]);
+//! assert_eq!(half.sum(0)?.to_vec::<f32>()?, [36.0, 46.5, 57.0]);
 //! # Ok(())
 //! # }
 //! ```
@@ -472,6 +472,12 @@ pub struct Gpu {
 pub fn gpu() -> Option<Gpu> {
     let contract::Gpu { name, memory_bytes, has_f16, has_f64 } = host::get_gpu()?;
     Some(Gpu { name, memory_bytes, has_f16, has_f64 })
+}
+
+/// Where the job says that operations are to be done, if it does: a function that could do without leaves them to the host
+/// then.
+pub fn job_device() -> Option<Device> {
+    host::job_device()
 }
 
 /// Where operations are to be done from here on.

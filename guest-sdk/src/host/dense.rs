@@ -1,10 +1,10 @@
 //! Dense algebra of a host in this process and thread, for tests: on the processor, as the real one does it there.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::task::Poll;
 
-use sandbar_dense::{Binary, Choice, Grouped, Map, Op, Reduction, Session, Spec, Step, Unary};
+use sandbar_dense::{Binary, Grouped, Map, Op, Reduction, Session, Spec, Step, Unary};
 
 use crate::bindings::dense as contract;
 use crate::bindings::dense::{Dtype, Operand, Operation};
@@ -14,7 +14,7 @@ use crate::dense::{DenseError, DenseErrorKind};
 const TENSOR_BYTES_MAX: u64 = 1 << 30;
 
 thread_local! {
-    static SESSION: RefCell<Session> = RefCell::new(Session::new(None, Choice::Cpu, TENSOR_BYTES_MAX));
+    static SESSION: RefCell<Session> = RefCell::new(Session::new(None, None, TENSOR_BYTES_MAX));
 }
 
 /// A tensor of the host's: its number stands where a component has a handle. What a handle is dropped by is not there.
@@ -89,6 +89,22 @@ pub(crate) fn kernel(wgsl: &str) -> Result<Kernel, DenseError> {
 
 pub(crate) fn get_gpu() -> Option<contract::Gpu> {
     None
+}
+
+thread_local! {
+    static SAID: Cell<Option<contract::Device>> = const { Cell::new(None) };
+}
+
+/// Runs `call` as of a job that says so.
+pub(crate) fn with_device<T>(device: contract::Device, call: impl FnOnce() -> T) -> T {
+    let before = SAID.replace(Some(device));
+    let result = call();
+    SAID.set(before);
+    result
+}
+
+pub(crate) fn job_device() -> Option<contract::Device> {
+    SAID.get()
 }
 
 pub(crate) fn use_device(_: contract::Device) {}

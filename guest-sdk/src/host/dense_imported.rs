@@ -4,7 +4,7 @@ use crate::bindings::dense as contract;
 use crate::bindings::dense::{Dtype, Operand, Operation};
 use crate::dense::DenseError;
 
-pub(crate) use crate::bindings::dense::{get_gpu, use_device};
+pub(crate) use crate::bindings::dense::{get_gpu, job_device, use_device};
 
 /// A tensor of the host's.
 #[derive(Debug)]

@@ -48,6 +48,8 @@ pub(crate) struct Rows<'a> {
     pub(crate) target: &'a [f64],
     pub(crate) weights: Option<&'a [f64]>,
     pub(crate) offsets: &'a [u32],
+    /// From one group's first offset to the next one's: 1 where a group ends where the next begins, or 2.
+    pub(crate) step: usize,
     pub(crate) width: usize,
 }
 
@@ -82,8 +84,9 @@ fn avx2(rows: &Rows<'_>, options: Grouped, coefficients: &mut [f64], statuses: &
 #[inline(always)]
 fn all(rows: &Rows<'_>, options: Grouped, coefficients: &mut [f64], statuses: &mut [u32]) {
     let mut space = Space::new(rows.width);
-    let groups = rows.offsets.windows(2).zip(coefficients.chunks_exact_mut(rows.width + 1)).zip(statuses);
-    for ((ends, coefficients), status) in groups {
+    let groups = coefficients.chunks_exact_mut(rows.width + 1).zip(statuses);
+    for (group, (coefficients, status)) in groups.enumerate() {
+        let ends = &rows.offsets[group * rows.step..][..2];
         let found = one(rows, (ends[0] as usize, ends[1] as usize), options, &mut space, coefficients);
         if found != Status::Solved {
             coefficients.fill(f64::NAN);
@@ -259,7 +262,7 @@ mod tests {
 
     fn fit(columns: &[f64], target: &[f64], weights: Option<&[f64]>, ridge: f64) -> (Vec<f64>, Status) {
         let width = columns.len().checked_div(target.len()).unwrap_or(1);
-        let rows = Rows { columns, target, weights, offsets: &[0, target.len() as u32], width };
+        let rows = Rows { columns, target, weights, offsets: &[0, target.len() as u32], step: 1, width };
         let (mut coefficients, mut status) = (vec![0.0; width + 1], [9]);
         solve(&rows, Grouped { intercept: true, ridge, pivot_min: 0.0 }, &mut coefficients, &mut status);
         (coefficients, Status::of(status[0]).unwrap())
@@ -296,7 +299,7 @@ mod tests {
     #[test]
     fn offsets_that_are_no_rows() {
         let line: Vec<f64> = (0..9).map(f64::from).collect();
-        let rows = Rows { columns: &line, target: &line, weights: None, offsets: &[0, 3, 2, 9, 10], width: 1 };
+        let rows = Rows { columns: &line, target: &line, weights: None, offsets: &[0, 3, 2, 9, 10], step: 1, width: 1 };
         let (mut coefficients, mut statuses) = ([0.0; 8], [9; 4]);
         solve(&rows, Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 }, &mut coefficients, &mut statuses);
         assert_eq!(statuses.map(Status::of), [0, 4, 0, 4].map(Status::of));
@@ -312,6 +315,7 @@ mod tests {
             target: &values[3000..],
             weights: None,
             offsets: &[0, 5, 300, 301, 1000],
+            step: 1,
             width: 3,
         };
         let options = Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 };

@@ -22,7 +22,8 @@ pub enum Op {
         second_transposed: bool,
     },
     /// Least squares of many groups: of columns `[width, rows]`, a target `[rows]`, offsets `[groups + 1]` (whole numbers:
-    /// group `g` has the rows from `offsets[g]` to before `offsets[g + 1]`) and, perhaps, weights `[rows]`, the
+    /// group `g` has the rows from `offsets[g]` to before `offsets[g + 1]`) or `[groups, 2]` (where each begins, and where it
+    /// ends) and, perhaps, weights `[rows]`, the
     /// coefficients `[groups, width + 1]`, of which the last is the intercept, and what became of each group `[groups]`
     /// (see [`Status`](crate::Status)). Of f64, since sums of squares square the condition number.
     GroupedLeastSquares(Grouped),
@@ -140,10 +141,12 @@ impl Op {
             }
             Op::GroupedLeastSquares(grouped) => {
                 let [columns, target, offsets, weights @ ..] = &shapes[..] else { return Err(disagree()) };
-                let ([width, rows], [ends]) = (columns.sizes(), offsets.sizes()) else {
-                    return Err(disagree());
+                let [width, rows] = columns.sizes() else { return Err(disagree()) };
+                let groups = match offsets.sizes() {
+                    [ends] => ends.checked_sub(1).ok_or_else(disagree)?,
+                    [groups, 2] => *groups,
+                    _ => return Err(disagree()),
                 };
-                let groups = ends.checked_sub(1).ok_or_else(disagree)?;
                 if target.sizes() != [*rows] || weights.iter().any(|weights| weights != target) {
                     return Err(disagree());
                 }

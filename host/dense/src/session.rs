@@ -48,6 +48,7 @@ impl Gpu {
 #[derive(Debug)]
 pub struct Session {
     gpu: Option<Gpu>,
+    said: Option<Choice>,
     choice: Choice,
     tensors: HashMap<u32, Held>,
     kernels: HashMap<u32, u32>,
@@ -90,12 +91,13 @@ struct Reading {
 }
 
 impl Session {
-    /// A session of a guest whose tensors may take so many bytes.
-    pub fn new(gpu: Option<Gpu>, choice: Choice, bytes_max: u64) -> Session {
+    /// A session of a guest whose tensors may take so many bytes, and where operations are to be done if that was said.
+    pub fn new(gpu: Option<Gpu>, said: Option<Choice>, bytes_max: u64) -> Session {
         let gpu = gpu.filter(|gpu| lock(&gpu.remote).lost().is_none());
         Session {
             gpu,
-            choice,
+            said,
+            choice: said.unwrap_or_default(),
             tensors: HashMap::new(),
             kernels: HashMap::new(),
             numbers: 0,
@@ -104,6 +106,11 @@ impl Session {
             worked_nanos: 0,
             reading: None,
         }
+    }
+
+    /// Where operations are to be done, as far as that was said.
+    pub fn said(&self) -> Option<Choice> {
+        self.said
     }
 
     /// The GPU that it has, if it has one.

@@ -27,7 +27,7 @@ fn check(op: &Op, inputs: &[&str], expected: Result<&[&str], &str>) {
 #[test]
 fn what_comes_of_operations() {
     let product = |first_transposed, second_transposed| Op::Product { first_transposed, second_transposed };
-    let grouped = |ridge| Op::GroupedLeastSquares(Grouped { intercept: true, ridge });
+    let grouped = |ridge| Op::GroupedLeastSquares(Grouped { intercept: true, ridge, pivot_min: 0.0 });
     let disagree = Err("their shapes don't agree");
     check(&product(false, false), &["f32[2, 3]", "f32[3, 5]"], Ok(&["f32[2, 5]"]));
     check(&product(true, true), &["f16[3, 2]", "f16[5, 3]"], Ok(&["f16[2, 5]"]));

@@ -148,7 +148,7 @@ pub(crate) struct Trainer {
     params: String,
     /// For errors.
     name: String,
-    device: Choice,
+    device: Option<Choice>,
 }
 
 impl Trainer {

@@ -25,16 +25,13 @@ pub struct Job {
     pub train: TrainSpec,
     /// Where the models go.
     pub output: OutputSpec,
-    /// Where dense algebra is done: on the processor, where the same bits come of it everywhere, unless it says otherwise.
-    #[serde(default = "default_device")]
-    pub device: Choice,
+    /// Where functions have dense algebra done, and trainers that can leave it to the host do: on the processor, a GPU, or
+    /// where it is done soonest. Otherwise trainers do it themselves.
+    #[serde(default)]
+    pub device: Option<Choice>,
     /// What each call may use.
     #[serde(default)]
     pub limits: Limits,
-}
-
-fn default_device() -> Choice {
-    Choice::Cpu
 }
 
 /// What is read.

@@ -267,9 +267,12 @@ mod tests {
         ("type into a terminal", false, || syscall(libc::SYS_ioctl, &[0, libc::TIOCSTI as i64, 0])),
     ];
 
-    /// What a process that drives a device may do (true), and what fails.
+    /// What is tried, whether it may be done, and how.
+    type Attempt = (&'static str, bool, fn() -> bool);
+
+    /// What a process that drives a device may do, and what fails.
     #[rustfmt::skip]
-    const DRIVEN: &[(&str, bool, fn() -> bool)] = &[
+    const DRIVEN: &[Attempt] = &[
         ("take memory",       true,  || !std::hint::black_box(vec![1u8; 64 << 20]).is_empty()),
         ("start a thread",    true,  || std::thread::Builder::new().spawn(|| ()).is_ok_and(|thread| thread.join().is_ok())),
         ("read a library",    true,  || std::fs::read("/etc/ld.so.cache").is_ok() || std::fs::read_dir("/usr/lib").is_ok()),
@@ -280,7 +283,7 @@ mod tests {
         ("write a file",      false, || std::fs::write("/tmp/sandbar-confined", "x").is_ok()),
         ("open a socket",     false, || std::net::TcpListener::bind("127.0.0.1:0").is_ok()),
         ("start a process",   false, || Command::new("/bin/true").status().is_ok()),
-        ("signal a process",  false, || parent().try_into().is_ok_and(|parent| signal(parent))),
+        ("signal a process",  false, || parent().try_into().is_ok_and(signal)),
     ];
 
     fn parent() -> u32 {

@@ -51,7 +51,38 @@ mirrored!(WitBinary = "binary" of Binary {
 mirrored!(WitReduction = "reduction" of Reduction {
     Sum = "sum", Mean = "mean", Max = "max", Min = "min", ArgMax = "arg-max", ArgMin = "arg-min"
 });
-mirrored!(WitDevice = "device" of Choice { Auto = "auto", Cpu = "cpu", Gpu = "gpu" });
+
+#[derive(ComponentType, Lift, Lower, Clone, Copy)]
+#[component(enum)]
+#[repr(u8)]
+enum WitDevice {
+    #[component(name = "auto")]
+    Auto,
+    #[component(name = "cpu")]
+    Cpu,
+    #[component(name = "gpu")]
+    Gpu,
+}
+
+impl From<WitDevice> for Choice {
+    fn from(device: WitDevice) -> Choice {
+        match device {
+            WitDevice::Auto => Choice::Auto,
+            WitDevice::Cpu => Choice::Cpu,
+            WitDevice::Gpu => Choice::Gpu,
+        }
+    }
+}
+
+impl From<Choice> for WitDevice {
+    fn from(choice: Choice) -> WitDevice {
+        match choice {
+            Choice::Auto => WitDevice::Auto,
+            Choice::Cpu => WitDevice::Cpu,
+            Choice::Gpu => WitDevice::Gpu,
+        }
+    }
+}
 
 #[derive(ComponentType, Lower, Clone, Copy)]
 #[component(enum)]
@@ -273,6 +304,9 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
             has_f64: about.has_f64,
         });
         Ok((gpu,))
+    })?;
+    linker.func_wrap("job-device", |mut store: Context<'_>, (): ()| -> Result<(Option<WitDevice>,)> {
+        Ok((session(store.data_mut())?.said().map(WitDevice::from),))
     })?;
     linker.func_wrap("use-device", |mut store: Context<'_>, (device,): (WitDevice,)| -> Result<()> {
         session(store.data_mut())?.choose(device.into());

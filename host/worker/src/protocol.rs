@@ -59,7 +59,7 @@ pub(crate) enum ToWorker<C = Vec<Call>> {
         limits: Limits,
         #[serde(with = "serde_bytes")]
         plan: Vec<u8>,
-        device: Choice,
+        device: Option<Choice>,
     },
     /// Calls to be run one after another, with a slot for their output; their ids count from `first`.
     /// File: the payload of the only call, if it is one.

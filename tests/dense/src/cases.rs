@@ -142,7 +142,15 @@ fn grouped(random: &mut Random) -> Case {
     let far = random.of(&[0.0, 1000.0]);
     let features = tensor(Dtype::F64, &[width, rows], std::iter::repeat_with(|| far + random.value()));
     let target = floats(random, Dtype::F64, &[rows]);
-    let mut inputs = vec![features, target, tensor(Dtype::U32, &[count], offsets.into_iter())];
+    // As pairs, with rows between them that are of no group.
+    let offsets = match random.is(2) {
+        true => tensor(Dtype::U32, &[count], offsets.into_iter()),
+        false => {
+            let pairs = offsets.windows(2).step_by(2).flatten().copied();
+            tensor(Dtype::U32, &[count / 2, 2], pairs)
+        }
+    };
+    let mut inputs = vec![features, target, offsets];
     if random.is(3) {
         inputs.push(tensor(Dtype::F64, &[rows], std::iter::repeat_with(|| (random.value() + 1.0).max(0.0))));
     }

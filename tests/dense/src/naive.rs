@@ -20,7 +20,7 @@ pub fn run(case: &Case) -> Vec<Found> {
             let turned = [*first_transposed, *second_transposed];
             vec![product(&values, &sizes, turned, &out)]
         }
-        Op::GroupedLeastSquares(options) => grouped(&values, sizes[0][0], *options),
+        Op::GroupedLeastSquares(options) => grouped(&values, (sizes[0][0], sizes[2].len() == 2), *options),
         Op::SolveCholesky | Op::SolveQr => vec![solve(&values, &sizes)],
         Op::Map(map) => vec![each(map, &values, &sizes, &out)],
         Op::Reduce { with, along } => {
@@ -66,11 +66,13 @@ fn product(values: &[Vec<f64>], sizes: &[Vec<usize>], turned: [bool; 2], out: &[
 }
 
 /// Normal equations of the shifted and weighted rows, by elimination.
-fn grouped(values: &[Vec<f64>], width: usize, options: Grouped) -> Vec<Found> {
+fn grouped(values: &[Vec<f64>], (width, is_pairs): (usize, bool), options: Grouped) -> Vec<Found> {
     let (target, offsets, weights) = (&values[1], &values[2], values.get(3));
     let column = |j: usize, row: usize| if j < width { values[0][j * target.len() + row] } else { target[row] };
     let (mut coefficients, mut statuses) = (Vec::new(), Vec::new());
-    for ends in offsets.windows(2) {
+    // Where they are pairs, a group ends where the next need not begin.
+    let all = if is_pairs { offsets.chunks(2).collect::<Vec<_>>() } else { offsets.windows(2).collect() };
+    for ends in all {
         let rows: Vec<usize> = (ends[0] as usize..ends[1] as usize).collect();
         let weight = |row: usize| weights.map_or(1.0, |weights| weights[row]);
         let total: f64 = rows.iter().map(|row| weight(*row)).sum();

@@ -105,6 +105,7 @@ fn fits(options: crate::Grouped, inputs: &[Tensor<'_>], outputs: &[Spec], offset
         target: values(1).unwrap_or_default(),
         weights: values(3),
         offsets,
+        step: inputs[2].spec().shape.rank(),
         width: inputs[0].spec().shape.sizes()[0] as usize,
     };
     let mut coefficients = vec![0.0; outputs[0].shape.count()];

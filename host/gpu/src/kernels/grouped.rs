@@ -38,7 +38,7 @@ impl Fit {
 
     pub(super) fn source(self) -> String {
         let mut text = head(F64, F64);
-        text += "struct Told { ridge: A, nan: A, largest: A, pivot_min: A, noise: A, groups: u32, rows: u32, intercept: u32 }\n\
+        text += "struct Told { ridge: A, nan: A, largest: A, pivot_min: A, noise: A, groups: u32, rows: u32, intercept: u32, step: u32 }\n\
                  var<immediate> told: Told;\n";
         text += &binding(0, "columns", "A", false);
         text += &binding(1, "goal", "A", false);
@@ -78,6 +78,7 @@ pub(super) fn plan(options: Grouped, inputs: &[&DeviceTensor], outputs: &[&Devic
         .into_iter()
         .fold(Immediates::default(), |all, value| all.value(F64, value));
     let immediates = immediates.size(groups).size(specs[1].shape.count()).size(options.intercept.into());
+    let immediates = immediates.size(specs[2].shape.rank());
     vec![Step {
         kernel: Kernel::Grouped(Fit::of(&specs)),
         bindings: inputs.iter().chain(outputs).map(|tensor| tensor.taken.clone()).collect(),
@@ -125,8 +126,8 @@ fn load(first: u32, count: u32, t: u32) {
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let group = place(w, n);
     if group >= told.groups { return; }
-    let first = offsets[group];
-    let end = offsets[group + 1];
+    let first = offsets[group * told.step];
+    let end = offsets[group * told.step + 1];
     let is_rows = first <= end && end <= told.rows;
     let count = select(0u, end - first, is_rows);
     if t == 0u { state = select(4u, 0u, is_rows); }

@@ -52,8 +52,8 @@ pub struct Binding {
     pub limits: Limits,
     /// `component#function`, for errors.
     pub name: String,
-    /// Where dense algebra is done.
-    pub device: Choice,
+    /// Where dense algebra is to be done, if that is said: otherwise by the processor.
+    pub device: Option<Choice>,
     /// What the workers' [`crate::Collectors`] make of batches, for [`Work::Collect`].
     plan: Vec<u8>,
 }
@@ -88,12 +88,12 @@ impl Binding {
             )
             .of(&name));
         }
-        let device = Choice::default();
+        let device = None;
         Ok(Binding { id: new_id(), program, function, params, limits, name, device, plan: Vec::new() }.into())
     }
 
     /// The same, whose dense algebra is done elsewhere.
-    pub fn on(&self, device: Choice) -> Arc<Binding> {
+    pub fn on(&self, device: Option<Choice>) -> Arc<Binding> {
         let Binding { program, function, params, limits, name, plan, .. } = self;
         let (program, function, params) = (program.clone(), *function, params.clone());
         let (name, plan) = (name.clone(), plan.clone());

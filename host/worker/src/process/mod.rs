@@ -115,13 +115,13 @@ struct Binding {
     params: String,
     limits: Limits,
     plan: Vec<u8>,
-    device: Choice,
+    device: Option<Choice>,
 }
 
 /// Where the tensors of a call may be.
 struct Dense {
     broker: Broker,
-    device: Choice,
+    device: Option<Choice>,
     tensor_bytes_max: u64,
     session: Option<Session>,
 }
@@ -136,7 +136,9 @@ impl Dense {
     fn session(&mut self) -> &mut Session {
         let Dense { broker, device, tensor_bytes_max, session } = self;
         session.get_or_insert_with(|| {
-            let gpu = if *device == Choice::Cpu { None } else { broker.gpu(NO_JOB) };
+            // Unless a job says otherwise the same bits come of it everywhere.
+            let is_here = matches!(device, None | Some(Choice::Cpu));
+            let gpu = if is_here { None } else { broker.gpu(NO_JOB) };
             Session::new(gpu, *device, *tensor_bytes_max)
         })
     }

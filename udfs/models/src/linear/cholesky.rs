@@ -4,7 +4,7 @@ use super::moments::Moments;
 
 /// The smallest share of a feature's variation that the features before it must leave unexplained. Below it, the normal
 /// equations lose more than four of sixteen digits, and an orthogonal method is called for.
-const PIVOT_MIN: f64 = 1e-4;
+pub(crate) const PIVOT_MIN: f64 = 1e-4;
 /// Widths that need no allocation.
 const FEW: usize = 8;
 

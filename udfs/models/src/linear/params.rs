@@ -1,4 +1,5 @@
-use sandbar_guest::Features;
+use sandbar_guest::dense::Grouped;
+use sandbar_guest::{Features, Groups};
 use serde::{Deserialize, Serialize};
 
 use super::moments::{Moments, Space, Wanted};
@@ -38,6 +39,23 @@ impl LinearParams {
         }
         through_means(&moments, coefficients)
     }
+}
+
+impl LinearParams {
+    /// Fits the groups whose features are well conditioned, all at once, by the host. The others are to be fitted one by one.
+    pub(crate) fn fit_groups(&self, groups: &Groups<'_>) -> Vec<Option<LinearModel>> {
+        fit_groups(groups, self.fit_intercept, 0.0)
+    }
+}
+
+/// As [`LinearParams::fit_groups`], with a penalty on squares.
+pub(crate) fn fit_groups(groups: &Groups<'_>, intercept: bool, ridge: f64) -> Vec<Option<LinearModel>> {
+    // What the host has no room for is done here, one by one, as what a GPU has failed to do.
+    let Ok(fit) = groups.least_squares(Grouped { intercept, ridge, pivot_min: cholesky::PIVOT_MIN }) else {
+        return Vec::new();
+    };
+    let model = |(coefficients, intercept): (&[f64], f64)| LinearModel::new(intercept, coefficients.to_vec());
+    (0..fit.len()).map(|group| fit.group(group).ok().map(model)).collect()
 }
 
 /// Sums over checked data.

@@ -1,9 +1,9 @@
-use sandbar_guest::Features;
+use sandbar_guest::{Features, Groups};
 use serde::{Deserialize, Serialize};
 
 use super::moments::{Space, Wanted};
 use super::orthogonal::Factor;
-use super::params::{checked_moments, not_negative, through_means};
+use super::params::{checked_moments, fit_groups, not_negative, through_means};
 use super::{LinearError, LinearModel, LinearParams, cholesky};
 
 /// How to fit a [`LinearModel`] with a penalty on the squares of its coefficients.
@@ -26,6 +26,14 @@ impl Default for RidgeParams {
 }
 
 impl RidgeParams {
+    /// As [`LinearParams`]' own. Where a parameter is wrong, each group says so.
+    pub(crate) fn fit_groups(&self, groups: &Groups<'_>) -> Vec<Option<LinearModel>> {
+        match not_negative("alpha", self.alpha) {
+            Ok(()) => fit_groups(groups, self.fit_intercept, self.alpha),
+            Err(_) => Vec::new(),
+        }
+    }
+
     /// Fits the coefficients that minimise the objective.
     ///
     /// # Errors

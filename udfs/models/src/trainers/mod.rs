@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use sandbar_guest::Groups;
 use sandbar_guest::prelude::*;
 
 use crate::forest::{RandomForest, RandomForestParams};
@@ -11,15 +12,23 @@ use crate::logistic::{LogisticError, LogisticModel, LogisticParams};
 use crate::tree::{RegressionTree, RegressionTreeParams, TreeError};
 
 /// Ordinary least squares.
-#[trainer]
+#[trainer(together = linear_together)]
 fn linear(group: &Group<'_>, params: &LinearParams) -> Result<LinearModel, LinearError> {
     params.fit_features(group.features(), group.target())
 }
 
+fn linear_together(groups: &Groups<'_>, params: &LinearParams) -> Vec<Option<LinearModel>> {
+    params.fit_groups(groups)
+}
+
 /// Least squares with a penalty on the squares of the coefficients.
-#[trainer]
+#[trainer(together = ridge_together)]
 fn ridge(group: &Group<'_>, params: &RidgeParams) -> Result<LinearModel, LinearError> {
     params.fit_features(group.features(), group.target())
+}
+
+fn ridge_together(groups: &Groups<'_>, params: &RidgeParams) -> Vec<Option<LinearModel>> {
+    params.fit_groups(groups)
 }
 
 /// Least squares with a penalty on the magnitudes of the coefficients.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
+use sandbar_guest::dense::Device;
 use sandbar_guest::testing::{self, Fitted, Split};
 
 use crate::tree::Draws;
@@ -139,5 +140,36 @@ fn hostile_models() {
             .collect();
         let groups = vec![split(0, 10, 1); models.len()];
         assert_eq!(testing::predict(trainer, "{}", &features, &groups, &models).unwrap().len(), models.len());
+    }
+}
+
+/// Of a job that says where, groups are fitted together by the host: to the same models within rounding, and those that it
+/// can't do as well are fitted one by one, to the same bits.
+#[test]
+fn groups_are_fitted_together() {
+    let input = input();
+    // One with its test rows behind it, one that is singular, and one of a single row.
+    let groups = [split(40, 20, 1), Split { first_row: 10, train_rows: 2, test_rows: 0, seed: 2 }, split(1, 5, 3)];
+    for (trainer, params) in [
+        ("linear", "{}"),
+        ("linear", r#"{"fit_intercept": false}"#),
+        ("ridge", r#"{"alpha": 0.5}"#),
+        ("ridge", r#"{"alpha": -1}"#),
+        ("forest", r#"{"n_estimators": 2}"#),
+    ] {
+        let alone = testing::fit(trainer, params, &input, &groups).unwrap();
+        let together = testing::with_device(Device::Cpu, || testing::fit(trainer, params, &input, &groups)).unwrap();
+        for (group, (alone, together)) in alone.iter().zip(&together).enumerate() {
+            match (alone, together) {
+                (Ok(alone), Ok(together)) => {
+                    assert_eq!(alone.predictions.len(), together.predictions.len());
+                    for (alone, together) in alone.predictions.iter().zip(&together.predictions) {
+                        let is_close = (alone - together).abs() <= 1e-12 * alone.abs().max(1.0);
+                        assert!(is_close, "{trainer} {params}, group {group}: {alone}, {together}");
+                    }
+                }
+                (alone, together) => assert_eq!(alone, together, "{trainer} {params}, group {group}"),
+            }
+        }
     }
 }

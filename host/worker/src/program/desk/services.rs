@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use sandbar_core::{ActorId, Fault, GroupId, ObjectId, TaskError};
+use sandbar_dense::Session;
 use sandbar_dense::remote::Broker;
-use sandbar_dense::{Choice, Session};
 use sandbar_sandbox::{Following, Got, Input, Level, Next, Refusal, Services};
 
 use super::{Desk, RETURNS_MAX, gone};
@@ -50,7 +50,7 @@ impl Services for TaskServices {
     fn dense(&mut self) -> Option<&mut Session> {
         let TaskServices { broker, job, tensor_bytes_max, dense, .. } = self;
         let gpu = || broker.as_ref().and_then(|broker| broker.gpu((*job).into()));
-        Some(dense.get_or_insert_with(|| Session::new(gpu(), Choice::Auto, *tensor_bytes_max)))
+        Some(dense.get_or_insert_with(|| Session::new(gpu(), None, *tensor_bytes_max)))
     }
 
     fn waits_for_gpu(&mut self) {
