@@ -41,8 +41,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("sandbar-client", &["sandbar-batch", "sandbar-core", "sandbar-node"]),
     ("sandbar-cli", &["sandbar-core", "sandbar-dense", "sandbar-gpu", "sandbar-node"]),
-    // What guests are compiled with shares two rooms with the host: how a batch is laid out, and how a task is called.
-    ("sandbar-guest", &["sandbar-batch", "sandbar-core", "sandbar-guest-macros"]),
+    // What guests are compiled with shares two rooms with the host: how a batch is laid out, and how a task is called. Where
+    // functions are tested without a host, dense algebra is done as one does it.
+    ("sandbar-guest", &["sandbar-batch", "sandbar-core", "sandbar-dense", "sandbar-guest-macros"]),
     ("sandbar-guest-macros", &[]),
 ];
 

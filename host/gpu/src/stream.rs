@@ -35,7 +35,7 @@ struct Dispatch {
     immediates: Vec<u8>,
     grid: [u32; 3],
     /// What it refers to: nobody else gets it before this is submitted.
-    _taken: Vec<Arc<Taken>>,
+    taken: Vec<Arc<Taken>>,
 }
 
 impl Stream {
@@ -64,9 +64,10 @@ impl Stream {
     pub fn zeros(&mut self, spec: Spec) -> Result<DeviceTensor, GpuError> {
         let tensor = self.device.tensor(spec)?;
         let mut encoder = self.encoder();
-        self.encode(&mut encoder);
+        let kept = self.encode(&mut encoder);
         encoder.clear_buffer(tensor.taken.buffer(), 0, None);
         self.device.queue.submit([encoder.finish()]);
+        drop(kept);
         Ok(tensor)
     }
 
@@ -80,9 +81,10 @@ impl Stream {
         }
         let tensor = self.device.tensor(spec)?;
         let mut encoder = self.encoder();
-        self.encode(&mut encoder);
+        let kept = self.encode(&mut encoder);
         encoder.copy_buffer_to_buffer(from.taken.buffer(), 0, tensor.taken.buffer(), 0, None);
         self.device.queue.submit([encoder.finish()]);
+        drop(kept);
         Ok(tensor)
     }
 
@@ -152,7 +154,7 @@ impl Stream {
             entries: &entries,
         });
         let Step { immediates, grid, bindings, .. } = step;
-        self.recorded.push(Dispatch { pipeline, bind_group, immediates, grid, _taken: bindings });
+        self.recorded.push(Dispatch { pipeline, bind_group, immediates, grid, taken: bindings });
         if self.recorded.len() >= TOGETHER_MAX {
             self.submit();
         }
@@ -162,15 +164,19 @@ impl Stream {
     pub fn submit(&mut self) {
         if !self.recorded.is_empty() {
             let mut encoder = self.encoder();
-            self.encode(&mut encoder);
+            let kept = self.encode(&mut encoder);
             self.device.queue.submit([encoder.finish()]);
+            drop(kept);
         }
     }
 
-    fn encode(&mut self, encoder: &mut wgpu::CommandEncoder) {
+    /// Gives what the commands refer to, which is to be kept until they are submitted: another stream would write to it.
+    #[must_use]
+    fn encode(&mut self, encoder: &mut wgpu::CommandEncoder) -> Vec<Arc<Taken>> {
         if self.recorded.is_empty() {
-            return;
+            return Vec::new();
         }
+        let mut kept = Vec::new();
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         for dispatch in self.recorded.drain(..) {
             pass.set_pipeline(&dispatch.pipeline);
@@ -180,7 +186,9 @@ impl Stream {
             }
             let [x, y, z] = dispatch.grid;
             pass.dispatch_workgroups(x, y, z);
+            kept.extend(dispatch.taken);
         }
+        kept
     }
 
     /// Waits until all that was asked for is done.
@@ -189,9 +197,10 @@ impl Stream {
     /// When the device is lost.
     pub fn wait(&mut self) -> Result<(), GpuError> {
         let mut encoder = self.encoder();
-        self.encode(&mut encoder);
+        let kept = self.encode(&mut encoder);
         // With it goes what was written.
         let index = self.device.queue.submit([encoder.finish()]);
+        drop(kept);
         self.wait_for(index)
     }
 
@@ -237,11 +246,12 @@ impl Stream {
         let copied = (bytes as u64).next_multiple_of(WORD);
         let staging = self.staging(copied);
         let mut encoder = self.encoder();
-        self.encode(&mut encoder);
+        let kept = self.encode(&mut encoder);
         if copied > 0 {
             encoder.copy_buffer_to_buffer(tensor.taken.buffer(), offset, &staging, 0, copied);
         }
         let index = self.device.queue.submit([encoder.finish()]);
+        drop(kept);
         let (kept, mapped) = (self.staging.clone(), staging.clone());
         staging.map_async(wgpu::MapMode::Read, 0..copied.max(WORD), move |done| {
             let view = done.map_err(lost).and_then(|()| mapped.get_mapped_range(0..copied.max(WORD)).map_err(lost));

@@ -4,7 +4,7 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
-use sandbar_dense::{Owned, Spec};
+use sandbar_dense::{Dtype, Grouped, Op, Owned, Spec, Tensor};
 use sandbar_gpu::{Adapter, Device, DeviceTensor, GpuError, Stream};
 
 fn device() -> Arc<Device> {
@@ -61,4 +61,41 @@ fn the_gpu_is_right_and_its_costs_are_numbers() {
         assert!(value.is_finite() && value > 0.0, "{name}: {costs:?}");
     }
     let _ = writeln!(std::io::stderr(), "{costs:?}");
+}
+
+/// Groups of many rows, with others between them, in more than one tensor of a device's largest step.
+#[test]
+fn groups_of_many_rows() {
+    let mut stream = Stream::new(device());
+    for (rows, width) in [(5_000_u32, 1_u32), (70_001, 1), (20_000, 9)] {
+        let column =
+            |at: u32| (0..rows).map(move |row| f64::from(row.wrapping_mul(2_654_435_761) >> (8 + at % 8)) / 1e3);
+        let columns = Owned::F64((0..width).flat_map(column).collect());
+        let target = Owned::F64(column(9).map(|y| 3.0 + y).collect());
+        let ends = Owned::U32(vec![0, rows / 3, rows / 2, rows - 7, rows - 7, rows, 5, 5]);
+        let specs = [
+            Spec::new(Dtype::F64, &[width, rows]).unwrap(),
+            Spec::new(Dtype::F64, &[rows]).unwrap(),
+            Spec::new(Dtype::U32, &[4, 2]).unwrap(),
+        ];
+        let all = [&columns, &target, &ends];
+        let op = Op::GroupedLeastSquares(Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 });
+        let inputs: Vec<Tensor<'_>> =
+            specs.iter().zip(all).map(|(spec, values)| Tensor::new(*spec, values.values()).unwrap()).collect();
+        let expected = sandbar_dense::cpu::run(&op, &inputs).unwrap();
+        let inputs = specs.iter().zip(all).map(|(spec, values)| {
+            let tensor = stream.tensor(*spec).unwrap();
+            stream.write(&tensor, 0, values.values().bytes()).unwrap();
+            tensor
+        });
+        let inputs: Vec<DeviceTensor> = inputs.collect();
+        let outputs = stream.run(&op, &inputs.iter().collect::<Vec<_>>()).unwrap();
+        let found: Vec<Owned> = outputs.iter().map(|tensor| download(&mut stream, tensor)).collect();
+        assert_eq!(found[1], expected[1], "{rows} rows of {width}");
+        let (Owned::F64(found), Owned::F64(expected)) = (&found[0], &expected[0]) else { panic!("of f64") };
+        for (found, expected) in found.iter().zip(expected) {
+            let is_close = (found - expected).abs() <= 1e-9 * expected.abs().max(1.0);
+            assert!(is_close || found.is_nan() && expected.is_nan(), "{rows} rows of {width}: {found}, not {expected}");
+        }
+    }
 }

@@ -102,6 +102,29 @@ fn what_is_asked_for_comes() {
     assert_eq!(process.connections(), 0);
 }
 
+/// What one connection drops another gets, but not before it was used.
+#[test]
+fn connections_beside_each_other() {
+    let mut process = start(1 << 30);
+    let remotes: Vec<Remote> = (0..3).map(|_| connect(&mut process)).collect();
+    std::thread::scope(|scope| {
+        for (at, mut remote) in remotes.into_iter().enumerate() {
+            scope.spawn(move || {
+                for turn in 0..150 {
+                    let values: Vec<f32> = (0..20_000).map(|x| (x % 77 + turn * 3 + at) as f32).collect();
+                    let tensor = of(&mut remote, &values);
+                    let doubled = remote.run(&twice(), &[tensor], 1).unwrap()[0];
+                    remote.drop_tensor(tensor);
+                    let expected: Vec<f32> = values.iter().map(|value| value * 2.0).collect();
+                    let found = read(&mut remote, doubled, values.len()).unwrap();
+                    assert!(found == expected, "{at}, turn {turn}: {}, not {}", found[0], expected[0]);
+                    remote.drop_tensor(doubled);
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn what_goes_wrong_is_said_to_who_reads_what_should_come_of_it() {
     let mut process = start(64 << 20);

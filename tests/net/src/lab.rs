@@ -75,6 +75,9 @@ impl Lab {
         command.args(arguments).current_dir(self.folder.path());
         command.env("XDG_CACHE_HOME", places::cache()).env("XDG_STATE_HOME", self.path("state"));
         command.env("TMPDIR", self.path("tmp")).env("NO_COLOR", "1");
+        if let Some(lavapipe) = places::lavapipe() {
+            command.env("SANDBAR_LAVAPIPE", lavapipe);
+        }
         command
     }
 

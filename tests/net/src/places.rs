@@ -92,3 +92,14 @@ pub fn cache() -> &'static Path {
         cache
     })
 }
+
+/// The software driver for GPUs that `cargo xtask test` fetches into the user's cache folder, unless `SANDBAR_LAVAPIPE` says
+/// where another is.
+pub fn lavapipe() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if std::env::var_os("SANDBAR_LAVAPIPE").is_some() {
+        return None;
+    }
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
+    Some(cache.join("sandbar/lavapipe"))
+}

@@ -6,6 +6,7 @@ mod compiler;
 mod deploy;
 mod examples;
 mod files;
+mod gpu;
 mod hostile;
 mod interrupts;
 mod job;

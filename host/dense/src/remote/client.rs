@@ -54,12 +54,11 @@ enum Asked {
 pub struct ReadNumber(u64);
 
 impl Remote {
-    /// A connection that the node made.
+    /// A connection that the node made: a socket that does not block.
     ///
     /// # Errors
     /// When the shared memory is none.
     pub fn new(socket: OwnedFd, area: OwnedFd) -> io::Result<Remote> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Remote {
             socket,
             area: Scratch::open(area, AREA_BYTES)?,
@@ -315,9 +314,10 @@ impl Remote {
 
     fn heard(&mut self, message: FromGpu) -> Result<(), RemoteError> {
         match message {
-            FromGpu::Done(done) if done >= self.done && done <= self.sent => {
-                self.done = done;
-                while self.writes.front().is_some_and(|message| *message <= done) {
+            FromGpu::Done(done) if done <= self.sent => {
+                // Several threads say so, and not in turn.
+                self.done = self.done.max(done);
+                while self.writes.front().is_some_and(|message| *message <= self.done) {
                     self.writes.pop_front();
                 }
                 Ok(())

@@ -103,6 +103,8 @@ impl GpuProcess {
     /// When the process is gone, or there is no memory.
     pub fn connect(&mut self) -> io::Result<(OwnedFd, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        // Whoever gets it may not be allowed to set that.
+        rustix::io::ioctl_fionbio(&ours, true)?;
         let area = Scratch::new(AREA_BYTES)?;
         let file = area.as_fd().try_clone_to_owned()?;
         socket::send(
