@@ -77,5 +77,8 @@ fn the_image_has_what_the_host_starts() {
     let rust = std::fs::read_to_string(workspace().join("Cargo.toml")).expect("it is there");
     let version = rust.lines().find_map(|line| line.strip_prefix("rust-version = ")).expect("a version");
     assert!(file.contains(&format!("FROM rust:{}-", version.trim_matches('"'))), "{file}");
-    assert!(file.contains("release/host ") && file.contains("release/host-worker "), "{file}");
+    assert!(
+        ["host ", "host-worker ", "host-gpu "].iter().all(|name| file.contains(&format!("release/{name}"))),
+        "{file}"
+    );
 }
