@@ -306,7 +306,8 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
         Ok((gpu,))
     })?;
     linker.func_wrap("job-device", |mut store: Context<'_>, (): ()| -> Result<(Option<WitDevice>,)> {
-        Ok((session(store.data_mut())?.said().map(WitDevice::from),))
+        let said = store.data_mut().services.dense().and_then(|session| session.said());
+        Ok((said.map(WitDevice::from),))
     })?;
     linker.func_wrap("use-device", |mut store: Context<'_>, (device,): (WitDevice,)| -> Result<()> {
         session(store.data_mut())?.choose(device.into());
