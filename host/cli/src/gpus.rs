@@ -14,7 +14,9 @@ pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
     let options = paths::GpuOptions { is_software: software_gpu, ..paths::GpuOptions::default() };
     let machine = paths::gpus(options).map_err(CliError::Failed)?;
     let all = match &machine {
-        Some(machine) => machine.all().await.map_err(|e| CliError::Failed(format!("drivers can't be asked: {e}")))?,
+        Some(machine) => {
+            machine.look_again().await.map_err(|e| CliError::Failed(format!("drivers can't be asked: {e}")))?
+        }
         None => &[],
     };
     let usable = match &machine {

@@ -4,12 +4,15 @@
 //! tensor, or nothing, and memory that threads share begins as zeros. A loop without an end is for who runs the process.
 
 use sandbar_dense::remote::{BINDINGS_MAX, KERNEL_BYTES_MAX};
+use wgpu::naga;
 
 use crate::device::{Device, DeviceTensor};
 use crate::{GpuError, Stream};
 
 /// Groups of threads of a kernel at most.
 const GROUPS_MAX: u64 = 1 << 24;
+/// Bytes of variables that each thread has for itself.
+const THREAD_BYTES_MAX: u64 = 64 << 10;
 /// Longest words of an error.
 const WORDS_MAX: usize = 2048;
 
@@ -29,6 +32,7 @@ impl Device {
             let message = format!("a kernel of {} bytes, {KERNEL_BYTES_MAX} may be", wgsl.len());
             return Err(GpuError::Kernel(message));
         }
+        check(wgsl, self.limits())?;
         let scope = self.inner.push_error_scope(wgpu::ErrorFilter::Validation);
         let internal = self.inner.push_error_scope(wgpu::ErrorFilter::Internal);
         let source = wgpu::ShaderSource::Wgsl(wgsl.into());
@@ -47,6 +51,34 @@ impl Device {
             None => Ok(GuestKernel { pipeline }),
         }
     }
+}
+
+/// What wgpu leaves to drivers to find out: variables that are too large for threads, or for those that share them.
+fn check(wgsl: &str, limits: &wgpu::Limits) -> Result<(), GpuError> {
+    let module = naga::front::wgsl::parse_str(wgsl)
+        .map_err(|error| GpuError::Kernel(shortened(format!("the kernel is none: {}", error.emit_to_string(wgsl)))))?;
+    let bytes = |of: naga::Handle<naga::Type>| match module.types[of].inner.try_size(module.to_ctx()) {
+        Some(bytes) => u64::from(bytes),
+        None => u64::MAX,
+    };
+    if !module.overrides.is_empty() {
+        return Err(GpuError::Kernel("the kernel is none: it has constants that are to be overridden".to_owned()));
+    }
+    let global = |space| module.global_variables.iter().filter(move |(_, of)| of.space == space).map(|(_, of)| of.ty);
+    let shared = global(naga::AddressSpace::WorkGroup).map(bytes).fold(0, u64::saturating_add);
+    let functions = module.functions.iter().map(|(_, function)| function);
+    let functions = functions.chain(module.entry_points.iter().map(|entry| &entry.function));
+    let local = functions.flat_map(|function| function.local_variables.iter().map(|(_, of)| of.ty));
+    let own = global(naga::AddressSpace::Private).chain(local).map(bytes).fold(0, u64::saturating_add);
+    for (what, bytes, most) in [
+        ("threads share", shared, u64::from(limits.max_compute_workgroup_storage_size)),
+        ("a thread has", own, THREAD_BYTES_MAX),
+    ] {
+        if bytes > most {
+            return Err(GpuError::Kernel(format!("the kernel is none: {what} {bytes} bytes, {most} may be")));
+        }
+    }
+    Ok(())
 }
 
 impl Stream {
@@ -100,10 +132,13 @@ impl Stream {
 }
 
 fn of_guest(what: &str, error: &wgpu::Error) -> GpuError {
-    let mut words = format!("{what}: {error}");
+    GpuError::Kernel(shortened(format!("{what}: {error}")))
+}
+
+fn shortened(mut words: String) -> String {
     if words.len() > WORDS_MAX {
         words.truncate(words.floor_char_boundary(WORDS_MAX));
         words.push('…');
     }
-    GpuError::Kernel(words)
+    words
 }

@@ -42,7 +42,8 @@ pub fn gpus(limits: GpuOptions) -> Result<Option<Arc<Machine>>, String> {
     if !program.is_file() {
         return Err(format!("{} is missing: install `host-gpu` beside this program", program.display()));
     }
-    Ok(Some(Machine::new(GpuLimits { program, is_software, memory_bytes_max, time_max })))
+    let limits = GpuLimits { program, is_software, memory_bytes_max, time_max };
+    Ok(Some(Machine::new(limits, &cache_folder()?)))
 }
 
 /// One of these is where drivers have something to drive.

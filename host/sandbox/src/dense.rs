@@ -246,26 +246,19 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
         "[static]tensor.from-input",
         |mut store: Context<'_>, (dtype, sizes, offset): (WitDtype, WasmList<u32>, u64)| {
             let sizes = directions(&store, &sizes);
-            let bytes = store.data().services.input().bytes;
-            let made = Spec::new(dtype.into(), &sizes).and_then(|spec| Ok((spec, part(&bytes, spec, offset)?)));
-            // SAFETY: the input stays as it is while its guest waits for this call, and the session copies it.
-            let made =
-                made.map(|(spec, part)| (spec, unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) }));
-            drop(bytes);
-            made_tensor(store.data_mut(), |session| made.and_then(|(spec, part)| session.tensor(spec, Some(part))))
+            // SAFETY: the input stays as it is while its guest waits for this call.
+            let part = unsafe { part(&store.data().services.input().bytes, dtype, &sizes, offset) };
+            made_tensor(store.data_mut(), |session| part.and_then(|(spec, part)| session.tensor(spec, Some(part))))
         },
     )?;
     linker.func_wrap(
         "[static]tensor.from-object",
         |mut store: Context<'_>, (dtype, sizes, object, offset): (WitDtype, WasmList<u32>, u64, u64)| {
             let sizes = directions(&store, &sizes);
-            let (_, input) = store.data_mut().services.object(ObjectId(object))?;
-            let made = Spec::new(dtype.into(), &sizes).and_then(|spec| Ok((spec, part(&input.bytes, spec, offset)?)));
-            // SAFETY: as above.
-            let made =
-                made.map(|(spec, part)| (spec, unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) }));
-            drop(input);
-            made_tensor(store.data_mut(), |session| made.and_then(|(spec, part)| session.tensor(spec, Some(part))))
+            let (_, object) = store.data_mut().services.object(ObjectId(object))?;
+            // SAFETY: the services keep the object that was asked for last.
+            let part = unsafe { part(&object.bytes, dtype, &sizes, offset) };
+            made_tensor(store.data_mut(), |session| part.and_then(|(spec, part)| session.tensor(spec, Some(part))))
         },
     )?;
     linker.func_wrap(
@@ -454,8 +447,20 @@ fn directions(store: &Context<'_>, sizes: &WasmList<u32>) -> Vec<u32> {
     sizes[..sizes.len().min(sandbar_dense::RANK_MAX + 1)].to_vec()
 }
 
-/// The bytes of a tensor among others.
-fn part(bytes: &[u8], spec: Spec, offset: u64) -> std::result::Result<&[u8], DenseError> {
+/// A tensor among other bytes, no longer tied to the store.
+///
+/// # Safety
+/// They are whoever has the store's, and stay there until the part has been copied.
+unsafe fn part<'a>(
+    bytes: &[u8],
+    dtype: WitDtype,
+    sizes: &[u32],
+    offset: u64,
+) -> std::result::Result<(Spec, &'a [u8]), DenseError> {
+    let spec = Spec::new(dtype.into(), sizes)?;
     let part = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)?.get(..spec.bytes() as usize));
-    part.ok_or_else(|| DenseError::Shape(format!("{spec} at byte {offset} is not within {} bytes", bytes.len())))
+    let outside = || DenseError::Shape(format!("{spec} at byte {offset} is not within {} bytes", bytes.len()));
+    let part = part.ok_or_else(outside)?;
+    // SAFETY: the caller vouches for them.
+    Ok((spec, unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) }))
 }

@@ -231,7 +231,8 @@ async fn first_of(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result
     Ok(bytes)
 }
 
-fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes a file whole, and its folder.
+pub(crate) fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     std::fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;

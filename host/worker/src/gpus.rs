@@ -8,7 +8,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,10 +17,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandbar_dense::remote::{FromBroker, GpuOptions, GpuProcess, LIST_ARGUMENT, Looked, SOFTWARE_ARGUMENT, ToBroker};
 use sandbar_dense::{Described, Kind};
 use sandbar_process::socket;
+use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
+
+use crate::compiler::keep;
 
 /// Processes are looked at so often.
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(50);
@@ -31,6 +35,8 @@ const LIST_TIME_MAX: Duration = Duration::from_secs(60);
 /// Processes of a node at most, and connections of one.
 const PROCESSES_MAX: usize = 32;
 const CONNECTIONS_MAX: usize = 256;
+/// A process that ends before one is connected to it is started again, so often.
+const CONNECT_TRIES: u32 = 3;
 /// Longest description of all GPUs.
 const LIST_BYTES_MAX: usize = 1 << 20;
 /// What a process of drivers finds in its environment: where they are, and what they leave alone.
@@ -54,7 +60,16 @@ pub struct GpuLimits {
 #[derive(Debug)]
 pub struct Machine {
     limits: GpuLimits,
+    /// The file that says what was found before.
+    kept: PathBuf,
     found: OnceCell<Vec<Described>>,
+}
+
+/// What was found, and what that is true of.
+#[derive(Serialize, Deserialize)]
+struct Found {
+    of: String,
+    gpus: Vec<Described>,
 }
 
 /// The processes that have GPUs.
@@ -62,6 +77,10 @@ pub struct Machine {
 pub struct Gpus {
     machine: Arc<Machine>,
     processes: Mutex<Vec<Kept>>,
+    /// Whose turn it is to start one.
+    starting: Mutex<()>,
+    /// Where they are looked after, whoever asks.
+    runtime: Handle,
 }
 
 #[derive(Debug)]
@@ -77,17 +96,57 @@ struct Kept {
 type Connection = (Described, OwnedFd, OwnedFd);
 
 impl Machine {
-    /// The GPUs of this machine, which are looked for when somebody first asks.
-    pub fn new(limits: GpuLimits) -> Arc<Machine> {
-        Arc::new(Machine { limits, found: OnceCell::new() })
+    /// The GPUs of this machine, which are looked for when somebody first asks; what is found is kept in `folder`.
+    pub fn new(limits: GpuLimits, folder: &Path) -> Arc<Machine> {
+        let name = if limits.is_software { "gpus-software.json" } else { "gpus.json" };
+        Arc::new(Machine { limits, kept: folder.join(name), found: OnceCell::new() })
     }
 
-    /// Those that there are, measured, each with its place: those that may not be used as well, with why.
+    /// Those that there are, measured, each with its place: those that may not be used as well, with why. As they were found
+    /// since the machine began, or else now, which takes drivers a second or more.
     ///
     /// # Errors
     /// When drivers can't be asked.
     pub async fn all(&self) -> io::Result<&[Described]> {
-        self.found.get_or_try_init(|| list(&self.limits)).await.map(Vec::as_slice)
+        let find = async || match self.found_before() {
+            Some(gpus) => Ok(gpus),
+            None => self.find().await,
+        };
+        self.found.get_or_try_init(find).await.map(Vec::as_slice)
+    }
+
+    /// As [`Machine::all`], found and measured now.
+    ///
+    /// # Errors
+    /// As [`Machine::all`].
+    pub async fn look_again(&self) -> io::Result<&[Described]> {
+        self.found.get_or_try_init(|| self.find()).await.map(Vec::as_slice)
+    }
+
+    async fn find(&self) -> io::Result<Vec<Described>> {
+        let gpus = list(&self.limits).await?;
+        // A driver that is installed next is to be found.
+        if !gpus.is_empty() {
+            let found = Found { of: self.identity(), gpus };
+            // Where it can't be kept it is found again.
+            let _ = serde_json::to_vec(&found).map(|bytes| keep(&self.kept, &bytes));
+            return Ok(found.gpus);
+        }
+        Ok(gpus)
+    }
+
+    fn found_before(&self) -> Option<Vec<Described>> {
+        let found: Found = serde_json::from_slice(&std::fs::read(&self.kept).ok()?).ok()?;
+        (found.of == self.identity()).then_some(found.gpus)
+    }
+
+    /// What a machine was found to have is true of: this run of it, this program, and these drivers.
+    fn identity(&self) -> String {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let program =
+            std::fs::metadata(&self.limits.program).and_then(|program| Ok((program.len(), program.modified()?)));
+        let drivers: Vec<_> = PASSED_ON.iter().map(|name| std::env::var_os(name)).collect();
+        format!("{} {:?} {drivers:?}", boot.trim(), program.ok())
     }
 
     /// The places of those that jobs may use.
@@ -132,7 +191,8 @@ fn command(limits: &GpuLimits) -> Command {
 impl Gpus {
     /// Those of a machine. To be made within a runtime.
     pub fn new(machine: Arc<Machine>) -> Arc<Gpus> {
-        let gpus = Arc::new(Gpus { machine, processes: Mutex::default() });
+        let (processes, starting) = (Mutex::default(), Mutex::default());
+        let gpus = Arc::new(Gpus { machine, processes, starting, runtime: Handle::current() });
         tokio::spawn(look(Arc::downgrade(&gpus)));
         gpus
     }
@@ -144,9 +204,10 @@ impl Gpus {
     pub fn broker(self: &Arc<Gpus>) -> io::Result<OwnedFd> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
+        let _entered = self.runtime.enter();
         // SAFETY: an owned descriptor that nothing but the `AsyncFd` closes or replaces.
         let ours = unsafe { AsyncFd::register_with_interest(ours, Interest::READABLE) }.map_err(io::Error::other)?;
-        tokio::spawn(broker(self.clone(), ours));
+        self.runtime.spawn(broker(self.clone(), ours));
         Ok(theirs)
     }
 
@@ -154,40 +215,47 @@ impl Gpus {
     /// where the driver makes no device.
     async fn connect(&self, job: u64) -> Option<Connection> {
         let places = self.machine.usable().await;
-        let mut processes = self.processes.lock().await;
-        let connections = |place: usize, of: &dyn Fn(&Kept) -> bool| -> usize {
-            processes.iter().filter(|kept| kept.place == place && of(kept)).map(|kept| kept.process.connections()).sum()
-        };
-        let least = |place: &usize| (connections(*place, &|_| true), connections(*place, &|kept| kept.job != job));
-        let place = places.into_iter().min_by_key(least)?;
-        let at = match processes.iter().position(|kept| (kept.job, kept.place) == (job, place)) {
-            Some(at) => at,
-            None => {
-                if processes.len() >= PROCESSES_MAX {
-                    // One that nobody uses makes room.
-                    let unused = processes.iter().position(|kept| kept.process.connections() == 0)?;
-                    processes.remove(unused);
+        for _ in 0..CONNECT_TRIES {
+            let mut processes = self.processes.lock().await;
+            let place = least_used(&processes, job, &places)?;
+            if let Some(at) = of(&processes, job, place) {
+                let kept = &mut processes[at];
+                if kept.process.connections() >= CONNECTIONS_MAX {
+                    return None;
                 }
-                let process = self.start(place).await.ok()?;
-                processes.push(Kept { job, place, process, idle_since: None });
-                processes.len() - 1
+                kept.idle_since = None;
+                match kept.process.connect() {
+                    Ok((socket, area)) => return Some((kept.process.described().clone(), socket, area)),
+                    // It has ended, and was not looked at since.
+                    Err(_) => drop(processes.remove(at)),
+                }
             }
-        };
-        let kept = &mut processes[at];
-        kept.idle_since = None;
-        if kept.process.connections() >= CONNECTIONS_MAX {
-            return None;
+            // Those that there are, are looked at while another starts.
+            drop(processes);
+            self.start(job, place).await?;
         }
-        match kept.process.connect() {
-            Ok((socket, area)) => Some((kept.process.described().clone(), socket, area)),
-            Err(_) => {
-                processes.remove(at);
-                None
-            }
-        }
+        None
     }
 
-    async fn start(&self, place: usize) -> io::Result<GpuProcess> {
+    /// Starts a process for a job, unless another has meanwhile.
+    async fn start(&self, job: u64, place: usize) -> Option<()> {
+        let _turn = self.starting.lock().await;
+        let mut processes = self.processes.lock().await;
+        if of(&processes, job, place).is_some() {
+            return Some(());
+        }
+        if processes.len() >= PROCESSES_MAX {
+            // One that nobody uses makes room.
+            let unused = processes.iter().position(|kept| kept.process.connections() == 0)?;
+            processes.remove(unused);
+        }
+        drop(processes);
+        let process = self.process(place).await.ok()?;
+        self.processes.lock().await.push(Kept { job, place, process, idle_since: None });
+        Some(())
+    }
+
+    async fn process(&self, place: usize) -> io::Result<GpuProcess> {
         let limits = self.machine.limits.clone();
         let costs = self.machine.all().await?.get(place).and_then(|gpu| gpu.costs);
         let GpuLimits { is_software, memory_bytes_max, .. } = limits;
@@ -195,11 +263,21 @@ impl Gpus {
         let started = tokio::task::spawn_blocking(move || GpuProcess::start(&mut command(&limits), &options));
         started.await.map_err(io::Error::other)?
     }
+}
 
-    /// The ids of its processes.
-    pub async fn processes(&self) -> Vec<u32> {
-        self.processes.lock().await.iter().map(|kept| kept.process.process()).collect()
-    }
+/// The process of a job for a GPU, if there is one.
+fn of(processes: &[Kept], job: u64, place: usize) -> Option<usize> {
+    processes.iter().position(|kept| (kept.job, kept.place) == (job, place))
+}
+
+/// The GPU with the fewest connections; of several the one where the job has some already.
+fn least_used(processes: &[Kept], job: u64, places: &[usize]) -> Option<usize> {
+    let connections = |place: usize, is_counted: &dyn Fn(&Kept) -> bool| -> usize {
+        let there = processes.iter().filter(|kept| kept.place == place && is_counted(kept));
+        there.map(|kept| kept.process.connections()).sum()
+    };
+    let use_of = |place: &&usize| (connections(**place, &|_| true), connections(**place, &|kept| kept.job != job));
+    places.iter().min_by_key(use_of).copied()
 }
 
 /// Gives a worker connections, until it closes its socket.

@@ -1,6 +1,6 @@
 //! Jobs on a GPU: on lavapipe, which computes as one would.
 
-use sandbar_tests::{Lab, Model};
+use sandbar_tests::{Lab, Model, component};
 
 use crate::job::taxi;
 
@@ -63,4 +63,75 @@ fn gpus_are_listed_with_what_was_measured() {
     }
     let text = lab.host(&["gpu", "list", "--software-gpu"]).expect_code(0);
     assert!(text.stdout.contains("llvmpipe") && text.stdout.contains("GFLOP/s"), "{}", text.stdout);
+}
+
+/// Runs a task of the tests' program where lavapipe is the GPU, whose work may take so long, and gives what it returns.
+#[track_caller]
+fn program(lab: &Lab, task: &str, arguments: &[&str], seconds: &str) -> serde_json::Value {
+    let program = format!("{}#{task}", component("tests/programs/dense").display());
+    let mut line = vec!["submit", &program, "--json", "--software-gpu", "--gpu-time", seconds];
+    line.extend(arguments.iter().flat_map(|argument| ["--arg", argument]));
+    lab.host(&line).expect_code(0).json()["result"].clone()
+}
+
+#[test]
+fn who_asks_for_a_gpu_has_one() {
+    assert_eq!(program(&Lab::new(), "who_has_one", &[], "20"), "true / false");
+}
+
+#[test]
+fn actors_keep_their_weights_on_the_gpu() {
+    assert_eq!(program(&Lab::new(), "serves", &["actors=3", "calls=20"], "20"), 60);
+}
+
+/// What guests try, what they see of it, and that all is well for the next task.
+#[test]
+fn hostile_kernels_and_shapes() {
+    let lab = Lab::new();
+    for (kind, seen) in [
+        ("no-text", "Kernel: the kernel is none"),
+        ("no-entry", "Kernel: the kernel is none"),
+        ("two-entries", "Kernel: the kernel is none"),
+        ("fragment", "Kernel: the kernel is none"),
+        ("recursion", "Kernel: the kernel is none"),
+        ("many-threads", "Kernel: the kernel is none"),
+        ("much-shared", "Kernel: the kernel is none"),
+        ("huge-array", "Kernel: the kernel is none"),
+        ("uniform", "Kernel: the kernel does not take these tensors"),
+        ("texture", "Kernel: the kernel does not take these tensors"),
+        ("other-group", "Kernel: the kernel does not take these tensors"),
+        ("override", "Kernel: the kernel is none"),
+        ("not-const", "Kernel: the kernel is none"),
+        ("endless", "TimeOut: what the GPU was given took longer than it may"),
+        ("endless-barrier", "TimeOut: what the GPU was given took longer than it may"),
+        ("writes-behind", "20 of 20, true"),
+        ("reads-behind", "true"),
+        ("reads-fresh", "true"),
+        ("reads-shared", "true"),
+        ("huge-index", "16"),
+        ("long-text", "Kernel: a kernel of 70"),
+        ("deep-text", "Kernel: the kernel is none"),
+        ("deep-blocks", "Kernel: the kernel is none"),
+        ("large-grid", "Kernel: a grid of"),
+        ("many-bindings", "Kernel: 9 tensors, 8 may be"),
+        ("bound-twice", "Kernel: the kernel does not take these tensors"),
+        ("many-kernels", "Kernel: more than 64 kernels"),
+        ("many-tensors", "Memory: there is no room for tensors: more than 65536"),
+        ("much-memory", "Memory: there is no room for tensors"),
+        ("large-shape", "Shape: "),
+        ("five-directions", "Shape: "),
+        ("few-values", "Shape: "),
+        ("disagreeing", "Shape: `product` does not take"),
+        ("large-product", "Shape: "),
+        ("no-places", "[2.0, 0.0, 0.0]"),
+        ("many-steps", "Shape: `map` can't be: it has"),
+        ("other-input", "Shape: `map` can't be: step 0 takes input 3"),
+        ("outside", "Shape: 8 bytes at 12 are not within"),
+    ] {
+        // What ends by itself has time to, on a machine that is busy.
+        let seconds = if seen.starts_with("TimeOut") { "1" } else { "30" };
+        let found = program(&lab, "attacked", &[&format!("kind={kind}")], seconds);
+        let found = found.as_str().expect("text");
+        assert!(found.starts_with(seen) && found.ends_with(", then true"), "{kind}: {found}");
+    }
 }

@@ -96,9 +96,3 @@ pub fn serve(node: impl AsFd) -> io::Result<()> {
     }
     Ok(())
 }
-
-/// Whether the other side of a socket is gone.
-fn is_gone(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof, WouldBlock};
-    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof | WouldBlock)
-}
