@@ -40,7 +40,9 @@ pub struct Gpu {
 impl Gpu {
     /// Whether it is of no use any more.
     pub fn is_lost(&self) -> bool {
-        lock(&self.remote).lost().is_some()
+        let mut remote = lock(&self.remote);
+        remote.look();
+        remote.lost().is_some()
     }
 }
 
@@ -94,6 +96,9 @@ impl Session {
     /// A session of a guest whose tensors may take so many bytes, and where operations are to be done if that was said.
     pub fn new(gpu: Option<Gpu>, said: Option<Choice>, bytes_max: u64) -> Session {
         let gpu = gpu.filter(|gpu| lock(&gpu.remote).lost().is_none());
+        if let Some(gpu) = &gpu {
+            lock(&gpu.remote).is_used(true);
+        }
         Session {
             gpu,
             said,
@@ -534,6 +539,7 @@ impl Drop for Session {
         let mut remote = lock(&gpu.remote);
         self.tensors.values().filter_map(|held| held.there).for_each(|there| remote.drop_tensor(there));
         self.kernels.values().for_each(|there| remote.drop_kernel(*there));
+        remote.is_used(false);
     }
 }
 

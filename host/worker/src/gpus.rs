@@ -28,7 +28,7 @@ use crate::compiler::keep;
 
 /// Processes are looked at so often.
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(50);
-/// A process without connections is kept for so long: the next worker that wants one need not wait.
+/// A process that no guest uses is kept for so long: the next one need not wait.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 /// Drivers that have not said by then which GPUs there are never will.
 const LIST_TIME_MAX: Duration = Duration::from_secs(60);
@@ -246,7 +246,7 @@ impl Gpus {
         }
         if processes.len() >= PROCESSES_MAX {
             // One that nobody uses makes room.
-            let unused = processes.iter().position(|kept| kept.process.connections() == 0)?;
+            let unused = processes.iter().position(|kept| !kept.process.is_used())?;
             processes.remove(unused);
         }
         drop(processes);
@@ -310,7 +310,7 @@ async fn look(gpus: Weak<Gpus>) {
         let time_max = gpus.machine.limits.time_max;
         gpus.processes.lock().await.retain_mut(|kept| {
             let is_well = kept.process.look(time_max) == Looked::Well;
-            if kept.process.connections() > 0 {
+            if kept.process.is_used() {
                 kept.idle_since = None;
                 return is_well;
             }

@@ -1,8 +1,13 @@
 //! Jobs on a GPU: on lavapipe, which computes as one would.
 
+use std::time::Instant;
+
 use sandbar_tests::{Lab, Model, component};
 
+use crate::cluster::Nodes;
 use crate::job::taxi;
+use crate::lifecycle::until;
+use crate::takeover::Tenant;
 
 const LEAST_SQUARES: &[&str] = &["--set", "train.test=0"];
 
@@ -134,4 +139,44 @@ fn hostile_kernels_and_shapes() {
         let found = found.as_str().expect("text");
         assert!(found.starts_with(seen) && found.ends_with(", then true"), "{kind}: {found}");
     }
+}
+
+/// A tenant's kernels that do not end, one after another (`SANDBAR_TURNS` says how many): each is ended within its time and a
+/// second, another tenant's weights and work on the same GPU are not touched, and nothing is left.
+#[test]
+fn kernels_without_end_beside_another_tenant() {
+    let turns: u32 = std::env::var("SANDBAR_TURNS").map_or(5, |turns| turns.parse().expect("a number"));
+    // lavapipe compiles a kernel when it first runs it, which takes it a second beside one that has both processors.
+    let nodes = Nodes::start_with(1, &["--software-gpu", "--gpus", "2", "--gpu-time", "3"]);
+    let (mallory, ada) = (Tenant::new(&nodes, "mallory"), Tenant::new(&nodes, "ada"));
+    let address = nodes.address("node-1");
+    let program = component("tests/programs/dense").display().to_string();
+    let (storm, serves) = (format!("{program}#storm"), format!("{program}#serves"));
+    // Compiled, and kernels of its own made, before it counts.
+    let line = ["submit", &serves, "--json", "--arg", "actors=1", "--arg", "calls=2"];
+    ada.host(&address, &line).expect_code(0);
+    let turns_of = format!("turns={turns}");
+    let begun = Instant::now();
+    let mut attack =
+        mallory.begin(&address, &["submit", &storm, "--json", "--arg", "kind=endless", "--arg", &turns_of]);
+    let line = ["submit", &serves, "--json", "--arg", "actors=1", "--arg", "calls=300"];
+    let mut served = 0;
+    while !attack.has_ended() || served == 0 {
+        let found = ada.host(&address, &line).expect_code(0).json()["result"].clone();
+        assert_eq!(found, 300, "what ada has on the GPU is touched");
+        served += 1;
+    }
+    let a_turn = begun.elapsed() / turns;
+    let seen = attack.wait().expect_code(0).json()["result"].clone();
+    let seen = seen.as_array().expect("a list");
+    assert!(seen.len() == 1 && seen[0].as_str().is_some_and(|seen| seen.starts_with("TimeOut")), "{seen:?}");
+    sandbar_tests::say(format_args!("{turns} kernels without end, {a_turn:?} each; {served} jobs beside them"));
+    // Processes are kept for a while for who may come again.
+    let node = nodes.process("node-1");
+    let gpus = || sandbar_tests::children(node).into_iter().filter(|child| name(*child) == "host-gpu").count();
+    until("its processes are gone", || gpus() == 0);
+}
+
+fn name(process: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default().trim().to_owned()
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::task::Poll;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -84,6 +84,21 @@ impl Remote {
     /// Nanoseconds that the GPU has worked for this connection, as its process says.
     pub fn worked_nanos(&self) -> u64 {
         self.area.atomic(words::WORKED).load(Acquire)
+    }
+
+    /// One more guest uses it, or one less. The process of a connection that nobody uses may be ended.
+    pub(crate) fn is_used(&self, by_one_more: bool) {
+        let users = self.area.atomic(words::USERS);
+        if by_one_more {
+            users.fetch_add(1, AcqRel)
+        } else {
+            users.fetch_sub(1, AcqRel)
+        };
+    }
+
+    /// Looks whether it is still there.
+    pub(crate) fn look(&mut self) {
+        let _ = self.listen(false);
     }
 
     fn number(&mut self) -> u32 {

@@ -31,6 +31,8 @@ pub mod words {
     pub const WORKED: usize = 16;
     /// Set by the node before it ends the process: what for, as [`Lost`](super::Lost)'s number.
     pub const LOST: usize = 24;
+    /// How many guests use the connection, as the worker says.
+    pub const USERS: usize = 40;
     /// Not 0 once the GPU's process has closed the connection.
     pub const CLOSED: usize = 32;
 }

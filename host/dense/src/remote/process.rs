@@ -22,6 +22,8 @@ pub const LIST_ARGUMENT: &str = "list";
 /// With which it uses a driver that computes on the processor, and no other.
 pub const SOFTWARE_ARGUMENT: &str = "--software";
 
+/// Kernels are made by the processor, which others may be using: that may take so long in any case.
+const MAKING_TIME_MIN: Duration = Duration::from_secs(10);
 /// A driver that has not made a device by then never will.
 const START_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -116,6 +118,12 @@ impl GpuProcess {
         Ok((ours, file))
     }
 
+    /// Whether a guest uses it, or what it has done for one is not over.
+    pub fn is_used(&self) -> bool {
+        let words = [words::USERS, words::SINCE, words::MAKING_SINCE];
+        self.areas.iter().any(|area| words.into_iter().any(|word| area.atomic(word).load(Acquire) != 0))
+    }
+
     /// Connections that it had when it was looked at, and those made since.
     pub fn connections(&self) -> usize {
         self.areas.len()
@@ -130,10 +138,11 @@ impl GpuProcess {
         self.areas.retain(is_used);
         let now = clock_gettime(ClockId::Monotonic);
         let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        let limits = [(words::SINCE, time_max), (words::MAKING_SINCE, time_max.max(MAKING_TIME_MIN))];
         let is_over = |area: &Scratch| {
-            [words::SINCE, words::MAKING_SINCE].into_iter().any(|word| {
+            limits.into_iter().any(|(word, most)| {
                 let since = area.atomic(word).load(Acquire);
-                since != 0 && u128::from(now.saturating_sub(since)) > time_max.as_nanos()
+                since != 0 && u128::from(now.saturating_sub(since)) > most.as_nanos()
             })
         };
         if !self.areas.iter().any(is_over) {

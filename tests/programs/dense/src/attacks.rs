@@ -11,6 +11,19 @@ fn attacked(kind: String) -> Result<String, TaskError> {
     Ok(format!("{seen}, then {is_well}"))
 }
 
+/// As above with one kind, again and again: what others saw of it than the first.
+#[task]
+fn storm(kind: String, turns: usize) -> Result<Vec<String>, TaskError> {
+    let mut seen = Vec::new();
+    for _ in 0..turns {
+        let now = attack::options().gpus(1.0).submit(kind.clone()).get()?;
+        if !seen.contains(&now) {
+            seen.push(now);
+        }
+    }
+    Ok(seen)
+}
+
 #[task]
 fn is_well() -> String {
     use_device(Device::Gpu);
