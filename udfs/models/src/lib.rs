@@ -1,4 +1,4 @@
-//! Trainers: linear and logistic models, regression trees, random forests.
+//! Trainers: linear and logistic models, multilayer perceptrons, regression trees, random forests.
 //!
 //! | trainer | parameters, as JSON | predicts | what is shown of a model |
 //! |---|---|---|---|
@@ -7,6 +7,7 @@
 //! | `lasso` | [`ElasticNetParams`](linear::ElasticNetParams) without `l1_ratio` | the target | and `iterations`, `converged` |
 //! | `elastic_net` | [`ElasticNetParams`](linear::ElasticNetParams) | the target | and `iterations`, `converged` |
 //! | `logistic` | [`LogisticParams`](logistic::LogisticParams) | the probability that the target is 1 | as `lasso` |
+//! | `mlp` | [`MlpParams`](mlp::MlpParams) | the target | `layers`, `epochs`, `loss` |
 //! | `tree` | [`RegressionTreeParams`](tree::RegressionTreeParams) | the target | `leaves`, `depth` |
 //! | `forest` | [`RandomForestParams`](forest::RandomForestParams) | the target | `trees`, `mean_depth` |
 //!
@@ -16,6 +17,7 @@
 pub mod forest;
 pub mod linear;
 pub mod logistic;
+pub mod mlp;
 pub mod tree;
 
 mod trainers;

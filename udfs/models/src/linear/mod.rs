@@ -28,5 +28,5 @@ pub use params::LinearParams;
 pub use ridge::RidgeParams;
 
 pub(crate) use moments::{Moments, Space, Wanted, dot};
-pub(crate) use params::{checked_moments, not_negative, through};
+pub(crate) use params::{checked_moments, not_negative, through, why_not_finite};
 pub(crate) use traits::{fit_dataset, predict_records};

@@ -101,7 +101,7 @@ pub(crate) fn through(moments: &Moments<'_>, value: f64, coefficients: Vec<f64>)
 }
 
 #[cold]
-fn why_not_finite(features: Features<'_>, target: &[f64]) -> LinearError {
+pub(crate) fn why_not_finite(features: Features<'_>, target: &[f64]) -> LinearError {
     let columns = (0..features.width()).map(|j| features.column(j)).chain([target]);
     for (j, column) in columns.enumerate() {
         if let Some(row) = column.iter().position(|v| !v.is_finite()) {

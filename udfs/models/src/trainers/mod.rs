@@ -9,6 +9,7 @@ use sandbar_guest::prelude::*;
 use crate::forest::{RandomForest, RandomForestParams};
 use crate::linear::{ElasticNetModel, ElasticNetParams, LinearError, LinearModel, LinearParams, RidgeParams};
 use crate::logistic::{LogisticError, LogisticModel, LogisticParams};
+use crate::mlp::{MlpError, MlpModel, MlpParams};
 use crate::tree::{RegressionTree, RegressionTreeParams, TreeError};
 
 /// Ordinary least squares.
@@ -69,6 +70,12 @@ fn logistic(group: &Group<'_>, params: &LogisticParams) -> Result<LogisticModel,
     params.fit_features(group.features(), group.target())
 }
 
+/// A multilayer perceptron, whose dense algebra the host does.
+#[trainer]
+fn mlp(group: &Group<'_>, params: &MlpParams) -> Result<MlpModel, MlpError> {
+    params.fit_features(group.features(), group.target(), group.rng())
+}
+
 /// A regression tree.
 #[trainer]
 fn tree(group: &Group<'_>, params: RegressionTreeParams) -> Result<RegressionTree, TreeError> {
@@ -103,6 +110,26 @@ impl Model for LinearModel {
 
     fn width(&self) -> Option<usize> {
         Some(self.coefficients().len())
+    }
+}
+
+impl Model for MlpModel {
+    fn predict(&self, features: Features<'_>, out: &mut [f64]) {
+        self.predict_into(features, out);
+    }
+
+    fn params(&self) -> impl Serialize {
+        #[derive(Serialize)]
+        struct Shown {
+            layers: Vec<u32>,
+            epochs: u32,
+            loss: f64,
+        }
+        Shown { layers: self.sizes(), epochs: self.epochs, loss: self.loss }
+    }
+
+    fn width(&self) -> Option<usize> {
+        Some(self.width())
     }
 }
 

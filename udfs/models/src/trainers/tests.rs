@@ -8,7 +8,7 @@ use sandbar_guest::testing::{self, Fitted, Split};
 
 use crate::tree::Draws;
 
-const ALL: [&str; 7] = ["linear", "ridge", "lasso", "elastic_net", "logistic", "tree", "forest"];
+const ALL: [&str; 8] = ["linear", "ridge", "lasso", "elastic_net", "logistic", "mlp", "tree", "forest"];
 const ROWS: u32 = 60;
 
 /// Two features and a target that is 0 or 1.

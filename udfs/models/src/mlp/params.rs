@@ -1,0 +1,90 @@
+use sandbar_guest::Features;
+use sandbar_guest::random::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
+
+use super::train::Training;
+use super::{MlpError, MlpModel};
+use crate::linear::{LinearError, why_not_finite};
+
+/// Neurons of a layer, and layers, at most.
+const NEURONS_MAX: u32 = 1 << 16;
+const LAYERS_MAX: usize = 16;
+
+/// How to train a [`MlpModel`].
+///
+/// Minimises half the mean of the squared errors, of a target of variance 1, and `alpha / 2` times the sum of the squared
+/// weights, by the row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MlpParams {
+    /// Neurons of each hidden layer; `[100]` by default.
+    pub hidden_layer_sizes: Vec<u32>,
+    /// The weight of the penalty on squares, at least 0; 0.0001 by default.
+    pub alpha: f64,
+    /// Adam's first step, above 0; 0.001 by default.
+    pub learning_rate: f64,
+    /// Rows of a step, at least 1; 200 by default.
+    pub batch_size: u32,
+    /// The most passes over the rows, at least 1; 200 by default.
+    pub max_epochs: u32,
+    /// It is done when the loss has not fallen by this in as many epochs as `patience` says; 0.0001 by default.
+    pub tolerance: f64,
+    /// See `tolerance`; 10 by default.
+    pub patience: u32,
+}
+
+impl Default for MlpParams {
+    fn default() -> Self {
+        MlpParams {
+            hidden_layer_sizes: vec![100],
+            alpha: 1e-4,
+            learning_rate: 1e-3,
+            batch_size: 200,
+            max_epochs: 200,
+            tolerance: 1e-4,
+            patience: 10,
+        }
+    }
+}
+
+impl MlpParams {
+    /// Trains a perceptron, whose weights begin at random, on rows in random order.
+    ///
+    /// # Errors
+    /// [`MlpError`].
+    pub fn fit_features(
+        &self,
+        features: Features<'_>,
+        target: &[f64],
+        random: Xoshiro256PlusPlus,
+    ) -> Result<MlpModel, MlpError> {
+        self.check()?;
+        if target.is_empty() {
+            return Err(LinearError::NoRows.into());
+        }
+        let columns = (0..features.width()).map(|j| features.column(j)).chain([target]);
+        if columns.into_iter().any(|column| column.iter().any(|value| !value.is_finite())) {
+            return Err(why_not_finite(features, target).into());
+        }
+        Training::new(self, features, target, random)?.run()
+    }
+
+    fn check(&self) -> Result<(), MlpError> {
+        let wrong = |what: &str| Err(MlpError::Parameter(what.to_owned()));
+        let is_positive = |value: f64| value.is_finite() && value > 0.0;
+        let has_neurons = |size: &u32| (1..=NEURONS_MAX).contains(size);
+        if !self.hidden_layer_sizes.iter().all(has_neurons) || self.hidden_layer_sizes.len() > LAYERS_MAX {
+            return wrong("hidden_layer_sizes has up to 16 layers, each from 1 to 65536 neurons");
+        }
+        if !(self.alpha.is_finite() && self.alpha >= 0.0) {
+            return wrong("alpha is at least 0 and finite");
+        }
+        if !is_positive(self.learning_rate) || !(self.tolerance.is_finite() && self.tolerance >= 0.0) {
+            return wrong("learning_rate is above 0, and tolerance at least 0");
+        }
+        if self.batch_size == 0 || self.max_epochs == 0 || self.patience == 0 {
+            return wrong("batch_size, max_epochs and patience are at least 1");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! Forward, backward, and Adam: what the host is asked to do for each batch of rows.
+//!
+//! Source: Kingma and Ba, *Adam: A Method for Stochastic Optimization* (2015), algorithm 1, with the step of its section 2;
+//! the weights begin as Glorot and Bengio say, *Understanding the difficulty of training deep feedforward neural networks*
+//! (2010).
+
+use sandbar_guest::Features;
+use sandbar_guest::dense::{DenseError, Dtype, Expression, Tensor, input};
+use sandbar_guest::random::Xoshiro256PlusPlus;
+use sandbar_guest::random::rand_core::RngCore;
+
+use super::model::{Layer, standard};
+use super::{MlpError, MlpModel, MlpParams};
+
+/// Adam's decay of the two moments, and what keeps it from dividing by zero.
+const FIRST: f64 = 0.9;
+const SECOND: f64 = 0.999;
+const EPSILON: f64 = 1e-8;
+
+/// A perceptron that is trained, and its rows: all of it is the host's.
+pub(super) struct Training<'a> {
+    params: &'a MlpParams,
+    scales: Vec<(f64, f64)>,
+    features: Tensor,
+    target: Tensor,
+    rows: usize,
+    weights: Vec<Adam>,
+    biases: Vec<Adam>,
+    random: Xoshiro256PlusPlus,
+    steps: u32,
+}
+
+/// Numbers that are learned, and the moments of their gradients.
+struct Adam {
+    values: Tensor,
+    first: Tensor,
+    second: Tensor,
+}
+
+impl Adam {
+    fn new(sizes: &[usize], values: &[f32]) -> Result<Adam, DenseError> {
+        let zeros = || Tensor::zeros(Dtype::F32, sizes);
+        Ok(Adam { values: Tensor::new(sizes, values)?, first: zeros()?, second: zeros()? })
+    }
+
+    /// A step of this size against a gradient.
+    fn step(&mut self, gradient: &Tensor, size: f64) -> Result<(), DenseError> {
+        let first = input(0) * FIRST + input(1) * (1.0 - FIRST);
+        self.first = Tensor::map(&first, &[&self.first, gradient])?;
+        let second = input(0) * SECOND + input(1) * input(1) * (1.0 - SECOND);
+        self.second = Tensor::map(&second, &[&self.second, gradient])?;
+        let next = input(0) - input(1) / (input(2).sqrt() + EPSILON) * size;
+        self.values = Tensor::map(&next, &[&self.values, &self.first, &self.second])?;
+        Ok(())
+    }
+}
+
+impl<'a> Training<'a> {
+    pub(super) fn new(
+        params: &'a MlpParams,
+        features: Features<'_>,
+        target: &[f64],
+        mut random: Xoshiro256PlusPlus,
+    ) -> Result<Training<'a>, MlpError> {
+        let (rows, width) = (target.len(), features.width());
+        let mut scales: Vec<(f64, f64)> = (0..width).map(|j| scale(features.column(j))).collect();
+        let mut values = vec![0.0_f32; rows * width];
+        for (j, of) in scales.iter().enumerate() {
+            for (row, value) in features.column(j).iter().enumerate() {
+                values[row * width + j] = standard(*value, *of);
+            }
+        }
+        let of_target = scale(target);
+        scales.push(of_target);
+        let targets: Vec<f32> = target.iter().map(|value| standard(*value, of_target)).collect();
+        let sizes = params.hidden_layer_sizes.iter().map(|size| *size as usize);
+        let sizes: Vec<usize> = [width].into_iter().chain(sizes).chain([1]).collect();
+        let (mut weights, mut biases) = (Vec::new(), Vec::new());
+        for pair in sizes.windows(2) {
+            let bound = (6.0 / (pair[0] + pair[1]) as f64).sqrt();
+            let mut drawn = |count: usize| -> Vec<f32> {
+                (0..count).map(|_| (bound * (2.0 * unit(&mut random) - 1.0)) as f32).collect()
+            };
+            weights.push(Adam::new(pair, &drawn(pair[0] * pair[1]))?);
+            biases.push(Adam::new(&pair[1..], &drawn(pair[1]))?);
+        }
+        Ok(Training {
+            params,
+            scales,
+            features: Tensor::new(&[rows, width], &values)?,
+            target: Tensor::new(&[rows, 1], &targets)?,
+            rows,
+            weights,
+            biases,
+            random,
+            steps: 0,
+        })
+    }
+
+    /// Passes over the rows until the loss does not fall any more.
+    pub(super) fn run(mut self) -> Result<MlpModel, MlpError> {
+        let mut order: Vec<u32> = (0..self.rows as u32).collect();
+        let (mut best, mut since) = (f64::INFINITY, 0);
+        let (mut epochs, mut loss) = (0, f64::NAN);
+        while epochs < self.params.max_epochs && since <= self.params.patience {
+            epochs += 1;
+            for last in (1..order.len()).rev() {
+                order.swap(last, (self.random.next_u64() % (last as u64 + 1)) as usize);
+            }
+            loss = self.epoch(&order)?;
+            if !loss.is_finite() {
+                return Err(MlpError::Diverged(epochs));
+            }
+            since = if loss > best - self.params.tolerance { since + 1 } else { 0 };
+            best = best.min(loss);
+        }
+        let layers = self.weights.iter().zip(&self.biases).map(|(weights, biases)| {
+            let [inputs, outputs] = [0, 1].map(|at| weights.values.sizes()[at] as u32);
+            Ok(Layer { inputs, outputs, weights: weights.values.to_vec()?, biases: biases.values.to_vec()? })
+        });
+        let layers = layers.collect::<Result<_, DenseError>>()?;
+        Ok(MlpModel { scales: self.scales, layers, epochs, loss })
+    }
+
+    /// A pass over the rows in an order. Gives the loss, which is read once, when all of it is asked for.
+    fn epoch(&mut self, order: &[u32]) -> Result<f64, DenseError> {
+        let mut sum = Tensor::zeros(Dtype::F32, &[1])?;
+        for batch in order.chunks(self.params.batch_size as usize) {
+            let places = Tensor::new(&[batch.len()], batch)?;
+            let squares = self.step(&self.features.take(&places)?, &self.target.take(&places)?)?;
+            sum = Tensor::map(&(input(0) + input(1)), &[&sum, &squares])?;
+        }
+        Ok(f64::from(sum.to_vec::<f32>()?[0]) / (2.0 * self.rows as f64))
+    }
+
+    /// A step by some rows. Gives the sum of the squared errors before it.
+    fn step(&mut self, features: &Tensor, target: &Tensor) -> Result<Tensor, DenseError> {
+        let rows = target.len() as f64;
+        let last = self.weights.len() - 1;
+        let mut given: Vec<Tensor> = Vec::with_capacity(last + 1);
+        for (at, (weights, biases)) in self.weights.iter().zip(&self.biases).enumerate() {
+            let sums = given.last().unwrap_or(features).dot(&weights.values)?;
+            let biased = input(0) + input(1);
+            let active = if at < last { biased.max(0.0) } else { biased };
+            given.push(Tensor::map(&active, &[&sums, &biases.values])?);
+        }
+        let errors = Tensor::map(&(input(0) - input(1)), &[&given[last], target])?;
+        let squares = Tensor::map(&(input(0) * input(0)), &[&errors])?.sum(0)?;
+        let mut slopes = Tensor::map(&(input(0) * (1.0 / rows)), &[&errors])?;
+        self.steps += 1;
+        let [first, second] = [FIRST, SECOND].map(|decay| 1.0 - decay.powi(self.steps as i32));
+        let size = self.params.learning_rate * second.sqrt() / first;
+        for at in (0..=last).rev() {
+            let weights = &self.weights[at].values;
+            let before = if at == 0 { features } else { &given[at - 1] };
+            let penalty = input(0) + input(1) * (self.params.alpha / rows);
+            let gradient = Tensor::map(&penalty, &[&before.transposed_dot(&slopes)?, weights])?;
+            let of_biases = slopes.sum(0)?;
+            if at > 0 {
+                // What is not above zero passes nothing on.
+                let passed = input(0) * Expression::from(0.0).less(input(1));
+                slopes = Tensor::map(&passed, &[&slopes.dot_transposed(weights)?, before])?;
+            }
+            self.weights[at].step(&gradient, size)?;
+            self.biases[at].step(&of_biases, size)?;
+        }
+        Ok(squares)
+    }
+}
+
+/// Mean and standard deviation; of what is the same in all rows 1.
+fn scale(column: &[f64]) -> (f64, f64) {
+    let mean = column.iter().sum::<f64>() / column.len() as f64;
+    let variance = column.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / column.len() as f64;
+    let deviation = variance.sqrt();
+    (mean, if deviation > 0.0 && deviation.is_finite() { deviation } else { 1.0 })
+}
+
+/// From 0 to below 1.
+fn unit(random: &mut Xoshiro256PlusPlus) -> f64 {
+    (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
