@@ -79,12 +79,19 @@ const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] = &[
 /// Files that a process opens which is handed one for a call at hand, at most.
 pub const FEW_FILES: u64 = 256;
 
-/// Ends with the node; writes no files and no core; opens no more files than so many.
+/// Ends with the node, or rather with the thread of it that started this process.
 ///
 /// # Errors
 /// Those of the kernel, as of all of these.
+pub fn end_with_parent() -> io::Result<()> {
+    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
+/// Writes no core, and opens no more files than so many.
+///
+/// # Errors
+/// Those of the kernel.
 pub fn limit_resources(files: u64) -> io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
     let at_most = |n| Rlimit { current: Some(n), maximum: Some(n) };
     setrlimit(Resource::Core, at_most(0))?;
     setrlimit(Resource::Nofile, at_most(files))?;

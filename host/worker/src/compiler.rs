@@ -289,6 +289,7 @@ impl End {
 /// Compiles the component on standard input, and writes native code or a fault
 /// to standard output.
 pub fn run_compiler() -> io::Result<()> {
+    confine::end_with_parent()?;
     confine::limit_resources(confine::FEW_FILES)?;
     let at_most = |n| Rlimit { current: Some(n), maximum: Some(n) };
     setrlimit(Resource::As, at_most(ADDRESS_SPACE_BYTES_MAX))?;

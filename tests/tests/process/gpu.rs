@@ -162,11 +162,11 @@ fn kernels_without_end_beside_another_tenant() {
     let begun = Instant::now();
     let mut attack =
         mallory.begin(&address, &["submit", &storm, "--json", "--arg", "kind=endless", "--arg", &turns_of]);
-    let line = ["submit", &serves, "--json", "--arg", "actors=1", "--arg", "calls=300"];
+    let line = ["submit", &serves, "--json", "--arg", "actors=1", "--arg", "calls=3000"];
     let mut served = 0;
     while !attack.has_ended() || served == 0 {
         let found = ada.host(&address, &line).expect_code(0).json()["result"].clone();
-        assert_eq!(found, 300, "what ada has on the GPU is touched");
+        assert_eq!(found, 3000, "what ada has on the GPU is touched");
         served += 1;
     }
     let a_turn = begun.elapsed() / turns;
