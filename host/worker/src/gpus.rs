@@ -145,7 +145,7 @@ impl Machine {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let program =
             std::fs::metadata(&self.limits.program).and_then(|program| Ok((program.len(), program.modified()?)));
-        let drivers: Vec<_> = PASSED_ON.iter().map(|name| std::env::var_os(name)).collect();
+        let drivers: Vec<_> = PASSED_ON.iter().map(std::env::var_os).collect();
         format!("{} {:?} {drivers:?}", boot.trim(), program.ok())
     }
 

@@ -79,8 +79,11 @@ impl MlpParams {
         if !(self.alpha.is_finite() && self.alpha >= 0.0) {
             return wrong("alpha is at least 0 and finite");
         }
-        if !is_positive(self.learning_rate) || !(self.tolerance.is_finite() && self.tolerance >= 0.0) {
-            return wrong("learning_rate is above 0, and tolerance at least 0");
+        if !is_positive(self.learning_rate) {
+            return wrong("learning_rate is above 0 and finite");
+        }
+        if !(self.tolerance.is_finite() && self.tolerance >= 0.0) {
+            return wrong("tolerance is at least 0 and finite");
         }
         if self.batch_size == 0 || self.max_epochs == 0 || self.patience == 0 {
             return wrong("batch_size, max_epochs and patience are at least 1");
