@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
 use models::linear::LinearParams;
 use sandbar_core::Seed;
-use sandbar_dense::{Dtype, Grouped, Op, Spec, Tensor, Values};
+use sandbar_dense::{Choice, Dtype, Grouped, Op, Session, Spec, Tensor, Values};
 use sandbar_guest::Features;
 use sandbar_sandbox::{GroupAt, Input, Predictions, Refusal, Services};
 
@@ -56,18 +56,22 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let encoded = sandbar_batch::encode(&batch)?;
     let data = Data::new(&encoded.body())?;
     let linear = guest.function("linear")?;
-    let mut sandboxed = || {
-        let services = Handing { data: data.clone(), groups, fitted: 0 };
+    let fit = |device: Option<Choice>| {
+        let session = Session::new(None, device, u64::MAX);
+        let services = Handing { data: data.clone(), groups, fitted: 0, session };
         let made = guest.program.instantiate(Box::new(services), &guest.limits, 0);
         let mut instance = made.expect("there is room");
         instance.open(linear, "{}", 0).expect("it is a trainer");
         instance.fit(&encoded.header).expect("it fits them");
     };
-    let all: [&mut dyn FnMut(); 3] = [&mut host, &mut native, &mut sandboxed];
-    let [host, native, sandboxed] = least_in_turn(effort.time, all).map(|seconds| groups as f64 / seconds);
+    let (mut sandboxed, mut together) = (|| fit(None), || fit(Some(Choice::Cpu)));
+    let all: [&mut dyn FnMut(); 4] = [&mut host, &mut native, &mut sandboxed, &mut together];
+    let [host, native, sandboxed, together] = least_in_turn(effort.time, all).map(|seconds| groups as f64 / seconds);
     let name = format!("dense/{groups} fits of {ROWS} x {WIDTH}");
     report.compare(&name, host, "/s", "a trainer in a sandbox", sandboxed);
     report.compare(&name, host, "/s", "a trainer outside of one", native);
+    let name = format!("{name} by the host, and the models");
+    report.compare(&name, together, "/s", "a trainer in a sandbox", sandboxed);
     Ok(())
 }
 
@@ -76,6 +80,13 @@ struct Handing {
     data: Arc<Data>,
     groups: usize,
     fitted: usize,
+    session: Session,
+}
+
+impl Handing {
+    fn at(&self, group: usize) -> GroupAt {
+        GroupAt { first_row: (group * ROWS) as u32, train_rows: ROWS as u32, test_rows: 0, seed: 0 }
+    }
 }
 
 impl Services for Handing {
@@ -84,9 +95,15 @@ impl Services for Handing {
     }
 
     fn next_group(&mut self) -> Result<Option<GroupAt>, Refusal> {
-        let first_row = (self.fitted * ROWS) as u32;
-        let group = GroupAt { first_row, train_rows: ROWS as u32, test_rows: 0, seed: 0 };
-        Ok((self.fitted < self.groups).then_some(group))
+        Ok((self.fitted < self.groups).then(|| self.at(self.fitted)))
+    }
+
+    fn groups_ahead(&self) -> Result<Vec<GroupAt>, Refusal> {
+        Ok((self.fitted..self.groups).map(|group| self.at(group)).collect())
+    }
+
+    fn dense(&mut self) -> Option<&mut Session> {
+        Some(&mut self.session)
     }
 
     fn fitted(&mut self, model: &[u8], params: &str, _: Predictions<'_>) -> Result<(), Refusal> {

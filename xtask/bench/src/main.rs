@@ -3,6 +3,7 @@
 mod boundary;
 mod client;
 mod dense;
+mod gpu;
 mod job;
 mod jobs;
 mod memory;
@@ -51,6 +52,8 @@ enum Name {
     Forest,
     /// Least squares of ten thousand small groups, in the host.
     Dense,
+    /// Dense operations on a GPU, or on lavapipe where there is none.
+    Gpu,
     /// A scalar function of two integers.
     Udf,
     /// Tasks of a program: many in flight, one at a time, nested.
@@ -117,6 +120,19 @@ struct Arguments {
 }
 
 impl Arguments {
+    fn sizes(&self) -> gpu::Sizes {
+        match self.brief {
+            true => gpu::Sizes { time: Duration::from_millis(5), fits: 100, all_fits: 200, side: 64, values: 1 << 16 },
+            false => gpu::Sizes {
+                time: Duration::from_secs(1),
+                fits: 10_000,
+                all_fits: 1_000_000,
+                side: 1024,
+                values: 1 << 24,
+            },
+        }
+    }
+
     fn effort(&self) -> Effort {
         Effort {
             time: Duration::from_secs(1),
@@ -180,6 +196,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if wanted(Name::Dense) {
         dense::run(report, effort)?;
+    }
+    if gpu::is_apart() {
+        return gpu::run(report, arguments.sizes());
+    }
+    if wanted(Name::Gpu) {
+        let flags = [("--json", arguments.json), ("--brief", arguments.brief)];
+        gpu::run_apart(&flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag).collect::<Vec<_>>())?;
     }
     if wanted(Name::Udf) {
         udf::run(report, effort)?;

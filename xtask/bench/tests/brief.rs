@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// What some figure is given of.
-const MEASURED: [&str; 37] = [
+const MEASURED: [&str; 47] = [
     "actors/calls in flight",
     "actors/memory of all processes an actor",
     "actors/one call at a time",
@@ -21,7 +21,17 @@ const MEASURED: [&str; 37] = [
     "client/one at a time",
     "cluster/tasks on another node",
     "dense/100 fits of 64 x 8",
+    "dense/100 fits of 64 x 8 by the host, and the models",
     "forest",
+    "gpu/100 fits of 64 x 8",
+    "gpu/200 fits in batches, to it and back",
+    "gpu/a x + y",
+    "gpu/copy",
+    "gpu/product 64 f16",
+    "gpu/product 64 f32",
+    "gpu/product 64 f64",
+    "gpu/products of 32 x 32",
+    "gpu/sum",
     "objects/memory that so many tasks take besides",
     "objects/put 4 MiB",
     "objects/small ones put and got",
