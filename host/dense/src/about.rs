@@ -13,6 +13,8 @@ pub struct Described {
     pub about: About,
     /// What it takes for what it does, where that was measured.
     pub costs: Option<Costs>,
+    /// What a processor of its machine takes for the same, measured with it.
+    pub processor: Option<Costs>,
 }
 
 /// What is known of a GPU without making it work.

@@ -1,8 +1,10 @@
 //! What an operation costs, and where it costs least.
 
+use std::time::Instant;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{Dtype, Op, Spec};
+use crate::{DenseError, Dtype, Map, Op, Owned, Spec, Step, Tensor, cpu};
 
 /// What a device takes for what it does. Measured when it is first used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -68,11 +70,12 @@ impl Op {
 }
 
 impl Costs {
-    /// What a processor of these days takes, one core of it: what it does is done where values are.
+    /// What a processor of these days takes, one core of it, where that was not measured: what it does is done where values
+    /// are.
     pub const PROCESSOR: Costs = Costs {
         fixed_nanos: 500.0,
-        up_bytes_s: f64::INFINITY,
-        down_bytes_s: f64::INFINITY,
+        up_bytes_s: f64::MAX,
+        down_bytes_s: f64::MAX,
         memory_bytes_s: 10e9,
         f16_operations_s: 40e9,
         f32_operations_s: 60e9,
@@ -88,4 +91,48 @@ impl Costs {
         };
         1e9 * (work.operations / rate).max(work.bytes / self.memory_bytes_s)
     }
+}
+
+/// Sides of matrices that are multiplied, and values that are copied, to measure a processor.
+const SIDE: u32 = 256;
+const COPIED: u32 = 1 << 22;
+
+impl Costs {
+    /// What this processor takes, one core of it: measured in some tens of milliseconds.
+    ///
+    /// # Errors
+    /// None but of what is measured.
+    pub fn of_processor() -> Result<Costs, DenseError> {
+        let op = Op::Product { first_transposed: false, second_transposed: false };
+        let rate = |dtype| {
+            let spec = Spec::new(dtype, &[SIDE, SIDE])?;
+            let square = Owned::zeros(spec);
+            let inputs = [Tensor::new(spec, square.values())?, Tensor::new(spec, square.values())?];
+            Ok::<_, DenseError>(2.0 * f64::from(SIDE).powi(3) / seconds(&op, &inputs)?)
+        };
+        let spec = Spec::new(Dtype::F32, &[COPIED])?;
+        let values = Owned::zeros(spec);
+        let copy = Op::Map(Map::new(vec![Step::Input(0)])?);
+        let copied = seconds(&copy, &[Tensor::new(spec, values.values())?])?;
+        Ok(Costs {
+            memory_bytes_s: 2.0 * spec.bytes() as f64 / copied,
+            f16_operations_s: rate(Dtype::F16)?,
+            f32_operations_s: rate(Dtype::F32)?,
+            f64_operations_s: rate(Dtype::F64)?,
+            ..Costs::PROCESSOR
+        })
+    }
+}
+
+/// The least of a few times, the first not counted.
+fn seconds(op: &Op, inputs: &[Tensor<'_>]) -> Result<f64, DenseError> {
+    let mut least = f64::INFINITY;
+    for turn in 0..4 {
+        let begun = Instant::now();
+        cpu::run(op, inputs)?;
+        if turn > 0 {
+            least = least.min(begun.elapsed().as_secs_f64());
+        }
+    }
+    Ok(least)
 }

@@ -281,8 +281,9 @@ impl Session {
         let waits = if up > 0.0 || down == 0.0 { costs.fixed_nanos } else { 0.0 };
         let there =
             waits + costs.nanos(work, dtype) + move_nanos(up, costs.up_bytes_s) + move_nanos(back, costs.down_bytes_s);
-        let here = Costs::PROCESSOR.fixed_nanos
-            + Costs::PROCESSOR.nanos(work, dtype)
+        let processor = gpu.described.processor.unwrap_or(Costs::PROCESSOR);
+        let here = processor.fixed_nanos
+            + processor.nanos(work, dtype)
             + move_nanos(down, costs.down_bytes_s)
             + if down > 0.0 { costs.fixed_nanos } else { 0.0 };
         there < here

@@ -29,7 +29,7 @@ fn start(memory_bytes_max: u64) -> GpuProcess {
     let mut program = Command::new(std::env::current_exe().unwrap());
     program.args(["--exact", "serve", "--nocapture", "--"]).env(SERVES, "1").stderr(std::process::Stdio::null());
     let costs = sandbar_dense::Costs::PROCESSOR;
-    let options = GpuOptions { place: 0, is_software: false, memory_bytes_max, costs: Some(costs) };
+    let options = GpuOptions { place: 0, is_software: false, memory_bytes_max, costs: Some(costs), processor: None };
     // What is behind `--` are patterns to libtest, which match no other test.
     GpuProcess::start(&mut program, &options).unwrap()
 }

@@ -257,9 +257,10 @@ impl Gpus {
 
     async fn process(&self, place: usize) -> io::Result<GpuProcess> {
         let limits = self.machine.limits.clone();
-        let costs = self.machine.all().await?.get(place).and_then(|gpu| gpu.costs);
+        let found = self.machine.all().await?.get(place);
+        let (costs, processor) = (found.and_then(|gpu| gpu.costs), found.and_then(|gpu| gpu.processor));
         let GpuLimits { is_software, memory_bytes_max, .. } = limits;
-        let options = GpuOptions { place, is_software, memory_bytes_max, costs };
+        let options = GpuOptions { place, is_software, memory_bytes_max, costs, processor };
         let started = tokio::task::spawn_blocking(move || GpuProcess::start(&mut command(&limits), &options));
         started.await.map_err(io::Error::other)?
     }

@@ -206,6 +206,8 @@ pub enum ToServer {
         memory_bytes_max: u64,
         /// What it takes for what it does, if that was measured before.
         costs: Option<Costs>,
+        /// What the processor takes, to be handed on.
+        processor: Option<Costs>,
     },
     /// Somebody who is to be served. Files: a socket, and shared memory.
     Connect,

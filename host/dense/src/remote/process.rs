@@ -38,6 +38,8 @@ pub struct GpuOptions {
     pub memory_bytes_max: u64,
     /// What it takes for what it does, if that is known.
     pub costs: Option<Costs>,
+    /// What the processor takes, if that is known.
+    pub processor: Option<Costs>,
 }
 
 /// A process that has a GPU. Dropping it kills it.
@@ -77,8 +79,8 @@ impl GpuProcess {
         // From here on it is ended whatever goes wrong.
         let mut process = Starting(Some(child));
         let (mut frame, mut received) = (Vec::new(), Vec::new());
-        let GpuOptions { place, memory_bytes_max, costs, .. } = *options;
-        let hello = ToServer::Hello { place, memory_bytes_max, costs };
+        let GpuOptions { place, memory_bytes_max, costs, processor, .. } = *options;
+        let hello = ToServer::Hello { place, memory_bytes_max, costs, processor };
         socket::send(&ours, socket::frame(&hello, &mut frame)?, &[])?;
         let ended = |process: &mut Starting| io::Error::other(format!("the GPU's process ended: {}", process.end()));
         if !wait(&ours, START_TIME_MAX)? {

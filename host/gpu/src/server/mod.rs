@@ -39,7 +39,7 @@ pub fn list(measures: bool) -> Vec<Described> {
             }
             None => None,
         };
-        Described { about, costs }
+        Described { about, costs, processor: costs.and_then(|_| Costs::of_processor().ok()) }
     };
     Adapter::all().into_iter().map(describe).collect()
 }
@@ -72,7 +72,7 @@ pub fn serve(node: impl AsFd) -> io::Result<()> {
     let node = node.as_fd();
     let (mut received, mut frame) = (Vec::new(), Vec::new());
     let Some((hello, _)) = socket::receive(node, &mut received)? else { return Ok(()) };
-    let ToServer::Hello { place, memory_bytes_max, costs } = hello else {
+    let ToServer::Hello { place, memory_bytes_max, costs, processor } = hello else {
         return Err(io::Error::other("the first message is not a hello"));
     };
     let opened = Adapter::at(place).and_then(|adapter| open(&adapter, memory_bytes_max, costs));
@@ -85,7 +85,7 @@ pub fn serve(node: impl AsFd) -> io::Result<()> {
     let named = |name: &str| thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
     named("wait").spawn(move || waits.wait_for_device())?;
     confine::drivers()?;
-    let described = Described { about: device.about().clone(), costs: Some(costs) };
+    let described = Described { about: device.about().clone(), costs: Some(costs), processor };
     socket::send(node, socket::frame(&FromServer::Ready(Box::new(described)), &mut frame)?, &[])?;
     while let Some((message, files)) = socket::receive(node, &mut received)? {
         let (ToServer::Connect, Ok([socket, area])) = (message, <[OwnedFd; 2]>::try_from(files)) else {
