@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::remote::{MOVED_BYTES_MAX, ReadNumber, Remote, RemoteError, RemoteErrorKind};
+use crate::remote::{Broker, MOVED_BYTES_MAX, ReadNumber, Remote, RemoteError, RemoteErrorKind};
 use crate::{About, Costs, DenseError, Described, Dtype, Op, Owned, Spec, Tensor, Values, cpu};
 
 /// Tensors of a guest at most.
@@ -31,8 +31,6 @@ pub enum Choice {
 /// A GPU that several guests use.
 #[derive(Debug, Clone)]
 pub struct Gpu {
-    /// What it is.
-    pub described: Arc<Described>,
     /// The way to it.
     pub remote: Arc<Mutex<Remote>>,
 }
@@ -49,6 +47,9 @@ impl Gpu {
 /// The tensors of one guest.
 #[derive(Debug)]
 pub struct Session {
+    /// Whom to ask for a GPU, and for which job; what it is, and the way to it once something is to be done there.
+    broker: Option<(Broker, u64)>,
+    described: Option<Arc<Described>>,
     gpu: Option<Gpu>,
     said: Option<Choice>,
     choice: Choice,
@@ -93,14 +94,14 @@ struct Reading {
 }
 
 impl Session {
-    /// A session of a guest whose tensors may take so many bytes, and where operations are to be done if that was said.
-    pub fn new(gpu: Option<Gpu>, said: Option<Choice>, bytes_max: u64) -> Session {
-        let gpu = gpu.filter(|gpu| lock(&gpu.remote).lost().is_none());
-        if let Some(gpu) = &gpu {
-            lock(&gpu.remote).is_used(true);
-        }
+    /// A session of a guest whose tensors may take so many bytes, and where operations are to be done if that was said. If it
+    /// may use a GPU, who is asked for one, for which job.
+    pub fn new(broker: Option<(Broker, u64)>, said: Option<Choice>, bytes_max: u64) -> Session {
+        let described = broker.as_ref().and_then(|(broker, _)| broker.described());
         Session {
-            gpu,
+            broker,
+            described,
+            gpu: None,
             said,
             choice: said.unwrap_or_default(),
             tensors: HashMap::new(),
@@ -120,7 +121,7 @@ impl Session {
 
     /// The GPU that it has, if it has one.
     pub fn about(&self) -> Option<&About> {
-        self.gpu.as_ref().map(|gpu| &gpu.described.about)
+        self.described.as_ref().map(|described| &described.about)
     }
 
     /// Where operations are to be done from here on. Without a GPU they are done by the processor.
@@ -133,6 +134,22 @@ impl Session {
         self.gpu
             .as_ref()
             .is_some_and(|gpu| lock(&gpu.remote).lost().is_some_and(|lost| lost.kind == RemoteErrorKind::Lost))
+    }
+
+    /// The way to its GPU, if it has one: made when something is first to be done there, and anew if it was lost and nothing was
+    /// there.
+    fn connected(&mut self) -> Option<Gpu> {
+        let is_lost = self.gpu.as_ref().is_some_and(|gpu| lock(&gpu.remote).lost().is_some());
+        if is_lost && self.kernels.is_empty() && self.tensors.values().all(|held| held.there.is_none()) {
+            self.gpu = None;
+        }
+        if self.gpu.is_none() {
+            let (broker, job) = self.broker.as_ref()?;
+            let gpu = broker.gpu(*job)?;
+            lock(&gpu.remote).is_used(true);
+            self.gpu = Some(gpu);
+        }
+        self.gpu.clone()
     }
 
     /// Bytes of its tensors.
@@ -250,19 +267,20 @@ impl Session {
         let copies: u64 = specs.iter().chain(&outputs).filter(copied).map(|spec| 2 * spec.bytes()).sum();
         let bytes: u64 = outputs.iter().map(Spec::bytes).sum();
         self.has_room(bytes.saturating_add(copies), outputs.len())?;
-        match self.gpu.clone().filter(|gpu| self.goes_there(gpu, op, operands, &specs, &outputs)) {
+        let goes_there = self.goes_there(op, operands, &specs, &outputs);
+        match if goes_there { self.connected() } else { None } {
             Some(gpu) => self.run_there(&gpu, op, operands, outputs),
             None => self.run_here(op, operands, outputs),
         }
     }
 
     /// Where it is done soonest, with what is to be moved for it.
-    fn goes_there(&self, gpu: &Gpu, op: &Op, operands: &[Operand<'_>], specs: &[Spec], outputs: &[Spec]) -> bool {
-        let about = &gpu.described.about;
-        if self.choice == Choice::Cpu || !about.does(op, specs, outputs) || lock(&gpu.remote).lost().is_some() {
+    fn goes_there(&self, op: &Op, operands: &[Operand<'_>], specs: &[Spec], outputs: &[Spec]) -> bool {
+        let Some(described) = &self.described else { return false };
+        if self.choice == Choice::Cpu || !described.about.does(op, specs, outputs) {
             return false;
         }
-        let Some(costs) = gpu.described.costs.filter(|_| self.choice == Choice::Auto) else { return true };
+        let Some(costs) = described.costs.filter(|_| self.choice == Choice::Auto) else { return true };
         let (mut up, mut down) = (0.0, 0.0);
         for (operand, spec) in operands.iter().zip(specs) {
             match operand {
@@ -281,7 +299,7 @@ impl Session {
         let waits = if up > 0.0 || down == 0.0 { costs.fixed_nanos } else { 0.0 };
         let there =
             waits + costs.nanos(work, dtype) + move_nanos(up, costs.up_bytes_s) + move_nanos(back, costs.down_bytes_s);
-        let processor = gpu.described.processor.unwrap_or(Costs::PROCESSOR);
+        let processor = described.processor.unwrap_or(Costs::PROCESSOR);
         let here = processor.fixed_nanos
             + processor.nanos(work, dtype)
             + move_nanos(down, costs.down_bytes_s)
@@ -452,7 +470,7 @@ impl Session {
     /// # Errors
     /// When there is no GPU. Whether it is a kernel is said to who reads what it should have written.
     pub fn kernel(&mut self, wgsl: &str) -> Result<u32, DenseError> {
-        let gpu = self.gpu.as_ref().ok_or(DenseError::NoGpu)?;
+        let gpu = self.connected().ok_or(DenseError::NoGpu)?;
         if wgsl.len() > crate::remote::KERNEL_BYTES_MAX {
             let most = crate::remote::KERNEL_BYTES_MAX;
             return Err(DenseError::Kernel(format!("a kernel of {} bytes, {most} may be", wgsl.len())));
@@ -471,7 +489,7 @@ impl Session {
     /// # Errors
     /// When one of them is none.
     pub fn dispatch(&mut self, kernel: u32, tensors: &[u32], grid: [u32; 3]) -> Result<(), DenseError> {
-        let gpu = self.gpu.clone().ok_or(DenseError::NoGpu)?;
+        let gpu = self.connected().ok_or(DenseError::NoGpu)?;
         let kernel = *self.kernels.get(&kernel).ok_or(DenseError::NoTensor(kernel))?;
         if tensors.len() > crate::remote::BINDINGS_MAX {
             let most = crate::remote::BINDINGS_MAX;

@@ -93,7 +93,7 @@ struct Kept {
 }
 
 /// A way to a GPU: what that is, its process's socket, and memory that is shared with it.
-type Connection = (Described, OwnedFd, OwnedFd);
+type Connection = (Described, [OwnedFd; 2]);
 
 impl Machine {
     /// The GPUs of this machine, which are looked for when somebody first asks; what is found is kept in `folder`.
@@ -147,6 +147,12 @@ impl Machine {
             std::fs::metadata(&self.limits.program).and_then(|program| Ok((program.len(), program.modified()?)));
         let drivers: Vec<_> = PASSED_ON.iter().map(std::env::var_os).collect();
         format!("{} {:?} {drivers:?}", boot.trim(), program.ok())
+    }
+
+    /// The first of those that jobs may use.
+    async fn first(&self) -> Option<Described> {
+        let place = *self.usable().await.first()?;
+        self.all().await.ok()?.get(place).cloned()
     }
 
     /// The places of those that jobs may use.
@@ -225,7 +231,7 @@ impl Gpus {
                 }
                 kept.idle_since = None;
                 match kept.process.connect() {
-                    Ok((socket, area)) => return Some((kept.process.described().clone(), socket, area)),
+                    Ok((socket, area)) => return Some((kept.process.described().clone(), [socket, area])),
                     // It has ended, and was not looked at since.
                     Err(_) => drop(processes.remove(at)),
                 }
@@ -286,14 +292,16 @@ async fn broker(gpus: Arc<Gpus>, worker: AsyncFd<OwnedFd>) {
     let (mut received, mut frame) = (Vec::new(), Vec::new());
     loop {
         let Ok(mut ready) = worker.readable().await else { return };
-        let job = match ready.try_io(|socket| socket::receive(socket, &mut received)) {
-            Ok(Ok(Some((ToBroker::Connect { job }, _)))) => job,
+        let asked = match ready.try_io(|socket| socket::receive(socket, &mut received)) {
+            Ok(Ok(Some((asked, _)))) => asked,
             Err(_would_block) => continue,
             Ok(_) => return,
         };
-        let connection = gpus.connect(job).await;
-        let described = connection.as_ref().map(|(described, ..)| described.clone());
-        let files = connection.iter().flat_map(|(_, socket, area)| [socket.as_fd(), area.as_fd()]);
+        let (described, connection) = match asked {
+            ToBroker::Describe => (gpus.machine.first().await, None),
+            ToBroker::Connect { job } => gpus.connect(job).await.unzip(),
+        };
+        let files = connection.iter().flatten().map(AsFd::as_fd);
         let said = socket::frame(&FromBroker(described), &mut frame)
             .and_then(|frame| socket::send(&worker, frame, &files.collect::<Vec<_>>()));
         if said.is_err() {

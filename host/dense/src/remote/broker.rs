@@ -18,14 +18,17 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(90);
 /// What a worker says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToBroker {
-    /// It wants a GPU.
+    /// It wants to know what GPU there is.
+    Describe,
+    /// It wants one.
     Connect {
         /// The job that it is for, which has it for itself.
         job: u64,
     },
 }
 
-/// What is answered: what the GPU is, if there is one. Files: its process's socket, and memory shared with it.
+/// What is answered: what the GPU is, if there is one. Files of who wants one: its process's socket, and memory shared with
+/// it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FromBroker(pub Option<Described>);
 
@@ -37,6 +40,8 @@ pub struct Broker(Arc<Mutex<State>>);
 struct State {
     /// None where nobody has any.
     socket: Option<OwnedFd>,
+    /// What GPU there is, once that was asked.
+    described: Option<Option<Arc<Described>>>,
     /// By the job that has it.
     gpus: HashMap<u64, Gpu>,
 }
@@ -44,7 +49,15 @@ struct State {
 impl Broker {
     /// One who is asked by a socket, or has none to give.
     pub fn new(socket: Option<OwnedFd>) -> Broker {
-        Broker(Arc::new(Mutex::new(State { socket, gpus: HashMap::new() })))
+        Broker(Arc::new(Mutex::new(State { socket, described: None, gpus: HashMap::new() })))
+    }
+
+    /// What GPU there is, if there is one. Several of a machine are taken to be like the first.
+    pub fn described(&self) -> Option<Arc<Described>> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { socket, described, .. } = &mut *state;
+        let ask = || ask(socket.as_ref()?, ToBroker::Describe)?.0.map(Arc::new);
+        described.get_or_insert_with(ask).clone()
     }
 
     /// A GPU for a job, if there is one: the one that was got before, while that is there. Waits for it.
@@ -62,7 +75,12 @@ impl Broker {
 
 impl State {
     fn connect(&mut self, job: u64) -> Option<Gpu> {
-        let gpu = self.socket.as_ref().and_then(|socket| ask(socket, job));
+        let connect = |socket| {
+            let (_, files) = ask(socket, ToBroker::Connect { job })?;
+            let [socket, area] = <[OwnedFd; 2]>::try_from(files).ok()?;
+            Some(Gpu { remote: Arc::new(Mutex::new(Remote::new(socket, area).ok()?)) })
+        };
+        let gpu = self.socket.as_ref().and_then(connect);
         if gpu.is_none() {
             // There will be none the next time.
             self.socket = None;
@@ -71,14 +89,12 @@ impl State {
     }
 }
 
-fn ask(socket: &OwnedFd, job: u64) -> Option<Gpu> {
+fn ask(socket: &OwnedFd, what: ToBroker) -> Option<(Option<Described>, Vec<OwnedFd>)> {
     let (mut frame, mut received) = (Vec::new(), Vec::new());
-    socket::send(socket, socket::frame(&ToBroker::Connect { job }, &mut frame).ok()?, &[]).ok()?;
+    socket::send(socket, socket::frame(&what, &mut frame).ok()?, &[]).ok()?;
     if !wait(socket, CONNECT_TIME_MAX).ok()? {
         return None;
     }
     let (FromBroker(described), files) = socket::receive(socket, &mut received).ok()??;
-    let [socket, area] = <[OwnedFd; 2]>::try_from(files).ok()?;
-    let remote = Remote::new(socket, area).ok()?;
-    Some(Gpu { described: Arc::new(described?), remote: Arc::new(Mutex::new(remote)) })
+    Some((described, files))
 }

@@ -139,8 +139,8 @@ impl Dense {
         session.get_or_insert_with(|| {
             // Unless a job says otherwise the same bits come of it everywhere.
             let is_here = matches!(device, None | Some(Choice::Cpu));
-            let gpu = if is_here { None } else { broker.gpu(NO_JOB) };
-            Session::new(gpu, *device, *tensor_bytes_max)
+            let broker = (!is_here).then(|| (broker.clone(), NO_JOB));
+            Session::new(broker, *device, *tensor_bytes_max)
         })
     }
 }

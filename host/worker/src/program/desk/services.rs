@@ -49,8 +49,8 @@ impl Services for TaskServices {
 
     fn dense(&mut self) -> Option<&mut Session> {
         let TaskServices { broker, job, tensor_bytes_max, dense, .. } = self;
-        let gpu = || broker.as_ref().and_then(|broker| broker.gpu((*job).into()));
-        Some(dense.get_or_insert_with(|| Session::new(gpu(), None, *tensor_bytes_max)))
+        let broker = || broker.clone().map(|broker| (broker, u64::from(*job)));
+        Some(dense.get_or_insert_with(|| Session::new(broker(), None, *tensor_bytes_max)))
     }
 
     fn waits_for_gpu(&mut self) {
