@@ -6,6 +6,7 @@
 //! Non-goals: other activations than `relu`, early stopping by held-out rows.
 
 mod error;
+mod loaded;
 mod model;
 mod params;
 mod train;
@@ -14,5 +15,6 @@ mod train;
 mod tests;
 
 pub use error::MlpError;
+pub use loaded::LoadedMlp;
 pub use model::MlpModel;
 pub use params::MlpParams;

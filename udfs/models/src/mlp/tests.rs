@@ -27,6 +27,14 @@ fn it_learns_what_a_line_can_not() {
     let share = error(&|row| predicted[row]) / error(&|_| mean);
     assert!(share < 0.01, "{share} of the variance is left, after {} epochs", model.epochs);
     assert_eq!(model.sizes(), [2, 32, 16, 1]);
+    // With its weights at the host it predicts the same, but for the order of additions.
+    let loaded = model.load().unwrap();
+    let at_once = loaded.predict(Features::new(&values, 2000, 2000, 2)).unwrap();
+    assert!(at_once.iter().zip(&predicted).all(|(a, b)| (a - b).abs() < 1e-4 * b.abs().max(1.0)));
+    for width in [1, 3] {
+        let error = loaded.predict(Features::new(&[0.0; 12], 4, 4, width)).unwrap_err();
+        assert!(error.message.contains("`product` does not take"), "{error}");
+    }
     // The same seed gives the same bits.
     assert_eq!(fit(&params, &values, &target).unwrap(), model);
 }

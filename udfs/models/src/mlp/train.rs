@@ -9,6 +9,7 @@ use sandbar_guest::dense::{DenseError, Dtype, Expression, Tensor, input};
 use sandbar_guest::random::Xoshiro256PlusPlus;
 use sandbar_guest::random::rand_core::RngCore;
 
+use super::loaded::{activated, standardised};
 use super::model::{Layer, standard};
 use super::{MlpError, MlpModel, MlpParams};
 
@@ -64,12 +65,7 @@ impl<'a> Training<'a> {
     ) -> Result<Training<'a>, MlpError> {
         let (rows, width) = (target.len(), features.width());
         let mut scales: Vec<(f64, f64)> = (0..width).map(|j| scale(features.column(j))).collect();
-        let mut values = vec![0.0_f32; rows * width];
-        for (j, of) in scales.iter().enumerate() {
-            for (row, value) in features.column(j).iter().enumerate() {
-                values[row * width + j] = standard(*value, *of);
-            }
-        }
+        let values = standardised(features, &scales)?;
         let of_target = scale(target);
         scales.push(of_target);
         let targets: Vec<f32> = target.iter().map(|value| standard(*value, of_target)).collect();
@@ -87,7 +83,7 @@ impl<'a> Training<'a> {
         Ok(Training {
             params,
             scales,
-            features: Tensor::new(&[rows, width], &values)?,
+            features: values,
             target: Tensor::new(&[rows, 1], &targets)?,
             rows,
             weights,
@@ -139,10 +135,8 @@ impl<'a> Training<'a> {
         let last = self.weights.len() - 1;
         let mut given: Vec<Tensor> = Vec::with_capacity(last + 1);
         for (at, (weights, biases)) in self.weights.iter().zip(&self.biases).enumerate() {
-            let sums = given.last().unwrap_or(features).dot(&weights.values)?;
-            let biased = input(0) + input(1);
-            let active = if at < last { biased.max(0.0) } else { biased };
-            given.push(Tensor::map(&active, &[&sums, &biases.values])?);
+            let before = given.last().unwrap_or(features);
+            given.push(activated(before, &weights.values, &biases.values, at == last)?);
         }
         let errors = Tensor::map(&(input(0) - input(1)), &[&given[last], target])?;
         let squares = Tensor::map(&(input(0) * input(0)), &[&errors])?.sum(0)?;
