@@ -1,0 +1,220 @@
+//! A neural network: a task trains a perceptron, and actors that keep its weights, on a GPU where they have one, predict batch
+//! after batch of the rows that it was not trained on.
+//!
+//! ```text
+//! cargo xtask data housing data/housing.csv
+//! host submit examples/perceptron --arg data=@data/housing.csv --arg target=median_house_value
+//! host submit examples/perceptron --arg data=@data/housing.csv --arg target=median_house_value \
+//!     --arg gpus=0.5 --arg actors=2 --arg batch_size=4096
+//! ```
+//!
+//! `gpus` is what the training has of a GPU, and each actor. The host does the work there or on its processor, whichever is
+//! quicker, unless `device` says `gpu` or `cpu`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Float64Type;
+use arrow_array::{ArrayRef, Float64Array};
+use models::mlp::{LoadedMlp, MlpModel, MlpParams};
+use sandbar_guest::dense::{self, use_device};
+use sandbar_guest::prelude::*;
+use sandbar_guest::random::{self, rand_core::RngCore};
+
+/// Of which rows are to test with, and of the training.
+const SEED: u64 = 1;
+/// One row of so many is kept to test with.
+const TEST_EVERY: u64 = 5;
+
+/// Who does the dense algebra.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Device {
+    /// The quicker one.
+    #[default]
+    Auto,
+    Gpu,
+    Cpu,
+}
+
+impl Device {
+    /// From here on.
+    fn is_used(self) {
+        use_device(match self {
+            Device::Auto => dense::Device::Auto,
+            Device::Gpu => dense::Device::Gpu,
+            Device::Cpu => dense::Device::Cpu,
+        });
+    }
+}
+
+/// How good it is on the rows that it was not trained on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Served {
+    rows_train: usize,
+    rows_test: usize,
+    epochs: u32,
+    batches: usize,
+    root_mean_squared_error: f64,
+    /// Of the variance, what is explained.
+    r2: f64,
+}
+
+/// The rows of a file that have all numbers: those to train on, and those to test with. The target is the last column;
+/// columns that are not of numbers in the first row are left out.
+#[task(returns = 2)]
+fn rows(data: Bytes, target: String) -> Result<(Batch, Batch), String> {
+    let text = std::str::from_utf8(&data).map_err(|e| format!("it is no text: {e}"))?;
+    let mut lines = (1..).zip(text.lines());
+    let header: Vec<&str> = lines.next().map(|(_, line)| line.split(',').collect()).unwrap_or_default();
+    let at = header.iter().position(|name| *name == target).ok_or(format!("it has no column `{target}`"))?;
+    let mut lines = lines.peekable();
+    let first: Vec<&str> = lines.peek().map(|(_, line)| line.split(',').collect()).unwrap_or_default();
+    let is_number = |place: usize| first.get(place).is_some_and(|field| field.parse::<f64>().is_ok());
+    let taken: Vec<usize> = (0..header.len()).filter(|place| *place != at && is_number(*place)).chain([at]).collect();
+    let mut random = random::seeded(SEED);
+    let mut parts = [vec![Vec::new(); taken.len()], vec![Vec::new(); taken.len()]];
+    for (number, line) in lines {
+        let fields: Vec<&str> = line.split(',').collect();
+        let picked: Option<Vec<&str>> = taken.iter().map(|place| fields.get(*place).copied()).collect();
+        let picked = picked.ok_or(format!("line {number} has {} fields", fields.len()))?;
+        if picked.contains(&"") {
+            continue;
+        }
+        let values: Result<Vec<f64>, _> = picked.iter().map(|value| value.parse()).collect();
+        let values = values.map_err(|e| format!("line {number}: {e}"))?;
+        let part = &mut parts[usize::from(random.next_u64().is_multiple_of(TEST_EVERY))];
+        part.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
+    }
+    let [train, test] = parts.map(|columns| {
+        let columns = columns.into_iter().map(|column| Arc::new(Float64Array::from(column)) as ArrayRef);
+        let named = taken.iter().map(|place| header[*place]).zip(columns);
+        RecordBatch::try_from_iter(named).map(Batch).map_err(|e| e.to_string())
+    });
+    Ok((train?, test?))
+}
+
+/// Features of some rows, each in one piece behind another, and the target.
+fn part(rows: &Batch, at: Range<usize>) -> (Vec<f64>, Vec<f64>) {
+    let mut columns = rows.columns().iter().map(|column| &column.as_primitive::<Float64Type>().values()[at.clone()]);
+    let target = columns.next_back().unwrap_or_default().to_vec();
+    (columns.flatten().copied().collect(), target)
+}
+
+#[task]
+fn train(rows: Batch, params: MlpParams, device: Device) -> Result<MlpModel, String> {
+    device.is_used();
+    let (features, target) = part(&rows, 0..rows.num_rows());
+    let features = Features::new(&features, target.len(), target.len(), rows.num_columns() - 1);
+    params.fit_features(features, &target, random::seeded(SEED)).map_err(|e| e.to_string())
+}
+
+/// Who predicts: the weights are where the work is done, and stay there.
+struct Predictor {
+    model: LoadedMlp,
+}
+
+#[actor]
+impl Predictor {
+    pub fn new(model: MlpModel, device: Device) -> Result<Predictor, String> {
+        device.is_used();
+        Ok(Predictor { model: model.load()? })
+    }
+
+    /// What it says of some rows of a table, whose last column it does not look at.
+    pub fn predict(&self, rows: Batch, at: Range<usize>) -> Result<Vec<f64>, String> {
+        let count = at.len();
+        let (features, _) = part(&rows, at);
+        Ok(self.model.predict(Features::new(&features, count, count, rows.num_columns() - 1))?)
+    }
+}
+
+#[task]
+fn main(
+    data: File,
+    target: String,
+    params: Option<MlpParams>,
+    gpus: Option<f64>,
+    device: Option<Device>,
+    actors: Option<usize>,
+    batch_size: Option<usize>,
+) -> Result<Served, TaskError> {
+    let (gpus, device) = (gpus.unwrap_or(0.0), device.unwrap_or_default());
+    let batch_size = batch_size.unwrap_or(1024).max(1);
+    let (train_rows, test_rows) = rows::submit(data.open(), target);
+    let model = train::options().gpus(gpus).submit(&train_rows, params.unwrap_or_default(), device);
+    let predictors: Vec<_> =
+        (0..actors.unwrap_or(1).max(1)).map(|_| Predictor::options().gpus(gpus).submit(&model, device)).collect();
+    let test = test_rows.get()?;
+    let starts: Vec<usize> = (0..test.num_rows()).step_by(batch_size).collect();
+    let asked: Vec<_> = starts
+        .iter()
+        .zip(predictors.iter().cycle())
+        .map(|(start, predictor)| predictor.predict(&test_rows, *start..(start + batch_size).min(test.num_rows())))
+        .collect();
+    let predicted = get_all(&asked)?.concat();
+    let (_, expected) = part(&test, 0..test.num_rows());
+    let mean = expected.iter().sum::<f64>() / expected.len() as f64;
+    let squares = |of: &mut dyn Iterator<Item = f64>| -> f64 {
+        of.zip(&expected).map(|(value, expected)| (value - expected).powi(2)).sum()
+    };
+    let error = squares(&mut predicted.iter().copied());
+    Ok(Served {
+        rows_train: train_rows.get()?.num_rows(),
+        rows_test: expected.len(),
+        epochs: model.get()?.epochs,
+        batches: asked.len(),
+        root_mean_squared_error: (error / expected.len() as f64).sqrt(),
+        r2: 1.0 - error / squares(&mut std::iter::repeat(mean)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbar_guest::testing;
+
+    use super::*;
+
+    fn run(text: &str, more: serde_json::Value) -> Result<Served, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.csv");
+        std::fs::write(&path, text).unwrap();
+        let mut arguments = serde_json::json!({"data": testing::file(path), "target": "y"});
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        testing::run("main", &arguments.to_string())
+    }
+
+    /// A bent surface, with a column of text and a row that lacks a number.
+    fn surface() -> String {
+        let mut text = "name,x,z,y\n".to_owned();
+        for row in 0..2000_u32 {
+            let (x, z) = (f64::from(row * 389 % 997) / 997.0, f64::from(row * 631 % 991));
+            text += &format!("a,{x},{z},{}\n", 50.0 + 10.0 * (x - 0.5).abs() + z / 100.0 * x);
+        }
+        text + "a,,1,1\n"
+    }
+
+    #[test]
+    fn it_predicts_rows_that_it_was_not_trained_on() {
+        let served = run(&surface(), serde_json::json!({"batch_size": 100, "actors": 3})).unwrap();
+        assert_eq!(served.rows_train + served.rows_test, 2000);
+        assert_eq!(served.batches, served.rows_test.div_ceil(100));
+        assert!(served.r2 > 0.99, "{served:?}");
+        let at_once = run(&surface(), serde_json::json!({"batch_size": 10_000})).unwrap();
+        assert!((at_once.root_mean_squared_error / served.root_mean_squared_error - 1.0).abs() < 1e-5);
+    }
+
+    #[test]
+    fn what_is_no_data_is_said() {
+        for (text, words) in [
+            ("x,z\n1,2", "it has no column `y`"),
+            ("x,y\n1,2\n1", "line 3 has 1 fields"),
+            ("x,y\n1,2\na,1", "line 3: invalid float"),
+            ("x,y\n", "no rows"),
+        ] {
+            let error = run(text, serde_json::json!({})).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}
