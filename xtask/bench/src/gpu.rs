@@ -3,15 +3,16 @@
 use std::hint::black_box;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sandbar_core::Seed;
 use sandbar_dense::{Binary, Dtype, Grouped, Kind, Map, Op, Owned, Reduction, Spec, Step, Tensor, cpu};
 use sandbar_gpu::{Adapter, Device, DeviceTensor, Stream};
 
-use crate::Failure;
+use crate::peers::Torch;
 use crate::report::{Report, say};
-use crate::timing::least;
+use crate::timing::{Effort, least};
+use crate::{Failure, jobs};
 
 /// Rows of a group, and its features.
 const ROWS: u32 = 64;
@@ -21,21 +22,30 @@ const HERE: &str = "SANDBAR_BENCH_GPU";
 
 /// How much is done.
 #[derive(Debug, Clone, Copy)]
-pub struct Sizes {
-    /// For each figure.
-    pub time: Duration,
+struct Sizes {
     /// Groups of least squares on the device at once, and in all.
-    pub fits: u32,
-    pub all_fits: u32,
+    fits: u32,
+    all_fits: u32,
     /// Side of matrices.
-    pub side: u32,
+    side: u32,
     /// Values of vectors.
-    pub values: u32,
+    values: u32,
+}
+
+impl Sizes {
+    fn new(is_brief: bool, kind: Kind) -> Sizes {
+        match (is_brief, kind) {
+            (true, _) => Sizes { fits: 100, all_fits: 200, side: 64, values: 1 << 16 },
+            (_, Kind::Software) => Sizes { fits: 10_000, all_fits: 1_000_000, side: 1024, values: 1 << 24 },
+            // Vectors of 1 GiB: what is kept near a GPU's processors is less.
+            _ => Sizes { fits: 10_000, all_fits: 1_000_000, side: 8192, values: 1 << 28 },
+        }
+    }
 }
 
 /// Measures in a process of its own: drivers stay in it, and the software one is found where a process begins.
-pub fn run_apart(arguments: &[&str]) -> Result<(), Failure> {
-    let status = Command::new(std::env::current_exe()?).arg("gpu").args(arguments).env(HERE, "1").status()?;
+pub fn run_apart() -> Result<(), Failure> {
+    let status = Command::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).env(HERE, "1").status()?;
     if status.success() { Ok(()) } else { Err(format!("`gpu` ended with {status}").into()) }
 }
 
@@ -44,7 +54,7 @@ pub fn is_apart() -> bool {
     std::env::var_os(HERE).is_some()
 }
 
-pub fn run(report: Report, sizes: Sizes) -> Result<(), Failure> {
+pub fn run(report: Report, effort: Effort, is_brief: bool, has_peers: bool) -> Result<(), Failure> {
     let adapter = match Adapter::all().iter().position(|gpu| gpu.about().kind != Kind::Software) {
         Some(place) => Adapter::at(place)?,
         None => {
@@ -52,36 +62,21 @@ pub fn run(report: Report, sizes: Sizes) -> Result<(), Failure> {
             Adapter::at(0)?
         }
     };
+    let kind = adapter.about().kind;
     say(&format!("{}, {}", adapter.about().name, adapter.about().driver));
+    let sizes = Sizes::new(is_brief, kind);
     let device = Arc::new(Device::open(&adapter, adapter.about().memory_bytes / 10 * 9)?);
-    let mut bench = Bench { report, time: sizes.time, stream: Stream::new(device), random: Seed::new(1) };
+    let (stream, random) = (Stream::new(device), Seed::new(1));
+    let mut bench = Bench { report, time: effort.time, stream, random, measured: Vec::new() };
     bench.stream.check_device()?;
-    let costs = bench.stream.measure()?;
-    report.value("gpu/copy", costs.memory_bytes_s / 1e9, "GB/s");
-    bench.fits(sizes.fits, sizes.all_fits)?;
-    let (side, values) = (sizes.side, sizes.values);
-    let product = Op::Product { first_transposed: false, second_transposed: false };
-    for dtype in [Dtype::F32, Dtype::F64, Dtype::F16] {
-        let square = bench.floats(dtype, &[side, side])?;
-        let operations = 2.0 * f64::from(side).powi(3);
-        bench.op(
-            &format!("gpu/product {side} {dtype}"),
-            &product,
-            &[square.clone(), square],
-            operations / 1e9,
-            "GFLOP/s",
-        )?;
+    bench.products(sizes)?;
+    bench.vectors(sizes)?;
+    bench.fits(sizes)?;
+    if has_peers {
+        bench.peers(sizes)?;
     }
-    let stack = bench.floats(Dtype::F32, &[values / 1024, 32, 32])?;
-    let operations = 2.0 * 32.0 * f64::from(values);
-    bench.op("gpu/products of 32 x 32", &product, &[stack.clone(), stack], operations / 1e9, "GFLOP/s")?;
-    let vector = bench.floats(Dtype::F32, &[values])?;
-    let gigabytes = 4.0 * f64::from(values) / 1e9;
-    let sum = Op::Reduce { with: Reduction::Sum, along: 0 };
-    bench.op("gpu/sum", &sum, std::slice::from_ref(&vector), gigabytes, "GB/s")?;
-    let scaled =
-        vec![Step::Input(0), Step::Constant(2.0), Step::Two(Binary::Multiply), Step::Input(1), Step::Two(Binary::Add)];
-    bench.op("gpu/a x + y", &Op::Map(Map::new(scaled)?), &[vector.clone(), vector], 3.0 * gigabytes, "GB/s")
+    drop(bench);
+    jobs::on_devices(report, effort, kind == Kind::Software)
 }
 
 struct Bench {
@@ -89,11 +84,72 @@ struct Bench {
     time: Duration,
     stream: Stream,
     random: Seed,
+    measured: Vec<Measured>,
+}
+
+/// A figure of an operation.
+struct Measured {
+    name: String,
+    /// Of its unit, by the call.
+    amount: f64,
+    unit: &'static str,
+    /// Calls a second.
+    rate: f64,
 }
 
 type Values = (Spec, Owned);
 
 impl Bench {
+    fn products(&mut self, Sizes { side, values, .. }: Sizes) -> Result<(), Failure> {
+        let product = Op::Product { first_transposed: false, second_transposed: false };
+        for dtype in [Dtype::F32, Dtype::F64, Dtype::F16] {
+            let square = self.floats(dtype, &[side, side])?;
+            let operations = 2.0 * f64::from(side).powi(3) / 1e9;
+            self.op(
+                &format!("gpu/product {side} {dtype}"),
+                &product,
+                &[square.clone(), square],
+                operations,
+                "GFLOP/s",
+            )?;
+        }
+        let stack = self.floats(Dtype::F32, &[values / 1024, 32, 32])?;
+        let operations = 2.0 * 32.0 * f64::from(values) / 1e9;
+        self.op("gpu/products of 32 x 32", &product, &[stack.clone(), stack], operations, "GFLOP/s")
+    }
+
+    /// What memory bounds, beside a copy.
+    fn vectors(&mut self, Sizes { values, .. }: Sizes) -> Result<(), Failure> {
+        let vector = self.floats(Dtype::F32, &[values])?;
+        let gigabytes = 4.0 * f64::from(values) / 1e9;
+        let (name, copy) = ("gpu/copy", Op::Map(Map::new(vec![Step::Input(0)])?));
+        self.op(name, &copy, std::slice::from_ref(&vector), 2.0 * gigabytes, "GB/s")?;
+        let (name, sum) = ("gpu/sum", Op::Reduce { with: Reduction::Sum, along: 0 });
+        self.op(name, &sum, std::slice::from_ref(&vector), gigabytes, "GB/s")?;
+        let scaled =
+            [Step::Input(0), Step::Constant(2.0), Step::Two(Binary::Multiply), Step::Input(1), Step::Two(Binary::Add)];
+        let (name, scaled) = ("gpu/a x + y", Op::Map(Map::new(scaled.to_vec())?));
+        self.op(name, &scaled, &[vector.clone(), vector], 3.0 * gigabytes, "GB/s")?;
+        let [.., copied, sum, scaled] = &self.measured[..] else { return Ok(()) };
+        for of in [sum, scaled] {
+            let copied = copied.amount * copied.rate;
+            self.report.compare(&of.name, of.amount * of.rate, of.unit, "a copy on it", copied);
+        }
+        Ok(())
+    }
+
+    /// The same by PyTorch, and with that by cuBLAS where the GPU is NVIDIA's; where it has none, on the processor.
+    fn peers(&self, Sizes { fits, side, values, .. }: Sizes) -> Result<(), Failure> {
+        let torch = Torch::find()?;
+        for peer in torch.measure(side, values, fits, [ROWS, WIDTH], self.time)? {
+            let ours = self.measured.iter().find(|of| of.name == peer.figure);
+            let ours = ours.ok_or_else(|| format!("{} is no figure of ours", peer.figure))?;
+            let (value, theirs) = (ours.amount * ours.rate, ours.amount / peer.seconds);
+            self.report.compare(&ours.name, value, ours.unit, &peer.peer, theirs);
+        }
+        Ok(())
+    }
+
     fn floats(&mut self, dtype: Dtype, sizes: &[u32]) -> Result<Values, Failure> {
         let spec = Spec::new(dtype, sizes)?;
         let values = (0..spec.shape.count()).map(|_| self.random.below(1 << 20) as f32 / 1e6);
@@ -132,39 +188,48 @@ impl Bench {
         let here: Vec<Tensor<'_>> =
             inputs.iter().map(|(spec, values)| Tensor::new(*spec, values.values())).collect::<Result<_, _>>()?;
         let processor = least(self.time, || drop(black_box(cpu::run(op, &here).expect("it takes them"))));
-        self.report.compare(name, amount / device, unit, "the processor", amount / processor);
+        self.report.compare(name, amount / device, unit, "one processor", amount / processor);
+        self.measured.push(Measured { name: name.to_owned(), amount, unit, rate: 1.0 / device });
         Ok(())
     }
 
     /// Least squares of many groups, with values brought to the device and what comes of them brought back.
-    fn fits(&mut self, groups: u32, all: u32) -> Result<(), Failure> {
-        let rows = groups * ROWS;
+    fn fits(&mut self, Sizes { fits, all_fits, .. }: Sizes) -> Result<(), Failure> {
+        let rows = fits * ROWS;
         let columns = self.floats(Dtype::F64, &[WIDTH, rows])?;
         let target = self.floats(Dtype::F64, &[rows])?;
-        let offsets = (Spec::new(Dtype::U32, &[groups + 1])?, Owned::U32((0..=groups).map(|at| at * ROWS).collect()));
+        let offsets = (Spec::new(Dtype::U32, &[fits + 1])?, Owned::U32((0..=fits).map(|at| at * ROWS).collect()));
         let op = Op::GroupedLeastSquares(Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 });
         let inputs = [columns, target, offsets];
-        let name = format!("gpu/{groups} fits of {ROWS} x {WIDTH}");
-        self.op(&name, &op, &inputs, f64::from(groups), "/s")?;
+        let name = format!("gpu/{fits} fits of {ROWS} x {WIDTH}");
+        self.op(&name, &op, &inputs, f64::from(fits), "/s")?;
         // Batch after batch, from the processor's memory and back.
-        let mut found = vec![0; (groups * (WIDTH + 1) * 8) as usize];
-        let batches = all.div_ceil(groups);
-        let begun = std::time::Instant::now();
+        let mut found = vec![0; (fits * (WIDTH + 1) * 8) as usize];
+        let batches = all_fits.div_ceil(fits);
+        let begun = Instant::now();
         for _ in 0..batches {
             let there = self.there(&inputs)?;
             let made = self.stream.run(&op, &there.iter().collect::<Vec<_>>())?;
             self.stream.download(&made[0], 0, &mut found)?;
         }
-        let moved = f64::from(batches * groups) / begun.elapsed().as_secs_f64();
+        let moved = f64::from(batches * fits) / begun.elapsed().as_secs_f64();
         let here: Vec<Tensor<'_>> =
             inputs.iter().map(|(spec, values)| Tensor::new(*spec, values.values())).collect::<Result<_, _>>()?;
-        let begun = std::time::Instant::now();
-        for _ in 0..batches {
-            black_box(cpu::run(&op, &here)?);
-        }
-        let processor = f64::from(batches * groups) / begun.elapsed().as_secs_f64();
-        let name = format!("gpu/{} fits in batches, to it and back", batches * groups);
-        self.report.compare(&name, moved, "/s", "the processor", processor);
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            for processor in 0..processors {
+                let (here, op) = (&here, &op);
+                scope.spawn(move || {
+                    for _ in (processor..batches).step_by(processors as usize) {
+                        black_box(cpu::run(op, here).expect("it takes them"));
+                    }
+                });
+            }
+        });
+        let processor = f64::from(batches * fits) / begun.elapsed().as_secs_f64();
+        let name = format!("gpu/{} fits in batches, to it and back", batches * fits);
+        self.report.compare(&name, moved, "/s", &format!("{processors} processors"), processor);
         Ok(())
     }
 }

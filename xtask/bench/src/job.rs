@@ -58,7 +58,7 @@ impl Bench {
         for run in 0..=runs {
             say(&format!("{}: run {run} of {runs}", self.name));
             let natively_first = if run % 2 == 1 { Some(self.natively(pause)?) } else { None };
-            let (took, summary) = self.submit(pause)?;
+            let (took, summary) = self.submit(pause, &[])?;
             let (native_took, native_models) = natively_first.map_or_else(|| self.natively(pause), Ok)?;
             if native_models != summary.models || summary.failed > 0 {
                 let counts = format!("{} models, {} failed, {native_models} natively", summary.models, summary.failed);
@@ -91,6 +91,24 @@ impl Bench {
         Ok(())
     }
 
+    /// Runs it with each of these arguments, in turn, and gives the median of the seconds.
+    pub fn run_with(&self, Effort { runs, pause, .. }: Effort, all: &[&[&str]]) -> Result<Vec<f64>, Failure> {
+        let mut seconds = vec![Vec::new(); all.len()];
+        for run in 0..=runs {
+            say(&format!("{}: run {run} of {runs}", self.name));
+            for (arguments, seconds) in all.iter().zip(&mut seconds) {
+                let (took, summary) = self.submit(pause, arguments)?;
+                if summary.failed > 0 {
+                    return Err(format!("{} {arguments:?}: {} groups failed", self.name, summary.failed).into());
+                }
+                if run > 0 {
+                    seconds.push(took);
+                }
+            }
+        }
+        Ok(seconds.into_iter().map(median).collect())
+    }
+
     /// Seconds of the same work in a process of its own that has no sandboxes, and how many models it made.
     fn natively(&self, pause: Duration) -> Result<(f64, u64), Failure> {
         let mut native = Command::new(std::env::current_exe()?);
@@ -106,11 +124,11 @@ impl Bench {
     }
 
     /// Seconds of `host submit`, from its start to its end.
-    fn submit(&self, pause: Duration) -> Result<(f64, Summary), Failure> {
+    fn submit(&self, pause: Duration, arguments: &[&str]) -> Result<(f64, Summary), Failure> {
         let file = places::data()?.join("job.toml");
         std::fs::write(&file, self.toml()?)?;
         let mut submit = Command::new(places::program("host")?);
-        submit.arg("submit").arg(&file).args(["--json", "--quiet"]).current_dir(places::root());
+        submit.arg("submit").arg(&file).args(["--json", "--quiet"]).args(arguments).current_dir(places::root());
         submit.env("CARGO_TARGET_DIR", places::target()?).stderr(Stdio::inherit());
         sleep(pause);
         let started = Instant::now();

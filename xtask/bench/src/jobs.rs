@@ -14,6 +14,27 @@ use crate::timing::Effort;
 
 /// Two months of taxi trips.
 pub fn training(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
+    taxi(effort, "training/linear", vec![Model::Linear])?.run(report, Figure::Seconds, effort, peers)?;
+    let three = vec![Model::Linear, Model::Tree(Splitter::Best), Model::Tree(Splitter::Random)];
+    taxi(effort, "training/three models", three)?.run(report, Figure::Seconds, effort, peers)
+}
+
+/// The same with least squares on a GPU, which may be the software one, on the processor, and on the quicker one.
+pub fn on_devices(report: Report, effort: Effort, is_software: bool) -> Result<(), Failure> {
+    let bench = taxi(effort, "gpu/linear models of taxi trips", vec![Model::Linear])?;
+    let with = |device: &'static str| {
+        let software = if is_software { &["--software-gpu"][..] } else { &[] };
+        [&["--set", device][..], software].concat()
+    };
+    let all = [r#"device="auto""#, r#"device="gpu""#, r#"device="cpu""#].map(with);
+    let seconds = bench.run_with(effort, &all.each_ref().map(|arguments| &arguments[..]))?;
+    let name = format!("{}, `auto`", bench.name);
+    report.compare(&name, seconds[0], "s", "`gpu`", seconds[1]);
+    report.compare(&name, seconds[0], "s", "`cpu`", seconds[2]);
+    Ok(())
+}
+
+fn taxi(effort: Effort, name: &str, models: Vec<Model>) -> Result<Bench, Failure> {
     let rows = effort.rows;
     let folder = places::data()?.join(format!("taxi-{rows}"));
     if !folder.is_dir() {
@@ -22,9 +43,9 @@ pub fn training(report: Report, effort: Effort, peers: Option<&Peers>) -> Result
         sandbar_data::taxi::write(&made, rows, 2, &|_, _| ())?;
         std::fs::rename(made, &folder)?;
     }
-    let bench = |name: &str, models| Bench {
+    Ok(Bench {
         name: name.to_owned(),
-        input: vec![folder.clone()],
+        input: vec![folder],
         filter: Some("pickup_location_id IS NOT NULL".to_owned()),
         clean: true,
         keys: names(&["pickup_location_id"]),
@@ -32,10 +53,7 @@ pub fn training(report: Report, effort: Effort, peers: Option<&Peers>) -> Result
         features: names(&["dropoff_location_id"]),
         target: "trip_duration".to_owned(),
         models,
-    };
-    bench("training/linear", vec![Model::Linear]).run(report, Figure::Seconds, effort, peers)?;
-    let three = vec![Model::Linear, Model::Tree(Splitter::Best), Model::Tree(Splitter::Random)];
-    bench("training/three models", three).run(report, Figure::Seconds, effort, peers)
+    })
 }
 
 /// Many groups of ten rows.

@@ -52,7 +52,7 @@ enum Name {
     Forest,
     /// Least squares of ten thousand small groups, in the host.
     Dense,
-    /// Dense operations on a GPU, or on lavapipe where there is none.
+    /// Dense operations on a GPU, or on lavapipe where there is none, and a job on each device.
     Gpu,
     /// A scalar function of two integers.
     Udf,
@@ -83,6 +83,7 @@ enum Name {
     after_help = "Examples:
   cargo xtask bench start
   cargo xtask bench training --peers
+  cargo xtask bench gpu --peers
   cargo xtask bench training --runs 11 --pause 3
   cargo xtask bench forest --housing housing.csv --json
   cargo xtask bench small-models --groups 10000000
@@ -95,7 +96,8 @@ struct Arguments {
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Measures scikit-learn and Ray on the same data too; they are installed into a virtual environment of their own.
+    /// Measures scikit-learn and Ray on the same data too, or PyTorch on the same GPU; they are installed into virtual
+    /// environments of their own, PyTorch unless `python3` has it.
     #[arg(long)]
     peers: bool,
     /// Runs of which the median is given, of jobs.
@@ -120,19 +122,6 @@ struct Arguments {
 }
 
 impl Arguments {
-    fn sizes(&self) -> gpu::Sizes {
-        match self.brief {
-            true => gpu::Sizes { time: Duration::from_millis(5), fits: 100, all_fits: 200, side: 64, values: 1 << 16 },
-            false => gpu::Sizes {
-                time: Duration::from_secs(1),
-                fits: 10_000,
-                all_fits: 1_000_000,
-                side: 1024,
-                values: 1 << 24,
-            },
-        }
-    }
-
     fn effort(&self) -> Effort {
         Effort {
             time: Duration::from_secs(1),
@@ -185,9 +174,12 @@ fn run_natively(job: &str) -> Result<(), Failure> {
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     std::fs::create_dir_all(places::data()?)?;
     let report = Report::new(arguments.json);
-    let peers = arguments.peers.then(Peers::install).transpose()?;
     let effort = if arguments.brief { Effort::brief() } else { arguments.effort() };
     let wanted = |name| arguments.name == name || arguments.name == Name::All;
+    if gpu::is_apart() {
+        return gpu::run(report, effort, arguments.brief, arguments.peers);
+    }
+    let peers = (arguments.peers && arguments.name != Name::Gpu).then(Peers::install).transpose()?;
     if wanted(Name::Boundary) {
         boundary::run(report, effort)?;
     }
@@ -197,12 +189,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     if wanted(Name::Dense) {
         dense::run(report, effort)?;
     }
-    if gpu::is_apart() {
-        return gpu::run(report, arguments.sizes());
-    }
     if wanted(Name::Gpu) {
-        let flags = [("--json", arguments.json), ("--brief", arguments.brief)];
-        gpu::run_apart(&flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag).collect::<Vec<_>>())?;
+        gpu::run_apart()?;
     }
     if wanted(Name::Udf) {
         udf::run(report, effort)?;

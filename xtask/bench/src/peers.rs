@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::Failure;
 use crate::job::Bench;
@@ -16,6 +18,7 @@ const ACTORS: &str = include_str!("../actors.py");
 const OBJECTS: &str = include_str!("../objects.py");
 const QUEUE: &str = include_str!("../queue.py");
 const TRANSFER: &str = include_str!("../transfer.py");
+const GPU: &str = include_str!("../gpu.py");
 const PACKAGES: [&str; 5] = ["numpy", "pandas", "pyarrow", "ray", "scikit-learn"];
 
 /// Python with the peers.
@@ -39,15 +42,7 @@ pub struct Peer {
 impl Peers {
     /// Installs the peers into a virtual environment, once.
     pub fn install() -> Result<Peers, Failure> {
-        let folder = places::data()?.join("peers");
-        let python = folder.join("bin/python");
-        if !folder.join("complete").is_file() {
-            say(&format!("installing {} into {}", PACKAGES.join(", "), folder.display()));
-            run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-            run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(PACKAGES))?;
-            std::fs::write(folder.join("complete"), "")?;
-        }
-        Ok(Peers { python })
+        Ok(Peers { python: python_with("peers", &PACKAGES)? })
     }
 
     /// Runs the peers of a job.
@@ -91,8 +86,63 @@ impl Peers {
     }
 }
 
+/// PyTorch, which has NVIDIA's libraries do dense algebra on its GPUs.
+pub struct Torch {
+    python: PathBuf,
+}
+
+/// What it takes for what a figure of ours is of.
+#[derive(Debug, Deserialize)]
+pub struct Timed {
+    /// Ours.
+    pub figure: String,
+    /// What it did it with, and where.
+    pub peer: String,
+    pub seconds: f64,
+}
+
+impl Torch {
+    /// The one that `python3` has, or else one that is installed into a virtual environment, once.
+    pub fn find() -> Result<Torch, Failure> {
+        let is_there = Command::new("python3").args(["-c", "import torch"]).stderr(Stdio::null()).status();
+        let python = match is_there.is_ok_and(|status| status.success()) {
+            true => PathBuf::from("python3"),
+            false => python_with("torch", &["numpy", "torch"])?,
+        };
+        Ok(Torch { python })
+    }
+
+    /// Products of matrices of a side, what memory bounds with so many values, and fits of so many groups of `[rows,
+    /// features]`, each again and again for so long.
+    pub fn measure(
+        &self,
+        side: u32,
+        values: u32,
+        fits: u32,
+        [rows, width]: [u32; 2],
+        time: Duration,
+    ) -> Result<Vec<Timed>, Failure> {
+        let sizes = [side, values, fits, rows, width].map(|size| size.to_string());
+        let time = time.as_secs_f64().to_string();
+        said(Command::new(&self.python).args(["-c", GPU]).args(sizes).arg(time), "PyTorch")
+    }
+}
+
+/// A Python in a virtual environment with these packages, which are installed once.
+fn python_with(name: &str, packages: &[&str]) -> Result<PathBuf, Failure> {
+    let folder = places::data()?.join(name);
+    let python = folder.join("bin/python");
+    if !folder.join("complete").is_file() {
+        say(&format!("installing {} into {}", packages.join(", "), folder.display()));
+        run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages))?;
+        std::fs::write(folder.join("complete"), "")?;
+    }
+    Ok(python)
+}
+
 /// The figures that a script prints.
-fn said(python: &mut Command, name: &str) -> Result<Vec<Peer>, Failure> {
+fn said<T: DeserializeOwned>(python: &mut Command, name: &str) -> Result<Vec<T>, Failure> {
     let output = python.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         return Err(format!("{name}: the peers ended with {}", output.status).into());
