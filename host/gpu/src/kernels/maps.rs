@@ -75,17 +75,22 @@ impl Each {
         text += &binding(self.inputs.len(), "out", "U", true);
         text += POW;
         text += &self.value();
+        let each = |write: &dyn Fn(u64) -> String| (0..EACH).map(write).collect::<String>();
+        let all = each(&|k| format!("        let value{k} = value(first + {});\n", k * THREADS))
+            + &each(&|k| format!("        out[first + {}] = U(value{k});\n", k * THREADS));
         text + &format!(
             "@compute @workgroup_size({THREADS})
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
     let first = place(w, n) * {} + t;
-    for (var k = 0u; k < {EACH}; k++) {{
-        let i = first + k * {THREADS};
-        if i < told.count {{ out[i] = U(value(i)); }}
+    if first + {} < told.count {{
+        // All are read before one is written: that they don't wait for each other.
+{all}    }} else {{
+        for (var i = first; i < told.count; i += {THREADS}) {{ out[i] = U(value(i)); }}
     }}
 }}
 ",
             THREADS * EACH,
+            THREADS * (EACH - 1),
         )
     }
 

@@ -205,7 +205,16 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
     let begin = slice * told.length;
     let to = min(begin + told.length, told.size);
     var state = start();
-    for (var s = begin + t; s < to; s += THREADS) { state = merge(state, load(first + s * told.behind, s)); }
+    var s = begin + t;
+    // Four are read at once: none waits for the other.
+    for (; s + 3 * THREADS < to; s += 4 * THREADS) {
+        let a = load(first + s * told.behind, s);
+        let b = load(first + (s + THREADS) * told.behind, s + THREADS);
+        let c = load(first + (s + 2 * THREADS) * told.behind, s + 2 * THREADS);
+        let d = load(first + (s + 3 * THREADS) * told.behind, s + 3 * THREADS);
+        state = merge(state, merge(merge(a, b), merge(c, d)));
+    }
+    for (; s < to; s += THREADS) { state = merge(state, load(first + s * told.behind, s)); }
     states[t] = state;
     workgroupBarrier();
     for (var half = THREADS / 2u; half > 0u; half /= 2u) {
