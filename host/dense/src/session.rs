@@ -3,7 +3,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
@@ -33,9 +32,23 @@ pub enum Choice {
 pub struct Gpu {
     /// The way to it.
     pub remote: Arc<Mutex<Remote>>,
+    /// The guest that uses it.
+    user: u32,
 }
 
 impl Gpu {
+    /// A GPU that nobody uses yet.
+    pub fn new(remote: Remote) -> Gpu {
+        Gpu { remote: Arc::new(Mutex::new(remote)), user: 0 }
+    }
+
+    /// To have it do something for its guest.
+    fn lock(&self) -> MutexGuard<'_, Remote> {
+        let mut remote = lock(&self.remote);
+        remote.is_for(self.user);
+        remote
+    }
+
     /// Whether it is of no use any more.
     pub fn is_lost(&self) -> bool {
         let mut remote = lock(&self.remote);
@@ -58,8 +71,8 @@ pub struct Session {
     numbers: u32,
     bytes: u64,
     bytes_max: u64,
-    /// Nanoseconds that the processor took for operations.
-    worked_nanos: u64,
+    /// Nanoseconds that GPUs worked for it that are lost.
+    gpu_nanos: u64,
     reading: Option<Reading>,
 }
 
@@ -109,7 +122,7 @@ impl Session {
             numbers: 0,
             bytes: 0,
             bytes_max,
-            worked_nanos: 0,
+            gpu_nanos: 0,
             reading: None,
         }
     }
@@ -141,12 +154,13 @@ impl Session {
     fn connected(&mut self) -> Option<Gpu> {
         let is_lost = self.gpu.as_ref().is_some_and(|gpu| lock(&gpu.remote).lost().is_some());
         if is_lost && self.kernels.is_empty() && self.tensors.values().all(|held| held.there.is_none()) {
+            self.gpu_nanos = self.gpu_nanos();
             self.gpu = None;
         }
         if self.gpu.is_none() {
             let (broker, job) = self.broker.as_ref()?;
-            let gpu = broker.gpu(*job)?;
-            lock(&gpu.remote).is_used(true);
+            let mut gpu = broker.gpu(*job)?;
+            gpu.user = lock(&gpu.remote).begin_use();
             self.gpu = Some(gpu);
         }
         self.gpu.clone()
@@ -157,9 +171,10 @@ impl Session {
         self.bytes
     }
 
-    /// Nanoseconds that the processor took for its operations.
-    pub fn worked_nanos(&self) -> u64 {
-        self.worked_nanos
+    /// Nanoseconds that its GPU worked for it, at what was waited for.
+    pub fn gpu_nanos(&self) -> u64 {
+        let now = self.gpu.as_ref().map_or(0, |gpu| lock(&gpu.remote).worked_nanos(gpu.user));
+        self.gpu_nanos.saturating_add(now)
     }
 
     /// A tensor of values, or of zeros.
@@ -219,7 +234,7 @@ impl Session {
         if let Some(held) = self.tensors.remove(&tensor) {
             self.bytes -= held.spec.bytes();
             if let (Some(there), Some(gpu)) = (held.there, &self.gpu) {
-                lock(&gpu.remote).drop_tensor(there);
+                gpu.lock().drop_tensor(there);
             }
         }
     }
@@ -242,7 +257,7 @@ impl Session {
         self.has_room(spec.bytes(), 1)?;
         let there = held.there.ok_or(DenseError::NoTensor(tensor))?;
         let Some(gpu) = self.gpu.clone() else { return Err(DenseError::NoTensor(tensor)) };
-        let made = lock(&gpu.remote).reshaped(there, spec).map_err(of_remote)?;
+        let made = gpu.lock().reshaped(there, spec).map_err(of_remote)?;
         Ok(self.hold(Held { spec, here: None, there: Some(made) }))
     }
 
@@ -319,13 +334,13 @@ impl Session {
             inputs.push(match operand {
                 Operand::Tensor(tensor) => self.there(gpu, *tensor)?,
                 Operand::Values(spec, bytes) => {
-                    let there = lock(&gpu.remote).tensor(*spec, Some(bytes)).map_err(of_remote)?;
+                    let there = gpu.lock().tensor(*spec, Some(bytes)).map_err(of_remote)?;
                     lent.push(there);
                     there
                 }
             });
         }
-        let mut remote = lock(&gpu.remote);
+        let mut remote = gpu.lock();
         let made = remote.run(op, &inputs, outputs.len()).map_err(of_remote)?;
         lent.into_iter().for_each(|there| remote.drop_tensor(there));
         drop(remote);
@@ -341,7 +356,7 @@ impl Session {
             return Ok(there);
         }
         let here = held.here.as_ref().ok_or(DenseError::NoTensor(tensor))?;
-        let there = lock(&gpu.remote).tensor(held.spec, Some(here.values().bytes())).map_err(of_remote)?;
+        let there = gpu.lock().tensor(held.spec, Some(here.values().bytes())).map_err(of_remote)?;
         if let Some(held) = self.tensors.get_mut(&tensor) {
             held.there = Some(there);
         }
@@ -372,9 +387,7 @@ impl Session {
                 (None, Operand::Tensor(tensor)) => Err(DenseError::NoTensor(*tensor)),
             })
             .collect::<Result<_, _>>()?;
-        let begun = Instant::now();
         let made = cpu::run(op, &inputs)?;
-        self.worked_nanos += begun.elapsed().as_nanos() as u64;
         let held = made.into_iter().zip(outputs).map(|(owned, spec)| (spec, Some(Arc::new(owned))));
         let held: Vec<Held> = held.map(|(spec, here)| Held { spec, here, there: None }).collect();
         Ok(held.into_iter().map(|held| self.hold(held)).collect())
@@ -444,7 +457,7 @@ impl Session {
             return Poll::Ready(copied);
         }
         let Some(gpu) = &self.gpu else { return Poll::Ready(Err(DenseError::NoTensor(reading.there))) };
-        let mut remote = lock(&gpu.remote);
+        let mut remote = gpu.lock();
         let read = loop {
             match reading.step(&mut remote, to, waits) {
                 Err(error) => break Err(of_remote(error)),
@@ -460,7 +473,7 @@ impl Session {
 
     fn end_read(&mut self) {
         if let (Some(reading), Some(gpu)) = (self.reading.take(), &self.gpu) {
-            let mut remote = lock(&gpu.remote);
+            let mut remote = gpu.lock();
             reading.on_their_way.into_iter().for_each(|(number, _)| remote.abandon(number));
         }
     }
@@ -478,7 +491,7 @@ impl Session {
         if self.kernels.len() >= KERNELS_MAX {
             return Err(DenseError::Kernel(format!("more than {KERNELS_MAX} kernels")));
         }
-        let there = lock(&gpu.remote).kernel(wgsl).map_err(of_remote)?;
+        let there = gpu.lock().kernel(wgsl).map_err(of_remote)?;
         self.numbers += 1;
         self.kernels.insert(self.numbers, there);
         Ok(self.numbers)
@@ -499,7 +512,7 @@ impl Session {
         for tensor in tensors {
             bindings.push(self.there(&gpu, *tensor)?);
         }
-        lock(&gpu.remote).dispatch(kernel, &bindings, grid).map_err(of_remote)?;
+        gpu.lock().dispatch(kernel, &bindings, grid).map_err(of_remote)?;
         for tensor in tensors {
             // What it was here may not be what it is there.
             if let Some(held) = self.tensors.get_mut(tensor) {
@@ -512,7 +525,7 @@ impl Session {
     /// A kernel is not used any more.
     pub fn drop_kernel(&mut self, kernel: u32) {
         if let (Some(there), Some(gpu)) = (self.kernels.remove(&kernel), &self.gpu) {
-            lock(&gpu.remote).drop_kernel(there);
+            gpu.lock().drop_kernel(there);
         }
     }
 }
@@ -555,10 +568,10 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.end_read();
         let Some(gpu) = &self.gpu else { return };
-        let mut remote = lock(&gpu.remote);
+        let mut remote = gpu.lock();
         self.tensors.values().filter_map(|held| held.there).for_each(|there| remote.drop_tensor(there));
         self.kernels.values().for_each(|there| remote.drop_kernel(*there));
-        remote.is_used(false);
+        remote.end_use(gpu.user);
     }
 }
 

@@ -50,7 +50,11 @@ impl Device {
     /// When its driver does not give one.
     pub fn open(adapter: &Adapter, memory_bytes_max: u64) -> Result<Device, GpuError> {
         use wgpu::Features;
-        let wanted = Features::IMMEDIATES | Features::SHADER_F16 | Features::SHADER_F64 | Features::TIMESTAMP_QUERY;
+        let wanted = Features::IMMEDIATES
+            | Features::SHADER_F16
+            | Features::SHADER_F64
+            | Features::TIMESTAMP_QUERY
+            | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS;
         let limits = adapter.inner.limits();
         let descriptor = wgpu::DeviceDescriptor {
             label: None,
@@ -80,6 +84,11 @@ impl Device {
     /// Bytes that tensors take.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.taken()
+    }
+
+    /// Whether it can note the time between what it does.
+    pub(crate) fn has_stamps(&self) -> bool {
+        self.inner.features().contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS)
     }
 
     pub(crate) fn limits(&self) -> &wgpu::Limits {

@@ -20,6 +20,7 @@ mod memory;
 mod program;
 mod server;
 mod software;
+mod stamps;
 mod stream;
 
 pub use adapter::Adapter;

@@ -8,6 +8,7 @@ use crate::GpuError;
 use crate::device::{Device, DeviceTensor, lock};
 use crate::kernels::{self, Step};
 use crate::memory::Taken;
+use crate::stamps::{Stamps, Then};
 
 /// Dispatches that are submitted together at most.
 const TOGETHER_MAX: usize = 64;
@@ -19,13 +20,15 @@ const STAGING_KEPT: usize = 4;
 const WORD: u64 = wgpu::COPY_BUFFER_ALIGNMENT;
 
 /// What somebody has a device do. Results are there when they are [downloaded](Stream::download); until then nothing waits.
-#[derive(Debug)]
 pub struct Stream {
     device: Arc<Device>,
     /// What was not submitted yet.
     recorded: Vec<Dispatch>,
     /// Where values come back.
     staging: Arc<Mutex<Vec<wgpu::Buffer>>>,
+    stamps: Stamps,
+    /// Who is told when the next submission is done.
+    then: Option<Then>,
 }
 
 #[derive(Debug)]
@@ -41,7 +44,7 @@ struct Dispatch {
 impl Stream {
     /// A stream of a device.
     pub fn new(device: Arc<Device>) -> Stream {
-        Stream { device, recorded: Vec::new(), staging: Arc::default() }
+        Stream { device, recorded: Vec::new(), staging: Arc::default(), stamps: Stamps::default(), then: None }
     }
 
     /// Its device.
@@ -66,8 +69,7 @@ impl Stream {
         let mut encoder = self.encoder();
         let kept = self.encode(&mut encoder);
         encoder.clear_buffer(tensor.taken.buffer(), 0, None);
-        self.device.queue.submit([encoder.finish()]);
-        drop(kept);
+        self.finish(encoder, kept);
         Ok(tensor)
     }
 
@@ -83,13 +85,32 @@ impl Stream {
         let mut encoder = self.encoder();
         let kept = self.encode(&mut encoder);
         encoder.copy_buffer_to_buffer(from.taken.buffer(), 0, tensor.taken.buffer(), 0, None);
-        self.device.queue.submit([encoder.finish()]);
-        drop(kept);
+        self.finish(encoder, kept);
         Ok(tensor)
     }
 
-    fn encoder(&self) -> wgpu::CommandEncoder {
-        self.device.inner.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+    fn encoder(&mut self) -> wgpu::CommandEncoder {
+        let mut encoder = self.device.inner.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        self.stamps.begin(&self.device, &mut encoder);
+        encoder
+    }
+
+    /// Submits what was encoded, and what it refers to was kept for.
+    fn finish(&mut self, mut encoder: wgpu::CommandEncoder, kept: Vec<Arc<Taken>>) -> wgpu::SubmissionIndex {
+        self.stamps.end(&mut encoder);
+        let told = self.then.take().map(|then| (self.stamps.tell(&mut encoder), then));
+        let index = self.device.queue.submit([encoder.finish()]);
+        drop(kept);
+        if let Some((told, then)) = told {
+            told.then(&self.device, then);
+        }
+        index
+    }
+
+    /// When the next submission is done, `then` is told how long the device worked since somebody was told last, in
+    /// nanoseconds, where it can tell: by whoever waits for the device, before he is given values of that submission.
+    pub(crate) fn tell_when_done(&mut self, then: impl FnOnce(Option<u64>) + Send + 'static) {
+        self.then = Some(Box::new(then));
     }
 
     /// Writes values into a tensor, from a byte on which is a multiple of four.
@@ -162,11 +183,10 @@ impl Stream {
 
     /// Has the device begin what was asked for.
     pub fn submit(&mut self) {
-        if !self.recorded.is_empty() {
+        if !self.recorded.is_empty() || self.then.is_some() {
             let mut encoder = self.encoder();
             let kept = self.encode(&mut encoder);
-            self.device.queue.submit([encoder.finish()]);
-            drop(kept);
+            self.finish(encoder, kept);
         }
     }
 
@@ -199,8 +219,7 @@ impl Stream {
         let mut encoder = self.encoder();
         let kept = self.encode(&mut encoder);
         // With it goes what was written.
-        let index = self.device.queue.submit([encoder.finish()]);
-        drop(kept);
+        let index = self.finish(encoder, kept);
         self.wait_for(index)
     }
 
@@ -250,8 +269,7 @@ impl Stream {
         if copied > 0 {
             encoder.copy_buffer_to_buffer(tensor.taken.buffer(), offset, &staging, 0, copied);
         }
-        let index = self.device.queue.submit([encoder.finish()]);
-        drop(kept);
+        let index = self.finish(encoder, kept);
         let (kept, mapped) = (self.staging.clone(), staging.clone());
         staging.map_async(wgpu::MapMode::Read, 0..copied.max(WORD), move |done| {
             let view = done.map_err(lost).and_then(|()| mapped.get_mapped_range(0..copied.max(WORD)).map_err(lost));

@@ -77,6 +77,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 fn what_is_asked_for_comes() {
     let mut process = start(1 << 30);
     let mut remotes = [connect(&mut process), connect(&mut process)];
+    let users = remotes.each_mut().map(|remote| {
+        let user = remote.begin_use();
+        remote.is_for(user);
+        user
+    });
     for count in [1, 3, 1000, 5000, 600_000, 3_000_001] {
         for (at, remote) in remotes.iter_mut().enumerate() {
             let values: Vec<f32> = (0..count).map(|x| (x % 1000 + at) as f32).collect();
@@ -91,7 +96,9 @@ fn what_is_asked_for_comes() {
             remote.drop_tensor(tensor);
         }
     }
-    assert!(remotes[0].worked_nanos() > 0);
+    for (remote, user) in remotes.iter().zip(users) {
+        assert!(remote.worked_nanos(user) > 0);
+    }
     assert_eq!(process.look(TIME_MAX), Looked::Well);
     assert_eq!(process.connections(), 2);
     drop(remotes);
@@ -230,4 +237,33 @@ fn work_without_end_of_who_is_gone() {
 fn of_result(remote: &mut Remote) -> Result<Vec<f32>, RemoteError> {
     let tensor = remote.tensor(Spec::new(Dtype::F32, &[1]).unwrap(), Some(&[0; 4]))?;
     read(remote, tensor, 1)
+}
+
+/// What guests have one connection's GPU do is told apart, however they take turns.
+#[test]
+fn time_is_whose_it_is() {
+    let mut process = start(1 << 30);
+    let mut remote = connect(&mut process);
+    let side = 512_u32;
+    let spec = Spec::new(Dtype::F32, &[side, side]).unwrap();
+    let [busy, idle] = [(); 2].map(|()| remote.begin_use());
+    let square = remote.tensor(spec, None).unwrap();
+    let product = Op::Product { first_transposed: false, second_transposed: false };
+    let begun = Instant::now();
+    for _ in 0..4 {
+        remote.is_for(busy);
+        let made = remote.run(&product, &[square, square], 1).unwrap()[0];
+        remote.is_for(idle);
+        let little = of(&mut remote, &[1.0]);
+        read(&mut remote, little, 1).unwrap();
+        remote.is_for(busy);
+        read(&mut remote, made, 1).unwrap();
+        remote.drop_tensor(made);
+    }
+    let all = begun.elapsed().as_nanos() as u64;
+    let [busy_nanos, idle_nanos] = [busy, idle].map(|user| remote.worked_nanos(user));
+    assert!(busy_nanos > 10 * idle_nanos && idle_nanos > 0, "{busy_nanos} and {idle_nanos}");
+    assert!((all / 2..=all).contains(&(busy_nanos + idle_nanos)), "{busy_nanos} and {idle_nanos} of {all}");
+    remote.end_use(busy);
+    assert_eq!(remote.worked_nanos(busy), 0);
 }

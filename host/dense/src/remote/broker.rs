@@ -78,7 +78,7 @@ impl State {
         let connect = |socket| {
             let (_, files) = ask(socket, ToBroker::Connect { job })?;
             let [socket, area] = <[OwnedFd; 2]>::try_from(files).ok()?;
-            Some(Gpu { remote: Arc::new(Mutex::new(Remote::new(socket, area).ok()?)) })
+            Some(Gpu::new(Remote::new(socket, area).ok()?))
         };
         let gpu = self.socket.as_ref().and_then(connect);
         if gpu.is_none() {

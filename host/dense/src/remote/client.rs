@@ -1,6 +1,6 @@
 //! Who asks.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use sandbar_store::Scratch;
 
 use super::{
     AREA_BYTES, DROPPED_MAX, FromGpu, INLINE_BYTES_MAX, Lost, MESSAGES_MAX, MOVED_BYTES_MAX, Moved, PLACES,
-    RemoteError, RemoteErrorKind, ToGpu, place, words,
+    RemoteError, RemoteErrorKind, ToGpu, now_nanos, place, words,
 };
 use crate::{Op, Spec};
 
@@ -35,6 +35,11 @@ pub struct Remote {
     placed_back: usize,
     /// Tensors that are to be dropped.
     dropped: Vec<u32>,
+    /// For whom messages are from now on, and were, each with the first of them; and for how many nanoseconds the GPU worked
+    /// for each.
+    user: u32,
+    users: VecDeque<(u64, u32)>,
+    worked: HashMap<u32, u64>,
     lost: Option<RemoteError>,
     frame: Vec<u8>,
     received: Vec<u8>,
@@ -70,6 +75,9 @@ impl Remote {
             reads: VecDeque::new(),
             placed_back: 0,
             dropped: Vec::new(),
+            user: 0,
+            users: VecDeque::new(),
+            worked: HashMap::new(),
             lost: None,
             frame: Vec::new(),
             received: Vec::new(),
@@ -81,19 +89,29 @@ impl Remote {
         self.lost.as_ref()
     }
 
-    /// Nanoseconds that the GPU has worked for this connection, as its process says.
-    pub fn worked_nanos(&self) -> u64 {
-        self.area.atomic(words::WORKED).load(Acquire)
+    /// One more guest uses it: gives its number. The process of a connection that nobody uses may be ended.
+    pub fn begin_use(&mut self) -> u32 {
+        self.area.atomic(words::USERS).fetch_add(1, AcqRel);
+        let user = self.number();
+        self.worked.insert(user, 0);
+        user
     }
 
-    /// One more guest uses it, or one less. The process of a connection that nobody uses may be ended.
-    pub(crate) fn is_used(&self, by_one_more: bool) {
-        let users = self.area.atomic(words::USERS);
-        if by_one_more {
-            users.fetch_add(1, AcqRel)
-        } else {
-            users.fetch_sub(1, AcqRel)
-        };
+    /// What is asked for from here on is for this guest.
+    pub fn is_for(&mut self, user: u32) {
+        self.user = user;
+    }
+
+    /// For how many nanoseconds the GPU has worked for a guest: at what is done of what it asked for, as the GPU's process
+    /// says.
+    pub fn worked_nanos(&self, user: u32) -> u64 {
+        self.worked.get(&user).copied().unwrap_or_default()
+    }
+
+    /// A guest does not use it any more. Of what is not done yet nobody learns how long it takes.
+    pub fn end_use(&mut self, user: u32) {
+        self.worked.remove(&user);
+        self.area.atomic(words::USERS).fetch_sub(1, AcqRel);
     }
 
     /// Looks whether it is still there.
@@ -275,6 +293,14 @@ impl Remote {
 
     fn send(&mut self, message: &ToGpu) -> Result<(), RemoteError> {
         self.send_dropped()?;
+        if self.users.back().is_none_or(|(_, last)| *last != self.user) {
+            self.put(&ToGpu::User)?;
+            self.users.push_back((self.sent + 1, self.user));
+            // Of messages that are done nothing more is said.
+            while self.users.len() > MESSAGES_MAX as usize + 1 {
+                self.users.pop_front();
+            }
+        }
         self.put(message)
     }
 
@@ -329,9 +355,10 @@ impl Remote {
 
     fn heard(&mut self, message: FromGpu) -> Result<(), RemoteError> {
         match message {
-            FromGpu::Done(done) if done <= self.sent => {
+            FromGpu::Done { message, nanos } if message <= self.sent => {
+                self.has_worked(message, nanos);
                 // Several threads say so, and not in turn.
-                self.done = self.done.max(done);
+                self.done = self.done.max(message);
                 while self.writes.front().is_some_and(|message| *message <= self.done) {
                     self.writes.pop_front();
                 }
@@ -348,7 +375,15 @@ impl Remote {
                     _ => Err(self.is_senseless()),
                 }
             }
-            FromGpu::Done(_) => Err(self.is_senseless()),
+            FromGpu::Done { .. } => Err(self.is_senseless()),
+        }
+    }
+
+    /// The GPU has worked for who asked for this message.
+    fn has_worked(&mut self, message: u64, nanos: u64) {
+        let user = self.users.iter().rfind(|(first, _)| *first <= message);
+        if let Some(worked) = user.and_then(|(_, user)| self.worked.get_mut(user)) {
+            *worked = worked.saturating_add(nanos);
         }
     }
 
@@ -366,6 +401,14 @@ impl Remote {
 
     /// The process has ended: of itself, or because the node has ended it.
     fn is_lost(&mut self) -> RemoteError {
+        if let Some(lost) = &self.lost {
+            return lost.clone();
+        }
+        let since = self.area.atomic(words::SINCE).load(Acquire);
+        if since > 0 {
+            // It was at work, of the first that is not done.
+            self.has_worked(self.done + 1, now_nanos().saturating_sub(since));
+        }
         let why = self.area.atomic(words::LOST).load(Acquire);
         let error = if why == Lost::OwnWork as u64 {
             let message = "what the GPU was given took longer than it may: it was ended".to_owned();

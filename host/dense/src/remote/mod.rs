@@ -13,6 +13,7 @@ mod broker;
 mod client;
 mod process;
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::{Costs, Described, Op, Spec};
@@ -27,8 +28,6 @@ pub mod words {
     pub const SINCE: usize = 0;
     /// As above, of the process, which makes kernels.
     pub const MAKING_SINCE: usize = 8;
-    /// Nanoseconds that the GPU has worked.
-    pub const WORKED: usize = 16;
     /// Set by the node before it ends the process: what for, as [`Lost`](super::Lost)'s number.
     pub const LOST: usize = 24;
     /// How many guests use the connection, as the worker says.
@@ -61,9 +60,17 @@ pub fn place(number: usize, is_back: bool) -> usize {
     CONTROL_BYTES + (number % PLACES + if is_back { PLACES } else { 0 }) * MOVED_BYTES_MAX
 }
 
+/// Nanoseconds of the monotonic clock, of which the shared memory tells.
+pub fn now_nanos() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// What the GPU is to do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToGpu {
+    /// What follows is for another user: its time is told apart.
+    User,
     /// There is a tensor, of zeros.
     Tensor {
         /// Its number.
@@ -150,7 +157,12 @@ pub enum Moved {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum FromGpu {
     /// All up to this message is done.
-    Done(u64),
+    Done {
+        /// Which one.
+        message: u64,
+        /// For how many nanoseconds the GPU worked at what was not said to be done before.
+        nanos: u64,
+    },
     /// Values that were asked for, or why there are none.
     Values {
         /// By which message.

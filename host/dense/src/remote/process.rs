@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::time::{ClockId, clock_gettime};
 use sandbar_process::socket;
 use sandbar_store::Scratch;
 
-use super::{AREA_BYTES, FromServer, Lost, ToServer, words};
+use super::{AREA_BYTES, FromServer, Lost, ToServer, now_nanos, words};
 use crate::{Costs, Described};
 
 /// The argument with which `host-gpu` serves; its socket is standard input.
@@ -138,8 +137,7 @@ impl GpuProcess {
             area.atomic(words::CLOSED).load(Acquire) == 0 || area.atomic(words::SINCE).load(Acquire) != 0
         };
         self.areas.retain(is_used);
-        let now = clock_gettime(ClockId::Monotonic);
-        let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        let now = now_nanos();
         let limits = [(words::SINCE, time_max), (words::MAKING_SINCE, time_max.max(MAKING_TIME_MIN))];
         let is_over = |area: &Scratch| {
             limits.into_iter().any(|(word, most)| {

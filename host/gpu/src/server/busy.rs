@@ -1,11 +1,10 @@
 //! What the device has to do, in the order in which it does it, and for whom.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::{AcqRel, Release};
+use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use rustix::time::{ClockId, clock_gettime};
-use sandbar_dense::remote::words;
+use sandbar_dense::remote::{now_nanos, words};
 use sandbar_store::Scratch;
 
 use crate::Device;
@@ -32,29 +31,31 @@ impl Queue {
         Queue { device, state: Mutex::default(), bell: Condvar::new() }
     }
 
-    /// Work for the owner of this memory was submitted just now; `then` is done when it is done.
-    pub(super) fn submitted(self: &Arc<Queue>, area: &Arc<Scratch>, then: impl FnOnce() + Send + 'static) {
+    /// Work for the owner of this memory is submitted now.
+    pub(super) fn submits(&self, area: &Arc<Scratch>) {
         let mut state = lock(&self.state);
         state.submitted.push_back(area.clone());
         if state.submitted.len() == 1 {
             state.begin();
         }
         drop(state);
-        let queue = self.clone();
-        self.device.queue.on_submitted_work_done(move || {
-            queue.done();
-            then();
-        });
         self.bell.notify_one();
     }
 
-    fn done(&self) {
+    /// The first of it is done. Gives for how many nanoseconds it was the first.
+    pub(super) fn done(&self) -> u64 {
         let mut state = lock(&self.state);
+        let took = now_nanos().saturating_sub(state.since);
         if let Some(area) = state.submitted.pop_front() {
             area.atomic(words::SINCE).store(0, Release);
-            area.atomic(words::WORKED).fetch_add(now().saturating_sub(state.since), AcqRel);
         }
         state.begin();
+        took
+    }
+
+    /// Has what is done by now be done with.
+    pub(super) fn look(&self) {
+        let _ = self.device.inner.poll(wgpu::PollType::Poll);
     }
 
     /// Waits for the device, again and again, which has what is to be done then done.
@@ -77,15 +78,9 @@ impl Queue {
 impl State {
     /// The device begins with what is first.
     fn begin(&mut self) {
-        self.since = now();
+        self.since = now_nanos();
         if let Some(area) = self.submitted.front() {
             area.atomic(words::SINCE).store(self.since, Release);
         }
     }
-}
-
-/// Nanoseconds of the monotonic clock.
-pub(super) fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

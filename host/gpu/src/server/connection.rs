@@ -8,13 +8,14 @@ use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, Mutex};
 
 use sandbar_dense::remote::{
-    DROPPED_MAX, FromGpu, INLINE_BYTES_MAX, MOVED_BYTES_MAX, Moved, RemoteError, RemoteErrorKind, ToGpu, place, words,
+    DROPPED_MAX, FromGpu, INLINE_BYTES_MAX, MOVED_BYTES_MAX, Moved, RemoteError, RemoteErrorKind, ToGpu, now_nanos,
+    place, words,
 };
 use sandbar_dense::{INPUTS_MAX, Spec};
 use sandbar_process::socket;
 use sandbar_store::Scratch;
 
-use super::busy::{Queue, now};
+use super::busy::Queue;
 use crate::device::lock;
 use crate::{DeviceTensor, GpuError, GuestKernel, Stream};
 
@@ -100,7 +101,7 @@ impl Connection {
             match socket::receive(&self.answers.socket, &mut received) {
                 Ok(Some((message, _))) => {
                     self.came += 1;
-                    self.area.atomic(words::MAKING_SINCE).store(now(), Release);
+                    self.area.atomic(words::MAKING_SINCE).store(now_nanos(), Release);
                     let done = self.handle(message);
                     self.area.atomic(words::MAKING_SINCE).store(0, Release);
                     if done.is_err() {
@@ -130,10 +131,19 @@ impl Connection {
 
     /// Has the device begin all that was asked for. Once it is done the client is told so.
     fn submit(&mut self) {
+        self.submits();
         self.stream.submit();
+    }
+
+    /// What the stream submits next is all that was asked for.
+    fn submits(&mut self) {
         self.submitted = self.came;
-        let (answers, done) = (self.answers.clone(), self.came);
-        self.queue.submitted(&self.area, move || answers.say(&FromGpu::Done(done)));
+        let (answers, queue, message) = (self.answers.clone(), self.queue.clone(), self.came);
+        self.stream.tell_when_done(move |nanos| {
+            let was_first = queue.done();
+            answers.say(&FromGpu::Done { message, nanos: nanos.unwrap_or(was_first) });
+        });
+        self.queue.submits(&self.area);
     }
 
     /// An error of a client that makes no sense.
@@ -142,6 +152,11 @@ impl Connection {
             ToGpu::Tensor { tensor, spec, is_written } => {
                 let made = if is_written { self.stream.tensor(spec) } else { self.stream.zeros(spec) };
                 self.keep(tensor, made.map_err(said))
+            }
+            ToGpu::User => {
+                // What was asked for before is another's time.
+                self.submit();
+                Ok(())
             }
             ToGpu::Reshape { from, tensor, spec } => {
                 let made = self.tensor(from).and_then(|from| self.stream.reshaped(&from, spec).map_err(said));
@@ -257,10 +272,12 @@ impl Connection {
         };
         is_within(tensor.spec(), offset, bytes)?;
         let (answers, area) = (self.answers.clone(), self.area.clone());
+        self.submits();
         self.stream.begin_download(&tensor, offset, bytes, move |values| {
             answers.values(read, &area, values.map_err(said));
         });
-        self.submit();
+        // It may have been done before its values were asked for: nobody waits for the device then.
+        self.queue.look();
         Ok(())
     }
 }
