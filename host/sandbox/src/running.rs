@@ -37,6 +37,8 @@ pub struct Ended {
     pub result: Result<(), Fault>,
     /// Most linear memory its sandbox had, in bytes.
     pub memory_bytes: u64,
+    /// For how many nanoseconds GPUs worked for it, as far as it waited for them.
+    pub gpu_nanos: u64,
 }
 
 /// A task's call in a sandbox of its own. It goes on when it is polled, until it waits or has ended. Dropping it ends it,
@@ -82,7 +84,7 @@ impl Program {
             };
             let mut sandbox = match sandbox {
                 Ok(sandbox) => sandbox,
-                Err(fault) => return Ended { result: Err(fault), memory_bytes: 0 },
+                Err(fault) => return Ended { result: Err(fault), memory_bytes: 0, gpu_nanos: 0 },
             };
             let called = sandbox.first_call(call).await;
             let ended_well = called.is_ok();
@@ -101,7 +103,7 @@ impl Program {
         Running::of(async move {
             let mut sandbox = match program.sandbox(services, &limits, call.seed).await {
                 Ok(sandbox) => sandbox,
-                Err(fault) => return Ended { result: Err(fault), memory_bytes: 0 },
+                Err(fault) => return Ended { result: Err(fault), memory_bytes: 0, gpu_nanos: 0 },
             };
             let called = match sandbox.first_call(call).await {
                 Ok(Ok(())) => program.stay(&mut sandbox.store, &sandbox.calls).await.map(Ok),
@@ -168,7 +170,7 @@ fn ended(store: &mut Store<State>, called: wasmtime::Result<Result<(), String>>)
     let state = store.data_mut();
     state.flush_output();
     let result = result.and_then(|answer| answer.map_err(|message| Fault::new(Code::Refused, message)));
-    Ended { result, memory_bytes: state.limiter.memory_bytes }
+    Ended { result, memory_bytes: state.limiter.memory_bytes, gpu_nanos: state.services.gpu_nanos() }
 }
 
 fn arguments(call: TaskCall) -> (u32, u64, u64, Box<[u8]>) {

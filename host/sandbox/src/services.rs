@@ -215,6 +215,11 @@ pub trait Services: Send + 'static {
         None
     }
 
+    /// For how many nanoseconds GPUs have worked for it, as far as it has waited for them.
+    fn gpu_nanos(&self) -> u64 {
+        0
+    }
+
     /// It waits for what a GPU is to give it: it is to go on some time, as nobody tells when.
     fn waits_for_gpu(&mut self) {}
 

@@ -5,7 +5,7 @@ use sandbar_core::{
     Request, Strategy, TaskError, TaskKind, WorkerId,
 };
 use sandbar_node::{Saying, hear_any};
-use sandbar_worker::program::{ReturnedUp, Submit, Up, ValueUp, ask_any, pass_any};
+use sandbar_worker::program::{ReturnedUp, Submit, Took, Up, ValueUp, ask_any, pass_any};
 
 /// The tasks of the program: by place.
 pub(crate) const KINDS: [TaskKind; 7] = [
@@ -241,10 +241,12 @@ pub(crate) fn submit(task: u64, function: u32, returns: u32, request: &Request<'
     message_of(&Up::Submit(submitted(task, function, returns, &bytes_of(request))))
 }
 
+const TOOK: Took = Took { begun: 7, nanos: 5, waited: 8, gpu_nanos: 9, memory_bytes: 6 };
+
 fn ran(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>) -> Vec<u8> {
     let request = bytes_of(&Request::default());
     let submit = submitted(task, TASK, 1, &request);
-    message_of(&Up::Ran { submit, returned, nanos: 5, memory_bytes: 6, begun: 7, waited: 8 })
+    message_of(&Up::Ran { submit, returned, took: TOOK })
 }
 
 pub(crate) fn finished(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>) -> Vec<u8> {
@@ -256,9 +258,7 @@ fn saved(task: u64, object: u64) -> Vec<u8> {
 }
 
 fn ended(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>, saved: Option<u64>) -> Vec<u8> {
-    let (nanos, memory_bytes, begun, waited) = (5, 6, 7, 8);
-    let (attempt, lost) = (0, false);
-    message_of(&Up::Finished { task, attempt, returned, nanos, memory_bytes, lost, saved, begun, waited })
+    message_of(&Up::Finished { task, attempt: 0, returned, took: TOOK, lost: false, saved })
 }
 
 fn yielded(task: u64, index: u64, object: u64) -> Vec<u8> {

@@ -89,6 +89,32 @@ fn actors_keep_their_weights_on_the_gpu() {
     assert_eq!(program(&Lab::new(), "serves", &["actors=3", "calls=20"], "20"), 60);
 }
 
+/// Tasks are said to have had a GPU for as long as it worked for them; one whose kernel is ended, up to its end.
+#[test]
+fn time_of_a_gpu_is_told_by_the_task() {
+    let lab = Lab::new();
+    let millis = |name: &str| {
+        let summary = lab.host(&["summary", "tasks", "--json"]).expect_code(0).json();
+        let names = summary["names"].as_array().expect("a list").clone();
+        let of = names.iter().find(|of| of["name"] == name).unwrap_or_else(|| panic!("{name} of {summary}"));
+        of["gpu_ns"].as_u64().expect("a number") / 1_000_000
+    };
+    let found = program(&lab, "attacked", &["kind=endless"], "1");
+    assert!(found.as_str().is_some_and(|found| found.starts_with("TimeOut")), "{found}");
+    assert_eq!(millis("attacked"), 0);
+    assert!((900..2_000).contains(&millis("attack")), "{}", millis("attack"));
+    // Of calls of actors it is theirs, by the call.
+    assert_eq!(program(&lab, "serves", &["actors=1", "calls=5"], "20"), 5);
+    let listed = lab.host(&["list", "tasks", "--json"]).expect_code(0).json();
+    let rows = listed["tasks"].as_array().expect("a list");
+    let calls: Vec<u64> = rows
+        .iter()
+        .filter(|row| row["name"] == "Layer.infer")
+        .map(|row| row["gpu_ns"].as_u64().expect("some"))
+        .collect();
+    assert!(calls.len() == 5 && calls.iter().all(|nanos| *nanos > 0), "{listed}");
+}
+
 /// What guests try, what they see of it, and that all is well for the next task.
 #[test]
 fn hostile_kernels_and_shapes() {

@@ -91,6 +91,7 @@ impl Slice<'_> {
         let task = self.task;
         let mut args = json!({
             "task": task.id, "state": task.state, "attempts": task.attempts, "computed_ms": task.computed_ns.map(millis),
+            "gpu_ms": task.gpu_ns.map(millis),
             "bytes_in": task.bytes_in, "bytes_out": task.bytes_out, "memory_bytes": task.memory_bytes,
         });
         if let Some(waited) = task.submitted_ns.map(|submitted| millis(self.begun.saturating_sub(submitted))) {
@@ -145,6 +146,7 @@ mod tests {
             begun_ns: times.map(|(begun, _)| begun),
             ended_ns: times.map(|(_, ended)| ended),
             computed_ns: Some(10),
+            gpu_ns: Some(0),
             bytes_in: Some(1),
             bytes_out: Some(2),
             memory_bytes: Some(3),

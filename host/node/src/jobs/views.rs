@@ -57,6 +57,8 @@ pub struct TaskRow {
     pub ended_ns: Option<u64>,
     /// How long it computed, which is less where it waited for others.
     pub computed_ns: Option<u64>,
+    /// How long GPUs worked for it, as far as it waited for them.
+    pub gpu_ns: Option<u64>,
     /// Bytes of its arguments, and of the objects among them.
     pub bytes_in: Option<u64>,
     /// Bytes of what it returned.
@@ -118,6 +120,8 @@ pub struct NameSummary {
     pub took_ns: Option<Spread>,
     /// Nanoseconds that all of them computed together.
     pub computed_ns: u64,
+    /// Nanoseconds that GPUs worked for all of them together, as far as these waited for them.
+    pub gpu_ns: u64,
     /// Bytes of their arguments, and of the objects among them.
     pub bytes_in: u64,
     /// Bytes of what they returned.
@@ -151,6 +155,7 @@ impl NameSummary {
             attempts: 0,
             took_ns: None,
             computed_ns: 0,
+            gpu_ns: 0,
             bytes_in: 0,
             bytes_out: 0,
             memory_bytes_max: 0,

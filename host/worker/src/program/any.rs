@@ -31,6 +31,7 @@ pub fn ask_any((worker, job, task): (WorkerId, u32, u64), kinds: &[TaskKind], by
         job: 0,
         tensor_bytes_max: 0,
         dense: None,
+        gpu_nanos_told: 0,
     };
     let mut ended = None;
     match which % 6 {

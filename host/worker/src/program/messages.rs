@@ -39,6 +39,21 @@ pub const RUN_MAX: usize = 64;
 /// What a task returned: each value, and the objects that it contains.
 pub type ReturnedUp<'a> = Vec<(ValueUp<'a>, Vec<u64>)>;
 
+/// What an attempt took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Took {
+    /// When it began, by [`super::monotonic_nanos`].
+    pub begun: u64,
+    /// How long it computed, and how long it waited for others since it began, in nanoseconds.
+    pub nanos: u64,
+    /// As above.
+    pub waited: u64,
+    /// How long GPUs worked for it, as far as it waited for them.
+    pub gpu_nanos: u64,
+    /// Most linear memory that it had, in bytes.
+    pub memory_bytes: u64,
+}
+
 /// What a worker says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Up<'a> {
@@ -54,14 +69,8 @@ pub enum Up<'a> {
         /// What it returned, or why it failed: by itself, without names of tasks, or with what another failed with.
         #[serde(borrow)]
         returned: Result<ReturnedUp<'a>, Box<TaskError>>,
-        /// How long it computed.
-        nanos: u64,
-        /// Most linear memory that it had, in bytes.
-        memory_bytes: u64,
-        /// When it began, by [`super::monotonic_nanos`].
-        begun: u64,
-        /// How long it waited for others since, in nanoseconds.
-        waited: u64,
+        /// What it took.
+        took: Took,
     },
     /// A task has ended.
     Finished {
@@ -72,18 +81,12 @@ pub enum Up<'a> {
         /// What it returned, or why it failed: by itself, without names of tasks, or with what another failed with.
         #[serde(borrow)]
         returned: Result<ReturnedUp<'a>, Box<TaskError>>,
-        /// How long it computed.
-        nanos: u64,
-        /// Most linear memory that it had, in bytes.
-        memory_bytes: u64,
+        /// What it took.
+        took: Took,
         /// Of a call of an actor: whether that ended with it.
         lost: bool,
         /// Of a call of an actor: the object that this was saved in after it.
         saved: Option<u64>,
-        /// When it began, by [`super::monotonic_nanos`].
-        begun: u64,
-        /// How long it waited for others since, in nanoseconds.
-        waited: u64,
     },
     /// An attempt of a call of an actor runs from now on: said of those whose time is limited.
     Called(u64, u32),

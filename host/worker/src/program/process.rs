@@ -17,7 +17,7 @@ use sandbar_store::{Mapping, Scratch};
 use super::clock::monotonic_nanos;
 use super::desk::{Cost, Desk, Outflow, Queued, Resident, TaskDesk, TaskServices, lock};
 use super::link::{BELL_BYTES, Bell, MEMORY_BYTES, Packet, places, words};
-use super::messages::{Begin, BeginRole, Delivery, Down, Submit, Up};
+use super::messages::{Begin, BeginRole, Delivery, Down, Submit, Took, Up};
 use super::objects::{Key, Slot, Value};
 use super::ring::{Receiver, Taker};
 use crate::compiler::InitialMemory;
@@ -258,7 +258,7 @@ impl Worker {
             active.until = monotonic_nanos();
         }
         let result = Err(Fault::new(Code::Cancelled, "it was ended while it waited"));
-        self.end(slot, Ended { result, memory_bytes: 0 })
+        self.end(slot, Ended { result, memory_bytes: 0, gpu_nanos: 0 })
     }
 
     /// A call of an actor is not wanted any more.
@@ -357,6 +357,7 @@ impl Worker {
             job,
             tensor_bytes_max: limits.tensor_bytes_max,
             dense: None,
+            gpu_nanos_told: 0,
         });
         let running = match role {
             BeginRole::Make(options) => {
@@ -466,8 +467,8 @@ impl Worker {
         self.free.push(slot);
         let mut desk = lock(&self.desk);
         let Some(own) = desk.leave(slot) else { return Ok(()) };
-        let Ended { result, memory_bytes } = ended;
-        let cost = Cost { nanos, memory_bytes, begun, waited, ..Cost::default() };
+        let Ended { result, memory_bytes, gpu_nanos } = ended;
+        let cost = Cost { took: Took { begun, nanos, waited, gpu_nanos, memory_bytes }, ..Cost::default() };
         match desk.residents.remove(&slot) {
             Some(resident) => {
                 let fault = result.err().unwrap_or_else(|| Fault::new(Code::ActorDied, "it has ended"));

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use sandbar_core::{ActorId, Code, Fault, Ids, ObjectId, Request, Seed, TaskError, TaskId, VALUE_INLINE_BYTES_MAX};
 use sandbar_store::Unsealed;
-use sandbar_worker::program::{Submit, Up, ValueUp, monotonic_nanos};
+use sandbar_worker::program::{Submit, Took, Up, ValueUp, monotonic_nanos};
 use tokio::sync::{AcquireError, SemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 
@@ -327,12 +327,9 @@ impl ClientJob {
             task,
             attempt: self.begun.attempt.0,
             returned,
-            nanos: 0,
-            memory_bytes: 0,
+            took: Took { begun: self.since, waited: monotonic_nanos().saturating_sub(self.since), ..Took::default() },
             lost: false,
             saved: None,
-            begun: self.since,
-            waited: monotonic_nanos().saturating_sub(self.since),
         };
         self.line.say_now(&message);
     }

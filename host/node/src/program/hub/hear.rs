@@ -14,7 +14,6 @@ use sandbar_store::ValueKey;
 use sandbar_worker::program::{Heard, RUN_MAX, ReturnedUp, Submit, Up, ValueUp, monotonic_nanos};
 
 use super::actors::actor_spec;
-use super::keep::Took;
 use super::store::{Arrived, is_kept};
 use super::{State, Stored};
 use crate::jobs::Said;
@@ -95,23 +94,21 @@ impl State {
                     None => self.interrupt(worker, id, Attempt(0), None),
                 }
             }
-            Up::Ran { submit, returned, nanos, memory_bytes, begun, waited } => {
-                let took = Took { nanos, memory_bytes, begun, waited };
+            Up::Ran { submit, returned, took } => {
                 let task = self.submission(worker, &submit, Place::Inline)?;
                 let call = task.as_ref().map(|task| &task.call);
                 self.ran = Some(self.ran(worker, TaskId(submit.task), call, &took, &returned));
                 let job = task.as_ref().map(|task| task.job);
                 let outcome = self.outcome(worker, TaskId(submit.task), job, returned)?;
                 match (task, outcome) {
-                    (Some(task), outcome) => self.step(Event::RanInline { task, worker, outcome, nanos }),
+                    (Some(task), outcome) => self.step(Event::RanInline { task, worker, outcome, nanos: took.nanos }),
                     (None, Outcome::Succeeded(values)) => values.iter().for_each(|(value, _)| self.discard(value)),
                     (None, Outcome::Failed(_)) => {}
                 }
                 self.ran = None;
             }
-            Up::Finished { task, attempt, returned, nanos, memory_bytes, begun, waited, lost, saved } => {
+            Up::Finished { task, attempt, returned, took, lost, saved } => {
                 let task = TaskId(task);
-                let took = Took { nanos, memory_bytes, begun, waited };
                 self.ran = Some(self.ran(worker, task, self.sched.call(task), &took, &returned));
                 self.note_took(task, &took);
                 let mut outcome = self.outcome(worker, task, self.sched.job_of(task), returned)?;
@@ -124,7 +121,7 @@ impl State {
                 if let Some(object) = saved {
                     self.save(worker, task, ObjectId(object));
                 }
-                self.step(Event::Finished { task, attempt: Attempt(attempt), worker, outcome, nanos });
+                self.step(Event::Finished { task, attempt: Attempt(attempt), worker, outcome, nanos: took.nanos });
                 self.ran = None;
             }
             Up::Called(task, attempt) => self.called(worker, TaskId(task), Attempt(attempt)),

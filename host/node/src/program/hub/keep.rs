@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sandbar_core::{Code, JobId, TaskError, TaskId, WorkerId};
 use sandbar_sched::TaskState;
-use sandbar_worker::program::{ReturnedUp, ValueUp};
+use sandbar_worker::program::{ReturnedUp, Took, ValueUp};
 
 use super::{Counts, Job, Left, State};
 use crate::jobs::RunState;
@@ -14,15 +14,6 @@ use crate::program::records::{Ran, TaskRecord};
 
 /// Of tasks that a job leaves behind in workers, so many have a record.
 const LEFT_MAX: usize = 1000;
-
-/// What a worker says of an attempt that has ended.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Took {
-    pub(super) nanos: u64,
-    pub(super) memory_bytes: u64,
-    pub(super) begun: u64,
-    pub(super) waited: u64,
-}
 
 impl State {
     /// What is to be kept of an attempt, of which the scheduler is told next.
@@ -46,6 +37,7 @@ impl State {
             begun,
             ended,
             nanos: took.nanos,
+            gpu_nanos: took.gpu_nanos,
             memory_bytes: took.memory_bytes,
             bytes_in: call.map_or(0, |call| self.bytes_of(call)),
             bytes_out: values

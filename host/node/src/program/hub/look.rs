@@ -105,6 +105,7 @@ impl State {
             begun_ns: None,
             ended_ns: None,
             computed_ns: None,
+            gpu_ns: None,
             bytes_in: call.map(|call| self.bytes_of(call)),
             bytes_out: None,
             memory_bytes: None,

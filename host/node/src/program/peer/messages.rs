@@ -22,6 +22,7 @@ use sandbar_core::{
     ActorId, ActorOptions, Attempt, ComponentId, GroupId, JobId, Limits, NodeId, ObjectId, RetryOn, Strategy,
     TaskError, TaskId, WorkerId,
 };
+use sandbar_worker::program::Took;
 use serde::{Deserialize, Serialize};
 
 use super::Amounts;
@@ -147,13 +148,8 @@ pub(crate) enum Said<'a> {
         returned: Result<Returns<'a>, Box<TaskError>>,
         /// Whether the system failed it, rather than its code.
         system: bool,
-        /// How long it computed.
-        nanos: u64,
-        memory_bytes: u64,
-        /// How long ago it had begun.
-        begun_nanos_ago: u64,
-        /// How long it waited for others since.
-        waited: u64,
+        /// What it took; of when it began, how long ago that was.
+        took: Took,
     },
     /// A task waits for objects (true), or goes on.
     Blocked(TaskId, bool),

@@ -55,8 +55,9 @@ pub(crate) struct Ran {
     pub(crate) submitted: u64,
     pub(crate) begun: u64,
     pub(crate) ended: u64,
-    /// How long it computed.
+    /// How long it computed, and GPUs worked for it.
     pub(crate) nanos: u64,
+    pub(crate) gpu_nanos: u64,
     pub(crate) memory_bytes: u64,
     /// Of its arguments, and of the objects among them.
     pub(crate) bytes_in: u64,
@@ -89,6 +90,7 @@ struct Group {
     /// From begin to end, of those that came to an end in a worker.
     times: Histogram,
     nanos: u64,
+    gpu_nanos: u64,
     bytes_in: u64,
     bytes_out: u64,
     memory_bytes_max: u64,
@@ -207,6 +209,7 @@ impl TaskRecords {
             begun_ns: ran.map(|ran| since(ran.begun)),
             ended_ns: ran.map(|ran| since(ran.ended)),
             computed_ns: ran.map(|ran| ran.nanos),
+            gpu_ns: ran.map(|ran| ran.gpu_nanos),
             bytes_in: ran.map(|ran| ran.bytes_in),
             bytes_out: ran.map(|ran| ran.bytes_out),
             memory_bytes: ran.map(|ran| ran.memory_bytes),
@@ -230,6 +233,7 @@ impl Group {
             attempts: 0,
             times: Histogram::default(),
             nanos: 0,
+            gpu_nanos: 0,
             bytes_in: 0,
             bytes_out: 0,
             memory_bytes_max: 0,
@@ -249,6 +253,7 @@ impl Group {
         let Some(ran) = &record.ran else { return };
         self.times.add(ran.ended.saturating_sub(ran.begun));
         self.nanos = self.nanos.saturating_add(ran.nanos);
+        self.gpu_nanos = self.gpu_nanos.saturating_add(ran.gpu_nanos);
         self.bytes_in = self.bytes_in.saturating_add(ran.bytes_in);
         self.bytes_out = self.bytes_out.saturating_add(ran.bytes_out);
         self.memory_bytes_max = self.memory_bytes_max.max(ran.memory_bytes);
@@ -270,6 +275,7 @@ impl Group {
                 max: times.most(),
             }),
             computed_ns: self.nanos,
+            gpu_ns: self.gpu_nanos,
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
             memory_bytes_max: self.memory_bytes_max,
@@ -295,6 +301,7 @@ mod tests {
             begun: 10 * id + 1,
             ended: 10 * id + 5,
             nanos: 3,
+            gpu_nanos: 2,
             memory_bytes: id,
             bytes_in: 2,
             bytes_out: 1,

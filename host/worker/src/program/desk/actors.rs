@@ -15,7 +15,7 @@ use super::ended::finished;
 use super::{Cost, Desk, Returned, TaskDesk, gone};
 use crate::program::clock::monotonic_nanos;
 use crate::program::link::words;
-use crate::program::messages::{MakeOptions, Up, ValueUp};
+use crate::program::messages::{MakeOptions, Took, Up, ValueUp};
 use crate::program::objects::Slot;
 
 /// A name by which an actor is looked for has so many bytes at most.
@@ -64,8 +64,9 @@ struct Parked {
 
 #[derive(Debug, Clone, Copy)]
 struct AtHand {
-    /// When it began, in nanoseconds of the machine's clock.
+    /// When it began, in nanoseconds of the machine's clock, and how long GPUs have worked for it.
     begun: u64,
+    gpu_nanos: u64,
     /// It has the actor to itself.
     is_alone: bool,
     is_checkpoint: bool,
@@ -188,7 +189,11 @@ impl Desk {
             let own =
                 TaskDesk::new(ended.id, ended.attempt, ended.job, ended.seed, ended.kinds.clone(), Vec::new(), None);
             let call = TaskCall { function, call: own.id, seed: own.seed, arguments: NOTHING.into() };
-            self.take_up(slot, own, AtHand { begun: monotonic_nanos(), is_alone: true, is_checkpoint: true });
+            self.take_up(
+                slot,
+                own,
+                AtHand { begun: monotonic_nanos(), gpu_nanos: 0, is_alone: true, is_checkpoint: true },
+            );
             return Poll::Ready(Next::Run(call));
         }
         while let Some(turn) = resident.ready.pop_front() {
@@ -218,7 +223,7 @@ impl Desk {
             self.say(&Up::Called(own.id, own.attempt));
         }
         let call = TaskCall { function, call: own.id, seed: own.seed, arguments };
-        self.take_up(slot, own, AtHand { begun: monotonic_nanos(), is_alone, is_checkpoint: false });
+        self.take_up(slot, own, AtHand { begun: monotonic_nanos(), gpu_nanos: 0, is_alone, is_checkpoint: false });
         Poll::Ready(Next::Run(call))
     }
 
@@ -262,24 +267,27 @@ impl Desk {
         Some((own, call))
     }
 
-    /// The call at hand has ended, or waits.
-    pub(super) fn answered(&mut self, slot: Slot, answer: Result<bool, Fault>, memory_bytes: u64) {
+    /// The call at hand has ended, or waits. Since it went on, GPUs worked for it for so long.
+    pub(super) fn answered(&mut self, slot: Slot, answer: Result<bool, Fault>, (memory_bytes, gpu_nanos): (u64, u64)) {
         if let Some(mut own) = self.tasks.get_mut(slot).and_then(Option::take) {
             self.keep_lent(&mut own);
             self.tasks[slot] = Some(own);
         }
-        let Some((own, call)) = self.put_down(slot) else { return };
+        let Some((own, mut call)) = self.put_down(slot) else { return };
         if call.is_checkpoint {
             return self.saved(slot, own, answer);
         }
+        call.gpu_nanos = call.gpu_nanos.saturating_add(gpu_nanos);
         let result = match answer {
             Ok(false) if !own.awaits.is_empty() => return self.park(slot, own, call),
             Ok(false) => Err(Fault::new(Code::BadOutput, "it waits, and not for anything")),
             Ok(true) => Ok(()),
             Err(fault) => Err(fault),
         };
-        let (begun, nanos) = (call.begun, monotonic_nanos().saturating_sub(call.begun));
-        let cost = Cost { nanos, memory_bytes, begun, ..Cost::default() };
+        let AtHand { begun, gpu_nanos, .. } = call;
+        let nanos = monotonic_nanos().saturating_sub(begun);
+        let took = Took { begun, nanos, waited: 0, gpu_nanos, memory_bytes };
+        let cost = Cost { took, ..Cost::default() };
         let Some(resident) = self.residents.get_mut(&slot) else { return };
         resident.unsaved += 1;
         let is_due = resident.options.checkpoint.is_some() && resident.unsaved >= resident.options.checkpoint_every;

@@ -6,17 +6,13 @@ use sandbar_sandbox::Level;
 use super::{Desk, Returned, TaskDesk};
 use crate::process::shortened;
 use crate::program::clock::monotonic_nanos;
-use crate::program::messages::{ReturnedUp, Up, ValueUp};
+use crate::program::messages::{ReturnedUp, Took, Up, ValueUp};
 use crate::program::objects::Value;
 
 /// What a task took, and what else became of its actor.
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::program) struct Cost {
-    pub nanos: u64,
-    pub memory_bytes: u64,
-    /// When it began, and how long it waited since.
-    pub begun: u64,
-    pub waited: u64,
+    pub took: Took,
     /// Its actor ended with it.
     pub lost: bool,
     /// The object that its actor was saved in after it.
@@ -69,10 +65,10 @@ impl Desk {
             let line = format!("({} lines more were dropped: `limits.log_bytes_max` is reached)", own.log_dropped);
             self.say(&Up::Log(task, Level::Warn as u8, &line));
         }
-        let Cost { nanos, memory_bytes, begun, waited, lost, saved } = cost;
+        let Cost { took, lost, saved } = cost;
         match unannounced.as_ref().map(|(_, frame)| postcard::from_bytes(frame)) {
-            Some(Ok(Up::Submit(submit))) => self.say(&Up::Ran { submit, returned, nanos, memory_bytes, begun, waited }),
-            _ => self.say(&Up::Finished { task, attempt, returned, nanos, memory_bytes, begun, waited, lost, saved }),
+            Some(Ok(Up::Submit(submit))) => self.say(&Up::Ran { submit, returned, took }),
+            _ => self.say(&Up::Finished { task, attempt, returned, took, lost, saved }),
         };
         if is_awaited && !is_told {
             self.want(job, task);
@@ -92,8 +88,8 @@ impl Desk {
 
 /// What says that a task has ended that took nothing.
 pub(super) fn finished<'a>(own: &TaskDesk, returned: Result<ReturnedUp<'a>, Box<TaskError>>) -> Up<'a> {
-    let (task, attempt, begun) = (own.id, own.attempt, monotonic_nanos());
-    Up::Finished { task, attempt, returned, nanos: 0, memory_bytes: 0, begun, waited: 0, lost: false, saved: None }
+    let took = Took { begun: monotonic_nanos(), ..Took::default() };
+    Up::Finished { task: own.id, attempt: own.attempt, returned, took, lost: false, saved: None }
 }
 
 /// A failure that is the task's own.

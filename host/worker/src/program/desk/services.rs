@@ -26,6 +26,8 @@ pub(in crate::program) struct TaskServices {
     pub job: u32,
     pub tensor_bytes_max: u64,
     pub dense: Option<Session>,
+    /// Of an actor: how long GPUs had worked for it when its last call was answered.
+    pub gpu_nanos_told: u64,
 }
 
 pub(in crate::program) fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
@@ -51,6 +53,10 @@ impl Services for TaskServices {
         let TaskServices { broker, job, tensor_bytes_max, dense, .. } = self;
         let broker = || broker.clone().map(|broker| (broker, u64::from(*job)));
         Some(dense.get_or_insert_with(|| Session::new(broker(), None, *tensor_bytes_max)))
+    }
+
+    fn gpu_nanos(&self) -> u64 {
+        self.dense.as_ref().map_or(0, Session::gpu_nanos)
     }
 
     fn waits_for_gpu(&mut self) {
@@ -155,7 +161,9 @@ impl Services for TaskServices {
 
     fn answered(&mut self, answer: Result<bool, Fault>, memory_bytes: u64) {
         self.at_hand = None;
-        lock(&self.desk).answered(self.slot, answer, memory_bytes);
+        let gpu_nanos = self.gpu_nanos();
+        let since = gpu_nanos.saturating_sub(std::mem::replace(&mut self.gpu_nanos_told, gpu_nanos));
+        lock(&self.desk).answered(self.slot, answer, (memory_bytes, since));
     }
 
     fn progress(&mut self, name: &str, done: u64, total: Option<u64>) {

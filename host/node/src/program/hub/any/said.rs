@@ -8,6 +8,7 @@ use sandbar_core::{
 };
 use sandbar_sched::UNIT;
 use sandbar_worker::Compiled;
+use sandbar_worker::program::Took;
 
 use super::{PEER_SLOTS, PEERS};
 use crate::program::peer::{Amounts, Callee, Errand, ErrandWork, Root, Said, Sent};
@@ -222,8 +223,8 @@ impl Picks<'_> {
                     _ => Ok((0..1 + self.below(8) / 7).map(|_| (self.sent(value, error), self.objects())).collect()),
                 };
                 let (task, attempt, slot, system) = (self.task(), self.attempt(), self.worker(), self.is());
-                let [nanos, memory_bytes, begun_nanos_ago, waited] = [5, 6, u64::MAX, 8];
-                Said::Ended { task, attempt, slot, returned, system, nanos, memory_bytes, begun_nanos_ago, waited }
+                let took = Took { begun: u64::MAX, nanos: 5, waited: 8, gpu_nanos: 7, memory_bytes: 6 };
+                Said::Ended { task, attempt, slot, returned, system, took }
             }
             17 => Said::Blocked(self.task(), self.is()),
             18 => {

@@ -11,10 +11,10 @@ use sandbar_core::{
 };
 use sandbar_sched::{Demand, Event, Submission, TaskState, Work};
 use sandbar_wire::Priority;
+use sandbar_worker::program::Took;
 
 use super::super::actors::actor_spec;
 use super::super::hear::RETURNS_FAR_MAX;
-use super::super::keep::Took;
 use super::super::{Command, State};
 use super::lent::{ATTACHED_BYTES_MAX, Sending};
 use crate::program::Program;
@@ -341,10 +341,7 @@ impl State {
             slot,
             returned,
             system,
-            nanos: took.nanos,
-            memory_bytes: took.memory_bytes,
-            begun_nanos_ago: self.clock.saturating_sub(took.begun.min(self.clock)),
-            waited: took.waited,
+            took: Took { begun: self.clock.saturating_sub(took.begun.min(self.clock)), ..*took },
         };
         self.peers.say(node, &ended);
     }

@@ -24,6 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{ActorId, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Event, Role};
 use sandbar_wire::Priority;
+use sandbar_worker::program::Took;
 
 use self::away::Aways;
 use self::groups::{Aside, AsideKey, ToldLoad};
@@ -212,9 +213,8 @@ impl State {
             }
             Said::Cancel(task, attempt, anyhow) => self.cancel_given(node, (task, attempt), anyhow),
             Said::JobEnded(root) => self.hear_job_ended(node, root),
-            Said::Ended { task, attempt, slot, returned, system, nanos, memory_bytes, begun_nanos_ago, waited } => {
-                let begun = self.clock.saturating_sub(begun_nanos_ago);
-                let took = super::keep::Took { nanos, memory_bytes, begun, waited };
+            Said::Ended { task, attempt, slot, returned, system, took } => {
+                let took = Took { begun: self.clock.saturating_sub(took.begun), ..took };
                 self.ended_at((node, slot), (task, attempt), returned, system, &took);
             }
             Said::Blocked(task, blocked) => {

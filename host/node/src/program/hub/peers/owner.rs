@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Event, Failure, Outcome, TaskView};
+use sandbar_worker::program::Took;
 
 use super::super::hear::too_large;
-use super::super::keep::Took;
 use super::super::{State, Stored};
 use super::away::AwayKey;
 use super::lent::{ATTACHED_BYTES_MAX, Sending};
@@ -238,6 +238,7 @@ impl State {
             begun: took.begun,
             ended,
             nanos: took.nanos,
+            gpu_nanos: took.gpu_nanos,
             memory_bytes: took.memory_bytes,
             bytes_in: call.map_or(0, |call| self.bytes_of(call)),
             bytes_out: match outcome {
