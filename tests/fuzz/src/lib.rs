@@ -9,6 +9,7 @@
 //! `tests/damaged.rs`). `cargo xtask fuzz NAME` looks for worse with libFuzzer,
 //! for as long as one likes.
 
+mod dense;
 mod events;
 mod peers;
 mod programs;
@@ -34,8 +35,21 @@ use tokio::runtime::{Builder, Runtime};
 pub use seeds::seeds;
 
 /// The boundaries.
-pub const NAMES: [&str; 11] =
-    ["answer", "batch", "blocks", "component", "events", "file", "job", "message", "peer", "request", "ring"];
+pub const NAMES: [&str; 13] = [
+    "answer",
+    "batch",
+    "blocks",
+    "component",
+    "dense",
+    "events",
+    "file",
+    "gpu",
+    "job",
+    "message",
+    "peer",
+    "request",
+    "ring",
+];
 
 /// Runs the boundary of a name, and says whether the bytes were taken.
 ///
@@ -47,8 +61,10 @@ pub fn run(name: &str, bytes: &[u8]) -> bool {
         "batch" => batch(bytes),
         "blocks" => blocks(bytes),
         "component" => component(bytes),
+        "dense" => dense::dense(bytes),
         "events" => events::events(bytes),
         "file" => file(bytes),
+        "gpu" => dense::gpu(bytes),
         "job" => job(bytes),
         "message" => programs::message(bytes),
         "peer" => peers::peer(bytes),

@@ -228,8 +228,8 @@ pub(crate) fn message_of(message: &Up<'_>) -> Vec<u8> {
     postcard::to_stdvec(message).expect("memory is written")
 }
 
-fn bytes_of(request: &Request<'_>) -> Vec<u8> {
-    postcard::to_stdvec(request).expect("memory is written")
+pub(crate) fn bytes_of(value: &impl serde::Serialize) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("memory is written")
 }
 
 /// By the first client's task.

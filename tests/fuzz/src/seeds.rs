@@ -15,7 +15,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 use sandbar_dataset::{BlockWriter, DatasetError, FullBlock};
 
-use crate::{grouping, programs};
+use crate::{dense, grouping, programs};
 
 /// What a boundary takes, to begin with.
 ///
@@ -27,8 +27,10 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "batch" => batches().iter().map(batch).collect(),
         "blocks" => (0..16).map(blocks).collect(),
         "component" => components(),
+        "dense" => dense::wanted(),
         "events" | "peer" | "ring" => histories(),
         "file" => files(),
+        "gpu" => dense::answered(),
         "job" => jobs(),
         "message" => programs::messages(),
         "request" => programs::requests(),

@@ -1,0 +1,4 @@
+//! What guests want done with tensors.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("dense"), |bytes: &[u8]| sandbar_fuzz::fuzz("dense", bytes));
