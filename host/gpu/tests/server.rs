@@ -8,8 +8,10 @@ use std::process::Command;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use sandbar_dense::remote::{GpuOptions, GpuProcess, Looked, Remote, RemoteError, RemoteErrorKind};
+use dense_cases::{Case, Random};
+use sandbar_dense::remote::{GpuOptions, GpuProcess, Looked, Moved, Remote, RemoteError, RemoteErrorKind, ToGpu};
 use sandbar_dense::{Binary, Dtype, Map, Op, Owned, Spec, Step};
+use sandbar_process::socket;
 
 /// Set in a process that is to serve.
 const SERVES: &str = "SANDBAR_TEST_SERVES";
@@ -266,4 +268,82 @@ fn time_is_whose_it_is() {
     assert!((all / 2..=all).contains(&(busy_nanos + idle_nanos)), "{busy_nanos} and {idle_nanos} of {all}");
     remote.end_use(busy);
     assert_eq!(remote.worked_nanos(busy), 0);
+}
+
+/// What a client says that makes no sense costs it its connection, and nobody else anything. `SANDBAR_SEED` says the same
+/// again.
+#[test]
+fn messages_that_make_no_sense() {
+    let seed = std::env::var("SANDBAR_SEED").map_or(std::process::id().into(), |seed| seed.parse().expect("a number"));
+    let _ = writeln!(std::io::stderr(), "SANDBAR_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut process = start(16 << 20);
+    let mut neighbour = connect(&mut process);
+    let mut frame = Vec::new();
+    for _ in 0..60 {
+        let (socket, area) = process.connect().unwrap();
+        for _ in 0..40 {
+            let message = any_message(&mut random);
+            let bytes = socket::frame(&message, &mut frame).unwrap();
+            let mut bytes = bytes.to_vec();
+            if random.below(20) == 0 {
+                let at = random.below(bytes.len());
+                bytes[at] = random.below(256) as u8;
+            }
+            // Where it is closed, or does not come after.
+            if socket::send(&socket, &bytes, &[]).is_err() {
+                break;
+            }
+        }
+        let values = of(&mut neighbour, &[1.0, 2.0]);
+        let made = neighbour.run(&twice(), &[values], 1).unwrap()[0];
+        assert_eq!(read(&mut neighbour, made, 2), Ok(vec![2.0, 4.0]), "SANDBAR_SEED={seed}");
+        assert_eq!(process.look(Duration::from_secs(60)), Looked::Well, "SANDBAR_SEED={seed}");
+        neighbour.drop_tensor(values);
+        neighbour.drop_tensor(made);
+        drop((socket, area));
+    }
+}
+
+/// Of few tensors, so that they are often there.
+fn any_message(random: &mut Random) -> ToGpu {
+    let number = |random: &mut Random| random.below(6) as u32;
+    let numbers = |random: &mut Random, most| (0..random.below(most)).map(|_| number(random)).collect::<Vec<_>>();
+    match random.below(12) {
+        0..3 => {
+            let Case { inputs, .. } = Case::random(random);
+            ToGpu::Tensor { tensor: number(random), spec: inputs[0].0, is_written: random.below(2) == 0 }
+        }
+        3..6 => {
+            let outputs = numbers(random, 4);
+            ToGpu::Run { op: Case::random(random).op, inputs: numbers(random, 5), outputs }
+        }
+        6 => {
+            let spec = Case::random(random).inputs[0].0;
+            ToGpu::Reshape { from: number(random), tensor: number(random), spec }
+        }
+        7 => {
+            let moved = match random.below(3) {
+                0 => Moved::Placed(random.below(4 << 20) as u32),
+                _ => Moved::Inline(vec![1; random.below(64)]),
+            };
+            ToGpu::Write { tensor: number(random), offset: 4 * random.below(5) as u64, values: moved }
+        }
+        8 => {
+            let wgsl = ["no kernel", "@compute @workgroup_size(8) fn main() {}"][random.below(2)];
+            ToGpu::Kernel { kernel: number(random), wgsl: wgsl.to_owned() }
+        }
+        9 => {
+            let grid = [(); 3].map(|()| random.below(3) as u32 * if random.below(9) == 0 { 1 << 20 } else { 1 });
+            ToGpu::Dispatch { kernel: number(random), bindings: numbers(random, 10), grid }
+        }
+        10 => {
+            ToGpu::Read { tensor: number(random), offset: 4 * random.below(5) as u64, bytes: random.below(64) as u32 }
+        }
+        _ => match random.below(3) {
+            0 => ToGpu::User,
+            1 => ToGpu::Drop { tensors: numbers(random, 4) },
+            _ => ToGpu::DropKernel { kernel: number(random) },
+        },
+    }
 }

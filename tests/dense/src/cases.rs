@@ -9,6 +9,9 @@ use sandbar_dense::{Binary, Dtype, Grouped, Map, Op, Owned, Reduction, Spec, Ste
 
 /// Sizes of directions: none, one, odd ones, and such as fill a block or just don't.
 const SIZES: [u32; 12] = [0, 1, 2, 3, 4, 5, 8, 16, 17, 31, 64, 70];
+/// Long directions, beside which others are short: such as are cut into parts, and more than a grid has groups.
+const LONG: [u32; 4] = [257, 1025, 5003, 70_001];
+const SHORT: [u32; 4] = [1, 2, 3, 9];
 
 /// Where they come from.
 pub struct Random(Xoshiro256PlusPlus);
@@ -19,7 +22,8 @@ impl Random {
         Random(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    /// From 0 to below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
         (self.0.next_u64() % end as u64) as usize
     }
 
@@ -33,6 +37,17 @@ impl Random {
 
     fn size(&mut self) -> u32 {
         self.of(&SIZES)
+    }
+
+    /// Sizes of so many directions, of which now and then one is long.
+    fn sizes<const N: usize>(&mut self) -> [u32; N] {
+        if !self.is(12) {
+            return [(); N].map(|()| self.size());
+        }
+        let long = self.below(N);
+        let mut sizes = [(); N].map(|()| self.of(&SHORT));
+        sizes[long] = self.of(&LONG);
+        sizes
     }
 
     /// From -2 to 2.
@@ -67,17 +82,18 @@ impl Case {
             4 | 5 => map(random, dtype),
             6 | 7 => along(random, dtype),
             8 => {
-                let (points, centres, width) = (random.size(), random.size().max(1), random.size());
-                let inputs = vec![floats(random, dtype, &[points, width]), floats(random, dtype, &[centres, width])];
+                let [points, centres, width] = random.sizes();
+                let centres = floats(random, dtype, &[centres.max(1), width]);
+                let inputs = vec![floats(random, dtype, &[points, width]), centres];
                 Case { op: Op::Nearest, inputs }
             }
             9 => {
-                let (features, rows, channels, bins) = (random.size(), random.size(), random.of(&[0, 1, 2, 3]), 5);
+                let ([features, rows], channels, bins) = (random.sizes(), random.of(&[0, 1, 2, 3]), 5);
                 let places = whole(random, &[features, rows], 7);
                 Case { op: Op::Histogram { bins }, inputs: vec![places, floats(random, dtype, &[rows, channels])] }
             }
             _ => {
-                let (rows, columns, places) = (random.size(), random.size(), random.size());
+                let [rows, columns, places] = random.sizes();
                 let places = whole(random, &[places], rows + 2);
                 Case { op: Op::Take, inputs: vec![floats(random, dtype, &[rows, columns]), places] }
             }
@@ -116,7 +132,7 @@ fn whole(random: &mut Random, sizes: &[u32], end: u32) -> (Spec, Owned) {
 }
 
 fn product(random: &mut Random, dtype: Dtype) -> Case {
-    let (m, n, k) = (random.size(), random.size(), random.size());
+    let [m, n, k] = random.sizes();
     let (first_transposed, second_transposed) = (random.is(2), random.is(2));
     let stacks: [&[u32]; 2] =
         random.of(&[[&[], &[]], [&[3], &[3]], [&[2], &[]], [&[], &[4]], [&[0], &[]], [&[2, 3], &[2, 3]]]);
@@ -187,7 +203,7 @@ fn solve(random: &mut Random, dtype: Dtype) -> Case {
 }
 
 fn map(random: &mut Random, dtype: Dtype) -> Case {
-    let (rows, columns) = (random.size(), random.size());
+    let [rows, columns] = random.sizes();
     let shapes: [&[u32]; 4] = [&[rows, columns], &[columns], &[rows, 1], &[]];
     let count = 1 + random.below(4);
     let mut inputs = vec![floats(random, dtype, shapes[0])];
@@ -233,7 +249,8 @@ fn map(random: &mut Random, dtype: Dtype) -> Case {
 }
 
 fn along(random: &mut Random, dtype: Dtype) -> Case {
-    let sizes: Vec<u32> = (0..1 + random.below(3)).map(|_| random.size()).collect();
+    let rank = 1 + random.below(3);
+    let sizes = &random.sizes::<3>()[..rank];
     let reductions =
         [Reduction::Sum, Reduction::Mean, Reduction::Max, Reduction::Min, Reduction::ArgMax, Reduction::ArgMin];
     let (with, along) = (random.of(&reductions), random.below(sizes.len()));
@@ -244,5 +261,5 @@ fn along(random: &mut Random, dtype: Dtype) -> Case {
         _ if is_place && sizes[along] == 0 => Op::Softmax,
         _ => Op::Reduce { with, along: along as u8 },
     };
-    Case { op, inputs: vec![any_floats(random, dtype, &sizes)] }
+    Case { op, inputs: vec![any_floats(random, dtype, sizes)] }
 }
