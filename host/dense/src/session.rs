@@ -149,11 +149,17 @@ impl Session {
             .is_some_and(|gpu| lock(&gpu.remote).lost().is_some_and(|lost| lost.kind == RemoteErrorKind::Lost))
     }
 
+    /// Whether something that it made is gone with its GPU, whatever for.
+    pub fn has_lost_tensors(&self) -> bool {
+        let is_lost = self.gpu.as_ref().is_some_and(|gpu| lock(&gpu.remote).lost().is_some());
+        is_lost && !(self.kernels.is_empty() && self.tensors.values().all(|held| held.there.is_none()))
+    }
+
     /// The way to its GPU, if it has one: made when something is first to be done there, and anew if it was lost and nothing was
     /// there.
     fn connected(&mut self) -> Option<Gpu> {
         let is_lost = self.gpu.as_ref().is_some_and(|gpu| lock(&gpu.remote).lost().is_some());
-        if is_lost && self.kernels.is_empty() && self.tensors.values().all(|held| held.there.is_none()) {
+        if is_lost && !self.has_lost_tensors() {
             self.gpu_nanos = self.gpu_nanos();
             self.gpu = None;
         }

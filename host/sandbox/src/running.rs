@@ -39,6 +39,15 @@ pub struct Ended {
     pub memory_bytes: u64,
     /// For how many nanoseconds GPUs worked for it, as far as it waited for them.
     pub gpu_nanos: u64,
+    /// Whether its GPU was lost, for a reason that is not its own.
+    pub has_lost_gpu: bool,
+}
+
+impl Ended {
+    /// It was ended before it took anything that is known.
+    pub fn without_cost(result: Result<(), Fault>) -> Ended {
+        Ended { result, memory_bytes: 0, gpu_nanos: 0, has_lost_gpu: false }
+    }
 }
 
 /// A task's call in a sandbox of its own. It goes on when it is polled, until it waits or has ended. Dropping it ends it,
@@ -84,7 +93,7 @@ impl Program {
             };
             let mut sandbox = match sandbox {
                 Ok(sandbox) => sandbox,
-                Err(fault) => return Ended { result: Err(fault), memory_bytes: 0, gpu_nanos: 0 },
+                Err(fault) => return Ended::without_cost(Err(fault)),
             };
             let called = sandbox.first_call(call).await;
             let ended_well = called.is_ok();
@@ -103,7 +112,7 @@ impl Program {
         Running::of(async move {
             let mut sandbox = match program.sandbox(services, &limits, call.seed).await {
                 Ok(sandbox) => sandbox,
-                Err(fault) => return Ended { result: Err(fault), memory_bytes: 0, gpu_nanos: 0 },
+                Err(fault) => return Ended::without_cost(Err(fault)),
             };
             let called = match sandbox.first_call(call).await {
                 Ok(Ok(())) => program.stay(&mut sandbox.store, &sandbox.calls).await.map(Ok),
@@ -148,8 +157,15 @@ impl Program {
             };
             let state = store.data_mut();
             state.flush_output();
-            let answer = answer.map_err(|message| Fault::new(Code::Refused, message));
-            state.services.answered(answer, state.limiter.memory_bytes);
+            let has_lost_tensors = state.services.has_lost_tensors();
+            // A call that failed by that fails as the actor's end has it.
+            if !has_lost_tensors || answer.is_ok() {
+                let answer = answer.map_err(|message| Fault::new(Code::Refused, message));
+                state.services.answered(answer, state.limiter.memory_bytes);
+            }
+            if has_lost_tensors {
+                return Err(wasmtime::format_err!("what it had on its GPU is lost"));
+            }
         }
     }
 }
@@ -170,7 +186,9 @@ fn ended(store: &mut Store<State>, called: wasmtime::Result<Result<(), String>>)
     let state = store.data_mut();
     state.flush_output();
     let result = result.and_then(|answer| answer.map_err(|message| Fault::new(Code::Refused, message)));
-    Ended { result, memory_bytes: state.limiter.memory_bytes, gpu_nanos: state.services.gpu_nanos() }
+    let services = &state.services;
+    let (gpu_nanos, has_lost_gpu) = (services.gpu_nanos(), services.has_lost_gpu());
+    Ended { result, memory_bytes: state.limiter.memory_bytes, gpu_nanos, has_lost_gpu }
 }
 
 fn arguments(call: TaskCall) -> (u32, u64, u64, Box<[u8]>) {

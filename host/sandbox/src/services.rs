@@ -220,6 +220,16 @@ pub trait Services: Send + 'static {
         0
     }
 
+    /// Whether its GPU was lost, for a reason that is not its own.
+    fn has_lost_gpu(&self) -> bool {
+        false
+    }
+
+    /// Whether something that it made is gone with its GPU: an actor is not what it was then.
+    fn has_lost_tensors(&self) -> bool {
+        false
+    }
+
     /// It waits for what a GPU is to give it: it is to go on some time, as nobody tells when.
     fn waits_for_gpu(&mut self) {}
 

@@ -238,27 +238,31 @@ impl Gpus {
             }
             // Those that there are, are looked at while another starts.
             drop(processes);
-            self.start(job, place).await?;
+            if self.start(job, place).await == Started::NoRoom {
+                return None;
+            }
         }
         None
     }
 
     /// Starts a process for a job, unless another has meanwhile.
-    async fn start(&self, job: u64, place: usize) -> Option<()> {
+    async fn start(&self, job: u64, place: usize) -> Started {
         let _turn = self.starting.lock().await;
         let mut processes = self.processes.lock().await;
         if of(&processes, job, place).is_some() {
-            return Some(());
+            return Started::Ready;
         }
         if processes.len() >= PROCESSES_MAX {
             // One that nobody uses makes room.
-            let unused = processes.iter().position(|kept| !kept.process.is_used())?;
+            let Some(unused) = processes.iter().position(|kept| !kept.process.is_used()) else {
+                return Started::NoRoom;
+            };
             processes.remove(unused);
         }
         drop(processes);
-        let process = self.process(place).await.ok()?;
+        let Ok(process) = self.process(place).await else { return Started::Failed };
         self.processes.lock().await.push(Kept { job, place, process, idle_since: None });
-        Some(())
+        Started::Ready
     }
 
     async fn process(&self, place: usize) -> io::Result<GpuProcess> {
@@ -270,6 +274,15 @@ impl Gpus {
         let started = tokio::task::spawn_blocking(move || GpuProcess::start(&mut command(&limits), &options));
         started.await.map_err(io::Error::other)?
     }
+}
+
+/// What came of starting a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Started {
+    Ready,
+    /// It ended while it began, or makes no device.
+    Failed,
+    NoRoom,
 }
 
 /// The process of a job for a GPU, if there is one.

@@ -1,12 +1,13 @@
 //! Jobs on a GPU: on lavapipe, which computes as one would.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sandbar_tests::{Lab, Model, component};
 
 use crate::cluster::Nodes;
 use crate::job::taxi;
 use crate::lifecycle::until;
+use crate::programs::kill;
 use crate::takeover::Tenant;
 
 const LEAST_SQUARES: &[&str] = &["--set", "train.test=0"];
@@ -165,6 +166,33 @@ fn hostile_kernels_and_shapes() {
         let found = found.as_str().expect("text");
         assert!(found.starts_with(seen) && found.ends_with(", then true"), "{kind}: {found}");
     }
+}
+
+/// A GPU that is lost in mid-job is an event: what it took with it is done again, and an actor begins anew.
+#[test]
+fn what_is_lost_with_a_gpu_is_done_again() {
+    let lab = Lab::new();
+    let program = format!("{}#survives", component("tests/programs/dense").display());
+    let line = ["submit", &program, "--json", "--software-gpu", "--arg", "tasks=6", "--arg", "turns=2000"];
+    let mut host = lab.start(&line);
+    let gpus = |host: u32| sandbar_tests::children(host).into_iter().filter(|child| name(*child) == "host-gpu");
+    let (mut killed, mut seen) = (Vec::new(), Instant::now());
+    while !host.has_ended() {
+        for gpu in gpus(host.process()).filter(|gpu| !killed.contains(gpu)).collect::<Vec<_>>() {
+            // Not the one that only lists what there is, nor one that has hardly begun.
+            let is_serving =
+                std::fs::read_to_string(format!("/proc/{gpu}/cmdline")).is_ok_and(|line| line.contains("serve"));
+            if is_serving && killed.len() < 3 && seen.elapsed() > Duration::from_millis(1500) {
+                kill(gpu);
+                killed.push(gpu);
+                seen = Instant::now();
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let summary = host.wait().expect_code(0).json();
+    assert_eq!(summary["result"], 13, "{summary}");
+    assert!(!killed.is_empty() && summary["failed"].as_u64() > Some(0), "{killed:?} {summary}");
 }
 
 /// A tenant's kernels that do not end, one after another (`SANDBAR_TURNS` says how many, for a machine that does nothing

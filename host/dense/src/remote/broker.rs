@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sandbar_process::socket;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,9 @@ use crate::{Described, Gpu};
 
 /// A driver that makes no device within this is given up: there is no GPU then.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(90);
+
+/// Where there was none, one is asked for again after this.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// What a worker says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,12 +47,14 @@ struct State {
     described: Option<Option<Arc<Described>>>,
     /// By the job that has it.
     gpus: HashMap<u64, Gpu>,
+    /// When one was asked for in vain.
+    refused: Option<Instant>,
 }
 
 impl Broker {
     /// One who is asked by a socket, or has none to give.
     pub fn new(socket: Option<OwnedFd>) -> Broker {
-        Broker(Arc::new(Mutex::new(State { socket, described: None, gpus: HashMap::new() })))
+        Broker(Arc::new(Mutex::new(State { socket, described: None, gpus: HashMap::new(), refused: None })))
     }
 
     /// What GPU there is, if there is one. Several of a machine are taken to be like the first.
@@ -75,16 +80,20 @@ impl Broker {
 
 impl State {
     fn connect(&mut self, job: u64) -> Option<Gpu> {
-        let connect = |socket| {
-            let (_, files) = ask(socket, ToBroker::Connect { job })?;
+        if self.refused.is_some_and(|refused| refused.elapsed() < ASKED_AGAIN_AFTER) {
+            return None;
+        }
+        let Some((_, files)) = ask(self.socket.as_ref()?, ToBroker::Connect { job }) else {
+            // Who does not answer now will not the next time.
+            self.socket = None;
+            return None;
+        };
+        let connect = |files| {
             let [socket, area] = <[OwnedFd; 2]>::try_from(files).ok()?;
             Some(Gpu::new(Remote::new(socket, area).ok()?))
         };
-        let gpu = self.socket.as_ref().and_then(connect);
-        if gpu.is_none() {
-            // There will be none the next time.
-            self.socket = None;
-        }
+        let gpu = connect(files);
+        self.refused = gpu.is_none().then(Instant::now);
         gpu
     }
 }

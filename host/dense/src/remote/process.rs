@@ -74,7 +74,10 @@ impl GpuProcess {
         if options.is_software {
             program.arg(SOFTWARE_ARGUMENT);
         }
-        let child = program.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
+        let child = program.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn();
+        // It alone has its end: that is how its own end is seen.
+        program.stdin(Stdio::null());
+        let child = child?;
         // From here on it is ended whatever goes wrong.
         let mut process = Starting(Some(child));
         let (mut frame, mut received) = (Vec::new(), Vec::new());

@@ -83,7 +83,7 @@ pub enum Up<'a> {
         returned: Result<ReturnedUp<'a>, Box<TaskError>>,
         /// What it took.
         took: Took,
-        /// Of a call of an actor: whether that ended with it.
+        /// Whether it failed since its GPU was lost; of a call of an actor, whether that ended with it.
         lost: bool,
         /// Of a call of an actor: the object that this was saved in after it.
         saved: Option<u64>,

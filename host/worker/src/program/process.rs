@@ -258,7 +258,7 @@ impl Worker {
             active.until = monotonic_nanos();
         }
         let result = Err(Fault::new(Code::Cancelled, "it was ended while it waited"));
-        self.end(slot, Ended { result, memory_bytes: 0, gpu_nanos: 0 })
+        self.end(slot, Ended::without_cost(result))
     }
 
     /// A call of an actor is not wanted any more.
@@ -467,8 +467,9 @@ impl Worker {
         self.free.push(slot);
         let mut desk = lock(&self.desk);
         let Some(own) = desk.leave(slot) else { return Ok(()) };
-        let Ended { result, memory_bytes, gpu_nanos } = ended;
-        let cost = Cost { took: Took { begun, nanos, waited, gpu_nanos, memory_bytes }, ..Cost::default() };
+        let Ended { result, memory_bytes, gpu_nanos, has_lost_gpu } = ended;
+        let took = Took { begun, nanos, waited, gpu_nanos, memory_bytes };
+        let cost = Cost { took, lost: has_lost_gpu && result.is_err(), saved: None };
         match desk.residents.remove(&slot) {
             Some(resident) => {
                 let fault = result.err().unwrap_or_else(|| Fault::new(Code::ActorDied, "it has ended"));

@@ -57,3 +57,31 @@ fn serves(actors: usize, calls: usize) -> Result<usize, TaskError> {
     let found = get_all(&asked)?;
     Ok(found.iter().filter(|found| **found == expected).count())
 }
+
+/// What comes of doubling a value on the GPU so many times, one after the other.
+#[task]
+fn doubled(turns: usize) -> Result<f32, String> {
+    use_device(Device::Gpu);
+    let mut value = Tensor::new(&[1], &[1.0_f32])?;
+    for turn in 0..turns {
+        value = Tensor::map(&(if turn % 2 == 0 { input(0) * 2.0 } else { input(0) / 2.0 }), &[&value])?;
+        if turn % 4 == 0 {
+            value.to_vec::<f32>()?;
+        }
+    }
+    Ok(value.to_vec()?[0])
+}
+
+/// As above in several tasks beside an actor with weights, however often GPUs are lost meanwhile: how many are right.
+#[task]
+fn survives(tasks: usize, turns: usize) -> Result<usize, TaskError> {
+    let layer = Layer::options().gpus(0.5).max_restarts(100).max_task_retries(100).submit(3, 1);
+    let calls: Vec<_> = (0..tasks).map(|_| layer.infer(vec![1.0, 1.0, 1.0])).collect();
+    let all: Vec<_> = (0..tasks).map(|_| doubled::options().gpus(0.5).max_retries(100).submit(turns)).collect();
+    let right = get_all(&all)?.into_iter().filter(|value| *value == if turns.is_multiple_of(2) { 1.0 } else { 2.0 });
+    let right = right.count();
+    // -3, -2 and -1 with ones, and what is below zero held back; then weights that are not.
+    let inferred = get_all(&calls)?.into_iter().filter(|out| *out == [0.0]).count();
+    let again = layer.infer(vec![-1.0, -1.0, -1.0]).get()?;
+    Ok(right + inferred + usize::from(again == [6.0]))
+}

@@ -13,7 +13,7 @@ use crate::program::objects::Value;
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::program) struct Cost {
     pub took: Took,
-    /// Its actor ended with it.
+    /// It failed since its GPU was lost, or its actor ended with it.
     pub lost: bool,
     /// The object that its actor was saved in after it.
     pub saved: Option<u64>,

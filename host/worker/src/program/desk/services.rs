@@ -59,6 +59,14 @@ impl Services for TaskServices {
         self.dense.as_ref().map_or(0, Session::gpu_nanos)
     }
 
+    fn has_lost_gpu(&self) -> bool {
+        self.dense.as_ref().is_some_and(Session::is_lost)
+    }
+
+    fn has_lost_tensors(&self) -> bool {
+        self.dense.as_ref().is_some_and(Session::has_lost_tensors)
+    }
+
     fn waits_for_gpu(&mut self) {
         lock(&self.desk).waits_for_gpu(self.slot);
     }
