@@ -210,7 +210,7 @@ fn lines(values: &[f64], sizes: &[usize], along: usize) -> Vec<Vec<f64>> {
 }
 
 fn reduce(line: &[f64], with: Reduction) -> (f64, f64) {
-    let (sum, size): (f64, f64) = (line.iter().sum(), line.iter().map(|value| value.abs()).sum());
+    let (sum, size): (f64, f64) = (summed(line.iter().copied()), line.iter().map(|value| value.abs()).sum());
     let nan = line.iter().position(|value| value.is_nan());
     let largest = line.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let smallest = line.iter().copied().fold(f64::INFINITY, f64::min);
@@ -228,7 +228,7 @@ fn reduce(line: &[f64], with: Reduction) -> (f64, f64) {
 
 fn softmax(line: &[f64]) -> Vec<(f64, f64)> {
     let (largest, _) = reduce(line, Reduction::Max);
-    let sum: f64 = line.iter().map(|value| (value - largest).exp()).sum();
+    let sum = summed(line.iter().map(|value| (value - largest).exp()));
     line.iter().map(|value| ((value - largest).exp() / sum, 1.0)).collect()
 }
 
@@ -237,7 +237,7 @@ fn log_sum_exp(line: &[f64]) -> (f64, f64) {
     if largest.is_infinite() {
         return (largest, 0.0);
     }
-    let sum: f64 = line.iter().map(|value| (value - largest).exp()).sum();
+    let sum = summed(line.iter().map(|value| (value - largest).exp()));
     (largest + sum.ln(), largest.abs() + 10.0)
 }
 
@@ -255,7 +255,7 @@ fn nearest(values: &[Vec<f64>], sizes: &[Vec<usize>]) -> Vec<Found> {
 
 /// The square of the distance between a point and a centre.
 pub fn square(values: &[Vec<f64>], width: usize, point: usize, centre: usize) -> f64 {
-    (0..width).map(|k| (values[0][point * width + k] - values[1][centre * width + k]).powi(2)).sum()
+    summed((0..width).map(|k| (values[0][point * width + k] - values[1][centre * width + k]).powi(2)))
 }
 
 fn histogram(values: &[Vec<f64>], sizes: &[Vec<usize>], bins: usize) -> Found {
@@ -270,4 +270,17 @@ fn histogram(values: &[Vec<f64>], sizes: &[Vec<usize>], bins: usize) -> Found {
         }
     }
     found
+}
+
+/// A sum of which rounding takes nothing, however many they are: Neumaier, *Rundungsfehleranalyse einiger Verfahren zur
+/// Summation endlicher Summen* (1974).
+fn summed(values: impl Iterator<Item = f64>) -> f64 {
+    let (mut sum, mut lost, mut plain) = (0.0_f64, 0.0, 0.0);
+    for value in values {
+        let next = sum + value;
+        lost += if sum.abs() >= value.abs() { (sum - next) + value } else { (value - next) + sum };
+        (sum, plain) = (next, plain + value);
+    }
+    // Infinities have nothing that could be lost.
+    if plain.is_finite() { sum + lost } else { plain }
 }

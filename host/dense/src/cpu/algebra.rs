@@ -7,6 +7,8 @@ use faer::{Accum, MatMut, MatRef, Par, Side};
 use super::real::Real;
 use crate::Shape;
 
+/// Values that are added up one after another.
+const SUMMED: usize = 256;
 /// Points whose distances are at hand at once, and distances, unless one point has more.
 const POINTS: usize = 256;
 const DISTANCES: usize = 1 << 16;
@@ -101,14 +103,23 @@ pub(super) fn nearest<T: Real>((points, count): (&[T], usize), centres: &[T], wi
                     (best, least) = (at, far);
                 }
             }
-            let differences = point.iter().zip(&centres[best * width..]).map(|(point, centre)| *point - *centre);
             places.push(best as u32);
-            squares.push(differences.fold(T::zero(), |sum, by| sum + by * by));
+            squares.push(summed(point, &centres[best * width..][..width], |point, centre| {
+                let by = point - centre;
+                by * by
+            }));
         }
     }
     (places, squares)
 }
 
 fn dot<T: Real>(left: &[T], right: &[T]) -> T {
-    left.iter().zip(right).fold(T::zero(), |sum, (left, right)| sum + *left * *right)
+    summed(left, right, |left, right| left * right)
+}
+
+/// The sum of a function of pairs. It is one of sums of few, so that little is lost by rounding.
+fn summed<T: Real>(left: &[T], right: &[T], of: impl Fn(T, T) -> T) -> T {
+    let parts = left.chunks(SUMMED).zip(right.chunks(SUMMED));
+    let sums = parts.map(|(left, right)| left.iter().zip(right).fold(T::zero(), |sum, (l, r)| sum + of(*l, *r)));
+    sums.fold(T::zero(), |sum, part| sum + part)
 }

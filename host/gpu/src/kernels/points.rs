@@ -8,6 +8,8 @@ use crate::device::{Device, DeviceTensor};
 
 /// Threads of a group.
 const THREADS: usize = 64;
+/// Squares that are added up one after another.
+const SUMMED: u32 = 256;
 /// Bins of a group, and rows that it looks at together.
 const BINS: usize = 256;
 /// Rows of a slice at least, and slices at most: their histograms are added up.
@@ -119,7 +121,9 @@ impl Points {
                     + TAKE
             }
         };
-        text.replace("THREADS", &THREADS.to_string()).replace("BINS", &BINS.to_string())
+        text.replace("THREADS", &THREADS.to_string())
+            .replace("BINS", &BINS.to_string())
+            .replace("SUMMED", &format!("{SUMMED}u"))
     }
 }
 
@@ -133,9 +137,14 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
     var own = A(0);
     for (var c = 0u; c < told.centres; c++) {
         var square = A(0);
-        for (var k = 0u; k < told.width; k++) {
-            let by = A(points[point * told.width + k]) - A(centres[c * told.width + k]);
-            square += by * by;
+        for (var begin = 0u; begin < told.width; begin += SUMMED) {
+            // Sums of sums: each is of few, so that little is lost by rounding.
+            var part = A(0);
+            for (var k = begin; k < min(begin + SUMMED, told.width); k++) {
+                let by = A(points[point * told.width + k]) - A(centres[c * told.width + k]);
+                part += by * by;
+            }
+            square += part;
         }
         if c == 0u { own = square; }
         if square < least {
