@@ -34,6 +34,8 @@ pub struct About {
     pub has_f16: bool,
     /// As above.
     pub has_f64: bool,
+    /// Whether products of f16 are by units for small matrices, which were seen to multiply right.
+    pub has_matrix_units: bool,
     /// The most columns of grouped least squares that it does.
     pub grouped_width_max: u32,
     /// Why it may not be used, if it may not.

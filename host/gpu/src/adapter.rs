@@ -69,6 +69,8 @@ impl Adapter {
             tensor_bytes_max: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
             has_f16: features.contains(wgpu::Features::SHADER_F16),
             has_f64: features.contains(wgpu::Features::SHADER_F64),
+            // Who opens a device of it finds out.
+            has_matrix_units: false,
             grouped_width_max: kernels::grouped_width_max(&limits),
             refused,
         };

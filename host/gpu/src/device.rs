@@ -1,13 +1,14 @@
 //! A device of one tenant's: its memory, its kernels, and how it is found lost.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbar_dense::{About, Spec};
 
 use crate::GpuError;
 use crate::adapter::Adapter;
-use crate::kernels::{Kernel, Step};
+use crate::kernels::{Kernel, Step, Units};
 use crate::memory::{Memory, Taken};
 
 /// A device, which several [streams](crate::Stream) work on.
@@ -18,6 +19,9 @@ pub struct Device {
     pub(crate) memory: Arc<Memory>,
     about: About,
     limits: wgpu::Limits,
+    units: Option<Units>,
+    /// Whether it was seen that they multiply right.
+    uses_units: AtomicBool,
     kernels: Mutex<HashMap<Kernel, wgpu::ComputePipeline>>,
     /// What became of it, once something has.
     trouble: Arc<Mutex<Option<String>>>,
@@ -56,11 +60,21 @@ impl Device {
             | Features::TIMESTAMP_QUERY
             | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS;
         let limits = adapter.inner.limits();
+        let units = Units::of(&adapter.inner);
+        let wanted = if units.is_some() { wanted | Units::FEATURES } else { wanted };
+        let experimental_features = match units {
+            // SAFETY: it is known that wgpu's code for what is experimental may have errors, undefined behaviour among them.
+            // Of that matrix units alone are enabled, which one kernel of ours uses, within the bounds of what it is bound
+            // to; it is used where it was seen to multiply right (`Stream::check_device`), and guests' kernels are refused
+            // that name them.
+            Some(_) => unsafe { wgpu::ExperimentalFeatures::enabled() },
+            None => wgpu::ExperimentalFeatures::disabled(),
+        };
         let descriptor = wgpu::DeviceDescriptor {
             label: None,
             required_features: adapter.inner.features() & wanted,
             required_limits: limits.clone(),
-            experimental_features: wgpu::ExperimentalFeatures::disabled(),
+            experimental_features,
             memory_hints: wgpu::MemoryHints::Performance,
             trace: wgpu::Trace::Off,
         };
@@ -73,12 +87,18 @@ impl Device {
         inner.on_uncaptured_error(Arc::new(move |error: wgpu::Error| say(&said, error.to_string())));
         let memory = Memory::new(inner.clone(), memory_bytes_max);
         let about = adapter.about().clone();
-        Ok(Device { inner, queue, memory, about, limits, kernels: Mutex::default(), trouble })
+        let (uses_units, kernels) = (AtomicBool::new(false), Mutex::default());
+        Ok(Device { inner, queue, memory, about, limits, units, uses_units, kernels, trouble })
     }
 
     /// What is known of its GPU.
     pub fn about(&self) -> &About {
         &self.about
+    }
+
+    /// As above, with what [`crate::Stream::check_device`] saw.
+    pub fn describe(&self) -> About {
+        About { has_matrix_units: self.units().is_some(), ..self.about.clone() }
     }
 
     /// Bytes that tensors take.
@@ -93,6 +113,16 @@ impl Device {
 
     pub(crate) fn limits(&self) -> &wgpu::Limits {
         &self.limits
+    }
+
+    /// Its matrix units, where they are used.
+    pub(crate) fn units(&self) -> Option<Units> {
+        self.units.filter(|_| self.uses_units.load(Ordering::Relaxed))
+    }
+
+    /// Has its matrix units used from now on, if it has any, or not.
+    pub(crate) fn use_units(&self, uses: bool) {
+        self.uses_units.store(uses, Ordering::Relaxed);
     }
 
     /// A tensor whose values are yet to be written.

@@ -53,9 +53,14 @@ impl Device {
     }
 }
 
-/// What wgpu leaves to drivers to find out: variables that are too large for threads, or for those that share them.
+/// What wgpu leaves to drivers to find out: variables that are too large for threads, or for those that share them; and
+/// what it would take because a kernel of ours uses it.
 fn check(wgsl: &str, limits: &wgpu::Limits) -> Result<(), GpuError> {
-    let module = naga::front::wgsl::parse_str(wgsl)
+    let mut options = naga::front::wgsl::Options::new();
+    // What such matrices are loaded from and stored to, nobody checks.
+    options.capabilities.remove(naga::valid::Capabilities::COOPERATIVE_MATRIX);
+    let module = naga::front::wgsl::Frontend::new_with_options(options)
+        .parse(wgsl)
         .map_err(|error| GpuError::Kernel(shortened(format!("the kernel is none: {}", error.emit_to_string(wgsl)))))?;
     let bytes = |of: naga::Handle<naga::Type>| match module.types[of].inner.try_size(module.to_ctx()) {
         Some(bytes) => u64::from(bytes),
@@ -141,4 +146,27 @@ fn shortened(mut words: String) -> String {
         words.push('…');
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_wgpu_would_take() {
+        let matrices = "@group(0) @binding(0) var<storage, read_write> all: array<f32>;
+            @compute @workgroup_size(32) fn main() {
+                coopStore(coopLoad<coop_mat8x8<f32, C>>(&all[1 << 30]), &all[0]);
+            }";
+        for (what, text, is_taken) in [
+            ("nothing", "@compute @workgroup_size(1) fn main() {}".to_owned(), true),
+            ("matrices", matrices.to_owned(), false),
+            ("matrices that are enabled", format!("enable wgpu_cooperative_matrix;\n{matrices}"), false),
+        ] {
+            let checked = check(&text, &wgpu::Limits::default());
+            assert_eq!(checked.is_ok(), is_taken, "{what}: {checked:?}");
+        }
+        let parsed = naga::front::wgsl::parse_str(&format!("enable wgpu_cooperative_matrix;\n{matrices}"));
+        assert!(parsed.is_ok(), "it is refused for what it enables: {parsed:?}");
+    }
 }

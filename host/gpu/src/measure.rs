@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sandbar_dense::{Costs, Dtype, Map, Op, Spec, Step};
+use sandbar_dense::{Costs, Dtype, Map, Op, Owned, Spec, Step, Tensor, cpu};
 
 use crate::{DeviceTensor, GpuError, Stream};
 
@@ -18,9 +18,20 @@ const COPIED_MAX: u32 = 1 << 26;
 const TIMES: u32 = 16;
 /// Centres of the canary: more turns of a loop than some drivers take right.
 const TURNS: u32 = 70_000;
+/// Products of the canary of matrix units: the sizes of what is multiplied, none of them whole tiles, and whether it is
+/// transposed. So they have tiles of both sizes, and operands in all the ways in which they may lie.
+const PRODUCTS: [[(&[u32], bool); 2]; 4] = [
+    [(&[70, 90], false), (&[68, 90], true)],
+    [(&[72, 65], true), (&[72, 81], false)],
+    [(&[32, 129, 40], false), (&[32, 40, 132], false)],
+    [(&[32, 41, 136], true), (&[130, 41], true)],
+];
+/// From -3 to 3, in f16.
+const WHOLE: [u16; 7] = [0xc200, 0xc000, 0xbc00, 0, 0x3c00, 0x4000, 0x4200];
 
 impl Stream {
-    /// Does a little of what devices and drivers are known to do wrong.
+    /// Does a little of what devices and drivers are known to do wrong. From then on matrix units are used, if there are any
+    /// and they multiply right.
     ///
     /// # Errors
     /// [`GpuError::Unusable`] when something else comes of it than there should, and when it can't be done.
@@ -52,7 +63,49 @@ impl Stream {
                 return Err(wrong("a product of matrices"));
             }
         }
-        Ok(())
+        self.check_units()
+    }
+
+    /// Has matrix units used if they multiply right: without them the device is as good as others.
+    fn check_units(&mut self) -> Result<(), GpuError> {
+        let device = self.device().clone();
+        device.use_units(true);
+        if device.units().is_none() {
+            return Ok(());
+        }
+        // Nor is it lost when its driver does not take their kernels.
+        let scope = device.inner.push_error_scope(wgpu::ErrorFilter::Validation);
+        let internal = device.inner.push_error_scope(wgpu::ErrorFilter::Internal);
+        let is_right = self.multiplies_right();
+        let errors = [pollster::block_on(internal.pop()), pollster::block_on(scope.pop())];
+        device.use_units(is_right.is_ok_and(|is_right| is_right) && errors.iter().all(Option::is_none));
+        device.check()
+    }
+
+    /// Whether products of f16 are those of the processor: of whole numbers they are exact.
+    fn multiplies_right(&mut self) -> Result<bool, GpuError> {
+        for [(first, first_transposed), (second, second_transposed)] in PRODUCTS {
+            let op = Op::Product { first_transposed, second_transposed };
+            let specs = [Spec::new(Dtype::F16, first)?, Spec::new(Dtype::F16, second)?];
+            let values = specs.map(|spec| {
+                let bits = (0..spec.shape.count()).map(|at| WHOLE[at * 7919 % 6151 % WHOLE.len()]);
+                bits.flat_map(u16::to_le_bytes).collect::<Vec<u8>>()
+            });
+            let owned = values.each_ref().map(|bytes| Owned::from_bytes(Dtype::F16, bytes));
+            let inputs = [Tensor::new(specs[0], owned[0].values())?, Tensor::new(specs[1], owned[1].values())?];
+            let due = cpu::run(&op, &inputs)?;
+            let tensors = [self.tensor(specs[0])?, self.tensor(specs[1])?];
+            for (tensor, bytes) in tensors.iter().zip(&values) {
+                self.write(tensor, 0, bytes)?;
+            }
+            let found = self.run(&op, &tensors.each_ref())?;
+            let mut bytes = vec![0; found[0].spec().bytes() as usize];
+            self.download(&found[0], 0, &mut bytes)?;
+            if due[0] != Owned::from_bytes(Dtype::F16, &bytes) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn of(&mut self, sizes: &[u32], values: &[f32]) -> Result<DeviceTensor, GpuError> {

@@ -158,7 +158,7 @@ impl Stream {
         Ok(outputs)
     }
 
-    fn record(&mut self, step: Step) {
+    pub(crate) fn record(&mut self, step: Step) {
         let pipeline = self.device.pipeline(&step);
         let entries: Vec<wgpu::BindGroupEntry<'_>> = step
             .bindings

@@ -22,6 +22,8 @@ fn device() -> Arc<Device> {
 fn the_gpu_does_what_operations_say() {
     let device = device();
     let mut stream = Stream::new(device.clone());
+    // With its matrix units, if it has any.
+    stream.check_device().unwrap();
     let taken = dense_cases::check(2000, |case| {
         let inputs = case.inputs.iter().map(|(spec, values)| {
             let tensor = stream.tensor(*spec).unwrap();
@@ -60,7 +62,7 @@ fn the_gpu_is_right_and_its_costs_are_numbers() {
     ] {
         assert!(value.is_finite() && value > 0.0, "{name}: {costs:?}");
     }
-    let _ = writeln!(std::io::stderr(), "{costs:?}");
+    let _ = writeln!(std::io::stderr(), "{costs:?} of {:?}", stream.device().describe());
 }
 
 /// Groups of many rows, with others between them, in more than one tensor of a device's largest step.

@@ -12,6 +12,8 @@ const SIZES: [u32; 12] = [0, 1, 2, 3, 4, 5, 8, 16, 17, 31, 64, 70];
 /// Long directions, beside which others are short: such as are cut into parts, and more than a grid has groups.
 const LONG: [u32; 4] = [257, 1025, 5003, 70_001];
 const SHORT: [u32; 4] = [1, 2, 3, 9];
+/// Sides of matrices of f16 that are worth a GPU's matrix units.
+const LARGE: [u32; 5] = [64, 65, 72, 100, 130];
 
 /// Where they come from.
 pub struct Random(Xoshiro256PlusPlus);
@@ -132,7 +134,10 @@ fn whole(random: &mut Random, sizes: &[u32], end: u32) -> (Spec, Owned) {
 }
 
 fn product(random: &mut Random, dtype: Dtype) -> Case {
-    let [m, n, k] = random.sizes();
+    let [m, n, k] = match dtype == Dtype::F16 && random.is(3) {
+        true => [(); 3].map(|()| random.of(&LARGE)),
+        false => random.sizes(),
+    };
     let (first_transposed, second_transposed) = (random.is(2), random.is(2));
     let stacks: [&[u32]; 2] =
         random.of(&[[&[], &[]], [&[3], &[3]], [&[2], &[]], [&[], &[4]], [&[0], &[]], [&[2, 3], &[2, 3]]]);

@@ -1,5 +1,6 @@
 //! Kernels of our own: which of them an operation takes, and what each is given.
 
+mod cooperative;
 mod grouped;
 mod maps;
 mod points;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use sandbar_dense::{Dtype, GROUPED_WIDTH_MAX, Op};
 
+pub(crate) use self::cooperative::Units;
 use crate::GpuError;
 use crate::device::{Device, DeviceTensor};
 use crate::memory::Taken;
@@ -22,6 +24,10 @@ const GRID_MAX: u64 = 65_535;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
     Product(product::Product),
+    Cooperative(cooperative::Cooperative),
+    /// As above, without matrix units.
+    #[cfg(test)]
+    Emulated(cooperative::Cooperative),
     Map(maps::Each),
     Reduce(rows::Reduce),
     Softmax(rows::Softmax),
@@ -46,6 +52,9 @@ impl Kernel {
     pub(crate) fn source(&self) -> String {
         match self {
             Kernel::Product(product) => product.source(),
+            Kernel::Cooperative(product) => product.source(),
+            #[cfg(test)]
+            Kernel::Emulated(product) => cooperative::tests::emulated(&product.source()),
             Kernel::Map(each) => each.source(),
             Kernel::Reduce(reduce) => reduce.source(),
             Kernel::Softmax(softmax) => softmax.source(),

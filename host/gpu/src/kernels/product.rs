@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use sandbar_dense::{Dtype, Reduction, Shape, Spec};
 
+use super::cooperative::{self, Cooperative, Layout, Units};
 use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head, rows};
 use crate::GpuError;
 use crate::device::{Device, DeviceTensor};
@@ -15,6 +16,11 @@ const DEPTH: u32 = 16;
 /// Where tiles are fewer than these, they are cut in depth: parts of at least so many values are added up afterwards.
 const TILES_FEW: usize = 128;
 const PART: usize = 512;
+
+/// What a kernel is told.
+pub(super) const TOLD: &str = "struct Told { rows: u32, columns: u32, depth: u32, first_step: u32, second_step: u32, \
+                               down: u32, across: u32, parts: u32, length: u32, count: u32 }\n\
+                               var<immediate> told: Told;\n";
 
 /// A kernel for tiles of a size.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -29,6 +35,16 @@ pub(crate) struct Product {
 
 pub(super) fn plan(
     device: &Device,
+    operands: [(&DeviceTensor, bool); 2],
+    output: &DeviceTensor,
+) -> Result<Vec<Step>, GpuError> {
+    plan_with(device, device.units(), operands, output)
+}
+
+/// As above, by matrix units where there are any and the product is worth it.
+pub(super) fn plan_with(
+    device: &Device,
+    units: Option<Units>,
     [(first, first_transposed), (second, second_transposed)]: [(&DeviceTensor, bool); 2],
     output: &DeviceTensor,
 ) -> Result<Vec<Step>, GpuError> {
@@ -39,8 +55,13 @@ pub(super) fn plan(
     if output.spec.shape.count() == 0 {
         return Ok(Vec::new());
     }
-    // Of f64, two tiles of the larger size are more than threads share on some devices.
-    let blocks = if from != Dtype::F64 && rows >= 128 && columns >= 128 { 2 } else { 1 };
+    let units = units.filter(|_| cooperative::takes(from, rows, columns));
+    let blocks = match units {
+        Some(_) => cooperative::blocks(count, rows, columns, TILES_FEW),
+        // Of f64, two tiles of the larger size are more than threads share on some devices.
+        None if from != Dtype::F64 && rows >= 128 && columns >= 128 => 2,
+        None => 1,
+    };
     let side = (4 * SIDE * blocks) as usize;
     let (down, across) = (rows.div_ceil(side), columns.div_ceil(side));
     let tiles = count * down * across;
@@ -65,11 +86,20 @@ pub(super) fn plan(
         down,
         across,
         parts,
-        depth.div_ceil(parts),
+        // No step of a kernel is of two parts.
+        depth.div_ceil(parts).next_multiple_of(cooperative::DEPTH as usize),
         count,
     ];
+    let kernel = match units {
+        Some(units) => {
+            let first = Layout::new(!first_transposed, depth, rows);
+            let second = Layout::new(second_transposed, depth, columns);
+            Kernel::Cooperative(Cooperative { units, to: to.spec.dtype, blocks, first, second })
+        }
+        None => Kernel::Product(Product { from, to: to.spec.dtype, first_transposed, second_transposed, blocks }),
+    };
     let mut steps = vec![Step {
-        kernel: Kernel::Product(Product { from, to: to.spec.dtype, first_transposed, second_transposed, blocks }),
+        kernel,
         bindings: [first, second, to].map(|tensor| tensor.taken.clone()).to_vec(),
         written: 1,
         immediates: immediates.into_iter().fold(Immediates::default(), Immediates::size).bytes(Dtype::U32),
@@ -84,8 +114,8 @@ pub(super) fn plan(
 impl Product {
     pub(super) fn source(&self) -> String {
         let mut text = head(self.from, self.to);
-        text += "struct Told { rows: u32, columns: u32, depth: u32, first_step: u32, second_step: u32, down: u32, across: u32, \
-                 parts: u32, length: u32, count: u32 }\nvar<immediate> told: Told;\nalias V = vec4<A>;\n";
+        text += TOLD;
+        text += "alias V = vec4<A>;\n";
         text += &(binding(0, "first", "T", false) + &binding(1, "second", "T", false) + &binding(2, "out", "U", true));
         // Whichever direction lies in memory, neighbours in it are read by neighbours.
         let (first_lane, first_at) = lanes(!self.first_transposed, "row", "told.rows");

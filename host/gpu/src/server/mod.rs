@@ -32,7 +32,10 @@ pub fn list(measures: bool) -> Vec<Described> {
     let describe = |adapter: Adapter| {
         let mut about = adapter.about().clone();
         let costs = match (measures && about.refused.is_none()).then(|| open(&adapter, u64::MAX, None)) {
-            Some(Ok((_, costs))) => Some(costs),
+            Some(Ok((device, costs))) => {
+                about = device.describe();
+                Some(costs)
+            }
             Some(Err(e)) => {
                 about.refused = Some(e.to_string());
                 None
@@ -85,7 +88,7 @@ pub fn serve(node: impl AsFd) -> io::Result<()> {
     let named = |name: &str| thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
     named("wait").spawn(move || waits.wait_for_device())?;
     confine::drivers()?;
-    let described = Described { about: device.about().clone(), costs: Some(costs), processor };
+    let described = Described { about: device.describe(), costs: Some(costs), processor };
     socket::send(node, socket::frame(&FromServer::Ready(Box::new(described)), &mut frame)?, &[])?;
     while let Some((message, files)) = socket::receive(node, &mut received)? {
         let (ToServer::Connect, Ok([socket, area])) = (message, <[OwnedFd; 2]>::try_from(files)) else {
