@@ -163,6 +163,7 @@ fn op(operation: Operation<'_>) -> Result<Op, sandbar_dense::DenseError> {
         Operation::Nearest => Op::Nearest,
         Operation::Histogram(bins) => Op::Histogram { bins },
         Operation::Take => Op::Take,
+        Operation::Convert(to) => Op::Convert(dtype(to)),
     })
 }
 

@@ -63,7 +63,7 @@ impl Op {
             Op::Softmax | Op::LogSumExp => 2.0 * FUNCTION * count(&inputs[0]),
             Op::Nearest => 3.0 * count(&inputs[0]) * f64::from(inputs[1].shape.sizes()[0]),
             Op::Histogram { .. } => count(&inputs[0]) * last(1),
-            Op::Take => count(&outputs[0]),
+            Op::Take | Op::Convert(_) => count(&outputs[0]),
         };
         Work { operations, bytes }
     }

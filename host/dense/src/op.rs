@@ -58,6 +58,8 @@ pub enum Op {
     },
     /// The rows of `[n, ..]` at these places (whole numbers, `[m]`): `[m, ..]`. A place that is none gives zeros.
     Take,
+    /// The values of a tensor of any type as floats of this one, rounded where it has not as many digits.
+    Convert(Dtype),
 }
 
 /// Least squares of many groups.
@@ -107,6 +109,7 @@ impl Op {
             Op::Nearest => "nearest",
             Op::Histogram { .. } => "histogram",
             Op::Take => "take",
+            Op::Convert(_) => "convert",
         }
     }
 
@@ -223,6 +226,8 @@ impl Op {
                 };
                 one(Shape::new(&[&[*places], rest].concat())?)
             }
+            Op::Convert(to) if to.is_float() => Ok(vec![Spec { dtype: *to, shape: shapes[0] }]),
+            Op::Convert(to) => Err(wrong(format!("does not make {to}, but floats"))),
         }
     }
 
@@ -230,7 +235,7 @@ impl Op {
         let (least, most) = match self {
             Op::Map(_) => (1, INPUTS_MAX),
             Op::GroupedLeastSquares(_) => (3, 4),
-            Op::Reduce { .. } | Op::Softmax | Op::LogSumExp => (1, 1),
+            Op::Reduce { .. } | Op::Softmax | Op::LogSumExp | Op::Convert(_) => (1, 1),
             _ => (2, 2),
         };
         if (least..=most).contains(&inputs.len()) {
@@ -252,7 +257,7 @@ impl Op {
         let first = floats.next().unwrap_or(Dtype::F32);
         let is_good = whole.is_none_or(|at| inputs[at].dtype == Dtype::U32)
             && floats.all(|dtype| dtype == first)
-            && (first.is_float() || *self == Op::Take)
+            && (first.is_float() || matches!(self, Op::Take | Op::Convert(_)))
             && (first == Dtype::F64 || !matches!(self, Op::GroupedLeastSquares(_)));
         if is_good {
             return Ok(());

@@ -1,6 +1,7 @@
 //! Values of tensors in this process's memory.
 
 use half::f16;
+use half::slice::HalfFloatSliceExt as _;
 
 use crate::{DenseError, Dtype, Spec};
 
@@ -66,6 +67,32 @@ impl Values<'_> {
             Values::F32(_) => Dtype::F32,
             Values::F64(_) => Dtype::F64,
             Values::U32(_) => Dtype::U32,
+        }
+    }
+
+    /// The same as another type has them, rounded; in whole numbers what is between 0 and the largest, towards 0.
+    pub(crate) fn converted(self, to: Dtype) -> Owned {
+        fn each<T: Copy>(values: &[T], to: Dtype, wide: impl Fn(T) -> f64) -> Owned {
+            let values = values.iter().map(|value| wide(*value));
+            match to {
+                Dtype::F16 => Owned::F16(values.map(f16::from_f64).collect()),
+                Dtype::F32 => Owned::F32(values.map(|value| value as f32).collect()),
+                Dtype::F64 => Owned::F64(values.collect()),
+                Dtype::U32 => Owned::U32(values.map(|value| value as u32).collect()),
+            }
+        }
+        match (self, to) {
+            // Many at once.
+            (Values::F16(values), Dtype::F32) => Owned::F32(values.to_f32_vec()),
+            (Values::F32(values), Dtype::F16) => {
+                let mut all = vec![f16::ZERO; values.len()];
+                all.convert_from_f32_slice(values);
+                Owned::F16(all)
+            }
+            (Values::F16(values), _) => each(values, to, f16::to_f64),
+            (Values::F32(values), _) => each(values, to, f64::from),
+            (Values::F64(values), _) => each(values, to, |value| value),
+            (Values::U32(values), _) => each(values, to, f64::from),
         }
     }
 

@@ -64,6 +64,9 @@ fn what_comes_of_operations() {
     check(&Op::Reduce { with: Reduction::Sum, along: 3 }, &["f32[2, 3, 4]"], Err("direction 3"));
     check(&Op::Softmax, &["f32[]"], disagree);
     check(&Op::LogSumExp, &["f32[2, 3]"], Ok(&["f32[2]"]));
+    check(&Op::Convert(Dtype::F16), &["f64[2, 3]"], Ok(&["f16[2, 3]"]));
+    check(&Op::Convert(Dtype::F64), &["u32[]"], Ok(&["f64[]"]));
+    check(&Op::Convert(Dtype::U32), &["f64[2, 3]"], Err("does not make u32, but floats"));
     check(&Op::Nearest, &["f32[9, 3]", "f32[2, 3]"], Ok(&["u32[9]", "f32[9]"]));
     check(&Op::Nearest, &["f32[9, 3]", "f32[0, 3]"], disagree);
     check(&Op::Histogram { bins: 16 }, &["u32[4, 90]", "f32[90, 2]"], Ok(&["f32[4, 16, 2]"]));

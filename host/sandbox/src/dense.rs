@@ -203,6 +203,8 @@ enum WitOperation {
     Histogram(u32),
     #[component(name = "take")]
     Take,
+    #[component(name = "convert")]
+    Convert(WitDtype),
 }
 
 #[derive(ComponentType, Lower)]
@@ -412,6 +414,7 @@ fn op(store: &mut Context<'_>, operation: WitOperation) -> Result<std::result::R
         WitOperation::Nearest => Op::Nearest,
         WitOperation::Histogram(bins) => Op::Histogram { bins },
         WitOperation::Take => Op::Take,
+        WitOperation::Convert(to) => Op::Convert(to.into()),
     }))
 }
 

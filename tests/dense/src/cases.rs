@@ -77,7 +77,7 @@ impl Case {
     /// One that is taken.
     pub fn random(random: &mut Random) -> Case {
         let dtype = random.of(&[Dtype::F16, Dtype::F32, Dtype::F32, Dtype::F64]);
-        match random.below(11) {
+        match random.below(12) {
             0 | 1 => product(random, dtype),
             2 => grouped(random),
             3 => solve(random, dtype),
@@ -93,6 +93,15 @@ impl Case {
                 let ([features, rows], channels, bins) = (random.sizes(), random.of(&[0, 1, 2, 3]), 5);
                 let places = whole(random, &[features, rows], 7);
                 Case { op: Op::Histogram { bins }, inputs: vec![places, floats(random, dtype, &[rows, channels])] }
+            }
+            10 => {
+                let sizes = random.sizes::<2>();
+                let to = random.of(&[Dtype::F16, Dtype::F32, Dtype::F64]);
+                let values = match random.is(4) {
+                    true => whole(random, &sizes, 1 << 30),
+                    false => any_floats(random, dtype, &sizes),
+                };
+                Case { op: Op::Convert(to), inputs: vec![values] }
             }
             _ => {
                 let [rows, columns, places] = random.sizes();

@@ -88,6 +88,7 @@ fn of<T: Real>(
         }
         Op::Histogram { bins } => rows::histogram(whole(0), &all[1], shapes[1].last(), *bins as usize, &mut out),
         Op::Take => return Ok(vec![rows::take(&inputs[0], whole(1), first)]),
+        Op::Convert(to) => return Ok(vec![inputs[0].values().converted(*to)]),
     }
     Ok(vec![match first.dtype {
         Dtype::U32 => Owned::U32(places),

@@ -92,6 +92,7 @@ pub(crate) fn plan(
         Op::Nearest => Ok(points::nearest([inputs[0], inputs[1]], [outputs[0], outputs[1]])),
         Op::Histogram { bins } => points::histogram(device, [inputs[0], inputs[1]], *bins, outputs[0]),
         Op::Take => Ok(points::take([inputs[0], inputs[1]], outputs[0])),
+        Op::Convert(_) => Ok(points::convert(inputs[0], outputs[0])),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Nearest centres, histograms, and rows that are taken.
+//! Nearest centres, histograms, rows that are taken, and other types of values.
 
 use sandbar_dense::{Dtype, Reduction, Shape, Spec};
 
@@ -22,6 +22,7 @@ pub(crate) enum Points {
     Nearest(Dtype),
     Histogram(Dtype, Dtype),
     Take(Dtype),
+    Convert(Dtype, Dtype),
 }
 
 pub(super) fn nearest([points, centres]: [&DeviceTensor; 2], [places, squares]: [&DeviceTensor; 2]) -> Vec<Step> {
@@ -89,6 +90,20 @@ pub(super) fn take([from, places]: [&DeviceTensor; 2], output: &DeviceTensor) ->
     }]
 }
 
+pub(super) fn convert(from: &DeviceTensor, output: &DeviceTensor) -> Vec<Step> {
+    let count = output.spec.shape.count();
+    if count == 0 {
+        return Vec::new();
+    }
+    vec![Step {
+        kernel: Kernel::Points(Points::Convert(from.spec.dtype, output.spec.dtype)),
+        bindings: [from, output].map(|tensor| tensor.taken.clone()).to_vec(),
+        written: 1,
+        immediates: Immediates::default().size(count).bytes(Dtype::U32),
+        grid: grid(count.div_ceil(THREADS) as u64),
+    }]
+}
+
 impl Points {
     pub(super) fn source(&self) -> String {
         let text = match *self {
@@ -119,6 +134,18 @@ impl Points {
                     + &binding(1, "places", "u32", false)
                     + &binding(2, "out", "T", true)
                     + TAKE
+            }
+            Points::Convert(from, to) => {
+                let enable = if [from, to].contains(&Dtype::F16) { "enable f16;\n" } else { "" };
+                // Between the narrowest and the widest type drivers have no way.
+                let value = match (from, to) {
+                    (Dtype::F16, Dtype::F64) | (Dtype::F64, Dtype::F16) => "U(f32(values[i]))",
+                    _ => "U(values[i])",
+                };
+                format!("{enable}struct Told {{ count: u32 }}\nvar<immediate> told: Told;\nalias U = {to};\n")
+                    + &binding(0, "values", from.as_str(), false)
+                    + &binding(1, "out", "U", true)
+                    + &CONVERT.replace("VALUE", value)
             }
         };
         text.replace("THREADS", &THREADS.to_string())
@@ -199,5 +226,13 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
     if i >= told.count { return; }
     let row = places[i / told.width];
     if row < told.rows { out[i] = values[row * told.width + i % told.width]; } else { out[i] = T(0); }
+}
+";
+
+const CONVERT: &str = "
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    let i = (w.x + w.y * n.x) * THREADS + t;
+    if i < told.count { out[i] = VALUE; }
 }
 ";

@@ -27,7 +27,8 @@ fn storm(kind: String, turns: usize) -> Result<Vec<String>, TaskError> {
 #[task]
 fn is_well() -> String {
     use_device(Device::Gpu);
-    let doubled = || Tensor::map(&(input(0) * 2.0), &[&of(&[1.0, 2.0, 3.0])?])?.to_vec::<f32>();
+    let half = || of(&[1.0, 2.0, 3.0])?.to(Dtype::F16);
+    let doubled = || Tensor::map(&(input(0) * 2.0), &[&half()?])?.to(Dtype::F32)?.to_vec::<f32>();
     said(doubled().map(|values| values == [2.0, 4.0, 6.0]))
 }
 
