@@ -23,8 +23,9 @@ const HERE: &str = "SANDBAR_BENCH_GPU";
 /// How much is done.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
-    /// Groups of least squares on the device at once, and in all.
+    /// Groups of least squares at once, then as a batch, and in all of these.
     fits: u32,
+    batch: u32,
     all_fits: u32,
     /// Side of matrices.
     side: u32,
@@ -35,10 +36,12 @@ struct Sizes {
 impl Sizes {
     fn new(is_brief: bool, kind: Kind) -> Sizes {
         match (is_brief, kind) {
-            (true, _) => Sizes { fits: 100, all_fits: 200, side: 64, values: 1 << 16 },
-            (_, Kind::Software) => Sizes { fits: 10_000, all_fits: 1_000_000, side: 1024, values: 1 << 24 },
+            (true, _) => Sizes { fits: 100, batch: 100, all_fits: 200, side: 64, values: 1 << 16 },
+            (_, Kind::Software) => {
+                Sizes { fits: 10_000, batch: 10_000, all_fits: 1_000_000, side: 1024, values: 1 << 24 }
+            }
             // Vectors of 1 GiB: what is kept near a GPU's processors is less.
-            _ => Sizes { fits: 10_000, all_fits: 1_000_000, side: 8192, values: 1 << 28 },
+            _ => Sizes { fits: 10_000, batch: 100_000, all_fits: 1_000_000, side: 8192, values: 1 << 28 },
         }
     }
 }
@@ -193,26 +196,35 @@ impl Bench {
         Ok(())
     }
 
-    /// Least squares of many groups, with values brought to the device and what comes of them brought back.
-    fn fits(&mut self, Sizes { fits, all_fits, .. }: Sizes) -> Result<(), Failure> {
-        let rows = fits * ROWS;
+    /// So many groups: features, target, and where they begin.
+    fn groups(&mut self, groups: u32) -> Result<[Values; 3], Failure> {
+        let rows = groups * ROWS;
         let columns = self.floats(Dtype::F64, &[WIDTH, rows])?;
         let target = self.floats(Dtype::F64, &[rows])?;
-        let offsets = (Spec::new(Dtype::U32, &[fits + 1])?, Owned::U32((0..=fits).map(|at| at * ROWS).collect()));
+        let offsets = Owned::U32((0..=groups).map(|at| at * ROWS).collect());
+        Ok([columns, target, (Spec::new(Dtype::U32, &[groups + 1])?, offsets)])
+    }
+
+    /// Least squares of many groups, with values brought to the device and what comes of them brought back.
+    fn fits(&mut self, Sizes { fits, batch, all_fits, .. }: Sizes) -> Result<(), Failure> {
         let op = Op::GroupedLeastSquares(Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 });
-        let inputs = [columns, target, offsets];
-        let name = format!("gpu/{fits} fits of {ROWS} x {WIDTH}");
-        self.op(&name, &op, &inputs, f64::from(fits), "/s")?;
+        let mut inputs = self.groups(fits)?;
+        let name = |groups: u32| format!("gpu/{groups} fits of {ROWS} x {WIDTH}");
+        self.op(&name(fits), &op, &inputs, f64::from(fits), "/s")?;
+        if batch > fits {
+            inputs = self.groups(batch)?;
+            self.op(&name(batch), &op, &inputs, f64::from(batch), "/s")?;
+        }
         // Batch after batch, from the processor's memory and back.
-        let mut found = vec![0; (fits * (WIDTH + 1) * 8) as usize];
-        let batches = all_fits.div_ceil(fits);
+        let mut found = vec![0; (batch * (WIDTH + 1) * 8) as usize];
+        let batches = all_fits.div_ceil(batch);
         let begun = Instant::now();
         for _ in 0..batches {
             let there = self.there(&inputs)?;
             let made = self.stream.run(&op, &there.iter().collect::<Vec<_>>())?;
             self.stream.download(&made[0], 0, &mut found)?;
         }
-        let moved = f64::from(batches * fits) / begun.elapsed().as_secs_f64();
+        let moved = f64::from(batches * batch) / begun.elapsed().as_secs_f64();
         let here: Vec<Tensor<'_>> =
             inputs.iter().map(|(spec, values)| Tensor::new(*spec, values.values())).collect::<Result<_, _>>()?;
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
@@ -227,8 +239,8 @@ impl Bench {
                 });
             }
         });
-        let processor = f64::from(batches * fits) / begun.elapsed().as_secs_f64();
-        let name = format!("gpu/{} fits in batches, to it and back", batches * fits);
+        let processor = f64::from(batches * batch) / begun.elapsed().as_secs_f64();
+        let name = format!("gpu/{} fits in batches, to it and back", batches * batch);
         self.report.compare(&name, moved, "/s", &format!("{processors} processors"), processor);
         Ok(())
     }
