@@ -22,6 +22,15 @@ pub(super) const TOLD: &str = "struct Told { rows: u32, columns: u32, depth: u32
                                down: u32, across: u32, parts: u32, length: u32, count: u32 }\n\
                                var<immediate> told: Told;\n";
 
+/// Which tile of which product a group has, and which part of its depth. No function: in what that gives, naga does not see
+/// that it is the same for all threads, as matrix units need it.
+pub(super) const WHOSE: &str = "    let tile = group % (told.down * told.across);
+    let stacked = group / (told.down * told.across) / told.parts;
+    let part = group / (told.down * told.across) % told.parts;
+    if stacked >= told.count { return; }
+    let top = tile / told.across * TILE;
+    let leftmost = tile % told.across * TILE;";
+
 /// A kernel for tiles of a size.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Product {
@@ -122,6 +131,7 @@ impl Product {
         let (second_lane, second_at) = lanes(self.second_transposed, "column", "told.columns");
         let loaded = 4 * self.blocks * DEPTH / SIDE;
         text + &TILE
+            .replace("WHOSE", WHOSE)
             .replace("FIRST_LANE", first_lane)
             .replace("SECOND_LANE", second_lane)
             .replace("FIRST_AT", &first_at)
@@ -204,12 +214,7 @@ fn store(base: u32, row: u32, column: u32, values: V) {
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let group = place(w, n);
-    let tile = group % (told.down * told.across);
-    let stacked = group / (told.down * told.across) / told.parts;
-    let part = group / (told.down * told.across) % told.parts;
-    if stacked >= told.count { return; }
-    let top = tile / told.across * TILE;
-    let leftmost = tile % told.across * TILE;
+WHOSE
     let down = t / SIDE;
     let across = t % SIDE;
     let first_base = stacked * told.first_step;

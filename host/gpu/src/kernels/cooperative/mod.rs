@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use sandbar_dense::Dtype;
 
 use super::binding;
-use super::product::TOLD;
+use super::product::{TOLD, WHOSE};
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -145,6 +145,7 @@ impl Cooperative {
         operands.iter().for_each(|operand| text += &self.fetch_function(operand));
         let each = |of: &dyn Fn(&Operand) -> String| operands.iter().map(of).collect::<String>();
         text + &MAIN
+            .replace("WHOSE", WHOSE)
             .replace("PLACES", &each(&|operand| self.places(operand)))
             .replace("BEGIN_FETCH", &each(&|operand| self.fetch(operand, "    var ", "begin")))
             .replace("ZERO", &self.zero())
@@ -354,12 +355,7 @@ fn put(base: u32, top: u32, leftmost: u32, own: u32, lane: u32) {
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let group = w.x + w.y * n.x;
-    let tile = group % (told.down * told.across);
-    let stacked = group / (told.down * told.across) / told.parts;
-    let part = group / (told.down * told.across) % told.parts;
-    if stacked >= told.count { return; }
-    let top = tile / told.across * TILE;
-    let leftmost = tile % told.across * TILE;
+WHOSE
     let lane = t % LANES;
     let subgroup = t / LANES;
     let down = subgroup / ACROSS * ROWS;
