@@ -54,7 +54,8 @@ fn as_near(case: &Case, found: &Owned, expected: &mut [naive::Found]) {
         // What is taken from each other is as large as this.
         let size = 16.0 * width as f64;
         if is_close(Dtype::F32, square, squares[point].0, size) {
-            (places[point].0, squares[point].0) = (place, square);
+            // The one that is nearest may be far nearer than this one: what is looked for is told by this one's size.
+            (places[point].0, squares[point]) = (place, (square, square));
         }
     }
 }
