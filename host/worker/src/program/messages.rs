@@ -42,9 +42,9 @@ pub type ReturnedUp<'a> = Vec<(ValueUp<'a>, Vec<u64>)>;
 /// What an attempt took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Took {
-    /// When it began, by [`super::monotonic_nanos`].
+    /// When its worker took it up, by [`super::monotonic_nanos`]. What a task may take is counted from later on.
     pub begun: u64,
-    /// How long it computed, and how long it waited for others since it began, in nanoseconds.
+    /// How long it computed, and how long it waited for its sandbox and for others since it began, in nanoseconds.
     pub nanos: u64,
     /// As above.
     pub waited: u64,

@@ -61,7 +61,7 @@ struct Active {
     running: Running,
     program: u32,
     nanos: u64,
-    /// When it began, and until when it has run, in nanoseconds.
+    /// When it was taken up, before its sandbox was there, and until when it has run, in nanoseconds.
     begun: u64,
     until: u64,
 }
@@ -69,9 +69,6 @@ struct Active {
 impl Active {
     /// It has run for a while.
     fn ran(&mut self, from: u64, until: u64) {
-        if self.begun == 0 {
-            self.begun = from;
-        }
         self.nanos += until.saturating_sub(from);
         self.until = until;
     }
@@ -308,17 +305,22 @@ impl Worker {
 
     /// Begins the next task that was given.
     fn begin_next(&mut self) -> io::Result<bool> {
+        if !self.tasks.has_some() {
+            return Ok(false);
+        }
+        // Before the node can see it: from then on it counts the time that a task may take.
+        let begun = monotonic_nanos();
         let mut frame = std::mem::take(&mut self.frame);
         let taken = self.tasks.take(&mut frame)?;
         if taken {
             let begin: Begin<'_> = postcard::from_bytes(&frame).map_err(io::Error::other)?;
-            self.begin(begin, None)?;
+            self.begin(begin, begun, None)?;
         }
         self.frame = frame;
         Ok(taken)
     }
 
-    fn begin(&mut self, begin: Begin<'_>, unannounced: Option<(Slot, Vec<u8>)>) -> io::Result<()> {
+    fn begin(&mut self, begin: Begin<'_>, begun: u64, unannounced: Option<(Slot, Vec<u8>)>) -> io::Result<()> {
         let Begin { task, attempt, job, program, function, seed, role, has_gpu, needs, refs, arguments } = begin;
         while !self.programs.contains_key(&program) {
             let (message, files) = self.receive()?;
@@ -366,7 +368,7 @@ impl Worker {
             }
             _ => loaded.run((&self.idle_sandboxes, JobId(job)), services, &limits, call),
         };
-        self.place(slot, Active { id: task, running, program, nanos: 0, begun: 0, until: 0 });
+        self.place(slot, Active { id: task, running, program, nanos: 0, begun, until: begun });
         lock(&self.desk).seat(slot, own);
         self.go_on(slot)
     }
@@ -434,6 +436,7 @@ impl Worker {
 
     /// Begins a task that its parent waits for.
     fn begin_inline(&mut self, parent: Slot, frame: Vec<u8>) -> io::Result<()> {
+        let begun = monotonic_nanos();
         let Ok(Up::Submit(submit)) = postcard::from_bytes(&frame) else { return Ok(()) };
         let Submit { task, function, seed, request, .. } = submit;
         let Ok(request) = postcard::from_bytes::<Request<'_>>(request) else { return Ok(()) };
@@ -454,7 +457,7 @@ impl Worker {
             refs: Vec::new(),
             arguments: &arguments,
         };
-        self.begin(begin, Some((parent, frame.clone())))
+        self.begin(begin, begun, Some((parent, frame.clone())))
     }
 
     /// A task has ended.

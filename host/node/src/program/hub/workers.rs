@@ -162,7 +162,8 @@ impl State {
             match since {
                 // Others of its actor are before it. Its worker says when it runs.
                 None if self.sched.actor_of(*task).is_some() => {}
-                None if begun() => *since = Some(now),
+                // Not `now`, which was before it began, perhaps.
+                None if begun() => *since = Some(Instant::now()),
                 Some(since) if now - *since >= *limit => late.push((*task, worker, view.attempt, *limit)),
                 _ => {}
             }
