@@ -127,8 +127,8 @@ impl Running {
     pub fn new(mut command: Command) -> Running {
         let words: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         let line = format!("host {}", words.join(" "));
-        // SAFETY: `heed_hangup` makes a system call, which it may between `fork` and `exec`, and nothing else.
-        unsafe { command.pre_exec(heed_hangup) };
+        // SAFETY: `heed_signals` makes system calls, which it may between `fork` and `exec`, and nothing else.
+        unsafe { command.pre_exec(heed_signals) };
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|e| panic!("{line}: {e}"));
         let stdout = child.stdout.take().map(|pipe| std::thread::spawn(|| read(pipe)));
@@ -144,9 +144,14 @@ impl Running {
     /// Whether it has ended.
     ///
     /// # Panics
-    /// When it can't be asked.
+    /// When it does not end.
     pub fn has_ended(&mut self) -> bool {
-        self.child.try_wait().expect("a child can be asked").is_some()
+        let has_ended = self.child.try_wait().expect("a child can be asked").is_some();
+        if !has_ended && self.since.elapsed() > RUN_TIME_MAX {
+            let _ = self.child.kill();
+            panic!("{} did not end within {RUN_TIME_MAX:?}", self.line);
+        }
+        has_ended
     }
 
     /// What Ctrl-C sends.
@@ -172,16 +177,10 @@ impl Running {
     /// # Panics
     /// When it does not end.
     pub fn wait(mut self) -> Ended {
-        let status = loop {
-            match self.child.try_wait().expect("a child can be asked") {
-                Some(status) => break status,
-                None if self.since.elapsed() > RUN_TIME_MAX => {
-                    let _ = self.child.kill();
-                    panic!("{} did not end within {RUN_TIME_MAX:?}", self.line);
-                }
-                None => std::thread::sleep(LOOK_AGAIN),
-            }
-        };
+        while !self.has_ended() {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        let status = self.child.wait().expect("a child can be asked");
         let text = |pipe: &mut Option<JoinHandle<String>>| {
             pipe.take().map_or_else(String::new, |t| t.join().unwrap_or_default())
         };
@@ -190,13 +189,16 @@ impl Running {
     }
 }
 
-/// The host leaves hangups alone where they are ignored when it starts, as under `nohup`, under which tests may run.
-fn heed_hangup() -> io::Result<()> {
-    // SAFETY: no handler is set, what the signal does by itself is.
-    match unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) } {
-        libc::SIG_ERR => Err(io::Error::last_os_error()),
-        _ => Ok(()),
+/// Tests may run under `nohup`, or behind a shell's `&`, whose programs ignore these signals from their start on: what comes
+/// before the host listens would be lost.
+fn heed_signals() -> io::Result<()> {
+    for signal in [libc::SIGHUP, libc::SIGINT] {
+        // SAFETY: no handler is set, what the signal does by itself is.
+        if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
     }
+    Ok(())
 }
 
 impl Drop for Running {
