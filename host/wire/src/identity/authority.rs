@@ -201,7 +201,7 @@ fn draw<const N: usize>() -> Result<[u8; N], IdentityError> {
     Ok(bytes)
 }
 
-fn draw_serial() -> Result<Serial, IdentityError> {
+pub(super) fn draw_serial() -> Result<Serial, IdentityError> {
     let mut bytes = draw::<16>()?;
     // Positive, and of full length, in DER.
     bytes[0] = bytes[0] & 0x7f | 0x40;

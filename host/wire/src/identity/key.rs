@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519, PublicKeyData, SanType};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519, PublicKeyData, SanType, SerialNumber};
 use ring::digest::{SHA256, digest};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::IdentityError;
+use super::authority::draw_serial;
 use crate::name::KeyId;
 
 /// An Ed25519 key.
@@ -69,6 +70,8 @@ impl Key {
     /// The certificate of a stranger: it proves that who shows it has the key, and nothing else.
     pub(crate) fn stranger(&self) -> Result<CertificateDer<'static>, IdentityError> {
         let mut params = nameless();
+        // What is made of the key otherwise begins with a zero now and then, which DER leaves out.
+        params.serial_number = Some(SerialNumber::from_slice(&draw_serial()?.0));
         params.subject_alt_names = vec![SanType::URI(STRANGER.try_into().map_err(crypto)?)];
         Ok(params.self_signed(&self.pair).map_err(crypto)?.into())
     }
@@ -122,4 +125,21 @@ fn nameless() -> CertificateParams {
 
 pub(super) fn crypto(error: impl fmt::Display) -> IdentityError {
     IdentityError::Crypto(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The simulation plays histories again by the lengths of what is sent.
+    #[test]
+    fn all_strangers_have_certificates_of_one_length() {
+        let certificate = || Key::generate().unwrap().stranger().unwrap();
+        let first = certificate();
+        for _ in 0..2000 {
+            let other = certificate();
+            assert_eq!(other.len(), first.len());
+            assert!(is_stranger(&other).is_some());
+        }
+    }
 }
