@@ -144,14 +144,9 @@ impl Running {
     /// Whether it has ended.
     ///
     /// # Panics
-    /// When it does not end.
+    /// When it can't be asked.
     pub fn has_ended(&mut self) -> bool {
-        let has_ended = self.child.try_wait().expect("a child can be asked").is_some();
-        if !has_ended && self.since.elapsed() > RUN_TIME_MAX {
-            let _ = self.child.kill();
-            panic!("{} did not end within {RUN_TIME_MAX:?}", self.line);
-        }
-        has_ended
+        self.child.try_wait().expect("a child can be asked").is_some()
     }
 
     /// What Ctrl-C sends.
@@ -177,10 +172,16 @@ impl Running {
     /// # Panics
     /// When it does not end.
     pub fn wait(mut self) -> Ended {
-        while !self.has_ended() {
-            std::thread::sleep(LOOK_AGAIN);
-        }
-        let status = self.child.wait().expect("a child can be asked");
+        let status = loop {
+            match self.child.try_wait().expect("a child can be asked") {
+                Some(status) => break status,
+                None if self.since.elapsed() > RUN_TIME_MAX => {
+                    let _ = self.child.kill();
+                    panic!("{} did not end within {RUN_TIME_MAX:?}", self.line);
+                }
+                None => std::thread::sleep(LOOK_AGAIN),
+            }
+        };
         let text = |pipe: &mut Option<JoinHandle<String>>| {
             pipe.take().map_or_else(String::new, |t| t.join().unwrap_or_default())
         };
