@@ -8,12 +8,16 @@ use crate::{DeviceTensor, GpuError, Stream};
 
 /// Something is done more often, or with more, until it takes so long.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
+/// How long a device multiplies before it is measured: the clocks of an idle GPU are a fraction of those of a busy one.
+const WARM_UP: Duration = Duration::from_millis(200);
 /// Sides of matrices that are multiplied: the first, and the last that is tried.
 const SIDE: u32 = 256;
 const SIDE_MAX: u32 = 4096;
 /// Values that are copied, of four bytes each.
 const COPIED: u32 = 1 << 18;
 const COPIED_MAX: u32 = 1 << 26;
+/// Bytes of what is moved to the device and back.
+const MOVED_BYTES_MAX: usize = 1 << 24;
 /// How often something is done that is over quickly.
 const TIMES: u32 = 16;
 /// Centres of the canary: more turns of a loop than some drivers take right.
@@ -119,41 +123,33 @@ impl Stream {
     /// # Errors
     /// Those of the operations.
     pub fn measure(&mut self) -> Result<Costs, GpuError> {
+        let begun = Instant::now();
+        while begun.elapsed() < WARM_UP {
+            self.product_duration(Dtype::F32, 4 * SIDE)?;
+        }
         let copy = Op::Map(Map::new(vec![Step::Input(0)])?);
         let little = self.of(&[1], &[1.0])?;
         let fixed = self.least(|stream| {
             let out = stream.run(&copy, &[&little])?;
             stream.download(&out[0], 0, &mut [0; 4])
         })?;
-        let (mut count, mut memory) = (COPIED, 0.0);
-        let (mut up, mut down) = (0.0, 0.0);
-        while count <= COPIED_MAX {
-            let mut bytes = vec![0; 4 * count as usize];
-            let Ok(values) = self.tensor(Spec::new(Dtype::F32, &[count])?) else { break };
-            self.write(&values, 0, &bytes)?;
-            let taken = self.often(&copy, &[&values])?;
-            memory = 2.0 * bytes.len() as f64 / taken.as_secs_f64();
-            if taken > LONG_ENOUGH / TIMES || count == COPIED_MAX {
-                // Far fewer go over a bus in that time.
-                bytes.truncate(1 << 24);
-                let values = self.tensor(Spec::new(Dtype::F32, &[bytes.len() as u32 / 4])?)?;
-                // Where it takes hardly longer than a little thing, that says nothing of the rest.
-                let rate = |bytes: &[u8], taken: Duration| {
-                    bytes.len() as f64 / taken.saturating_sub(fixed).max(taken / 4).as_secs_f64()
-                };
-                let taken = self.least(|stream| {
-                    stream.write(&values, 0, &bytes)?;
-                    stream.wait()
-                })?;
-                up = rate(&bytes, taken);
-                let taken = self.least(|stream| stream.download(&values, 0, &mut bytes))?;
-                down = rate(&bytes, taken);
-                break;
-            }
-            count *= 2;
-        }
-        let mut rate = |dtype, is_there| if is_there { self.product_rate(dtype) } else { Ok(0.0) };
-        let f32_operations_s = rate(Dtype::F32, true)?;
+        let (copied, taken) = self.copied(&copy)?;
+        let memory = 2.0 * copied as f64 / taken.as_secs_f64();
+        // Far fewer bytes go over a bus in that time.
+        let mut bytes = vec![0; copied.min(MOVED_BYTES_MAX)];
+        let values = self.tensor(Spec::new(Dtype::F32, &[bytes.len() as u32 / 4])?)?;
+        // Where it takes hardly longer than a little thing, that says nothing of the rest.
+        let rate = |bytes: &[u8], taken: Duration| {
+            bytes.len() as f64 / taken.saturating_sub(fixed).max(taken / 4).as_secs_f64()
+        };
+        let taken = self.least(|stream| {
+            stream.write(&values, 0, &bytes)?;
+            stream.wait()
+        })?;
+        let up = rate(&bytes, taken);
+        let taken = self.least(|stream| stream.download(&values, 0, &mut bytes))?;
+        let down = rate(&bytes, taken);
+        let f32_operations_s = self.product_rate(Dtype::F32)?;
         let (has_f16, has_f64) = (self.device().about().has_f16, self.device().about().has_f64);
         let mut rate = |dtype, is_there| if is_there { self.product_rate(dtype) } else { Ok(0.0) };
         Ok(Costs {
@@ -167,23 +163,55 @@ impl Stream {
         })
     }
 
-    /// Additions and multiplications a second in products of square matrices.
+    /// Bytes of the largest copy within the limit of memory, or of the first one that takes long enough, and how long it takes.
+    fn copied(&mut self, copy: &Op) -> Result<(usize, Duration), GpuError> {
+        let mut last = None;
+        let mut count = COPIED;
+        loop {
+            let bytes = 4 * count as usize;
+            match self.copy_duration(copy, count) {
+                Ok(taken) if taken > LONG_ENOUGH / TIMES || count == COPIED_MAX => return Ok((bytes, taken)),
+                Ok(taken) => last = Some((bytes, taken)),
+                Err(error) => return last.ok_or(error),
+            }
+            count *= 2;
+        }
+    }
+
+    fn copy_duration(&mut self, copy: &Op, count: u32) -> Result<Duration, GpuError> {
+        let values = self.tensor(Spec::new(Dtype::F32, &[count])?)?;
+        self.write(&values, 0, &vec![0; 4 * count as usize])?;
+        self.often(copy, &[&values])
+    }
+
+    /// Additions and multiplications a second in products of square matrices: the largest within the limit of memory, or
+    /// the first that take long enough.
     fn product_rate(&mut self, dtype: Dtype) -> Result<f64, GpuError> {
-        let op = Op::Product { first_transposed: false, second_transposed: false };
+        let mut last = None;
         let mut side = SIDE;
         loop {
-            let square = self.tensor(Spec::new(dtype, &[side, side])?)?;
-            // Memory that was in use may hold numbers that are slow.
-            self.write(&square, 0, &vec![0; square.spec().bytes() as usize])?;
-            let taken = self.least(|stream| {
-                stream.run(&op, &[&square, &square])?;
-                stream.wait()
-            })?;
+            let taken = match self.product_duration(dtype, side) {
+                Ok(taken) => taken,
+                Err(error) => return last.ok_or(error),
+            };
+            let rate = 2.0 * f64::from(side).powi(3) / taken.as_secs_f64();
             if taken > LONG_ENOUGH || side == SIDE_MAX {
-                return Ok(2.0 * f64::from(side).powi(3) / taken.as_secs_f64());
+                return Ok(rate);
             }
+            last = Some(rate);
             side *= 2;
         }
+    }
+
+    fn product_duration(&mut self, dtype: Dtype, side: u32) -> Result<Duration, GpuError> {
+        let op = Op::Product { first_transposed: false, second_transposed: false };
+        let square = self.tensor(Spec::new(dtype, &[side, side])?)?;
+        // Memory that was in use may hold numbers that are slow.
+        self.write(&square, 0, &vec![0; square.spec().bytes() as usize])?;
+        self.least(|stream| {
+            stream.run(&op, &[&square, &square])?;
+            stream.wait()
+        })
     }
 
     /// What one of several in a row takes.
