@@ -15,6 +15,16 @@ pub struct Described {
     pub costs: Option<Costs>,
     /// What a processor of its machine takes for the same, measured with it.
     pub processor: Option<Costs>,
+    /// Nanoseconds until a process has a device that was found to compute right; 0 where that was not measured.
+    pub start_nanos: f64,
+}
+
+impl Described {
+    /// The same GPU as one of `sharers` workers finds it that use it at once: each has that part of its rates.
+    pub fn shared_by(mut self, sharers: u32) -> Described {
+        self.costs = self.costs.map(|costs| costs.shared_by(sharers));
+        self
+    }
 }
 
 /// What is known of a GPU without making it work.

@@ -82,6 +82,20 @@ impl Costs {
         f64_operations_s: 30e9,
     };
 
+    /// Costs of a device for each of `sharers` that use it at once: a part of its rates.
+    pub fn shared_by(self, sharers: u32) -> Costs {
+        let sharers = f64::from(sharers.max(1));
+        Costs {
+            fixed_nanos: self.fixed_nanos,
+            up_bytes_s: self.up_bytes_s / sharers,
+            down_bytes_s: self.down_bytes_s / sharers,
+            memory_bytes_s: self.memory_bytes_s / sharers,
+            f16_operations_s: self.f16_operations_s / sharers,
+            f32_operations_s: self.f32_operations_s / sharers,
+            f64_operations_s: self.f64_operations_s / sharers,
+        }
+    }
+
     /// Nanoseconds that work takes in values of a type, but for the fixed part.
     pub fn nanos(&self, work: Work, dtype: Dtype) -> f64 {
         let rate = match dtype {

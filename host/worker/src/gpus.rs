@@ -203,17 +203,18 @@ impl Gpus {
         gpus
     }
 
-    /// A socket for a worker's [`Broker`](sandbar_dense::remote::Broker): by it the worker gets connections.
+    /// A socket for a worker's [`Broker`](sandbar_dense::remote::Broker): by it the worker gets connections. `sharers`
+    /// workers use a GPU at once, for what costs are told to each.
     ///
     /// # Errors
     /// When there are no more files.
-    pub fn broker(self: &Arc<Gpus>) -> io::Result<OwnedFd> {
+    pub fn broker(self: &Arc<Gpus>, sharers: usize) -> io::Result<OwnedFd> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let _entered = self.runtime.enter();
         // SAFETY: an owned descriptor that nothing but the `AsyncFd` closes or replaces.
         let ours = unsafe { AsyncFd::register_with_interest(ours, Interest::READABLE) }.map_err(io::Error::other)?;
-        self.runtime.spawn(broker(self.clone(), ours));
+        self.runtime.spawn(broker(self.clone(), ours, u32::try_from(sharers).unwrap_or(u32::MAX)));
         Ok(theirs)
     }
 
@@ -301,7 +302,7 @@ fn least_used(processes: &[Kept], job: u64, places: &[usize]) -> Option<usize> {
 }
 
 /// Gives a worker connections, until it closes its socket.
-async fn broker(gpus: Arc<Gpus>, worker: AsyncFd<OwnedFd>) {
+async fn broker(gpus: Arc<Gpus>, worker: AsyncFd<OwnedFd>, sharers: u32) {
     let (mut received, mut frame) = (Vec::new(), Vec::new());
     loop {
         let Ok(mut ready) = worker.readable().await else { return };
@@ -311,7 +312,7 @@ async fn broker(gpus: Arc<Gpus>, worker: AsyncFd<OwnedFd>) {
             Ok(_) => return,
         };
         let (described, connection) = match asked {
-            ToBroker::Describe => (gpus.machine.first().await, None),
+            ToBroker::Describe => (gpus.machine.first().await.map(|gpu| gpu.shared_by(sharers)), None),
             ToBroker::Connect { job } => gpus.connect(job).await.unzip(),
         };
         let files = connection.iter().flatten().map(AsFd::as_fd);

@@ -49,12 +49,23 @@ struct State {
     gpus: HashMap<u64, Gpu>,
     /// When one was asked for in vain.
     refused: Option<Instant>,
+    /// By the job: nanoseconds that its operations would have saved on a GPU so far, while it has none.
+    missed: HashMap<u64, f64>,
 }
+
+/// Jobs of which a broker remembers what they missed.
+const MISSED_MAX: usize = 1024;
 
 impl Broker {
     /// One who is asked by a socket, or has none to give.
     pub fn new(socket: Option<OwnedFd>) -> Broker {
-        Broker(Arc::new(Mutex::new(State { socket, described: None, gpus: HashMap::new(), refused: None })))
+        Broker(Arc::new(Mutex::new(State {
+            socket,
+            described: None,
+            gpus: HashMap::new(),
+            refused: None,
+            missed: HashMap::new(),
+        })))
     }
 
     /// What GPU there is, if there is one. Several of a machine are taken to be like the first.
@@ -63,6 +74,21 @@ impl Broker {
         let State { socket, described, .. } = &mut *state;
         let ask = || ask(socket.as_ref()?, ToBroker::Describe)?.0.map(Arc::new);
         described.get_or_insert_with(ask).clone()
+    }
+
+    /// Whether an operation that a GPU would do `saved_nanos` sooner is worth one that takes `start_nanos` to start: once
+    /// the operations of the job would have saved that together, which costs it at most twice the better choice.
+    pub fn is_worth_start(&self, job: u64, saved_nanos: f64, start_nanos: f64) -> bool {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.gpus.contains_key(&job) {
+            return true;
+        }
+        if state.missed.len() >= MISSED_MAX && !state.missed.contains_key(&job) {
+            state.missed.clear();
+        }
+        let missed = state.missed.entry(job).or_default();
+        *missed += saved_nanos;
+        *missed >= start_nanos
     }
 
     /// A GPU for a job, if there is one: the one that was got before, while that is there. Waits for it.

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use sandbar_dense::remote::{AREA_BYTES, FromServer, ToServer};
 use sandbar_dense::{Costs, Described};
@@ -29,11 +30,16 @@ const STACK_BYTES: usize = 16 << 20;
 
 /// Describes the GPUs that there are; `measures` those that may be used.
 pub fn list(measures: bool) -> Vec<Described> {
+    let begun = Instant::now();
+    let adapters = Adapter::all();
+    let finding = begun.elapsed();
     let describe = |adapter: Adapter| {
         let mut about = adapter.about().clone();
-        let costs = match (measures && about.refused.is_none()).then(|| open(&adapter, u64::MAX, None)) {
-            Some(Ok((device, costs))) => {
+        let mut start_nanos = 0.0;
+        let costs = match (measures && about.refused.is_none()).then(|| measured(&adapter)) {
+            Some(Ok((device, costs, start))) => {
                 about = device.describe();
+                start_nanos = (finding + start).as_nanos() as f64;
                 Some(costs)
             }
             Some(Err(e)) => {
@@ -42,13 +48,21 @@ pub fn list(measures: bool) -> Vec<Described> {
             }
             None => None,
         };
-        Described { about, costs, processor: costs.and_then(|_| Costs::of_processor().ok()) }
+        Described { about, costs, processor: costs.and_then(|_| Costs::of_processor().ok()), start_nanos }
     };
-    Adapter::all().into_iter().map(describe).collect()
+    adapters.into_iter().map(describe).collect()
 }
 
-/// A device that computes right, and what it takes for what it does.
-fn open(adapter: &Adapter, memory_bytes_max: u64, costs: Option<Costs>) -> Result<(Arc<Device>, Costs), GpuError> {
+/// A device that computes right, its costs, and how long it takes until it is there.
+fn measured(adapter: &Adapter) -> Result<(Arc<Device>, Costs, Duration), GpuError> {
+    let begun = Instant::now();
+    let (device, mut stream) = open(adapter, u64::MAX)?;
+    let start = begun.elapsed();
+    Ok((device, stream.measure()?, start))
+}
+
+/// A device that computes right.
+fn open(adapter: &Adapter, memory_bytes_max: u64) -> Result<(Arc<Device>, Stream), GpuError> {
     // The rest is the driver's, and other programs'.
     let most = match adapter.about().memory_bytes {
         0 => u64::MAX,
@@ -57,8 +71,7 @@ fn open(adapter: &Adapter, memory_bytes_max: u64, costs: Option<Costs>) -> Resul
     let device = Arc::new(Device::open(adapter, memory_bytes_max.min(most))?);
     let mut stream = Stream::new(device.clone());
     stream.check_device()?;
-    let costs = costs.map_or_else(|| stream.measure(), Ok)?;
-    Ok((device, costs))
+    Ok((device, stream))
 }
 
 /// Serves a node until it closes the socket, as a process that drives a device and does no more.
@@ -78,7 +91,10 @@ pub fn serve(node: impl AsFd) -> io::Result<()> {
     let ToServer::Hello { place, memory_bytes_max, costs, processor } = hello else {
         return Err(io::Error::other("the first message is not a hello"));
     };
-    let opened = Adapter::at(place).and_then(|adapter| open(&adapter, memory_bytes_max, costs));
+    let opened = Adapter::at(place).and_then(|adapter| {
+        let (device, mut stream) = open(&adapter, memory_bytes_max)?;
+        Ok((device, costs.map_or_else(|| stream.measure(), Ok)?))
+    });
     let (device, costs) = match opened {
         Ok(opened) => opened,
         Err(e) => return socket::send(node, socket::frame(&FromServer::Failed(e.to_string()), &mut frame)?, &[]),
@@ -88,7 +104,8 @@ pub fn serve(node: impl AsFd) -> io::Result<()> {
     let named = |name: &str| thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
     named("wait").spawn(move || waits.wait_for_device())?;
     confine::drivers()?;
-    let described = Described { about: device.describe(), costs: Some(costs), processor };
+    // It has started.
+    let described = Described { about: device.describe(), costs: Some(costs), processor, start_nanos: 0.0 };
     socket::send(node, socket::frame(&FromServer::Ready(Box::new(described)), &mut frame)?, &[])?;
     while let Some((message, files)) = socket::receive(node, &mut received)? {
         let (ToServer::Connect, Ok([socket, area])) = (message, <[OwnedFd; 2]>::try_from(files)) else {

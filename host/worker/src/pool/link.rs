@@ -72,7 +72,8 @@ impl Link {
             last_binding: None,
         };
         let hello: ToWorker = ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes };
-        let broker = options.gpus.as_ref().map(|gpus| gpus.broker()).transpose()?;
+        // All workers fit models at once.
+        let broker = options.gpus.as_ref().map(|gpus| gpus.broker(options.workers)).transpose()?;
         let files = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd));
         let files: Vec<_> = files.chain(broker.iter().map(AsFd::as_fd)).collect();
         send(&link.socket, socket::frame(&hello, &mut link.frame)?, &files).await?;

@@ -235,7 +235,8 @@ impl Crew {
             told: false,
         };
         let mut buffer = Vec::new();
-        let broker = options.gpus.as_ref().map(|gpus| gpus.broker()).transpose()?;
+        // Tasks have the share of a GPU that they ask for.
+        let broker = options.gpus.as_ref().map(|gpus| gpus.broker(1)).transpose()?;
         let files = [crew.memory.as_fd(), node.memory.as_fd()];
         let files: Vec<_> = files.into_iter().chain(broker.iter().map(AsFd::as_fd)).collect();
         socket::send(&crew.socket, socket::frame(&hello, &mut buffer)?, &files)?;
