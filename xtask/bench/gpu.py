@@ -56,12 +56,12 @@ out = torch.empty_like(stack)
 tell("gpu/products of 32 x 32", lambda: torch.bmm(stack, stack, out=out), product)
 del stack, out
 
-vector = of(values)
+vector, other = of(values), of(values)
 out = torch.empty_like(vector)
 tell("gpu/copy", lambda: out.copy_(vector))
 tell("gpu/sum", lambda: torch.sum(vector))
-tell("gpu/a x + y", lambda: torch.add(vector, vector, alpha=2.0, out=out))
-del vector, out
+tell("gpu/a x + y", lambda: torch.add(other, vector, alpha=2.0, out=out))
+del vector, other, out
 
 # Least squares of many groups, with an intercept: by normal equations, as ours are, and by QR.
 features = torch.cat([of(fits, rows, width, dtype=torch.float64), torch.ones(fits, rows, 1, dtype=torch.float64, device=device)], 2)
