@@ -76,8 +76,8 @@ impl Broker {
         described.get_or_insert_with(ask).clone()
     }
 
-    /// Whether an operation that a GPU would do `saved_nanos` sooner is worth one that takes `start_nanos` to start: once
-    /// the operations of the job would have saved that together, which costs it at most twice the better choice.
+    /// Whether to start a GPU's process, which takes `start_nanos`, for an operation that it would do `saved_nanos` sooner:
+    /// once the operations of the job in this worker would have saved the start together.
     pub fn is_worth_start(&self, job: u64, saved_nanos: f64, start_nanos: f64) -> bool {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.gpus.contains_key(&job) {
