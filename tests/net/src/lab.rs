@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -114,8 +115,8 @@ fn list(folder: &Path, prefix: &str, names: &mut Vec<String>) {
 pub struct Running {
     line: String,
     child: Child,
-    stdout: Option<JoinHandle<String>>,
-    stderr: Option<JoinHandle<String>>,
+    stdout: Output,
+    stderr: Output,
     since: Instant,
 }
 
@@ -131,8 +132,7 @@ impl Running {
         unsafe { command.pre_exec(heed_signals) };
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|e| panic!("{line}: {e}"));
-        let stdout = child.stdout.take().map(|pipe| std::thread::spawn(|| read(pipe)));
-        let stderr = child.stderr.take().map(|pipe| std::thread::spawn(|| read(pipe)));
+        let (stdout, stderr) = (Output::of(child.stdout.take()), Output::of(child.stderr.take()));
         Running { line, child, stdout, stderr, since: Instant::now() }
     }
 
@@ -147,6 +147,14 @@ impl Running {
     /// When it can't be asked.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("a child can be asked").is_some()
+    }
+
+    /// What it has written to standard error so far.
+    ///
+    /// # Panics
+    /// When the thread that reads it has panicked.
+    pub fn talk(&self) -> String {
+        self.stderr.so_far()
     }
 
     /// What Ctrl-C sends.
@@ -182,10 +190,7 @@ impl Running {
                 None => std::thread::sleep(LOOK_AGAIN),
             }
         };
-        let text = |pipe: &mut Option<JoinHandle<String>>| {
-            pipe.take().map_or_else(String::new, |t| t.join().unwrap_or_default())
-        };
-        let (stdout, stderr) = (text(&mut self.stdout), text(&mut self.stderr));
+        let (stdout, stderr) = (self.stdout.whole(), self.stderr.whole());
         Ended { line: self.line.clone(), status, stdout, stderr, took: self.since.elapsed() }
     }
 }
@@ -210,11 +215,36 @@ impl Drop for Running {
     }
 }
 
-fn read(mut pipe: impl Read) -> String {
-    let mut bytes = Vec::new();
-    // What was read before an error is what there is.
-    let _ = pipe.read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
+/// The output of a process, which a thread reads.
+struct Output {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Output {
+    fn of(pipe: Option<impl Read + Send + 'static>) -> Output {
+        let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let read = bytes.clone();
+        let reader = pipe.map(|pipe| std::thread::spawn(move || read_into(pipe, &read)));
+        Output { bytes, reader }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().expect("no reader panics")).into_owned()
+    }
+
+    fn whole(&mut self) -> String {
+        let _ = self.reader.take().map(JoinHandle::join);
+        self.so_far()
+    }
+}
+
+/// Reads to the end, or to an error: what was read before that is what there is.
+fn read_into(mut pipe: impl Read, bytes: &Mutex<Vec<u8>>) {
+    let mut part = [0; 8192];
+    while let Ok(read @ 1..) = pipe.read(&mut part) {
+        bytes.lock().expect("no reader panics").extend_from_slice(&part[..read]);
+    }
 }
 
 /// What came of a run.

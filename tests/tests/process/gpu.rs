@@ -1,8 +1,9 @@
 //! Jobs on a GPU: on lavapipe, which computes as one would.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use sandbar_tests::{Lab, Model, component};
+use sandbar_tests::{Lab, Model, Running, component};
 
 use crate::cluster::Nodes;
 use crate::job::taxi;
@@ -176,16 +177,17 @@ fn what_is_lost_with_a_gpu_is_done_again() {
     let line = ["submit", &program, "--json", "--software-gpu", "--arg", "tasks=6", "--arg", "turns=2000"];
     let mut host = lab.start(&line);
     let gpus = |host: u32| sandbar_tests::children(host).into_iter().filter(|child| name(*child) == "host-gpu");
-    let (mut killed, mut seen) = (Vec::new(), Instant::now());
+    let at_work = |host: &Running| host.talk().matches("at work").count();
+    // Each process that serves, and what was logged when it was first seen.
+    let (mut killed, mut seen): (Vec<u32>, HashMap<u32, usize>) = Default::default();
     while !host.has_ended() {
-        for gpu in gpus(host.process()).filter(|gpu| !killed.contains(gpu)).collect::<Vec<_>>() {
-            // Not the one that only lists what there is, nor one that has hardly begun.
-            let is_serving =
-                std::fs::read_to_string(format!("/proc/{gpu}/cmdline")).is_ok_and(|line| line.contains("serve"));
-            if is_serving && killed.len() < 3 && seen.elapsed() > Duration::from_millis(1500) {
+        for gpu in gpus(host.process()).filter(|gpu| is_serving(*gpu)).collect::<Vec<_>>() {
+            let logged = at_work(&host);
+            let before = *seen.entry(gpu).or_insert(logged);
+            // Tasks have values there, and go on working with them.
+            if killed.len() < 3 && !killed.contains(&gpu) && logged >= before + 2 {
                 kill(gpu);
                 killed.push(gpu);
-                seen = Instant::now();
             }
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -232,6 +234,11 @@ fn kernels_without_end_beside_another_tenant() {
     let node = nodes.process("node-1");
     let gpus = || sandbar_tests::children(node).into_iter().filter(|child| name(*child) == "host-gpu").count();
     until("its processes are gone", || gpus() == 0);
+}
+
+/// Whether a process of a GPU has been told to serve: others list what there is.
+fn is_serving(gpu: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{gpu}/cmdline")).is_ok_and(|line| line.contains("serve"))
 }
 
 fn name(process: u32) -> String {

@@ -58,7 +58,7 @@ fn serves(actors: usize, calls: usize) -> Result<usize, TaskError> {
     Ok(found.iter().filter(|found| **found == expected).count())
 }
 
-/// What comes of doubling a value on the GPU so many times, one after the other.
+/// A value that is doubled and halved on the GPU in `turns` operations, one after the other. It logs that it is at work.
 #[task]
 fn doubled(turns: usize) -> Result<f32, String> {
     use_device(Device::Gpu);
@@ -67,6 +67,9 @@ fn doubled(turns: usize) -> Result<f32, String> {
         value = Tensor::map(&(if turn % 2 == 0 { input(0) * 2.0 } else { input(0) / 2.0 }), &[&value])?;
         if turn % 4 == 0 {
             value.to_vec::<f32>()?;
+        }
+        if turn % 200 == 5 {
+            log::info!("at work");
         }
     }
     Ok(value.to_vec()?[0])
