@@ -1,10 +1,11 @@
-//! Dense algebra of a host in this process and thread, for tests: on the processor, as the real one does it there.
+//! Dense algebra of a host in this process and thread, for tests: on the processor, by plain loops.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::mem::ManuallyDrop;
-use std::task::Poll;
+use std::rc::Rc;
 
-use sandbar_dense::{Binary, Grouped, Map, Op, Reduction, Session, Spec, Step, Unary};
+use sandbar_dense::{Binary, Grouped, Map, Op, Owned, Reduction, Spec, Step, Unary, cpu};
 
 use crate::bindings::dense as contract;
 use crate::bindings::dense::{Dtype, Operand, Operation};
@@ -14,16 +15,83 @@ use crate::dense::{DenseError, DenseErrorKind};
 const TENSOR_BYTES_MAX: u64 = 1 << 30;
 
 thread_local! {
-    static SESSION: RefCell<Session> = RefCell::new(Session::new(None, None, TENSOR_BYTES_MAX));
+    static SESSION: RefCell<Session> = RefCell::default();
+}
+
+/// The tensors of a thread.
+#[derive(Default)]
+struct Session {
+    tensors: HashMap<u32, (Spec, Rc<Owned>)>,
+    /// Numbers that were given.
+    last: u32,
+    bytes: u64,
+}
+
+impl Session {
+    fn keep(&mut self, spec: Spec, values: Rc<Owned>) -> u32 {
+        self.last += 1;
+        self.bytes += spec.bytes();
+        self.tensors.insert(self.last, (spec, values));
+        self.last
+    }
+
+    fn get(&self, tensor: u32) -> Result<(Spec, Rc<Owned>), sandbar_dense::DenseError> {
+        self.tensors.get(&tensor).cloned().ok_or(sandbar_dense::DenseError::NoTensor(tensor))
+    }
+
+    fn release(&mut self, tensor: u32) {
+        if let Some((spec, _)) = self.tensors.remove(&tensor) {
+            self.bytes -= spec.bytes();
+        }
+    }
+
+    /// Refuses tensors that would take more than there is.
+    fn reserve(&self, bytes: u64) -> Result<(), sandbar_dense::DenseError> {
+        match self.bytes.checked_add(bytes).is_some_and(|all| all <= TENSOR_BYTES_MAX) {
+            true => Ok(()),
+            false => Err(sandbar_dense::DenseError::Memory(format!(
+                "{bytes} bytes more than the {} that tensors take, the limit is {TENSOR_BYTES_MAX} in tests",
+                self.bytes
+            ))),
+        }
+    }
+
+    fn make(&mut self, spec: Spec, values: Option<&[u8]>) -> Result<u32, sandbar_dense::DenseError> {
+        self.reserve(spec.bytes())?;
+        let owned = match values {
+            Some(values) => read_values(spec, values)?,
+            None => Owned::zeros(spec),
+        };
+        Ok(self.keep(spec, Rc::new(owned)))
+    }
+
+    fn run(&mut self, op: &Op, operands: &[(Spec, Rc<Owned>)]) -> Result<Vec<u32>, sandbar_dense::DenseError> {
+        let specs: Vec<Spec> = operands.iter().map(|(spec, _)| *spec).collect();
+        let outputs = op.outputs(&specs)?;
+        self.reserve(outputs.iter().map(Spec::bytes).sum())?;
+        let tensors = operands.iter().map(|(spec, values)| sandbar_dense::Tensor::new(*spec, values.values()));
+        let inputs = tensors.collect::<Result<Vec<_>, _>>()?;
+        let made = cpu::run(op, &inputs)?;
+        Ok(outputs.into_iter().zip(made).map(|(spec, values)| self.keep(spec, Rc::new(values))).collect())
+    }
+}
+
+/// The values in these bytes.
+fn read_values(spec: Spec, bytes: &[u8]) -> Result<Owned, sandbar_dense::DenseError> {
+    if bytes.len() as u64 != spec.bytes() {
+        let message = format!("{} bytes are no {spec}, which takes {}", bytes.len(), spec.bytes());
+        return Err(sandbar_dense::DenseError::Shape(message));
+    }
+    Ok(Owned::from_bytes(spec.dtype, bytes))
 }
 
 /// A tensor of the host's: its number stands where a component has a handle. What a handle is dropped by is not there.
 #[derive(Debug)]
 pub(crate) struct Tensor(ManuallyDrop<contract::Tensor>);
 
-/// A kernel of the host's.
+/// A kernel of the host's: there is none without a GPU.
 #[derive(Debug)]
-pub(crate) struct Kernel(u32);
+pub(crate) enum Kernel {}
 
 fn session<T>(ask: impl FnOnce(&mut Session) -> Result<T, sandbar_dense::DenseError>) -> Result<T, DenseError> {
     SESSION.with_borrow_mut(|session| ask(session)).map_err(|error| {
@@ -51,16 +119,31 @@ impl Tensor {
     }
 
     pub(crate) fn reshaped(&self, sizes: &[u32]) -> Result<Tensor, DenseError> {
-        session(|session| session.reshaped(self.number(), sizes)).map(Tensor::of)
+        session(|session| {
+            let (old, values) = session.get(self.number())?;
+            let spec = Spec::new(old.dtype, sizes)?;
+            if spec.shape.count() != old.shape.count() {
+                let message = format!("{old} can't be {spec}: it has other values");
+                return Err(sandbar_dense::DenseError::Shape(message));
+            }
+            session.reserve(spec.bytes())?;
+            Ok(session.keep(spec, values))
+        })
+        .map(Tensor::of)
     }
 
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), DenseError> {
         session(|session| {
-            session.begin_read(self.number(), offset, to.len() as u64)?;
-            match session.poll_read(to, true) {
-                Poll::Ready(read) => read,
-                Poll::Pending => unreachable!("the processor has done it"),
-            }
+            let (spec, values) = session.get(self.number())?;
+            let first = usize::try_from(offset).ok().filter(|first| first.is_multiple_of(4));
+            let from = first.and_then(|first| values.values().bytes().get(first..)?.get(..to.len()));
+            let Some(from) = from else {
+                let bytes = to.len();
+                let message = format!("{bytes} bytes at {offset} are not within {spec}, or begin at no multiple of 4");
+                return Err(sandbar_dense::DenseError::Shape(message));
+            };
+            to.copy_from_slice(from);
+            Ok(())
         })
     }
 }
@@ -68,23 +151,22 @@ impl Tensor {
 impl Drop for Tensor {
     fn drop(&mut self) {
         // At a thread's end the session may be gone.
-        let _ = SESSION.try_with(|session| session.borrow_mut().drop_tensor(self.number()));
+        let _ = SESSION.try_with(|session| session.borrow_mut().release(self.number()));
     }
 }
 
 impl Kernel {
-    pub(crate) fn dispatch(&self, tensors: &[&Tensor], groups: [u32; 3]) -> Result<(), DenseError> {
-        let tensors: Vec<u32> = tensors.iter().map(|tensor| tensor.number()).collect();
-        session(|session| session.dispatch(self.0, &tensors, groups))
+    pub(crate) fn dispatch(&self, _: &[&Tensor], _: [u32; 3]) -> Result<(), DenseError> {
+        match *self {}
     }
 }
 
 pub(crate) fn make(of: Dtype, sizes: &[u32], values: Option<&[u8]>) -> Result<Tensor, DenseError> {
-    session(|session| session.tensor(Spec::new(dtype(of), sizes)?, values)).map(Tensor::of)
+    session(|session| session.make(Spec::new(dtype(of), sizes)?, values)).map(Tensor::of)
 }
 
-pub(crate) fn kernel(wgsl: &str) -> Result<Kernel, DenseError> {
-    session(|session| session.kernel(wgsl)).map(Kernel)
+pub(crate) fn kernel(_: &str) -> Result<Kernel, DenseError> {
+    session(|_| Err(sandbar_dense::DenseError::NoGpu))
 }
 
 pub(crate) fn get_gpu() -> Option<contract::Gpu> {
@@ -111,17 +193,14 @@ pub(crate) fn use_device(_: contract::Device) {}
 
 pub(crate) fn run(operation: Operation<'_>, operands: &[Operand<'_>]) -> Result<Vec<Tensor>, DenseError> {
     let made = session(|session| {
-        let operand = |operand: &Operand<'_>| {
-            Ok(match operand {
-                Operand::Tensor(tensor) => sandbar_dense::Operand::Tensor(tensor.handle()),
-                Operand::Values(values) => {
-                    // SAFETY: the caller's bytes, which are looked at before the call returns.
-                    let bytes = unsafe { std::slice::from_raw_parts(values.bytes.as_ptr(), values.bytes.len()) };
-                    sandbar_dense::Operand::Values(Spec::new(dtype(values.dtype), values.sizes)?, bytes)
-                }
-            })
+        let operand = |operand: &Operand<'_>| match operand {
+            Operand::Tensor(tensor) => session.get(tensor.handle()),
+            Operand::Values(values) => {
+                let spec = Spec::new(dtype(values.dtype), values.sizes)?;
+                Ok((spec, Rc::new(read_values(spec, values.bytes)?)))
+            }
         };
-        let operands: Vec<_> = operands.iter().map(operand).collect::<Result<_, sandbar_dense::DenseError>>()?;
+        let operands = operands.iter().map(operand).collect::<Result<Vec<_>, sandbar_dense::DenseError>>()?;
         session.run(&op(operation)?, &operands)
     })?;
     Ok(made.into_iter().map(Tensor::of).collect())

@@ -1,9 +1,9 @@
 //! Products, systems of equations, and distances.
 
-use faer::linalg::matmul::matmul;
-use faer::linalg::solvers::{Solve as _, SolveLstsq as _};
-use faer::{Accum, MatMut, MatRef, Par, Side};
-
+#[cfg(feature = "faer")]
+use super::by_faer as kernels;
+#[cfg(not(feature = "faer"))]
+use super::plain as kernels;
 use super::real::Real;
 use crate::Shape;
 
@@ -13,18 +13,32 @@ const SUMMED: usize = 256;
 const POINTS: usize = 256;
 const DISTANCES: usize = 1 << 16;
 
+/// A matrix, row by row, or its transpose: then rows and columns are those of what is stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Matrix<'a, T> {
+    pub(super) values: &'a [T],
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) is_transposed: bool,
+}
+
+impl<T> Matrix<'_, T> {
+    /// Rows and columns of the matrix that it stands for.
+    pub(super) fn sizes(&self) -> (usize, usize) {
+        if self.is_transposed { (self.columns, self.rows) } else { (self.rows, self.columns) }
+    }
+}
+
 /// Products of two stacks of matrices, each perhaps transposed.
 pub(super) fn product<T: Real>([first, second]: [(&[T], Shape, bool); 2], out: &mut [T]) {
     let (of_first, of_second) = (count(first.1), count(second.1));
-    // Whoever is a matrix alone is that for each of the other's.
+    // A matrix alone is multiplied with each of the other's.
     let at_most = |shape: Shape, at: usize| if shape.rank() > 2 { at } else { 0 };
     for at in 0..if first.1.rank() > 2 { of_first } else { of_second } {
         let left = matrix(first, at_most(first.1, at));
         let right = matrix(second, at_most(second.1, at));
-        let (rows, columns) = (left.nrows(), right.ncols());
-        let out = &mut out[at * rows * columns..][..rows * columns];
-        let out = MatMut::from_row_major_slice_mut(out, rows, columns);
-        matmul(out, Accum::Replace, left, right, T::one(), Par::Seq);
+        let length = left.sizes().0 * right.sizes().1;
+        kernels::multiply(left, right, &mut out[at * length..][..length]);
     }
 }
 
@@ -34,23 +48,19 @@ fn count(shape: Shape) -> usize {
 }
 
 /// A matrix of a stack.
-fn matrix<T>((values, shape, is_transposed): (&[T], Shape, bool), at: usize) -> MatRef<'_, T> {
+fn matrix<T>((values, shape, is_transposed): (&[T], Shape, bool), at: usize) -> Matrix<'_, T> {
     let (_, rows, columns) = shape.matrices().unwrap_or_default();
-    let one = MatRef::from_row_major_slice(&values[at * rows * columns..][..rows * columns], rows, columns);
-    if is_transposed { one.transpose() } else { one }
+    Matrix { values: &values[at * rows * columns..][..rows * columns], rows, columns, is_transposed }
 }
 
-/// Solves a stack of systems by Cholesky's factors.
-pub(super) fn solve_cholesky<T: Real>((systems, shape): (&[T], Shape), right: &[T], out: &mut [T]) {
-    solve((systems, shape), right, out, |system, mut right| match system.llt(Side::Lower) {
-        Ok(factor) => factor.solve_in_place(right),
-        Err(_) => right.fill(T::nan()),
-    });
+/// Solves a stack of systems by Cholesky's factors; what has none gives NaN.
+pub(super) fn solve_cholesky<T: Real>(systems: (&[T], Shape), right: &[T], out: &mut [T]) {
+    solve(systems, right, out, kernels::solve_cholesky);
 }
 
 /// Solves a stack of least squares by QR.
-pub(super) fn solve_qr<T: Real>((systems, shape): (&[T], Shape), right: &[T], out: &mut [T]) {
-    solve((systems, shape), right, out, |system, right| system.qr().solve_lstsq_in_place(right));
+pub(super) fn solve_qr<T: Real>(systems: (&[T], Shape), right: &[T], out: &mut [T]) {
+    solve(systems, right, out, kernels::solve_qr);
 }
 
 /// Has each system's right side solved in place; its first rows are the solution.
@@ -58,7 +68,7 @@ fn solve<T: Real>(
     (systems, shape): (&[T], Shape),
     right: &[T],
     out: &mut [T],
-    mut one: impl FnMut(MatRef<'_, T>, MatMut<'_, T>),
+    mut one: impl FnMut(Matrix<'_, T>, &mut [T]),
 ) {
     let (count, rows, unknowns) = shape.matrices().unwrap_or_default();
     if right.is_empty() || out.is_empty() {
@@ -69,7 +79,7 @@ fn solve<T: Real>(
     let stacks = right.chunks_exact(rows * columns).zip(out.chunks_exact_mut(unknowns * columns));
     for (at, (right, out)) in stacks.enumerate() {
         space.copy_from_slice(right);
-        one(matrix((systems, shape, false), at), MatMut::from_row_major_slice_mut(&mut space, rows, columns));
+        one(matrix((systems, shape, false), at), &mut space);
         out.copy_from_slice(&space[..unknowns * columns]);
     }
 }
@@ -91,10 +101,9 @@ pub(super) fn nearest<T: Real>((points, count): (&[T], usize), centres: &[T], wi
     for block in points.chunks(at_once * width) {
         let rows = block.len() / width;
         let products = &mut space[..rows * of_centres];
-        let left = MatRef::from_row_major_slice(block, rows, width);
-        let right = MatRef::from_row_major_slice(centres, of_centres, width).transpose();
-        let out = MatMut::from_row_major_slice_mut(products, rows, of_centres);
-        matmul(out, Accum::Replace, left, right, T::one(), Par::Seq);
+        let left = Matrix { values: block, rows, columns: width, is_transposed: false };
+        let right = Matrix { values: centres, rows: of_centres, columns: width, is_transposed: true };
+        kernels::multiply(left, right, products);
         for (point, products) in block.chunks_exact(width).zip(products.chunks_exact(of_centres)) {
             let (mut best, mut least) = (0, T::infinity());
             for (at, (product, norm)) in products.iter().zip(&norms).enumerate() {

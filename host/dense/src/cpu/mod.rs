@@ -3,7 +3,11 @@
 //! What is of f16 is computed in f32 and rounded in the end.
 
 mod algebra;
+#[cfg(feature = "faer")]
+mod by_faer;
 mod maps;
+#[cfg(any(test, not(feature = "faer")))]
+mod plain;
 mod real;
 mod rows;
 

@@ -1,11 +1,19 @@
 //! The two types that are computed in.
 
+#[cfg(feature = "faer")]
 use faer::traits::RealField;
 use half::f16;
 use half::slice::HalfFloatSliceExt as _;
 use num_traits::Float;
 
 use crate::{Dtype, Owned};
+
+/// What faer computes in, where it does.
+#[cfg(not(feature = "faer"))]
+pub(super) trait RealField {}
+
+#[cfg(not(feature = "faer"))]
+impl<T: Float> RealField for T {}
 
 /// f32 or f64.
 pub(super) trait Real: RealField + Float {

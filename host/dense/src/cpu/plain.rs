@@ -1,0 +1,172 @@
+//! Products and systems of equations by loops, for tests of functions: faer takes longer to compile than those run.
+//!
+//! They have faer's results within rounding, which a test below holds.
+
+use super::algebra::Matrix;
+use super::real::Real;
+
+/// The product of two matrices, row by row.
+pub(super) fn multiply<T: Real>(left: Matrix<'_, T>, right: Matrix<'_, T>, out: &mut [T]) {
+    let ((rows, inner), columns) = (left.sizes(), right.sizes().1);
+    for i in 0..rows {
+        for j in 0..columns {
+            out[i * columns + j] = (0..inner).fold(T::zero(), |sum, k| sum + at(left, i, k) * at(right, k, j));
+        }
+    }
+}
+
+fn at<T: Copy>(matrix: Matrix<'_, T>, row: usize, column: usize) -> T {
+    let (row, column) = if matrix.is_transposed { (column, row) } else { (row, column) };
+    matrix.values[row * matrix.columns + column]
+}
+
+/// Solves a symmetric system in place, by Cholesky's factor; NaN if it has none.
+pub(super) fn solve_cholesky<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
+    let (n, columns) = (system.rows, right.len() / system.rows);
+    let mut factor = system.values.to_vec();
+    for j in 0..n {
+        for i in j..n {
+            let behind = (0..j).fold(T::zero(), |sum, k| sum + factor[i * n + k] * factor[j * n + k]);
+            factor[i * n + j] = factor[i * n + j] - behind;
+        }
+        let pivot = factor[j * n + j].sqrt();
+        if pivot.is_nan() || pivot == T::zero() {
+            return right.fill(T::nan());
+        }
+        (j..n).for_each(|i| factor[i * n + j] = factor[i * n + j] / pivot);
+    }
+    let entry = |i: usize, k: usize| factor[i * n + k];
+    for i in 0..n {
+        substitute(right, columns, i, 0..i, entry);
+    }
+    for i in (0..n).rev() {
+        substitute(right, columns, i, i + 1..n, |i, k| entry(k, i));
+    }
+}
+
+/// Solves least squares in place, by QR: the first rows are the solution.
+pub(super) fn solve_qr<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
+    let (rows, unknowns, columns) = (system.rows, system.columns, right.len() / system.rows);
+    let mut factor = system.values.to_vec();
+    for j in 0..unknowns {
+        let column: Vec<T> = (j..rows).map(|i| factor[i * unknowns + j]).collect();
+        let norm = column.iter().fold(T::zero(), |norm, value| norm.hypot(*value));
+        if norm == T::zero() {
+            continue;
+        }
+        // Householder's reflection takes the column to a multiple of the first direction.
+        let mut normal: Vec<T> = column.iter().map(|value| *value / norm).collect();
+        normal[0] = normal[0] + T::one().copysign(normal[0]);
+        reflect(&mut factor[j * unknowns..], unknowns, &normal);
+        reflect(&mut right[j * columns..], columns, &normal);
+    }
+    for i in (0..unknowns).rev() {
+        substitute(right, columns, i, i + 1..unknowns, |i, k| factor[i * unknowns + k]);
+    }
+}
+
+/// Row `i` of the solution, when those of `known` are there.
+fn substitute<T: Real>(
+    right: &mut [T],
+    columns: usize,
+    i: usize,
+    known: std::ops::Range<usize>,
+    entry: impl Fn(usize, usize) -> T,
+) {
+    for c in 0..columns {
+        let behind = known.clone().fold(T::zero(), |sum, k| sum + entry(i, k) * right[k * columns + c]);
+        right[i * columns + c] = (right[i * columns + c] - behind) / entry(i, i);
+    }
+}
+
+/// Mirrors each column of a matrix at the plane of this normal.
+fn reflect<T: Real>(values: &mut [T], columns: usize, normal: &[T]) {
+    let square = normal.iter().fold(T::zero(), |sum, value| sum + *value * *value);
+    for c in 0..columns {
+        let along = normal.iter().enumerate().fold(T::zero(), |sum, (i, by)| sum + *by * values[i * columns + c]);
+        let twice = (along + along) / square;
+        for (i, by) in normal.iter().enumerate() {
+            values[i * columns + c] = values[i * columns + c] - twice * *by;
+        }
+    }
+}
+
+#[cfg(all(test, feature = "faer"))]
+mod tests {
+    use super::super::by_faer;
+    use super::*;
+
+    /// Values between -1 and 1 that look random.
+    fn values(count: usize, seed: u64) -> Vec<f64> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    fn matrix(values: &[f64], rows: usize, columns: usize, is_transposed: bool) -> Matrix<'_, f64> {
+        Matrix { values, rows, columns, is_transposed }
+    }
+
+    /// Has both do the same, in place.
+    #[track_caller]
+    fn check(out: &[f64], plain: impl FnOnce(&mut [f64]), faer: impl FnOnce(&mut [f64])) {
+        let [mut found, mut expected] = [out.to_vec(), out.to_vec()];
+        plain(&mut found);
+        faer(&mut expected);
+        for (found, expected) in found.iter().zip(&expected) {
+            let is_near = (found - expected).abs() <= 1e-9 * expected.abs().max(1.0);
+            assert!(is_near || found.is_nan() && expected.is_nan(), "{found}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn products_are_those_of_faer() {
+        for (rows, inner, columns) in [(1, 1, 1), (2, 3, 4), (7, 5, 1), (1, 16, 9), (3, 0, 2)] {
+            for (first, second) in [(false, false), (true, false), (false, true), (true, true)] {
+                let (one, other) = (values(rows * inner, 1), values(inner * columns, 2));
+                let left = if first { (inner, rows) } else { (rows, inner) };
+                let right = if second { (columns, inner) } else { (inner, columns) };
+                let left = matrix(&one, left.0, left.1, first);
+                let right = matrix(&other, right.0, right.1, second);
+                let out = vec![9.0; rows * columns];
+                check(&out, |out| multiply(left, right, out), |out| by_faer::multiply(left, right, out));
+            }
+        }
+    }
+
+    #[test]
+    fn systems_are_solved_as_by_faer() {
+        for (n, columns) in [(1, 1), (2, 3), (5, 1), (12, 4)] {
+            let root = values(n * n, 3);
+            let mut system = vec![0.0; n * n];
+            let (one, other) = (matrix(&root, n, n, false), matrix(&root, n, n, true));
+            multiply(one, other, &mut system);
+            (0..n).for_each(|i| system[i * n + i] += 1.0);
+            let (right, mut negative) = (values(n * columns, 4), system.clone());
+            negative[n * n - 1] = -1.0;
+            for system in [&system, &negative] {
+                let system = matrix(system, n, n, false);
+                check(&right, |out| solve_cholesky(system, out), |out| by_faer::solve_cholesky(system, out));
+            }
+        }
+    }
+
+    #[test]
+    fn least_squares_are_those_of_faer() {
+        for (rows, unknowns, columns) in [(1, 1, 1), (4, 2, 1), (9, 5, 3), (6, 6, 2)] {
+            let (system, right) = (values(rows * unknowns, 5), values(rows * columns, 6));
+            let system = matrix(&system, rows, unknowns, false);
+            let first = |solve: fn(Matrix<'_, f64>, &mut [f64])| {
+                move |out: &mut [f64]| {
+                    solve(system, out);
+                    // What lies behind the solution is anything.
+                    out[unknowns * columns..].fill(0.0);
+                }
+            };
+            check(&right, first(solve_qr), first(by_faer::solve_qr));
+        }
+    }
+}
