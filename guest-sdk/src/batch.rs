@@ -8,8 +8,8 @@ use arrow_schema::{DataType, Field, SchemaRef};
 use sandbar_batch::{Header, decode_schema, read_trusted};
 
 use crate::bindings::guest::Kind;
-use crate::export::parse;
 use crate::input;
+use crate::params::{Parameter, parse};
 use crate::registry::{Function, Opened};
 use crate::scalar::emit_batch;
 
@@ -27,8 +27,13 @@ pub trait Batch: 'static {
 
 impl Function {
     /// Announces a batch function.
-    pub const fn batch<F: Batch>(name: &'static str, about: &'static str, arguments: fn() -> Vec<Field>) -> Function {
-        Function { name, kind: Kind::Batch, about, arguments, returns: Vec::new, open: open::<F> }
+    pub const fn batch<F: Batch>(
+        name: &'static str,
+        about: &'static str,
+        arguments: fn() -> Vec<Field>,
+        parameters: fn() -> Vec<Parameter>,
+    ) -> Function {
+        Function { name, kind: Kind::Batch, about, arguments, returns: Vec::new, parameters, open: open::<F> }
     }
 }
 

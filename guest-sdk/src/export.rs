@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use arrow_schema::{Field, Schema};
 
 use crate::bindings::guest::{Function as Description, Guest};
-use crate::bindings::program;
+use crate::bindings::{parameters, program};
 use crate::registry::{Opened, functions, tasks};
 use crate::{actor, bindings, random, task};
 
@@ -49,6 +49,12 @@ impl Guest for Component {
 
     fn predict(header: Vec<u8>) -> Result<(), String> {
         with_opened(|f| f.predict(&header))
+    }
+}
+
+impl parameters::Guest for Component {
+    fn describe() -> Vec<Vec<parameters::Parameter>> {
+        functions().into_iter().map(|f| (f.parameters)()).collect()
     }
 }
 
@@ -120,16 +126,6 @@ fn encoded(fields: Vec<Field>) -> Vec<u8> {
     }
     sandbar_batch::encode_schema(&Schema::new(fields)).expect("an attribute names only types that cross")
 }
-
-/// Parses the parameters of a call.
-pub(crate) fn parse<P: serde::de::DeserializeOwned>(params: &str) -> Result<P, String> {
-    serde_json::from_str(params).map_err(|e| format!("its parameters are wrong: {e}"))
-}
-
-/// Parameters of a function that takes none: only `{}` parses.
-#[derive(Clone, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NoParams {}
 
 struct HostLog;
 

@@ -174,6 +174,7 @@ mod host;
 mod input;
 #[cfg(target_family = "wasm")]
 mod libc;
+mod params;
 pub mod random;
 mod registry;
 mod scalar;
@@ -215,7 +216,7 @@ pub mod __private {
     pub use crate::actor::{ActorRef, Method, exclusive, keep, shared, until_done};
     pub use crate::batch::{Batch, any};
     pub use crate::bindings::program::TaskKind;
-    pub use crate::export::NoParams;
+    pub use crate::params::{Describe, NoDescription, NoParams, Parameter, WithDefaults, WithoutDefaults};
     pub use crate::registry::{Function, Items, Later, Offered, Run};
     pub use crate::scalar::{Argument, Chunk, ColumnOf, Return, Scalar, gather, mask};
     pub use crate::task::{Arguments, Task, failed, hand_over, yield_item};

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arrow_schema::Field;
 
 use crate::bindings::guest::Kind;
+use crate::bindings::parameters::Parameter;
 use crate::bindings::program::TaskKind;
 use crate::task::Arguments;
 
@@ -18,6 +19,7 @@ pub struct Function {
     pub(crate) about: &'static str,
     pub(crate) arguments: fn() -> Vec<Field>,
     pub(crate) returns: fn() -> Vec<Field>,
+    pub(crate) parameters: fn() -> Vec<Parameter>,
     pub(crate) open: fn(&str) -> Result<Box<dyn Opened>, String>,
 }
 

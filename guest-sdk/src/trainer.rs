@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::bindings::guest::Kind;
 use crate::dense::{self, DenseError, Grouped, GroupedFit, grouped_least_squares};
-use crate::export::parse;
+use crate::params::{Parameter, parse};
 use crate::registry::{Function, Opened};
 use crate::{host, input, random};
 
@@ -200,8 +200,13 @@ impl Groups<'_> {
 
 impl Function {
     /// Announces a trainer.
-    pub const fn trainer<F: Trainer>(name: &'static str, about: &'static str) -> Function {
-        Function { name, kind: Kind::Trainer, about, arguments: Vec::new, returns: Vec::new, open: open::<F> }
+    pub const fn trainer<F: Trainer>(
+        name: &'static str,
+        about: &'static str,
+        parameters: fn() -> Vec<Parameter>,
+    ) -> Function {
+        let (kind, arguments, returns) = (Kind::Trainer, Vec::new as _, Vec::new as _);
+        Function { name, kind, about, arguments, returns, parameters, open: open::<F> }
     }
 }
 

@@ -208,7 +208,9 @@ fn expand_batch(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
     let call = quote_spanned!(at(success)=> #call.map(|out| -> ::sandbar_guest::__private::RecordBatch { out }));
     let (name, about) = (&signature.name, &signature.about);
     let [input, arguments_of_call] = ["input", "params"].map(local);
+    let parameters = describe_params(&params);
     Ok(quote! {
+        #parameters
         struct __SandbarAnnounced;
         impl ::sandbar_guest::__private::Batch for __SandbarAnnounced {
             type Params = #params;
@@ -222,7 +224,7 @@ fn expand_batch(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
         fn __sandbar_arguments() -> ::std::vec::Vec<::sandbar_guest::__private::Field> {
             ::std::vec![#(::sandbar_guest::__private::any(#columns)),*]
         }
-        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::batch::<__SandbarAnnounced>(#name, #about, __sandbar_arguments));
+        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::batch::<__SandbarAnnounced>(#name, #about, __sandbar_arguments, __sandbar_parameters));
     })
 }
 
@@ -256,7 +258,9 @@ fn expand_trainer(function: &ItemFn, together: Option<&syn::Path>) -> syn::Resul
                 ::core::option::Option::Some(#together);
         }
     });
+    let parameters = describe_params(&params);
     Ok(quote! {
+        #parameters
         struct __SandbarAnnounced;
         impl ::sandbar_guest::__private::Trainer for __SandbarAnnounced {
             type Params = #params;
@@ -269,8 +273,19 @@ fn expand_trainer(function: &ItemFn, together: Option<&syn::Path>) -> syn::Resul
             }
             #together
         }
-        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::trainer::<__SandbarAnnounced>(#name, #about));
+        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::trainer::<__SandbarAnnounced>(#name, #about, __sandbar_parameters));
     })
+}
+
+/// A function that describes parameters of this type for people: with their defaults, if it can be serialised.
+fn describe_params(params: &Tokens) -> Tokens {
+    quote! {
+        #[allow(unused_imports, reason = "which of the traits is used depends on the type")]
+        fn __sandbar_parameters() -> ::std::vec::Vec<::sandbar_guest::__private::Parameter> {
+            use ::sandbar_guest::__private::{NoDescription as _, WithDefaults as _, WithoutDefaults as _};
+            (&&::sandbar_guest::__private::Describe::<#params>::NEW).parameters()
+        }
+    }
 }
 
 /// The type of the second argument (one that only `{}` parses as, when there is none), and the call with `input` and

@@ -20,6 +20,7 @@ pub(crate) use column::emit_batch;
 
 use crate::bindings::guest::Kind;
 use crate::input::{self, HUGE_PAGE_BYTES, Region};
+use crate::params::{NoParams, parse};
 use crate::registry::{Function, Opened};
 
 /// Fixed-width columns of a larger body than this are evaluated in chunks of
@@ -54,7 +55,8 @@ pub type ColumnOf<F> = Column<<<F as Scalar>::Output as Return>::Values>;
 impl Function {
     /// Announces a scalar function.
     pub const fn scalar<F: Scalar>(about: &'static str, arguments: fn() -> Vec<Field>) -> Function {
-        Function { name: F::NAME, kind: Kind::Scalar, about, arguments, returns: returns::<F>, open: open::<F> }
+        let (name, kind, returns, parameters) = (F::NAME, Kind::Scalar, returns::<F> as _, Vec::new as _);
+        Function { name, kind, about, arguments, returns, parameters, open: open::<F> }
     }
 }
 
@@ -63,7 +65,7 @@ fn returns<F: Scalar>() -> Vec<Field> {
 }
 
 fn open<F: Scalar>(params: &str) -> Result<Box<dyn Opened>, String> {
-    let crate::export::NoParams {} = crate::export::parse(params)?;
+    let NoParams {} = parse(params)?;
     Ok(Box::new(OpenedScalar::<F> {
         out: Default::default(),
         schema: Schema::new(returns::<F>()),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use sandbar_node::{Inspected, Job, Predicted, ProgramSummary, Summary, Table};
+use sandbar_node::{Inspected, InspectedParameter, Job, Predicted, ProgramSummary, Summary, Table};
 
 use crate::CliError;
 
@@ -156,10 +156,23 @@ pub(crate) fn inspection(inspection: &Inspected, as_json: bool) -> Result<(), Cl
         if !function.about.is_empty() {
             out.push_str(&format!("      {}\n", function.about));
         }
+        for parameter in &function.parameters {
+            out.push_str(&format!("      params.{}\n", parameter_line(parameter)));
+        }
     }
     out.push_str("imports\n");
     inspection.imports.iter().for_each(|import| out.push_str(&format!("  {import}\n")));
     print(&out)
+}
+
+/// Name, type and default of a parameter: `depth: u32 = 3`.
+fn parameter_line(parameter: &InspectedParameter) -> String {
+    let InspectedParameter { name, type_name, default, required } = parameter;
+    match default {
+        Some(default) => format!("{name}: {type_name} = {default}"),
+        None if *required => format!("{name}: {type_name} (required)"),
+        None => format!("{name}: {type_name}"),
+    }
 }
 
 #[cfg(test)]

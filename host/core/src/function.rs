@@ -61,6 +61,21 @@ pub struct Function {
     /// Encoded schema of what it returns; empty when that depends on the input. Of a task: the type (of a generator, of its
     /// items) and the number of its results, and its [`TaskKind`], in postcard.
     pub returns: Vec<u8>,
+    /// The parameters that it takes, as far as the component describes them.
+    pub parameters: Vec<Parameter>,
     /// One line for people.
     pub about: String,
+}
+
+/// A parameter of a function, as the component describes it for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parameter {
+    /// Its key among the function's `params`.
+    pub name: String,
+    /// Its type, for people.
+    pub type_name: String,
+    /// Its value where it is left out, as JSON; empty where the component does not say.
+    pub default: String,
+    /// Whether it can't be left out.
+    pub required: bool,
 }

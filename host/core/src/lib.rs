@@ -21,7 +21,7 @@ pub use call::{ActorOptions, Argument, Options, Request, STREAM_BUFFER, STREAM_B
 pub use copy::{copy_for_others, copy_from_others};
 pub use fault::{Blame, Code, Fault, TaskError};
 pub use files::{FILE_NAMES_TOGETHER, GivenFile, GivenFiles};
-pub use function::{Function, Kind, TaskKind};
+pub use function::{Function, Kind, Parameter, TaskKind};
 pub use ids::{ActorId, Attempt, ComponentId, GroupId, Ids, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId};
 pub use limits::{LOG_BYTES_MAX, Limits};
 pub use placement::{Bundle, GROUP_BUNDLES_MAX, GroupRequest, GroupStrategy, Strategy};

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, Function, Kind, Limits, TaskKind};
+use sandbar_core::{Code, Fault, Function, Kind, Limits, Parameter, TaskKind};
 use sandbar_worker::{Binding, Compiled, Request, Work};
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub(crate) struct Loaded {
 }
 
 /// The form of what is kept of a component's description: another host's may be another.
-const DESCRIPTION: u32 = 2;
+const DESCRIPTION: u32 = 3;
 
 /// Components of a job, each built, compiled and described once.
 pub(crate) struct Components {
@@ -179,8 +179,24 @@ pub struct InspectedFunction {
     pub arguments: Vec<String>,
     /// What it returns, where it says.
     pub returns: Vec<String>,
+    /// The parameters that it takes, where it says.
+    pub parameters: Vec<InspectedParameter>,
     /// One line.
     pub about: String,
+}
+
+/// A parameter of a function, for people.
+#[derive(Debug, Serialize)]
+pub struct InspectedParameter {
+    /// Its key among the function's `params`.
+    pub name: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// Its value where it is left out, where the component says that.
+    pub default: Option<serde_json::Value>,
+    /// Whether it can't be left out.
+    pub required: bool,
 }
 
 /// Looks a component over: checks it, compiles it, asks it for its functions.
@@ -194,6 +210,7 @@ pub async fn inspect(node: &Node, path: &Path) -> Result<Inspected, NodeError> {
         kind: f.kind,
         arguments: if f.kind == Kind::Task { task_arguments(&f.arguments) } else { columns(&f.arguments) },
         returns: if f.kind == Kind::Task { task_returns(&f.returns) } else { columns(&f.returns) },
+        parameters: f.parameters.iter().map(parameter).collect(),
         about: f.about.clone(),
     });
     Ok(Inspected {
@@ -203,6 +220,15 @@ pub async fn inspect(node: &Node, path: &Path) -> Result<Inspected, NodeError> {
         imports: shape.imports,
         functions: functions.collect(),
     })
+}
+
+fn parameter(of: &Parameter) -> InspectedParameter {
+    InspectedParameter {
+        name: of.name.clone(),
+        type_name: of.type_name.clone(),
+        default: serde_json::from_str(&of.default).ok(),
+        required: of.required,
+    }
 }
 
 /// Name and type of each argument of a task.

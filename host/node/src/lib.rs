@@ -34,7 +34,7 @@ pub use cluster::{
     create_cluster, create_token,
 };
 pub use error::NodeError;
-pub use function::{Inspected, InspectedFunction, inspect};
+pub use function::{Inspected, InspectedFunction, InspectedParameter, inspect};
 pub use job::{InputSpec, Job, ModelSpec, OutputSpec, TrainSpec, TransformSpec, set};
 pub use jobs::{
     ActorRow, Answer, BundleRow, ControlError, ErrorRow, GroupRow, HolderRow, JobCounts, JobFailure, JobFolderLimits,

@@ -9,6 +9,8 @@ use crate::relink::Initial;
 /// The contract this host serves.
 pub const CONTRACT: &str = "sandbar:udf@0.1.0";
 pub(crate) const GUEST: &str = "sandbar:udf/guest@0.1.0";
+/// What a component exports besides that describes the parameters of its functions.
+pub(crate) const PARAMETERS: &str = "sandbar:udf/parameters@0.1.0";
 /// What a component exports besides that has tasks.
 pub(crate) const PROGRAM: &str = "sandbar:udf/program@0.1.0";
 /// What a component imports that has dense algebra done.

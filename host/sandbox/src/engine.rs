@@ -12,7 +12,7 @@ use wasmtime::{
     Config, CustomCodeMemory, Enabled, InstanceAllocationStrategy, Module, OptLevel, PoolingAllocationConfig, Store,
 };
 
-use crate::contract::{GUEST, PROGRAM, Shape, check_binary};
+use crate::contract::{GUEST, PARAMETERS, PROGRAM, Shape, check_binary};
 use crate::imports;
 use crate::instance::Instance;
 use crate::interrupt;
@@ -264,6 +264,8 @@ pub(crate) struct Exports {
     pub(crate) process: ComponentExportIndex,
     pub(crate) fit: ComponentExportIndex,
     pub(crate) predict: ComponentExportIndex,
+    /// `describe` of a component that describes parameters.
+    pub(crate) parameters: Option<ComponentExportIndex>,
     /// Of a component that has tasks.
     pub(crate) tasks: Option<TaskExports>,
 }
@@ -289,6 +291,9 @@ impl Exports {
             process: find("process")?,
             fit: find("fit")?,
             predict: find("predict")?,
+            parameters: component
+                .get_export_index(None, PARAMETERS)
+                .and_then(|parameters| component.get_export_index(Some(&parameters), "describe")),
             tasks: component.get_export_index(None, PROGRAM).and_then(|program| {
                 let find = |name: &str| component.get_export_index(Some(&program), name);
                 Some(TaskExports {

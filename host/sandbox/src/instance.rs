@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use sandbar_core::{Code, Fault, Function, Kind, TaskKind};
+use sandbar_core::{Code, Fault, Function, Kind, Parameter, TaskKind};
 use wasmtime::Store;
 use wasmtime::component::{ComponentNamedList, ComponentType, Lift, Lower, TypedFunc};
 
@@ -14,6 +14,8 @@ use crate::state::State;
 
 /// More functions than this in one component are refused.
 const FUNCTIONS_MAX: usize = 1024;
+/// More parameters than this of one function are refused.
+const PARAMETERS_MAX: usize = 1024;
 
 /// A sandbox. Dropping it resets its memory for the next.
 pub struct Instance<'p> {
@@ -43,6 +45,16 @@ struct WitFunction {
     arguments: Vec<u8>,
     returns: Vec<u8>,
     about: String,
+}
+
+#[derive(ComponentType, Lift)]
+#[component(record)]
+struct WitParameter {
+    name: String,
+    #[component(name = "type")]
+    type_name: String,
+    default: String,
+    required: bool,
 }
 
 #[derive(ComponentType, Lift)]
@@ -123,6 +135,7 @@ impl<'p> Instance<'p> {
             let message = format!("it has two functions called `{}`; rename one", twice.name);
             return Err(Fault::new(Code::Export, message));
         }
+        let mut parameters = self.describe_parameters()?.into_iter();
         let tasks = self.describe_tasks()?;
         let kind = |kind| match kind {
             WitKind::Scalar => Kind::Scalar,
@@ -136,10 +149,24 @@ impl<'p> Instance<'p> {
                 kind: kind(f.kind),
                 arguments: f.arguments,
                 returns: f.returns,
+                parameters: parameters.next().unwrap_or_default(),
                 about: f.about,
             })
             .chain(tasks)
             .collect())
+    }
+
+    /// The parameters of each function, if it describes them.
+    fn describe_parameters(&mut self) -> Result<Vec<Vec<Parameter>>, Fault> {
+        let Some(describe) = self.program.exports.parameters else { return Ok(Vec::new()) };
+        let (all,) = self.call::<(), (Vec<Vec<WitParameter>>,)>(|_| describe, ())?;
+        if let Some(many) = all.iter().map(Vec::len).find(|count| *count > PARAMETERS_MAX) {
+            let message = format!("it describes {many} parameters of a function, the limit is {PARAMETERS_MAX}");
+            return Err(Fault::new(Code::BadOutput, message));
+        }
+        let parameter =
+            |WitParameter { name, type_name, default, required }| Parameter { name, type_name, default, required };
+        Ok(all.into_iter().map(|parameters| parameters.into_iter().map(parameter).collect()).collect())
     }
 
     /// What it says of its tasks, if it has any.
@@ -155,7 +182,8 @@ impl<'p> Instance<'p> {
             let arguments: Vec<_> = task.arguments.iter().map(|a| (&a.name, &a.type_name)).collect();
             let arguments = postcard::to_stdvec(&arguments)?;
             let returns = postcard::to_stdvec(&(task.returns, task.count, TaskKind::from(task.kind)))?;
-            Ok(Function { name: task.name, kind: Kind::Task, arguments, returns, about: task.about })
+            let (name, about, parameters) = (task.name, task.about, Vec::new());
+            Ok(Function { name, kind: Kind::Task, arguments, returns, parameters, about })
         };
         let malformed = |e: postcard::Error| Fault::new(Code::BadOutput, e.to_string());
         tasks.into_iter().map(|task| encoded(task).map_err(malformed)).collect()

@@ -1,0 +1,445 @@
+//! The parameters of functions: read from JSON, and described for people by what their type asks a deserializer for.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::StrDeserializer;
+use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess};
+use serde::de::{VariantAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+pub use crate::bindings::parameters::Parameter;
+
+/// Parses the parameters of a call.
+pub(crate) fn parse<P: DeserializeOwned>(params: &str) -> Result<P, String> {
+    serde_json::from_str(params).map_err(|e| format!("its parameters are wrong: {e}"))
+}
+
+/// Parameters of a function that takes none: only `{}` parses.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoParams {}
+
+/// What describes parameters of this type. The attributes call `(&&Describe::<P>::NEW).parameters()`: that is
+/// [`WithDefaults`]' where `P` can be serialised, else [`WithoutDefaults`]', or [`NoDescription`]'s, of what are no
+/// parameters, which the compiler says elsewhere.
+pub struct Describe<P>(PhantomData<P>);
+
+impl<P> Describe<P> {
+    /// It has no state.
+    pub const NEW: Self = Describe(PhantomData);
+}
+
+/// Describes parameters whose defaults can be shown.
+pub trait WithDefaults {
+    /// What they are.
+    fn parameters(&self) -> Vec<Parameter>;
+}
+
+/// Describes parameters that can't be serialised.
+pub trait WithoutDefaults {
+    /// What they are.
+    fn parameters(&self) -> Vec<Parameter>;
+}
+
+/// Describes nothing.
+pub trait NoDescription {
+    /// None.
+    fn parameters(&self) -> Vec<Parameter> {
+        Vec::new()
+    }
+}
+
+impl<P> NoDescription for Describe<P> {}
+
+impl<P: DeserializeOwned + Serialize> WithDefaults for &Describe<P> {
+    fn parameters(&self) -> Vec<Parameter> {
+        describe::<P>(&|params| serde_json::to_value(params).unwrap_or_default())
+    }
+}
+
+impl<P: DeserializeOwned> WithoutDefaults for &&Describe<P> {
+    fn parameters(&self) -> Vec<Parameter> {
+        describe::<P>(&|_| serde_json::Value::Null)
+    }
+}
+
+fn describe<P: DeserializeOwned>(shown: &dyn Fn(&P) -> serde_json::Value) -> Vec<Parameter> {
+    let asked = Asked::default();
+    let _ = P::deserialize(Probe::Ask(&asked));
+    let fields = asked.into_inner().fields;
+    let type_of = |field| {
+        let asked = Asked::default();
+        let _ = P::deserialize(Probe::Field(field, &asked));
+        asked.into_inner().name
+    };
+    // Each time the first field that is missing is said, until none is.
+    let (mut required, mut least) = (Vec::new(), None);
+    while required.len() <= fields.len() && least.is_none() {
+        match P::deserialize(Probe::Fields(&required)) {
+            Ok(params) => least = Some(shown(&params)),
+            Err(Stop::Missing(field)) if fields.contains(&field) && !required.contains(&field) => required.push(field),
+            Err(_) => break,
+        }
+    }
+    let parameter = |field: &&'static str| {
+        let required = required.contains(field);
+        let default = least.as_ref().and_then(|params| params.get(*field)).filter(|_| !required);
+        let default = default.map(serde_json::Value::to_string).unwrap_or_default();
+        Parameter { name: (*field).to_owned(), type_: type_of(field), default, required }
+    };
+    fields.iter().map(parameter).collect()
+}
+
+/// What a type asked for: as people call it, and its fields.
+#[derive(Debug, Default)]
+struct Request {
+    name: String,
+    fields: &'static [&'static str],
+}
+
+type Asked = RefCell<Request>;
+
+/// What is deserialised to find out what a type is.
+#[derive(Clone, Copy)]
+enum Probe<'a> {
+    /// Nothing: the request is noted.
+    Ask(&'a Asked),
+    /// A struct of one field, whose request is noted.
+    Field(&'static str, &'a Asked),
+    /// A struct of these fields, their values as below.
+    Fields(&'a [&'static str]),
+    /// The least value of each type: false, zero, an empty text or list, none.
+    Least,
+}
+
+impl<'a> Probe<'a> {
+    /// Where a request for a value is noted, unless there is one.
+    fn asked(self) -> Option<&'a Asked> {
+        match self {
+            Probe::Ask(asked) | Probe::Field(_, asked) => Some(asked),
+            Probe::Fields(_) | Probe::Least => None,
+        }
+    }
+}
+
+fn note<T>(asked: &Asked, name: impl Into<String>) -> Result<T, Stop> {
+    asked.borrow_mut().name = name.into();
+    Err(Stop::Other)
+}
+
+/// Why there is no value.
+#[derive(Debug)]
+enum Stop {
+    /// The struct has to have this field.
+    Missing(&'static str),
+    Other,
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this is no value")
+    }
+}
+
+impl std::error::Error for Stop {}
+
+impl de::Error for Stop {
+    fn custom<T: fmt::Display>(_: T) -> Stop {
+        Stop::Other
+    }
+
+    fn missing_field(field: &'static str) -> Stop {
+        Stop::Missing(field)
+    }
+}
+
+/// Methods that are asked for values that have no parts.
+macro_rules! plain {
+    ($($method:ident => $name:literal, $visit:ident($($value:expr)?);)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
+            match self.asked() {
+                Some(asked) => note(asked, $name),
+                None => visitor.$visit($($value)?),
+            }
+        }
+    )*};
+}
+
+impl<'de> Deserializer<'de> for Probe<'_> {
+    type Error = Stop;
+
+    plain! {
+        deserialize_any => "any", visit_unit();
+        deserialize_bool => "bool", visit_bool(false);
+        deserialize_i8 => "i8", visit_i8(0);
+        deserialize_i16 => "i16", visit_i16(0);
+        deserialize_i32 => "i32", visit_i32(0);
+        deserialize_i64 => "i64", visit_i64(0);
+        deserialize_i128 => "i128", visit_i128(0);
+        deserialize_u8 => "u8", visit_u8(0);
+        deserialize_u16 => "u16", visit_u16(0);
+        deserialize_u32 => "u32", visit_u32(0);
+        deserialize_u64 => "u64", visit_u64(0);
+        deserialize_u128 => "u128", visit_u128(0);
+        deserialize_f32 => "f32", visit_f32(0.0);
+        deserialize_f64 => "f64", visit_f64(0.0);
+        deserialize_char => "text", visit_char('a');
+        deserialize_str => "text", visit_str("");
+        deserialize_string => "text", visit_str("");
+        deserialize_bytes => "list of u8", visit_bytes(&[]);
+        deserialize_byte_buf => "list of u8", visit_bytes(&[]);
+        deserialize_unit => "null", visit_unit();
+        deserialize_identifier => "text", visit_str("");
+        deserialize_ignored_any => "any", visit_unit();
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
+        let Some(asked) = self.asked() else { return visitor.visit_none() };
+        let _ = visitor.visit_some(Probe::Ask(asked));
+        let name = format!("{} or null", asked.borrow().name);
+        note(asked, name)
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Stop> {
+        self.deserialize_unit(visitor)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Stop> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
+        let Some(asked) = self.asked() else { return visitor.visit_seq(Items(Probe::Least, 0)) };
+        let _ = visitor.visit_seq(Items(Probe::Ask(asked), 1));
+        let name = format!("list of {}", asked.borrow().name);
+        note(asked, name)
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Stop> {
+        match self.asked() {
+            Some(asked) => note(asked, format!("list of {len}")),
+            None => visitor.visit_seq(Items(Probe::Least, len)),
+        }
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, Stop> {
+        self.deserialize_tuple(len, visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
+        match self.asked() {
+            Some(asked) => note(asked, "object"),
+            None => visitor.visit_map(Entries { fields: &[], value: Probe::Least }),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Stop> {
+        match self {
+            Probe::Ask(asked) => {
+                asked.borrow_mut().fields = fields;
+                note(asked, "object")
+            }
+            Probe::Field(field, asked) => visitor.visit_map(Entries { fields: &[field], value: Probe::Ask(asked) }),
+            Probe::Fields(fields) => visitor.visit_map(Entries { fields, value: Probe::Least }),
+            Probe::Least => visitor.visit_map(Entries { fields, value: Probe::Least }),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Stop> {
+        match self.asked() {
+            Some(asked) => {
+                let quoted: Vec<_> = variants.iter().map(|variant| format!("\"{variant}\"")).collect();
+                note(asked, quoted.join(" | "))
+            }
+            None => visitor.visit_enum(Variant(variants.first().ok_or(Stop::Other)?)),
+        }
+    }
+}
+
+/// The fields of a struct, each with this value.
+struct Entries<'a> {
+    fields: &'a [&'static str],
+    value: Probe<'a>,
+}
+
+impl<'de> MapAccess<'de> for Entries<'_> {
+    type Error = Stop;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Stop> {
+        let Some((first, others)) = self.fields.split_first() else { return Ok(None) };
+        self.fields = others;
+        seed.deserialize(StrDeserializer::new(first)).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Stop> {
+        seed.deserialize(self.value)
+    }
+}
+
+/// A list of as many of this value.
+struct Items<'a>(Probe<'a>, usize);
+
+impl<'de> SeqAccess<'de> for Items<'_> {
+    type Error = Stop;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Stop> {
+        if self.1 == 0 {
+            return Ok(None);
+        }
+        self.1 -= 1;
+        seed.deserialize(self.0).map(Some)
+    }
+}
+
+/// A variant of an enum, without values of its own.
+struct Variant(&'static str);
+
+impl<'de> EnumAccess<'de> for Variant {
+    type Error = Stop;
+    type Variant = Self;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Stop> {
+        Ok((seed.deserialize(StrDeserializer::new(self.0))?, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for Variant {
+    type Error = Stop;
+
+    fn unit_variant(self) -> Result<(), Stop> {
+        Ok(())
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _: T) -> Result<T::Value, Stop> {
+        Err(Stop::Other)
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, Stop> {
+        Err(Stop::Other)
+    }
+
+    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], _: V) -> Result<V::Value, Stop> {
+        Err(Stop::Other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Deserialize, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    enum Splitter {
+        BestOfAll,
+        Random,
+    }
+
+    #[derive(Deserialize, Serialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Tree {
+        depth: Option<u32>,
+        splitter: Splitter,
+        #[serde(rename = "rate")]
+        renamed: f64,
+        weights: Vec<f32>,
+    }
+
+    impl Default for Tree {
+        fn default() -> Tree {
+            Tree { depth: None, splitter: Splitter::Random, renamed: 0.5, weights: vec![1.0, 2.5] }
+        }
+    }
+
+    #[derive(Deserialize)]
+    struct Mixed {
+        name: String,
+        #[serde(default)]
+        is_wide: bool,
+        pair: (u8, f64),
+        nested: Nested,
+        perhaps: Option<i64>,
+        splitter: Splitter,
+    }
+
+    #[derive(Deserialize)]
+    struct Nested {
+        inner: u64,
+    }
+
+    #[derive(Deserialize, Serialize)]
+    struct Shrink {
+        prior: f64,
+        #[serde(default = "seven")]
+        rows: usize,
+    }
+
+    fn seven() -> usize {
+        7
+    }
+
+    /// Parameters as one would write them down.
+    #[track_caller]
+    fn check(parameters: Vec<Parameter>, expected: &[&str]) {
+        let written = parameters.into_iter().map(|parameter| {
+            let Parameter { name, type_, default, required } = parameter;
+            let default = if default.is_empty() { default } else { format!(" = {default}") };
+            format!("{name}: {type_}{default}{}", if required { ", required" } else { "" })
+        });
+        assert_eq!(written.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn parameters_say_what_they_are() {
+        check(
+            (&&Describe::<Tree>::NEW).parameters(),
+            &[
+                "depth: u32 or null = null",
+                "splitter: \"best-of-all\" | \"random\" = \"random\"",
+                "rate: f64 = 0.5",
+                "weights: list of f32 = [1.0,2.5]",
+            ],
+        );
+        check((&&Describe::<Shrink>::NEW).parameters(), &["prior: f64, required", "rows: u64 = 7"]);
+        check(
+            (&&Describe::<Mixed>::NEW).parameters(),
+            &[
+                "name: text, required",
+                "is_wide: bool",
+                "pair: list of 2, required",
+                "nested: object, required",
+                "perhaps: i64 or null",
+                "splitter: \"best-of-all\" | \"random\", required",
+            ],
+        );
+        check((&&Describe::<NoParams>::NEW).parameters(), &[]);
+        check((&&Describe::<std::collections::HashMap<String, f64>>::NEW).parameters(), &[]);
+        check((&&Describe::<serde_json::Value>::NEW).parameters(), &[]);
+    }
+
+    #[test]
+    fn what_is_described_can_be_parsed() {
+        let Mixed { name, is_wide, pair, nested, perhaps, splitter } =
+            parse(r#"{"name": "a", "pair": [1, 2.0], "nested": {"inner": 3}, "splitter": "random"}"#).unwrap();
+        assert_eq!((name.as_str(), is_wide, pair, nested.inner, perhaps), ("a", false, (1, 2.0), 3, None));
+        assert!(matches!(splitter, Splitter::Random));
+        let Err(error) = parse::<NoParams>(r#"{"x": 1}"#) else { panic!("it takes none") };
+        assert!(error.starts_with("its parameters are wrong"), "{error}");
+    }
+}
