@@ -187,7 +187,7 @@ pub use actor::{ActorHandle, Awaited, CallOptions, Creation};
 pub use log;
 pub use sandbar_core::{Code, Fault, GroupStrategy, NodeId, RetryOn, Strategy, TaskError};
 pub use sandbar_guest_macros::{actor, batch, scalar, task, trainer};
-pub use scalar::Timestamp;
+pub use scalar::{Date, Timestamp};
 pub use task::{Arg, Batch, Bundle, Bytes, File, Files, FilesIter, Handles, ObjectRef, ObjectStream, PlacementGroup};
 pub use task::{Pool, Results, Submission, Value, cancel, get_all, put, wait};
 pub use trainer::{Features, Group, Groups, Model};
@@ -201,7 +201,7 @@ pub fn progress(name: &str, done: u64, total: Option<u64>) {
 /// What most functions need.
 pub mod prelude {
     pub use crate::{
-        ActorHandle, Batch, Bundle, Bytes, CallOptions, Features, File, Files, Group, GroupStrategy, Model,
+        ActorHandle, Batch, Bundle, Bytes, CallOptions, Date, Features, File, Files, Group, GroupStrategy, Model,
     };
     pub use crate::{ObjectRef, ObjectStream, PlacementGroup, TaskError, Timestamp};
     pub use crate::{actor, batch, scalar, task, trainer};

@@ -125,6 +125,17 @@ fn later(a: Timestamp, micros: i64) -> Timestamp {
 }
 
 #[scalar]
+fn first_of_month(a: Date) -> Option<Date> {
+    let (year, month, _) = a.ymd();
+    Date::from_ymd(year, month, 1)
+}
+
+#[scalar]
+fn day(a: Option<Timestamp>) -> Date {
+    a.map_or(Date::from_days(0), Timestamp::date)
+}
+
+#[scalar]
 fn r#type(r#in: u8, _: u16) -> u32 {
     u32::from(r#in)
 }
@@ -168,6 +179,15 @@ fn numbers() {
     );
     let times = TimestampMicrosecondArray::from(vec![5, 6]);
     check("later", vec![Arc::new(times), ints([1, -10])], TimestampMicrosecondArray::from(vec![6, -4]));
+}
+
+#[test]
+fn dates() {
+    let dates = Date32Array::from(vec![Some(18_019), None, Some(0), Some(-1)]);
+    let expected = Date32Array::from(vec![Some(18_017), None, Some(0), Some(-31)]);
+    check("first_of_month", vec![Arc::new(dates)], expected);
+    let times = TimestampMicrosecondArray::from(vec![Some(-1), None, Some(86_400_000_000)]);
+    check("day", vec![Arc::new(times)], Date32Array::from(vec![-1, 0, 1]));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use signature::{Lifetimes, Signature, with_lifetimes};
 
 /// Turns a function of plain values into a scalar function over columns.
 ///
-/// Arguments are numbers, `bool`, `Timestamp`, `&str`, `String`, `&[f64]` (lists) or an `Option` of
+/// Arguments are numbers, `bool`, `Date`, `Timestamp`, `&str`, `String`, `&[f64]` (lists) or an `Option` of
 /// these; each is a column. It returns one such value (a list as `Vec<f64>` or `&[f64]`), an `Option`
 /// of it, or a `Result` of either, whose errors implement `Display`. A row in which an argument that
 /// is no `Option` is null gives null and is not computed.

@@ -2,28 +2,13 @@
 
 use arrow_schema::{DataType, Field, TimeUnit};
 
-/// Microseconds since 1970-01-01T00:00:00, the time zone being the column's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(transparent)]
-pub struct Timestamp(i64);
-
-impl Timestamp {
-    /// From microseconds since the epoch.
-    pub fn from_micros(micros: i64) -> Self {
-        Timestamp(micros)
-    }
-
-    /// Microseconds since the epoch.
-    pub fn micros(self) -> i64 {
-        self.0
-    }
-}
+use super::time::{Date, Timestamp};
 
 /// A type that a scalar function can take.
 #[diagnostic::on_unimplemented(
     message = "a scalar function can't take `{Self}`",
     label = "not a column's values",
-    note = "it takes numbers, `bool`, `Timestamp`, `&str`, `String`, slices of numbers such as `&[f64]`, or an `Option` of one of these"
+    note = "it takes numbers, `bool`, `Date`, `Timestamp`, `&str`, `String`, slices of numbers such as `&[f64]`, or an `Option` of one of these"
 )]
 pub trait Argument {
     /// Buffers of a column of this type, validity first.
@@ -125,7 +110,8 @@ fixed! {
     u64 => DataType::UInt64, u64, std::convert::identity;
     f32 => DataType::Float32, f32, std::convert::identity;
     f64 => DataType::Float64, f64, std::convert::identity;
-    Timestamp => DataType::Timestamp(TimeUnit::Microsecond, None), i64, Timestamp;
+    Date => DataType::Date32, i32, Date::from_days;
+    Timestamp => DataType::Timestamp(TimeUnit::Microsecond, None), i64, Timestamp::from_micros;
 }
 
 impl Argument for bool {

@@ -4,6 +4,7 @@
 mod argument;
 mod column;
 mod returned;
+mod time;
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -12,9 +13,10 @@ use arrow_buffer::Buffer;
 use arrow_schema::{Field, Schema};
 use sandbar_batch::{ALIGNMENT, Header};
 
-pub use argument::{Argument, Buffers, Timestamp};
+pub use argument::{Argument, Buffers};
 pub use column::Column;
 pub use returned::{Return, gather};
+pub use time::{Date, Timestamp};
 
 pub(crate) use column::emit_batch;
 

@@ -5,14 +5,15 @@ use std::fmt::Display;
 use arrow_buffer::ArrowNativeType;
 use arrow_schema::{DataType, Field};
 
-use super::argument::{Argument, Timestamp, bit};
+use super::argument::{Argument, bit};
 use super::column::{Bits, Column, Lists, Texts, Values};
+use super::time::{Date, Timestamp};
 
 /// A type that a scalar function can return.
 #[diagnostic::on_unimplemented(
     message = "a scalar function can't return `{Self}`",
     label = "not a value of a column",
-    note = "it returns a number, `bool`, `Timestamp`, `String`, `&str`, a `Vec` of numbers, an `Option` of one of these, or a `Result` of any"
+    note = "it returns a number, `bool`, `Date`, `Timestamp`, `String`, `&str`, a `Vec` of numbers, an `Option` of one of these, or a `Result` of any"
 )]
 pub trait Return: Sized {
     /// What the column's values are gathered in.
@@ -147,6 +148,7 @@ numbers! {
     u64 => u64, std::convert::identity;
     f32 => f32, std::convert::identity;
     f64 => f64, std::convert::identity;
+    Date => i32, Date::days;
     Timestamp => i64, Timestamp::micros;
 }
 
