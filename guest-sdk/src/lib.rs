@@ -56,7 +56,7 @@
 //! ```
 //!
 //! A program is functions that call each other elsewhere, on other processors and machines: [`macro@task`] makes of a
-//! function one that can be submitted ([`Task`]). What it returns is an object then, an immutable value that is there some
+//! function one that can be submitted. What it returns is an object then, an immutable value that is there some
 //! time later: [`ObjectRef`]. Tasks take objects in the place of values, so that what is large is not carried around; a
 //! record batch among them is a [`Batch`].
 //!

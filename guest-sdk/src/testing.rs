@@ -148,7 +148,7 @@ pub fn file(path: impl Into<PathBuf>) -> File {
     GivenFile { number: host::give(vec![path]).first, name }.into()
 }
 
-/// Files, in this order, as [`file`].
+/// Files, in this order, as [`file()`].
 pub fn files(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Files {
     host::give(paths.into_iter().map(Into::into).collect()).into()
 }

@@ -67,7 +67,7 @@ fn simulate(workspace: &Workspace) -> Result {
     )
 }
 
-/// Formatting, lints and, where the tool is installed, licences and advisories.
+/// Formatting, lints, the SDK's documentation and, where the tool is installed, licences and advisories.
 pub fn lint(workspace: &Workspace) -> Result {
     run(workspace.cargo().args(["fmt", "--all", "--check"]), "`cargo fmt --all` formats the code.")?;
     run(
@@ -78,6 +78,13 @@ pub fn lint(workspace: &Workspace) -> Result {
     run(
         workspace.simulation().args(["clippy", "--release", "--all-targets", "--", "-D", "warnings"]),
         "Clippy's messages above say what to change; an `allow` needs a `reason`.",
+    )?;
+    run(
+        workspace
+            .cargo()
+            .args(["doc", "--release", "--package", "sandbar-guest", "--no-deps"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+        "rustdoc's messages above say what to change in guest-sdk.",
     )?;
     if !has(workspace, "deny") {
         say("cargo-deny is not installed, licences and advisories go unchecked (`cargo install cargo-deny`)");

@@ -30,7 +30,7 @@ Commands:
   demo [-- ARGS]     set up, build, make taxi data when there is none, train a model per zone; ARGS go to `host submit`
   test [-- ARGS]     set up, build the host and the guests, then `cargo test --workspace ARGS`; without ARGS the simulation
                      of the network (tests/simulation) as well
-  lint               formatting, clippy with warnings as errors, and cargo-deny where it is installed
+  lint               formatting, clippy and the SDK's rustdoc with warnings as errors, and cargo-deny where it is installed
   check              lint and test: what must pass before a change goes in
   data KIND ...      make data: taxi DIR, housing FILE, csvs DIR, small FILE (`data --help` says more)
   bench NAME ...     run a benchmark in release, with --json and --peers passed on (`bench --help` says more)
