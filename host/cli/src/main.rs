@@ -284,7 +284,8 @@ async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
 async fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
     let cache = paths::cache_folder().map_err(CliError::Failed)?;
     for folder in folders {
-        let component = sandbar_node::build_crate(folder, &cache).await.map_err(|e| CliError::Failed(e.to_string()))?;
+        let built = sandbar_node::build_crate(folder, &cache, |text| output::talk(&text)).await;
+        let component = built.map_err(|e| CliError::Failed(e.to_string()))?;
         output::line(&component.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)
@@ -293,7 +294,9 @@ async fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError>
 async fn run_inspect(component: &std::path::Path, json: bool) -> Result<ExitCode, CliError> {
     let shares = Shares { workers: Some(1), ..Shares::default() };
     let node = start_node(&shares, sandbar_node::Limits::default(), None)?;
-    let inspection = sandbar_node::inspect(node, component).await?;
-    output::inspection(&inspection, json)?;
+    let bar = progress::watch(node.progress().clone(), true);
+    let inspection = sandbar_node::inspect(node, component).await;
+    bar.finish();
+    output::inspection(&inspection?, json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,8 @@ use crate::CliError;
 
 /// Groups shown in the table, and failures listed.
 const SHOWN: usize = 10;
+/// Less than this is what it takes to find that functions are built.
+const BUILD_SECONDS_SHOWN: f64 = 0.1;
 
 /// `text` as a terminal may show it: guests and files choose some of the words
 /// that are printed, and control characters among them are not printed as they are.
@@ -85,17 +87,25 @@ pub(crate) fn summary(summary: &Summary, job: &Job, as_json: bool) -> Result<(),
     }
     let name = if job.name.is_empty() { "job" } else { &job.name };
     line(&format!(
-        "{name}: {} models of {} groups from {} rows in {:.2} s; {} failed, {} skipped (fewer than {} rows); peak memory {} MiB\nmodels: {}",
+        "{name}: {} models of {} groups from {} rows; {}; {} failed, {} skipped (fewer than {} rows); peak memory {} MiB\nmodels: {}",
         summary.models,
         summary.groups,
         summary.rows,
-        summary.seconds,
+        times(summary.build_seconds, summary.seconds),
         summary.failed,
         summary.skipped,
         job.train.min_rows,
         summary.peak_memory_bytes >> 20,
         summary.output
     ))
+}
+
+/// How long a job took, apart from what it took to build its functions.
+fn times(build_seconds: f64, seconds: f64) -> String {
+    if build_seconds < BUILD_SECONDS_SHOWN {
+        return format!("ran in {seconds:.2} s");
+    }
+    format!("built functions in {build_seconds:.1} s, ran in {seconds:.2} s")
 }
 
 fn render(table: &Table) -> String {
@@ -134,8 +144,8 @@ pub(crate) fn program(summary: &ProgramSummary, as_json: bool) -> Result<(), Cli
     if !summary.result.is_null() {
         line(&summary.result.as_str().map_or_else(|| summary.result.to_string(), str::to_owned))?;
     }
-    let ProgramSummary { tasks, failed, seconds, .. } = summary;
-    talk(&format!("succeeded: {tasks} tasks in {seconds:.2} s; {failed} attempts failed"));
+    let ProgramSummary { tasks, failed, build_seconds, seconds, .. } = summary;
+    talk(&format!("succeeded: {tasks} tasks; {}; {failed} attempts failed", times(*build_seconds, *seconds)));
     Ok(())
 }
 

@@ -77,7 +77,11 @@ pub(crate) async fn submit(submit: Submit) -> Result<ExitCode, CliError> {
 
 async fn component(path: &Path) -> Result<Vec<u8>, CliError> {
     let cache = paths::cache_folder().map_err(CliError::Failed)?;
-    let file = if path.is_dir() { build_crate(path, &cache).await.map_err(failed)? } else { path.to_owned() };
+    let file = if path.is_dir() {
+        build_crate(path, &cache, |text| output::talk(&text)).await.map_err(failed)?
+    } else {
+        path.to_owned()
+    };
     std::fs::read(&file).map_err(|e| CliError::Failed(format!("{}: {e}", file.display())))
 }
 

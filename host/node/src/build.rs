@@ -1,6 +1,7 @@
 //! Crates to components, when they are stale.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,6 +60,9 @@ pub enum BuildError {
     NoComponent(PathBuf),
 }
 
+/// The folder in the cache where crates share what cargo compiles for them: the SDK and what it depends on, once.
+const SHARED_FOLDER: &str = "cargo";
+
 /// What is known of a crate's last build.
 #[derive(Serialize, Deserialize)]
 struct Stamp {
@@ -79,9 +83,9 @@ struct Stamp {
 }
 
 /// The component of the crate in `folder`: the one built last when nothing it
-/// was made from has changed, else a new one. Cargo talks on standard error, and
-/// ends when this is dropped.
-pub async fn build_crate(folder: &Path, cache: &Path) -> Result<PathBuf, BuildError> {
+/// was made from has changed, else a new one. `say` hears of it before a new one is
+/// built. Cargo talks on standard error, and ends when this is dropped.
+pub async fn build_crate(folder: &Path, cache: &Path, say: impl Fn(String)) -> Result<PathBuf, BuildError> {
     let at = |path: &Path| {
         let path = path.to_owned();
         move |reason| BuildError::Io { path, reason }
@@ -97,8 +101,11 @@ pub async fn build_crate(folder: &Path, cache: &Path) -> Result<PathBuf, BuildEr
     if let Some(component) = fresh(&stamp_path, &around, &compiler) {
         return Ok(component);
     }
+    let places = Places::find(&folder, cache).await;
+    let first = if places.has_compiled() { "" } else { " (the first time takes about a minute)" };
+    say(format!("building the functions of {}{first} …", folder.display()));
     let checked = SystemTime::now();
-    let component = cargo(&folder).await?;
+    let component = cargo(&folder, places.shared.as_deref()).await?;
     let written = fs::metadata(&component).and_then(|m| m.modified()).map_err(at(&component))?;
     let mut sources = dep_info(&component.with_extension("d")).map_err(at(&component))?;
     let manifests: BTreeSet<PathBuf> = sources.iter().filter_map(|source| manifest_of(source)).collect();
@@ -180,6 +187,59 @@ fn dep_info(path: &Path) -> io::Result<Vec<PathBuf>> {
         .collect())
 }
 
+/// Where cargo compiles a crate.
+#[derive(Default)]
+struct Places {
+    /// The folder of intermediate results that it shares with other crates. Its component lies in its own.
+    shared: Option<PathBuf>,
+    /// Its own folder, or that of its workspace.
+    own: PathBuf,
+}
+
+/// What `cargo metadata` says of a crate.
+#[derive(Deserialize)]
+struct Metadata {
+    workspace_root: PathBuf,
+    target_directory: PathBuf,
+    #[serde(default)]
+    build_directory: PathBuf,
+}
+
+impl Places {
+    /// A crate shares, unless it is in a workspace with others, or some setting of cargo's says where it is compiled.
+    async fn find(folder: &Path, cache: &Path) -> Places {
+        let mut cargo = Command::new(cargo_program());
+        cargo.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(folder).stdin(Stdio::null());
+        // What is wrong with the crate is said when it is built.
+        let Ok(output) = cargo.kill_on_drop(true).output().await else { return Places::default() };
+        let Ok(metadata) = serde_json::from_slice::<Metadata>(&output.stdout) else { return Places::default() };
+        let is_alone = metadata.workspace_root == folder
+            && metadata.target_directory == folder.join("target")
+            && metadata.build_directory == metadata.target_directory;
+        // A setting may say what is usual.
+        let is_said = ["CARGO_TARGET_DIR", "CARGO_BUILD_TARGET_DIR", "CARGO_BUILD_BUILD_DIR"]
+            .iter()
+            .any(|name| std::env::var_os(name).is_some());
+        let shared = (is_alone && !is_said).then(|| cache.join(SHARED_FOLDER)).filter(|folder| can_be_written(folder));
+        Places { shared, own: metadata.build_directory }
+    }
+
+    /// Whether a crate was compiled there.
+    fn has_compiled(&self) -> bool {
+        self.shared.as_ref().unwrap_or(&self.own).join(TARGET).is_dir()
+    }
+}
+
+/// Whether cargo can build there; also says to people what it is. Without a cache each crate builds in its own folder.
+fn can_be_written(folder: &Path) -> bool {
+    let words = "What `host build` compiled of crates that crates depend on. It can be deleted at any time.\n";
+    fs::create_dir_all(folder).and_then(|()| fs::write(folder.join("README"), words)).is_ok()
+}
+
+fn cargo_program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
 #[derive(Deserialize)]
 struct Message {
     reason: String,
@@ -189,13 +249,14 @@ struct Message {
     filenames: Vec<PathBuf>,
 }
 
-async fn cargo(folder: &Path) -> Result<PathBuf, BuildError> {
+async fn cargo(folder: &Path, shared: Option<&Path>) -> Result<PathBuf, BuildError> {
     let io = |reason| BuildError::Io { path: folder.to_owned(), reason };
-    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let program = cargo_program();
     let child = Command::new(&program)
         .args(["build", "--release", "--lib", "--target", TARGET, "--message-format", "json-render-diagnostics"])
         .current_dir(folder)
         .envs(SETTINGS)
+        .envs(shared.map(|folder| ("CARGO_BUILD_BUILD_DIR", folder)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .process_group(0)

@@ -9,8 +9,9 @@ use sandbar_core::{Code, Fault, Function, Kind, Limits, Parameter, TaskKind};
 use sandbar_worker::{Binding, Compiled, Request, Work};
 use serde::Serialize;
 
+use crate::build::{BuildError, build_crate};
 use crate::submit::Origin;
-use crate::{Node, NodeError, build_crate};
+use crate::{Node, NodeError};
 
 /// A component with its functions.
 pub(crate) struct Loaded {
@@ -89,7 +90,7 @@ impl Components {
         if let Some(loaded) = self.by_path.get(path) {
             return Ok(loaded.clone());
         }
-        let file = if path.is_dir() { build_crate(path, &node.options.cache).await? } else { path.to_owned() };
+        let file = node.component_file(path).await?;
         let component = File::open(&file).map_err(NodeError::file(&file))?;
         let loaded = Arc::new(node.load(component, path).await?);
         self.by_path.insert(path.to_owned(), loaded.clone());
@@ -118,10 +119,21 @@ fn find(functions: &[Function], name: &str, kinds: &[Kind]) -> Result<usize, Fau
 }
 
 impl Node {
+    /// The component at `path`: itself, or the one of the crate there, which is built if it is stale.
+    pub(crate) async fn component_file(&self, path: &Path) -> Result<PathBuf, BuildError> {
+        if !path.is_dir() {
+            return Ok(path.to_owned());
+        }
+        let _timed = self.progress.time_build();
+        build_crate(path, &self.options.cache, |text| self.progress.warn(text)).await
+    }
+
     /// Compiles a component and asks it for its functions, in a sandbox.
     pub(crate) async fn load(&self, component: File, path: &Path) -> Result<Loaded, Fault> {
         let name = path.display().to_string();
+        let timed = self.progress.time_build();
         let compiled = Arc::new(self.compiler.compile(component).await.map_err(|f| f.of(&name))?);
+        drop(timed);
         let described = self.options.cache.join("described").join(format!("{}.{DESCRIPTION}.json", compiled.id()));
         let functions = match std::fs::read(&described).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
             Some(functions) => functions,
@@ -201,7 +213,7 @@ pub struct InspectedParameter {
 
 /// Looks a component over: checks it, compiles it, asks it for its functions.
 pub async fn inspect(node: &Node, path: &Path) -> Result<Inspected, NodeError> {
-    let file = if path.is_dir() { build_crate(path, &node.options.cache).await? } else { path.to_owned() };
+    let file = node.component_file(path).await?;
     let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
     let shape = sandbar_sandbox::check_binary(&bytes).map_err(|f| f.of(&path.display().to_string()))?;
     let loaded = node.load(File::open(&file).map_err(NodeError::file(&file))?, path).await?;

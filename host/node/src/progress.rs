@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use sandbar_worker::LogLine;
 
@@ -21,8 +22,23 @@ pub struct Progress {
     pub(crate) models: AtomicU64,
     /// Of the program at hand.
     bars: Mutex<Arc<Bars>>,
+    /// Nanoseconds that building and compiling components took.
+    build_nanos: AtomicU64,
     log: Mutex<Vec<String>>,
     logged: AtomicU64,
+}
+
+/// Counts as building until it is dropped.
+pub(crate) struct BuildTimer<'a> {
+    progress: &'a Progress,
+    begun: Instant,
+}
+
+impl Drop for BuildTimer<'_> {
+    fn drop(&mut self) {
+        let nanos = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.progress.build_nanos.fetch_add(nanos, Relaxed);
+    }
 }
 
 /// What a job is doing.
@@ -65,6 +81,16 @@ impl Progress {
     /// Models trained so far.
     pub fn models(&self) -> u64 {
         self.models.load(Relaxed)
+    }
+
+    /// How long building and compiling components took so far, of all jobs.
+    pub(crate) fn build_time(&self) -> Duration {
+        Duration::from_nanos(self.build_nanos.load(Relaxed))
+    }
+
+    /// Begins to count time as that of building.
+    pub(crate) fn time_build(&self) -> BuildTimer<'_> {
+        BuildTimer { progress: self, begun: Instant::now() }
     }
 
     /// How far the tasks of a program say that they are.

@@ -60,7 +60,9 @@ pub struct Summary {
     pub skipped: u64,
     /// Groups that other nodes trained.
     pub elsewhere: u64,
-    /// How long it took.
+    /// Seconds that building and compiling its functions took.
+    pub build_seconds: f64,
+    /// Seconds that all else took.
     pub seconds: f64,
     /// Most memory of all processes together, each at its peak.
     pub peak_memory_bytes: u64,
@@ -127,7 +129,7 @@ struct Running {
 impl Node {
     /// Runs a job to its end.
     pub async fn submit(&self, job: &Job) -> Result<Summary, NodeError> {
-        let start = Instant::now();
+        let (start, built_before) = (Instant::now(), self.progress.build_time());
         self.check_device(job).await?;
         self.progress.enter(Phase::Preparing, 0);
         let mut components = Components::new(job.limits);
@@ -144,7 +146,9 @@ impl Node {
         let mut summary = self.train(&running, grouper, keys, &output, metadata).await?;
         summary.rows = self.progress.rows();
         summary.elsewhere = running.fits.elsewhere();
-        summary.seconds = start.elapsed().as_secs_f64();
+        let building = self.progress.build_time() - built_before;
+        summary.build_seconds = building.as_secs_f64();
+        summary.seconds = start.elapsed().saturating_sub(building).as_secs_f64();
         summary.peak_memory_bytes = own_peak_memory_bytes() + self.pool.peak_memory_bytes();
         summary.output = job.output.path.clone();
         Ok(summary)
@@ -198,7 +202,7 @@ impl Node {
         let (id, path) = (callable.component.compiled.id().to_string(), &callable.component.path);
         let kept = self.component_path(&id);
         if !kept.is_file() {
-            let file = if path.is_dir() { crate::build_crate(path, &self.options.cache).await? } else { path.clone() };
+            let file = self.component_file(path).await?;
             let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
             let cache = |reason| NodeError::Cache { folder: self.options.cache.clone(), reason };
             write_whole(&kept, &bytes).map_err(cache)?;

@@ -21,7 +21,7 @@ use crate::fits::Fitter;
 use crate::function::Loaded;
 use crate::jobs::{JobKeeper, Shown};
 use crate::progress::Phase;
-use crate::{Node, NodeError, NodeOptions, build_crate};
+use crate::{Node, NodeError, NodeOptions};
 
 /// Tasks that a job may have at once, how deep, objects, what is kept to make these again, and placement groups.
 const JOB_LIMITS: JobLimits = JobLimits {
@@ -70,6 +70,8 @@ pub struct ProgramSummary {
     pub spilled_bytes: u64,
     /// And that came back.
     pub restored_bytes: u64,
+    /// Seconds that building and compiling its tasks took before its start.
+    pub build_seconds: f64,
     /// From its start to its end.
     pub seconds: f64,
     /// Most memory of the node itself.
@@ -95,15 +97,18 @@ impl Node {
     async fn run(&self, spec: &ProgramSpec, keeping: &Keeping) -> Result<ProgramSummary, NodeError> {
         let (path, name) = spec.program.rsplit_once('#').unwrap_or((&spec.program, MAIN));
         let path = Path::new(path);
+        let built_before = self.progress.build_time();
         let program = self.program(path, spec.limits).await?;
+        let build_seconds = (self.progress.build_time() - built_before).as_secs_f64();
         let begun = || self.progress.enter(Phase::Running, 0);
         let first = FirstTask { path, name, arguments: &spec.arguments, seed: spec.seed, lasting: None };
-        run(&*self.hub()?, program, first, keeping, begun).await
+        let summary = run(&*self.hub()?, program, first, keeping, begun).await?;
+        Ok(ProgramSummary { build_seconds, ..summary })
     }
 
     /// Builds a program, if it is the folder of a crate, compiles it, and asks it for its tasks.
     pub(super) async fn program(&self, path: &Path, limits: Limits) -> Result<Arc<Program>, NodeError> {
-        let file = if path.is_dir() { build_crate(path, &self.options.cache).await? } else { path.to_owned() };
+        let file = self.component_file(path).await?;
         let component = File::open(&file).map_err(NodeError::file(&file))?;
         let program = Arc::new(program(&self.load(component, path).await?, limits)?);
         if let Some(neighbours) = &self.options.neighbours {
@@ -218,6 +223,7 @@ pub(super) fn summary(
         lost_workers: counts.lost,
         spilled_bytes: counts.spilled_bytes,
         restored_bytes: counts.restored_bytes,
+        build_seconds: 0.0,
         seconds: started.elapsed().as_secs_f64(),
         peak_memory_bytes: peak_memory_bytes(std::process::id()),
     }
