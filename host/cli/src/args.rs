@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use sandbar_node::paths::GpuOptions;
 use sandbar_node::{NodeResources, PredictSpec, paths};
 
+use crate::new::Template;
 use crate::view_args::{Jobs, List, OfJob, Summary, Timeline};
 
 /// Runs other people's functions next to data, each in a sandbox.
@@ -38,15 +39,11 @@ pub(crate) enum Command {
     Submit(Submit),
     /// Predicts new rows with the models of a job.
     Predict(Predict),
-    /// Makes a crate to write functions in.
-    #[command(after_help = "Examples:\n  host new fares\n  host build fares")]
-    New {
-        /// Name of the crate and of its folder.
-        name: String,
-        /// Folder of the guest SDK; by default the one of the checkout this program was built from.
-        #[arg(long)]
-        sdk: Option<PathBuf>,
-    },
+    /// Makes a crate to write functions or a program in.
+    #[command(
+        after_help = "Examples:\n  host new fares && host build fares\n  host new --program primes && host submit primes\n  host new --trainer lines"
+    )]
+    New(New),
     /// Compiles crates to components, when they are stale, and prints where these are.
     #[command(after_help = "Examples:\n  host build udfs/taxi\n  host inspect $(host build udfs/taxi)")]
     Build {
@@ -341,6 +338,31 @@ fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = unit.unwrap_or((text, 1));
     let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|b| *b > 0);
     bytes.ok_or_else(|| "not a size: a whole number of bytes, or of KiB, MiB, GiB or TiB".to_owned())
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct New {
+    /// Name of the crate and of its folder.
+    pub name: String,
+    /// A program: tasks, one of which submits others.
+    #[arg(long, conflicts_with = "trainer")]
+    program: bool,
+    /// A trainer with parameters, and its model; otherwise there is a function of each kind.
+    #[arg(long)]
+    trainer: bool,
+    /// Folder of the guest SDK; by default the one of the checkout this program was built from.
+    #[arg(long)]
+    pub sdk: Option<PathBuf>,
+}
+
+impl New {
+    pub(crate) fn template(&self) -> Template {
+        match (self.program, self.trainer) {
+            (true, _) => Template::Program,
+            (_, true) => Template::Trainer,
+            _ => Template::Functions,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ async fn run(arguments: Arguments) -> ExitCode {
     let result = match arguments.command {
         Command::Submit(submit) => run_submit(submit).await,
         Command::Predict(predict) => run_predict(predict).await,
-        Command::New { name, sdk } => new::create(&name, sdk.as_deref()).map(|()| ExitCode::SUCCESS),
+        Command::New(new) => new::create(&new.name, new.template(), new.sdk.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Build { paths } => run_build(&paths).await,
         Command::Inspect { component, json } => run_inspect(&component, json).await,
         Command::Jobs(jobs) => jobs::run(jobs).await,

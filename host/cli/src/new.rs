@@ -11,7 +11,31 @@ const MANIFEST: &str = match option_env!("SANDBAR_MANIFEST") {
     None => concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"),
 };
 
-pub(crate) fn create(name: &str, sdk: Option<&Path>) -> Result<(), CliError> {
+/// What the crate begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Template {
+    /// A function of each kind.
+    Functions,
+    /// Tasks.
+    Program,
+    /// A trainer with parameters, and its model.
+    Trainer,
+}
+
+impl Template {
+    /// `src/lib.rs` and `README.md`, with `{name}` for the crate's name.
+    fn texts(self) -> (&'static str, &'static str) {
+        match self {
+            Template::Functions => {
+                (include_str!("templates/functions.rs.in"), include_str!("templates/functions.md.in"))
+            }
+            Template::Program => (include_str!("templates/program.rs.in"), include_str!("templates/program.md.in")),
+            Template::Trainer => (include_str!("templates/trainer.rs.in"), include_str!("templates/trainer.md.in")),
+        }
+    }
+}
+
+pub(crate) fn create(name: &str, template: Template, sdk: Option<&Path>) -> Result<(), CliError> {
     let crate_name = Path::new(name).file_name().and_then(|n| n.to_str()).unwrap_or_default();
     let valid = crate_name.starts_with(|c: char| c.is_ascii_alphabetic())
         && crate_name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
@@ -28,16 +52,21 @@ pub(crate) fn create(name: &str, sdk: Option<&Path>) -> Result<(), CliError> {
     let sdk = fs::canonicalize(&sdk).map_err(|e| {
         CliError::Usage(format!("the guest SDK is not in {}: {e}; say where with --sdk", sdk.display()))
     })?;
-    let manifest = include_str!("templates/Cargo.toml.in")
-        .replace("{name}", crate_name)
-        .replace("{sdk}", &sdk.display().to_string());
+    let manifest = include_str!("templates/Cargo.toml.in").replace("{sdk}", &sdk.display().to_string());
     let write = |path: PathBuf, text: &str| {
+        let text = text.replace("{name}", crate_name);
         fs::write(&path, text).map_err(|e| CliError::Failed(format!("{}: {e}", path.display())))
     };
+    let (source, readme) = template.texts();
     fs::create_dir_all(folder.join("src")).map_err(|e| CliError::Failed(format!("{}: {e}", folder.display())))?;
     write(folder.join("Cargo.toml"), &manifest)?;
-    write(folder.join("src/lib.rs"), include_str!("templates/lib.rs.in"))?;
+    write(folder.join("src/lib.rs"), source)?;
+    write(folder.join("README.md"), readme)?;
     write(folder.join(".gitignore"), "/target\n")?;
-    output::talk(&format!("made {0}: write functions in {0}/src/lib.rs, then `host build {0}`", folder.display()));
+    // The versions that the SDK was tested with; crates that have the same share what is compiled of them. Cargo leaves
+    // out what the crate does not use.
+    let _ = fs::copy(sdk.with_file_name("Cargo.lock"), folder.join("Cargo.lock"));
+    let (shown, next) = (folder.display(), if template == Template::Program { "submit" } else { "build" });
+    output::talk(&format!("made {shown}: write in {shown}/src/lib.rs, then `host {next} {shown}`"));
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! What users do besides: make a function, look at it, use its models, think better of it.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbar_tests::{Lab, Running, children, component, is_alive, models, workspace};
+use sandbar_tests::{Ended, Lab, Running, children, component, is_alive, models, workspace};
 
 use crate::job::taxi;
 
@@ -144,21 +145,80 @@ fn what_was_logged_before_a_worker_was_killed_is_shown_once() {
     ended.expect_talk(&["batch_says_it_loops: info: ", "rows, on and on", "time-out"]);
 }
 
+/// Runs the host as a user does whose settings say nothing of where cargo builds.
+fn host_of_user(lab: &Lab, arguments: &[&str]) -> Ended {
+    let mut command = lab.command(arguments);
+    command.env_remove("CARGO_TARGET_DIR");
+    Running::new(command).wait()
+}
+
+/// Runs the tests of a crate on this machine.
+fn test_natively(lab: &Lab, name: &str) {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // Where those of other crates are built, which saves time.
+    cargo.arg("test").current_dir(lab.path(name)).env("CARGO_TARGET_DIR", lab.path("native"));
+    let output = cargo.output().unwrap();
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !talk.contains("warning"), "{name}: {talk}");
+    let counts = String::from_utf8_lossy(&output.stdout);
+    assert!(counts.contains("test result: ok. 1 passed"), "{name}: {counts}");
+}
+
+/// The part of a crate's README.md that is written in a language.
+fn of_readme(lab: &Lab, name: &str, language: &str) -> String {
+    let text = std::fs::read_to_string(lab.path(name).join("README.md")).unwrap();
+    let (_, block) = text.split_once(&format!("```{language}\n")).unwrap();
+    block.split_once("```").unwrap().0.to_owned()
+}
+
+#[test]
+fn what_host_new_makes_builds_passes_its_tests_and_runs() {
+    let lab = Lab::new();
+    let host = |arguments: &[&str]| host_of_user(&lab, arguments);
+    host(&["new", "--program", "--trainer", "both"]).expect_code(2).expect_talk(&["--trainer"]);
+    for (arguments, name, functions) in [
+        (&["new", "fares"][..], "fares", &["add", "head", "mean"][..]),
+        (&["new", "--program", "primes"], "primes", &["count", "main"]),
+        (&["new", "lines", "--trainer"], "lines", &["line"]),
+    ] {
+        host(arguments).expect_code(0).expect_talk(&[name]);
+        let built = host(&["build", name]).expect_code(0).expect_talk(&["building the functions of", name, "Finished"]);
+        let component = built.stdout.trim();
+        // Components lie in the crates' own folders; what others wrote is compiled for the first crate alone.
+        let own = lab.path(name).canonicalize().unwrap().join("target");
+        assert!(Path::new(component).starts_with(own), "{component}");
+        let compiles = |name: &str| built.stderr.contains(&format!("Compiling {name} v"));
+        assert!(compiles(name) && !built.stderr.contains("warning"), "{}", built.stderr);
+        assert!(name == "fares" || !compiles("arrow-array"), "{}", built.stderr);
+        let json = host(&["inspect", component, "--json"]).expect_code(0).json();
+        let names: Vec<_> = json["functions"].as_array().unwrap().iter().map(|f| f["name"].as_str().unwrap()).collect();
+        assert_eq!(names, functions, "{json}");
+        test_natively(&lab, name);
+    }
+    assert_eq!(host(&["submit", "primes", "--arg", "below=200000"]).expect_code(0).stdout.trim(), "17984");
+    assert_eq!(host(&["submit", "primes#count", "--arg", "from=0", "--arg", "below=100"]).stdout.trim(), "25");
+    let inspected = host(&["inspect", "lines"]).expect_code(0).stdout;
+    assert!(inspected.contains("trainer line()") && inspected.contains("params.ridge: f64 = 0.0"), "{inspected}");
+    lab.write("rows.csv", "key,x,y\na,1,3\na,2,5\na,3,7\na,4,9\n");
+    lab.write("job.toml", of_readme(&lab, "lines", "toml").replace("ridge = 0.1", "ridge = 0"));
+    let json = host(&["submit", "job.toml", "--json"]).expect_code(0).json();
+    assert!(json["build_seconds"].as_f64().unwrap() >= 0.0 && json["seconds"].as_f64().unwrap() > 0.0, "{json}");
+    host(&["predict", "models.parquet", "--input", "rows.csv", "--output", "predictions.parquet"]).expect_code(0);
+    let predicted = sandbar_tests::column_of_numbers(&lab.path("predictions.parquet"), "prediction");
+    assert_eq!(predicted, [3.0, 5.0, 7.0, 9.0].map(Some));
+    lab.write("rows.csv", "zone,miles,fare\na,1,5\na,2,8\na,3,11\na,4,14\n");
+    lab.write("job.toml", of_readme(&lab, "fares", "toml").replace("[train]", "[train]\ntest = 0"));
+    host(&["submit", "job.toml"]).expect_code(0);
+    assert_eq!(models(&lab.path("models.parquet"))[0].params["mean"], 9.5);
+}
+
 #[test]
 fn a_new_crate_is_built_inspected_and_used() {
     let lab = Lab::new();
-    // Its own folder of build products, as a user's has.
-    let target = lab.path("target");
-    let host = |arguments: &[&str]| {
-        let mut command = lab.command(arguments);
-        command.env("CARGO_TARGET_DIR", &target);
-        Running::new(command).wait()
-    };
+    let host = |arguments: &[&str]| host_of_user(&lab, arguments);
     host(&["new", "fares"]).expect_code(0).expect_talk(&["host build fares"]);
     host(&["new", "fares"]).expect_code(2).expect_talk(&["there already"]);
     host(&["new", "1st"]).expect_code(2).expect_talk(&["1st"]);
-    // The versions that are here already: this test is not about the registry.
-    std::fs::copy(workspace().join("Cargo.lock"), lab.path("fares/Cargo.lock")).unwrap();
     // A line for the log, of control characters too.
     let source = std::fs::read_to_string(lab.path("fares/src/lib.rs")).unwrap();
     let logging = source.replace(
@@ -190,7 +250,8 @@ fn a_new_crate_is_built_inspected_and_used() {
     assert_eq!(models(&lab.path("out.parquet"))[0].params["mean"], 5.0);
     // A change of its source makes it stale.
     lab.write("fares/src/lib.rs", source.replace("/ target.len() as f64", "/ target.len() as f64 + 1.0"));
-    host(&["submit", "job.toml"]).expect_code(0);
+    let ended = host(&["submit", "job.toml"]).expect_code(0).expect_talk(&["building the functions of"]);
+    assert!(ended.stdout.contains("built functions in ") && ended.stdout.contains(" s, ran in "), "{}", ended.stdout);
     assert_eq!(models(&lab.path("out.parquet"))[0].params["mean"], 6.0);
     lab.write("fares/src/lib.rs", "pub fn broken( {");
     host(&["submit", "job.toml"]).expect_code(1).expect_talk(&["fares", "could not build"]);
