@@ -1,4 +1,4 @@
-//! The contract's bindings, generated: `tests/tests/bindings.rs` writes them and says when they are out of date.
+//! The contract's bindings, generated: `tests/bindings` writes them and says when they are out of date.
 #![allow(
     missing_docs,
     unused_imports,
