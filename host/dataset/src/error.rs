@@ -121,7 +121,7 @@ impl DatasetError {
     }
 
     pub(crate) fn internal(error: impl std::fmt::Display) -> Self {
-        DatasetError::Internal(error.to_string())
+        DatasetError::Internal(without_plea(&error.to_string()).to_owned())
     }
 
     pub(crate) fn input(path: impl Into<String>, reason: impl Into<String>) -> Self {
@@ -152,6 +152,12 @@ impl From<DatasetError> for Fault {
     }
 }
 
+/// The message without what DataFusion asks of those who see its internal errors: its authors can't help our users.
+pub(crate) fn without_plea(message: &str) -> &str {
+    let end = message.find("This issue was likely caused by a bug");
+    message[..end.unwrap_or(message.len())].trim_end()
+}
+
 /// Columns named in a message, before it says how many more there are.
 const NAMES_MAX: usize = 40;
 
@@ -164,7 +170,7 @@ fn list(names: &[String]) -> String {
 }
 
 /// The name that differs from `asked` by case alone, else by one edit.
-fn did_you_mean<'a>(asked: &str, there: &'a [String]) -> Option<&'a str> {
+pub(crate) fn did_you_mean<'a>(asked: &str, there: &'a [String]) -> Option<&'a str> {
     let folded = asked.to_lowercase();
     let by_case = there.iter().find(|name| name.to_lowercase() == folded);
     by_case.or_else(|| there.iter().find(|name| one_edit(&folded, &name.to_lowercase()))).map(String::as_str)

@@ -7,7 +7,9 @@
 //! machine. That is what makes everything built on top repeatable.
 
 mod files;
+mod filter;
 mod format;
+mod int96;
 mod ipc;
 mod lines;
 mod local;
@@ -27,10 +29,11 @@ use datafusion::execution::context::{SessionContext, SessionState};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
 use futures::{StreamExt as _, TryStreamExt as _};
+use rustix::process::{Resource, getrlimit};
 use url::Url;
 
 use files::File;
-use plan::Filter;
+use filter::Filter;
 use schema::Merged;
 use store::Stores;
 use stream::Origin;
@@ -43,8 +46,10 @@ pub use row_group::{RowGroup, RowGroupReader};
 pub(crate) use schema::plain as plain_type;
 pub use stream::BatchStream;
 
-/// Files whose schema is read at the same time.
-const INSPECT_CONCURRENCY: usize = 32;
+/// Files whose schema is read at the same time, at most.
+const INSPECT_CONCURRENCY_MAX: usize = 32;
+/// One of so many descriptors that this process may have is for a file whose schema is read.
+const INSPECT_DESCRIPTORS: u64 = 8;
 
 /// What to read.
 #[derive(Debug, Clone, Default)]
@@ -58,13 +63,18 @@ pub struct Source {
     pub paths: Vec<String>,
     /// An SQL expression over the columns; rows for which it is not true are
     /// left out. Names keep their case, and are quoted (`"a b"`) where they
-    /// are no plain names.
+    /// are no plain names. A blank one is none.
     pub filter: Option<String>,
     /// The columns to read, in this order. `None` is all of them.
     pub columns: Option<Vec<String>>,
 }
 
 impl Source {
+    /// The filter, if there is one.
+    fn filter_text(&self) -> Option<&str> {
+        self.filter.as_deref().filter(|text| !text.trim().is_empty())
+    }
+
     /// Whether the column is asked for, or may be read by the filter: whether its text has the name in it.
     fn may_use(&self, column: &str) -> bool {
         let listed = self.columns.as_ref().is_none_or(|columns| columns.iter().any(|name| name == column));
@@ -114,6 +124,8 @@ pub struct Scan {
     batch_rows: usize,
     /// What others can read of row groups, where they can.
     elsewhere: Option<Elsewhere>,
+    /// The filter as it was given, if there is one.
+    filter: Arc<str>,
 }
 
 impl Scan {
@@ -132,7 +144,7 @@ impl Scan {
         let state = session.state();
         let inspected: Vec<(Format, SchemaRef)> = futures::stream::iter(&files)
             .map(|file| format::inspect(&state, stores.client(file.store), file, &source))
-            .buffered(INSPECT_CONCURRENCY)
+            .buffered(inspect_concurrency())
             .try_collect()
             .await?;
         let wanted = Wanted::new(&state, &source, &files, &inspected)?;
@@ -147,6 +159,7 @@ impl Scan {
             context: session.task_ctx(),
             batch_rows: options.batch_rows.max(1),
             elsewhere: wanted.elsewhere(&state),
+            filter: wanted.filter_text.as_str().into(),
         };
         scan.plan(&state, &wanted, &inspected, &options).await?;
         Ok(scan)
@@ -189,6 +202,7 @@ impl Scan {
             range: (first_byte, end_byte),
             delimiter: if let Format::Csv(delimiter) = format { Some(*delimiter) } else { None },
             widened,
+            filter: self.filter.clone(),
         };
         Ok(BatchStream::new(Arc::clone(&self.schema), batches, origin, self.batch_rows))
     }
@@ -249,7 +263,7 @@ impl Wanted {
     ) -> Result<Wanted, DatasetError> {
         let schemas: Vec<SchemaRef> = inspected.iter().map(|(_, schema)| Arc::clone(schema)).collect();
         let merged = Merged::new(files, &schemas)?;
-        let filter = source.filter.as_deref().map(|text| plan::parse_filter(state, text, &merged)).transpose()?;
+        let filter = source.filter_text().map(|text| Filter::parse(state, text, &merged)).transpose()?;
         let mut names: Vec<&str> = match &source.columns {
             Some(columns) => columns.iter().map(String::as_str).collect(),
             None => merged.names().collect(),
@@ -269,7 +283,7 @@ impl Wanted {
                 used.push(column(name, "column of the filter")?);
             }
         }
-        Ok(Wanted { output, used, filter, filter_text: source.filter.clone().unwrap_or_default() })
+        Ok(Wanted { output, used, filter, filter_text: source.filter_text().unwrap_or_default().to_owned() })
     }
 
     fn elsewhere(&self, state: &SessionState) -> Option<Elsewhere> {
@@ -286,6 +300,13 @@ impl Wanted {
     }
 }
 
+/// Files whose schema is read at the same time: few where the process may open few.
+fn inspect_concurrency() -> usize {
+    let share = getrlimit(Resource::Nofile).current.map(|files| files / INSPECT_DESCRIPTORS);
+    let share = share.and_then(|share| usize::try_from(share).ok()).unwrap_or(INSPECT_CONCURRENCY_MAX);
+    share.clamp(1, INSPECT_CONCURRENCY_MAX)
+}
+
 /// A DataFusion session that leaves the order of files and rows alone.
 fn session(options: &ScanOptions) -> SessionContext {
     let mut config = SessionConfig::new().with_target_partitions(1).with_batch_size(options.batch_rows.max(1));
@@ -293,6 +314,7 @@ fn session(options: &ScanOptions) -> SessionContext {
     settings.execution.enable_file_stream_work_stealing = false;
     settings.execution.collect_statistics = false;
     settings.execution.parquet.schema_force_view_types = false;
+    settings.execution.parquet.coerce_int96 = Some(int96::SETTING.to_owned());
     settings.sql_parser.enable_ident_normalization = false;
     SessionContext::new_with_config(config)
 }

@@ -5,19 +5,17 @@
 //! filter, rather than from SQL: the optimiser's freedom to repartition,
 //! reorder and steal work is what must not happen here.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::common::DFSchema;
-use datafusion::common::tree_node::{TreeNode as _, TreeNodeRecursion};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::context::SessionState;
 use datafusion::execution::object_store::ObjectStoreUrl;
-use datafusion::logical_expr::{Expr, ExprSchemable as _, Volatility};
+use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::expressions::{Column, cast};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{PhysicalExpr, split_conjunction};
@@ -26,57 +24,11 @@ use datafusion::physical_plan::filter::FilterExecBuilder;
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 
 use super::files::File;
+use super::filter::{self, Filter};
 use super::format::Format;
-use super::schema::Merged;
 use super::stream::reason_of;
 use super::{Morsel, ScanOptions};
 use crate::DatasetError;
-
-/// Bytes of a filter. Longer ones nest deeper than a thread's stack.
-const FILTER_BYTES_MAX: usize = 4096;
-
-/// A filter that was parsed.
-pub(super) struct Filter {
-    pub(super) expr: Expr,
-    /// The columns it reads.
-    pub(super) columns: HashSet<String>,
-}
-
-/// Parses `text` as an SQL expression over `fields`.
-pub(super) fn parse_filter(state: &SessionState, text: &str, merged: &Merged) -> Result<Filter, DatasetError> {
-    let fail = |reason: String| DatasetError::Filter { filter: text.to_owned(), reason };
-    if text.len() > FILTER_BYTES_MAX {
-        let what = "length of the filter in bytes".to_owned();
-        return Err(DatasetError::Bound { what, value: text.len() as u64, bound: FILTER_BYTES_MAX as u64 });
-    }
-    let fields: Vec<FieldRef> = merged.fields().cloned().collect();
-    let schema = DFSchema::try_from(Schema::new(fields)).map_err(|e| fail(reason_of(&e)))?;
-    let expr = state.create_logical_expr(text, &schema).map_err(|e| fail(reason_of(&e)))?;
-    if let Some(function) = first_unrepeatable(&expr) {
-        let reason = format!("a filter may depend on the row alone; `{function}` gives something else each time");
-        return Err(fail(reason));
-    }
-    let columns = expr.column_refs().into_iter().map(|column| column.name.clone()).collect();
-    let physical = state.create_physical_expr(expr.clone(), &schema).map_err(|e| fail(reason_of(&e)))?;
-    match physical.data_type(schema.as_arrow()).or_else(|_| expr.get_type(&schema)) {
-        Ok(DataType::Boolean) => Ok(Filter { expr, columns }),
-        Ok(other) => Err(fail(format!("it is {other}, and has to be true or false"))),
-        Err(error) => Err(fail(reason_of(&error))),
-    }
-}
-
-/// The name of a function in `expr` whose result depends on more than its arguments: on chance, the clock, the plan.
-fn first_unrepeatable(expr: &Expr) -> Option<String> {
-    let mut found = None;
-    let visited = expr.apply(|part| match part {
-        Expr::ScalarFunction(call) if call.func.signature().volatility != Volatility::Immutable => {
-            found = Some(call.name().to_owned());
-            Ok(TreeNodeRecursion::Stop)
-        }
-        _ => Ok(TreeNodeRecursion::Continue),
-    });
-    visited.ok().and(found)
-}
 
 /// The files that one plan reads.
 pub(super) struct Layout {
@@ -185,8 +137,12 @@ pub(super) fn finish(
         let indices = columns.iter().map(|c| table.index_of(c)).collect::<Result<Vec<_>, _>>()?;
         return scan_of(config, indices);
     };
-    // What rules out whole parts of a file; rows are left to the filter below.
-    let prunes = prunes(state, &filter.expr, &table)?;
+    // What rules out whole parts of a file; rows are left to the filter below. Its types are those of all files: where
+    // a file has others (Arrow's, which have no statistics), it is no predicate on its columns.
+    let has_type =
+        |name: &String| Ok(table.field_with_name(name)?.data_type() == used.field_with_name(name)?.data_type());
+    let has_types = filter.columns.iter().map(has_type).collect::<datafusion::error::Result<Vec<bool>>>()?;
+    let prunes = if has_types.into_iter().all(|has| has) { prunes(state, &filter.expr, &table)? } else { Vec::new() };
     let pushed = config.file_source().try_pushdown_filters(prunes, state.config_options())?;
     let config = match pushed.updated_node {
         Some(source) => FileScanConfigBuilder::from(config).with_source(source).build(),
@@ -199,6 +155,7 @@ pub(super) fn finish(
     let schema = scan.schema();
     let predicate = state.create_physical_expr(filter.expr.clone(), &DFSchema::try_from(schema.as_ref().clone())?)?;
     let indices = columns.iter().map(|c| schema.index_of(c)).collect::<Result<Vec<_>, _>>()?;
+    let predicate = filter::guarded(predicate);
     let filter = FilterExecBuilder::new(predicate, scan).apply_projection(Some(indices))?.with_batch_size(batch_rows);
     Ok(Arc::new(filter.build()?))
 }

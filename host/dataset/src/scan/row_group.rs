@@ -22,6 +22,7 @@ use datafusion::datasource::listing::FileRange;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::datasource::physical_plan::parquet::{ParquetAccessPlan, ParquetFileMetrics, RowGroupAccessPlanFilter};
 use datafusion::execution::context::SessionState;
+use datafusion::logical_expr::expr::Cast;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
 use datafusion::physical_expr::conjunction_opt;
@@ -30,7 +31,6 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
-use parquet::arrow::parquet_to_arrow_schema;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{
     ColumnChunkMetaData, FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter,
@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 
 use super::format::Format;
 use super::stream::{reason_of, reason_of_panic};
-use super::{Morsel, Scan, plan};
+use super::{Morsel, Scan, int96, plan};
 use crate::DatasetError;
 
 /// A morsel with a row group of more rows is left to [`Scan::read`].
@@ -192,9 +192,16 @@ fn is_indexed(column: &ColumnChunkMetaData) -> bool {
 
 impl Condition {
     fn new(part: &Expr, used: &Schema) -> Option<Condition> {
-        let column = |expr: &Expr| match expr {
+        let named = |expr: &Expr| match expr {
             Expr::Column(column) => used.index_of(&column.name).ok(),
             _ => None,
+        };
+        // A column and the same in a wider type compare alike with what both hold.
+        let column = |expr: &Expr| match expr {
+            Expr::Cast(Cast { expr, field }) => {
+                named(expr).filter(|of| widens(used.field(*of).data_type(), field.data_type()))
+            }
+            other => named(other),
         };
         match part {
             Expr::IsNull(of) => Some(Condition::IsNull(column(of)?)),
@@ -229,6 +236,17 @@ impl Condition {
                 comparison.of(&normalize_float_zero(column), &number)
             }
         }
+    }
+}
+
+/// Whether each number of type `from` is the same one in type `to`.
+fn widens(from: &DataType, to: &DataType) -> bool {
+    use DataType::*;
+    match (from, to) {
+        (Int8 | Int16 | Int32 | UInt8 | UInt16 | UInt32, Int64) | (UInt8 | UInt16 | UInt32, UInt64) => true,
+        (Int8 | Int16 | UInt8 | UInt16, Int32) | (UInt8 | UInt16, UInt32) | (Int8 | UInt8, Int16) => true,
+        (Float16 | Float32, Float64) | (Float16, Float32) | (UInt8, UInt16) => true,
+        _ => from == to,
     }
 }
 
@@ -307,7 +325,7 @@ impl Kept {
         let fields = leaves.iter().map(|leaf| all.column(*leaf).self_type_ptr()).collect();
         let root = Type::group_type_builder(all.root_schema().name()).with_fields(fields).build().ok()?;
         let schema = Arc::new(SchemaDescriptor::new(Arc::new(root)));
-        let read = parquet_to_arrow_schema(&schema, None).ok()?;
+        let read = int96::schema_of(&schema).ok()?;
         let fits = |(read, wanted): (&arrow_schema::FieldRef, &arrow_schema::FieldRef)| {
             read.data_type() == wanted.data_type() && (wanted.is_nullable() || !read.is_nullable())
         };
@@ -419,7 +437,8 @@ impl RowGroupReader {
             if columns > there || conditions.iter().any(|condition| condition.column() >= there) {
                 return Err(wrong("it has fewer columns than are used"));
             }
-            let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+            let schema = Arc::new(int96::schema_of(of_file.schema_descr())?);
+            let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true).with_schema(schema);
             let metadata = ArrowReaderMetadata::try_new(metadata, options)?;
             let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(Pages { file, size }, metadata);
             let reader = builder.with_batch_size(batch_rows).build()?;

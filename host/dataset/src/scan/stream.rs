@@ -18,8 +18,10 @@ use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use object_store::ObjectStore;
 use object_store::path::Path as ObjectPath;
 
+use super::filter::FilterFailure;
 use super::lines::CsvBytes;
 use crate::DatasetError;
+use crate::error::without_plea;
 
 /// Floats hold each whole number below this one.
 const WHOLE_MAX: f64 = (1_u64 << 53) as f64;
@@ -129,6 +131,8 @@ pub(super) struct Origin {
     pub(super) delimiter: Option<u8>,
     /// Columns of floats that are 64-bit integers in this file, and a file where they are floats.
     pub(super) widened: Vec<(usize, String)>,
+    /// The filter as it was given.
+    pub(super) filter: Arc<str>,
 }
 
 impl Origin {
@@ -169,6 +173,12 @@ impl Origin {
 
     async fn explain(&self, error: &DataFusionError) -> DatasetError {
         let reason = reason_of(error);
+        if is_of_filter(error) {
+            let remedy =
+                if reason.contains(" cast ") { "; TRY_CAST gives null where a value can't be cast" } else { "" };
+            let reason = format!("it has no value for a row of {}: {reason}{remedy}", self.file);
+            return DatasetError::Filter { filter: self.filter.to_string(), reason };
+        }
         let Some((csv, (written, record))) = self.csv().zip(line_in(&reason)) else {
             return DatasetError::Read { file: self.file.clone(), line: None, reason };
         };
@@ -183,6 +193,11 @@ impl Origin {
     }
 }
 
+/// Whether it is the filter that failed, not the file's reader.
+fn is_of_filter(error: &(dyn Error + 'static)) -> bool {
+    error.is::<FilterFailure>() || error.source().is_some_and(is_of_filter)
+}
+
 /// The number of a line in arrow-csv's message as it stands there, and which record of
 /// the morsel it means: those that don't parse are counted from 0, others from 1.
 fn line_in(reason: &str) -> Option<(u64, u64)> {
@@ -195,8 +210,10 @@ fn line_in(reason: &str) -> Option<(u64, u64)> {
 }
 
 /// What engines put before a message to say which of them it is from.
-const PREFIXES: [&str; 12] = [
+const PREFIXES: [&str; 15] = [
     "Arrow error: ",
+    "Cast error: ",
+    "Compute error: ",
     "Csv error: ",
     "Error during planning: ",
     "Execution error: ",
@@ -208,6 +225,7 @@ const PREFIXES: [&str; 12] = [
     "Parser error: ",
     "Schema error: ",
     "SQL error: ",
+    "sql parser error: ",
 ];
 
 /// The innermost cause of an error, in one line of bounded length.
@@ -216,8 +234,10 @@ pub(super) fn reason_of(error: &(dyn Error + 'static)) -> String {
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    let text = cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut text = text.as_str();
+    // Whose fault it is says the error that this becomes part of.
+    let text = cause.to_string().replace("Internal error: ", "");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut text = without_plea(&text);
     while let Some(rest) = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix)) {
         text = rest;
     }
@@ -229,6 +249,11 @@ pub(super) fn reason_of(error: &(dyn Error + 'static)) -> String {
 
 /// What a panic in a reader says.
 pub(super) fn reason_of_panic(panic: &(dyn std::any::Any + Send)) -> String {
-    let words = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("it is damaged, and the reader gave up: {}", words.unwrap_or("no reason given"))
+    format!("it is damaged, and the reader gave up: {}", message_of_panic(panic))
+}
+
+/// The message of a panic.
+pub(super) fn message_of_panic(panic: &(dyn std::any::Any + Send)) -> &str {
+    let message = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    message.unwrap_or("no reason given")
 }

@@ -2,7 +2,9 @@
 
 mod broken;
 mod columns;
+mod filters;
 mod http;
+mod times;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -509,35 +511,6 @@ fn row_groups_are_read_elsewhere_where_they_need_only_be_decoded() {
         let (read, elsewhere) = read_stored(&source, ScanOptions::default()).expect("rows");
         assert!(read == read_with(&source, ScanOptions::default()).expect("rows"), "{what}");
         assert_eq!(elsewhere, expected, "{what}");
-    }
-}
-
-#[test]
-fn a_filter_that_is_none_is_refused() {
-    let folder = Folder::new();
-    let path = folder.parquet("a.parquet", &sample(10), 10);
-    for (filter, expected) in [
-        ("n >", "filter `n >`: "),
-        ("N > 1", "filter `N > 1`: No field named \"N\""),
-        ("n + 1", "filter `n + 1`: it is Int64, and has to be true or false"),
-        ("", "filter ``: "),
-        ("s > 1 AND nope(n)", "filter `s > 1 AND nope(n)`: Invalid function 'nope'"),
-        ("sum(n) > 3", "filter `sum(n) > 3`: "),
-        ("n IN (SELECT 1)", "filter `n IN (SELECT 1)`: "),
-        (
-            "n > 1 AND now() > '2020-01-01'",
-            "filter `n > 1 AND now() > '2020-01-01'`: a filter may depend on the row alone",
-        ),
-        ("length(uuid()) > n", "filter `length(uuid()) > n`: a filter may depend on the row alone; `uuid`"),
-    ] {
-        let source = Source { filter: Some(filter.to_owned()), ..source([path.clone()]) };
-        let error = open(&source).err().unwrap_or_else(|| panic!("accepted: {filter}"));
-        assert!(error.to_string().starts_with(expected), "{error}\n{expected}");
-        assert_eq!(error.code(), sandbar_core::Code::Columns);
-    }
-    for (filter, accepted) in [(format!("n > 0{}", " OR n = 1".repeat(440)), true), (" ".repeat(5_000), false)] {
-        let source = Source { filter: Some(filter), ..source([path.clone()]) };
-        assert_eq!(read(&source).is_ok(), accepted);
     }
 }
 

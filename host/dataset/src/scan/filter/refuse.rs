@@ -1,0 +1,114 @@
+//! What is no filter, and why: in words of the filter's writer, not of the engine.
+
+use std::ops::ControlFlow;
+
+use datafusion::common::{DFSchema, DataFusionError, SchemaError};
+use datafusion::execution::context::SessionState;
+use datafusion::sql::parser::DFParserBuilder;
+use datafusion::sql::sqlparser::ast::{Expr, ExprWithAlias, Function, Value, visit_expressions};
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::parser::ParserError;
+
+use super::super::stream::reason_of;
+use crate::DatasetError;
+use crate::error::did_you_mean;
+
+/// How deep an expression may nest.
+const DEPTH_MAX: usize = 50;
+
+/// Characters of a part of a filter that a message repeats.
+const PART_CHARS_MAX: usize = 60;
+
+/// The syntax of a filter, if it asks about one row.
+pub(super) fn parse(state: &SessionState, text: &str) -> Result<ExprWithAlias, String> {
+    let parser = DFParserBuilder::new(text).with_dialect(&GenericDialect {}).with_recursion_limit(DEPTH_MAX).build();
+    let parsed = parser.and_then(|mut parser| parser.parse_into_expr()).map_err(|error| match error {
+        DataFusionError::SQL(error, _) if matches!(*error, ParserError::RecursionLimitExceeded) => {
+            format!("it nests deeper than {DEPTH_MAX} levels; take out parentheses that change nothing")
+        }
+        error => reason_of(&error),
+    })?;
+    if let Some(alias) = &parsed.alias {
+        return Err(format!("`{alias}` follows a complete expression; join conditions by AND or OR"));
+    }
+    let refused = visit_expressions(&parsed.expr, |part| match refusal(state, part) {
+        Some(reason) => ControlFlow::Break(reason),
+        None => ControlFlow::Continue(()),
+    });
+    match refused {
+        ControlFlow::Break(reason) => Err(reason),
+        ControlFlow::Continue(()) => Ok(parsed),
+    }
+}
+
+/// Why a part is about more than one row, or means nothing here.
+fn refusal(state: &SessionState, part: &Expr) -> Option<String> {
+    let about_one_row = |what: &str| Some(format!("a filter is about one row: {what}"));
+    match part {
+        Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. } => {
+            let part = shortened(&part.to_string());
+            about_one_row(&format!("`{part}` is a subquery; list the values instead, as in `x IN (1, 2)`"))
+        }
+        Expr::Value(value) => match &value.value {
+            Value::Placeholder(name) => Some(format!("`{name}` is a placeholder; write the value in its place")),
+            _ => None,
+        },
+        Expr::Function(function) => {
+            let name = name_of(function);
+            if function.over.is_some() || state.window_functions().contains_key(&name) {
+                about_one_row(&format!("`{name}` is a window function"))
+            } else if state.aggregate_functions().contains_key(&name) {
+                about_one_row(&format!("`{name}` is an aggregate"))
+            } else if state.scalar_functions().contains_key(&name) || state.higher_order_functions().contains_key(&name)
+            {
+                None
+            } else {
+                let mut there: Vec<String> = state.scalar_functions().keys().cloned().collect();
+                there.sort();
+                let hint =
+                    did_you_mean(&name, &there).map_or_else(String::new, |like| format!(" (did you mean `{like}`?)"));
+                Some(format!("there is no function `{name}`{hint}"))
+            }
+        }
+        _ => None,
+    }
+}
+
+/// A function's name as the engine knows it: quoted ones keep their case.
+fn name_of(function: &Function) -> String {
+    match function.name.0.as_slice() {
+        [part] => match part.as_ident() {
+            Some(name) if name.quote_style.is_none() => name.value.to_ascii_lowercase(),
+            Some(name) => name.value.clone(),
+            None => part.to_string(),
+        },
+        _ => function.name.to_string(),
+    }
+}
+
+/// Why the engine can't plan the filter.
+pub(super) fn reason(error: &DataFusionError, text: &str, schema: &DFSchema) -> String {
+    match error {
+        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => reason(inner, text, schema),
+        DataFusionError::SchemaError(schema_error, _) => match &**schema_error {
+            SchemaError::FieldNotFound { field, .. } => {
+                let there = schema.fields().iter().map(|field| field.name().as_str());
+                let mut reason = DatasetError::no_column("column", &field.name, "the input", there).to_string();
+                if text.contains(&format!("\"{}\"", field.name)) {
+                    reason += &format!("; text stands between single quotes: '{}'", field.name);
+                }
+                reason
+            }
+            _ => reason_of(error),
+        },
+        _ => reason_of(error),
+    }
+}
+
+/// The beginning of a part of a filter.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(PART_CHARS_MAX) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}

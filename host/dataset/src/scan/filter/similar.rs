@@ -1,0 +1,131 @@
+//! `SIMILAR TO`, as SQL has it.
+//!
+//! Its patterns are between those of `LIKE` and regular expressions: `%` and `_` are any characters and any one, `|`,
+//! `*`, `+`, `?`, `{m,n}`, `(…)` and `[…]` mean what they do in a regular expression, every other character means
+//! itself, and the pattern has to match the whole text.
+
+use datafusion::common::tree_node::{Transformed, TransformedResult as _, TreeNode as _};
+use datafusion::common::{DataFusionError, Result, ScalarValue};
+use datafusion::logical_expr::expr::Like;
+use datafusion::logical_expr::{BinaryExpr, Expr, Operator, lit};
+
+use super::{Planner, displayed};
+
+/// Replaces each `SIMILAR TO` by a match of a regular expression.
+pub(super) fn as_regex(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
+    let replaced = expr.transform_up(|part| match part {
+        Expr::SimilarTo(Like { negated, expr, pattern, escape_char, .. }) => {
+            let regex = match constant(planner, &pattern)? {
+                Some(text) => lit(regex_of(&text, escape_char.unwrap_or('\\')).map_err(DataFusionError::Plan)?),
+                None => Expr::Literal(ScalarValue::Utf8(None), None),
+            };
+            let op = if negated { Operator::RegexNotMatch } else { Operator::RegexMatch };
+            Ok(Transformed::yes(Expr::BinaryExpr(BinaryExpr::new(expr, op, Box::new(regex)))))
+        }
+        other => Ok(Transformed::no(other)),
+    });
+    replaced.data()
+}
+
+/// The text of a pattern, if it is not null.
+fn constant(planner: &Planner<'_>, pattern: &Expr) -> Result<Option<String>> {
+    if pattern.any_column_refs() {
+        return Err(DataFusionError::Plan(format!(
+            "the pattern of SIMILAR TO has to be a constant, and `{}` is none; `~` matches regular expressions that \
+             columns hold",
+            displayed(pattern)
+        )));
+    }
+    match planner.value_of(pattern)? {
+        ScalarValue::Utf8(text) | ScalarValue::LargeUtf8(text) | ScalarValue::Utf8View(text) => Ok(text),
+        ScalarValue::Null => Ok(None),
+        _ => Err(DataFusionError::Plan(format!("the pattern of SIMILAR TO, `{}`, is no text", displayed(pattern)))),
+    }
+}
+
+/// The regular expression that matches what the pattern does.
+fn regex_of(pattern: &str, escape: char) -> std::result::Result<String, String> {
+    let mut regex = "^(?s:".to_owned();
+    let mut rest = pattern.chars().peekable();
+    let mut in_brackets = false;
+    while let Some(c) = rest.next() {
+        match c {
+            _ if c == escape => {
+                let next = rest.next();
+                let next = next.ok_or_else(|| format!("the pattern `{pattern}` ends with its escape character"))?;
+                push_literal(&mut regex, next);
+            }
+            '[' if in_brackets && rest.peek() != Some(&':') => regex.push_str("\\["),
+            '[' if in_brackets => {
+                // A class within brackets: `[[:alpha:]]`.
+                regex.push('[');
+                while let Some(c) = rest.next() {
+                    regex.push(c);
+                    if c == ':' && rest.peek() == Some(&']') {
+                        regex.extend(rest.next());
+                        break;
+                    }
+                }
+            }
+            '[' => {
+                in_brackets = true;
+                regex.push('[');
+                regex.extend(rest.next_if_eq(&'^'));
+                // Right behind the bracket it means itself.
+                if rest.next_if_eq(&']').is_some() {
+                    regex.push_str("\\]");
+                }
+            }
+            ']' if in_brackets => {
+                in_brackets = false;
+                regex.push(']');
+            }
+            '-' | '^' if in_brackets => regex.push(c),
+            _ if in_brackets => push_literal(&mut regex, c),
+            '%' => regex.push_str(".*"),
+            '_' => regex.push('.'),
+            '(' => regex.push_str("(?:"),
+            '|' | '*' | '+' | '?' | '{' | '}' | ')' => regex.push(c),
+            _ => push_literal(&mut regex, c),
+        }
+    }
+    if in_brackets {
+        return Err(format!("the pattern `{pattern}` has a `[` without its `]`"));
+    }
+    regex.push_str(")$");
+    Ok(regex)
+}
+
+fn push_literal(regex: &mut String, c: char) {
+    if r"\.+*?()|[]{}^$#&-~".contains(c) {
+        regex.push('\\');
+    }
+    regex.push(c);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_mean_what_sql_says() {
+        for (pattern, escape, expected) in [
+            ("b%", '\\', Ok(r"^(?s:b.*)$")),
+            ("_b", '\\', Ok(r"^(?s:.b)$")),
+            ("(a|b)+", '\\', Ok(r"^(?s:(?:a|b)+)$")),
+            ("a.b^c$", '\\', Ok(r"^(?s:a\.b\^c\$)$")),
+            (r"50\%", '\\', Ok(r"^(?s:50%)$")),
+            ("50#%", '#', Ok(r"^(?s:50%)$")),
+            (r"a\b", '#', Ok(r"^(?s:a\\b)$")),
+            ("[a-c%_]{2,3}", '\\', Ok(r"^(?s:[a-c%_]{2,3})$")),
+            ("[^]&&x]", '\\', Ok(r"^(?s:[^\]\&\&x])$")),
+            ("[[:alpha:]_]", '\\', Ok(r"^(?s:[[:alpha:]_])$")),
+            ("", '\\', Ok("^(?s:)$")),
+            ("a[b", '\\', Err("the pattern `a[b` has a `[` without its `]`")),
+            (r"a\", '\\', Err(r"the pattern `a\` ends with its escape character")),
+        ] {
+            let found = regex_of(pattern, escape);
+            assert_eq!(found.as_deref().map_err(String::as_str), expected, "{pattern}");
+        }
+    }
+}

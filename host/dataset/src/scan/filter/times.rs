@@ -1,0 +1,473 @@
+//! Comparisons of times, exact in any unit.
+//!
+//! The engine brings both sides of a comparison to nanoseconds, which end in the years 1677 and 2262: a column of
+//! microseconds with the year 9999 fails, or wraps. Here a constant is brought to the column's unit instead. Where that
+//! unit can't hold it, the comparison turns into one with the time before it, or into what is true of every time: so
+//! `t < '2020-01-01 00:00:00.5'` in seconds is `t <= '2020-01-01 00:00:00'`. Columns are compared with each other as
+//! 128-bit nanoseconds ([`CompareTimes`]). Zones are those the engine would choose.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray as _;
+use arrow_array::timezone::Tz;
+use arrow_array::types::{
+    Date32Type, Date64Type, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType,
+};
+use arrow_array::{Array, ArrayRef, BooleanArray};
+use arrow_cast::parse::string_to_datetime;
+use arrow_schema::{DataType, TimeUnit};
+use datafusion::common::tree_node::{Transformed, TransformedResult as _, TreeNode as _};
+use datafusion::common::{Result, ScalarValue, exec_err};
+use datafusion::logical_expr::expr::{Between, Case, Cast, InList, ScalarFunction, TryCast};
+use datafusion::logical_expr::{
+    BinaryExpr, ColumnarValue, Expr, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    and, lit, or,
+};
+
+use super::{Planner, join};
+
+const NANOS: i128 = 1_000_000_000;
+const DAY_NANOS: i128 = 86_400 * NANOS;
+/// Nanoseconds of a microsecond.
+const MICRO_NANOS: i128 = 1_000;
+
+type Zone = Option<Arc<str>>;
+
+/// Replaces comparisons of times in which the engine would lose some.
+pub(super) fn compare_exactly(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
+    let replaced = expr.transform_up(|part| match part {
+        Expr::Cast(Cast { expr, field }) => Ok(match time_literal(&expr, field.data_type())? {
+            Some(literal) => Transformed::yes(literal),
+            None => Transformed::no(Expr::Cast(Cast { expr, field })),
+        }),
+        Expr::TryCast(TryCast { expr, field }) => Ok(match time_literal(&expr, field.data_type()) {
+            Ok(Some(literal)) => Transformed::yes(literal),
+            Ok(None) => Transformed::no(Expr::TryCast(TryCast { expr, field })),
+            Err(_) => Transformed::yes(Expr::Literal(ScalarValue::try_from(field.data_type())?, None)),
+        }),
+        Expr::ScalarFunction(call) => Ok(match to_timestamp_literal(&call)? {
+            Some(literal) => Transformed::yes(literal),
+            None => Transformed::no(Expr::ScalarFunction(call)),
+        }),
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => Ok(match compare(planner, &left, op, &right)? {
+            Some(expr) => Transformed::yes(expr),
+            None => Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })),
+        }),
+        Expr::Between(between) => Ok(match between_as_comparisons(planner, &between)? {
+            Some(expr) => Transformed::yes(expr),
+            None => Transformed::no(Expr::Between(between)),
+        }),
+        Expr::InList(list) => Ok(match in_list_as_comparisons(planner, &list)? {
+            Some(expr) => Transformed::yes(expr),
+            None => Transformed::no(Expr::InList(list)),
+        }),
+        Expr::Case(case) => case_as_comparisons(planner, case),
+        other => Ok(Transformed::no(other)),
+    });
+    replaced.data()
+}
+
+/// `TIMESTAMP '…'` and `CAST('…' AS TIMESTAMP)`, of nanoseconds to the engine, in a unit that holds the time.
+fn time_literal(text: &Expr, to: &DataType) -> Result<Option<Expr>> {
+    let (Expr::Literal(value, _), DataType::Timestamp(TimeUnit::Nanosecond, zone)) = (text, to) else {
+        return Ok(None);
+    };
+    let Some(Some(text)) = text_of(value) else { return Ok(None) };
+    Ok(Some(literal_of(instant_of_text(text, zone)?, zone)))
+}
+
+/// The value of `to_timestamp` of a constant text or of constant seconds, in a unit that holds the time.
+fn to_timestamp_literal(call: &ScalarFunction) -> Result<Option<Expr>> {
+    let ([Expr::Literal(value, _)], "to_timestamp") = (call.args.as_slice(), call.name()) else { return Ok(None) };
+    Ok(match (value, text_of(value)) {
+        (_, Some(Some(text))) => Some(literal_of(instant_of_text(text, &None)?, &None)),
+        (ScalarValue::Int64(Some(seconds)), _) => Some(literal_of(i128::from(*seconds) * NANOS, &None)),
+        _ => None,
+    })
+}
+
+/// A time as microseconds, which hold 290,000 years, unless it is finer and nanoseconds hold it.
+fn literal_of(instant: i128, zone: &Zone) -> Expr {
+    let nanos = i64::try_from(instant).ok().filter(|_| instant.rem_euclid(MICRO_NANOS) != 0);
+    let value = match (nanos, i64::try_from(instant.div_euclid(MICRO_NANOS))) {
+        (Some(nanos), _) => ScalarValue::TimestampNanosecond(Some(nanos), zone.clone()),
+        (None, Ok(micros)) => ScalarValue::TimestampMicrosecond(Some(micros), zone.clone()),
+        (None, Err(_)) => {
+            // Seconds hold what comes from 64-bit seconds.
+            let seconds =
+                i64::try_from(instant.div_euclid(NANOS)).unwrap_or(if instant < 0 { i64::MIN } else { i64::MAX });
+            ScalarValue::TimestampSecond(Some(seconds), zone.clone())
+        }
+    };
+    Expr::Literal(value, None)
+}
+
+/// `x BETWEEN a AND b` as two comparisons, if they are of times.
+fn between_as_comparisons(planner: &Planner<'_>, between: &Between) -> Result<Option<Expr>> {
+    let Between { expr, negated, low, high } = between;
+    let (above, below) = if *negated { (Operator::Lt, Operator::Gt) } else { (Operator::GtEq, Operator::LtEq) };
+    let sides = (compare(planner, expr, above, low)?, compare(planner, expr, below, high)?);
+    if let (None, None) = sides {
+        return Ok(None);
+    }
+    let as_is = |op, bound: &Expr| Expr::BinaryExpr(BinaryExpr::new(expr.clone(), op, Box::new(bound.clone())));
+    let above = sides.0.unwrap_or_else(|| as_is(above, low));
+    let below = sides.1.unwrap_or_else(|| as_is(below, high));
+    Ok(Some(if *negated { or(above, below) } else { and(above, below) }))
+}
+
+/// `x IN (a, b)` as comparisons, if they are of times.
+fn in_list_as_comparisons(planner: &Planner<'_>, list: &InList) -> Result<Option<Expr>> {
+    let InList { expr, list, negated } = list;
+    let mut any = false;
+    let mut equal = Vec::with_capacity(list.len());
+    for item in list {
+        let compared = compare(planner, expr, Operator::Eq, item)?;
+        any |= compared.is_some();
+        let as_is = || Expr::BinaryExpr(BinaryExpr::new(expr.clone(), Operator::Eq, Box::new(item.clone())));
+        equal.push(compared.unwrap_or_else(as_is));
+    }
+    let one_of = join(equal, Operator::Or);
+    Ok(one_of.filter(|_| any).map(|one_of| if *negated { Expr::Not(Box::new(one_of)) } else { one_of }))
+}
+
+/// `CASE x WHEN a THEN …` as `CASE WHEN x = a THEN …`, if these are times.
+fn case_as_comparisons(planner: &Planner<'_>, mut case: Case) -> Result<Transformed<Expr>> {
+    let Some(base) = case.expr.take() else { return Ok(Transformed::no(Expr::Case(case))) };
+    let mut compared = Vec::with_capacity(case.when_then_expr.len());
+    for (when, _) in &case.when_then_expr {
+        compared.push(compare(planner, &base, Operator::Eq, when)?);
+    }
+    if compared.iter().all(Option::is_none) {
+        case.expr = Some(base);
+        return Ok(Transformed::no(Expr::Case(case)));
+    }
+    for ((when, _), compared) in case.when_then_expr.iter_mut().zip(compared) {
+        let as_is = || Expr::BinaryExpr(BinaryExpr::new(base.clone(), Operator::Eq, when.clone()));
+        *when = Box::new(compared.unwrap_or_else(as_is));
+    }
+    Ok(Transformed::yes(Expr::Case(case)))
+}
+
+/// The comparison, where one side is a timestamp and the other is a time of another type, or a text.
+fn compare(planner: &Planner<'_>, left: &Expr, op: Operator, right: &Expr) -> Result<Option<Expr>> {
+    let (Some(op), Some(types)) = (Comparison::of(op), planner.type_of(left).zip(planner.type_of(right))) else {
+        return Ok(None);
+    };
+    let zone = match &types {
+        (a, b) if a == b => return Ok(None),
+        (DataType::Timestamp(_, a), DataType::Timestamp(_, b)) => a.clone().or_else(|| b.clone()),
+        (DataType::Timestamp(_, zone), other) | (other, DataType::Timestamp(_, zone)) if is_text(other) => zone.clone(),
+        (DataType::Timestamp(..), other) | (other, DataType::Timestamp(..)) if tick(other).is_some() => None,
+        _ => return Ok(None),
+    };
+    match (left.any_column_refs(), right.any_column_refs()) {
+        (true, false) if !is_text(&types.0) => against(planner, left, &types.0, op, right, &zone).map(Some),
+        (false, true) if !is_text(&types.1) => against(planner, right, &types.1, op.swapped(), left, &zone).map(Some),
+        _ => {
+            let args = vec![in_zone(left, &types.0, &zone), in_zone(right, &types.1, &zone)];
+            let func = Arc::new(ScalarUDF::new_from_impl(CompareTimes::new(op, zone)));
+            Ok(Some(Expr::ScalarFunction(ScalarFunction { func, args })))
+        }
+    }
+}
+
+/// The time, of type `data_type`, as one of `zone`.
+fn in_zone(time: &Expr, data_type: &DataType, zone: &Zone) -> Expr {
+    match data_type {
+        DataType::Timestamp(unit, own) if own != zone => {
+            Expr::Cast(Cast::new(Box::new(time.clone()), DataType::Timestamp(*unit, zone.clone())))
+        }
+        _ => time.clone(),
+    }
+}
+
+/// `time op constant`, in the unit of `time`.
+fn against(
+    planner: &Planner<'_>,
+    time: &Expr,
+    data_type: &DataType,
+    op: Comparison,
+    constant: &Expr,
+    zone: &Zone,
+) -> Result<Expr> {
+    let time = in_zone(time, data_type, zone);
+    let with =
+        |op: Operator, other: Expr| Expr::BinaryExpr(BinaryExpr::new(Box::new(time.clone()), op, Box::new(other)));
+    let Some(instant) = instant_of(planner, constant, zone)? else {
+        return Ok(with(op.operator(), ticks(None, data_type, zone)));
+    };
+    Ok(match op.with(instant, tick(data_type).unwrap_or(1), range(data_type)) {
+        Truth::If(op, value) => with(op.operator(), ticks(Some(value), data_type, zone)),
+        // Null for null.
+        Truth::Always => with(Operator::Eq, time.clone()),
+        Truth::Never => with(Operator::NotEq, time.clone()),
+        Truth::Even(of_null) => lit(of_null),
+    })
+}
+
+/// The instant of a constant, in nanoseconds since 1970.
+fn instant_of(planner: &Planner<'_>, constant: &Expr, zone: &Zone) -> Result<Option<i128>> {
+    let value = planner.value_of(constant)?;
+    if let Some(text) = text_of(&value) {
+        return text.map(|text| instant_of_text(text, zone)).transpose();
+    }
+    let value = match value.data_type() {
+        DataType::Timestamp(unit, own) if own != *zone => value.cast_to(&DataType::Timestamp(unit, zone.clone()))?,
+        _ => value,
+    };
+    Ok(instants(&value.to_array()?, zone)?.first().copied().flatten())
+}
+
+fn instant_of_text(text: &str, zone: &Zone) -> Result<i128> {
+    let zone: Tz = zone.as_deref().unwrap_or("+00:00").parse()?;
+    match string_to_datetime(&zone, text) {
+        Ok(time) => Ok(i128::from(time.timestamp()) * NANOS + i128::from(time.timestamp_subsec_nanos())),
+        Err(_) => exec_err!(
+            "`{}` is no time; write it as 2020-01-31 or 2020-01-31 12:00:00.5, with a zone behind it (Z, +02:00) if it \
+             has one",
+            text.chars().take(60).collect::<String>()
+        ),
+    }
+}
+
+/// The text of a value, if its type is one: none, if it is null.
+fn text_of(value: &ScalarValue) -> Option<Option<&str>> {
+    match value {
+        ScalarValue::Utf8(text) | ScalarValue::LargeUtf8(text) | ScalarValue::Utf8View(text) => Some(text.as_deref()),
+        _ => None,
+    }
+}
+
+fn is_text(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+}
+
+/// Nanoseconds of the unit that times of a type are counted in.
+fn tick(data_type: &DataType) -> Option<i128> {
+    Some(match data_type {
+        DataType::Timestamp(TimeUnit::Second, _) => NANOS,
+        DataType::Timestamp(TimeUnit::Millisecond, _) | DataType::Date64 => 1_000_000,
+        DataType::Timestamp(TimeUnit::Microsecond, _) => MICRO_NANOS,
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => 1,
+        DataType::Date32 => DAY_NANOS,
+        _ => return None,
+    })
+}
+
+/// The least and the greatest count that a type holds.
+fn range(data_type: &DataType) -> (i64, i64) {
+    match data_type {
+        DataType::Date32 => (i32::MIN.into(), i32::MAX.into()),
+        _ => (i64::MIN, i64::MAX),
+    }
+}
+
+/// A literal of a type of times, of a count that it holds.
+fn ticks(count: Option<i64>, data_type: &DataType, zone: &Zone) -> Expr {
+    let value = match data_type {
+        DataType::Date32 => ScalarValue::Date32(count.and_then(|days| days.try_into().ok())),
+        DataType::Date64 => ScalarValue::Date64(count),
+        DataType::Timestamp(TimeUnit::Second, _) => ScalarValue::TimestampSecond(count, zone.clone()),
+        DataType::Timestamp(TimeUnit::Millisecond, _) => ScalarValue::TimestampMillisecond(count, zone.clone()),
+        DataType::Timestamp(TimeUnit::Microsecond, _) => ScalarValue::TimestampMicrosecond(count, zone.clone()),
+        _ => ScalarValue::TimestampNanosecond(count, zone.clone()),
+    };
+    Expr::Literal(value, None)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    Distinct,
+    NotDistinct,
+}
+
+/// What a comparison of times with a constant is in their unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Truth {
+    /// True of those that compare so with this count.
+    If(Comparison, i64),
+    /// True of all but null.
+    Always,
+    /// False of all but null.
+    Never,
+    /// So of all, null too.
+    Even(bool),
+}
+
+impl Comparison {
+    fn of(op: Operator) -> Option<Comparison> {
+        Some(match op {
+            Operator::Eq => Comparison::Equal,
+            Operator::NotEq => Comparison::NotEqual,
+            Operator::Lt => Comparison::Less,
+            Operator::LtEq => Comparison::LessOrEqual,
+            Operator::Gt => Comparison::Greater,
+            Operator::GtEq => Comparison::GreaterOrEqual,
+            Operator::IsDistinctFrom => Comparison::Distinct,
+            Operator::IsNotDistinctFrom => Comparison::NotDistinct,
+            _ => return None,
+        })
+    }
+
+    fn operator(self) -> Operator {
+        match self {
+            Comparison::Equal => Operator::Eq,
+            Comparison::NotEqual => Operator::NotEq,
+            Comparison::Less => Operator::Lt,
+            Comparison::LessOrEqual => Operator::LtEq,
+            Comparison::Greater => Operator::Gt,
+            Comparison::GreaterOrEqual => Operator::GtEq,
+            Comparison::Distinct => Operator::IsDistinctFrom,
+            Comparison::NotDistinct => Operator::IsNotDistinctFrom,
+        }
+    }
+
+    /// The one that holds of `b` and `a` when this one holds of `a` and `b`.
+    fn swapped(self) -> Comparison {
+        match self {
+            Comparison::Less => Comparison::Greater,
+            Comparison::LessOrEqual => Comparison::GreaterOrEqual,
+            Comparison::Greater => Comparison::Less,
+            Comparison::GreaterOrEqual => Comparison::LessOrEqual,
+            same => same,
+        }
+    }
+
+    /// What comparing counts of `tick` nanoseconds, within `range`, with an instant is.
+    fn with(self, instant: i128, tick: i128, range: (i64, i64)) -> Truth {
+        use Comparison::*;
+        let (count, is_exact) = (instant.div_euclid(tick), instant.rem_euclid(tick) == 0);
+        let (first, last) = (i128::from(range.0), i128::from(range.1));
+        let holds = |is_true: bool| if is_true { Truth::Always } else { Truth::Never };
+        let within = i64::try_from(count).ok().filter(|_| (first..=last).contains(&count));
+        match (self, within) {
+            (Equal | NotEqual, Some(count)) if is_exact => Truth::If(self, count),
+            (Distinct | NotDistinct, Some(count)) if is_exact => Truth::If(self, count),
+            (Equal | NotEqual, _) => holds(self == NotEqual),
+            (Distinct | NotDistinct, _) => Truth::Even(self == Distinct),
+            (Less | LessOrEqual, None) => holds(count > last),
+            (Greater | GreaterOrEqual, None) => holds(count < first),
+            // Between this count and the next.
+            (Less | LessOrEqual, Some(count)) if !is_exact => Truth::If(LessOrEqual, count),
+            (Greater | GreaterOrEqual, Some(count)) if !is_exact => Truth::If(Greater, count),
+            (_, Some(count)) => Truth::If(self, count),
+        }
+    }
+
+    fn of_instants<T: Ord>(self, a: Option<T>, b: Option<T>) -> Option<bool> {
+        match (self, a, b) {
+            (Comparison::Distinct, a, b) => Some(a != b),
+            (Comparison::NotDistinct, a, b) => Some(a == b),
+            (Comparison::Equal, Some(a), Some(b)) => Some(a == b),
+            (Comparison::NotEqual, Some(a), Some(b)) => Some(a != b),
+            (Comparison::Less, Some(a), Some(b)) => Some(a < b),
+            (Comparison::LessOrEqual, Some(a), Some(b)) => Some(a <= b),
+            (Comparison::Greater, Some(a), Some(b)) => Some(a > b),
+            (Comparison::GreaterOrEqual, Some(a), Some(b)) => Some(a >= b),
+            (_, _, _) => None,
+        }
+    }
+}
+
+/// Compares times of any two types, and texts that are times, as instants.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct CompareTimes {
+    op: Comparison,
+    /// The zone of texts without one.
+    zone: Zone,
+    signature: Signature,
+}
+
+impl CompareTimes {
+    fn new(op: Comparison, zone: Zone) -> CompareTimes {
+        CompareTimes { op, zone, signature: Signature::any(2, Volatility::Immutable) }
+    }
+}
+
+impl ScalarUDFImpl for CompareTimes {
+    fn name(&self) -> &str {
+        "compare_times"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Boolean)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let mut sides = Vec::with_capacity(2);
+        for side in args.args {
+            sides.push(instants(&side.into_array(args.number_rows)?, &self.zone)?);
+        }
+        let [left, right] = sides.as_slice() else { return exec_err!("two times are compared") };
+        let compared = left.iter().zip(right).map(|(a, b)| self.op.of_instants(*a, *b));
+        Ok(ColumnarValue::Array(Arc::new(compared.collect::<BooleanArray>())))
+    }
+}
+
+/// The instants of times, in nanoseconds since 1970.
+fn instants(times: &ArrayRef, zone: &Zone) -> Result<Vec<Option<i128>>> {
+    let data_type = times.data_type();
+    if is_text(data_type) {
+        let texts = arrow_cast::cast(times, &DataType::LargeUtf8)?;
+        let instants = texts.as_string::<i64>().iter();
+        return instants.map(|text| text.map(|text| instant_of_text(text, zone)).transpose()).collect();
+    }
+    let Some(tick) = tick(data_type) else { return exec_err!("{data_type} is no type of times") };
+    macro_rules! counts {
+        ($type:ty) => {
+            times.as_primitive::<$type>().iter().map(|count| count.map(|count| i128::from(count) * tick)).collect()
+        };
+    }
+    Ok(match data_type {
+        DataType::Date32 => counts!(Date32Type),
+        DataType::Date64 => counts!(Date64Type),
+        DataType::Timestamp(TimeUnit::Second, _) => counts!(TimestampSecondType),
+        DataType::Timestamp(TimeUnit::Millisecond, _) => counts!(TimestampMillisecondType),
+        DataType::Timestamp(TimeUnit::Microsecond, _) => counts!(TimestampMicrosecondType),
+        _ => counts!(TimestampNanosecondType),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Comparison::*;
+
+    #[test]
+    fn constants_come_to_the_unit_of_a_column() {
+        let days = (i64::from(i32::MIN), i64::from(i32::MAX));
+        let all = (i64::MIN, i64::MAX);
+        for (op, instant, tick, range, expected) in [
+            (Less, 5 * NANOS, NANOS, all, Truth::If(Less, 5)),
+            (Less, 5 * NANOS + 1, NANOS, all, Truth::If(LessOrEqual, 5)),
+            (LessOrEqual, 5 * NANOS + 1, NANOS, all, Truth::If(LessOrEqual, 5)),
+            (Greater, -1, NANOS, all, Truth::If(Greater, -1)),
+            (GreaterOrEqual, -1, NANOS, all, Truth::If(Greater, -1)),
+            (GreaterOrEqual, -NANOS, NANOS, all, Truth::If(GreaterOrEqual, -1)),
+            (Equal, 1, NANOS, all, Truth::Never),
+            (NotEqual, 1, NANOS, all, Truth::Always),
+            (Distinct, 1, NANOS, all, Truth::Even(true)),
+            (NotDistinct, 1, NANOS, all, Truth::Even(false)),
+            (Less, i128::from(i64::MAX) + 1, 1, all, Truth::Always),
+            (GreaterOrEqual, i128::from(i64::MAX) + 1, 1, all, Truth::Never),
+            (Greater, i128::from(i64::MIN) - 1, 1, all, Truth::Always),
+            (LessOrEqual, i128::from(i64::MIN) - 1, 1, all, Truth::Never),
+            (Less, (i128::from(i32::MAX) + 1) * DAY_NANOS, DAY_NANOS, days, Truth::Always),
+            (LessOrEqual, i128::from(i32::MAX) * DAY_NANOS + 1, DAY_NANOS, days, Truth::If(LessOrEqual, days.1)),
+        ] {
+            assert_eq!(op.with(instant, tick, range), expected, "{op:?} {instant} {tick}");
+        }
+    }
+}
