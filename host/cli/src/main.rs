@@ -11,6 +11,7 @@ mod jobs;
 mod new;
 mod output;
 mod progress;
+mod remedy;
 mod remote;
 mod signals;
 mod table;
@@ -37,6 +38,7 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     HEAP.set_up();
+    paths::raise_file_limit();
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = match runtime {
@@ -110,7 +112,11 @@ async fn run(arguments: Arguments) -> ExitCode {
 fn said(failure: CliError) -> ExitCode {
     match &failure {
         CliError::Stopped(words) => output::talk(words),
-        _ => output::talk(&format!("error: {failure}")),
+        _ => {
+            let words = failure.to_string();
+            let remedy = remedy::of(&words).map_or_else(String::new, |remedy| format!("; {remedy}"));
+            output::talk(&format!("error: {words}{remedy}"));
+        }
     }
     failure.code()
 }

@@ -18,6 +18,7 @@ mod function;
 mod input;
 mod job;
 mod jobs;
+mod memory;
 mod output;
 pub mod paths;
 mod predict;

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::geteuid;
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use sandbar_worker::{GpuLimits, Machine};
+
+use crate::memory::usable_bytes;
 
 /// Share of the machine's memory that grouped rows may take before they spill.
 const MEMORY_SHARE: f64 = 0.4;
@@ -114,6 +116,15 @@ fn refuse_of_others(folder: &Path, user: u32, variable: &str) -> Result<(), Stri
     Ok(())
 }
 
+/// Raises the number of files that this process may have open to the most that it may be: sockets of workers, files
+/// that are read, and large objects each are one. Gives that number, where there is one.
+pub fn raise_file_limit() -> Option<u64> {
+    let files = getrlimit(Resource::Nofile);
+    // The hard limit is one that a process may set.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
+    getrlimit(Resource::Nofile).current
+}
+
 /// Bytes that grouped rows may take.
 pub fn memory_for_rows() -> u64 {
     memory(MEMORY_SHARE)
@@ -124,17 +135,9 @@ pub fn memory_for_objects() -> u64 {
     memory(OBJECTS_SHARE)
 }
 
-/// A share of what this process may use: its cgroup's limit, or the machine's memory.
+/// A share of what this process may use.
 fn memory(share: f64) -> u64 {
-    let read = |path: &str| fs::read_to_string(path).ok();
-    let cgroup = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse::<u64>().ok());
-    let machine = read("/proc/meminfo").and_then(|text| {
-        let line =
-            text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?.trim().trim_end_matches(" kB").parse::<u64>().ok();
-        line.map(|kib| kib * 1024)
-    });
-    let all = cgroup.into_iter().chain(machine).min();
-    all.map_or(MEMORY_FALLBACK_BYTES, |bytes| (bytes as f64 * share) as u64)
+    usable_bytes().map_or(MEMORY_FALLBACK_BYTES, |bytes| (bytes as f64 * share) as u64)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -87,15 +87,23 @@ pub fn end_with_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// Writes no core, and opens no more files than so many.
+/// Writes no core, and opens at most `files` files.
 ///
 /// # Errors
 /// Those of the kernel.
 pub fn limit_resources(files: u64) -> io::Result<()> {
-    let at_most = |n| Rlimit { current: Some(n), maximum: Some(n) };
-    setrlimit(Resource::Core, at_most(0))?;
-    setrlimit(Resource::Nofile, at_most(files))?;
-    Ok(())
+    limit(Resource::Core, 0)?;
+    limit(Resource::Nofile, files)
+}
+
+/// Sets the soft and the hard limit of a resource to `most`, or leaves them at the hard limit that is below it: a
+/// process can lower a hard limit, and not raise it.
+///
+/// # Errors
+/// Those of the kernel.
+pub fn limit(resource: Resource, most: u64) -> io::Result<()> {
+    let most = Some(getrlimit(resource).maximum.map_or(most, |hard| hard.min(most)));
+    Ok(setrlimit(resource, Rlimit { current: most, maximum: most })?)
 }
 
 /// From here on what is written to standard error goes nowhere: it may be a terminal, or somebody's file.
@@ -316,6 +324,26 @@ mod tests {
         }
         let ended = Command::new(std::env::current_exe().expect("this test"))
             .args(["--exact", "confine::tests::a_process_that_drives_a_device_does_that_and_no_more", "--nocapture"])
+            .env(ACTION, "")
+            .output()
+            .expect("a process");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    }
+
+    #[test]
+    fn limits_are_never_raised() {
+        if std::env::var_os(ACTION).is_some() {
+            let hard = |resource| getrlimit(resource).maximum;
+            for (most, expected) in [(200, 200), (300, 200), (100, 100), (u64::MAX, 100)] {
+                limit_resources(most).expect("limits");
+                assert_eq!((hard(Resource::Nofile), hard(Resource::Core)), (Some(expected), Some(0)), "{most}");
+            }
+            limit(Resource::Fsize, 1 << 20).and_then(|()| limit(Resource::Fsize, 1 << 30)).expect("a limit");
+            assert_eq!(hard(Resource::Fsize), Some(1 << 20));
+            std::process::exit(0);
+        }
+        let ended = Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", "confine::tests::limits_are_never_raised", "--nocapture"])
             .env(ACTION, "")
             .output()
             .expect("a process");

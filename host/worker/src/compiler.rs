@@ -9,7 +9,8 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::Resource;
 use sandbar_core::{Code, ComponentId, Fault};
 use sandbar_process::confine;
 use sandbar_store::Object;
@@ -188,7 +189,8 @@ impl Compiler {
         // What is plainly wrong needs no process.
         sandbar_sandbox::check_binary(component)?;
         let host = |e: io::Error| Fault::new(Code::Host, format!("the compiler can't be run: {e}"));
-        let mut input = tempfile::tempfile().map_err(host)?;
+        // In memory: there need be no folder for temporary files.
+        let mut input = File::from(memfd_create("component", MemfdFlags::CLOEXEC).map_err(|e| host(e.into()))?);
         input.write_all(component).and_then(|()| input.rewind()).map_err(host)?;
         let mut child = Command::new(&self.program)
             .arg(COMPILER_ARGUMENT)
@@ -291,10 +293,9 @@ impl End {
 pub fn run_compiler() -> io::Result<()> {
     confine::end_with_parent()?;
     confine::limit_resources(confine::FEW_FILES)?;
-    let at_most = |n| Rlimit { current: Some(n), maximum: Some(n) };
-    setrlimit(Resource::As, at_most(ADDRESS_SPACE_BYTES_MAX))?;
-    setrlimit(Resource::Cpu, at_most(CPU_SECONDS_MAX))?;
-    setrlimit(Resource::Fsize, at_most(1 << 30))?;
+    confine::limit(Resource::As, ADDRESS_SPACE_BYTES_MAX)?;
+    confine::limit(Resource::Cpu, CPU_SECONDS_MAX)?;
+    confine::limit(Resource::Fsize, 1 << 30)?;
     let mut component = Vec::new();
     io::stdin().lock().read_to_end(&mut component)?;
     // The threads that functions are compiled by: there can be no others once it is confined.

@@ -24,7 +24,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbar_core::{ActorId, Fault, Ids, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, Inspect, JobLimits, Lies, Role, Scheduler, UNIT};
 use sandbar_store::{Object, ValueKey};
@@ -47,6 +46,7 @@ use super::peer::{Fetched, Loaded, NewPeer, Outside, Remnant, Tell};
 use super::records::{Ran, TaskRecords};
 use crate::NodeOptions;
 use crate::jobs::{Answer, LogSender, Question};
+use crate::paths::raise_file_limit;
 
 /// The hub looks again for so long before it sleeps.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
@@ -482,8 +482,7 @@ impl State {
 
     fn run(mut self) {
         // Each large object is a file.
-        let files = getrlimit(Resource::Nofile);
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
+        raise_file_limit();
         self.begin();
         let mut frame = Vec::new();
         let (mut last_work, mut last_tick) = (Instant::now(), Instant::now());

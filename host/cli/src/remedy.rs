@@ -1,0 +1,73 @@
+//! What to do where this machine's limits made a command fail.
+
+use std::path::Path;
+
+use sandbar_node::paths;
+
+/// Descriptors that are enough for most jobs.
+const FILES_USUAL: u64 = 1024;
+/// How the standard library writes the kernel's EMFILE.
+const TOO_MANY_FILES: &str = "(os error 24)";
+
+/// How it writes ENOSPC and EDQUOT.
+const FULL: [&str; 2] = ["(os error 28)", "(os error 122)"];
+
+/// The limit that a failure is of, and the remedy, if its message says that it is of one.
+pub(crate) fn of(message: &str) -> Option<String> {
+    of_files(message, paths::raise_file_limit()).or_else(|| of_temporary_folder(message, &std::env::temp_dir()))
+}
+
+fn of_files(message: &str, files: Option<u64>) -> Option<String> {
+    let files = files.filter(|_| message.contains(TOO_MANY_FILES))?;
+    Some(format!(
+        "this process may have {files} files open: raise the hard limit (`ulimit -Hn {FILES_USUAL}`, or \
+         LimitNOFILE={FILES_USUAL} of its unit), or use fewer --workers"
+    ))
+}
+
+fn of_temporary_folder(message: &str, folder: &Path) -> Option<String> {
+    let named = folder.display().to_string();
+    // The folder itself, not one in it.
+    let is_named = message.split(&named).skip(1).any(|rest| !rest.starts_with('/'));
+    if !folder.is_absolute() || !is_named {
+        return None;
+    }
+    if FULL.iter().any(|full| message.contains(full)) {
+        return Some("set TMPDIR to a folder on a disk with more room, or give the job more memory".to_owned());
+    }
+    let what = format!("{named} is where temporary files go, and none can be made there");
+    (!can_be_written(folder)).then(|| format!("{what}: set TMPDIR to a folder that can be written"))
+}
+
+/// Whether files can be made in a folder.
+fn can_be_written(folder: &Path) -> bool {
+    let path = folder.join(format!(".sandbar-{}", std::process::id()));
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&path).is_ok();
+    let _ = std::fs::remove_file(path);
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_named_with_a_remedy() {
+        let folder = Path::new("/nowhere/at/all");
+        for (message, files, temporary) in [
+            ("a worker can't be started: Too many open files (os error 24)", true, false),
+            ("can't spill rows to /nowhere/at/all: No such file or directory (os error 2)", false, true),
+            ("can't spill rows to /nowhere/at/all: No space left on device (os error 28)", false, true),
+            ("can't write /nowhere/at/all/out.parquet: No space left on device (os error 28)", false, false),
+            ("no.csv: No such file or directory (os error 2)", false, false),
+        ] {
+            let remedy = of_files(message, Some(32));
+            assert_eq!(remedy.is_some_and(|remedy| remedy.contains("may have 32 files open")), files, "{message}");
+            let remedy = of_temporary_folder(message, folder);
+            assert_eq!(remedy.is_some_and(|remedy| remedy.contains("set TMPDIR")), temporary, "{message}");
+        }
+        let there = std::env::temp_dir();
+        let message = format!("can't read {}/a.csv: it is damaged", there.display());
+        assert_eq!(of_temporary_folder(&message, &there), None);
+    }
+}
