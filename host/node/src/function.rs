@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use sandbar_core::{Code, Fault, Function, Kind, Limits, Parameter, TaskKind};
 use sandbar_worker::{Binding, Compiled, Request, Work};
@@ -155,14 +156,20 @@ impl Node {
     }
 }
 
-/// Writes a file so that no one sees half of it.
+/// Writes a file that others see as it was, or whole. Where it can't be written, nothing of it is left.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    // Several may write it at once.
+    static WRITES: AtomicU64 = AtomicU64::new(0);
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
-    let temporary =
-        folder.join(format!(".{}.{}", path.file_name().unwrap_or_default().to_string_lossy(), std::process::id()));
-    std::fs::write(&temporary, bytes)?;
-    std::fs::rename(&temporary, path)
+    let (name, process) = (path.file_name().unwrap_or_default().to_string_lossy(), std::process::id());
+    let temporary = folder.join(format!(".{name}.{process}-{}", WRITES.fetch_add(1, Relaxed)));
+    let written = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
+    if written.is_err() {
+        // Part of a file takes what room is left on a full disk.
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
 }
 
 /// What a component is, for people.

@@ -38,6 +38,7 @@ pub use error::ClusterError;
 pub use jobs::{ClusterClient, ClusterJob, Followed, NewClusterJob};
 pub use members::{Member, MemberState};
 
+use crate::function::write_whole;
 use crate::jobs::{JobName, JobShelf};
 use crate::program::{Amounts, Asker, Outside};
 use asks::Ask;
@@ -173,7 +174,7 @@ impl Cluster {
         let join = match &options.join {
             Some((address, _)) => {
                 let path = options.data.join(JOINED);
-                std::fs::write(&path, address).map_err(|e| ClusterError::Folder(path, e))?;
+                write_whole(&path, address.as_bytes()).map_err(|e| ClusterError::Folder(path, e))?;
                 Some(address.clone())
             }
             // As it was told before.

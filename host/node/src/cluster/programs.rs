@@ -2,11 +2,9 @@
 
 use std::fs::File;
 use std::future::Future;
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +19,7 @@ use super::links::COMPONENTS;
 use super::{Inner, parts};
 use crate::NodeError;
 use crate::fits::Fitter;
+use crate::function::write_whole;
 use crate::jobs::JobKeeper;
 use crate::program::{Loaded, Program, ProgramSummary, Remnant};
 
@@ -98,7 +97,7 @@ pub(super) async fn have(inner: &Inner, node: Option<NodeId>, component: Compone
     let node = node.ok_or_else(|| fault("nobody has said whose component it is"))?;
     let fetched = tokio::time::timeout(TIME_MAX, fetch(inner, node, component)).await;
     let bytes = fetched.map_err(|_| fault("its component did not come in time"))??;
-    keep(&path, &bytes).map_err(|e| fault(&format!("its component can't be kept: {e}")))
+    write_whole(&path, &bytes).map_err(|e| fault(&format!("its component can't be kept: {e}")))
 }
 
 /// Loads a component that a node has.
@@ -163,18 +162,6 @@ async fn fetch(inner: &Inner, node: NodeId, component: ComponentId) -> Result<Ve
     let digest: [u8; 32] = Sha256::digest(&bytes).into();
     let is_it = ComponentId::from_digest(digest) == component;
     is_it.then_some(bytes).ok_or_else(|| failed("what came is another one, or nothing"))
-}
-
-/// Writes a component to where it is kept.
-pub(super) fn keep(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(std::path::Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    // Several may be at it at once.
-    static PARTS: AtomicU64 = AtomicU64::new(0);
-    let part = folder.join(format!(".{}-{}.part", std::process::id(), PARTS.fetch_add(1, Relaxed)));
-    let mut file = File::create(&part)?;
-    file.write_all(bytes)?;
-    std::fs::rename(&part, path)
 }
 
 /// Gives a component to a node that asks for it.

@@ -1,6 +1,6 @@
 //! The side of a job's folder that its node has.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -74,12 +74,11 @@ impl JobKeeper {
         }
     }
 
-    /// What is left of its tasks.
-    pub(crate) fn keep_tasks(&self, tasks: &Listing<TaskRow>, summary: &JobSummary) {
-        if let Some(kept) = &self.kept {
-            // A disk that is full: the record says what there is to say.
-            let _ = keep_tasks(&kept.folder, tasks, summary);
-        }
+    /// Keeps what is left of its tasks. Gives a warning where that can't be.
+    pub(crate) fn keep_tasks(&self, tasks: &Listing<TaskRow>, summary: &JobSummary) -> Option<String> {
+        let kept = self.kept.as_ref()?;
+        let error = keep_tasks(&kept.folder, tasks, summary).err()?;
+        Some(format!("warning: what the job's tasks did is not kept in {}: {error}", kept.folder.display()))
     }
 
     /// How far its tasks said that they were, in the end.
@@ -89,7 +88,7 @@ impl JobKeeper {
         }
     }
 
-    /// The job has ended.
+    /// Keeps that the job has ended. Gives a warning where that can't be.
     pub(crate) fn finish(
         &mut self,
         state: RunState,
@@ -97,14 +96,19 @@ impl JobKeeper {
         error: Option<JobFailure>,
         counts: JobCounts,
         log: LogCounts,
-    ) {
-        let Some(kept) = self.kept.take() else { return };
-        kept.write(|record| {
-            (record.state, record.result, record.error) = (state, result, error);
-            (record.counts, record.log, record.ended_ms) = (counts, log, Some(now_ms()));
+    ) -> Option<String> {
+        let kept = self.kept.take()?;
+        let mut record = kept.record().clone();
+        (record.state, record.result, record.error) = (state, result, error);
+        (record.counts, record.log, record.ended_ms) = (counts, log, Some(now_ms()));
+        let warning = record.write_last(&kept.folder).err().map(|error| {
+            // A record of a job that runs, without its node, would be one of a job that failed.
+            let _ = fs::remove_dir_all(&kept.folder);
+            format!("warning: what became of the job is not kept in {}: {error}", kept.folder.display())
         });
         drop(kept._lock);
         kept.shelf.prune(&JobFolderLimits::USUAL);
+        warning
     }
 
     /// Lets go of the folder as a process does that is killed.
@@ -118,7 +122,7 @@ impl Kept {
     fn write(&self, change: impl FnOnce(&mut JobRecord)) {
         let mut record = self.record();
         change(&mut record);
-        // As above. Whoever looks finds that the node is gone.
+        // On a full disk whoever looks learns of it once the job has ended.
         let _ = record.write(&self.folder);
     }
 

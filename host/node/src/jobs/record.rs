@@ -14,6 +14,7 @@ use super::limits::JobFolderLimits;
 use super::name::JobName;
 use super::views::ProgressRow;
 use crate::NodeError;
+use crate::function::write_whole;
 
 /// Where a job is, or a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -149,6 +150,11 @@ pub struct JobRecord {
 /// The form of records that this build writes.
 const VERSION: u32 = 1;
 const FILE: &str = "job.json";
+/// What a job's folder holds beside its record.
+pub(super) const LOG: &str = "log";
+pub(super) const TASKS: &str = "tasks.json";
+pub(super) const SUMMARY: &str = "summary.json";
+const KEPT_BESIDE: [&str; 3] = [TASKS, SUMMARY, LOG];
 
 impl JobRecord {
     pub(super) fn new(id: JobName, program: &str, arguments: &[(String, String)]) -> JobRecord {
@@ -198,7 +204,24 @@ impl JobRecord {
 
     /// Replaces the record of a job as a whole.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
-        write_whole(folder, FILE, &serde_json::to_vec(self).map_err(io::Error::other)?)
+        write_whole(&folder.join(FILE), &serde_json::to_vec(self).map_err(io::Error::other)?)
+    }
+
+    /// Replaces the record of a job that has ended. What else its folder holds goes where the disk is full.
+    pub(super) fn write_last(&self, folder: &Path) -> io::Result<()> {
+        let written = self.write(folder);
+        if !written
+            .as_ref()
+            .is_err_and(|e| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+        {
+            return written;
+        }
+        for name in KEPT_BESIDE {
+            let _ = fs::remove_file(folder.join(name));
+        }
+        // The last room may be that of the record that was written first.
+        self.write(folder)
+            .or_else(|_| fs::write(folder.join(FILE), serde_json::to_vec(self).map_err(io::Error::other)?))
     }
 
     /// When it was submitted, for people.
@@ -216,13 +239,6 @@ impl JobRecord {
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-}
-
-/// Writes a file, which whoever reads it finds as it was or whole.
-pub(super) fn write_whole(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let new = folder.join(format!(".{name}.new"));
-    fs::write(&new, bytes)?;
-    fs::rename(new, folder.join(name))
 }
 
 /// A file of no more than so many bytes.

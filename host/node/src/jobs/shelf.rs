@@ -15,13 +15,11 @@ use super::keeper::JobKeeper;
 use super::limits::JobFolderLimits;
 use super::log::LoggedLine;
 use super::name::JobName;
-use super::record::{JobFailure, JobRecord, RunState, read_at_most, write_whole};
+use super::record::{JobFailure, JobRecord, LOG, RunState, SUMMARY, TASKS, read_at_most};
 use super::views::{JobSummary, Listing, TaskRow};
+use crate::function::write_whole;
 
 const LOCK: &str = "lock";
-const LOG: &str = "log";
-const TASKS: &str = "tasks.json";
-const SUMMARY: &str = "summary.json";
 const LIMITS: JobFolderLimits = JobFolderLimits::USUAL;
 /// A line of a log may be so long: as a task may log, and what stands around it.
 const LINE_BYTES_MAX: usize = 4 << 20;
@@ -291,14 +289,14 @@ impl StoredJob {
 /// Keeps what is left of a job's tasks.
 pub(super) fn keep_tasks(folder: &Path, tasks: &Listing<TaskRow>, summary: &JobSummary) -> io::Result<()> {
     let json = |value: &dyn Fn() -> serde_json::Result<Vec<u8>>| value().map_err(io::Error::other);
-    write_whole(folder, SUMMARY, &json(&|| serde_json::to_vec(summary))?)?;
+    write_whole(&folder.join(SUMMARY), &json(&|| serde_json::to_vec(summary))?)?;
     let bytes = json(&|| serde_json::to_vec(tasks))?;
     if bytes.len() as u64 > LIMITS.answer_bytes_max {
         // Errors may be long.
         let fewer = Listing::of(tasks.total, tasks.rows[..tasks.rows.len() / 10].to_vec());
-        return write_whole(folder, TASKS, &to_vec(&fewer)?);
+        return write_whole(&folder.join(TASKS), &to_vec(&fewer)?);
     }
-    write_whole(folder, TASKS, &bytes)
+    write_whole(&folder.join(TASKS), &bytes)
 }
 
 fn to_vec(value: &impl Serialize) -> io::Result<Vec<u8>> {

@@ -12,6 +12,7 @@ use crate::jobs::{
     Answer, JobCounts, JobFailure, JobFolderLimits, JobKeeper, JobLog, JobName, JobSummary, Listing, LogSender,
     Question, RunState, Shown,
 };
+use crate::progress::Progress;
 
 /// Keeps what there is to keep of a job, whatever ends it.
 pub(super) struct Keeping {
@@ -21,17 +22,21 @@ pub(super) struct Keeping {
     asked: OnceLock<(Asker, JobId)>,
     left: Arc<OnceLock<Left>>,
     bars: Arc<Bars>,
+    /// Who is told what could not be kept.
+    warned: Option<Arc<Progress>>,
 }
 
 impl Keeping {
     /// Lines of its log are `shown`, and how far its tasks are to whoever sees these folded.
     pub(super) fn start(mut keeper: JobKeeper, shown: Shown) -> std::io::Result<Keeping> {
         let bars = Arc::<Bars>::default();
+        let mut warned = None;
         if let Shown::Folded(progress) = &shown {
             progress.follow(bars.clone());
+            warned = Some(progress.clone());
         }
         let log = JobLog::start(keeper.take_log(), shown)?;
-        Ok(Keeping { keeper, log: Some(log), asked: OnceLock::new(), left: Arc::default(), bars })
+        Ok(Keeping { keeper, log: Some(log), asked: OnceLock::new(), left: Arc::default(), bars, warned })
     }
 
     pub(super) fn name(&self) -> Option<&JobName> {
@@ -98,6 +103,7 @@ impl Keeping {
         let log = log.close();
         self.keeper.keep_progress(self.bars.rows());
         let mut counts = JobCounts::default();
+        let mut warning = None;
         if let Some(Left { records, counts: of_hub }) = self.left.get() {
             let summary = JobSummary { names: records.summaries(), progress: self.bars.rows() };
             counts = JobCounts {
@@ -111,9 +117,12 @@ impl Keeping {
             };
             let rows = records.rows(JobFolderLimits::USUAL.rows_max as usize, |_, _| true);
             let total = counts.succeeded + counts.failed + counts.stopped;
-            self.keeper.keep_tasks(&Listing::of(total, rows), &summary);
+            warning = self.keeper.keep_tasks(&Listing::of(total, rows), &summary);
         }
-        self.keeper.finish(state, result, error, counts, log);
+        warning = self.keeper.finish(state, result, error, counts, log).or(warning);
+        if let Some((warning, progress)) = warning.zip(self.warned.as_ref()) {
+            progress.warn(warning);
+        }
     }
 }
 

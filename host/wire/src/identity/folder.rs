@@ -87,9 +87,11 @@ impl SecretFolder {
         // One that a crash left behind.
         let _ = fs::remove_file(&making);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&making)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&making, self.path.join(name))?;
+        let written = file.write_all(bytes).and_then(|()| file.sync_all());
+        if let Err(e) = written.and_then(|()| fs::rename(&making, self.path.join(name))) {
+            let _ = fs::remove_file(&making);
+            return Err(e);
+        }
         File::open(&self.path)?.sync_all()
     }
 

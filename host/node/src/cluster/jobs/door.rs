@@ -14,6 +14,7 @@ use super::super::{Inner, parts, programs};
 use super::keep::{begin, own, owner};
 use super::said::{ARGUMENTS_BYTES_MAX, Answered, Asked, NewClusterJob};
 use super::{ClusterJob, JOBS, job_key, owner_key, parse_key};
+use crate::function::write_whole;
 use crate::jobs::{Answer, JobCounts, JobName, LogReader, Question, RunState, StoredJob, now_ms};
 
 /// A tenant's question, and its answers.
@@ -118,7 +119,7 @@ async fn submit(inner: &Arc<Inner>, tenant: &str, new: NewClusterJob, frames: &m
     if !path.is_file() {
         say(frames, &Answered::Send).await?;
         let bytes = receive(component, frames).await?;
-        programs::keep(&path, &bytes).map_err(|e| refused(format!("its component can't be kept: {e}")))?;
+        write_whole(&path, &bytes).map_err(|e| refused(format!("its component can't be kept: {e}")))?;
     }
     let prepared = async {
         // What can't be run is said at once.
