@@ -11,6 +11,7 @@ mod hostile;
 mod interrupts;
 mod job;
 mod lifecycle;
+mod machine;
 mod objects;
 mod placement;
 mod pool;
