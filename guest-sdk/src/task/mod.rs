@@ -8,6 +8,7 @@ mod call;
 mod chunk;
 mod files;
 mod group;
+mod json;
 mod object;
 mod options;
 mod pool;

@@ -6,6 +6,7 @@ use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::json;
 use super::object::captured;
 use crate::host;
 
@@ -82,11 +83,11 @@ impl<V: Serialize + DeserializeOwned> Value for V {
     }
 
     fn from_json(text: &str) -> Result<V, String> {
-        serde_json::from_str(text).map_err(|e| e.to_string())
+        json::read(text)
     }
 
     fn to_json(&self) -> Result<Vec<u8>, String> {
-        serde_json::to_vec(self).map_err(|e| e.to_string())
+        json::write(self)
     }
 }
 

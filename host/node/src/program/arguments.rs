@@ -17,21 +17,64 @@ enum Of {
     Text,
     File,
     Files,
+    Float32,
+    Float64,
     Other,
 }
 
+/// Types around another whose values are written as that one's. Of an option it matters that it is one.
+const AROUND: [&str; 5] = ["Option<", "Box<", "Rc<", "Arc<", "Cow<"];
+
 impl Of {
-    /// Of a type as its task has it: `Option<sandbar_guest::File>`.
-    fn named(of: &str) -> Of {
+    /// Of a type as its task has it, and in how many options it is: `Option<sandbar_guest::File>`.
+    fn named(of: &str) -> (Of, usize) {
         let of: String = of.chars().filter(|c| !c.is_whitespace()).collect();
-        let inner = of.rsplit_once("Option<").and_then(|(_, rest)| rest.strip_suffix('>')).unwrap_or(&of);
-        match inner.rsplit("::").next().unwrap_or(inner) {
-            "String" => Of::Text,
+        let (mut of, mut options) = (of.as_str(), 0);
+        loop {
+            // Of a path the last word counts.
+            let words = of.find('<').unwrap_or(of.len());
+            let last = of[..words].rfind("::").map_or(0, |at| at + 2);
+            let around = AROUND.iter().find_map(|name| Some((name, of[last..].strip_prefix(name)?.strip_suffix('>')?)));
+            let Some((name, within)) = around else { break (Of::word(&of[last..]), options) };
+            options += usize::from(*name == "Option<");
+            of = within.strip_prefix("'static,").unwrap_or(within);
+        }
+    }
+
+    fn word(of: &str) -> Of {
+        match of {
+            "String" | "str" | "char" | "PathBuf" | "Path" => Of::Text,
             "File" => Of::File,
             "Files" => Of::Files,
+            "f32" => Of::Float32,
+            "f64" => Of::Float64,
             _ => Of::Other,
         }
     }
+
+    /// A number that JSON lacks, in the bytes of a value of this type within so many options.
+    fn unwritten(self, options: usize, text: &str) -> Option<Box<[u8]>> {
+        let value = match text.strip_prefix('-').unwrap_or(text) {
+            "NaN" | "nan" => f64::NAN,
+            "Infinity" | "infinity" | "inf" if text.starts_with('-') => f64::NEG_INFINITY,
+            "Infinity" | "infinity" | "inf" => f64::INFINITY,
+            _ => return None,
+        };
+        let bytes = match self {
+            Of::Float32 => (value as f32).to_le_bytes().to_vec(),
+            Of::Float64 => value.to_le_bytes().to_vec(),
+            _ => return None,
+        };
+        // Each option that is one is a byte.
+        Some(std::iter::repeat_n(1, options).chain(bytes).collect())
+    }
+}
+
+/// An argument, as its task gets it.
+#[derive(Debug, Clone, PartialEq)]
+enum Written {
+    Json(String),
+    Value(Box<[u8]>),
 }
 
 /// The arguments of a task in their order, each as JSON, and the files that it is given. Looks for these on disk.
@@ -48,21 +91,33 @@ pub(super) fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Resul
     let mut files = Given::default();
     // The last value that was given for an argument is the one that is meant.
     let last = |name: &str| given.iter().rev().find(|(argument, _)| argument == name).map(|(_, text)| text.as_str());
-    let json = |(name, of): &(String, String)| last(name).map(|text| json(name, of, text, &mut files)).transpose();
-    let texts: Vec<Option<String>> = task.arguments.iter().map(json).collect::<Result<_, _>>()?;
-    let arguments = texts.iter().map(|text| text.as_deref().map_or(Argument::Missing, Argument::Json));
+    let write = |(name, of): &(String, String)| last(name).map(|text| write(name, of, text, &mut files)).transpose();
+    let written: Vec<Option<Written>> = task.arguments.iter().map(write).collect::<Result<_, _>>()?;
+    let arguments = written.iter().map(|written| match written {
+        Some(Written::Json(text)) => Argument::Json(text),
+        Some(Written::Value(bytes)) => Argument::Value(bytes),
+        None => Argument::Missing,
+    });
     let arguments: Vec<Argument<'_>> = arguments.chain([Argument::ReturnsJson]).collect();
     let encoded = postcard::to_stdvec(&arguments).map_err(|e| NodeError::Job(e.to_string()))?;
     Ok((encoded.into(), files))
 }
 
+/// An argument as its task gets it.
+fn write(name: &str, of: &str, text: &str, files: &mut Given) -> Result<Written, NodeError> {
+    let (kind, options) = Of::named(of);
+    match kind.unwritten(options, text) {
+        Some(bytes) => Ok(Written::Value(bytes)),
+        None => json(name, (kind, of), text, files).map(Written::Json),
+    }
+}
+
 /// An argument as JSON: as it is if it is JSON and not of a text; behind an `@`, files.
-fn json(name: &str, of: &str, text: &str, files: &mut Given) -> Result<String, NodeError> {
-    let kind = Of::named(of);
+fn json(name: &str, (kind, of): (Of, &str), text: &str, files: &mut Given) -> Result<String, NodeError> {
     let quoted = |text: &str| Value::from(text).to_string();
     match (kind, text.strip_prefix('@')) {
-        (Of::File, Some(path)) => written(&files.file(path)?),
-        (Of::Files, Some(path)) => written(&files.files(path)?),
+        (Of::File, Some(path)) => described(&files.file(path)?),
+        (Of::Files, Some(path)) => described(&files.files(path)?),
         (_, Some(rest)) if rest.starts_with('@') => Ok(quoted(rest)),
         (_, Some(_)) => Err(NodeError::Job(format!(
             "argument `{name}` is of type {of}: `@` stands for a file where a task takes a `File` or `Files`, and `@@` for itself"
@@ -73,7 +128,7 @@ fn json(name: &str, of: &str, text: &str, files: &mut Given) -> Result<String, N
     }
 }
 
-fn written(given: &impl Serialize) -> Result<String, NodeError> {
+fn described(given: &impl Serialize) -> Result<String, NodeError> {
     serde_json::to_string(given).map_err(|e| NodeError::Job(e.to_string()))
 }
 
@@ -94,9 +149,9 @@ mod tests {
     use super::*;
 
     fn check(of: &str, text: &str, expected: Result<&str, &str>) {
-        let found = json("x", of, text, &mut Given::default()).map_err(|e| e.to_string());
+        let found = write("x", of, text, &mut Given::default()).map_err(|e| e.to_string());
         match expected {
-            Ok(json) => assert_eq!(found.as_deref(), Ok(json), "{of} {text}"),
+            Ok(json) => assert_eq!(found, Ok(Written::Json(json.to_owned())), "{of} {text}"),
             Err(words) => assert!(found.clone().is_err_and(|e| e.contains(words)), "{of} {text}: {found:?}"),
         }
     }
@@ -118,10 +173,39 @@ mod tests {
         for of in ["File", "Option<File>", "sandbar_guest::File", "Option<sandbar_guest :: File>"] {
             check(of, "@Cargo.toml", Ok(file));
         }
+        for of in
+            ["Box<str>", "std::borrow::Cow<'static, str>", "Option<Arc<str>>", "PathBuf", "char", "Option < String >"]
+        {
+            check(of, "5", Ok(r#""5""#));
+        }
+        check("Map<String,i64>", "5", Ok("5"));
+        check("Option<Vec<String>>", "[1]", Ok("[1]"));
         check("Files", "@Cargo.toml", Ok(r#"{"first":0,"count":1,"names":1}"#));
         check("Files", "@src/*.rs.not", Err("no file matches it"));
         check("File", "@src", Err("one is asked for"));
         check("File", "Cargo.toml", Ok(r#""Cargo.toml""#));
+    }
+
+    /// Their bytes are those of the value: JSON has no such numbers.
+    #[test]
+    fn numbers_may_be_none_or_without_an_end() {
+        fn is(of: &str, text: &str, value: impl Serialize) {
+            let found = write("x", of, text, &mut Given::default());
+            let expected = Written::Value(postcard::to_stdvec(&value).unwrap().into());
+            assert_eq!(found.map_err(|e| e.to_string()), Ok(expected), "{of} {text}");
+        }
+        for text in ["NaN", "nan", "-nan"] {
+            is("f64", text, f64::NAN);
+        }
+        for text in ["inf", "Infinity"] {
+            is("f64", text, f64::INFINITY);
+            is("Option<f32>", text, Some(f32::INFINITY));
+            is("f64", &format!("-{text}"), f64::NEG_INFINITY);
+        }
+        is("Option<Option<f64>>", "inf", Some(Some(f64::INFINITY)));
+        check("f64", "1e999", Ok("1e999"));
+        check("String", "NaN", Ok(r#""NaN""#));
+        check("u64", "NaN", Ok(r#""NaN""#));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Programs for tests: each task that takes nothing, or numbers, is one that a test begins with, and says what it saw.
 
+mod numbers;
 mod retried;
 mod seen;
 
