@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 
 use crate::channel::{ChannelError, Frames, Most, Request, ask};
-use crate::endpoint::{Entry, Renewals, close};
+use crate::endpoint::{Entry, Renewals, canonical, close};
 use crate::limits::WireLimits;
 use crate::lost::Lost;
 use crate::name::PeerIdentity;
@@ -92,7 +92,7 @@ impl Connection {
 
     /// The peer's address.
     pub fn address(&self) -> std::net::SocketAddr {
-        self.inner.quinn.remote_address()
+        canonical(self.inner.quinn.remote_address())
     }
 
     /// Whether both are clones of one connection.
@@ -175,9 +175,13 @@ impl Connection {
         self.inner.quinn.closed().await.into()
     }
 
+    /// How the connection ended; none while it is there.
+    pub fn lost(&self) -> Option<Lost> {
+        self.inner.quinn.close_reason().map(Lost::from)
+    }
+
     fn gone(&self) -> ChannelError {
-        let reason = self.inner.quinn.close_reason().map_or(Lost::Local, Lost::from);
-        ChannelError::Lost(reason)
+        ChannelError::Lost(self.lost().unwrap_or(Lost::Local))
     }
 }
 

@@ -39,7 +39,9 @@ pub enum ConnectError {
         reason: String,
     },
     /// Nobody answers.
-    #[error("nobody answers at {address} within {ms} ms; look at the address and at firewalls (UDP)")]
+    #[error(
+        "no answer from {address} within {ms} ms; look at the address, at firewalls (UDP), and whether the node runs"
+    )]
     Unreachable {
         /// Where.
         address: SocketAddr,
@@ -121,8 +123,10 @@ pub(super) async fn connect(
 }
 
 async fn try_connect(shared: &Arc<Shared>, address: SocketAddr, expect: &Expect) -> Result<Connection, ConnectError> {
-    let wrong_address = |e: quinn::ConnectError| ConnectError::Address { address, reason: e.to_string() };
-    let connecting = shared.quinn.connect_with(shared.client.clone(), address, SERVER_NAME).map_err(wrong_address)?;
+    let wrong_address = |reason: String| ConnectError::Address { address, reason };
+    let endpoint = shared.towards(address).map_err(|e| wrong_address(e.to_string()))?;
+    let connecting = endpoint.connect_with(shared.client.clone(), address, SERVER_NAME);
+    let connecting = connecting.map_err(|e| wrong_address(e.to_string()))?;
     let quinn = connecting.await.map_err(|error| failed(shared, address, error))?;
     let not_let_in = |reason: PeerError| {
         close(&quinn, reason.close_code(), &reason.to_string());

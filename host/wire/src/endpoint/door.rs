@@ -9,10 +9,12 @@ use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 
 use super::gate::{Place, Verdict};
+use super::ground::canonical;
 use super::peers::{Direction, close};
 use super::{Shared, joins, transport};
 use crate::connection::Connection;
 use crate::identity::{PeerError, Side, is_stranger};
+use crate::lost::Lost;
 use crate::name::{PeerIdentity, Role};
 use crate::protocol::{JOIN_ALPN, WELCOME, version_of};
 
@@ -20,7 +22,7 @@ use crate::protocol::{JOIN_ALPN, WELCOME, version_of};
 /// endpoint.
 pub(super) async fn keep(shared: Arc<Shared>) {
     while let Some(incoming) = shared.quinn.accept().await {
-        let address = incoming.remote_address().ip();
+        let address = incoming.remote_address().ip().to_canonical();
         match shared.gate.ask(address, incoming.remote_address_validated()) {
             Verdict::Begin(place) => drop(tokio::spawn(begin(shared.clone(), incoming, place))),
             Verdict::Prove => {
@@ -45,7 +47,8 @@ enum Outcome {
 }
 
 async fn begin(shared: Arc<Shared>, incoming: quinn::Incoming, place: Place) {
-    let address = incoming.remote_address().ip();
+    let from = canonical(incoming.remote_address());
+    let address = from.ip();
     let time = Duration::from_millis(shared.limits.handshake_time_ms_max);
     let outcome = match timeout(time, async { incoming.accept()?.await }).await {
         Ok(Ok(quinn)) if protocol(&quinn) == JOIN_ALPN.as_bytes() => match joins::answer(&shared, &quinn).await {
@@ -53,7 +56,18 @@ async fn begin(shared: Arc<Shared>, incoming: quinn::Incoming, place: Place) {
             false => Outcome::Refused,
         },
         Ok(Ok(quinn)) => timeout(time, let_in(&shared, &quinn)).await.unwrap_or(Outcome::Failed),
-        Ok(Err(_)) | Err(_) => Outcome::Failed,
+        Ok(Err(error)) => {
+            match Lost::from(error) {
+                // Who tried several addresses at once took another.
+                lost @ (Lost::Silent | Lost::Closed { .. }) => log::debug!("{from} did not connect: {lost}"),
+                lost => log::warn!("refused {from}: {lost}"),
+            }
+            Outcome::Failed
+        }
+        Err(_) => {
+            log::debug!("{from} did not prove who it is within {} ms", time.as_millis());
+            Outcome::Failed
+        }
     };
     let counts = &shared.counts;
     let (count, keeps_place) = match outcome {
@@ -78,6 +92,7 @@ async fn let_in(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Outcome {
         Ok(Some(role)) => Outcome::LetIn(role),
         Ok(None) => Outcome::Failed,
         Err(reason) => {
+            log::warn!("refused {}: {reason}", canonical(quinn.remote_address()));
             close(quinn, reason.close_code(), &reason.to_string());
             Outcome::Refused
         }

@@ -46,7 +46,9 @@ pub enum JoinError {
         reason: String,
     },
     /// Nobody answers.
-    #[error("nobody answers at {address} within {ms} ms; look at the address and at firewalls (UDP)")]
+    #[error(
+        "no answer from {address} within {ms} ms; look at the address, at firewalls (UDP), and whether the node runs"
+    )]
     Unreachable {
         /// Where.
         address: SocketAddr,
@@ -102,6 +104,16 @@ impl JoinError {
             JoinError::Channel(error) => error.blame(),
             JoinError::Malformed(_) => Blame::Peer,
             JoinError::Identity(error) => error.blame(),
+        }
+    }
+
+    /// Whether to try again by itself may help.
+    pub fn may_retry(&self) -> bool {
+        match self {
+            JoinError::Unreachable { .. } | JoinError::Refused { refusal: JoinRefusal::Busy, .. } => true,
+            JoinError::Channel(ChannelError::Lost(lost)) => lost.may_retry(),
+            JoinError::Channel(_) => true,
+            _ => false,
         }
     }
 

@@ -9,6 +9,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::time::{Instant, timeout};
 
 use super::door::chain;
+use super::ground::canonical;
 use super::peers::close;
 use super::{Shared, transport};
 use crate::channel::{ChannelError, Most, read_whole, tell};
@@ -124,7 +125,13 @@ async fn converse(shared: &Shared, quinn: &quinn::Connection) -> Result<bool, Cl
         ChannelError::TooLong { .. } => CloseCode::Malformed,
         _ => CloseCode::Done,
     })?;
-    let answer = decide(shared, quinn, &postcard::from_bytes(&request).map_err(malformed)?);
+    let request = postcard::from_bytes(&request).map_err(malformed)?;
+    let answer = decide(shared, quinn, &request);
+    let (role, name, address) = (request.role, &request.name, canonical(quinn.remote_address()));
+    match &answer {
+        Ok(_) => log::info!("{role} `{name}` at {address} got a certificate by a token"),
+        Err(refusal) => log::warn!("refused {role} `{name}` at {address}, who has a token: {refusal}"),
+    }
     tell(send, &postcard::to_stdvec(&answer).map_err(malformed)?).await.map_err(|_| CloseCode::Done)?;
     // It closes when it has read the answer.
     quinn.closed().await;
@@ -145,7 +152,7 @@ fn decide(shared: &Shared, quinn: &quinn::Connection, request: &JoinRequest) -> 
         name: &request.name,
         key: key.ok_or_else(|| JoinRefusal::Request("the connection has a certificate already".to_owned()))?,
         token: Some(token.id()),
-        address: quinn.remote_address(),
+        address: canonical(quinn.remote_address()),
     };
     grant(shared, &registry, &applicant, &request.request)
 }

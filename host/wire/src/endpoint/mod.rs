@@ -12,7 +12,7 @@ mod renewal;
 mod transport;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 pub use connect::{ConnectError, Expect};
+pub(crate) use ground::canonical;
 pub use ground::{Ground, SOCKET_BUFFER_BYTES};
 pub use join::{JoinError, join};
 pub use joins::{Admit, Applicant, Registry};
@@ -50,6 +51,8 @@ struct Handle {
 /// What its tasks have in common.
 pub(crate) struct Shared {
     quinn: quinn::Endpoint,
+    /// A socket to connect from to addresses of the other family, where the first can't, once there was one.
+    other: Mutex<Option<quinn::Endpoint>>,
     ground: Ground,
     limits: WireLimits,
     identity: Mutex<Identity>,
@@ -177,6 +180,7 @@ impl Endpoint {
         let (tenants, accepted_tenants) = mpsc::channel(limits.accept_queue_max);
         let shared = Arc::new(Shared {
             quinn,
+            other: Mutex::default(),
             ground,
             limits,
             identity: Mutex::new(identity.clone()),
@@ -281,7 +285,14 @@ impl Endpoint {
     pub async fn close(&self, reason: &str) {
         let shared = self.shared();
         shared.stop(reason);
-        let _ = tokio::time::timeout(Duration::from_secs(1), shared.quinn.wait_idle()).await;
+        let other = shared.other().clone();
+        let idle = async {
+            shared.quinn.wait_idle().await;
+            if let Some(other) = other {
+                other.wait_idle().await;
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(1), idle).await;
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -295,7 +306,32 @@ impl Shared {
         let reason = &reason.as_bytes()[..reason.len().min(REASON_BYTES_MAX)];
         self.peers.all().iter().for_each(congestion::let_through);
         self.quinn.close(number, reason);
+        self.other().iter().for_each(|other| other.close(number, reason));
         self.stopped.send_replace(true);
+    }
+
+    fn other(&self) -> MutexGuard<'_, Option<quinn::Endpoint>> {
+        self.other.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From where an address is connected to: the socket that is listened on, if it can send there, so that a peer sees one
+    /// address; otherwise one of the address's family.
+    fn towards(&self, address: SocketAddr) -> std::io::Result<quinn::Endpoint> {
+        if ground::reaches(self.quinn.local_addr()?, address) {
+            return Ok(self.quinn.clone());
+        }
+        let mut other = self.other();
+        if let Some(other) = &*other {
+            return Ok(other.clone());
+        }
+        let any: IpAddr = match address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let ground = Ground { seed: self.ground.seed, ..Ground::udp(SocketAddr::new(any, 0))? };
+        let config = transport::endpoint(&ground, &self.limits, &self.identity());
+        let bound = quinn::Endpoint::new_with_abstract_socket(config, None, ground.socket.clone(), ground.runtime)?;
+        Ok(other.insert(bound).clone())
     }
 
     /// Waits until the endpoint is closed.

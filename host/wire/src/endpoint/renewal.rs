@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::Shared;
+use super::ground::canonical;
 use super::join::{JoinError, granted};
 use super::joins::{Applicant, grant};
 use super::peers::close;
@@ -71,7 +72,7 @@ impl Shared {
             name: &peer.name,
             key: peer.key,
             token: None,
-            address: connection.quinn().remote_address(),
+            address: canonical(connection.quinn().remote_address()),
         };
         grant(self, &registry, &applicant, &request.request)
     }
