@@ -144,8 +144,9 @@ pub(crate) fn program(summary: &ProgramSummary, as_json: bool) -> Result<(), Cli
     if !summary.result.is_null() {
         line(&summary.result.as_str().map_or_else(|| summary.result.to_string(), str::to_owned))?;
     }
-    let ProgramSummary { tasks, failed, build_seconds, seconds, .. } = summary;
-    talk(&format!("succeeded: {tasks} tasks; {}; {failed} attempts failed", times(*build_seconds, *seconds)));
+    let ProgramSummary { counts, build_seconds, seconds, .. } = summary;
+    let troubles = counts.troubles().map_or_else(String::new, |troubles| format!("; {troubles}"));
+    talk(&format!("succeeded: {} tasks; {}{troubles}", counts.tasks, times(*build_seconds, *seconds)));
     Ok(())
 }
 

@@ -28,7 +28,7 @@ fn two_jobs_share_a_node() {
         let failed: ObjectRef<i64> = job.task("panics").submit(()).await?;
         failed.get().await.unwrap_err();
         let (one, two) = (job.end().await?, other.end().await?);
-        assert_eq!((one.tasks, one.failed, two.tasks), (1112, 1, 1003));
+        assert_eq!((one.counts.tasks, one.counts.failed, two.counts.tasks), (1112, 1, 1003));
         Ok(())
     });
 }
@@ -83,9 +83,9 @@ fn tasks_outlive_their_workers() {
             assert_eq!(object.get().await, Ok(first));
         }
         let summary = job.end().await.unwrap();
-        eprintln!("{killed} workers killed, {} of them while they ran something", summary.lost_workers);
-        assert_eq!(summary.tasks, 300);
-        assert!(killed > 1 && summary.lost_workers > 0, "{killed} {summary:?}");
+        eprintln!("{killed} workers killed, {} of them while they ran something", summary.counts.lost_workers);
+        assert_eq!(summary.counts.tasks, 300);
+        assert!(killed > 1 && summary.counts.lost_workers > 0, "{killed} {summary:?}");
     });
 }
 

@@ -64,7 +64,7 @@ fn tasks_run_where_there_is_what_they_ask_for() {
             sum = job.task("add").options(on(step % 3 + 1)).submit((&sum, 1)).await?;
         }
         assert_eq!(sum.get().await?, 11);
-        assert_eq!(job.end().await?.tasks, 14);
+        assert_eq!(job.end().await?.counts.tasks, 14);
         Ok(())
     });
 }

@@ -24,7 +24,7 @@ fn tasks_are_submitted_and_awaited() {
         let second: ObjectRef<i64> = job.task("add").submit((&first, 5)).await?;
         assert_eq!((second.get().await?, first.get().await?, tree.get().await?), (8, 3, 1000));
         let summary = job.end().await?;
-        assert_eq!((summary.tasks, summary.failed), (1113, 0));
+        assert_eq!((summary.counts.tasks, summary.counts.failed), (1113, 0));
         // It can be asked for as long as it is known here.
         assert_eq!(first.get().await?, 3);
         Ok(())

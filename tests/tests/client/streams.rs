@@ -206,7 +206,7 @@ fn streams_outlive_their_workers() {
             assert_eq!(counted.await.unwrap(), Ok(400));
         }
         let summary = job.end().await.unwrap();
-        assert!(killed > 1 && summary.lost_workers > 0, "{killed} {summary:?}");
+        assert!(killed > 1 && summary.counts.lost_workers > 0, "{killed} {summary:?}");
     });
 }
 

@@ -194,7 +194,7 @@ fn what_is_lost_with_a_gpu_is_done_again() {
     }
     let summary = host.wait().expect_code(0).json();
     assert_eq!(summary["result"], 13, "{summary}");
-    assert!(!killed.is_empty() && summary["failed"].as_u64() > Some(0), "{killed:?} {summary}");
+    assert!(!killed.is_empty() && summary["failed_attempts"].as_u64() > Some(0), "{killed:?} {summary}");
 }
 
 /// A tenant's kernels that do not end, one after another (`SANDBAR_TURNS` says how many, for a machine that does nothing

@@ -123,7 +123,9 @@ impl Kept {
         let mut record = self.record();
         change(&mut record);
         // On a full disk whoever looks learns of it once the job has ended.
-        let _ = record.write(&self.folder);
+        if let Err(e) = record.write(&self.folder) {
+            log::warn!("the record of job {} is not kept: {}: {e}", self.name.short(), self.folder.display());
+        }
     }
 
     fn record(&self) -> MutexGuard<'_, JobRecord> {

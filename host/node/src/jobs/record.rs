@@ -80,24 +80,55 @@ impl JobFailure {
     }
 }
 
-/// What a job's tasks came to.
+/// What a job's tasks came to. All that shows a job has these numbers, under these names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobCounts {
-    /// Tasks that were submitted, the first not counted.
+    /// Tasks that were submitted, without the first one.
     pub tasks: u64,
-    /// Of all that have ended.
+    /// Tasks that succeeded, the first one among them.
     pub succeeded: u64,
-    /// As above.
+    /// Tasks that failed for good, after their last attempt: those of `host list tasks --state failed`.
     pub failed: u64,
-    /// As above: cancelled, or left when the job ended.
+    /// Tasks that were cancelled, or left when the job ended.
     pub stopped: u64,
-    /// Attempts that failed.
+    /// Attempts that ended with an error, also where the task was begun again and succeeded.
     pub failed_attempts: u64,
-    /// Workers that ended while they ran something.
+    /// Attempts that were under way on a worker or a node that died.
+    #[serde(default)]
+    pub lost_attempts: u64,
+    /// Workers that died while they ran something of the job.
     pub lost_workers: u64,
+    /// Other nodes that died while they had tasks of the job.
+    #[serde(default)]
+    pub lost_nodes: u64,
+    /// How often a node took the job over from one that was gone. The other numbers count from the last time.
+    #[serde(default)]
+    pub takeovers: u64,
     /// Of a job that was taken over, tasks that did not have to be run again.
     #[serde(default)]
     pub resumed: u64,
+}
+
+impl JobCounts {
+    /// What went wrong, for people: `16 tasks failed, 3 attempts failed, 2 lost with 1 worker`. None where nothing did.
+    pub fn troubles(&self) -> Option<String> {
+        let some = |count: u64, one: &str, many: &str| match count {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            count => Some(format!("{count} {many}")),
+        };
+        let lost = [some(self.lost_workers, "worker", "workers"), some(self.lost_nodes, "node", "nodes")];
+        let lost: Vec<String> = lost.into_iter().flatten().collect();
+        let all = [
+            some(self.failed, "task failed", "tasks failed"),
+            some(self.failed_attempts, "attempt failed", "attempts failed"),
+            some(self.lost_attempts, "attempt lost", "attempts lost"),
+            (!lost.is_empty()).then(|| format!("{} lost", lost.join(" and "))),
+            some(self.takeovers, "takeover by another node", "takeovers by other nodes"),
+        ];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
 }
 
 /// What a job has logged.
@@ -249,4 +280,34 @@ pub(super) fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_went_wrong_is_said_and_nothing_else() {
+        let none = JobCounts { tasks: 9, succeeded: 10, resumed: 3, ..JobCounts::default() };
+        for (counts, expected) in [
+            (none, None),
+            (JobCounts { failed: 16, ..none }, Some("16 tasks failed")),
+            (JobCounts { failed: 1, failed_attempts: 4, ..none }, Some("1 task failed, 4 attempts failed")),
+            (
+                JobCounts { lost_attempts: 3, lost_workers: 1, lost_nodes: 2, ..none },
+                Some("3 attempts lost, 1 worker and 2 nodes lost"),
+            ),
+            (JobCounts { takeovers: 1, ..none }, Some("1 takeover by another node")),
+        ] {
+            assert_eq!(counts.troubles().as_deref(), expected, "{counts:?}");
+        }
+    }
+
+    /// Records of builds before these counters stay readable.
+    #[test]
+    fn counters_of_older_records_are_zero() {
+        let text = r#"{"tasks":1,"succeeded":2,"failed":0,"stopped":0,"failed_attempts":0,"lost_workers":0}"#;
+        let counts: JobCounts = serde_json::from_str(text).unwrap();
+        assert_eq!(counts, JobCounts { tasks: 1, succeeded: 2, ..JobCounts::default() });
+    }
 }

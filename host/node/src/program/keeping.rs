@@ -87,6 +87,24 @@ impl Keeping {
         answer
     }
 
+    /// What its tasks came to, once it has ended.
+    pub(super) fn counts(&self) -> JobCounts {
+        let Some(Left { records, counts }) = self.left.get() else { return JobCounts::default() };
+        let summary = JobSummary { names: records.summaries(), progress: Vec::new() };
+        JobCounts {
+            tasks: counts.submitted.saturating_sub(1),
+            succeeded: summary.sum(|name| name.succeeded),
+            failed: summary.sum(|name| name.failed),
+            stopped: summary.sum(|name| name.stopped),
+            failed_attempts: counts.failed,
+            lost_attempts: counts.lost_attempts,
+            lost_workers: counts.lost,
+            lost_nodes: counts.lost_nodes,
+            takeovers: 0,
+            resumed: counts.resumed,
+        }
+    }
+
     /// The job has ended.
     pub(super) fn finish(mut self, result: &Result<ProgramSummary, NodeError>) {
         match result {
@@ -102,19 +120,10 @@ impl Keeping {
         let Some(log) = self.log.take() else { return };
         let log = log.close();
         self.keeper.keep_progress(self.bars.rows());
-        let mut counts = JobCounts::default();
+        let counts = self.counts();
         let mut warning = None;
-        if let Some(Left { records, counts: of_hub }) = self.left.get() {
+        if let Some(Left { records, .. }) = self.left.get() {
             let summary = JobSummary { names: records.summaries(), progress: self.bars.rows() };
-            counts = JobCounts {
-                tasks: of_hub.submitted.saturating_sub(1),
-                succeeded: summary.sum(|name| name.succeeded),
-                failed: summary.sum(|name| name.failed),
-                stopped: summary.sum(|name| name.stopped),
-                failed_attempts: of_hub.failed,
-                lost_workers: of_hub.lost,
-                resumed: of_hub.resumed,
-            };
             let rows = records.rows(JobFolderLimits::USUAL.rows_max as usize, |_, _| true);
             let total = counts.succeeded + counts.failed + counts.stopped;
             warning = self.keeper.keep_tasks(&Listing::of(total, rows), &summary);

@@ -19,7 +19,7 @@ use super::{First, Hub, HubOptions, NewJob, Outside, Program, ProgramTask, Store
 use crate::cluster::{Cluster, Loader, Loading, Runner, Side};
 use crate::fits::Fitter;
 use crate::function::Loaded;
-use crate::jobs::{JobKeeper, Shown};
+use crate::jobs::{JobCounts, JobKeeper, Shown};
 use crate::progress::Phase;
 use crate::{Node, NodeError, NodeOptions};
 
@@ -60,12 +60,9 @@ pub struct ProgramSummary {
     pub state: &'static str,
     /// What its first task returned; nothing where that has no JSON.
     pub result: serde_json::Value,
-    /// Tasks that were submitted, the first not counted.
-    pub tasks: u64,
-    /// Attempts that failed.
-    pub failed: u64,
-    /// Workers that ended while they ran something.
-    pub lost_workers: u64,
+    /// What its tasks came to.
+    #[serde(flatten)]
+    pub counts: JobCounts,
     /// Bytes of objects that went to disk.
     pub spilled_bytes: u64,
     /// And that came back.
@@ -218,9 +215,7 @@ pub(super) fn summary(
         job: keeping.name().map(|name| name.as_str().to_owned()),
         state: "succeeded",
         result,
-        tasks: counts.submitted.saturating_sub(1),
-        failed: counts.failed,
-        lost_workers: counts.lost,
+        counts: keeping.counts(),
         spilled_bytes: counts.spilled_bytes,
         restored_bytes: counts.restored_bytes,
         build_seconds: 0.0,

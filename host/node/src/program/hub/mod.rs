@@ -249,10 +249,14 @@ pub(crate) struct Counts {
     pub(crate) submitted: u64,
     /// Tasks that another node had run before the job was taken over.
     pub(crate) resumed: u64,
-    /// Attempts that failed.
+    /// Attempts that ended with an error.
     pub(crate) failed: u64,
+    /// Attempts that were under way on workers and nodes that are gone.
+    pub(crate) lost_attempts: u64,
     /// Workers that ended while they ran something.
     pub(crate) lost: u64,
+    /// Other nodes that went away while they had tasks.
+    pub(crate) lost_nodes: u64,
     /// Bytes of objects that went to disk meanwhile, and that came back: of all jobs.
     pub(crate) spilled_bytes: u64,
     pub(crate) restored_bytes: u64,

@@ -1,14 +1,14 @@
 //! Workers: started, looked after, replaced; and tasks that are to end there.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use sandbar_core::{Code, Fault, JobId, WorkerId};
+use sandbar_core::{Code, Fault, JobId, TaskId, WorkerId};
 use sandbar_sched::{Event, Role};
 use sandbar_worker::program::CrewOptions;
 
-use super::State;
 use super::act::give;
+use super::{Counts, State};
 use crate::jobs::Said;
 use crate::program::client::Seat;
 use crate::program::link::Link;
@@ -34,7 +34,8 @@ impl State {
                 self.add(member);
                 Some(id)
             }
-            Err(_) => {
+            Err(error) => {
+                log::warn!("a worker can't be started: {error}");
                 self.failed_starts += 1;
                 None
             }
@@ -59,6 +60,7 @@ impl State {
     pub(super) fn lose(&mut self, worker: WorkerId, why: &str) {
         let Some(mut member) = self.members.remove(&worker) else { return };
         member.link.kill();
+        log::warn!("worker {} ({:?}) is lost: {why}", worker.0, member.role);
         let begun = member.all_begun();
         member.arrived.drain(..).flatten().for_each(|key| self.store.values.drop_value(key));
         self.forget_worker(worker);
@@ -68,19 +70,29 @@ impl State {
             self.failed_starts = 0;
         }
         if !begun.is_empty() {
-            let jobs: BTreeSet<JobId> = begun.iter().filter_map(|task| self.sched.job_of(*task)).collect();
-            for job in jobs {
-                let Some(job) = self.jobs.get_mut(&job) else { continue };
-                job.counts.lost += 1;
-                let line = format!("a worker is lost, with {} tasks that it had begun: {why}", begun.len());
-                job.log.say(Said { task: None, level: WARN, line: &line });
-            }
+            let words = format!("worker {} is lost: {why}", worker.0);
+            self.count_lost(&begun, &words, |counts| counts.lost += 1);
         }
         self.step(Event::WorkerLost { worker, begun });
         if self.failed_starts < STARTS_MAX {
             self.replace(member.role);
         } else {
             self.give_up(why);
+        }
+    }
+
+    /// Counts attempts that went with a worker or a node, for each job that had some there.
+    pub(super) fn count_lost(&mut self, begun: &[TaskId], words: &str, count: impl Fn(&mut Counts)) {
+        let mut jobs: BTreeMap<JobId, u64> = BTreeMap::new();
+        for job in begun.iter().filter_map(|task| self.sched.job_of(*task)) {
+            *jobs.entry(job).or_default() += 1;
+        }
+        for (job, attempts) in jobs {
+            let Some(job) = self.jobs.get_mut(&job) else { continue };
+            count(&mut job.counts);
+            job.counts.lost_attempts += attempts;
+            let line = format!("{words}; attempts of tasks lost with it: {attempts}");
+            job.log.say(Said { task: None, level: WARN, line: &line });
         }
     }
 

@@ -162,6 +162,10 @@ impl State {
         if self.peers.all.remove(&node).is_none() {
             return;
         }
+        let there = self.sched.workers().filter(|worker| worker.node == node);
+        let mut lost: Vec<TaskId> = there.flat_map(|worker| worker.given.into_iter().chain(worker.blocked)).collect();
+        lost.retain(|task| !self.peers.seats.is_one(*task));
+        self.count_lost(&lost, &format!("node {node} is lost"), |counts| counts.lost_nodes += 1);
         self.peers.far.retain(|_, of| *of != node);
         self.forget_given(|given| given.owner == node);
         self.forget_asides(|owner, _| owner == node);
