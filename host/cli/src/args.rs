@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use sandbar_node::paths::GpuOptions;
 use sandbar_node::{NodeResources, PredictSpec, paths};
 
+use crate::logging::Form;
 use crate::new::Template;
 use crate::view_args::{Jobs, List, OfJob, Summary, Timeline};
 
@@ -108,6 +109,23 @@ pub(crate) enum GpuCommand {
         #[arg(long)]
         software_gpu: bool,
     },
+}
+
+impl Command {
+    /// What the command says of what goes on.
+    pub(crate) fn log_form(&self) -> Form {
+        let is_quiet = match self {
+            Command::Serve(serve) => return Form::Node(serve.log_level),
+            Command::Submit(submit) => submit.quiet || submit.json,
+            Command::Predict(predict) => predict.quiet || predict.json,
+            Command::Jobs(Jobs::List { json, .. } | Jobs::Status(OfJob { json, .. })) => *json,
+            Command::Objects(OfJob { json, .. }) | Command::Memory(OfJob { json, .. }) => *json,
+            Command::Summary(Summary::Tasks { json, .. }) => *json,
+            Command::List(list) => list.is_json(),
+            _ => false,
+        };
+        Form::Command { is_quiet }
+    }
 }
 
 /// What a node gives to what it runs.
@@ -218,7 +236,9 @@ pub(crate) struct Submit {
     pub place: crate::cluster_args::Place,
     /// Of a program: has a cluster run it, by this node of it, as a tenant (`--token`), and follows it. Ctrl-C lets go of it.
     #[arg(long, value_name = "ADDRESS", value_parser = crate::cluster_args::address, conflicts_with = "join")]
-    pub node: Option<std::net::SocketAddr>,
+    pub node: Option<sandbar_node::NodeAddress>,
+    #[command(flatten)]
+    pub times: crate::cluster_args::Times,
     /// With `--node`: prints what the job is called, and does not wait for it.
     #[arg(long, requires = "node")]
     pub no_wait: bool,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use sandbar_node::{
-    Cluster, ClusterError, ClusterOptions, Limits, Member, MemberState, create_cluster, create_token, paths,
+    Cluster, ClusterError, ClusterOptions, Limits, ListenOn, Member, MemberState, create_cluster, create_token, paths,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -34,11 +34,13 @@ fn folder(data: Option<PathBuf>) -> Result<PathBuf, CliError> {
 }
 
 /// Enters a cluster.
-pub(crate) async fn enter(place: Place, listen: std::net::SocketAddr) -> Result<(Cluster, PathBuf), CliError> {
+pub(crate) async fn enter(place: Place, listen: ListenOn) -> Result<(Cluster, PathBuf), CliError> {
     let data = folder(place.data)?;
     let token = place.token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
     let join = place.join.map(|address| (address, token));
-    let options = ClusterOptions { data: data.clone(), listen, join, name: place.name, meta: place.meta };
+    let join_time_max = place.join_timeout;
+    let options =
+        ClusterOptions { data: data.clone(), listen, join, join_time_max, name: place.name, meta: place.meta };
     Ok((Cluster::enter(&options).await.map_err(failed)?, data))
 }
 
@@ -46,39 +48,71 @@ pub(crate) async fn enter(place: Place, listen: std::net::SocketAddr) -> Result<
 pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
     serve.shares.count_gpus().await.map_err(CliError::Failed)?;
     let signal = signals::listen().map_err(failed)?;
-    let (cluster, data) = enter(serve.place, serve.listen).await?;
+    log::info!("host {} starts, as process {}", env!("CARGO_PKG_VERSION"), std::process::id());
+    let listens = serve.listens();
+    let (cluster, data) = enter(serve.place, listens).await?;
     let node = start_node(&serve.shares, Limits::default(), Some(cluster.clone()))?;
     node.begin_programs().map_err(failed)?;
     let own = cluster.own();
-    output::talk(&format!(
-        "node {} (number {}) of cluster {} listens on {}",
+    let listens = cluster.listens().map_err(failed)?;
+    log::info!(
+        "node {} (number {}) of cluster {} listens on {listens}; others reach it at {}",
         own.name,
         own.number,
         cluster.name(),
         own.address
-    ));
+    );
     let answers = tokio::spawn(answer(data.join(SOCKET), cluster.clone()));
-    let is_to_drain = tokio::select! {
+    let why = tokio::select! {
         // The sender lives as long as the process.
-        signal = signal => signal != Ok(signals::INTERRUPT),
-        () = cluster.asked_to_drain() => true,
+        signal = signal => match signal {
+            Ok(signals::INTERRUPT) => End::Now,
+            _ => End::Drained("SIGTERM or a closed terminal"),
+        },
+        () = cluster.asked_to_drain() => End::Drained("`host nodes drain`"),
+        why = cluster.fenced() => End::Fenced(why),
     };
-    let mut code = ExitCode::SUCCESS;
-    if is_to_drain {
-        output::talk(&format!(
-            "it takes no more tasks, and ends once others have what only it has ({:?})",
-            serve.grace
-        ));
-        if !cluster.drain(serve.grace).await {
-            output::talk("warning: others need it still: what it runs for them begins anew elsewhere");
-            code = ExitCode::FAILURE;
-        }
-    }
-    output::talk("it leaves its cluster");
+    let code = end(&cluster, why, serve.grace).await;
     answers.abort();
+    // The next node of this folder makes its own.
     let _ = std::fs::remove_file(data.join(SOCKET));
     cluster.leave().await;
     Ok(code)
+}
+
+/// Why a node ends.
+enum End {
+    Now,
+    Drained(&'static str),
+    Fenced(String),
+}
+
+/// Gets a node ready to leave its cluster.
+async fn end(cluster: &Cluster, why: End, grace: Duration) -> ExitCode {
+    let code = match why {
+        End::Now => ExitCode::SUCCESS,
+        End::Drained(by) => {
+            log::info!(
+                "draining ({by}): this node takes no more tasks, and ends once others have what only it has, after {grace:?} \
+                 in any case"
+            );
+            if cluster.drain(grace).await {
+                log::info!("drained: no other node needs this one");
+                ExitCode::SUCCESS
+            } else {
+                log::warn!(
+                    "the time is up, and others need this node still: what it runs for them begins anew elsewhere"
+                );
+                ExitCode::FAILURE
+            }
+        }
+        End::Fenced(why) => {
+            log::error!("this node ends: {why}; its jobs are other nodes' now");
+            ExitCode::FAILURE
+        }
+    };
+    log::info!("this node leaves its cluster");
+    code
 }
 
 /// What a node is asked on its machine: a line of JSON.
@@ -104,7 +138,12 @@ struct Said {
 async fn answer(socket: PathBuf, cluster: Cluster) {
     // A node before this one left it: its folder is this process's alone.
     let _ = std::fs::remove_file(&socket);
-    let Ok(listener) = UnixListener::bind(&socket) else { return };
+    let listener = match UnixListener::bind(&socket) {
+        Ok(listener) => listener,
+        Err(e) => {
+            return log::warn!("commands on this machine get no answer of this node: {}: {e}", socket.display());
+        }
+    };
     while let Ok((stream, _)) = listener.accept().await {
         // Who asked may be gone.
         tokio::spawn(tokio::time::timeout(ANSWER_TIME_MAX, answer_one(stream, cluster.clone())));

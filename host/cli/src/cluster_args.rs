@@ -1,15 +1,16 @@
 //! The command line of clusters.
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use sandbar_node::{ClientTimes, ListenOn, NodeAddress};
 
 use crate::args::Shares;
+use crate::logging::LogLevel;
 
-/// Where a node listens that is told nothing else.
-const LISTEN: &str = "0.0.0.0:7410";
+/// The port of a node that is told nothing else.
+const PORT: u16 = 7410;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -22,16 +23,26 @@ const LISTEN: &str = "0.0.0.0:7410";
 Ctrl-C ends it at once. SIGTERM, as of a service that is stopped, has it go first: see `host nodes drain --help`.
 Exit codes: 0 ended, 1 the node could not begin, or others needed it still when the time was up, 2 wrong usage.")]
 pub(crate) struct Serve {
-    /// Where other nodes reach it.
-    #[arg(long, value_name = "ADDRESS", default_value = LISTEN)]
-    pub listen: SocketAddr,
+    /// Where it listens (UDP): HOST:PORT, with an IPv6 address in brackets; by default at port 7410 of all of the machine's
+    /// addresses, of IPv6 ([::]) and of IPv4.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<NodeAddress>,
     #[command(flatten)]
     pub place: Place,
+    /// Which events the log on standard error has: this one and graver ones.
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t)]
+    pub log_level: LogLevel,
     #[command(flatten)]
     pub shares: Shares,
     /// How long a node that is asked to end (SIGTERM, `host nodes drain`) may take until others have what only it has.
     #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
     pub grace: Duration,
+}
+
+impl Serve {
+    pub(crate) fn listens(&self) -> ListenOn {
+        self.listen.clone().map_or(ListenOn::Any(PORT), ListenOn::At)
+    }
 }
 
 /// A node's place in a cluster.
@@ -40,14 +51,18 @@ pub(crate) struct Place {
     /// The folder of the node's key, its certificate, and what else it keeps of its cluster; by default in the user's own.
     #[arg(long, value_name = "FOLDER")]
     pub data: Option<PathBuf>,
-    /// A node of the cluster to be in: an address and a port.
-    #[arg(long, value_name = "ADDRESS", value_parser = host_and_port)]
-    pub join: Option<String>,
+    /// A node of the cluster to be in: HOST:PORT, with an IPv6 address in brackets. All addresses of a name are tried.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub join: Option<NodeAddress>,
+    /// How long that node, or etcd, is tried before the command gives up.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    pub join_timeout: Duration,
     /// What lets it in for the first time: see `host cluster token`. It can be in the variable SANDBAR_TOKEN instead, where
     /// nobody else sees it.
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
-    /// What the node is called: letters, digits and dashes; by default the machine's name and the process's number.
+    /// What the node is called: letters, digits and dashes; by default the machine's name and the first digits of the hash of
+    /// the node's key. A name that a living node has is refused.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// An etcd that has what must survive, so that the cluster outlives any of its nodes; each of its nodes is given the same.
@@ -57,11 +72,14 @@ pub(crate) struct Place {
 }
 
 /// A cluster that is asked from outside, by one of its nodes.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Remote {
-    /// A node of a cluster, which is asked as a tenant: an address and a port.
+    /// A node of a cluster, which is asked as a tenant: HOST:PORT, with an IPv6 address in brackets. All addresses of a name
+    /// are tried.
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
-    pub node: Option<SocketAddr>,
+    pub node: Option<NodeAddress>,
+    #[command(flatten)]
+    pub times: Times,
     /// What lets this user in for the first time: see `host cluster token --help`. It can be in the variable SANDBAR_TOKEN
     /// instead.
     #[arg(long, value_name = "TOKEN", requires = "node")]
@@ -69,6 +87,23 @@ pub(crate) struct Remote {
     /// The folder of this user's certificate; by default in the user's own.
     #[arg(long, value_name = "FOLDER", requires = "node")]
     pub data: Option<PathBuf>,
+}
+
+/// How long a cluster is waited for that is asked from outside.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Times {
+    /// How long the node that --node names is tried before the command gives up.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+    pub connect_timeout: Duration,
+    /// How long the cluster's nodes are tried when they answered and do not any more.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    pub reconnect_timeout: Duration,
+}
+
+impl From<Times> for ClientTimes {
+    fn from(times: Times) -> ClientTimes {
+        ClientTimes { connect_max: times.connect_timeout, reconnect_max: times.reconnect_timeout }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -142,17 +177,8 @@ fn time(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs).ok_or_else(|| "not a time: a number and s, m or h, a day at most".to_owned())
 }
 
-/// A name or an address, and a port. What it stands for may change.
-fn host_and_port(text: &str) -> Result<String, String> {
-    let port = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
-    match port {
-        Some((host, port)) if !host.is_empty() && port > 0 => Ok(text.to_owned()),
-        _ => Err("no address and port: HOST:PORT is expected".to_owned()),
-    }
-}
-
-/// An address, or a name that stands for one.
-pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    let mut found = text.to_socket_addrs().map_err(|e| format!("no address and port: {e}"))?;
-    found.next().ok_or_else(|| "a name that stands for no address".to_owned())
+/// Where a node is. What a name stands for may change.
+pub(crate) fn address(text: &str) -> Result<NodeAddress, String> {
+    let address: NodeAddress = text.parse()?;
+    if address.port() == 0 { Err("port 0 is none where a node listens".to_owned()) } else { Ok(address) }
 }

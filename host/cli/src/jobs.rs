@@ -33,7 +33,7 @@ pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
             Some(cluster) => cluster.list(state.map(RunState::from), limit, json).await?,
             None => list(state.map(RunState::from), limit, json)?,
         },
-        Jobs::Status { of: OfJob { id, json }, remote } => match remote::Cluster::of(remote).await? {
+        Jobs::Status(OfJob { id, json, remote }) => match remote::Cluster::of(remote).await? {
             Some(cluster) => cluster.status(id.as_deref(), json).await?,
             None => status(find(id.as_deref())?, json).await?,
         },
@@ -69,8 +69,16 @@ pub(crate) fn find(id: Option<&str>) -> Result<StoredJob, CliError> {
     })
 }
 
+/// What there is to be seen of a job; none where nothing is kept of what is asked.
+pub(crate) async fn look(job: &StoredJob, question: Question) -> Result<Option<Answer>, CliError> {
+    let (looked_at, name) = (job.clone(), job.record.id.short().to_owned());
+    let answer = tokio::task::spawn_blocking(move || looked_at.look(&question)).await;
+    let answer = answer.map_err(|e| CliError::Failed(e.to_string()))?;
+    answer.map_err(|e| CliError::Failed(format!("job {name}: {e}")))
+}
+
 /// Asks a job that runs; of one that does not there is no answer.
-pub(crate) async fn ask(job: &StoredJob, question: Question) -> Result<Option<Answer>, CliError> {
+async fn ask(job: &StoredJob, question: Question) -> Result<Option<Answer>, CliError> {
     if !job.is_running() {
         return Ok(None);
     }
@@ -145,7 +153,8 @@ async fn status(job: StoredJob, as_json: bool) -> Result<(), CliError> {
 }
 
 fn status_text(record: &JobRecord, pending: u64, running: u64) -> String {
-    let JobCounts { succeeded, failed, stopped, failed_attempts, lost_workers, .. } = record.counts;
+    let JobCounts { succeeded, failed, stopped, .. } = record.counts;
+    let troubles = JobCounts { failed: 0, ..record.counts }.troubles();
     let arguments: Vec<String> = record.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut lines = vec![
         ("job", format!("{} ({})", record.id.short(), record.id)),
@@ -158,8 +167,8 @@ fn status_text(record: &JobRecord, pending: u64, running: u64) -> String {
         (
             "tasks",
             format!(
-                "{pending} pending, {running} running, {succeeded} succeeded, {failed} failed, {stopped} stopped; \
-                 {failed_attempts} attempts failed, {lost_workers} workers lost"
+                "{pending} pending, {running} running, {succeeded} succeeded, {failed} failed, {stopped} stopped{}",
+                troubles.map_or_else(String::new, |troubles| format!("; {troubles}"))
             ),
         ),
     ];

@@ -8,6 +8,7 @@ mod cluster;
 mod cluster_args;
 mod gpus;
 mod jobs;
+mod logging;
 mod new;
 mod output;
 mod progress;
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use sandbar_node::{Cluster, Heap, Job, JobKeeper, Node, NodeError, NodeOptions, ProgramSpec, paths};
+use sandbar_node::{Cluster, Heap, Job, JobKeeper, ListenOn, Node, NodeError, NodeOptions, ProgramSpec, paths};
 
 use args::{Arguments, Command, Shares, Submit};
 
@@ -30,8 +31,7 @@ use args::{Arguments, Command, Shares, Submit};
 static HEAP: Heap = Heap;
 
 /// Where a node listens that runs one job.
-const ANY_PORT: std::net::SocketAddr =
-    std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+const ANY_PORT: ListenOn = ListenOn::Any(0);
 
 /// What a signal interrupts has so long to end.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
@@ -40,6 +40,7 @@ fn main() -> ExitCode {
     HEAP.set_up();
     paths::raise_file_limit();
     let arguments = Arguments::parse();
+    logging::start(arguments.command.log_form());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -49,7 +50,11 @@ fn main() -> ExitCode {
         }
     };
     if let Command::Serve(serve) = arguments.command {
-        let code = runtime.block_on(async { cluster::serve(serve).await.unwrap_or_else(said) });
+        let failed = |failure: CliError| {
+            log::error!("{failure}");
+            failure.code()
+        };
+        let code = runtime.block_on(async { cluster::serve(serve).await.unwrap_or_else(failed) });
         std::mem::forget(runtime);
         return code;
     }
@@ -215,7 +220,7 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
         node.begin_programs().map_err(|fault| CliError::Failed(fault.to_string()))?;
     }
     let bar = progress::watch(node.progress().clone(), submit.quiet);
-    let result = node.submit(&job).await;
+    let result = unless_fenced(cluster.as_ref(), node.submit(&job)).await;
     bar.finish();
     if let Some(cluster) = cluster {
         cluster.leave().await;
@@ -223,6 +228,24 @@ async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
     let summary = result?;
     output::summary(&summary, &job, submit.json)?;
     Ok(if summary.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What comes of work, unless this process's node is put out of its cluster before.
+async fn unless_fenced<T>(
+    cluster: Option<&Cluster>,
+    work: impl Future<Output = Result<T, NodeError>>,
+) -> Result<T, CliError> {
+    let fenced = async {
+        match cluster {
+            Some(cluster) => cluster.fenced().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => Ok(done?),
+        why = fenced => Err(CliError::Failed(format!("this node is out of its cluster: {why}"))),
+    }
 }
 
 /// Enters a cluster for as long as a job runs, if one is named.
@@ -256,7 +279,7 @@ async fn run_program(mut submit: Submit) -> Result<ExitCode, CliError> {
         output::talk(&format!("job {}", name.short()));
     }
     let bar = progress::watch(node.progress().clone(), submit.quiet);
-    let result = node.run_program(&spec, keeper).await;
+    let result = unless_fenced(cluster.as_ref(), node.run_program(&spec, keeper)).await;
     bar.finish();
     if let Some(cluster) = cluster {
         cluster.leave().await;

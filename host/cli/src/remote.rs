@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use sandbar_node::{
-    ClusterClient, ClusterJob, Followed, LoggedLine, NewClusterJob, ProgressRow, RunState, build_crate, paths,
+    Answer, ClusterClient, ClusterJob, Followed, JobCounts, LoggedLine, NewClusterJob, NodeAddress, ProgressRow,
+    Question, RunState, build_crate, paths,
 };
 use serde::Serialize;
 
 use crate::args::Submit;
-use crate::cluster_args::Remote;
+use crate::cluster_args::{Remote, Times};
 use crate::jobs::{END_TIME_MAX, LOOK_AGAIN, LOOKED_AT_MAX, ending};
 use crate::table::{Columns, cell};
 use crate::{CliError, output, signals};
@@ -27,16 +28,17 @@ fn failed(e: impl std::fmt::Display) -> CliError {
 pub(crate) struct Cluster(ClusterClient);
 
 async fn client(
-    node: std::net::SocketAddr,
+    node: &NodeAddress,
     token: Option<String>,
     data: Option<PathBuf>,
+    times: Times,
 ) -> Result<ClusterClient, CliError> {
     let data = match data {
         Some(data) => data,
         None => paths::state_folder().map_err(CliError::Failed)?.join("client"),
     };
     let token = token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
-    ClusterClient::new(&data, node, token.as_deref()).await.map_err(failed)
+    ClusterClient::connect(&data, node, token.as_deref(), times.into()).await.map_err(failed)
 }
 
 /// Has a cluster run a program.
@@ -51,7 +53,7 @@ pub(crate) async fn submit(submit: Submit) -> Result<ExitCode, CliError> {
     let (path, task) = program.rsplit_once('#').unwrap_or((&program, MAIN));
     let component = component(Path::new(path)).await?;
     let new = NewClusterJob::of(&component, &program, task, submit.args);
-    let mut client = client(node, submit.place.token, submit.place.data).await?;
+    let mut client = client(&node, submit.place.token, submit.place.data, submit.times).await?;
     let job = client.submit(new, &component).await.map_err(failed)?;
     let id = job.id.short().to_owned();
     if submit.no_wait {
@@ -104,8 +106,8 @@ fn ended(job: &ClusterJob, as_json: bool) -> Result<ExitCode, CliError> {
                 0 => String::new(),
                 resumed => format!(", {resumed} of them run before it was taken over"),
             };
-            let (tasks, failed) = (counts.tasks, counts.failed_attempts);
-            output::talk(&format!("succeeded: {tasks} tasks{resumed}; {failed} attempts failed"));
+            let troubles = counts.troubles().map_or_else(String::new, |troubles| format!("; {troubles}"));
+            output::talk(&format!("succeeded: {} tasks{resumed}{troubles}", counts.tasks));
             ExitCode::SUCCESS
         }
         RunState::Stopped => ExitCode::from(signals::exit_code(signals::INTERRUPT)),
@@ -138,7 +140,9 @@ impl Told {
                     "its node is gone: node {node} has taken it over, and begins it anew with what is left of it"
                 ));
             }
-            Followed::Away(why) => output::talk(&format!("warning: {why}; it is tried again")),
+            Followed::Away(why, time) => {
+                output::talk(&format!("warning: {why}; trying the cluster's nodes for {} s", time.as_secs()));
+            }
         }
     }
 
@@ -169,7 +173,7 @@ impl Cluster {
     /// The one that is named, if one is.
     pub(crate) async fn of(remote: Remote) -> Result<Option<Cluster>, CliError> {
         let Some(node) = remote.node else { return Ok(None) };
-        Ok(Some(Cluster(client(node, remote.token, remote.data).await?)))
+        Ok(Some(Cluster(client(&node, remote.token, remote.data, remote.times).await?)))
     }
 
     pub(crate) async fn list(mut self, state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliError> {
@@ -202,8 +206,13 @@ impl Cluster {
         output::print(&table.text())
     }
 
+    /// What there is to be seen of a job; none where nothing is kept of what is asked.
+    pub(crate) async fn look(&mut self, job: &str, question: &Question) -> Result<Option<Answer>, CliError> {
+        self.0.look(job, question).await.map_err(failed)
+    }
+
     /// The job that is named, or the last one.
-    async fn find(&mut self, id: Option<&str>) -> Result<ClusterJob, CliError> {
+    pub(crate) async fn find(&mut self, id: Option<&str>) -> Result<ClusterJob, CliError> {
         match id {
             Some(id) => self.0.status(id).await.map_err(failed),
             None => {
@@ -226,8 +235,17 @@ impl Cluster {
             ("state", job.state.as_str().to_owned()),
             ("program", job.program.clone()),
             ("arguments", arguments.join(" ")),
-            ("node", format!("{} (taken {} times)", job.node, job.taken)),
+            ("node", job.node.clone()),
         ];
+        if job.taken > 1 {
+            lines.push(("takeovers", format!("{}: its nodes before are gone", job.taken - 1)));
+        }
+        if job.state.has_ended() {
+            let JobCounts { succeeded, failed, stopped, .. } = job.counts;
+            let troubles = JobCounts { failed: 0, takeovers: 0, ..job.counts }.troubles();
+            let troubles = troubles.map_or_else(String::new, |troubles| format!("; {troubles}"));
+            lines.push(("tasks", format!("{succeeded} succeeded, {failed} failed, {stopped} stopped{troubles}")));
+        }
         if !job.result.is_null() {
             lines.push(("result", job.result.as_str().map_or_else(|| job.result.to_string(), str::to_owned)));
         }

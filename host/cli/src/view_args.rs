@@ -28,12 +28,7 @@ pub(crate) enum Jobs {
     #[command(
         after_help = "Examples:\n  host jobs status\n  host jobs status 4f3a9c --json\n  host jobs status 4f3a9c --node 10.0.0.1:7410"
     )]
-    Status {
-        #[command(flatten)]
-        of: OfJob,
-        #[command(flatten)]
-        remote: Remote,
-    },
+    Status(OfJob),
     /// Prints all that a job's tasks have logged.
     #[command(after_help = "Examples:\n  host jobs logs\n  host jobs logs -f 4f3a9c\n  host jobs logs --task throw")]
     Logs {
@@ -75,13 +70,15 @@ pub(crate) struct OfJob {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub remote: Remote,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum List {
     /// Tasks: those that run, those that wait, and of those that have ended the ones that are kept.
     #[command(
-        after_help = "Examples:\n  host list tasks\n  host list tasks --state failed --limit 5\n  host list tasks --name throw --json"
+        after_help = "Examples:\n  host list tasks\n  host list tasks --state failed --limit 5\n  host list tasks --name throw --json\n  host list tasks --node 10.0.0.1:7410"
     )]
     Tasks {
         /// Those of this state alone.
@@ -113,6 +110,19 @@ pub(crate) enum List {
     Nodes(Rows),
 }
 
+impl List {
+    pub(crate) fn is_json(&self) -> bool {
+        match self {
+            List::Tasks { rows, .. } => rows.json,
+            List::Actors(rows)
+            | List::Objects(rows)
+            | List::Workers(rows)
+            | List::PlacementGroups(rows)
+            | List::Nodes(rows) => rows.json,
+        }
+    }
+}
+
 /// Which rows are shown, and how.
 #[derive(Debug, Args)]
 pub(crate) struct Rows {
@@ -125,6 +135,8 @@ pub(crate) struct Rows {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub remote: Remote,
 }
 
 impl Rows {
@@ -145,6 +157,8 @@ pub(crate) enum Summary {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        remote: Remote,
     },
 }
 
@@ -155,6 +169,8 @@ pub(crate) struct Timeline {
     /// The file to write. Without one it goes to standard output, which must not be a terminal.
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub remote: Remote,
 }
 
 /// Where a job is, or a task.

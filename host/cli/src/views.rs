@@ -4,46 +4,129 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use sandbar_node::{
-    ActorRow, Answer, GroupRow, JobFolderLimits, JobSummary, Listing, MemoryView, NodeRow, ObjectRow, Question,
-    ResourceRow, RunState, StoredJob, TaskRow, WorkerRow,
+    ActorRow, Answer, ClusterJob, GroupRow, JobFolderLimits, JobName, JobSummary, Listing, MemoryView, NodeRow,
+    ObjectRow, Question, ResourceRow, RunState, StoredJob, TaskRow, WorkerRow,
 };
 use serde::Serialize;
 
-use crate::jobs::{ask, find};
+use crate::cluster_args::Remote;
+use crate::jobs::{find, look};
+use crate::remote::Cluster;
 use crate::table::{Columns, cell, size, time};
-use crate::view_args::{List, OfJob, Rows, Summary, Timeline};
+use crate::view_args::{List, OfJob, Summary, Timeline};
 use crate::{CliError, output};
 
 /// Objects that are listed where nothing else is said.
 const OBJECTS_SHOWN: u32 = 100;
 
+/// A job of which something is shown: one that runs or ran here, or one of a cluster, whose node is asked.
+enum Seen {
+    Here(Box<StoredJob>),
+    Cluster(Box<(Cluster, ClusterJob)>),
+}
+
+impl Seen {
+    /// The job of this name, or the last one.
+    async fn find(id: Option<&str>, remote: &Remote) -> Result<Seen, CliError> {
+        Ok(match Cluster::of(remote.clone()).await? {
+            None => Seen::Here(Box::new(find(id)?)),
+            Some(mut cluster) => {
+                let job = cluster.find(id).await?;
+                Seen::Cluster(Box::new((cluster, job)))
+            }
+        })
+    }
+
+    fn id(&self) -> &JobName {
+        match self {
+            Seen::Here(job) => &job.record.id,
+            Seen::Cluster(of) => &of.1.id,
+        }
+    }
+
+    fn program(&self) -> &str {
+        match self {
+            Seen::Here(job) => &job.record.program,
+            Seen::Cluster(of) => &of.1.program,
+        }
+    }
+
+    /// Where it is now.
+    async fn state(&mut self) -> Result<RunState, CliError> {
+        match self {
+            Seen::Here(job) => Ok(job.look_again().record.state),
+            Seen::Cluster(of) => Ok(of.0.find(Some(of.1.id.as_str())).await?.state),
+        }
+    }
+
+    /// What there is to be seen of it; none where nothing is kept of what is asked.
+    async fn look(&mut self, question: Question) -> Result<Option<Answer>, CliError> {
+        match self {
+            Seen::Here(job) => look(job, question).await,
+            Seen::Cluster(of) => of.0.look(of.1.id.as_str(), &question).await,
+        }
+    }
+
+    /// What is asked for of its tasks, of which something is always kept.
+    async fn kept<T>(&mut self, question: Question, of: impl FnOnce(Answer) -> Option<T>) -> Result<T, CliError> {
+        let answer = self.look(question).await?;
+        answer.and_then(of).ok_or_else(|| self.no_sense())
+    }
+
+    /// What it holds: nothing, once it has ended.
+    async fn held<T: Default>(
+        &mut self,
+        question: Question,
+        of: impl FnOnce(Answer) -> Option<T>,
+    ) -> Result<T, CliError> {
+        match self.look(question).await? {
+            Some(answer) => of(answer).ok_or_else(|| self.no_sense()),
+            None => {
+                output::talk(&format!("job {} has ended: it holds nothing any more", self.id().short()));
+                Ok(T::default())
+            }
+        }
+    }
+
+    fn no_sense(&self) -> CliError {
+        CliError::Failed(format!("job {}: its node says something else than was asked", self.id().short()))
+    }
+}
+
+/// The answer to a question, if it is of this kind.
+macro_rules! of {
+    ($kind:ident) => {
+        |answer| if let Answer::$kind(all) = answer { Some(all) } else { None }
+    };
+}
+
 pub(crate) async fn list(list: List) -> Result<ExitCode, CliError> {
     match list {
-        List::Tasks { state, name, rows } => tasks(state.map(RunState::from), name, &rows).await?,
+        List::Tasks { state, name, rows } => {
+            let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
+            let question = Question::Tasks { limit: rows.limit, state: state.map(RunState::from), name };
+            let listing = job.kept(question, of!(Tasks)).await?;
+            show(&job, "tasks", &listing, rows.shown(), tasks_table)?;
+        }
         List::Actors(rows) => {
-            let job = find(rows.job.as_deref())?;
-            let answer = ask(&job, Question::Actors { limit: rows.limit }).await?;
-            let listing = held(&job, answer, |answer| if let Answer::Actors(all) = answer { Some(all) } else { None })?;
+            let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
+            let listing = job.held(Question::Actors { limit: rows.limit }, of!(Actors)).await?;
             show(&job, "actors", &listing, rows.shown(), actors_table)?;
         }
-        List::Objects(rows) => objects(rows.job.as_deref(), rows.limit, rows.json).await?,
+        List::Objects(rows) => objects(rows.job.as_deref(), &rows.remote, rows.shown()).await?,
         List::Workers(rows) => {
-            let job = find(rows.job.as_deref())?;
-            let answer = ask(&job, Question::Workers { limit: rows.limit }).await?;
-            let listing =
-                held(&job, answer, |answer| if let Answer::Workers(all) = answer { Some(all) } else { None })?;
+            let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
+            let listing = job.held(Question::Workers { limit: rows.limit }, of!(Workers)).await?;
             show(&job, "workers", &listing, rows.shown(), workers_table)?;
         }
         List::PlacementGroups(rows) => {
-            let job = find(rows.job.as_deref())?;
-            let answer = ask(&job, Question::Groups { limit: rows.limit }).await?;
-            let listing = held(&job, answer, |answer| if let Answer::Groups(all) = answer { Some(all) } else { None })?;
+            let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
+            let listing = job.held(Question::Groups { limit: rows.limit }, of!(Groups)).await?;
             show(&job, "placement_groups", &listing, rows.shown(), groups_table)?;
         }
         List::Nodes(rows) => {
-            let job = find(rows.job.as_deref())?;
-            let answer = ask(&job, Question::Nodes { limit: rows.limit }).await?;
-            let listing = held(&job, answer, |answer| if let Answer::Nodes(all) = answer { Some(all) } else { None })?;
+            let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
+            let listing = job.held(Question::Nodes { limit: rows.limit }, of!(Nodes)).await?;
             show(&job, "nodes", &listing, rows.shown(), nodes_table)?;
         }
     }
@@ -58,16 +141,12 @@ pub(crate) async fn summary(summary: Summary) -> Result<ExitCode, CliError> {
         #[serde(flatten)]
         summary: &'a JobSummary,
     }
-    let Summary::Tasks { job, json } = summary;
-    let job = find(job.as_deref())?;
-    let summary = match ask(&job, Question::Summary).await? {
-        Some(Answer::Summary(summary)) => summary,
-        Some(_) => return Err(no_sense(&job)),
-        None => job.summary()?,
-    };
+    let Summary::Tasks { job, json, remote } = summary;
+    let mut job = Seen::find(job.as_deref(), &remote).await?;
+    let summary = job.kept(Question::Summary, of!(Summary)).await?;
     if json {
-        let state = job.look_again().record.state;
-        output::json(&Summed { job: job.record.id.as_str(), state, summary: &summary })?;
+        let state = job.state().await?;
+        output::json(&Summed { job: job.id().as_str(), state, summary: &summary })?;
     } else {
         output::print(&summary_table(&summary))?;
     }
@@ -75,16 +154,13 @@ pub(crate) async fn summary(summary: Summary) -> Result<ExitCode, CliError> {
 }
 
 pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
-    let job = find(timeline.id.as_deref())?;
+    let mut job = Seen::find(timeline.id.as_deref(), &timeline.remote).await?;
     if timeline.output.is_none() && std::io::stdout().is_terminal() {
         return Err(CliError::Usage("name a file with -o, or send standard output somewhere".to_owned()));
     }
-    let tasks = match ask(&job, Question::Tasks { limit: u32::MAX, state: None, name: None }).await? {
-        Some(Answer::Tasks(listing)) => listing.rows,
-        Some(_) => return Err(no_sense(&job)),
-        None => job.tasks()?.rows,
-    };
-    let trace = sandbar_node::trace(&job.record, &tasks);
+    let all = Question::Tasks { limit: u32::MAX, state: None, name: None };
+    let tasks = job.kept(all, of!(Tasks)).await?.rows;
+    let trace = sandbar_node::trace(job.id(), job.program(), &tasks);
     let Some(path) = timeline.output else {
         output::json(&trace)?;
         return Ok(ExitCode::SUCCESS);
@@ -93,12 +169,12 @@ pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
     let mut file = BufWriter::new(std::fs::File::create(&path).map_err(failed)?);
     serde_json::to_writer(&mut file, &trace).map_err(|e| failed(e.into()))?;
     file.flush().map_err(failed)?;
-    output::talk(&format!("timeline of job {}: {}", job.record.id.short(), path.display()));
+    output::talk(&format!("timeline of job {}: {}", job.id().short(), path.display()));
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) async fn all_objects(of: OfJob) -> Result<ExitCode, CliError> {
-    objects(of.id.as_deref(), OBJECTS_SHOWN, of.json).await?;
+    objects(of.id.as_deref(), &of.remote, (OBJECTS_SHOWN, of.json)).await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -109,65 +185,26 @@ pub(crate) async fn memory(of: OfJob) -> Result<ExitCode, CliError> {
         #[serde(flatten)]
         view: &'a MemoryView,
     }
-    let job = find(of.id.as_deref())?;
-    let answer = ask(&job, Question::Memory).await?;
-    let view = held(&job, answer, |answer| if let Answer::Memory(view) = answer { Some(view) } else { None })?;
+    let mut job = Seen::find(of.id.as_deref(), &of.remote).await?;
+    let view = job.held(Question::Memory, of!(Memory)).await?;
     if of.json {
-        output::json(&Held { job: job.record.id.as_str(), view: &view })?;
+        output::json(&Held { job: job.id().as_str(), view: &view })?;
     } else {
         output::print(&memory_text(&view))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn tasks(state: Option<RunState>, name: Option<String>, rows: &Rows) -> Result<(), CliError> {
-    let job = find(rows.job.as_deref())?;
-    let question = Question::Tasks { limit: rows.limit, state, name: name.clone() };
-    let listing = match ask(&job, question).await? {
-        Some(Answer::Tasks(listing)) => listing,
-        Some(_) => return Err(no_sense(&job)),
-        None => {
-            let is_named = |other: &str| name.as_ref().is_none_or(|name| name == other);
-            let summary = job.summary()?.names;
-            let total = summary.iter().filter(|of| is_named(&of.name)).map(|of| of.count(state)).sum();
-            let is_wanted = |row: &TaskRow| is_named(&row.name) && state.is_none_or(|state| state == row.state);
-            let wanted = job.tasks()?.rows.into_iter().filter(is_wanted);
-            Listing::of(total, wanted.take(rows.limit as usize).collect())
-        }
-    };
-    show(&job, "tasks", &listing, rows.shown(), tasks_table)
-}
-
-async fn objects(id: Option<&str>, limit: u32, as_json: bool) -> Result<(), CliError> {
-    let job = find(id)?;
-    let answer = ask(&job, Question::Objects { limit }).await?;
-    let listing = held(&job, answer, |answer| if let Answer::Objects(all) = answer { Some(all) } else { None })?;
-    show(&job, "objects", &listing, (limit, as_json), objects_table)
-}
-
-/// What a job holds: nothing, once it has ended.
-fn held<T: Default>(
-    job: &StoredJob,
-    answer: Option<Answer>,
-    of: impl FnOnce(Answer) -> Option<T>,
-) -> Result<T, CliError> {
-    match answer {
-        Some(answer) => of(answer).ok_or_else(|| no_sense(job)),
-        None => {
-            output::talk(&format!("job {} has ended: it holds nothing any more", job.record.id.short()));
-            Ok(T::default())
-        }
-    }
-}
-
-fn no_sense(job: &StoredJob) -> CliError {
-    CliError::Failed(format!("job {}: its node says something else than was asked", job.record.id.short()))
+async fn objects(id: Option<&str>, remote: &Remote, shown: (u32, bool)) -> Result<(), CliError> {
+    let mut job = Seen::find(id, remote).await?;
+    let listing = job.held(Question::Objects { limit: shown.0 }, of!(Objects)).await?;
+    show(&job, "objects", &listing, shown, objects_table)
 }
 
 /// Prints rows as a table, or as one JSON object: `{"job": …, "total": …, "tasks": […]}`, with `looked_at` where that is
 /// less than the total.
 fn show<T: Serialize>(
-    job: &StoredJob,
+    job: &Seen,
     what: &str,
     listing: &Listing<T>,
     (limit, as_json): (u32, bool),
@@ -175,7 +212,7 @@ fn show<T: Serialize>(
 ) -> Result<(), CliError> {
     if as_json {
         let mut all = serde_json::Map::new();
-        all.insert("job".to_owned(), job.record.id.as_str().into());
+        all.insert("job".to_owned(), job.id().as_str().into());
         all.insert("total".to_owned(), listing.total.into());
         if let Some(looked_at) = listing.looked_at {
             all.insert("looked_at".to_owned(), looked_at.into());

@@ -31,8 +31,8 @@ mod transform;
 
 pub use build::{BuildError, build_crate};
 pub use cluster::{
-    Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, Followed, Member, MemberState, NewClusterJob,
-    create_cluster, create_token,
+    ClientTimes, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, Followed, ListenOn, Member,
+    MemberState, NewClusterJob, NodeAddress, create_cluster, create_token,
 };
 pub use error::NodeError;
 pub use function::{Inspected, InspectedFunction, InspectedParameter, inspect};

@@ -144,7 +144,7 @@ fn all_nodes_are_restarted_during_a_job() {
         let named = |all: &[Value], name: &str| all.iter().find(|node| node["name"] == name).cloned();
         let name = format!("node-{number}");
         let [founder, own] = ["node-1", &name].map(|name| named(&before, name).expect("it is there"));
-        nodes.stop(number - 1).expect_code(0).expect_talk(&["it takes no more tasks", "it leaves its cluster"]);
+        nodes.stop(number - 1).expect_code(0).expect_talk(&["draining (SIGTERM", "this node leaves its cluster"]);
         let data = number.to_string();
         let [founder, address] = [&founder, &own].map(|node| node["address"].as_str().expect("an address"));
         let mut line = vec!["serve", "--listen", address, "--workers", "1", "--data", &data, "--name", &name];
@@ -193,7 +193,7 @@ fn a_node_is_told_to_go_and_is_taken_out() {
     let mut nodes = Nodes::start(2);
     nodes.lab.host(&["nodes", "drain", "node-3", "--data", "1"]).expect_code(1).expect_talk(&["node-1, node-2"]);
     nodes.lab.host(&["nodes", "drain", "node-2", "--data", "1"]).expect_code(0);
-    nodes.running.remove(1).wait().expect_code(0).expect_talk(&["it leaves its cluster"]);
+    nodes.running.remove(1).wait().expect_code(0).expect_talk(&["this node leaves its cluster"]);
     nodes.lab.host(&["nodes", "remove", "node-2", "--data", "1"]).expect_code(0);
     nodes.lab.host(&["nodes", "remove", "node-1", "--data", "1"]).expect_code(1).expect_talk(&["is this node"]);
     let status = nodes.lab.host(&["status", "--data", "1"]).expect_code(0);
@@ -219,7 +219,7 @@ fn three_nodes_form_and_run_what_a_fourth_submits() {
     assert_eq!(ended.json()["result"], json!(20), "{}", ended.stderr);
     // Who submitted is gone at once, and so is who is told to go.
     until("only the three are there", || nodes.there().len() == 3);
-    nodes.stop(2).expect_code(0).expect_talk(&["it leaves its cluster"]);
+    nodes.stop(2).expect_code(0).expect_talk(&["this node leaves its cluster"]);
     assert_eq!(nodes.there().len(), 2);
     // One that dies is missed.
     let since = Instant::now();

@@ -148,6 +148,11 @@ fn another_node_finishes_the_job_of_one_that_died() {
     // What other nodes had made was not made again.
     say(format_args!("{}", json["counts"]));
     assert!(json["counts"]["resumed"].as_u64() > Some(0), "{json}");
+    assert_eq!(json["counts"]["takeovers"], 1, "{json}");
+    assert!(ended.stderr.contains("1 takeover by another node"), "{}", ended.stderr);
+    let ada = Tenant::known(&nodes, "ada", &ada_token);
+    let status = ada.host(&third, &["jobs", "status", &id]).expect_code(0).stdout;
+    assert!(status.contains("takeovers  1: its nodes before are gone"), "{status}");
     // And nobody keeps it: each has the component and the code of the program alone.
     let left = || ["node-1", "node-3", "node-4"].map(|name| files_of_objects(nodes.process(name)));
     let since = Instant::now();
@@ -155,6 +160,48 @@ fn another_node_finishes_the_job_of_one_that_died() {
         assert!(since.elapsed() < Duration::from_secs(20), "files of objects that are left: {:?}", left());
         std::thread::sleep(Duration::from_millis(100));
     }
+    // Who took it over has that in its log, and from whom.
+    drop(nodes.running.remove(1));
+    let log = |node: Running| {
+        node.interrupt();
+        node.wait().stderr
+    };
+    let logs: Vec<String> = nodes.running.drain(..).map(log).collect();
+    let words = format!("WARN  job {} is taken over from node `node-2`, which is gone", &id[id.len() - 6..]);
+    assert_eq!(logs.iter().filter(|log| log.contains(&words)).count(), 1, "{words}: {logs:#?}");
+}
+
+/// What a job lost with a node that only ran some of its tasks is counted and said; what it has is seen from outside.
+#[test]
+fn the_death_of_a_node_is_in_the_summary_of_its_jobs() {
+    let mut nodes = Nodes::start(2);
+    let ada = Tenant::new(&nodes, "ada");
+    let first = nodes.address("node-1");
+    let program = format!("{}#tree_retried", component("tests/programs/tasks").display());
+    let job = ["submit", &program, "--json", "--arg", "depth=2", "--arg", "width=8", "--arg", "steps=60000000"];
+    let running = ada.begin(&first, &job);
+    until("its tasks run", || {
+        let tasks = ada.host(&first, &["list", "tasks", "--state", "running", "--json"]);
+        tasks.status.success() && tasks.json()["total"].as_u64() >= Some(3)
+    });
+    let token = ada.token;
+    std::thread::sleep(Duration::from_secs(1));
+    nodes.kill("node-2");
+    let ada = Tenant::known(&nodes, "ada", &token);
+    let seen = |line: &[&str]| ada.host(&first, &[line, &["--json"]].concat());
+    let ended = running.wait().expect_code(0).expect_talk(&["1 node lost", "lost, 1 node"]);
+    let json = ended.json();
+    assert_eq!((&json["result"], &json["counts"]["lost_nodes"]), (&json!(64), &json!(1)), "{json}");
+    assert!(json["counts"]["lost_attempts"].as_u64() >= Some(1), "{json}");
+    // By the node that ran it, as of a job of this machine.
+    let summary = seen(&["summary", "tasks"]).expect_code(0).json();
+    assert_eq!((&summary["names"][0]["succeeded"], &summary["state"]), (&json!(73), &json!("succeeded")), "{summary}");
+    assert_eq!(seen(&["list", "tasks", "--limit", "5"]).expect_code(0).json()["total"], 73);
+    let trace = ada.host(&first, &["timeline"]).expect_code(0).json();
+    assert!(trace["traceEvents"].as_array().is_some_and(|events| events.len() > 73), "{trace}");
+    ada.host(&first, &["list", "workers"]).expect_code(0).expect_talk(&["holds nothing any more"]);
+    let bob = Tenant::new(&nodes, "bob");
+    bob.host(&first, &["list", "tasks", "--job", json["id"].as_str().unwrap()]).expect_code(1);
 }
 
 #[test]

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sandbar_core::NodeId;
-use sandbar_wire::{Channel, CloseCode, ConnectError, Connection, Endpoint, Expect, Frames, Role};
+use sandbar_wire::{Channel, CloseCode, ConnectError, Connection, Endpoint, Expect, Frames, Lost, Role};
 
 use super::fits::{self, FITS};
 use super::members::Member;
-use super::{Inner, asks, objects, programs};
+use super::{ClusterError, Inner, asks, objects, programs};
 use crate::program::{NewPeer, PeerEnd, PeerLine};
 
 /// Tasks, then components.
@@ -81,10 +81,16 @@ pub(super) fn dial(inner: &Arc<Inner>, member: Member) {
     }
     let inner = inner.clone();
     inner.handle.clone().spawn(async move {
-        if let Ok(name) = member.name.parse()
-            && let Ok(connection) = inner.dialer.connect(member.address, &Expect::Node(name)).await
-            && let Ok(frames) = connection.open(TASKS).await
-        {
+        let connected = async {
+            let name = member.name.parse().map_err(|e| ClusterError::Name(member.name.clone(), e))?;
+            let connection = inner.dialer.connect(member.address, &Expect::Node(name)).await?;
+            let frames = connection.open(TASKS).await?;
+            Ok::<_, ClusterError>((connection, frames))
+        };
+        let connected = connected.await.inspect_err(|error| {
+            log::warn!("no connection to node `{}` (number {node}): {error}; it is tried again", member.name);
+        });
+        if let Ok((connection, frames)) = connected {
             tokio::select! {
                 () = talk(inner.clone(), connection.clone(), frames) => {}
                 // Who was dialed asks as well.
@@ -137,7 +143,13 @@ async fn talk(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
         return;
     }
     let Ok(Ok(Some(theirs))) = tokio::time::timeout(HELLO_TIME_MAX, frames.recv()).await else { return };
-    let Ok(theirs) = serde_json::from_slice::<Member>(&theirs) else { return };
+    let theirs = match serde_json::from_slice::<Member>(&theirs) {
+        Ok(theirs) => theirs,
+        Err(e) => {
+            log::warn!("what {} says of itself makes no sense: {e}", connection.peer());
+            return connection.close(CloseCode::Malformed, "what it says of itself makes no sense");
+        }
+    };
     // A node is who its certificate says, whatever it says.
     if theirs.name != connection.peer().name.as_str() {
         return connection.close(CloseCode::Malformed, "it says that it is another node");
@@ -146,6 +158,8 @@ async fn talk(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
         return connection.close(CloseCode::Malformed, "it says that it is this node");
     }
     let node = NodeId(theirs.number.into());
+    let peer = format!("node `{}` (number {node}, {})", theirs.name, connection.address());
+    log::info!("connected to {peer}");
     let (line, end) = PeerLine::outside(hub.asker.bell());
     let before = inner.links().insert(node, connection.clone());
     hub.asker.join(NewPeer { node, resources: theirs.resources.demand(), slots: theirs.slots.min(SLOTS_MAX), line });
@@ -154,6 +168,14 @@ async fn talk(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
     tokio::select! {
         () = pump(frames, end) => {}
         () = transfers => {}
+    }
+    match connection.lost() {
+        Some(Lost::Closed { code: CloseCode::Done | CloseCode::Stopping, reason }) => {
+            log::info!("{peer} closed the connection: {reason}");
+        }
+        Some(Lost::Local) => log::info!("this node closed the connection to {peer}"),
+        Some(lost) => log::warn!("lost {peer}: {lost}; what it ran for this node runs again elsewhere"),
+        None => log::info!("the tasks of {peer} and this node have ended"),
     }
     // Who still asked for objects is to see that they end, not that they end early.
     connection.close(CloseCode::Done, "its tasks have ended");

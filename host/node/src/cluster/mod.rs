@@ -15,10 +15,11 @@ mod objects;
 mod outside;
 mod parts;
 mod programs;
+mod reach;
 mod store;
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ use sandbar_core::{ComponentId, NodeId, Seed};
 use sandbar_meta::{Etcd, EtcdAddress, EtcdTimes, LeaseId, MetaLimits, MetaStore, Redb};
 use sandbar_sched::Demand;
 use sandbar_wire::{
-    Admission, Applicant, Authority, BindError, Clock, Connection, Endpoint, Grant, Ground, Identity, JoinToken, Name,
+    Admission, Applicant, Authority, Clock, Connection, Endpoint, Grant, Ground, Identity, JoinToken, Key, Name,
     NodeFolder, Offload, Registry, Role, SystemClock, TransferLimits, Transfers, WireLimits,
 };
 use tokio::runtime::Handle;
@@ -35,8 +36,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
 pub use error::ClusterError;
-pub use jobs::{ClusterClient, ClusterJob, Followed, NewClusterJob};
+pub use jobs::{ClientTimes, ClusterClient, ClusterJob, Followed, NewClusterJob};
 pub use members::{Member, MemberState};
+pub use reach::{ListenOn, NodeAddress};
 
 use crate::function::write_whole;
 use crate::jobs::{JobName, JobShelf};
@@ -59,11 +61,12 @@ const JOBS: &str = "jobs";
 pub struct ClusterOptions {
     /// The folder of what the node keeps of it: its key and certificate, and its founder's authority and store.
     pub data: PathBuf,
-    /// Where it is to be reached. Port 0 is any.
-    pub listen: SocketAddr,
-    /// A node of the cluster, `HOST:PORT`, of one that has not been in it or is not its founder, and a token for the first
-    /// time.
-    pub join: Option<(String, Option<String>)>,
+    /// Where it is to be reached.
+    pub listen: ListenOn,
+    /// A node of the cluster, of one that has not been in it or is not its founder, and a token for the first time.
+    pub join: Option<(NodeAddress, Option<String>)>,
+    /// How long that node, or etcd, is tried.
+    pub join_time_max: Duration,
     /// What it is called; of the machine's name and its process otherwise.
     pub name: Option<String>,
     /// An etcd that has what must survive, `etcd://HOST:PORT,...`; the founder otherwise.
@@ -97,6 +100,10 @@ struct Inner {
     state: watch::Sender<MemberState>,
     /// Somebody wants it to go.
     asked_to_drain: Notify,
+    /// Why it is not in the cluster any more.
+    fenced: watch::Sender<Option<String>>,
+    founder: Option<Arc<store::Founder>>,
+    living: Arc<members::Living>,
     /// Jobs of the cluster that it runs, or ran.
     shelf: JobShelf,
     running: Mutex<HashMap<JobName, AbortHandle>>,
@@ -160,48 +167,35 @@ impl Cluster {
             true => Some(Arc::new(Authority::open(&options.data.join(AUTHORITY), now)?)),
             false => None,
         };
+        let begun = Instant::now();
         let identity = identity(&folder, authority.as_deref(), options).await?;
-        let address = options.listen;
-        let ground = Ground::udp(address).map_err(|reason| BindError::Address { address, reason })?;
+        let ground = options.listen.bind().await?;
+        let living = Arc::<members::Living>::default();
         let endpoint = match &authority {
             Some(authority) => {
-                let registry = Registry::new(authority.clone(), |_: &Applicant<'_>| Ok(()));
+                let names = living.clone();
+                let registry = Registry::new(authority.clone(), move |one: &Applicant<'_>| names.admit(one));
                 Endpoint::bind_with_joins(ground, &identity, WireLimits::default(), registry)?
             }
             None => Endpoint::bind_on(ground, &identity, WireLimits::default())?,
         };
         let dialer = Arc::new(Dialer::new(endpoint.clone()));
-        let join = match &options.join {
-            Some((address, _)) => {
-                let path = options.data.join(JOINED);
-                write_whole(&path, address.as_bytes()).map_err(|e| ClusterError::Folder(path, e))?;
-                Some(address.clone())
-            }
-            // As it was told before.
-            None => std::fs::read_to_string(options.data.join(JOINED)).ok(),
-        };
-        let founder = join.filter(|_| authority.is_none());
-        let founder = founder.map(|address| Arc::new(store::Founder::new(dialer.clone(), address)));
-        let store: Arc<dyn MetaStore> = match (&options.meta, &founder) {
-            (Some(address), _) => {
-                let (address, seed) = (address.parse::<EtcdAddress>()?, Seed::new(u64::from(std::process::id())));
-                Arc::new(Etcd::connect(&address, MetaLimits::default(), EtcdTimes::default(), seed).await?)
-            }
-            (None, Some(founder)) => Arc::new(store::RemoteStore::new(founder.clone())),
-            (None, None) if authority.is_some() => {
-                let clock = Arc::new(sandbar_meta::SystemClock::default());
-                Arc::new(Redb::open(&options.data.join(META), MetaLimits::default(), clock).await?)
-            }
-            (None, None) => return Err(ClusterError::NoWay(options.data.clone())),
-        };
+        let join = joined(options)?;
+        let founder = join.clone().filter(|_| authority.is_none());
+        let founder = founder.map(|name| Arc::new(store::Founder::new(dialer.clone(), name)));
+        let left = options.join_time_max.saturating_sub(begun.elapsed());
+        let store = open_store(options, founder.as_ref(), authority.is_some(), left).await?;
+        let (name, key) = (identity.own().name.as_str().to_owned(), identity.own().key.to_string());
+        members::await_name(&*store, &name, &key, members::NAME_TIME_MAX).await?;
         let own = Member {
-            name: identity.own().name.as_str().to_owned(),
+            name,
             number: members::number(&*store).await?,
-            address: reached(options, &endpoint).await?,
+            address: reached(join.as_ref(), &endpoint).await?,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             resources: Amounts::default(),
             slots: 0,
             state: MemberState::Ready,
+            key,
         };
         let admission = Admission::new(TRANSFER_BYTES_MAX, TRANSFERS_WAITING_MAX);
         let transfers = Transfers::new(TransferLimits::default(), admission.clone(), None, Offload::Threads);
@@ -222,6 +216,9 @@ impl Cluster {
             lease: Mutex::default(),
             state: watch::Sender::default(),
             asked_to_drain: Notify::new(),
+            fenced: watch::Sender::default(),
+            founder: founder.clone(),
+            living,
             shelf: JobShelf::open(options.data.join(JOBS)),
             running: Mutex::default(),
         });
@@ -253,6 +250,24 @@ impl Cluster {
     /// Is done once somebody wants this node to go.
     pub async fn asked_to_drain(&self) {
         self.inner.asked_to_drain.notified().await;
+    }
+
+    /// Is done once this node is not of the cluster any more, and says why: it was removed, or another has its name. What it
+    /// runs is others' then, and it is to end.
+    pub async fn fenced(&self) -> String {
+        let mut fenced = self.inner.fenced.subscribe();
+        match fenced.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or_default(),
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Where this node listens.
+    ///
+    /// # Errors
+    /// When the socket does not say.
+    pub fn listens(&self) -> std::io::Result<SocketAddr> {
+        self.inner.endpoint.address()
     }
 
     /// Gets the node ready to go: others give it nothing more, what it runs goes on, and what only it has is fetched of it.
@@ -345,7 +360,11 @@ impl Inner {
     async fn others(&self) -> Vec<(Member, Connection)> {
         let since = Instant::now();
         loop {
-            let all = members::list(&*self.store).await.unwrap_or_default().into_iter();
+            let all = members::list(&*self.store).await.unwrap_or_else(|error| {
+                log::warn!("the other nodes are not known: {error}");
+                Vec::new()
+            });
+            let all = all.into_iter();
             let others = all.filter(|member| member.name != self.own.name && member.state == MemberState::Ready);
             let link = |member: Member| Some((self.link(NodeId(member.number.into()))?, member));
             let links: Vec<_> = others.map(link).collect();
@@ -354,6 +373,15 @@ impl Inner {
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
+    }
+
+    /// This node is not of the cluster any more.
+    fn fence(&self, why: String) {
+        self.fenced.send_if_modified(|fenced| {
+            let is_news = fenced.is_none();
+            fenced.get_or_insert(why);
+            is_news
+        });
     }
 
     fn links(&self) -> MutexGuard<'_, BTreeMap<NodeId, Connection>> {
@@ -395,6 +423,11 @@ impl std::fmt::Debug for Cluster {
 const MEET_TIME_MAX: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// An attempt to reach a node takes no longer.
+const ATTEMPT_TIME_MAX: Duration = Duration::from_secs(6);
+/// Digits of the hash of a node's key in the name that it gets if nothing else is said.
+const KEY_DIGITS: usize = 6;
+
 /// A node answers what it is asked within this.
 const ASK_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -411,12 +444,13 @@ async fn identity(
     let now = SystemClock.now();
     let has_token = options.join.as_ref().is_some_and(|(_, token)| token.is_some());
     match folder.load(now) {
-        Ok(Some(identity)) => return Ok(identity),
+        Ok(Some(identity)) => return of_folder(options, identity),
         // A token gets another one.
         Err(error) if !has_token => return Err(error.into()),
         Ok(None) | Err(_) => {}
     }
-    let (key, name) = (folder.key()?, name(options)?);
+    let key = folder.key()?;
+    let name = name(options, &key)?;
     let identity = match (authority, &options.join) {
         (Some(authority), _) => {
             let lifetime = Duration::from_secs(sandbar_wire::CERTIFICATE_LIFETIME_S);
@@ -425,10 +459,13 @@ async fn identity(
         }
         (None, Some((address, Some(token)))) => {
             let token: JoinToken = token.parse().map_err(ClusterError::Token)?;
-            let from = SocketAddr::new(options.listen.ip(), 0);
-            let address = store::resolve(address).await?;
-            sandbar_wire::join(Ground::udp(from)?, address, &token, key, (Role::Node, &name), &WireLimits::default())
-                .await?
+            let attempt = async |address| {
+                let (ground, limits) = (Ground::udp(options.listen.towards(address))?, WireLimits::default());
+                Ok(sandbar_wire::join(ground, address, &token, key.clone(), (Role::Node, &name), &limits).await?)
+            };
+            let join = async || reach::first(address, ATTEMPT_TIME_MAX, &attempt).await;
+            let joined = reach::patiently(options.join_time_max, join);
+            reach::aloud(address, options.join_time_max, joined).await?.1
         }
         _ => return Err(ClusterError::NoWay(options.data.clone())),
     };
@@ -436,33 +473,108 @@ async fn identity(
     Ok(identity)
 }
 
-fn name(options: &ClusterOptions) -> Result<Name, ClusterError> {
+/// What a folder has is what is asked for.
+fn of_folder(options: &ClusterOptions, identity: Identity) -> Result<Identity, ClusterError> {
+    let (own, folder) = (identity.own(), options.data.clone());
+    if let Some((_, Some(token))) = &options.join {
+        same_cluster(&folder, &identity, &token.parse().map_err(ClusterError::Token)?)?;
+    }
+    match &options.name {
+        Some(name) if name != own.name.as_str() => {
+            Err(ClusterError::OtherName { folder, has: own.name.as_str().to_owned(), name: name.clone() })
+        }
+        _ => Ok(identity),
+    }
+}
+
+/// Whether a token is for the cluster whose certificate a folder has.
+fn same_cluster(folder: &Path, identity: &Identity, token: &JoinToken) -> Result<(), ClusterError> {
+    if token.authority() == identity.trust().fingerprint() {
+        return Ok(());
+    }
+    let (has, token) = (identity.own().cluster.to_string(), token.cluster().to_string());
+    Err(ClusterError::OtherCluster { folder: folder.to_owned(), has, token })
+}
+
+/// Which node is joined: the one that is named, which is kept, or the one that was before.
+fn joined(options: &ClusterOptions) -> Result<Option<NodeAddress>, ClusterError> {
+    let path = options.data.join(JOINED);
+    if let Some((name, _)) = &options.join {
+        write_whole(&path, name.to_string().as_bytes()).map_err(|e| ClusterError::Folder(path, e))?;
+        return Ok(Some(name.clone()));
+    }
+    match std::fs::read_to_string(&path) {
+        Ok(text) => match text.trim().parse() {
+            Ok(name) => Ok(Some(name)),
+            Err(e) => Err(ClusterError::Folder(path, std::io::Error::other(format!("`{}`: {e}", text.trim())))),
+        },
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(ClusterError::Folder(path, e)),
+    }
+}
+
+/// What has what must survive: etcd, the founder, or, at the founder, a file. It is tried for so long.
+async fn open_store(
+    options: &ClusterOptions,
+    founder: Option<&Arc<store::Founder>>,
+    is_founder: bool,
+    time: Duration,
+) -> Result<Arc<dyn MetaStore>, ClusterError> {
+    if let Some(address) = &options.meta {
+        let address = address.parse::<EtcdAddress>()?;
+        let connect = async || {
+            let seed = Seed::new(u64::from(std::process::id()));
+            Ok(Etcd::connect(&address, MetaLimits::default(), EtcdTimes::default(), seed).await?)
+        };
+        let etcd = reach::aloud(options.meta.as_deref().unwrap_or("etcd"), time, reach::patiently(time, connect));
+        return Ok(Arc::new(etcd.await?));
+    }
+    match founder {
+        Some(founder) => {
+            let connected = reach::patiently(time, async || founder.connection().await);
+            reach::aloud(founder.name(), time, connected).await?;
+            Ok(Arc::new(store::RemoteStore::new(founder.clone())))
+        }
+        None if is_founder => {
+            let clock = Arc::new(sandbar_meta::SystemClock::default());
+            Ok(Arc::new(Redb::open(&options.data.join(META), MetaLimits::default(), clock).await?))
+        }
+        None => Err(ClusterError::NoWay(options.data.clone())),
+    }
+}
+
+fn name(options: &ClusterOptions, key: &Key) -> Result<Name, ClusterError> {
     let wrong = |text: &str, e| ClusterError::Name(text.to_owned(), e);
     if let Some(name) = &options.name {
         return name.parse().map_err(|e| wrong(name, e));
     }
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_ascii_lowercase();
     let fit: String = machine.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect();
-    let text = format!("{}-{:x}", fit.trim_matches('-'), std::process::id());
+    // Containers of one machine may have its name, and processes of the same numbers.
+    let digits: String = key.id().to_string().chars().take(KEY_DIGITS).collect();
+    let text = format!("{}-{digits}", fit.trim_matches('-'));
     let text = text.trim_start_matches('-').to_owned();
     text.parse().map_err(|e| wrong(&text, e))
 }
 
 /// Where others reach it: where it listens, or, where that is anywhere, by the address that leads to who it joined.
-async fn reached(options: &ClusterOptions, endpoint: &Endpoint) -> Result<SocketAddr, ClusterError> {
+async fn reached(join: Option<&NodeAddress>, endpoint: &Endpoint) -> Result<SocketAddr, ClusterError> {
     let listens = endpoint.address()?;
     if !listens.ip().is_unspecified() {
         return Ok(listens);
     }
-    let to = match &options.join {
-        Some((address, _)) => store::resolve(address).await?,
-        None => SocketAddr::from(([192, 0, 2, 1], 1)),
+    let to = match join {
+        Some(name) => reach::resolve(name, ATTEMPT_TIME_MAX).await?,
+        // Of the blocks that are for documentation: whatever leads anywhere.
+        None => vec![([192, 0, 2, 1], 1).into(), ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 1).into()],
     };
     // Nothing is sent: the kernel says by which of its addresses it would be.
-    let from = std::net::UdpSocket::bind((listens.ip(), 0)).and_then(|socket| {
-        socket.connect(to)?;
-        socket.local_addr()
-    });
-    let ip = from.map_or(std::net::Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+    let from = |to: &SocketAddr| {
+        let socket = std::net::UdpSocket::bind(reach::unspecified(*to)).ok()?;
+        socket.connect(to).ok()?;
+        socket.local_addr().ok()
+    };
+    let is_heard = |address: &SocketAddr| address.is_ipv4() || listens.is_ipv6();
+    let ip = to.iter().filter_map(from).find(is_heard).map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
     Ok(SocketAddr::new(ip, listens.port()))
 }

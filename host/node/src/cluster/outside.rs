@@ -33,7 +33,10 @@ impl Outside for Others {
             loop {
                 match members::number(&*inner.store).await {
                     Ok(number) => return told(workers_of(number)),
-                    Err(_) => tokio::time::sleep(TRY_AGAIN).await,
+                    Err(error) => {
+                        log::warn!("there are no numbers for more workers yet: {error}");
+                        tokio::time::sleep(TRY_AGAIN).await;
+                    }
                 }
             }
         });

@@ -1,46 +1,89 @@
 //! The cluster's store, for nodes that do not have it: they ask its founder.
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sandbar_meta::{
     Change, Got, Granted, KeptAlive, Key, LeaseId, MetaError, MetaLimits, MetaStore, Page, Revision, Revoked, Span,
     Transacted, Transaction, Watcher,
 };
-use sandbar_wire::{Connection, Expect};
+use sandbar_wire::{CloseCode, ConnectError, Connection, Expect, Lost};
 use serde::Deserialize;
 
 use super::ClusterError;
 use super::asks::Ask;
 use super::links::Dialer;
+use super::reach::{NodeAddress, first};
 
 /// An answer is waited for so long.
 const TIME_MAX: Duration = Duration::from_secs(10);
+/// A connection to the founder is made within this, whatever addresses its name stands for.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(6);
+/// A node that is told for so long that another has its name believes it.
+const REPLACED_TIME_MIN: Duration = Duration::from_secs(5);
 
 /// The node that has the store, and the connection to it.
 pub(super) struct Founder {
     dialer: Arc<Dialer>,
-    address: String,
+    name: NodeAddress,
+    last: Mutex<Last>,
 }
 
-/// An address of text: a name may stand for another one later.
-pub(super) async fn resolve(text: &str) -> Result<SocketAddr, ClusterError> {
-    let nowhere = |reason: String| ClusterError::Nowhere(text.to_owned(), reason);
-    let mut found = tokio::net::lookup_host(text).await.map_err(|e| nowhere(e.to_string()))?;
-    found.next().ok_or_else(|| nowhere("the name stands for no address".to_owned()))
+/// What came of the last attempt to connect.
+#[derive(Default)]
+struct Last {
+    connection: Option<Connection>,
+    /// That node does not let this one in, and why, since when.
+    shut_out: Option<(CloseCode, String, Instant)>,
 }
 
 impl Founder {
-    pub(super) fn new(dialer: Arc<Dialer>, address: String) -> Founder {
-        Founder { dialer, address }
+    pub(super) fn new(dialer: Arc<Dialer>, name: NodeAddress) -> Founder {
+        Founder { dialer, name, last: Mutex::default() }
     }
 
-    /// The connection that there is, or a new one.
+    pub(super) fn name(&self) -> &NodeAddress {
+        &self.name
+    }
+
+    /// The connection that there is, or a new one. A name may stand for another address than before.
     pub(super) async fn connection(&self) -> Result<Connection, ClusterError> {
-        Ok(self.dialer.connect(resolve(&self.address).await?, &Expect::AnyNode).await?)
+        let made = self.last().connection.clone().filter(|connection| !connection.is_closed());
+        if let Some(connection) = made {
+            return Ok(connection);
+        }
+        let attempt = async |address| Ok(self.dialer.connect(address, &Expect::AnyNode).await?);
+        let done = first(&self.name, CONNECT_TIME_MAX, attempt).await;
+        let last = &mut *self.last();
+        match &done {
+            Ok((_, connection)) => *last = Last { connection: Some(connection.clone()), shut_out: None },
+            Err(ClusterError::Connect(ConnectError::Refused { lost: Lost::Closed { code, reason }, .. })) => {
+                let since = last.shut_out.as_ref().filter(|(before, ..)| before == code).map(|(.., since)| *since);
+                last.shut_out = Some((*code, reason.clone(), since.unwrap_or_else(Instant::now)));
+            }
+            Err(_) => last.shut_out = None,
+        }
+        done.map(|(_, connection)| connection)
+    }
+
+    /// Why this node is not of the cluster any more, if that node says so.
+    pub(super) fn shut_out(&self) -> Option<String> {
+        let last = self.last();
+        let (code, reason, since) = last.shut_out.as_ref()?;
+        match code {
+            CloseCode::Revoked => Some(format!("it was removed from its cluster: {reason}")),
+            // Of two connections of one node, too, one is told so, for a moment.
+            CloseCode::Replaced if since.elapsed() > REPLACED_TIME_MIN => {
+                Some(format!("another node has its name now: {reason}"))
+            }
+            _ => None,
+        }
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -61,7 +104,7 @@ impl RemoteStore {
 }
 
 async fn ask<T: for<'de> Deserialize<'de>>(founder: &Founder, request: &Ask) -> Result<T, MetaError> {
-    let endpoints = || vec![founder.address.clone()];
+    let endpoints = || vec![founder.name.to_string()];
     let unavailable = |reason: String| MetaError::Unavailable { endpoints: endpoints(), reason };
     // It may have been done, or not.
     let unknown = |reason: String| match request {
@@ -76,7 +119,7 @@ async fn ask<T: for<'de> Deserialize<'de>>(founder: &Founder, request: &Ask) -> 
 
 impl fmt::Debug for RemoteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RemoteStore({})", self.founder.address)
+        write!(f, "RemoteStore({})", self.founder.name)
     }
 }
 
@@ -124,7 +167,7 @@ struct RemoteWatcher {
 
 impl fmt::Debug for RemoteWatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RemoteWatcher({}, {})", self.founder.address, self.from)
+        write!(f, "RemoteWatcher({}, {})", self.founder.name, self.from)
     }
 }
 

@@ -120,6 +120,9 @@ pub enum ControlError {
     /// It won't say.
     #[error("{0}")]
     Refused(String),
+    /// What was kept of a job that has ended can't be read.
+    #[error(transparent)]
+    Kept(#[from] super::shelf::ShelfError),
 }
 
 /// A question, of the bytes of a frame, which may be any.

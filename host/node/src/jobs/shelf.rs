@@ -248,6 +248,33 @@ impl StoredJob {
         control::ask(&self.folder, question)
     }
 
+    /// What there is to be seen of it: its node says, while it runs; of one that has ended, what was kept of its tasks. None where
+    /// nothing is kept of what is asked.
+    ///
+    /// # Errors
+    /// When its node does not answer, or what was kept can't be read.
+    pub fn look(&self, question: &Question) -> Result<Option<Answer>, ControlError> {
+        if self.is_running() {
+            match self.ask(question) {
+                // It has just ended, perhaps.
+                Err(ControlError::Io(_)) if !self.is_running() => {}
+                answer => return answer.map(Some),
+            }
+        }
+        Ok(match question {
+            Question::Summary => Some(Answer::Summary(self.summary()?)),
+            Question::Tasks { limit, state, name } => {
+                let is_named = |other: &str| name.as_ref().is_none_or(|name| name == other);
+                let summary = self.summary()?.names;
+                let total = summary.iter().filter(|of| is_named(&of.name)).map(|of| of.count(*state)).sum();
+                let is_wanted = |row: &TaskRow| is_named(&row.name) && state.is_none_or(|state| state == row.state);
+                let wanted = self.tasks()?.rows.into_iter().filter(is_wanted);
+                Some(Answer::Tasks(Listing::of(total, wanted.take(*limit as usize).collect())))
+            }
+            _ => None,
+        })
+    }
+
     /// What was kept of its tasks when it ended; nothing where nothing was.
     ///
     /// # Errors

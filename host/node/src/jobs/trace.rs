@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use serde_json::{Value, json};
 
-use super::record::JobRecord;
+use super::name::JobName;
 use super::views::TaskRow;
 
 /// The one node.
@@ -26,10 +26,10 @@ struct Slice<'a> {
 }
 
 /// The timeline of the tasks of a job, those of them that have ended in a worker.
-pub fn trace(job: &JobRecord, tasks: &[TaskRow]) -> Value {
+pub fn trace(job: &JobName, program: &str, tasks: &[TaskRow]) -> Value {
     let mut slices = slices(tasks);
     lay_out(&mut slices);
-    let mut events = vec![named("process_name", 0, &format!("node {NODE}: job {} {}", job.id.short(), job.program))];
+    let mut events = vec![named("process_name", 0, &format!("node {NODE}: job {} {program}", job.short()))];
     let lanes: BTreeMap<u64, &Slice<'_>> = slices.iter().map(|slice| (slice.thread(), slice)).collect();
     events.extend(lanes.iter().flat_map(|(thread, slice)| {
         let name = match slice.lane {
@@ -47,7 +47,7 @@ pub fn trace(job: &JobRecord, tasks: &[TaskRow]) -> Value {
         let parent = slice.task.parent.as_deref().and_then(|parent| by_id.get(parent));
         events.extend(parent.into_iter().flat_map(|parent| flow(number, parent, slice)));
     }
-    json!({ "displayTimeUnit": "ms", "traceEvents": events, "otherData": { "job": job.id.as_str() } })
+    json!({ "displayTimeUnit": "ms", "traceEvents": events, "otherData": { "job": job.as_str() } })
 }
 
 fn slices(tasks: &[TaskRow]) -> Vec<Slice<'_>> {
@@ -154,8 +154,8 @@ mod tests {
         }
     }
 
-    fn job() -> JobRecord {
-        JobRecord::new("20260131-235959-123-4f3a9c".parse().unwrap(), "p.wasm", &[])
+    fn job() -> JobName {
+        "20260131-235959-123-4f3a9c".parse().unwrap()
     }
 
     /// Of each task in which lane of which worker it lies.
@@ -182,7 +182,7 @@ mod tests {
     fn a_trace_has_slices_names_and_arrows() {
         let mut failed = task("3-1", Some("0-0"), 3, Some((2000, 5000)));
         failed.error = Some(crate::jobs::ErrorRow { code: "trap".into(), message: "it trapped".into(), chain: vec![] });
-        let trace = trace(&job(), &[task("0-0", None, 2, Some((1000, 9000))), failed]);
+        let trace = trace(&job(), "p.wasm", &[task("0-0", None, 2, Some((1000, 9000))), failed]);
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |ph: &str| events.iter().filter(|event| event["ph"] == ph).collect::<Vec<_>>();
         let slices = of("X");

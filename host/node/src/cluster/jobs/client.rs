@@ -1,8 +1,8 @@
 //! A tenant's side: who asks the nodes of a cluster from outside.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sandbar_wire::{
@@ -10,24 +10,41 @@ use sandbar_wire::{
     WireLimits,
 };
 
-use super::super::{ClusterError, IDENTITY, parts};
+use super::super::reach::{NodeAddress, aloud, first, patiently, unspecified};
+use super::super::{ClusterError, IDENTITY, parts, same_cluster};
 use super::ClusterJob;
 use super::door::JOBS_CHANNEL;
 use super::said::{Answered, Asked, NewClusterJob};
-use crate::jobs::{LoggedLine, ProgressRow};
+use crate::jobs::{Answer, JobFolderLimits, LoggedLine, ProgressRow, Question};
 
 /// Who has this folder at the moment is done with it within this.
 const FOLDER_TIME_MAX: Duration = Duration::from_secs(5);
-/// A job whose nodes don't answer is given up after this.
-const AWAY_TIME_MAX: Duration = Duration::from_secs(60);
 const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// The longest that a connection may take, whatever a user says, in milliseconds.
+const CONNECT_MS_MAX: u64 = 600_000;
 /// A node that says nothing for so long of what it was asked is asked anew, or another one is.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// How long a client waits for nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientTimes {
+    /// For the node that is named, the first time, whatever addresses its name stands for.
+    pub connect_max: Duration,
+    /// For any node, when what had answered does not any more.
+    pub reconnect_max: Duration,
+}
+
+impl Default for ClientTimes {
+    fn default() -> ClientTimes {
+        ClientTimes { connect_max: Duration::from_secs(5), reconnect_max: Duration::from_secs(60) }
+    }
+}
 
 /// Asks nodes of a cluster as a tenant.
 #[derive(Debug)]
 pub struct ClusterClient {
     endpoint: Endpoint,
+    times: ClientTimes,
     /// Nodes, the one that is asked first first.
     nodes: VecDeque<SocketAddr>,
     connection: Option<(SocketAddr, Connection)>,
@@ -44,8 +61,8 @@ pub enum Followed {
     TakenOver(String),
     /// The node at this address has its log, and can't be reached from here: what comes of it others tell.
     WithoutLog(SocketAddr),
-    /// Nobody answers, for this reason; it is tried again.
-    Away(String),
+    /// Nobody answers, for this reason; it is tried again for so long.
+    Away(String, Duration),
 }
 
 /// How far somebody is who follows a job.
@@ -62,19 +79,28 @@ struct Trail {
 }
 
 impl ClusterClient {
-    /// A client of the cluster that a node is of: with the certificate in this folder, or with a token that gets one.
-    /// Within a tokio runtime.
+    /// A client of the cluster that a node is of: with the certificate in this folder, or with a token that gets one. It is
+    /// connected to that node. Within a tokio runtime.
     ///
     /// # Errors
-    /// When it has neither.
-    pub async fn new(data: &Path, node: SocketAddr, token: Option<&str>) -> Result<ClusterClient, ClusterError> {
-        let unspecified = match node {
-            SocketAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
-            SocketAddr::V6(_) => SocketAddr::from(([0_u16; 8], 0)),
+    /// When it has neither, or the node does not answer, or does not let it in.
+    pub async fn connect(
+        data: &Path,
+        node: &NodeAddress,
+        token: Option<&str>,
+        times: ClientTimes,
+    ) -> Result<ClusterClient, ClusterError> {
+        let connected = async {
+            let identity = identity(data, node, token, times.connect_max).await?;
+            // Of an address of the other family the endpoint has another socket.
+            let endpoint = Endpoint::bind((Ipv4Addr::UNSPECIFIED, 0).into(), &identity, limits(times.connect_max))?;
+            let attempt = async |address| Ok(endpoint.connect(address, &Expect::AnyNode).await?);
+            let connect = async || first(node, times.connect_max, attempt).await;
+            let (address, connection) = patiently(times.connect_max, connect).await?;
+            let (nodes, connection) = (VecDeque::from([address]), Some((address, connection)));
+            Ok(ClusterClient { endpoint, times, nodes, connection })
         };
-        let identity = identity(data.join(IDENTITY), node, token, unspecified).await?;
-        let endpoint = Endpoint::bind(unspecified, &identity, WireLimits::default())?;
-        Ok(ClusterClient { endpoint, nodes: VecDeque::from([node]), connection: None })
+        aloud(node, times.connect_max, connected).await
     }
 
     /// Has a job of this component run. Gives it as it is then. It is one job however often its nodes have to be asked.
@@ -85,7 +111,7 @@ impl ClusterClient {
         let begun = Instant::now();
         loop {
             match self.submit_once(&new, component).await {
-                Err(error) if !matches!(error, ClusterError::Refused(_)) && begun.elapsed() < AWAY_TIME_MAX => {
+                Err(error) if error.may_retry() && begun.elapsed() < self.times.reconnect_max => {
                     self.turn_away();
                     tokio::time::sleep(TRY_AGAIN).await;
                 }
@@ -129,6 +155,47 @@ impl ClusterClient {
         }
     }
 
+    /// What there is to be seen of a job, by the node that runs it, or ran it; none where nothing is kept of what is asked.
+    ///
+    /// # Errors
+    /// When there is none of that name, or its node does not answer for a while.
+    pub async fn look(&mut self, job: &str, question: &Question) -> Result<Option<Answer>, ClusterError> {
+        let begun = Instant::now();
+        loop {
+            let error = match self.look_once(job, question).await {
+                Ok(Some(seen)) => return Ok(seen),
+                Ok(None) => ClusterError::Later("it goes from node to node".to_owned()),
+                Err(error) => {
+                    self.turn_away();
+                    error
+                }
+            };
+            if !error.may_retry() || begun.elapsed() > self.times.reconnect_max {
+                return Err(error);
+            }
+            tokio::time::sleep(TRY_AGAIN).await;
+        }
+    }
+
+    /// None if it is elsewhere: that node is asked next.
+    async fn look_once(&mut self, job: &str, question: &Question) -> Result<Option<Option<Answer>>, ClusterError> {
+        let mut frames = self.ask(&Asked::Look { job: job.to_owned(), question: question.clone() }).await?;
+        match answer(&mut frames).await? {
+            Answered::Seen => {}
+            Answered::Elsewhere(address) => {
+                self.turn_to(&address);
+                return Ok(None);
+            }
+            other => return Err(unexpected(&other)),
+        }
+        let bytes_max = JobFolderLimits::USUAL.answer_bytes_max;
+        let bytes = parts::recv(&mut frames, bytes_max, SILENCE_MAX).await.map_err(ClusterError::Later)?;
+        match serde_json::from_slice(&bytes).map_err(|e| ClusterError::Malformed(e.to_string()))? {
+            Some(Answer::Refused(why)) => Err(ClusterError::Refused(why)),
+            seen => Ok(Some(seen)),
+        }
+    }
+
     /// Has a job end. Gives it as it was.
     ///
     /// # Errors
@@ -144,7 +211,7 @@ impl ClusterClient {
                     error
                 }
             };
-            if matches!(error, ClusterError::Refused(_)) || begun.elapsed() > AWAY_TIME_MAX {
+            if !error.may_retry() || begun.elapsed() > self.times.reconnect_max {
                 return Err(error);
             }
             tokio::time::sleep(TRY_AGAIN).await;
@@ -174,14 +241,15 @@ impl ClusterClient {
             match self.follow_once(job, &mut trail, &mut told).await {
                 Ok(Some(job)) => return Ok(job),
                 Ok(None) => {}
-                Err(error @ ClusterError::Refused(_)) => return Err(error),
+                Err(error) if !error.may_retry() => return Err(error),
                 Err(error) => {
+                    let time = self.times.reconnect_max;
                     let begun = *trail.away_since.get_or_insert_with(|| {
-                        told(Followed::Away(error.to_string()));
+                        told(Followed::Away(error.to_string(), time));
                         Instant::now()
                     });
-                    if begun.elapsed() > AWAY_TIME_MAX {
-                        return Err(error);
+                    if begun.elapsed() > time {
+                        return Err(ClusterError::GaveUp(Box::new(error), begun.elapsed()));
                     }
                     self.turn_away();
                 }
@@ -306,13 +374,21 @@ fn unexpected(answered: &Answered) -> ClusterError {
     ClusterError::Malformed(format!("{answered:?}").chars().take(200).collect())
 }
 
+/// What is waited for no longer than a user has said.
+fn limits(connect: Duration) -> WireLimits {
+    let ms = u64::try_from(connect.as_millis()).unwrap_or(u64::MAX);
+    let usual = WireLimits::default();
+    WireLimits { connect_time_ms_max: ms.clamp(1, usual.connect_time_ms_max.max(CONNECT_MS_MAX)), ..usual }
+}
+
 /// Who the tenant is: as it was before, or by a token.
 async fn identity(
-    folder: PathBuf,
-    node: SocketAddr,
+    data: &Path,
+    node: &NodeAddress,
     token: Option<&str>,
-    from: SocketAddr,
+    time: Duration,
 ) -> Result<Identity, ClusterError> {
+    let folder = data.join(IDENTITY);
     // Several commands of one user may begin at once: each has the folder for a moment.
     let begun = Instant::now();
     let folder = loop {
@@ -322,16 +398,26 @@ async fn identity(
             Err(e) => return Err(e.into()),
         }
     };
+    let token = token.map(|text| text.parse::<JoinToken>().map_err(ClusterError::Token));
     match folder.load(SystemClock.now()) {
-        Ok(Some(identity)) => return Ok(identity),
+        Ok(Some(identity)) => {
+            if let Some(token) = token {
+                same_cluster(data, &identity, &token?)?;
+            }
+            return Ok(identity);
+        }
         // A token gets another one.
         Err(error) if token.is_none() => return Err(error.into()),
         Ok(None) | Err(_) => {}
     }
-    let token: JoinToken = token.ok_or(ClusterError::NoTenant)?.parse().map_err(ClusterError::Token)?;
+    let token = token.ok_or(ClusterError::NoTenant)??;
     let Grant::Tenant(name) = token.grant().clone() else { return Err(ClusterError::NoTenant) };
-    let (key, limits) = (folder.key()?, WireLimits::default());
-    let identity = sandbar_wire::join(Ground::udp(from)?, node, &token, key, (Role::Tenant, &name), &limits).await?;
+    let (key, limits) = (folder.key()?, limits(time));
+    let attempt = async |address| {
+        let ground = Ground::udp(unspecified(address))?;
+        Ok(sandbar_wire::join(ground, address, &token, key.clone(), (Role::Tenant, &name), &limits).await?)
+    };
+    let (_, identity) = patiently(time, async || first(node, time, &attempt).await).await?;
     folder.save(&identity)?;
     Ok(identity)
 }

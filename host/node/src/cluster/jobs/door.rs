@@ -55,6 +55,11 @@ async fn attend(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
         }
         Ok(Asked::Status { job }) => find(&inner, tenant, &job).await.map(|job| Answered::Job(Box::new(job))),
         Ok(Asked::Stop { job }) => stop(&inner, tenant, &job).await,
+        Ok(Asked::Look { job, question }) => match look(&inner, tenant, &job, question, &frames).await {
+            // It was answered.
+            Ok(None) => return wait_for_end(&mut frames).await,
+            Ok(Some(answered)) | Err(answered) => Err(answered),
+        },
         Ok(Asked::List { limit }) => list(&inner, tenant, limit.min(LISTED_MAX)).await.map(Answered::Jobs),
         Err(e) => {
             let own = env!("CARGO_PKG_VERSION");
@@ -64,6 +69,11 @@ async fn attend(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
     let (Ok(answered) | Err(answered)) = answered;
     // Who asked may be gone.
     let _ = say(&frames, &answered).await;
+    wait_for_end(&mut frames).await;
+}
+
+/// Until who asked has read the answer. It may be gone.
+async fn wait_for_end(frames: &mut Frames) {
     let _ = frames.flush().await;
     let _ = tokio::time::timeout(ASK_TIME_MAX, frames.recv()).await;
 }
@@ -172,8 +182,10 @@ fn unknown(job: &str) -> Answered {
 async fn get(inner: &Inner, tenant: &str, id: &JobName) -> Done<Option<ClusterJob>> {
     let key = job_key(id).ok_or_else(|| unknown(id.as_str()))?;
     let got = inner.store.get(&key).await.map_err(later)?;
-    let job = got.entry.and_then(|entry| serde_json::from_slice::<ClusterJob>(entry.value.as_bytes()).ok());
-    Ok(job.filter(|job| job.tenant == tenant))
+    let unreadable =
+        |e| refused(format!("job {}, as the cluster's store has it, can't be read by this node: {e}", id.short()));
+    let job = got.entry.map(|entry| serde_json::from_slice::<ClusterJob>(entry.value.as_bytes()).map_err(unreadable));
+    Ok(job.transpose()?.filter(|job| job.tenant == tenant))
 }
 
 /// A tenant's job: by its name, or how its last digits begin. Of another's it is not said that there is one.
@@ -194,7 +206,13 @@ async fn jobs(inner: &Inner, tenant: &str) -> Done<Vec<ClusterJob>> {
     let span = sandbar_meta::Span::prefix(JOBS.as_bytes()).map_err(refused)?;
     let (entries, _) = members::all(&*inner.store, span).await.map_err(later)?;
     let is_job = |entry: &&sandbar_meta::Entry| parse_key(&entry.key).is_some_and(|(_, is_owner)| !is_owner);
-    let job = |entry: &sandbar_meta::Entry| serde_json::from_slice::<ClusterJob>(entry.value.as_bytes()).ok();
+    let unreadable = |entry: &sandbar_meta::Entry, e: &serde_json::Error| {
+        log::warn!("{}, as the cluster's store has it, can't be read by this node: {e}", entry.key);
+    };
+    let job = |entry: &sandbar_meta::Entry| {
+        let job = serde_json::from_slice::<ClusterJob>(entry.value.as_bytes());
+        job.inspect_err(|e| unreadable(entry, e)).ok()
+    };
     let all = entries.iter().filter(is_job).filter_map(job);
     Ok(all.filter(|job| job.tenant == tenant).collect())
 }
@@ -254,6 +272,37 @@ async fn stop(inner: &Inner, tenant: &str, text: &str) -> Done<Answered> {
     let stored = inner.shelf.find(job.id.as_str()).map_err(later)?;
     ask(&stored, Question::Stop).await.map_err(later)?;
     Ok(Answered::Job(Box::new(job)))
+}
+
+/// Sends what there is to be seen of a job. Gives what is said instead, where another node has it.
+async fn look(
+    inner: &Arc<Inner>,
+    tenant: &str,
+    text: &str,
+    question: Question,
+    frames: &Frames,
+) -> Done<Option<Answered>> {
+    if question == Question::Stop {
+        return Err(refused("a job is not looked at to stop it"));
+    }
+    let job = find(inner, tenant, text).await?;
+    match place(inner, &job).await? {
+        Place::At(address) => return Ok(Some(Answered::Elsewhere(address.to_string()))),
+        Place::Nowhere if job.state.has_ended() => {
+            return Err(refused(format!(
+                "node `{}`, which ran it and has what was kept of it, is not there",
+                job.node
+            )));
+        }
+        Place::Nowhere => return Err(later("its node is gone, and no other has taken it yet")),
+        Place::Here => {}
+    }
+    let stored = inner.shelf.find(job.id.as_str()).map_err(later)?;
+    let looked = tokio::task::spawn_blocking(move || stored.look(&question)).await.map_err(refused)?;
+    let bytes = serde_json::to_vec(&looked.map_err(refused)?).map_err(refused)?;
+    say(frames, &Answered::Seen).await?;
+    parts::send(frames, &bytes, ASK_TIME_MAX).await.map_err(refused)?;
+    Ok(None)
 }
 
 async fn ask(stored: &StoredJob, question: Question) -> Result<Answer, String> {

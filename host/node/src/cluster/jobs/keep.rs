@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use sandbar_meta::{Change, Condition, Entry, Operation, Revision, Span, Transaction, Value};
+use sandbar_meta::{Change, Condition, Entry, MetaError, Operation, Revision, Span, Transaction, Value};
 
 use super::super::members::{self, Member, MemberState};
 use super::super::{ClusterError, Inner, programs};
@@ -50,7 +50,9 @@ pub(super) fn owner(node: &Member) -> Value {
 pub(in super::super) async fn keep(inner: &Arc<Inner>) {
     loop {
         // Whatever fails is tried anew from the start.
-        let _ = keep_once(inner).await;
+        if let Err(error) = keep_once(inner).await {
+            log::debug!("the cluster's jobs are looked at again: {error}");
+        }
         tokio::time::sleep(TRY_AGAIN).await;
     }
 }
@@ -60,6 +62,9 @@ async fn keep_once(inner: &Arc<Inner>) -> Result<(), ClusterError> {
     let (entries, revision) = members::all(&*inner.store, span.clone()).await?;
     let mut seen: BTreeMap<JobName, Seen> = BTreeMap::new();
     entries.iter().for_each(|entry| see(&mut seen, entry));
+    // What others have by now, they took while this node heard nothing.
+    let is_others = |seen: &Seen| seen.owner.as_ref().is_some_and(|owned| owned.name != owner(&inner.own));
+    seen.iter().filter(|(_, seen)| is_others(seen)).for_each(|(id, _)| inner.end_job(id));
     let mut watcher = inner.store.watch(&span, revision.next()).await?;
     loop {
         for (job, revision, owned) in seen.values().filter_map(Seen::alive) {
@@ -71,26 +76,38 @@ async fn keep_once(inner: &Arc<Inner>) -> Result<(), ClusterError> {
                 Some(_) => {}
                 None if *inner.state.borrow() == MemberState::Ready => {
                     if let Some(owned) = take(inner, job, revision).await? {
+                        log::warn!(
+                            "job {} is taken over from node `{}`, which is gone; it begins for the {}. time",
+                            job.id.short(),
+                            job.node,
+                            owned.job.taken
+                        );
+                        // What runs of it here is of before.
+                        inner.end_job(&owned.job.id);
                         begin(inner, owned);
                     }
                 }
                 None => {}
             }
         }
+        let mut given_up = Vec::new();
         for change in watcher.next().await? {
             match change {
                 Change::Put(entry) => see(&mut seen, &entry),
                 Change::Deleted { key, .. } => match parse_key(&key) {
                     Some((id, true)) => {
                         seen.entry(id.clone()).or_default().owner = None;
-                        // Whoever takes it next runs it: if it was this node's, it is not any more.
-                        inner.end_job(&id);
+                        given_up.push(id);
                     }
                     Some((id, false)) => drop(seen.remove(&id)),
                     None => {}
                 },
             }
         }
+        // Whoever takes it next runs it: if it was this node's, and has not ended, it is not any more.
+        let is_nobodys =
+            |id: &&JobName| seen.get(*id).and_then(Seen::alive).is_some_and(|(_, _, owner)| owner.is_none());
+        given_up.iter().filter(is_nobodys).for_each(|id| inner.end_job(id));
         drop_oldest(inner, &seen).await;
     }
 }
@@ -145,6 +162,8 @@ pub(super) fn begin(inner: &Arc<Inner>, owned: Owned) {
     if running.contains_key(&id) {
         return;
     }
+    let Owned { job, .. } = &owned;
+    log::info!("job {} of tenant `{}` begins: {}", job.id.short(), job.tenant, job.program);
     let task = inner.handle.spawn(async move {
         let result = run(&own, &owned.job).await;
         finish(&own, owned, result).await;
@@ -168,6 +187,7 @@ async fn finish(inner: &Inner, owned: Owned, result: Result<ProgramSummary, Node
     if let Ok(stored) = inner.shelf.find(job.id.as_str()) {
         job.counts = stored.record.counts;
     }
+    job.counts.takeovers = job.taken.saturating_sub(1).into();
     match result {
         Ok(summary) if summary.result.to_string().len() > RESULT_BYTES_MAX => {
             job.state = RunState::Failed;
@@ -182,15 +202,33 @@ async fn finish(inner: &Inner, owned: Owned, result: Result<ProgramSummary, Node
         }
     }
     let (Some(key), Some(owner)) = (job_key(&job.id), owner_key(&job.id)) else { return };
-    let commit = Transaction::new()
-        .when(Condition::unchanged(owner.clone(), revision))
-        .then(Operation::put(key, encoded(&job)))
-        .then(Operation::delete(&owner));
+    let commit = |job: &ClusterJob| {
+        Transaction::new()
+            .when(Condition::unchanged(owner.clone(), revision))
+            .then(Operation::put(key.clone(), encoded(job)))
+            .then(Operation::delete(&owner))
+    };
     // Where it is not known whether it was done, it is not done twice: the key is gone then.
-    while inner.store.transact(commit.clone()).await.is_err() {
+    let done = loop {
+        match inner.store.transact(commit(&job)).await {
+            Ok(done) => break done,
+            // However often that was tried.
+            Err(error @ MetaError::Limit { .. }) if !job.result.is_null() => {
+                (job.state, job.result) = (RunState::Failed, serde_json::Value::Null);
+                job.error = Some(JobFailure::in_words(format!("what it returned can't be kept: {error}; return less")));
+                continue;
+            }
+            Err(error) => log::warn!("what became of job {} can't be written yet: {error}", job.id.short()),
+        }
         tokio::time::sleep(TRY_AGAIN).await;
-    }
+    };
     inner.running().remove(&job.id);
+    let (id, state) = (job.id.short(), job.state.as_str());
+    match (&job.error, done.succeeded) {
+        (_, false) => log::warn!("job {id} is not this node's any more: what it came to here ({state}) does not count"),
+        (Some(error), true) => log::info!("job {id} {state}: {}", error.message),
+        (None, true) => log::info!("job {id} {state}"),
+    }
 }
 
 /// Drops the oldest of too many jobs that have ended.
@@ -209,6 +247,7 @@ impl Inner {
     /// A job that this node runs is to run here no more.
     fn end_job(&self, id: &JobName) {
         if let Some(task) = self.running().remove(id) {
+            log::warn!("job {} is not this node's any more: it ends here", id.short());
             task.abort();
         }
     }

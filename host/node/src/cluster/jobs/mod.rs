@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::jobs::{JobCounts, JobFailure, JobName, RunState};
 
-pub use client::{ClusterClient, Followed};
+pub use client::{ClientTimes, ClusterClient, Followed};
 pub(super) use door::open;
 pub(super) use keep::keep;
 pub use said::NewClusterJob;

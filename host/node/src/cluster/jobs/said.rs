@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{ClusterJob, text};
-use crate::jobs::{JobName, LoggedLine, ProgressRow};
+use crate::jobs::{JobName, LoggedLine, ProgressRow, Question};
 
 /// Bytes of a job's arguments.
 pub(super) const ARGUMENTS_BYTES_MAX: usize = 256 << 10;
@@ -52,6 +52,8 @@ pub(super) enum Asked {
     Stop { job: String },
     /// The last jobs, so many at most.
     List { limit: u32 },
+    /// What is to be seen of a job, by the node that runs it, or ran it. The answer is [`Answered::Seen`].
+    Look { job: String, question: Question },
 }
 
 /// What a node answers.
@@ -72,6 +74,11 @@ pub(super) enum Answered {
     Progress(Vec<ProgressRow>),
     /// Another node runs it, at this address.
     Elsewhere(String),
+    /// What there is to be seen of a job follows, in frames and an empty one: an [`Option`] of an [`Answer`], none where nothing
+    /// is kept of it.
+    ///
+    /// [`Answer`]: crate::jobs::Answer
+    Seen,
     /// Nodes that could be asked instead, if this one is gone.
     Nodes(Vec<String>),
     /// It is not done now, for this reason: it is to be asked again.

@@ -1,0 +1,357 @@
+//! How nodes and tenants come into a cluster: by any address of a name, by a name that nobody else has; and what they are told,
+//! and when, where they can't.
+
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sandbar_tests::{Ended, Lab, Running, component, host, say, workspace};
+use serde_json::{Value, json};
+
+use crate::cluster::Nodes;
+use crate::lifecycle::until;
+use crate::takeover::Tenant;
+
+/// The founder of a cluster, in a folder `1`, which listens there.
+fn founder(lab: &Lab, listen: &str) -> (Running, String) {
+    lab.host(&["cluster", "init", "--data", "1"]).expect_code(0);
+    let line = ["serve", "--data", "1", "--name", "first", "--workers", "1", "--listen", listen];
+    let node = lab.start(&line);
+    until("the founder is there", || nodes(lab, "1").len() == 1);
+    let port = nodes(lab, "1")[0]["address"].as_str().unwrap().rsplit_once(':').unwrap().1.to_owned();
+    (node, port)
+}
+
+fn nodes(lab: &Lab, data: &str) -> Vec<Value> {
+    let listed = lab.host(&["nodes", "list", "--json", "--data", data]);
+    match listed.status.code() {
+        Some(0) => listed.json()["nodes"].as_array().expect("a list").clone(),
+        _ => Vec::new(),
+    }
+}
+
+fn token(lab: &Lab, more: &[&str]) -> String {
+    lab.host(&[&["cluster", "token", "--data", "1"], more].concat()).expect_code(0).stdout.trim().to_owned()
+}
+
+/// A node that joins, with a folder of its own.
+fn joins(lab: &Lab, data: &str, address: &str, more: &[&str]) -> Running {
+    let line = ["serve", "--data", data, "--workers", "1", "--join", address, "--token", &token(lab, &[])];
+    lab.start(&[&line[..], more].concat())
+}
+
+/// Ends a node as Ctrl-C does, and gives its log.
+fn log_of(node: Running) -> String {
+    node.interrupt();
+    node.wait().stderr
+}
+
+/// IPv6 may be off.
+fn has_ipv6() -> bool {
+    let has = UdpSocket::bind("[::1]:0").is_ok();
+    if !has {
+        say(format_args!("this machine has no IPv6: what is about it is left out"));
+    }
+    has
+}
+
+/// The host in a namespace of mounts of its own, where `localhost` stands for these addresses; none where that can't be.
+fn with_localhost(lab: &Lab, addresses: &[&str], line: &[&str]) -> Option<Command> {
+    let hosts: String = addresses.iter().map(|address| format!("{address} localhost\n")).collect();
+    let hosts = lab.write("hosts", hosts);
+    let command = lab.command(line);
+    let script = format!("mount --bind '{}' /etc/hosts && exec \"$0\" \"$@\"", hosts.display());
+    let can = Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|ended| ended.status.success());
+    if !can {
+        say(format_args!("no namespace of mounts can be made here: what is about names is left out"));
+        return None;
+    }
+    let mut within = Command::new("unshare");
+    within.args(["-m", "bash", "-c", &script]).arg(host()).args(line);
+    within.current_dir(command.get_current_dir().unwrap());
+    within.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Some(within)
+}
+
+#[test]
+fn nodes_and_tenants_meet_by_either_family() {
+    if !has_ipv6() {
+        return;
+    }
+    let program = format!("{}#tree", component("tests/programs/tasks").display());
+    let job = ["submit", &program, "--arg", "depth=1", "--arg", "width=5", "--arg", "steps=1", "--json", "--node"];
+    for (listens, others) in [
+        // The default is at a port that others may have: this is what it is made of.
+        ("[::]:0", &["[::1]", "127.0.0.1"][..]),
+        ("[::1]:0", &["[::1]"]),
+        ("127.0.0.1:0", &["127.0.0.1"]),
+        ("localhost:0", &["localhost"]),
+    ] {
+        let lab = Lab::new();
+        let (_founder, port) = founder(&lab, listens);
+        for (number, other) in others.iter().enumerate() {
+            let (address, data) = (format!("{other}:{port}"), format!("node-{number}"));
+            // At any address, of both families; and at one of the other family than the founder's.
+            for (which, listen) in ["[::]:0", "127.0.0.1:0", "[::1]:0"].into_iter().enumerate() {
+                let data = format!("{data}-{which}");
+                let node = joins(&lab, &data, &address, &["--listen", listen, "--name", &data]);
+                until("it is there", || nodes(&lab, &data).len() == 2);
+                let log = log_of(node);
+                assert!(log.contains("connected to node `first`") && !log.contains("invalid"), "{log}");
+                until("it is gone", || nodes(&lab, "1").len() == 1);
+            }
+            let ada = ["--data", "ada", "--token", &token(&lab, &["--tenant", "ada"])];
+            let ended = lab.host(&[&job[..], &[&address], &ada].concat()).expect_code(0);
+            assert_eq!(ended.json()["result"], json!(5), "{listens} {address}");
+        }
+    }
+}
+
+/// A name that stands for two addresses, of which a node listens on the second: the first is not all that is tried.
+#[test]
+fn all_addresses_of_a_name_are_tried() {
+    if !has_ipv6() {
+        return;
+    }
+    for (listens, addresses) in [("0.0.0.0:0", ["::1", "127.0.0.1"]), ("[::1]:0", ["127.0.0.1", "::1"])] {
+        let lab = Lab::new();
+        let (_founder, port) = founder(&lab, listens);
+        let (address, node_token) = (format!("localhost:{port}"), token(&lab, &[]));
+        let line = ["serve", "--data", "2", "--listen", "[::]:0", "--join", &address, "--token", &node_token];
+        let Some(command) = with_localhost(&lab, &addresses, &line) else { return };
+        let node = Running::new(command);
+        until("it is there", || nodes(&lab, "1").len() == 2);
+        drop(node);
+        let token = token(&lab, &["--tenant", "ada"]);
+        let line = ["jobs", "list", "--data", "ada", "--token", &token, "--node", &address];
+        Running::new(with_localhost(&lab, &addresses, &line).unwrap()).wait().expect_code(0);
+    }
+}
+
+/// Runs a command that can't do what it is asked, and checks that it says why, and gives up when it said.
+#[track_caller]
+fn gives_up(lab: &Lab, line: &[&str], within: Duration, words: &[&str]) -> Ended {
+    let ended = lab.host(line).expect_code(1).expect_talk(words);
+    assert!(ended.took < within, "{}: {:?}\n{}", ended.line, ended.took, ended.stderr);
+    ended
+}
+
+#[test]
+fn nobody_waits_for_a_node_in_silence() {
+    let lab = Lab::new();
+    let (founder, port) = founder(&lab, "127.0.0.1:0");
+    let first = format!("127.0.0.1:{port}");
+    // It gets what is sent, and says nothing.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    let closed = {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.local_addr().unwrap().to_string()
+    };
+    let [node_token, ada] = [token(&lab, &[]), token(&lab, &["--tenant", "ada"])];
+    lab.host(&["jobs", "list", "--data", "ada", "--token", &ada, "--node", &first]).expect_code(0);
+    let program = component("tests/programs/tasks").display().to_string();
+    let second = Duration::from_secs;
+    let of_program = format!("{program}#add");
+    for (address, words) in [(&silent, "no answer from"), (&closed, "refuses: nothing listens")] {
+        let trying = format!("trying {address}, for up to 2 s");
+        for command in [&["submit", &of_program][..], &["jobs", "list"], &["jobs", "status"], &["jobs", "stop", "x"]] {
+            let line = [command, &["--data", "ada", "--node", address, "--connect-timeout", "2s"]].concat();
+            gives_up(&lab, &line, second(8), &[words, &trying]);
+        }
+        let line = ["serve", "--data", "x", "--join", address, "--token", &node_token, "--join-timeout", "2s"];
+        gives_up(
+            &lab,
+            &[&line[..], &["--listen", "127.0.0.1:0"]].concat(),
+            second(12),
+            &[words, &trying, "given up after"],
+        );
+    }
+    let quiet = ["submit", &of_program, "-q", "--data", "ada", "--node", &closed, "--connect-timeout", "1s"];
+    let talk = lab.host(&quiet).expect_code(1).stderr;
+    assert!(!talk.contains("trying 1"), "{talk}");
+    let unknown = ["jobs", "list", "--data", "ada", "--node", "no-such-host.invalid:7410", "--connect-timeout", "2s"];
+    gives_up(&lab, &unknown, second(20), &["no-such-host.invalid:7410: the name can't be resolved"]);
+    drop(founder);
+}
+
+/// What can't succeed later is not tried again, whatever time there is.
+#[test]
+fn who_is_of_another_cluster_is_told_at_once() {
+    let (lab, other) = (Lab::new(), Lab::new());
+    let (_first, port) = founder(&lab, "127.0.0.1:0");
+    let (_second, other_port) = founder(&other, "127.0.0.1:0");
+    let [first, second] = [port, other_port].map(|port| format!("127.0.0.1:{port}"));
+    let ada = token(&lab, &["--tenant", "ada"]);
+    lab.host(&["jobs", "list", "--data", "ada", "--token", &ada, "--node", &first]).expect_code(0);
+    let quickly = Duration::from_secs(5);
+    // A certificate, a token, a folder of another cluster.
+    let program = format!("{}#add", component("tests/programs/tasks").display());
+    gives_up(&lab, &["submit", &program, "--data", "ada", "--node", &second], quickly, &["join that cluster first"]);
+    let foreign = token(&other, &["--tenant", "ada"]);
+    let line = ["jobs", "list", "--data", "ada", "--token", &foreign, "--node", &second];
+    gives_up(&lab, &line, quickly, &["ada has a certificate of cluster", "and the token is for cluster", "--data"]);
+    let line = ["jobs", "list", "--data", "new", "--token", &foreign, "--node", &first];
+    gives_up(&lab, &line, quickly, &["token's cluster"]);
+    let node_token = token(&other, &[]);
+    let line = ["serve", "--data", "2", "--listen", "127.0.0.1:0", "--join", &first, "--token", &node_token];
+    gives_up(&lab, &line, quickly, &["token's cluster"]);
+    // Of the wrong kind.
+    let node_token = token(&lab, &[]);
+    let line = ["jobs", "list", "--data", "bob", "--token", &node_token, "--node", &first];
+    gives_up(&lab, &line, quickly, &["a token of a tenant is needed"]);
+    let line = ["serve", "--data", "2", "--listen", "127.0.0.1:0", "--join", &first, "--token", &ada];
+    gives_up(&lab, &line, quickly, &["is for a tenant, not for a node"]);
+    // The founder's log has why somebody was refused.
+    let node = joins(&lab, "2", &first, &["--listen", "127.0.0.1:0", "--name", "second"]);
+    until("it is there", || nodes(&lab, "1").len() == 2);
+    let line = ["serve", "--data", "2", "--listen", "127.0.0.1:0", "--name", "third"];
+    drop(node);
+    gives_up(&lab, &line, quickly, &["has the certificate of node `second`"]);
+    let log = log_of(_second);
+    assert!(log.contains("WARN  refused 127.0.0.1:"), "{log}");
+}
+
+#[test]
+fn badly_written_addresses_are_refused_with_what_is_right() {
+    let lab = Lab::new();
+    for (address, words) in [
+        ("::1:7511", "an IPv6 address stands in brackets: [::1]:7511"),
+        ("[::1]", "the port is missing"),
+        ("localhost", "the port is missing"),
+        ("localhost:0", "port 0"),
+        ("localhost:x", "a number from 0 to 65535"),
+    ] {
+        for line in [&["jobs", "list", "--node"][..], &["submit", "x", "--node"], &["serve", "--join"]] {
+            lab.host(&[line, &[address]].concat()).expect_code(2).expect_talk(&[words]);
+        }
+    }
+    lab.host(&["serve", "--listen", "localhost"]).expect_code(2).expect_talk(&["the port is missing"]);
+}
+
+#[test]
+fn a_living_nodes_name_is_refused_to_others() {
+    let lab = Lab::new();
+    let (_founder, port) = founder(&lab, "127.0.0.1:0");
+    let first = format!("127.0.0.1:{port}");
+    let twin = |data: &str| joins(&lab, data, &first, &["--listen", "127.0.0.1:0", "--name", "twin"]);
+    let mut one = twin("2");
+    until("it is there", || nodes(&lab, "1").len() == 2);
+    let before = nodes(&lab, "1");
+    twin("3").wait().expect_code(1).expect_talk(&["the name `twin` can't be had", "lives", "--name"]);
+    // The one that lives goes on.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!one.has_ended() && nodes(&lab, "1") == before, "{before:?}");
+    // When it is dead its name is free, after a while.
+    drop(one);
+    let since = Instant::now();
+    let mut next = None;
+    until("its name is free", || {
+        let mut tried = twin("4");
+        until("it is in, or not", || tried.has_ended() || nodes(&lab, "4").len() == 2);
+        let is_in = !tried.has_ended();
+        next = is_in.then_some(tried);
+        is_in
+    });
+    say(format_args!("the name of a node that died was free after {:?}", since.elapsed()));
+    assert!(since.elapsed() < Duration::from_secs(30));
+}
+
+/// A node that is cut off for longer than its lease, and whose name another has by then, ends and says so.
+#[test]
+fn a_node_whose_name_was_taken_ends() {
+    let lab = Lab::new();
+    let (founder, port) = founder(&lab, "127.0.0.1:0");
+    let first = format!("127.0.0.1:{port}");
+    let twin = |data: &str| joins(&lab, data, &first, &["--listen", "127.0.0.1:0", "--name", "twin"]);
+    let one = twin("2");
+    until("it is there", || nodes(&lab, "1").len() == 2);
+    let process = Pid::from_raw(one.process().cast_signed()).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    until("it is missed", || nodes(&lab, "1").len() == 1);
+    let other = twin("3");
+    until("another has its name", || nodes(&lab, "1").len() == 2);
+    kill_process(process, Signal::CONT).unwrap();
+    one.wait().expect_code(1).expect_talk(&[
+        "ERROR this node ends: ",
+        "has its name now",
+        "this node leaves its cluster",
+    ]);
+    let there = nodes(&lab, "1");
+    assert!(there.iter().any(|node| node["name"] == "twin" && node["number"].as_u64() > Some(2)), "{there:?}");
+    drop(other);
+    let log = log_of(founder);
+    for words in ["node `twin` (number 2, ", "is out of the cluster", "is in the cluster"] {
+        assert!(log.contains(words), "`{words}` is not in {log}");
+    }
+}
+
+/// A node that was removed ends, too, and a copy of a node's folder takes its name.
+#[test]
+fn a_node_that_was_removed_ends() {
+    let mut nodes = Nodes::start(2);
+    nodes.lab.host(&["nodes", "remove", "node-2", "--data", "1"]).expect_code(0);
+    let second = nodes.running.remove(1);
+    second.wait().expect_code(1).expect_talk(&["this node ends: it was removed from its cluster"]);
+}
+
+#[test]
+fn the_log_of_a_node_says_what_happens() {
+    let mut nodes = Nodes::start(2);
+    let ada = Tenant::new(&nodes, "ada");
+    let program = format!("{}#tree", component("tests/programs/tasks").display());
+    let line = ["submit", &program, "--arg", "depth=1", "--arg", "width=5", "--arg", "steps=1"];
+    ada.host(&nodes.address("node-1"), &line).expect_code(0);
+    nodes.kill("node-2");
+    until("it is missed", || nodes.there().len() == 1);
+    // Its connection is missed after 4.9 s, its lease after 4.
+    std::thread::sleep(Duration::from_secs(3));
+    let log = log_of(nodes.running.remove(0));
+    for words in [
+        "INFO  host 0.",
+        "INFO  node node-1 (number 1) of cluster ",
+        "INFO  node `node-2` (number 2, 127.0.0.1:",
+        "INFO  connected to node `node-2` (number 2, 127.0.0.1:",
+        "INFO  tenant `ada` at 127.0.0.1:",
+        " of tenant `ada` begins: ",
+        " succeeded\n",
+        "WARN  lost node `node-2` (number 2, ",
+        "is out of the cluster: it left, or its lease of 4 s ended",
+        "INFO  this node leaves its cluster",
+    ] {
+        assert!(log.contains(words), "`{words}` is not in\n{log}");
+    }
+    // RFC 3339, in UTC, with milliseconds.
+    for line in log.lines() {
+        let (time, rest) = line.split_at(24);
+        let is_time = time.bytes().zip(b"0000-00-00T00:00:00.000Z").all(|(c, as_in)| match as_in {
+            b'0' => c.is_ascii_digit(),
+            other => c == *other,
+        });
+        assert!(is_time && [" INFO  ", " WARN  "].iter().any(|level| rest.starts_with(level)), "{line}");
+    }
+}
+
+/// The block of `docs/clusters.md` with which two nodes are tried on one machine, pasted into a shell. Its ports may be
+/// somebody's.
+#[test]
+fn the_recipe_of_two_nodes_on_one_machine_works() {
+    let page = std::fs::read_to_string(workspace().join("docs/clusters.md")).expect("it is there");
+    let block = page.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("it has a block");
+    let sockets = [0; 2].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let [one, two] = sockets.map(|socket| socket.local_addr().unwrap().port().to_string());
+    let program = component("examples/pi").display().to_string();
+    let block = block.replace("7411", &one).replace("7412", &two).replace("examples/pi", &program);
+    let lab = Lab::new();
+    let own = lab.command(&[]);
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &block]).current_dir(lab.path(""));
+    shell.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let path = std::env::var("PATH").unwrap_or_default();
+    shell.env("PATH", format!("{}:{path}", host().parent().unwrap().display()));
+    let ended = Running::new(shell).wait().expect_code(0);
+    let pi = ended.stdout.lines().find_map(|line| line.parse::<f64>().ok());
+    assert!(pi.is_some_and(|pi| (pi - std::f64::consts::PI).abs() < 0.1), "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.contains("node-2 (this one)") && ended.stdout.contains("succeeded"), "{}", ended.stdout);
+}
