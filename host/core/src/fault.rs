@@ -86,6 +86,8 @@ codes! {
     PendingCalls = "pending-calls", Job;
     /// There is no room for a value: not in memory, and not on disk.
     StoreFull = "store-full", Job;
+    /// A call of an actor would wait for ever: it and the calls before it wait for each other.
+    Deadlock = "deadlock", Guest;
     /// It waited longer for an object than it wanted to.
     GetTimeOut = "get-time-out", Guest;
     /// Its job has as many tasks as it may have, or they are nested as deep.

@@ -9,6 +9,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -49,6 +50,16 @@ pub fn send(socket: impl AsFd, frame: &[u8], files: &[BorrowedFd<'_>]) -> io::Re
     if sent == frame.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
+/// What came with a message found no room here: the sender is not to blame.
+fn no_room_for_files() -> io::Error {
+    let files = getrlimit(Resource::Nofile).current.map_or("any number of".to_owned(), |files| files.to_string());
+    let message = format!(
+        "a message came with more files than this process can open: it may have {files} open (RLIMIT_NOFILE, `ulimit -n`), \
+         and a message {FILES_MAX} (FILES_MAX)"
+    );
+    io::Error::new(io::ErrorKind::QuotaExceeded, message)
+}
+
 /// Whether the other side is gone.
 pub fn is_closed(socket: impl AsFd) -> bool {
     let mut watched = [PollFd::new(&socket, PollFlags::empty())];
@@ -59,7 +70,8 @@ pub fn is_closed(socket: impl AsFd) -> bool {
 /// The next message and its files; none when the other side is gone.
 ///
 /// # Errors
-/// Those of the socket, and [`io::ErrorKind::InvalidData`] of what is no such message.
+/// Those of the socket, [`io::ErrorKind::InvalidData`] of what is no such message, and [`io::ErrorKind::QuotaExceeded`] when
+/// this process has as many files open as it may: the message is gone then, and the next can be received.
 pub fn receive<M: DeserializeOwned>(socket: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     buffer.resize(FRAME_BYTES_MAX, 0);
     let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
@@ -73,8 +85,12 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd, buffer: &mut Vec<u8>) -> 
     if got.bytes == 0 {
         return Ok(None);
     }
-    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is over its bound"));
+    if got.flags.contains(ReturnFlags::TRUNC) {
+        let message = format!("a message has more than {FRAME_BYTES_MAX} bytes (FRAME_BYTES_MAX)");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(no_room_for_files());
     }
     let mut files = Vec::new();
     for message in ancillary.drain() {

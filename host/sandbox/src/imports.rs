@@ -8,7 +8,7 @@ use crate::contract::DENSE;
 use crate::memory::{OVERLAYS_MAX, Overlays, PAGE_BYTES, Region, Slots};
 use crate::services::{GroupAt, Input, Level, Predictions, Refusal};
 use crate::state::State;
-use crate::{dense, tasks};
+use crate::{clock, dense, tasks};
 
 /// Buffers of one emitted batch; more are refused.
 const BUFFERS_MAX: usize = 1 << 16;
@@ -18,6 +18,7 @@ const BUFFERS_MAX: usize = 1 << 16;
 pub(crate) fn linker(engine: &Engine, waits: bool) -> Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_sync(&mut linker)?;
+    clock::imports(&mut linker, waits)?;
     data(&mut linker.instance("sandbar:udf/data@0.1.0")?)?;
     log(&mut linker.instance("sandbar:udf/log@0.1.0")?)?;
     groups(&mut linker.instance("sandbar:udf/groups@0.1.0")?)?;

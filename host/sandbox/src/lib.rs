@@ -8,7 +8,7 @@
 //!
 //! Goals: every way in which a guest ends is a [`Fault`](sandbar_core::Fault)
 //! with a code; no byte of one sandbox is seen by the next; this is the only
-//! room that names wasmtime. Non-goals: wall time (whoever runs this process
+//! room that names wasmtime. Non-goals: limits of wall time (whoever runs this process
 //! ends it at its deadline), the network, Arrow arrays.
 //!
 //! One thread, one engine: a process that wants more runs more processes.
@@ -16,6 +16,7 @@
 // Nothing that a guest, a peer, a file or a user says may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod clock;
 mod contract;
 mod dense;
 mod engine;

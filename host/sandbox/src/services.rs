@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Instant;
 
 use sandbar_core::{ActorId, Code, Fault, GroupId, ObjectId};
 use sandbar_dense::Session;
@@ -233,9 +234,25 @@ pub trait Services: Send + 'static {
     /// It waits for what a GPU is to give it: it is to go on some time, as nobody tells when.
     fn waits_for_gpu(&mut self) {}
 
+    /// Begins to wait until this time and for nothing else; called again each time that the wait is polled before.
+    ///
+    /// # Errors
+    /// Where nobody can wait.
+    fn sleep_until(&mut self, _due: Instant) -> Result<(), Refusal> {
+        Err(no_program())
+    }
+
+    /// What began by [`Services::sleep_until`] is over.
+    fn woke(&mut self) {}
+
     /// Submits a task; gives its first result.
     fn submit(&mut self, _task: u32, _returns: u32, _request: &[u8]) -> Result<ObjectId, Refusal> {
         Err(no_program())
+    }
+
+    /// Whether it may go on that has submitted a task: it waits while too much was submitted and has not ended.
+    fn poll_submitted(&mut self) -> Poll<()> {
+        Poll::Ready(())
     }
 
     /// Stores a value, in parts, that contains these objects.

@@ -7,6 +7,7 @@ use wasmtime::ResourceLimiter;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
+use crate::clock::Clock;
 use crate::memory::{Overlays, Slots};
 use crate::services::{Level, Services};
 use crate::wasi::{self, Output};
@@ -33,7 +34,8 @@ pub(crate) struct State {
 
 pub(crate) struct WasiState {
     context: WasiCtx,
-    table: ResourceTable,
+    pub(crate) table: ResourceTable,
+    pub(crate) clock: Clock,
 }
 
 impl WasiState {
@@ -79,6 +81,22 @@ impl State {
         output.drain_lines(|level, line| self.services.log(level, line));
     }
 
+    /// WASI, made for who asks first.
+    pub(crate) fn wasi(&mut self) -> &mut WasiState {
+        self.services_and_wasi().1
+    }
+
+    pub(crate) fn services_and_wasi(&mut self) -> (&mut dyn Services, &mut WasiState) {
+        let State { services, output, wasi, seed, log_bytes_max, .. } = self;
+        let output = output.get_or_insert_with(|| Output::new(*log_bytes_max));
+        let wasi = wasi.get_or_insert_with(|| {
+            let clock = Clock::default();
+            let context = wasi::context(*seed, output, &clock);
+            Box::new(WasiState { context, table: ResourceTable::new(), clock })
+        });
+        (services.as_mut(), wasi)
+    }
+
     /// Moves the rest of what the guest printed to its log.
     pub(crate) fn flush_output(&mut self) {
         if let Some(output) = &self.output {
@@ -89,11 +107,7 @@ impl State {
 
 impl WasiView for State {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        let State { output, wasi, seed, log_bytes_max, .. } = self;
-        let output = output.get_or_insert_with(|| Output::new(*log_bytes_max));
-        let wasi = wasi.get_or_insert_with(|| {
-            Box::new(WasiState { context: wasi::context(*seed, output), table: ResourceTable::new() })
-        });
+        let wasi = self.wasi();
         WasiCtxView { ctx: &mut wasi.context, table: &mut wasi.table }
     }
 }

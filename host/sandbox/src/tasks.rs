@@ -65,12 +65,6 @@ impl From<Following> for WitFollowing {
 }
 
 pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Result<()> {
-    linker.func_wrap("submit", |mut store: Context<'_>, (task, returns, request): (u32, u32, WasmList<u8>)| {
-        // SAFETY: the guest waits for this call.
-        let request = unsafe { detached(&store, &request) };
-        let object = store.data_mut().services.submit(task, returns, request)?;
-        Ok((object.0,))
-    })?;
     linker.func_wrap(
         "put",
         |mut store: Context<'_>, (parts, contained): (WasmList<WasmList<u8>>, WasmList<u64>)| {
@@ -140,7 +134,21 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
     if waits { waiting(linker) } else { refusing(linker) }
 }
 
+/// Submits a task; gives the number of what it returns first.
+fn submit(store: &mut Context<'_>, (task, returns, request): (u32, u32, WasmList<u8>)) -> Result<u64> {
+    // SAFETY: the guest waits for this call.
+    let request = unsafe { detached(store, &request) };
+    Ok(store.data_mut().services.submit(task, returns, request)?.0)
+}
+
 fn waiting(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+    linker.func_wrap_async("submit", |mut store: Context<'_>, request: (u32, u32, WasmList<u8>)| {
+        Box::new(async move {
+            let object = submit(&mut store, request)?;
+            poll_fn(|_| store.data_mut().services.poll_submitted()).await;
+            Ok((object,))
+        })
+    })?;
     linker.func_wrap_async(
         "yielded",
         |mut store: Context<'_>, (parts, contained): (WasmList<WasmList<u8>>, WasmList<u64>)| {
@@ -200,6 +208,9 @@ fn refusing(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
         Err(refusal) => Error::from(refusal),
         Ok(()) => Error::from(Refusal::bad_request("it can't wait here")),
     };
+    linker.func_wrap("submit", |mut store: Context<'_>, request: (u32, u32, WasmList<u8>)| {
+        Ok((submit(&mut store, request)?,))
+    })?;
     linker.func_wrap("get", move |store: Context<'_>, (_, _): (u64, Option<u64>)| -> Result<(WitGot,)> {
         Err(refuse(store))
     })?;

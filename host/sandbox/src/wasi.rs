@@ -1,26 +1,26 @@
 //! The WASI that std expects, with nothing behind it: no files, no arguments,
-//! no environment, a clock that stands still, randomness from the call's seed,
-//! and standard output and error as log lines.
+//! no environment, a clock that moves by itself (see `clock`), randomness from the
+//! call's seed, and standard output and error as log lines.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
-use wasmtime_wasi::{HostMonotonicClock, HostWallClock, WasiCtx, WasiCtxBuilder};
+use wasmtime_wasi::{WasiCtx, WasiCtxBuilder};
 
+use crate::clock::Clock;
 use crate::services::Level;
 
-pub(crate) fn context(seed: u64, output: &Output) -> WasiCtx {
+pub(crate) fn context(seed: u64, output: &Output, clock: &Clock) -> WasiCtx {
     WasiCtxBuilder::new()
         .stdout(output.stream(Level::Info))
         .stderr(output.stream(Level::Warn))
-        .wall_clock(Stopped)
-        .monotonic_clock(Stopped)
+        .wall_clock(clock.clone())
+        .monotonic_clock(clock.clone())
         .secure_random(SmallRng::seed_from_u64(seed))
         .insecure_random(SmallRng::seed_from_u64(!seed))
         .insecure_random_seed(u128::from(seed))
@@ -28,29 +28,6 @@ pub(crate) fn context(seed: u64, output: &Output) -> WasiCtx {
         .allow_udp(false)
         .allow_ip_name_lookup(false)
         .build()
-}
-
-/// A clock that is not granted: it always says zero.
-struct Stopped;
-
-impl HostWallClock for Stopped {
-    fn resolution(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-
-    fn now(&self) -> Duration {
-        Duration::ZERO
-    }
-}
-
-impl HostMonotonicClock for Stopped {
-    fn resolution(&self) -> u64 {
-        1_000_000_000
-    }
-
-    fn now(&self) -> u64 {
-        0
-    }
 }
 
 /// What a guest prints, until it is moved to its log. Bounded: what is over is

@@ -69,6 +69,7 @@ fn begun() -> Steps {
         depth_max: 100,
         objects_max: u64::MAX,
         lineage_bytes_max: 1 << 20,
+        call_bytes_max: u64::MAX,
         groups_max: 0,
     };
     let resources = Demand { cpus: u64::from(WORKERS) * UNIT, ..Demand::default() };

@@ -1,6 +1,6 @@
 //! Calls of actors: each caller's in the order in which it submitted them, to where the actor is.
 
-use sandbar_core::{ActorId, Attempt};
+use sandbar_core::{ActorId, Attempt, Fault, TaskId};
 
 use crate::actors::Actor;
 use crate::event::{Action, Outcome};
@@ -127,6 +127,16 @@ impl<C, V> Scheduler<C, V> {
         } else if !self.tasks[at].is_gated {
             // What is gated is passed over when its turn comes.
             self.actors[actor].line.remove(&self.tasks[at].number);
+        }
+    }
+
+    /// A call that no worker has fails: it can't ever begin.
+    pub(crate) fn doom(&mut self, id: TaskId, fault: Fault) {
+        let is_method = |at: &TaskAt| self.is_method(*at);
+        if let Some(at) = self.find_task(id).filter(is_method)
+            && matches!(self.tasks[at].state, State::Waiting | State::Queued)
+        {
+            self.failing.push((at, self.error(at, fault)));
         }
     }
 

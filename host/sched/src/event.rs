@@ -76,6 +76,8 @@ pub enum Event<C, V> {
     Released { object: ObjectId, worker: WorkerId, times: u32 },
     /// A task, its attempts to come, and all that it submitted if `recursive`, are not wanted any more.
     Cancelled { task: TaskId, recursive: bool },
+    /// A call of an actor can't ever begin: it fails, unless its actor's worker has it by now.
+    Doomed { call: TaskId, fault: Fault },
     /// Another scheduler has tasks of a job run here from now on: this task, nobody's child, stands for it in its worker. What
     /// it has run are that task's children, and go with it.
     Seated { task: Submission<C>, worker: WorkerId },
@@ -252,6 +254,8 @@ pub struct JobLimits {
     pub lineage_bytes_max: u64,
     /// Placement groups.
     pub groups_max: u64,
+    /// Bytes of what tasks call that have not ended. Whoever has the scheduler sees to it ([`crate::Scheduler::call_bytes`]).
+    pub call_bytes_max: u64,
 }
 
 /// What is to be done.
@@ -269,9 +273,10 @@ pub enum Action<V> {
     Withdraw { worker: WorkerId, task: TaskId, attempt: Attempt },
     /// Start a worker on a node, for this.
     Hire { node: NodeId, role: Role },
-    /// Tell a worker of an object that it wants: its value or why there is none. It then holds each object that the value
-    /// contains once (more).
-    Deliver { worker: WorkerId, object: ObjectId },
+    /// Tell a worker of an object that a task of a job there wants: its value or why there is none. The worker then holds each
+    /// object that the value contains once (more). The job is the object's, unless that is the handle of an actor that no
+    /// job owns, or something else of such an actor.
+    Deliver { worker: WorkerId, object: ObjectId, job: JobId },
     /// Tell a worker that it can't have an object that it wants, and why: there is none of that number, or it is another
     /// job's. ([`Event::Wanted`] is answered by this or by `Deliver`, once, unless the worker or the job ends before.)
     Refuse { worker: WorkerId, object: ObjectId, error: Arc<TaskError> },

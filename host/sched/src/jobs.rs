@@ -26,6 +26,8 @@ pub(crate) struct Job {
     pub(crate) driver: Option<WorkerAt>,
     /// Tasks that have not ended.
     pub(crate) tasks: u64,
+    /// Bytes of what these call, but for what makes actors.
+    pub(crate) call_bytes: u64,
     /// Tasks that have not been forgotten.
     pub(crate) records: u64,
     pub(crate) objects: u64,
@@ -49,6 +51,7 @@ impl<C, V> Scheduler<C, V> {
             child: None,
             driver: None,
             tasks: 0,
+            call_bytes: 0,
             records: 0,
             objects: 0,
             objects_first: None,

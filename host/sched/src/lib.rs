@@ -15,6 +15,7 @@ mod borrow;
 mod bundles;
 mod calls;
 mod cancel;
+mod circles;
 mod classes;
 mod cluster;
 mod commit;
@@ -47,6 +48,7 @@ mod tree;
 mod unmet;
 mod view;
 
+pub use circles::{Circle, Circles, Waits};
 pub use event::{Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Outcome, Role, Submission, Work};
 pub use lineage::{Inspect, Lies};
 pub use resources::{Demand, UNIT};

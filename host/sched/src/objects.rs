@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId};
 
 use crate::event::{Action, Role};
 use crate::places::{JobAt, ObjectAt, TaskAt, WorkerAt};
@@ -179,9 +179,15 @@ impl<C, V> Scheduler<C, V> {
         let job = task.map(|at| self.tasks[at].job);
         match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker) || self.is_of_all(object)) {
             Err(fault) => self.refuse_object(id, worker, task, fault),
-            Ok(at) if !self.objects[at].is_pending() => self.deliver(at, worker_at),
+            Ok(at) if !self.objects[at].is_pending() => {
+                self.deliver(at, worker_at, job.unwrap_or(self.objects[at].job));
+            }
             Ok(at) if self.objects[at].waits_of(worker) < WAITS_MAX => {
-                self.objects[at].wait(worker);
+                let object = &mut self.objects[at];
+                object.wait(worker);
+                if let Some(job) = job.filter(|job| *job != object.job) {
+                    object.visit(worker, self.jobs[job].id);
+                }
                 self.ask(at);
             }
             Ok(_) => {
@@ -206,11 +212,15 @@ impl<C, V> Scheduler<C, V> {
         is_usable.then_some(at).ok_or_else(|| Fault::new(Code::BadRequest, format!("object {id} is of another job")))
     }
 
-    /// Tells a worker of an object. It then holds what that contains.
-    pub(crate) fn deliver(&mut self, at: ObjectAt, worker_at: WorkerAt) {
-        self.hold_contents(at, worker_at);
-        let worker = self.cluster.workers[worker_at].id;
-        self.out.push(Action::Deliver { worker, object: self.objects[at].id });
+    /// Tells a worker of an object, for a task of a job. The worker then holds what the object contains.
+    pub(crate) fn deliver(&mut self, at: ObjectAt, worker: WorkerAt, job: JobAt) {
+        self.deliver_to(at, worker, self.jobs[job].id);
+    }
+
+    fn deliver_to(&mut self, at: ObjectAt, worker: WorkerAt, job: JobId) {
+        self.hold_contents(at, worker);
+        let worker = self.cluster.workers[worker].id;
+        self.out.push(Action::Deliver { worker, object: self.objects[at].id, job });
     }
 
     /// A worker holds what the value of an object contains.
@@ -230,10 +240,16 @@ impl<C, V> Scheduler<C, V> {
         for index in 0..self.awaited.len() {
             let at = self.awaited[index];
             let Some(object) = self.objects.get_mut(at) else { continue };
-            for (worker, times) in object.take_waiters() {
-                if let Some(worker) = self.cluster.find(worker) {
-                    (0..times).for_each(|_| self.deliver(at, worker));
+            let (job, visitors) = (object.job, object.take_visitors());
+            for (id, times) in object.take_waiters() {
+                let Some(worker) = self.cluster.find(id) else { continue };
+                let of_worker = visitors.iter().filter(|(visitor, _)| *visitor == id);
+                let mut own = times;
+                for (_, job) in of_worker.take(times as usize) {
+                    own -= 1;
+                    self.deliver_to(at, worker, *job);
                 }
+                (0..own).for_each(|_| self.deliver(at, worker, job));
             }
         }
         self.awaited.clear();

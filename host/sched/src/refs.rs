@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{ObjectId, TaskError, WorkerId};
+use sandbar_core::{JobId, ObjectId, TaskError, WorkerId};
 
 use crate::places::{JobAt, ObjectAt, TaskAt};
 use crate::streams::Stream;
@@ -38,6 +38,8 @@ pub(crate) enum Value<V> {
 struct More {
     holders: Vec<(WorkerId, u32)>,
     waiters: Vec<(WorkerId, u32)>,
+    /// Waits among these of tasks of other jobs than the object's.
+    visitors: Vec<(WorkerId, JobId)>,
     /// Tasks that wait for it, by place and number: where the number is another's by now, the task is gone.
     dependents: Vec<(TaskAt, u64)>,
     /// What its value contains.
@@ -159,6 +161,16 @@ impl<V> Object<V> {
         } else {
             add(&mut self.more().waiters, worker);
         }
+    }
+
+    /// A task of another job than the object's waits in this worker, which is counted among the waiters.
+    pub(crate) fn visit(&mut self, worker: WorkerId, job: JobId) {
+        self.more().visitors.push((worker, job));
+    }
+
+    /// The waits of tasks of other jobs.
+    pub(crate) fn take_visitors(&mut self) -> Vec<(WorkerId, JobId)> {
+        self.more.as_mut().map(|more| std::mem::take(&mut more.visitors)).unwrap_or_default()
     }
 
     /// Whether some worker waits for it.

@@ -85,6 +85,7 @@ impl<C, V> Scheduler<C, V> {
         (task.state, task.is_again) = (State::Waiting, true);
         self.jobs[task.job].tasks += 1;
         self.classes.get_mut(task.class).live += 1;
+        self.count_call(at);
         self.settle_children(at);
         self.ready(at);
     }

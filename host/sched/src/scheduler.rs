@@ -197,6 +197,7 @@ impl<C, V> Scheduler<C, V> {
             Event::Held { object, worker, task } => self.hold_for(object, worker, task),
             Event::Released { object, worker, times } => self.release(object, worker, times),
             Event::Cancelled { task, recursive } => self.cancel(task, recursive),
+            Event::Doomed { call, fault } => self.doom(call, fault),
             Event::Recalled { worker, tasks } => self.recalled(worker, &tasks),
             Event::ObjectLost { object, waiters } => self.lose_object(object, &waiters),
             Event::Killed { actor, restart } => self.kill_actor(actor, restart),

@@ -248,6 +248,7 @@ impl<C, V> Scheduler<C, V> {
             depth,
             missing: 0,
             returns,
+            call_bytes: 0,
             state: State::Waiting,
             stop: Stop::No,
             is_late: false,
@@ -267,7 +268,17 @@ impl<C, V> Scheduler<C, V> {
             Work::Stream(buffer) => self.add_stream(at, origin.parent.map(|(_, worker)| worker), buffer),
             Work::Method(actor) => self.add_call(at, actor),
         }
+        self.count_call(at);
         at
+    }
+
+    /// Counts what a task calls that has not ended. What makes an actor lasts as long as that, and counts for nothing.
+    pub(crate) fn count_call(&mut self, at: TaskAt) {
+        let task = &mut self.tasks[at];
+        let is_maker = task.actor.is_some_and(|actor| self.actors[actor].maker == Some(at));
+        let bytes = task.call.as_ref().filter(|_| !is_maker).map_or(0, self.inspect.call_bytes);
+        task.call_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.jobs[task.job].call_bytes += u64::from(task.call_bytes);
     }
 
     /// Puts a task in line, now or once it has what it needs.

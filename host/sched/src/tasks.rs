@@ -49,6 +49,8 @@ pub(crate) struct Task<C> {
     /// How many of its needs are not there yet.
     pub(crate) missing: u32,
     pub(crate) returns: u32,
+    /// What it counts for among its job's bytes of calls, until it ends.
+    pub(crate) call_bytes: u32,
     pub(crate) state: State,
     pub(crate) stop: Stop,
     /// It stands in line beside those that came in order.
@@ -215,11 +217,13 @@ impl<C, V> Scheduler<C, V> {
             task.call = None;
         }
         task.worker = None;
+        let call_bytes = std::mem::take(&mut task.call_bytes);
         let links = task.links.take();
         let (id, job_at, class, actor, again) = (task.id, task.job, task.class, task.actor, task.is_again);
         self.ended.push((at, id));
         let job = &mut self.jobs[job_at];
         job.tasks -= 1;
+        job.call_bytes -= u64::from(call_bytes);
         self.classes.get_mut(class).live -= 1;
         let error = result.as_ref().err().cloned();
         self.out.push(Action::Ended { task: id, job: job.id, error, again });

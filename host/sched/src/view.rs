@@ -459,6 +459,22 @@ impl<C, V> Scheduler<C, V> {
         })
     }
 
+    /// Of each job, the bytes of what its tasks call that have not ended, and how many they may be before who submits more is
+    /// to wait.
+    pub fn call_bytes(&self) -> impl Iterator<Item = (JobId, u64, u64)> {
+        self.jobs.iter().map(|(_, job)| (job.id, job.call_bytes, job.limits.call_bytes_max))
+    }
+
+    /// Whether a worker runs a task of a job, as far as is known here.
+    pub fn has_running(&self, job: JobId) -> bool {
+        let is_its = |at: &TaskAt| self.jobs[self.tasks[*at].job].id == job;
+        let mut given =
+            self.cluster.workers.iter().flat_map(|(_, worker)| &worker.given).filter_map(|given| given.task);
+        // An actor runs one call at a time, the first that it was given.
+        let mut calls = self.actors.iter().filter_map(|(_, actor)| actor.given.front());
+        given.any(|at| is_its(&at)) || calls.any(|at| is_its(at) && self.tasks[*at].state == State::Given)
+    }
+
     /// Jobs that have not ended.
     pub fn jobs(&self) -> impl Iterator<Item = (JobId, TenantId)> {
         self.jobs.iter().map(|(_, job)| (job.id, job.tenant))

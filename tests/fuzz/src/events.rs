@@ -21,8 +21,14 @@ const JOBS: u32 = 3;
 const JOBS_BEGUN: u64 = 2;
 const NUMBERS: u64 = 60;
 const STEPS_MAX: usize = 2_000;
-const LIMITS: JobLimits =
-    JobLimits { tasks_max: 12, depth_max: 4, objects_max: 20, lineage_bytes_max: 3000, groups_max: 3 };
+const LIMITS: JobLimits = JobLimits {
+    tasks_max: 12,
+    depth_max: 4,
+    objects_max: 20,
+    lineage_bytes_max: 3000,
+    groups_max: 3,
+    call_bytes_max: 1 << 20,
+};
 
 type Told = Event<u8, u64>;
 
@@ -143,7 +149,7 @@ impl History {
                 | Action::Withdraw { worker, .. }
                 | Action::Refuse { worker, .. } => assert!(self.workers.contains(&worker)),
                 Action::Credit { worker, .. } => assert!(self.workers.contains(&worker)),
-                Action::Deliver { worker, object } | Action::Item { worker, object, .. } => {
+                Action::Deliver { worker, object, .. } | Action::Item { worker, object, .. } => {
                     assert!(self.workers.contains(&worker) && self.sched.value(object).is_some());
                 }
                 Action::Drop { value, .. } => assert!(self.values.remove(&value), "value {value} went out twice"),

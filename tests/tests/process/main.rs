@@ -25,3 +25,4 @@ mod stored;
 mod streams;
 mod takeover;
 mod usage;
+mod waits;

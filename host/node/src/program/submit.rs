@@ -23,13 +23,14 @@ use crate::jobs::{JobCounts, JobKeeper, Shown};
 use crate::progress::Phase;
 use crate::{Node, NodeError, NodeOptions};
 
-/// Tasks that a job may have at once, how deep, objects, what is kept to make these again, and placement groups.
+/// What a job may have at once. A task that submits more than `call_bytes_max` waits, the others are errors.
 const JOB_LIMITS: JobLimits = JobLimits {
     tasks_max: 4_000_000,
     depth_max: 1000,
     objects_max: 16_000_000,
     lineage_bytes_max: 64 << 20,
     groups_max: 1000,
+    call_bytes_max: 256 << 20,
 };
 /// Sandboxes of a worker: tasks that run, or wait for others.
 const SANDBOXES_MAX: u32 = 1100;

@@ -30,8 +30,14 @@ pub fn of(cpus: u64, gpus: u64, memory: u64) -> Demand {
     Demand { cpus: cpus * UNIT, gpus: gpus * UNIT, memory, ..Demand::default() }
 }
 
-pub const LIMITS: JobLimits =
-    JobLimits { tasks_max: 1000, depth_max: 10, objects_max: 1000, lineage_bytes_max: 1 << 20, groups_max: 10 };
+pub const LIMITS: JobLimits = JobLimits {
+    tasks_max: 1000,
+    depth_max: 10,
+    objects_max: 1000,
+    lineage_bytes_max: 1 << 20,
+    groups_max: 10,
+    call_bytes_max: 1 << 20,
+};
 
 /// A task of job 1 that the driver submits, with one return, for one processor.
 pub fn t(id: u64) -> Submission<u64> {
@@ -522,7 +528,7 @@ pub fn text(action: &Action<u64>) -> String {
         Action::Withdraw { worker, task, attempt } => format!("withdraw w{worker} t{task}{}", again(attempt)),
         Action::Hire { node, role: Role::Actor(actor) } => format!("hire n{node} for t{actor}"),
         Action::Hire { node, .. } => format!("hire n{node}"),
-        Action::Deliver { worker, object } => format!("deliver w{worker} o{object}"),
+        Action::Deliver { worker, object, .. } => format!("deliver w{worker} o{object}"),
         Action::Refuse { worker, object, error } => format!("refuse w{worker} o{object} ({error})"),
         Action::Item { worker, stream, object } => format!("item w{worker} o{stream} o{object}"),
         Action::Credit { worker, task, taken } => format!("credit w{worker} t{task} {taken}"),

@@ -87,7 +87,7 @@ impl Model {
                 assert!(self.near().any(|near| near == node.0) && matches!(role, Role::Actors | Role::Actor(_)));
                 self.hires.push((node.0, *role));
             }
-            Action::Deliver { worker, object } => {
+            Action::Deliver { worker, object, .. } => {
                 count_down(&mut step.told, worker, object);
                 assert!(steps.value(*object).is_some(), "what is delivered is there");
             }

@@ -211,7 +211,8 @@ impl History {
         let (tasks_max, depth_max) = if self.chance(20) { (3, 2) } else { (1000, 20) };
         let objects_max = if self.chance(10) { 6 } else { 1000 };
         let lineage_bytes_max = if self.chance(10) { 1200 } else { 1 << 20 };
-        let limits = JobLimits { tasks_max, depth_max, objects_max, lineage_bytes_max, groups_max: 4 };
+        let limits =
+            JobLimits { tasks_max, depth_max, objects_max, lineage_bytes_max, groups_max: 4, call_bytes_max: 1 << 20 };
         self.event(Event::JobStarted { job: JobId(job), tenant: TenantId::DEFAULT, limits });
         if self.chance(10) {
             self.seat_in(job);
@@ -277,6 +278,10 @@ impl History {
         };
         let all: Vec<u64> = self.model.tasks.iter().filter_map(is_there).collect();
         let recursive = self.chance(50);
+        let is_doomed = self.chance(25);
+        if is_doomed && let Some(call) = self.pick(&all) {
+            return self.event(Event::Doomed { call: TaskId(call), fault: Fault::new(Code::Deadlock, "for ever") });
+        }
         if let Some(task) = self.pick(&all) {
             self.event(Event::Cancelled { task: TaskId(task), recursive });
         }

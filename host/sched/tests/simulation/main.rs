@@ -73,6 +73,7 @@ fn a_bit_of_everything_happens() {
         ("Drop {", 1000),
         ("Withdraw {", 10),
         ("Hire {", 50),
+        ("Doomed {", 50),
         ("Saved {", 20),
         ("ObjectLost {", 300),
         ("is made again", 50),

@@ -343,6 +343,13 @@ impl Model {
             Event::Wanted { object, worker, task } => self.want(object.0, *worker, *task),
             Event::Held { object, worker, task } => self.hold(object.0, *worker, *task),
             Event::Released { object, worker, times } => self.release(object.0, *worker, *times),
+            Event::Doomed { call, fault } => {
+                let is_idle =
+                    |task: &Task| task.worker.is_none() && !task.has_ended && matches!(task.work, Work::Method(_));
+                if self.tasks.get(&call.0).is_some_and(is_idle) {
+                    self.fail(call.0, fault.code);
+                }
+            }
             Event::Cancelled { task, recursive } => {
                 if self.tasks.contains_key(&task.0) {
                     self.stop(task.0, 1 + u8::from(*recursive));

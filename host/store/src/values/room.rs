@@ -12,9 +12,11 @@ use crate::spill::Source;
 const BATCH_BYTES: u64 = 64 << 20;
 
 impl Values {
-    /// Whether there is more in memory than may be, and this value is some of it.
+    /// Whether there is more in memory than may be, or in more files, and this value is some of it.
     pub fn is_over(&self, key: ValueKey) -> bool {
+        let is_file = || self.all.get(&key).and_then(|value| value.memory.as_ref()).is_some_and(Memory::is_file);
         self.used > self.limits.memory_bytes_max && self.resident.contains(&key)
+            || self.files > self.limits.files_max && is_file()
     }
 
     /// Why nothing more can go to disk, if it could not when that was tried last.

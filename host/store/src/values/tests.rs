@@ -246,3 +246,19 @@ fn what_can_t_be_read_is_lost() {
     assert_eq!((key, result), (first, Err("no".into())));
     assert_eq!(world.used(), 30);
 }
+
+/// What comes is over the bound while there are more files than may be, though there is memory for more.
+#[test]
+fn files_that_are_too_many_wait_for_room() {
+    let mut world = World::new(1 << 40, 0);
+    let bytes = vec![1; 8 << 10];
+    let file = || Memory::Object(Object::new(&bytes).unwrap());
+    let keys: Vec<ValueKey> =
+        (0..101).map(|number| world.values.add(JobId(1), ObjectId(number), file()).unwrap()).collect();
+    assert!(world.values.is_over(keys[100]));
+    let own = world.values.add(JobId(1), ObjectId(200), Memory::Bytes(bytes.as_slice().into())).unwrap();
+    assert!(!world.values.is_over(own), "it lies in no file");
+    // The disk takes some.
+    world.settle();
+    assert!(keys.iter().all(|key| !world.values.is_over(*key)));
+}

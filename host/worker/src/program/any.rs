@@ -27,6 +27,7 @@ pub fn ask_any((worker, job, task): (WorkerId, u32, u64), kinds: &[TaskKind], by
         desk: desk.clone(),
         slot: 0,
         at_hand: None,
+        is_held: false,
         broker: None,
         job: 0,
         tensor_bytes_max: 0,

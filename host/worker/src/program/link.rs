@@ -41,6 +41,8 @@ pub(super) mod words {
     pub const CALL: usize = 58;
     /// Bytes of files that the node has taken in.
     pub const TAKEN_IN: usize = 64;
+    /// Whether tasks of some job that submit are to wait: which, it is told.
+    pub const HOLD: usize = 65;
     /// Which of its memories may be written again, a bit each: who clears it has it.
     pub const FREE: usize = 72;
 }
@@ -389,6 +391,11 @@ impl Crew {
     pub fn take_memory(&self, number: u32) -> bool {
         let bit = 1 << (number % u64::BITS);
         self.memory.atomic(words::FREE).fetch_and(!bit, AcqRel) & bit != 0
+    }
+
+    /// Whether a task that submits is to look which jobs [are held](Down::Hold). To be said once it was told of these.
+    pub fn set_holds(&self, holds: bool) {
+        self.memory.atomic(words::HOLD).store(holds.into(), SeqCst);
     }
 
     /// Ends the task if its code runs. To be done again until it has ended.

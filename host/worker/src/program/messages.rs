@@ -36,6 +36,9 @@ pub enum ValueUp<'a> {
 /// Objects that follow each other in one message.
 pub const RUN_MAX: usize = 64;
 
+/// Objects that a task waits for in one message.
+pub const WAITS_MAX: usize = 64;
+
 /// What a task returned: each value, and the objects that it contains.
 pub type ReturnedUp<'a> = Vec<(ValueUp<'a>, Vec<u64>)>;
 
@@ -92,6 +95,17 @@ pub enum Up<'a> {
     Called(u64, u32),
     /// A call of an actor was not begun, and will not be: the actor ended before.
     Dropped(u64),
+    /// What a task waits for without a limit of time, as the node asked: none of these objects was there.
+    Waits {
+        /// The task, or the call of an actor.
+        task: u64,
+        /// Some of the objects: no more than [`WAITS_MAX`].
+        objects: Vec<u64>,
+        /// How many of these it waits for.
+        needed: u32,
+        /// Whether it is a call that keeps later calls of its actor from beginning.
+        holds_actor: bool,
+    },
     /// A task wants the handle of the actor of a name, as an object of this number.
     Find {
         /// The object.
@@ -158,6 +172,8 @@ pub enum Up<'a> {
     RemoveGroup(u64, u64),
     /// A task waits (true), or goes on.
     Blocked(u64, bool),
+    /// A task waits for a time and nothing else: said before that it waits.
+    Sleeps(u64),
     /// A task (the second) wants to be told of an object.
     Want(u64, u64),
     /// As above, of so many objects (the second) from one on: no more than [`RUN_MAX`].
@@ -296,6 +312,12 @@ pub enum Down<'a> {
     Close(u32),
     /// An attempt of a task is to end: it is not begun, if it was not yet, and does not go on, if it waits.
     Cancel(u64, u32),
+    /// Tasks of a job that submit are to wait (true), or go on: what it has submitted takes as much as it may.
+    Hold(u32, bool),
+    /// Each task of a held job that waits goes on until it has submitted once more.
+    GoOn(u32),
+    /// What a task waits for is to be said ([`Up::Waits`]), or what the calls of the actor that it made do.
+    AskWaits(u64),
     /// A call of an actor is not wanted any more: the actor, the call, its attempt. What runs goes on.
     Withdraw(u64, u64, u32),
 }

@@ -22,5 +22,7 @@ mod ring;
 pub use any::{ask_any, pass_any};
 pub use clock::monotonic_nanos;
 pub use link::{Bell, Crew, CrewOptions, Given, Heard};
-pub use messages::{Begin, BeginRole, Delivery, Down, MakeOptions, RUN_MAX, ReturnedUp, Submit, Took, Up, ValueUp};
+pub use messages::{
+    Begin, BeginRole, Delivery, Down, MakeOptions, RUN_MAX, ReturnedUp, Submit, Took, Up, ValueUp, WAITS_MAX,
+};
 pub use process::{PROGRAM_ARGUMENT, run_program_worker};

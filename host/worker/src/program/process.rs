@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{Code, Fault, Ids, JobId, Limits, Request, TaskId, TaskKind, WorkerId};
+use sandbar_core::{Code, Fault, Ids, JobId, Limits, Request, TaskError, TaskId, TaskKind, WorkerId};
 use sandbar_dense::remote::Broker;
 use sandbar_process::{confine, socket};
 use sandbar_sandbox::{Ended, Engine, IdleSandboxes, Initial, Program, Running, TaskCall};
@@ -141,6 +141,7 @@ impl Worker {
         self.listen()?;
         let mut desk = lock(&self.desk);
         desk.wake_late();
+        desk.release_submitters();
         let woken = desk.woken.pop();
         drop(desk);
         if let Some(slot) = woken {
@@ -212,6 +213,13 @@ impl Worker {
                 Down::Close(number) => lock(&self.desk).close(number),
                 Down::Unneeded(job, object) => lock(&self.desk).unneeded((job, object)),
                 Down::Cancel(task, attempt) => self.cancel(task, attempt)?,
+                Down::Hold(job, holds) => lock(&self.desk).hold_job(job, holds),
+                Down::GoOn(job) => lock(&self.desk).go_on_once(job),
+                Down::AskWaits(task) => {
+                    if let Some(slot) = self.slots.get(&task) {
+                        lock(&self.desk).say_waits(*slot);
+                    }
+                }
                 Down::Withdraw(actor, task, attempt) => self.withdraw(actor, task, attempt)?,
             }
         }
@@ -225,11 +233,21 @@ impl Worker {
         Ok(match value {
             Delivery::Value(bytes) => Some(Value::inline(bytes, false)),
             Delivery::Failed(error) => Some(Value::inline(error, true)),
-            Delivery::File(bytes, file) => {
-                let value = Value::of_file(self.next_file()?, bytes)?;
-                lock(&self.desk).objects.lend(file, key, &value);
-                Some(value)
-            }
+            Delivery::File(bytes, number) => match self.next_file() {
+                Ok(file) => {
+                    let value = Value::of_file(file, bytes)?;
+                    lock(&self.desk).objects.lend(number, key, &value);
+                    Some(value)
+                }
+                // Tasks here have too many in use at once: this one is an error to whoever wants it.
+                Err(e) if e.kind() == io::ErrorKind::QuotaExceeded => {
+                    let message = format!("the worker has no room for it: {e}; let go of objects");
+                    let error = TaskError { fault: Fault::new(Code::StoreFull, message), chain: Vec::new() };
+                    lock(&self.desk).forgot(number);
+                    Some(Value::inline(&postcard::to_stdvec(&error).map_err(io::Error::other)?, true))
+                }
+                Err(e) => return Err(e),
+            },
             Delivery::Same(file) => {
                 let value = lock(&self.desk).objects.lent(file);
                 Some(value.ok_or_else(|| io::Error::other("a file that was never lent"))?)
@@ -355,6 +373,7 @@ impl Worker {
             desk: self.desk.clone(),
             slot,
             at_hand: None,
+            is_held: false,
             broker: has_gpu.then(|| self.broker.clone()),
             job,
             tensor_bytes_max: limits.tensor_bytes_max,

@@ -25,6 +25,13 @@ pub fn batch_says_it_loops(batch: RecordBatch) -> RecordBatch {
     batch_loops(batch)
 }
 
+/// Sleeps for a moment.
+#[batch]
+pub fn batch_sleeps(batch: RecordBatch) -> RecordBatch {
+    std::thread::sleep(std::time::Duration::from_millis(10));
+    batch
+}
+
 /// Takes its time: tens of milliseconds, or hundreds.
 #[batch]
 pub fn batch_dawdles(batch: RecordBatch) -> RecordBatch {

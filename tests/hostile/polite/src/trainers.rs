@@ -23,6 +23,20 @@ pub fn fit_loops(_group: &Group<'_>) -> Result<Zero, String> {
     Ok(Zero {})
 }
 
+/// Sleeps for a moment.
+#[trainer]
+pub fn fit_sleeps(_group: &Group<'_>) -> Result<Zero, String> {
+    std::thread::sleep(std::time::Duration::from_millis(10));
+    Ok(Zero {})
+}
+
+/// Sleeps for an hour.
+#[trainer]
+pub fn fit_sleeps_long(_group: &Group<'_>) -> Result<Zero, String> {
+    std::thread::sleep(std::time::Duration::from_secs(3600));
+    Ok(Zero {})
+}
+
 /// Says what it has, and never returns where that is seven.
 #[trainer]
 pub fn fit_dislikes_seven(group: &Group<'_>) -> Result<Zero, String> {

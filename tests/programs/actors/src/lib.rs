@@ -1,5 +1,7 @@
 //! Actors for tests: each task that takes nothing, or numbers, is one that a test begins with, and says what it saw.
 
+mod circles;
+
 use std::time::Duration;
 
 use sandbar_guest::prelude::*;

@@ -3,6 +3,7 @@
 mod numbers;
 mod retried;
 mod seen;
+mod sleeps;
 
 use std::time::Duration;
 

@@ -265,7 +265,14 @@ impl Seat {
             }
             Down::Forget(file) => drop(self.lent.remove(file)),
             // Of tasks that a client has none of: its own is the job, and no generator.
-            Down::Unneeded(..) | Down::Close(_) | Down::Cancel(..) | Down::Withdraw(..) | Down::Credit(..) => {}
+            Down::Unneeded(..)
+            | Down::Close(_)
+            | Down::Cancel(..)
+            | Down::Withdraw(..)
+            | Down::Credit(..)
+            | Down::AskWaits(_)
+            | Down::Hold(..)
+            | Down::GoOn(_) => {}
         }
     }
 

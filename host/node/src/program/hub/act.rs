@@ -72,8 +72,8 @@ impl State {
             Action::Item { worker, stream, object } => self.send_item(worker, stream, object),
             Action::Credit { worker, task, taken } if self.peers.is_far(worker) => self.credit_at(worker, task, taken),
             Action::Credit { worker, task, taken } => self.tell(worker, &Down::Credit(task.0, taken)),
-            Action::Deliver { worker, object } if self.peers.is_far(worker) => self.lend(worker, object),
-            Action::Deliver { worker, object } => self.deliver(worker, object),
+            Action::Deliver { worker, object, .. } if self.peers.is_far(worker) => self.lend(worker, object),
+            Action::Deliver { worker, object, job } => self.deliver(worker, object, job),
             Action::Refuse { worker, object, error } if self.peers.is_far(worker) => {
                 self.refuse_peer(worker, object, &error);
             }

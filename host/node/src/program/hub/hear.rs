@@ -3,7 +3,7 @@
 use std::io;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sandbar_core::{
     ActorId, ActorOptions, Attempt, Code, Fault, GroupId, JobId, ObjectId, Options, STREAM_BUFFER, Strategy, TaskError,
@@ -14,6 +14,7 @@ use sandbar_store::ValueKey;
 use sandbar_worker::program::{Heard, RUN_MAX, ReturnedUp, Submit, Up, ValueUp, monotonic_nanos};
 
 use super::actors::actor_spec;
+use super::circles::waits;
 use super::store::{Arrived, is_kept};
 use super::{State, Stored};
 use crate::jobs::Said;
@@ -41,6 +42,11 @@ impl State {
     pub(super) fn hear(&mut self, worker: WorkerId, frame: &mut Vec<u8>) -> bool {
         if self.members.get(&worker).is_some_and(|member| member.link.has_some()) {
             self.clock = monotonic_nanos();
+        }
+        if self.holds_any()
+            && self.members.get(&worker).is_some_and(|member| self.is_held_client(member, Instant::now()))
+        {
+            return false;
         }
         for heard in 0..MESSAGES_A_TURN {
             let Some(member) = self.members.get_mut(&worker).filter(|member| member.held.is_none()) else {
@@ -125,6 +131,9 @@ impl State {
                 self.ran = None;
             }
             Up::Called(task, attempt) => self.called(worker, TaskId(task), Attempt(attempt)),
+            Up::Waits { task, objects, needed, holds_actor } => {
+                self.waits(worker, TaskId(task), waits(objects, needed, holds_actor));
+            }
             Up::Dropped(task) => {
                 if let Some(member) = self.members.get_mut(&worker) {
                     member.dropped(TaskId(task));
@@ -154,8 +163,17 @@ impl State {
             }
             Up::Took(stream, taken) => self.step(Event::Taken { stream: ObjectId(stream), worker, taken }),
             Up::Open { object, task, file } => self.open(worker, ObjectId(object), TaskId(task), file),
+            Up::Sleeps(task) => {
+                let task = TaskId(task);
+                if self.sched.task(task).is_some_and(|view| view.worker == Some(worker)) {
+                    self.asleep.insert(task);
+                }
+            }
             Up::Blocked(task, blocked) => {
                 let task = TaskId(task);
+                if !blocked && !self.asleep.is_empty() {
+                    self.asleep.remove(&task);
+                }
                 if let Some(member) = self.members.get_mut(&worker).filter(|_| blocked) {
                     member.waits(task);
                 }
@@ -288,6 +306,7 @@ impl State {
     ) -> io::Result<Outcome<Stored>> {
         let ending = self.ending.remove(&task);
         let late = self.late_calls.remove(&task).map(|(_, why)| why);
+        let late = late.or(self.take_doomed(task));
         self.timed.remove(&task);
         Ok(match returned {
             Ok(values) => {

@@ -94,7 +94,9 @@ impl State {
             name: view.name.as_ref().to_owned(),
             state: run_state(view.state),
             waits_for: match view.state {
-                TaskState::Pending | TaskState::Blocked => Some("objects".to_owned()),
+                TaskState::Pending => Some("objects".to_owned()),
+                TaskState::Blocked if self.asleep.contains(&view.id) => Some("a time".to_owned()),
+                TaskState::Blocked => Some("objects".to_owned()),
                 TaskState::Queued => Some("a worker".to_owned()),
                 _ => None,
             },

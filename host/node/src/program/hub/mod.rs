@@ -3,9 +3,11 @@
 mod act;
 mod actors;
 mod any;
+mod circles;
 mod files;
 mod groups;
 mod hear;
+mod holds;
 mod jobs;
 mod keep;
 mod look;
@@ -23,7 +25,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{ActorId, Fault, Ids, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, Inspect, JobLimits, Lies, Role, Scheduler, UNIT};
 use sandbar_store::{Object, ValueKey};
@@ -32,7 +34,9 @@ use tokio::sync::oneshot;
 
 use self::actors::HOME;
 pub use self::any::{Saying, hear_any, said_any};
+use self::circles::Circles;
 use self::files::Opened;
+use self::holds::Holds;
 use self::peers::{AwayKey, Lasting, Peers};
 use self::store::Store;
 pub(crate) use self::store::StoreOptions;
@@ -406,7 +410,11 @@ struct State {
     clock: u64,
     /// The attempt of which the scheduler is told now.
     ran: Option<Ran>,
+    /// Tasks that wait for a time, as their workers say.
+    asleep: FxHashSet<TaskId>,
     unmet: Unmet,
+    circles: Circles,
+    holds: Holds,
     stopping: bool,
 }
 
@@ -450,7 +458,10 @@ impl State {
             failed_starts: 0,
             clock: monotonic_nanos(),
             ran: None,
+            asleep: FxHashSet::default(),
             unmet: Unmet::default(),
+            circles: Circles::default(),
+            holds: Holds::default(),
             stopping: false,
             options,
         }
@@ -520,11 +531,13 @@ impl State {
     /// Sleeps until somebody says something, or it is time to look around.
     fn sleep(&mut self) {
         let is_busy = self.members.values().any(Member::is_busy);
+        let now = Instant::now();
         let time = if is_busy { TICK } else { IDLE_TICK };
         let mut command = None;
         self.bell.sleep(Some(time), || {
             command = self.commands.try_recv().ok();
-            let is_heard = |member: &Member| member.held.is_none() && member.link.has_some();
+            let is_heard =
+                |member: &Member| member.held.is_none() && member.link.has_some() && !self.is_held_client(member, now);
             command.is_some() || self.opened.has_some() || self.peers.has_some() || self.members.values().any(is_heard)
         });
         command.into_iter().for_each(|command| self.obey(command));

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use rustc_hash::FxHashMap;
 use rustix::process::{Resource, getrlimit};
-use sandbar_core::{JobId, ObjectId, TaskId, WorkerId};
+use sandbar_core::{Code, Fault, JobId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
 use sandbar_store::{Disk, Fate, Lending, Memory, Order, SpillFolder, StoreLimits, Taken, ValueKey, Values};
 use sandbar_worker::program::{Bell, Delivery, Down, ReturnedUp, Submit, Up, ValueUp};
@@ -133,12 +133,21 @@ impl State {
         let Some(member) = self.members.get_mut(&worker) else { return Ok(()) };
         let memory = match value {
             ValueUp::Inline(bytes) if !is_kept(bytes) => return Ok(()),
-            ValueUp::Inline(bytes) => Memory::Bytes((*bytes).into()),
-            ValueUp::File(bytes, None) => Memory::Object(member.link.next_object(*bytes)?),
+            ValueUp::Inline(bytes) => Ok(Memory::Bytes((*bytes).into())),
+            ValueUp::File(bytes, None) => member.link.next_object(*bytes).map(Memory::Object),
             ValueUp::File(bytes, Some(number)) => {
-                let file = member.link.as_process().ok_or(io::ErrorKind::InvalidData)?.next_file()?;
-                Memory::Taken(Taken::of(file, *bytes)?, (worker, *number))
+                let file = member.link.as_process().ok_or(io::ErrorKind::InvalidData)?.next_file();
+                file.and_then(|file| Ok(Memory::Taken(Taken::of(file, *bytes)?, (worker, *number))))
             }
+        };
+        let memory = match memory {
+            Ok(memory) => memory,
+            // This process has too many files: its worker is not to blame, and the value is lost.
+            Err(e) if e.kind() == io::ErrorKind::QuotaExceeded => {
+                member.arrived.push_back(Err(Fault::new(Code::StoreFull, format!("the node has no room for it: {e}"))));
+                return Ok(());
+            }
+            Err(e) => return Err(e),
         };
         // Of a task that is gone: it is dropped at once.
         let job = job.unwrap_or(JobId(0));
@@ -256,9 +265,8 @@ impl State {
         heard
     }
 
-    /// Tells a worker of an object that it wanted.
-    pub(super) fn deliver(&mut self, worker: WorkerId, object: ObjectId) {
-        let Some(job) = self.sched.job_of_object(object) else { return };
+    /// Tells a worker of an object that a task of a job wanted there.
+    pub(super) fn deliver(&mut self, worker: WorkerId, object: ObjectId, job: JobId) {
         let contains: Vec<u64> = self.sched.contained(object).map(|object| object.0).collect();
         let Some(member) = self.members.get_mut(&worker) else { return };
         let mut tell = |value, contains| {
@@ -322,7 +330,7 @@ impl State {
             |object: &ObjectId| matches!(self.sched.value(*object), Some(Ok(Stored::Kept(own, _))) if *own == key);
         match object.filter(is_needed) {
             Some(object) => {
-                let waiters = awaited.iter().map(|awaited| awaited.worker);
+                let (waiters, visitors) = self.split_visitors(object, awaited);
                 // Once it is known the value is another, and so is what it contains.
                 let known = self.events.iter_mut().find_map(|event| match event {
                     Event::ObjectLost { object: other, waiters } if *other == object => Some(waiters),
@@ -330,12 +338,20 @@ impl State {
                 });
                 match known {
                     Some(known) => known.extend(waiters),
-                    None => self.events.push_back(Event::ObjectLost { object, waiters: waiters.collect() }),
+                    None => self.events.push_back(Event::ObjectLost { object, waiters }),
                 }
+                visitors.into_iter().for_each(|awaited| self.want_again(awaited));
             }
             // Its object is gone by now, or has another value: it was made again.
             None => awaited.into_iter().for_each(|awaited| self.want_again(awaited)),
         }
+    }
+
+    /// Workers that wait for a lost object for tasks of its job; and the waits of tasks of other jobs, which are to ask again.
+    pub(super) fn split_visitors(&self, object: ObjectId, awaited: Vec<Awaited>) -> (Vec<WorkerId>, Vec<Awaited>) {
+        let job = self.sched.job_of_object(object);
+        let (own, visitors): (Vec<_>, Vec<_>) = awaited.into_iter().partition(|awaited| Some(awaited.job) == job);
+        (own.iter().map(|awaited| awaited.worker).collect(), visitors)
     }
 
     /// A worker waits for a value that its object does not have any more.

@@ -50,7 +50,8 @@ impl State {
         Some(id)
     }
 
-    fn add(&mut self, member: Member) {
+    fn add(&mut self, mut member: Member) {
+        self.tell_holds(&mut member.link);
         let (worker, role) = (member.id, member.role);
         self.members.insert(worker, member);
         self.step(Event::WorkerReady { worker, node: self.options.node, role });
@@ -156,6 +157,8 @@ impl State {
         self.hire();
         self.end_again(now);
         self.say_unmet(now);
+        self.look_for_circles(now);
+        self.hold_jobs(now);
         self.look_after_leaving();
         self.let_go_of_remains(now);
         self.tell_loads(now);

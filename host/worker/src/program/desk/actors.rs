@@ -58,6 +58,8 @@ pub(in crate::program) struct Resident {
 struct Parked {
     own: TaskDesk,
     call: AtHand,
+    /// The objects of which it waits for any.
+    awaits: Vec<u64>,
     /// Whether it stands among those that can go on.
     is_ready: bool,
 }
@@ -96,6 +98,16 @@ impl Resident {
     /// Whether a call of it is at hand.
     fn is_called(&self) -> bool {
         self.at_hand.is_some()
+    }
+
+    /// Calls that wait beside each other and can't go on: their numbers, the objects of which each waits for any, and whether
+    /// no other call begins before it has ended.
+    pub(super) fn parked_calls(&self) -> impl Iterator<Item = (u64, &[u64], bool)> {
+        let next = self.queue.front();
+        let is_next_alone =
+            next.is_some_and(|next| next.own.kinds.get(next.function as usize) != Some(&TaskKind::Shared));
+        let waiting = self.parked.iter().filter(|(_, parked)| !parked.is_ready);
+        waiting.map(move |(id, parked)| (*id, &parked.awaits[..], parked.call.is_alone || is_next_alone))
     }
 
     /// Whether it is made, and no call of it is at hand.
@@ -347,13 +359,13 @@ impl Desk {
             let holds = holder.map_or(&mut own.holds, |maker| &mut maker.holds);
             let new: Vec<u64> = awaits.iter().copied().filter(|object| holds.insert(*object)).collect();
             new.into_iter().for_each(|object| self.objects.hold((job, object)));
-            for object in awaits {
-                let entry = self.objects.entry((job, object));
+            for object in &awaits {
+                let entry = self.objects.entry((job, *object));
                 if entry.waiters.last() != Some(&(slot, id)) {
                     entry.waiters.push((slot, id));
                 }
                 if !std::mem::replace(&mut entry.wanted, true) {
-                    self.say(&Up::Want(object, id));
+                    self.say(&Up::Want(*object, id));
                 }
             }
         }
@@ -361,7 +373,7 @@ impl Desk {
         if is_ready {
             resident.ready.push_back(Turn::Resume(id));
         }
-        resident.parked.insert(id, Parked { own, call, is_ready });
+        resident.parked.insert(id, Parked { own, call, awaits, is_ready });
     }
 
     /// Something has come that a call waits for, if it does.

@@ -1,13 +1,14 @@
 //! What a worker says of tasks that have ended.
 
 use sandbar_core::{Code, Fault, TaskError};
-use sandbar_sandbox::Level;
+use sandbar_sandbox::{Level, Refusal};
 
-use super::{Desk, Returned, TaskDesk};
+use super::objects::CONTAINED_MAX;
+use super::{Desk, RETURNS_MAX, Returned, TaskDesk, gone};
 use crate::process::shortened;
 use crate::program::clock::monotonic_nanos;
 use crate::program::messages::{ReturnedUp, Took, Up, ValueUp};
-use crate::program::objects::Value;
+use crate::program::objects::{Slot, Value};
 
 /// What a task took, and what else became of its actor.
 #[derive(Debug, Default, Clone, Copy)]
@@ -19,7 +20,34 @@ pub(in crate::program) struct Cost {
     pub saved: Option<u64>,
 }
 
+/// Bytes of results that go with the message that a task has ended; more lie in files of their own.
+const INLINE_BYTES_MAX: usize = 128 << 10;
+
 impl Desk {
+    /// Takes the next result of a task.
+    pub(super) fn returned(&mut self, slot: Slot, parts: &[&[u8]], contained: &[u64]) -> Result<(), Refusal> {
+        let task = self.task(slot).ok_or_else(gone)?;
+        if task.returned.len() >= RETURNS_MAX as usize {
+            return Err(Refusal::bad_output(format!("it returns more than {RETURNS_MAX} results")));
+        }
+        let (mut inline, mut objects) = (0, contained.len());
+        for (value, contained) in &task.returned {
+            objects += contained.len();
+            if let Returned::Inline(bytes) = value {
+                inline += bytes.len();
+            }
+        }
+        if objects > CONTAINED_MAX {
+            let message =
+                format!("its results contain {objects} objects, the limit is {CONTAINED_MAX}: `put` some of them");
+            return Err(Refusal::bad_output(message));
+        }
+        let value = self.keep_beside(parts, INLINE_BYTES_MAX.saturating_sub(inline))?;
+        let task = self.task(slot).ok_or_else(gone)?;
+        task.returned.push((value, contained.to_vec()));
+        Ok(())
+    }
+
     /// Says what came of a task, which holds nothing any more then.
     pub(in crate::program) fn ended(&mut self, mut own: TaskDesk, result: Result<(), Fault>, cost: Cost) {
         let fails_with = own.fails_with.take();

@@ -106,9 +106,14 @@ fn clear(free: &AtomicU64, number: u32) -> bool {
 impl Desk {
     /// A value's parts, as one.
     pub(super) fn keep(&mut self, parts: &[&[u8]]) -> Result<Returned, Refusal> {
+        self.keep_beside(parts, VALUE_INLINE_BYTES_MAX)
+    }
+
+    /// As [`Desk::keep`], where there is so much room for it in a message.
+    pub(super) fn keep_beside(&mut self, parts: &[&[u8]], room: usize) -> Result<Returned, Refusal> {
         // The same part may be there many times.
         let bytes = parts.iter().fold(0_usize, |bytes, part| bytes.saturating_add(part.len()));
-        if bytes <= VALUE_INLINE_BYTES_MAX {
+        if bytes <= VALUE_INLINE_BYTES_MAX.min(room) {
             return Ok(Returned::Inline(parts.concat()));
         }
         let max = self.value_bytes_max;

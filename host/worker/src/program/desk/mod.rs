@@ -58,6 +58,9 @@ pub(super) struct Desk {
     untold: Vec<u64>,
     /// Tasks that can go on.
     pub woken: Vec<Slot>,
+    /// Jobs whose tasks wait when they have submitted, and those that do.
+    held_jobs: FxHashSet<u32>,
+    submitters: Vec<Slot>,
     /// Those that wait for what a GPU gives: nobody says when.
     pub wait_for_gpu: Vec<Slot>,
     /// The frame that was written last, if it is of a task that was submitted and can be taken back.
@@ -112,10 +115,23 @@ pub(super) struct TaskDesk {
     pub log_left: u64,
     /// Lines that were too many.
     pub log_dropped: u64,
+    /// What it is to do that has submitted.
+    submitted: Submitted,
     /// Whether the node was told that it waits.
     pub blocked: bool,
     /// A task that its parent, which is there, had run here, and that the node was not told of: its [`Up::Submit`].
     pub unannounced: Option<(Slot, Vec<u8>)>,
+}
+
+/// What a task is to do that has submitted another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Submitted {
+    /// Go on.
+    GoesOn,
+    /// Wait until its job is not held.
+    Waits,
+    /// Go on this once, though its job is held.
+    GoesOnOnce,
 }
 
 pub(super) enum Returned {
@@ -155,6 +171,8 @@ impl Desk {
             streams: FxHashMap::default(),
             untold: Vec::new(),
             woken: Vec::new(),
+            held_jobs: FxHashSet::default(),
+            submitters: Vec::new(),
             wait_for_gpu: Vec::new(),
             child: None,
             inline: None,
@@ -229,7 +247,10 @@ impl Desk {
         self.announce(slot);
         if let Some(task) = self.task(slot) {
             task.blocked = true;
-            let id = task.id;
+            let (id, sleeps) = (task.id, task.waiting.as_ref().is_some_and(|waiting| waiting.objects.is_empty()));
+            if sleeps {
+                self.say(&Up::Sleeps(id));
+            }
             self.say(&Up::Blocked(id, true));
         }
     }
@@ -301,6 +322,7 @@ impl TaskDesk {
             progress: Vec::new(),
             log_left: 0,
             log_dropped: 0,
+            submitted: Submitted::GoesOn,
             blocked: false,
             unannounced,
         }

@@ -11,8 +11,13 @@ use super::{Child, Desk, RETURNS_MAX, Returned, TaskDesk, gone};
 use crate::program::messages::{RUN_MAX, Submit, Up, ValueUp};
 use crate::program::objects::{Key, Slot, Value};
 
-/// A task may submit with so many bytes of arguments; more goes into objects.
-const REQUEST_BYTES_MAX: usize = 256 << 10;
+/// A task may submit with so many bytes of arguments; more goes into objects. Twice as many fit into half of the ring of
+/// tasks: objects among them are named once more there.
+const REQUEST_BYTES_MAX: usize = 255 << 10;
+
+/// Objects that the values of one message may contain: their numbers fit into half of a ring with all else of it. What does
+/// not never finds room where a ring's end is in the way.
+pub(super) const CONTAINED_MAX: usize = 40_000;
 
 impl Desk {
     pub(super) fn submit(
@@ -68,6 +73,7 @@ impl Desk {
     }
 
     pub(super) fn put(&mut self, slot: Slot, parts: &[&[u8]], contained: &[u64]) -> Result<ObjectId, Refusal> {
+        check_contained(contained)?;
         self.announce(slot);
         let object = self.take_ids(1)?;
         let value = self.keep(parts)?;
@@ -149,6 +155,11 @@ impl Desk {
         }
     }
 
+    /// Tells the node that a file which it has lent is not here.
+    pub(in crate::program) fn forgot(&mut self, file: u64) {
+        self.say(&Up::Forgot(file));
+    }
+
     /// Tells the node what is not held here any more.
     fn let_go(&mut self) {
         while !self.objects.gone.is_empty() {
@@ -225,6 +236,18 @@ impl Desk {
             }
         }
     }
+}
+
+/// Whether a value may contain so many objects.
+pub(super) fn check_contained(contained: &[u64]) -> Result<(), Refusal> {
+    if contained.len() <= CONTAINED_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "a value contains {} objects, the limit is {CONTAINED_MAX}: put them into several values, and these into one",
+        contained.len()
+    );
+    Err(Refusal::bad_output(message))
 }
 
 /// How far ahead a generator may be that is submitted by these bytes.

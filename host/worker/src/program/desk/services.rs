@@ -2,18 +2,22 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::time::Instant;
 
 use sandbar_core::{ActorId, Fault, GroupId, ObjectId, TaskError};
 use sandbar_dense::Session;
 use sandbar_dense::remote::Broker;
 use sandbar_sandbox::{Following, Got, Input, Level, Next, Refusal, Services};
 
-use super::{Desk, RETURNS_MAX, gone};
+use super::{Desk, gone};
 use crate::program::messages::Up;
 use crate::program::objects::{Slot, Value};
 
 /// Tasks that an error may name.
 const CHAIN_MAX: usize = 10_000;
+
+/// Bytes of an error that a task passes on.
+const ERROR_BYTES_MAX: usize = 256 << 10;
 
 /// What one task gets.
 pub(in crate::program) struct TaskServices {
@@ -21,6 +25,8 @@ pub(in crate::program) struct TaskServices {
     pub slot: Slot,
     /// The object that was asked for last.
     pub at_hand: Option<(u64, Arc<Value>)>,
+    /// It has submitted, and may not go on yet.
+    pub is_held: bool,
     /// Who has a GPU for it, if it may use one, what its tensors may take, and these.
     pub broker: Option<Broker>,
     pub job: u32,
@@ -71,8 +77,28 @@ impl Services for TaskServices {
         lock(&self.desk).waits_for_gpu(self.slot);
     }
 
+    fn sleep_until(&mut self, due: Instant) -> Result<(), Refusal> {
+        lock(&self.desk).sleep_until(self.slot, due)
+    }
+
+    fn woke(&mut self) {
+        if let Some(task) = lock(&self.desk).task(self.slot) {
+            task.waiting = None;
+        }
+    }
+
     fn submit(&mut self, task: u32, returns: u32, request: &[u8]) -> Result<ObjectId, Refusal> {
         lock(&self.desk).submit(self.slot, task, returns, request)
+    }
+
+    fn poll_submitted(&mut self) -> Poll<()> {
+        let mut desk = lock(&self.desk);
+        if self.is_held || desk.holds_jobs() {
+            let polled = desk.poll_submitted(self.slot);
+            self.is_held = polled.is_pending();
+            return polled;
+        }
+        Poll::Ready(())
     }
 
     fn put(&mut self, parts: &[&[u8]], contained: &[u64]) -> Result<ObjectId, Refusal> {
@@ -179,6 +205,10 @@ impl Services for TaskServices {
     }
 
     fn fails_with(&mut self, error: &[u8]) -> Result<(), Refusal> {
+        if error.len() > ERROR_BYTES_MAX {
+            let message = format!("it fails with an error of {} bytes, the limit is {ERROR_BYTES_MAX}", error.len());
+            return Err(Refusal::bad_request(message));
+        }
         let error = postcard::from_bytes::<TaskError>(error).ok().filter(|error| error.chain.len() <= CHAIN_MAX);
         let malformed = || Refusal::bad_request("it fails with what is no error");
         let error = error.ok_or_else(malformed)?;
@@ -204,13 +234,6 @@ impl Services for TaskServices {
     }
 
     fn returned(&mut self, parts: &[&[u8]], contained: &[u64]) -> Result<(), Refusal> {
-        let mut desk = lock(&self.desk);
-        let value = desk.keep(parts)?;
-        let task = desk.task(self.slot).ok_or_else(gone)?;
-        if task.returned.len() >= RETURNS_MAX as usize {
-            return Err(Refusal::bad_output(format!("it returns more than {RETURNS_MAX} results")));
-        }
-        task.returned.push((value, contained.to_vec()));
-        Ok(())
+        lock(&self.desk).returned(self.slot, parts, contained)
     }
 }

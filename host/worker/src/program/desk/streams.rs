@@ -12,6 +12,7 @@ use sandbar_core::{Code, ObjectId};
 use sandbar_sandbox::{Following, Refusal};
 
 use super::memory::no_memory;
+use super::objects::check_contained;
 use super::{Desk, Returned, Waiting, gone};
 use crate::program::messages::{Up, ValueUp};
 use crate::program::objects::{Key, Slot, Value};
@@ -61,6 +62,7 @@ impl Inflow {
 
 impl Desk {
     pub(super) fn yielded(&mut self, slot: Slot, parts: &[&[u8]], contained: &[u64]) -> Result<(), Refusal> {
+        check_contained(contained)?;
         let own = self.task(slot).ok_or_else(gone)?;
         let Some(flow) = &mut own.generator else {
             return Err(Refusal::bad_request("it yields an item, and is no generator"));

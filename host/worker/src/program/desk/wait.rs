@@ -1,13 +1,15 @@
 //! Tasks that wait: for objects, and for how long.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use sandbar_core::{Argument, Request};
 use sandbar_sandbox::Refusal;
 
-use super::{Desk, Waiting, gone};
-use crate::program::messages::{RUN_MAX, Submit, Up};
+use super::{Desk, Submitted, Waiting, gone};
+use crate::program::link::words;
+use crate::program::messages::{RUN_MAX, Submit, Up, WAITS_MAX};
 use crate::program::objects::Slot;
 
 /// Objects in one question.
@@ -103,6 +105,74 @@ impl Desk {
         Poll::Ready(Ok(ready))
     }
 
+    /// Whether a task that has submitted may go on. It looks what the node says first, if that holds any job.
+    pub(super) fn poll_submitted(&mut self, slot: Slot) -> Poll<()> {
+        let Some(Some(task)) = self.tasks.get_mut(slot) else { return Poll::Ready(()) };
+        let is_held = self.held_jobs.contains(&task.job);
+        match task.submitted {
+            Submitted::GoesOn => {}
+            Submitted::Waits if is_held => {}
+            Submitted::Waits | Submitted::GoesOnOnce => {
+                task.submitted = Submitted::GoesOn;
+                return Poll::Ready(());
+            }
+        }
+        task.submitted = Submitted::Waits;
+        self.submitters.push(slot);
+        Poll::Pending
+    }
+
+    /// Whether the node holds any job.
+    pub(super) fn holds_jobs(&self) -> bool {
+        self.memory.atomic(words::HOLD).load(Relaxed) != 0
+    }
+
+    pub(in crate::program) fn hold_job(&mut self, job: u32, holds: bool) {
+        match holds {
+            true => self.held_jobs.insert(job),
+            false => self.held_jobs.remove(&job),
+        };
+    }
+
+    /// Those of a job that wait go on by one call.
+    pub(in crate::program) fn go_on_once(&mut self, job: u32) {
+        for slot in &self.submitters {
+            if let Some(Some(task)) = self.tasks.get_mut(*slot)
+                && task.job == job
+                && task.submitted == Submitted::Waits
+            {
+                task.submitted = Submitted::GoesOnOnce;
+            }
+        }
+    }
+
+    /// Wakes those that have submitted and may go on.
+    pub(in crate::program) fn release_submitters(&mut self) {
+        // Mostly there are none.
+        if self.submitters.is_empty() {
+            return;
+        }
+        for slot in std::mem::take(&mut self.submitters) {
+            match self.tasks.get(slot).and_then(Option::as_ref) {
+                Some(task) if task.submitted == Submitted::Waits && self.held_jobs.contains(&task.job) => {
+                    self.submitters.push(slot);
+                }
+                Some(task) if task.submitted != Submitted::GoesOn => self.woken.push(slot),
+                _ => {}
+            }
+        }
+    }
+
+    /// Begins to wait until a time, for nothing but that.
+    pub(super) fn sleep_until(&mut self, slot: Slot, due: Instant) -> Result<(), Refusal> {
+        let task = self.task(slot).ok_or_else(gone)?;
+        // For one thing that never comes.
+        let deadline = Some(due);
+        task.waiting = Some(Waiting { objects: Vec::new(), count: 1, is_get: false, missing: 1, deadline });
+        self.until(deadline);
+        Ok(())
+    }
+
     /// Takes the task back that was submitted last, if it is that one, and whoever submitted it can have it run here.
     fn take_child(&mut self, parent: Slot, task: u64) -> Option<Vec<u8>> {
         let child = self.child.filter(|child| child.parent == parent && child.task == task)?;
@@ -128,6 +198,35 @@ impl Desk {
             }
             Err(_) => None,
         }
+    }
+
+    /// Says what a task waits for without a limit of time; of an actor, what the call at hand and those do that wait beside it.
+    pub(in crate::program) fn say_waits(&mut self, slot: Slot) {
+        let Some(Some(task)) = self.tasks.get(slot) else { return };
+        let (job, id) = (task.job, task.id);
+        let waiting = task.waiting.as_ref().filter(|waiting| waiting.deadline.is_none() && waiting.missing > 0);
+        let mut said: Vec<(u64, Vec<u64>, usize, bool)> = Vec::new();
+        if let Some(Waiting { objects, count, is_get, .. }) = waiting {
+            let is_missing = |object: &u64| !self.objects.is_there((job, *object), *is_get);
+            let missing: Vec<u64> = objects.iter().copied().filter(is_missing).collect();
+            let needed = count.saturating_sub(objects.len() - missing.len());
+            said.push((id, missing, needed, self.residents.contains_key(&slot)));
+        }
+        if let Some(resident) = self.residents.get(&slot) {
+            // Which of several it goes on with is not known here: any.
+            said.extend(resident.parked_calls().map(|(id, awaits, holds)| (id, awaits.to_vec(), 1, holds)));
+        }
+        for (task, mut objects, mut needed, holds_actor) in said {
+            if objects.len() > WAITS_MAX {
+                if needed < objects.len() {
+                    continue;
+                }
+                objects.truncate(WAITS_MAX);
+                needed = WAITS_MAX;
+            }
+            self.say(&Up::Waits { task, objects, needed: needed as u32, holds_actor });
+        }
+        self.publish();
     }
 
     /// Somebody waits until then at most.

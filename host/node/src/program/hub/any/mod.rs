@@ -28,8 +28,14 @@ use crate::program::{Program, ProgramTask};
 /// Bytes of the file that comes with a message, if one does.
 const FILE_BYTES: usize = 9000;
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
-const JOB_LIMITS: JobLimits =
-    JobLimits { tasks_max: 40, depth_max: 5, objects_max: 80, lineage_bytes_max: 10_000, groups_max: 4 };
+const JOB_LIMITS: JobLimits = JobLimits {
+    tasks_max: 40,
+    depth_max: 5,
+    objects_max: 80,
+    lineage_bytes_max: 10_000,
+    groups_max: 4,
+    call_bytes_max: 100,
+};
 /// The other nodes, and how many tasks each is given at once.
 const PEERS: [NodeId; 2] = [NodeId(100), NodeId(101)];
 const PEER_SLOTS: u32 = 2;

@@ -254,8 +254,10 @@ impl State {
         let Some(object) = self.peers.aways.all.get(&key.number).map(|away| away.object) else { return };
         let is_so = matches!(self.sched.value(object), Some(Ok(Stored::Away(own))) if *own == key);
         if is_so {
-            let waiters = awaited.iter().map(|awaited| awaited.worker).collect();
+            let (waiters, visitors) = self.split_visitors(object, awaited);
             self.step(Event::ObjectLost { object, waiters });
+            visitors.into_iter().for_each(|awaited| self.want_again(awaited));
+            self.settle();
         } else {
             awaited.into_iter().for_each(|awaited| self.want_again(awaited));
             self.settle();

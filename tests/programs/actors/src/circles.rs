@@ -1,0 +1,139 @@
+//! Actors that wait for each other, and for a while.
+
+use std::time::Duration;
+
+use sandbar_guest::Code;
+use sandbar_guest::prelude::*;
+
+struct Peer {
+    other: Option<PeerHandle>,
+    kept: ObjectRef<u64>,
+}
+
+#[actor]
+impl Peer {
+    pub fn new() -> Peer {
+        Peer { other: None, kept: put(&70) }
+    }
+
+    pub fn echo(&mut self, number: u64) -> u64 {
+        number
+    }
+
+    pub fn echo_shared(&self, number: u64) -> u64 {
+        number
+    }
+
+    /// Asks another actor, and waits for it where it stands.
+    pub fn asks(&mut self, other: PeerHandle) -> Result<u64, TaskError> {
+        let answer = other.echo(1).get();
+        self.other = Some(other);
+        answer
+    }
+
+    /// The same, and others may call meanwhile.
+    pub async fn asks_async(&self, other: PeerHandle) -> Result<u64, TaskError> {
+        other.echo_shared(1).await
+    }
+
+    /// The same, alone.
+    pub async fn asks_alone(&mut self, other: PeerHandle) -> Result<u64, TaskError> {
+        other.echo(1).await
+    }
+
+    /// Has a task ask.
+    pub fn sends(&mut self, other: PeerHandle) -> Result<u64, TaskError> {
+        messenger::submit(other).get()
+    }
+
+    /// Asks for no longer than that.
+    pub fn asks_for_a_while(&mut self, other: PeerHandle, ms: u64) -> Result<u64, TaskError> {
+        other.echo(1).get_timeout(Duration::from_millis(ms))
+    }
+
+    /// What it has kept since it was made.
+    pub fn kept(&self) -> Result<u64, TaskError> {
+        self.kept.get()
+    }
+
+    pub fn sleeps(&mut self, ms: u64) -> u64 {
+        std::thread::sleep(Duration::from_millis(ms));
+        ms
+    }
+
+    pub async fn sleeps_async(&self, ms: u64) -> u64 {
+        std::thread::sleep(Duration::from_millis(ms));
+        ms
+    }
+}
+
+#[task]
+fn messenger(to: PeerHandle) -> Result<u64, TaskError> {
+    to.echo(1).get()
+}
+
+fn say(results: &[Result<u64, TaskError>]) -> String {
+    let say = |result: &Result<u64, TaskError>| match result {
+        Ok(number) => number.to_string(),
+        Err(error) => error.fault.code.as_str().to_owned(),
+    };
+    results.iter().map(say).collect::<Vec<_>>().join(" ")
+}
+
+/// An actor that calls itself, and waits.
+#[task]
+fn asks_itself() -> Result<u64, TaskError> {
+    let peer = Peer::submit();
+    peer.asks(peer.clone()).get()
+}
+
+/// As many actors as that, each of which asks the next, and the last the first.
+#[task]
+fn ask_in_a_ring(actors: usize) -> String {
+    let all: Vec<_> = (0..actors).map(|_| Peer::submit()).collect();
+    let asked: Vec<_> = all.iter().zip(all.iter().cycle().skip(1)).map(|(a, b)| a.asks(b.clone())).collect();
+    let results: Vec<_> = asked.iter().map(|call| call.get()).collect();
+    let errors: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+    let of_circles = errors.iter().all(|error| error.fault.code == Code::Deadlock);
+    let after: Vec<_> = all.iter().map(|peer| peer.echo(5).get()).collect();
+    format!("{} {of_circles} {}", !errors.is_empty(), say(&after))
+}
+
+/// Through a task, by methods that wait alone, and so that nobody waits for ever.
+#[task]
+fn rings_of_other_kinds() -> String {
+    let peer = Peer::submit();
+    let by_task = peer.sends(peer.clone()).get();
+    let (a, b) = (Peer::submit(), Peer::submit());
+    let alone = [a.asks_alone(b.clone()), b.asks_alone(a.clone())].map(|call| call.get());
+    let one_failed = alone.iter().any(Result::is_err);
+    let (a, b) = (Peer::submit(), Peer::submit());
+    let shared = [a.asks_async(b.clone()), b.asks_async(a.clone())].map(|call| call.get());
+    let (a, b) = (Peer::submit(), Peer::submit());
+    let in_time = [a.asks_for_a_while(b.clone(), 100), b.asks_for_a_while(a.clone(), 100)].map(|call| call.get());
+    format!("{} {one_failed}; {}; {}", say(&[by_task]), say(&shared), in_time.iter().any(Result::is_err))
+}
+
+/// Calls that wait long, and for something that comes, are left alone.
+#[task]
+fn patient(ms: u64) -> String {
+    let (a, b) = (Peer::submit(), Peer::submit());
+    let slow = b.sleeps(ms);
+    let results = [a.asks(b.clone()), a.echo(2)].map(|call| call.get());
+    say(&[results, [slow.get(), b.sleeps_async(10).get()]].concat())
+}
+
+/// A detached actor is ready, for who made it, for who found it, and again; and has what it has kept.
+#[task]
+fn detached_is_ready() -> Result<u64, TaskError> {
+    let made = Peer::options().name("detached-peer").detached().submit();
+    made.ready()?;
+    let found = PeerHandle::find("detached-peer")?;
+    found.ready()?;
+    let same = Peer::options().name("detached-peer").detached().get_if_exists().submit();
+    same.ready()?;
+    let kept = found.kept().get()?;
+    let waited = same.echo(7).get()?;
+    made.kill();
+    Ok(kept + waited)
+}

@@ -1,0 +1,161 @@
+//! Time as a sandbox has it, and what else waits in the standard library.
+
+use std::io::Read as _;
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use sandbar_guest::prelude::*;
+
+fn sleep(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+/// Sleeps, and says how many milliseconds that took by its own clock.
+#[task]
+fn sleeps(ms: u64) -> u64 {
+    let before = Instant::now();
+    sleep(ms);
+    before.elapsed().as_millis() as u64
+}
+
+/// Many that sleep side by side, and one that computes beside them: what their clocks say, together.
+#[task]
+fn sleeps_beside(count: u64, ms: u64) -> Result<u64, TaskError> {
+    let asleep: Vec<_> = (0..count).map(|_| sleeps::submit(ms)).collect();
+    let beside = super::tree::submit(1, 100, 10);
+    assert_eq!(beside.get()?, 100);
+    assert!(wait(&asleep, 1, Some(Duration::ZERO)).0.is_empty(), "the others have not slept yet");
+    Ok(get_all(&asleep)?.iter().sum())
+}
+
+/// Sleeps that are too long: for the task's own time, and for who waits, who then cancels it.
+#[task]
+fn sleeps_for_ever() -> String {
+    let hour = 3_600_000;
+    let late = sleeps::options().timeout(Duration::from_millis(50)).submit(hour);
+    let cancelled = sleeps::submit(hour);
+    let waited = cancelled.get_timeout(Duration::from_millis(50)).map_err(|error| error.fault.code.as_str());
+    cancel(&cancelled, false);
+    let ends = [late, cancelled].map(|task| task.get().map_err(|error| error.fault.code.as_str()));
+    format!("{waited:?} {ends:?}")
+}
+
+/// Loops that wait for the clock: they end, since it moves by being read, and by sleeping.
+#[task]
+fn clocks(ms: u64) -> String {
+    let (begun, begun_by_wall) = (Instant::now(), SystemTime::now());
+    while begun.elapsed() < Duration::from_millis(ms) {}
+    let end = Instant::now() + Duration::from_millis(ms);
+    let mut times = 0;
+    while Instant::now() < end {
+        sleep(1);
+        times += 1;
+    }
+    let by_wall = begun_by_wall.elapsed().is_ok_and(|elapsed| elapsed >= Duration::from_millis(2 * ms));
+    format!("{} {by_wall}", times <= ms)
+}
+
+/// Numbers, with a pause before each.
+#[task]
+fn numbers_in_time(count: u64, ms: u64) -> impl Iterator<Item = u64> {
+    (0..count).inspect(move |_| sleep(ms))
+}
+
+#[task]
+fn takes_in_time(count: u64, ms: u64) -> Result<u64, TaskError> {
+    numbers_in_time::submit(count, ms).map(|number| number?.get()).sum()
+}
+
+/// What of the standard library a sandbox has no use for: each says so, and none waits.
+#[task]
+fn reads_input() -> String {
+    let mut text = String::new();
+    format!("{:?} {text:?}", std::io::stdin().read_to_string(&mut text).map_err(|e| e.kind()))
+}
+
+#[task]
+fn prints(lines: u64) -> u64 {
+    (0..lines).for_each(|line| println!("{line:0100}"));
+    lines
+}
+
+#[task]
+fn spawns() -> String {
+    std::thread::Builder::new().spawn(|| ()).map_or_else(|e| e.kind().to_string(), |_| "a thread".to_owned())
+}
+
+#[task]
+fn locks_twice() -> u64 {
+    let lock = Mutex::new(1);
+    let held = lock.lock().expect("nobody has it");
+    *lock.lock().expect("this thread has it") + *held
+}
+
+#[task]
+fn waits_for_nobody() -> u64 {
+    let (lock, condition) = (Mutex::new(1), Condvar::new());
+    *condition.wait(lock.lock().expect("nobody has it")).expect("nobody notifies")
+}
+
+/// Gives nothing away, since there is nobody who could wake it.
+#[task]
+fn parks() -> u64 {
+    std::thread::park();
+    1
+}
+
+/// How each of these ends.
+#[task]
+fn waits_of_std() -> String {
+    let all = [locks_twice::submit(), waits_for_nobody::submit(), parks::submit()];
+    all.map(|task| task.get().map_or_else(|error| error.fault.code.as_str().to_owned(), |n| n.to_string())).join(" ")
+}
+
+/// Tasks with so many bytes of arguments each: how many bytes came, in all.
+#[task]
+fn takes(bytes: Vec<u8>) -> u64 {
+    bytes.len() as u64
+}
+
+#[task]
+fn submits_much(tasks: u64, bytes: u64) -> Result<u64, TaskError> {
+    let argument = vec![7; bytes as usize];
+    let all: Vec<_> = (0..tasks).map(|_| takes::submit(argument.clone())).collect();
+    Ok(get_all(&all)?.iter().sum())
+}
+
+/// The same by tasks that wait for what they submit, each for more than all may have at once.
+#[task]
+fn submits_deep(bytes: Vec<u8>, depth: u32, width: u32) -> Result<u64, TaskError> {
+    if depth == 0 {
+        return Ok(bytes.len() as u64);
+    }
+    let parts: Vec<_> = (0..width).map(|_| submits_deep::submit(bytes.clone(), depth - 1, width)).collect();
+    Ok(get_all(&parts)?.iter().sum())
+}
+
+#[task]
+fn submits_much_deep(bytes: u64, depth: u32, width: u32) -> Result<u64, TaskError> {
+    submits_deep::submit(vec![7; bytes as usize], depth, width).get()
+}
+
+/// A value that contains too many objects, and results that are too large for one message.
+#[task]
+fn contains(count: u64) -> Vec<ObjectRef<u64>> {
+    let one = put(&1);
+    (0..count).map(|_| one.clone()).collect()
+}
+
+#[task(returns = 4)]
+fn returns_four(bytes: u64) -> (Vec<u8>, Vec<u8>, Vec<u8>, Vec<u8>) {
+    let value = vec![1; bytes as usize];
+    (value.clone(), value.clone(), value.clone(), value)
+}
+
+#[task]
+fn large_messages(objects: u64, bytes: u64) -> Result<String, TaskError> {
+    let few = contains::submit(1000).get()?.len();
+    let many = contains::submit(objects).get().map_err(|error| error.fault.code.as_str()).map(|all| all.len());
+    let (a, b, c, d) = returns_four::submit(bytes);
+    Ok(format!("{few} {many:?} {}", get_all(&[a, b, c, d])?.iter().map(Vec::len).sum::<usize>()))
+}

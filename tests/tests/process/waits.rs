@@ -1,0 +1,165 @@
+//! Nothing waits for ever and says nothing: sleeps, circles of actors, handles of detached ones, and more submitted than fits.
+
+use std::process::Command;
+use std::time::Duration;
+
+use sandbar_tests::{Lab, Running, component};
+use serde_json::{Value, json};
+
+use crate::lifecycle::until;
+use crate::programs::start_of;
+
+const TASKS: &str = "tests/programs/tasks";
+const ACTORS: &str = "tests/programs/actors";
+
+/// What a task of a program says that it saw.
+#[track_caller]
+fn check(program: &str, task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) -> Duration {
+    let lab = Lab::new();
+    let ended = start_of(&lab, &component(program), task, arguments).wait().expect_code(0);
+    let summary = ended.json();
+    assert_eq!(summary["result"], expected.into(), "{task}: {summary}\n{}", ended.stderr);
+    assert_eq!(summary["lost_workers"], json!(0), "{task}: {summary}\n{}", ended.stderr);
+    ended.took
+}
+
+#[test]
+fn a_task_sleeps_as_long_as_it_says_and_others_run_meanwhile() {
+    check(TASKS, "sleeps", &[("ms", 10)], 10);
+    check(TASKS, "sleeps", &[("ms", 0)], 0);
+    // More than there are workers, side by side: not one after another, which would take 200 s.
+    let took = check(TASKS, "sleeps_beside", &[("count", 200), ("ms", 1000)], 200_000);
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    check(TASKS, "takes_in_time", &[("count", 20), ("ms", 5)], 190);
+}
+
+#[test]
+fn a_sleep_ends_with_its_time_or_when_it_is_cancelled() {
+    let expected = r#"Err("get-time-out") [Err("time-out"), Err("cancelled")]"#;
+    check(TASKS, "sleeps_for_ever", &[], expected);
+}
+
+#[test]
+fn a_task_that_sleeps_is_seen_to_wait() {
+    let lab = Lab::new();
+    let host = start_of(&lab, &component(TASKS), "sleeps", &[("ms", 3_600_000)]);
+    let tasks = || {
+        let listed = lab.host(&["list", "tasks", "--json"]);
+        if listed.stdout.is_empty() { Value::Null } else { listed.json()["tasks"][0].clone() }
+    };
+    until("it waits", || tasks()["waits_for"] == json!("a time"));
+    host.interrupt();
+    host.wait().expect_code(130);
+}
+
+#[test]
+fn loops_that_wait_for_the_clock_end() {
+    check(TASKS, "clocks", &[("ms", 20)], "true true");
+}
+
+#[test]
+fn what_of_std_waits_for_nobody_is_an_error() {
+    check(TASKS, "reads_input", &[], r#"Ok(0) """#);
+    check(TASKS, "prints", &[("lines", 5000)], 5000);
+    check(TASKS, "spawns", &[], "unsupported");
+    check(TASKS, "waits_of_std", &[], "panic panic 1");
+}
+
+#[test]
+fn functions_and_trainers_sleep_within_their_limit_of_time() {
+    let lab = Lab::new();
+    lab.write("rows.csv", "k,x,y\na,1,2\na,2,4\nb,3,6\nb,4,8\n");
+    let udf = component("tests/hostile/polite");
+    let job = |trainer: &str, limit: u64| {
+        format!(
+            "[input]\npaths = [\"rows.csv\"]\n[[transform]]\nudf = \"{0}#batch_sleeps\"\n[train]\ngroup_by = [\"k\"]\n\
+             features = [\"x\"]\ntarget = \"y\"\ntest = 0\nmin_rows = 1\nmodels = [{{ udf = \"{0}#{trainer}\" }}]\n\
+             [output]\npath = \"out.parquet\"\n[limits]\ntime_ms_max = {limit}\n",
+            udf.display()
+        )
+    };
+    lab.write("sleeps.toml", job("fit_sleeps", 60_000));
+    lab.host(&["submit", "sleeps.toml"]).expect_code(0);
+    lab.write("late.toml", job("fit_sleeps_long", 300));
+    lab.host(&["submit", "late.toml"])
+        .expect_code(1)
+        .expect_talk(&["ran longer than 300 ms (time_ms_max)", "[time-out]"]);
+}
+
+#[test]
+fn actors_sleep() {
+    check(ACTORS, "patient", &[("ms", 4000)], "1 2 4000 10");
+}
+
+#[test]
+fn a_circle_of_calls_is_an_error_that_names_it() {
+    let lab = Lab::new();
+    let ended = start_of(&lab, &component(ACTORS), "asks_itself", &[]).wait().expect_code(1);
+    let ended = ended.expect_talk(&["asks_itself > Peer.asks > Peer.echo: it would wait for ever", "[deadlock]"]);
+    let circle = "`Peer.echo` (";
+    assert!(ended.stderr.contains(circle) && ended.stderr.contains("waits for `Peer.asks` ("), "{}", ended.stderr);
+    for actors in [2, 3, 5] {
+        let after = vec!["5"; actors as usize].join(" ");
+        check(ACTORS, "ask_in_a_ring", &[("actors", actors)], format!("true true {after}"));
+    }
+    check(ACTORS, "rings_of_other_kinds", &[], "deadlock true; 1 1; true");
+}
+
+#[test]
+fn a_detached_actor_is_ready() {
+    check(ACTORS, "detached_is_ready", &[], 77);
+}
+
+/// Most resident memory of a host while it runs, in MiB.
+fn peak_mib(host: &mut Running) -> u64 {
+    let mut peak = 0;
+    while !host.has_ended() {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", host.process())).unwrap_or_default();
+        let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = kib.and_then(|kib| kib.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+        peak = peak.max(kib.unwrap_or(0) / 1024);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    peak
+}
+
+/// Four times as many bytes as calls may have that have not ended.
+#[test]
+fn who_submits_too_much_waits() {
+    let lab = Lab::new();
+    let (tasks, bytes) = (12_000, 90_000);
+    let mut host = start_of(&lab, &component(TASKS), "submits_much", &[("tasks", tasks), ("bytes", bytes)]);
+    let peak = peak_mib(&mut host);
+    let summary = host.wait().expect_code(0).json();
+    assert_eq!((&summary["result"], &summary["lost_workers"]), (&json!(tasks * bytes), &json!(0)));
+    assert!(peak < 600, "the node took {peak} MiB");
+}
+
+/// Those that wait for what they submit have more than may be at once, and go on nevertheless.
+#[test]
+fn who_submits_too_much_in_depth_goes_on() {
+    let leaves = 100_000 * 8u64.pow(4);
+    check(TASKS, "submits_much_deep", &[("bytes", 100_000), ("depth", 4), ("width", 8)], leaves);
+}
+
+/// Arguments that lie in files: more of these than the node may have open.
+#[test]
+fn arguments_in_more_files_than_may_be_open_wait_their_turn() {
+    let lab = Lab::new();
+    let program = format!("{}#submits_much", component(TASKS).display());
+    let (tasks, bytes) = (9000, 110_000);
+    let words = lab.command(&["submit", &program, "--json"]);
+    let mut command = Command::new("bash");
+    command.args(["-c", "ulimit -n 5000; exec \"$0\" \"$@\""]).arg(words.get_program()).args(words.get_args());
+    command.args(["--arg", &format!("tasks={tasks}"), "--arg", &format!("bytes={bytes}")]).current_dir(lab.path(""));
+    command.envs(words.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ended = Running::new(command).wait().expect_code(0);
+    let summary = ended.json();
+    assert_eq!((&summary["result"], &summary["lost_workers"]), (&json!(tasks * bytes), &json!(0)), "{}", ended.stderr);
+}
+
+#[test]
+fn what_does_not_fit_into_a_message_is_refused_or_sent_otherwise() {
+    let expected = r#"1000 Err("bad-output") 400000"#;
+    check(TASKS, "large_messages", &[("objects", 300_000), ("bytes", 100_000)], expected);
+}
