@@ -47,7 +47,7 @@ pub(crate) async fn enter(place: Place, listen: ListenOn) -> Result<(Cluster, Pa
 /// Runs a node until it is to end.
 pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
     serve.shares.count_gpus().await.map_err(CliError::Failed)?;
-    let signal = signals::listen().map_err(failed)?;
+    let signal = signals::listen(signals::Interruption::default()).map_err(failed)?;
     log::info!("host {} starts, as process {}", env!("CARGO_PKG_VERSION"), std::process::id());
     let listens = serve.listens();
     let (cluster, data) = enter(serve.place, listens).await?;

@@ -113,7 +113,7 @@ fn list(state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliE
             ending(&job.program),
             job.submitted(),
             time(job.took_ms() * 1_000_000),
-            cell(has_counts.then_some(job.counts.tasks)),
+            cell(has_counts.then_some(job.counts.succeeded + job.counts.failed + job.counts.stopped)),
             cell(has_counts.then_some(job.counts.failed)),
             job.error.as_ref().map_or_else(String::new, |error| error.message.clone()),
         ]);

@@ -26,12 +26,16 @@ use clap::Parser;
 use sandbar_node::{Cluster, Heap, Job, JobKeeper, ListenOn, Node, NodeError, NodeOptions, ProgramSpec, paths};
 
 use args::{Arguments, Command, Shares, Submit};
+use signals::Interruption;
 
 #[global_allocator]
 static HEAP: Heap = Heap;
 
 /// Where a node listens that runs one job.
 const ANY_PORT: ListenOn = ListenOn::Any(0);
+
+/// What an interruption means to a command that writes a file when it is done.
+const NOTHING_WRITTEN: &str = "nothing was written";
 
 /// What a signal interrupts has so long to end.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
@@ -74,7 +78,8 @@ fn main() -> ExitCode {
 /// Runs the command. On a signal, whose number it gives, everything begun is
 /// dropped, which removes temporary files and ends workers and cargo.
 async fn until_interrupted(arguments: Arguments) -> Result<ExitCode, u8> {
-    let signal = match signals::listen() {
+    let interruption = Interruption::default();
+    let signal = match signals::listen(interruption.clone()) {
         Ok(signal) => signal,
         Err(e) => {
             output::talk(&format!("error: this process can't listen to signals: {e}"));
@@ -84,17 +89,17 @@ async fn until_interrupted(arguments: Arguments) -> Result<ExitCode, u8> {
     tokio::select! {
         biased;
         Ok(signal) = signal => {
-            output::talk("interrupted: nothing was written");
+            output::talk(&interruption.words());
             Err(signal)
         }
-        code = run(arguments) => Ok(code),
+        code = run(arguments, &interruption) => Ok(code),
     }
 }
 
-async fn run(arguments: Arguments) -> ExitCode {
+async fn run(arguments: Arguments, interruption: &Interruption) -> ExitCode {
     let result = match arguments.command {
-        Command::Submit(submit) => run_submit(submit).await,
-        Command::Predict(predict) => run_predict(predict).await,
+        Command::Submit(submit) => run_submit(submit, interruption).await,
+        Command::Predict(predict) => run_predict(predict, interruption).await,
         Command::New(new) => new::create(&new.name, new.template(), new.sdk.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Build { paths } => run_build(&paths).await,
         Command::Inspect { component, json } => run_inspect(&component, json).await,
@@ -191,11 +196,12 @@ fn start_node(
     Ok(Box::leak(Box::new(Node::start(options))))
 }
 
-async fn run_submit(submit: Submit) -> Result<ExitCode, CliError> {
+async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {
     let is_job_file = submit.job.extension().is_some_and(|extension| extension == "toml");
     if !is_job_file {
-        return run_program(submit).await;
+        return run_program(submit, interruption).await;
     }
+    interruption.means(NOTHING_WRITTEN);
     if !submit.args.is_empty() {
         return Err(CliError::Usage("--arg is for programs; change a job file's settings with --set".to_owned()));
     }
@@ -254,13 +260,13 @@ async fn join(place: cluster_args::Place) -> Result<Option<Cluster>, CliError> {
     Ok(if is_named { Some(cluster::enter(place, ANY_PORT).await?.0) } else { None })
 }
 
-async fn run_program(mut submit: Submit) -> Result<ExitCode, CliError> {
+async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {
     if !submit.set.is_empty() || !submit.input.is_empty() || submit.output.is_some() {
         let message = "--set, --input and --output are for job files; give a program arguments with --arg";
         return Err(CliError::Usage(message.to_owned()));
     }
     if submit.node.is_some() {
-        return remote::submit(submit).await;
+        return remote::submit(submit, interruption).await;
     }
     if submit.place.token.is_some() && submit.place.join.is_none() {
         return Err(CliError::Usage("--token is for a cluster: give --join or --node, too".to_owned()));
@@ -275,6 +281,11 @@ async fn run_program(mut submit: Submit) -> Result<ExitCode, CliError> {
         cluster.meet().await;
     }
     let keeper = keeper(&spec);
+    interruption.stops(keeper.stop_mark());
+    interruption.means(match keeper.name() {
+        Some(name) => format!("job {} is stopped", name.short()),
+        None => "the program is stopped".to_owned(),
+    });
     if let Some(name) = keeper.name().filter(|_| !submit.quiet) {
         output::talk(&format!("job {}", name.short()));
     }
@@ -297,7 +308,8 @@ fn keeper(spec: &ProgramSpec) -> JobKeeper {
     })
 }
 
-async fn run_predict(predict: args::Predict) -> Result<ExitCode, CliError> {
+async fn run_predict(predict: args::Predict, interruption: &Interruption) -> Result<ExitCode, CliError> {
+    interruption.means(NOTHING_WRITTEN);
     let (quiet, json) = (predict.quiet, predict.json);
     let shares = Shares { workers: predict.workers, ..Shares::default() };
     let spec = sandbar_node::PredictSpec::from(predict);

@@ -146,8 +146,16 @@ pub(crate) fn program(summary: &ProgramSummary, as_json: bool) -> Result<(), Cli
     }
     let ProgramSummary { counts, build_seconds, seconds, .. } = summary;
     let troubles = counts.troubles().map_or_else(String::new, |troubles| format!("; {troubles}"));
-    talk(&format!("succeeded: {} tasks; {}{troubles}", counts.tasks, times(*build_seconds, *seconds)));
+    talk(&format!("succeeded: {}; {}{troubles}", all_tasks(counts.tasks), times(*build_seconds, *seconds)));
     Ok(())
+}
+
+/// How many tasks a job had, with its first one beside those that were submitted.
+pub(crate) fn all_tasks(submitted: u64) -> String {
+    match submitted {
+        0 => "1 task".to_owned(),
+        submitted => format!("{} tasks", submitted + 1),
+    }
 }
 
 pub(crate) fn inspection(inspection: &Inspected, as_json: bool) -> Result<(), CliError> {

@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::args::Submit;
 use crate::cluster_args::{Remote, Times};
 use crate::jobs::{END_TIME_MAX, LOOK_AGAIN, LOOKED_AT_MAX, ending};
+use crate::signals::Interruption;
 use crate::table::{Columns, cell};
 use crate::{CliError, output, signals};
 
@@ -42,7 +43,7 @@ async fn client(
 }
 
 /// Has a cluster run a program.
-pub(crate) async fn submit(submit: Submit) -> Result<ExitCode, CliError> {
+pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {
     if submit.shares.is_of_programs() || submit.shares.workers.is_some() || submit.shares.memory.is_some() {
         let message =
             "with --node the cluster's nodes run it: what they give is said to them (see `host serve --help`)";
@@ -54,8 +55,10 @@ pub(crate) async fn submit(submit: Submit) -> Result<ExitCode, CliError> {
     let component = component(Path::new(path)).await?;
     let new = NewClusterJob::of(&component, &program, task, submit.args);
     let mut client = client(&node, submit.place.token, submit.place.data, submit.times).await?;
+    interruption.means(format!("the job may have been submitted; `host jobs list --node {node}` says whether it was"));
     let job = client.submit(new, &component).await.map_err(failed)?;
     let id = job.id.short().to_owned();
+    interruption.means(format!("job {id} goes on; `host jobs stop {id} --node {node}` ends it"));
     if submit.no_wait {
         client.close().await;
         if submit.json {
@@ -107,7 +110,7 @@ fn ended(job: &ClusterJob, as_json: bool) -> Result<ExitCode, CliError> {
                 resumed => format!(", {resumed} of them run before it was taken over"),
             };
             let troubles = counts.troubles().map_or_else(String::new, |troubles| format!("; {troubles}"));
-            output::talk(&format!("succeeded: {} tasks{resumed}{troubles}", counts.tasks));
+            output::talk(&format!("succeeded: {}{resumed}{troubles}", output::all_tasks(counts.tasks)));
             ExitCode::SUCCESS
         }
         RunState::Stopped => ExitCode::from(signals::exit_code(signals::INTERRUPT)),

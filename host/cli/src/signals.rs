@@ -2,8 +2,11 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
+use sandbar_node::StopMark;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -13,19 +16,68 @@ const KINDS: [SignalKind; 3] = [SignalKind::interrupt(), SignalKind::terminate()
 /// The number of what Ctrl-C sends.
 pub(crate) const INTERRUPT: u8 = 2;
 
-/// Listens from now on; gives the first signal's number. A second one ends this process at once, whatever it does.
+/// Signals that come so soon after the first repeat it: `timeout` and shells signal a process, and its group besides.
+const REPEATED: Duration = Duration::from_secs(1);
+
+/// What a signal means to the command at hand, as far as that is known by now.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Interruption(Arc<Mutex<Meaning>>);
+
+#[derive(Debug, Default)]
+struct Meaning {
+    mark: Option<StopMark>,
+    outcome: Option<String>,
+}
+
+impl Interruption {
+    /// The job whose record is to say that it was stopped.
+    pub(crate) fn stops(&self, mark: Option<StopMark>) {
+        self.meaning().mark = mark;
+    }
+
+    /// What becomes of what the command does.
+    pub(crate) fn means(&self, outcome: impl Into<String>) {
+        self.meaning().outcome = Some(outcome.into());
+    }
+
+    /// The words for who has interrupted it.
+    pub(crate) fn words(&self) -> String {
+        match &self.meaning().outcome {
+            Some(outcome) => format!("interrupted: {outcome}"),
+            None => "interrupted".to_owned(),
+        }
+    }
+
+    fn meaning(&self) -> MutexGuard<'_, Meaning> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Listens from now on; gives the first signal's number. One that comes later than a second after it ends this process at once,
+/// whatever it does.
 ///
 /// # Errors
 /// When the system lets nobody listen.
-pub(crate) fn listen() -> io::Result<oneshot::Receiver<u8>> {
+pub(crate) fn listen(interruption: Interruption) -> io::Result<oneshot::Receiver<u8>> {
     let heeded = KINDS.iter().filter(|kind| **kind != SignalKind::hangup() || !ignores_hangup());
     let mut signals = heeded.map(|kind| Ok((number(*kind), signal(*kind)?))).collect::<io::Result<Vec<_>>>()?;
     let (came, first) = oneshot::channel();
     // A task of its own: the command may keep its thread busy.
     tokio::spawn(async move {
+        let signal = next(&mut signals).await;
+        let since = Instant::now();
+        // Before anything else: this process may be killed next.
+        if let Some(mark) = &interruption.meaning().mark {
+            mark.set();
+        }
         // Nobody waits for it when the command has ended.
-        let _ = came.send(next(&mut signals).await);
-        std::process::exit(exit_code(next(&mut signals).await).into());
+        let _ = came.send(signal);
+        loop {
+            let again = next(&mut signals).await;
+            if since.elapsed() > REPEATED {
+                std::process::exit(exit_code(again).into());
+            }
+        }
     });
     Ok(first)
 }

@@ -54,9 +54,11 @@ pub(crate) fn cell<T: ToString>(of: Option<T>) -> String {
 }
 
 fn shortened(cell: &str) -> String {
+    // A row is one line, and as wide as it looks.
+    let flat = |c: char| if c.is_control() { ' ' } else { c };
     match cell.char_indices().nth(CELL_CHARS_MAX) {
-        Some(_) => cell.chars().take(CELL_CHARS_MAX - 1).chain(['…']).collect(),
-        None => cell.replace(['\n', '\r'], " "),
+        Some(_) => cell.chars().map(flat).take(CELL_CHARS_MAX - 1).chain(['…']).collect(),
+        None => cell.chars().map(flat).collect(),
     }
 }
 
@@ -100,8 +102,8 @@ mod tests {
     fn text_stands_to_the_left_and_numbers_to_the_right() {
         let mut table = Columns::new(&["ID", "NAME", "BYTES"]);
         table.row(["3-1".into(), "a\nb".into(), "12 B".into()]);
-        table.row(["3-10".into(), "x".repeat(100), "-".into()]);
-        let long = format!("{}…", "x".repeat(59));
+        table.row(["3-10".into(), "x\n".repeat(100), "-".into()]);
+        let long = format!("{}x…", "x ".repeat(29));
         let expected = format!("ID    NAME{:58}BYTES\n3-1   a b{:60}12 B\n3-10  {long}      -\n", "", "");
         assert_eq!(table.text(), expected);
     }

@@ -221,6 +221,11 @@ fn show<T: Serialize>(
         all.insert(what.to_owned(), rows);
         return output::json(&all);
     }
+    if listing.rows.is_empty() && listing.total == 0 {
+        // Not an empty table, which looks like rows that are missing.
+        output::talk(&format!("job {} has no {} to show", job.record.id.short(), what.replace('_', " ")));
+        return Ok(());
+    }
     output::print(&table(&listing.rows).text())?;
     if let Some(words) = left_out(&what.replace('_', "-"), listing, limit) {
         output::talk(&words);

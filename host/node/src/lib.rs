@@ -41,7 +41,7 @@ pub use jobs::{
     ActorRow, Answer, BundleRow, ControlError, ErrorRow, GroupRow, HolderRow, JobCounts, JobFailure, JobFolderLimits,
     JobKeeper, JobName, JobRecord, JobShelf, JobSummary, Listing, LogCounts, LogReader, LoggedLine, MemoryView,
     NameSummary, NodeRow, ObjectRow, ProcessRow, ProgressRow, Question, ResourceRow, RunState, ShelfError, Spread,
-    StoredJob, TaskRow, WorkerRow, trace,
+    StopMark, StoredJob, TaskRow, WorkerRow, trace,
 };
 pub use predict::{PredictSpec, Predicted};
 pub use program::{

@@ -79,10 +79,25 @@ const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] = &[
 /// Files that a process opens which is handed one for a call at hand, at most.
 pub const FEW_FILES: u64 = 256;
 
-/// Ends with the node, or rather with the thread of it that started this process.
+/// From here on signals that end commands do nothing to this process: whoever sends them to all processes of a service or a
+/// session means the node, which decides what becomes of its work, and this process ends with it.
 ///
 /// # Errors
 /// Those of the kernel, as of all of these.
+pub fn leave_signals_to_node() -> io::Result<()> {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGTSTP] {
+        // SAFETY: no handler is called.
+        if unsafe { libc::signal(signal, libc::SIG_IGN) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Ends with the node, or rather with the thread of it that started this process.
+///
+/// # Errors
+/// Those of the kernel.
 pub fn end_with_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }

@@ -198,6 +198,8 @@ impl Compiler {
             .stdin(Stdio::from(input))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // As workers: see `pool/link.rs`.
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(host)?;
@@ -291,6 +293,7 @@ impl End {
 /// Compiles the component on standard input, and writes native code or a fault
 /// to standard output.
 pub fn run_compiler() -> io::Result<()> {
+    confine::leave_signals_to_node()?;
     confine::end_with_parent()?;
     confine::limit_resources(confine::FEW_FILES)?;
     confine::limit(Resource::As, ADDRESS_SPACE_BYTES_MAX)?;

@@ -8,6 +8,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Weak};
@@ -183,7 +184,8 @@ async fn list(limits: &GpuLimits) -> io::Result<Vec<Described>> {
 /// `host-gpu`, with what drivers need of the environment and no more.
 fn command(limits: &GpuLimits) -> Command {
     let mut command = Command::new(&limits.program);
-    command.env_clear().stderr(Stdio::null());
+    // In a group of its own, as workers: see `pool/link.rs`.
+    command.env_clear().stderr(Stdio::null()).process_group(0);
     for name in PASSED_ON {
         if let Some(value) = std::env::var_os(name) {
             command.env(OsStr::new(name), value);

@@ -70,7 +70,7 @@ fn each_group_gets_the_best_of_its_models() {
         assert!((10_000.0..150_000.0).contains(&error), "{group}");
     }
     // A task that reads, one for each group, and three for each of these.
-    ended.expect_talk(&[&format!("succeeded: {} tasks", 1 + 4 * best.len())]);
+    ended.expect_talk(&[&format!("succeeded: {} tasks", 2 + 4 * best.len())]);
 }
 
 #[test]

@@ -24,5 +24,6 @@ mod soak;
 mod stored;
 mod streams;
 mod takeover;
+mod terminals;
 mod usage;
 mod waits;

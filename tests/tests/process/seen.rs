@@ -258,7 +258,7 @@ fn whatever_ends_a_program_there_is_a_record() {
     for (signal, state, words) in [
         (Signal::INT, "stopped", "interrupted"),
         (Signal::TERM, "stopped", "interrupted"),
-        (Signal::KILL, "failed", "its node ended"),
+        (Signal::KILL, "failed", "its node was killed"),
     ] {
         let host = start(&lab, "spins", &[]);
         until("it runs", || seen(&lab, &["jobs", "status"])["state"] == "running");

@@ -81,6 +81,7 @@ fn open(adapter: &Adapter, memory_bytes_max: u64) -> Result<(Arc<Device>, Stream
 pub fn serve(node: impl AsFd) -> io::Result<()> {
     // It waits for the device, and not for whom it serves.
     std::panic::set_hook(Box::new(|_| std::process::exit(1)));
+    confine::leave_signals_to_node()?;
     // It ends when its node closes the socket. By then the thread that started it may be long gone.
     confine::limit_resources(FILES_MAX)?;
     let own = [software::folder(), std::env::current_exe()?.parent().map(Path::to_owned)];

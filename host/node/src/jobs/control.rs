@@ -258,16 +258,28 @@ pub(super) fn ask(folder: &Path, question: &Question) -> Result<Answer, ControlE
     stream.set_write_timeout(Some(TIME))?;
     stream.write_all(&frame(&Asked { question: question.clone() }, LIMITS.question_bytes_max)?)?;
     let mut header = [0; 4];
-    stream.read_exact(&mut header)?;
+    stream.read_exact(&mut header).map_err(silent)?;
     let length = length(header, LIMITS.answer_bytes_max)?;
     let mut bytes = Vec::new();
-    stream.take(length).read_to_end(&mut bytes)?;
+    stream.take(length).read_to_end(&mut bytes).map_err(silent)?;
     if (bytes.len() as u64) < length {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }
     match parse_answer(&bytes).map_err(ControlError::Malformed)? {
         Answer::Refused(why) => Err(ControlError::Refused(why)),
         answer => Ok(answer),
+    }
+}
+
+/// What a node that does not answer in time may be.
+fn silent(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            let message =
+                format!("nothing within {} s; it may be suspended, as by Ctrl-Z (`fg` continues it)", TIME.as_secs());
+            io::Error::new(io::ErrorKind::TimedOut, message)
+        }
+        _ => error,
     }
 }
 

@@ -4,13 +4,34 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
 
 use super::control::{Answer, Control, Question};
 use super::limits::JobFolderLimits;
 use super::name::JobName;
 use super::record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
-use super::shelf::{JobShelf, keep_tasks};
+use super::shelf::{JobShelf, STOPPING, keep_tasks};
 use super::views::{JobSummary, Listing, ProgressRow, TaskRow};
+
+/// How often the folder of a job that runs shows that its node lives.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// Notes in the folder of a job that it is interrupted: its record says so, also if its node is killed before it can write
+/// one.
+#[derive(Debug, Clone)]
+pub struct StopMark {
+    folder: PathBuf,
+}
+
+impl StopMark {
+    /// It is interrupted now.
+    pub fn set(&self) {
+        // As of records.
+        let _ = File::create(self.folder.join(STOPPING));
+    }
+}
 
 /// Keeps the folder of a job that runs in this process. Of one that is dropped before it has ended the record says that it
 /// was stopped.
@@ -25,8 +46,8 @@ struct Kept {
     name: JobName,
     folder: PathBuf,
     record: Mutex<JobRecord>,
-    /// Held while the node lives.
-    _lock: OwnedFd,
+    /// Held while the node lives. It is touched now and then.
+    lock: OwnedFd,
     log: Option<File>,
     control: Control,
 }
@@ -46,12 +67,17 @@ impl JobKeeper {
         control: Control,
     ) -> JobKeeper {
         let (name, record) = (record.id.clone(), Mutex::new(record));
-        JobKeeper { kept: Some(Kept { shelf, name, folder, record, _lock: lock, log: Some(log), control }) }
+        JobKeeper { kept: Some(Kept { shelf, name, folder, record, lock, log: Some(log), control }) }
     }
 
     /// What the job is called, if it is kept.
     pub fn name(&self) -> Option<&JobName> {
         self.kept.as_ref().map(|kept| &kept.name)
+    }
+
+    /// Notes that the job is interrupted, whatever becomes of this process then.
+    pub fn stop_mark(&self) -> Option<StopMark> {
+        self.kept.as_ref().map(|kept| StopMark { folder: kept.folder.clone() })
     }
 
     /// The file for its log, the first time.
@@ -69,7 +95,10 @@ impl JobKeeper {
     /// Answers questions until the job is to end.
     pub(crate) async fn serve<A: Future<Output = Answer>>(&self, answer: impl Fn(Question) -> A) {
         match &self.kept {
-            Some(kept) => kept.control.serve(answer).await,
+            Some(kept) => tokio::select! {
+                () = kept.control.serve(answer) => {}
+                () = kept.show_life() => {}
+            },
             None => std::future::pending().await,
         }
     }
@@ -106,7 +135,7 @@ impl JobKeeper {
             let _ = fs::remove_dir_all(&kept.folder);
             format!("warning: what became of the job is not kept in {}: {error}", kept.folder.display())
         });
-        drop(kept._lock);
+        drop(kept.lock);
         kept.shelf.prune(&JobFolderLimits::USUAL);
         warning
     }
@@ -119,6 +148,16 @@ impl JobKeeper {
 }
 
 impl Kept {
+    /// Has the folder show that the node lives: of one that is killed nothing else says for how long it did.
+    async fn show_life(&self) {
+        let mut tick = tokio::time::interval(SIGN_OF_LIFE);
+        loop {
+            tick.tick().await;
+            let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+            let _ = futimens(&self.lock, &Timestamps { last_access: now, last_modification: now });
+        }
+    }
+
     fn write(&self, change: impl FnOnce(&mut JobRecord)) {
         let mut record = self.record();
         change(&mut record);

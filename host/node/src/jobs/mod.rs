@@ -19,7 +19,7 @@ mod trace;
 mod views;
 
 pub use control::{Answer, ControlError, Question};
-pub use keeper::JobKeeper;
+pub use keeper::{JobKeeper, StopMark};
 pub use limits::JobFolderLimits;
 pub use log::LoggedLine;
 pub use name::JobName;

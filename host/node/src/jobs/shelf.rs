@@ -20,6 +20,8 @@ use super::views::{JobSummary, Listing, TaskRow};
 use crate::function::write_whole;
 
 const LOCK: &str = "lock";
+/// Of a job that was interrupted, and whose node perhaps could not write its record.
+pub(super) const STOPPING: &str = "stopping";
 const LIMITS: JobFolderLimits = JobFolderLimits::USUAL;
 /// A line of a log may be so long: as a task may log, and what stands around it.
 const LINE_BYTES_MAX: usize = 4 << 20;
@@ -204,9 +206,13 @@ impl JobShelf {
         let runs = is_locked(&folder);
         let mut record = JobRecord::read(&folder).unwrap_or_else(|e| JobRecord::unreadable(name, &e));
         if !runs && !record.state.has_ended() {
-            record.state = RunState::Failed;
-            record.error = Some(JobFailure::in_words("its node ended"));
-            // The clock of files is some milliseconds behind.
+            let was_stopped = folder.join(STOPPING).exists();
+            let (state, words) = match was_stopped {
+                true => (RunState::Stopped, "interrupted"),
+                false => (RunState::Failed, "its node was killed"),
+            };
+            (record.state, record.error) = (state, Some(JobFailure::in_words(words)));
+            // As far as is known: a node that lives says so now and then. The clock of files is some milliseconds behind.
             record.ended_ms = last_written_ms(&folder).map(|last| last.max(record.submitted_ms));
         }
         StoredJob { folder, record }
@@ -433,10 +439,47 @@ mod tests {
         // Its node is gone without a word, as when it is killed.
         running.vanish();
         let job = shelf.last().unwrap();
-        assert_eq!(job.record.error.as_ref().map(|e| e.message.as_str()), Some("its node ended"));
+        assert_eq!(job.record.error.as_ref().map(|e| e.message.as_str()), Some("its node was killed"));
         assert_eq!((job.record.state, job.is_running()), (RunState::Failed, false));
         shelf.remove(&job).unwrap();
         assert!(shelf.jobs(9).unwrap().is_empty() && names.len() == 2);
+    }
+
+    #[tokio::test]
+    async fn what_was_interrupted_is_stopped_also_if_its_node_is_killed_then() {
+        let (_folder, shelf, _) = shelf(0).await;
+        for is_marked in [true, false] {
+            let running = shelf.begin("p.wasm", &[]).unwrap();
+            running.begun();
+            let mark = running.stop_mark().unwrap();
+            if is_marked {
+                mark.set();
+                assert_eq!(shelf.last().unwrap().record.state, RunState::Running);
+            }
+            running.vanish();
+            let record = shelf.last().unwrap().record;
+            let expected =
+                if is_marked { (RunState::Stopped, "interrupted") } else { (RunState::Failed, "its node was killed") };
+            assert_eq!((record.state, record.error.unwrap().message.as_str()), expected);
+            // Names sort by the millisecond.
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    }
+
+    /// The last sign of life, not the last word.
+    #[tokio::test]
+    async fn a_killed_node_lived_until_its_last_sign_of_life() {
+        let (_folder, shelf, _) = shelf(0).await;
+        let running = shelf.begin("p.wasm", &[]).unwrap();
+        let written = shelf.last().unwrap().record.submitted_ms;
+        let serving = running.serve(async |_| Answer::Stopping);
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(100), serving).await;
+        let lock = shelf.last().unwrap().folder.join(LOCK);
+        let signed = fs::metadata(&lock).unwrap().modified().unwrap() + std::time::Duration::from_secs(60);
+        File::options().write(true).open(&lock).unwrap().set_modified(signed).unwrap();
+        running.vanish();
+        let took = shelf.last().unwrap().record.ended_ms.unwrap() - written;
+        assert!((60_000..70_000).contains(&took), "{took} ms");
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -58,6 +59,8 @@ impl Link {
             .env("MIMALLOC_ALLOW_THP", "0")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
+            // What a terminal or a shell sends to this process and its group is this process's to heed.
+            .process_group(0)
             .spawn()?;
         let socket = register(ours, Interest::READABLE)?;
         let mut link = Link {

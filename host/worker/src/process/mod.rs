@@ -50,6 +50,7 @@ pub struct Native {
 /// Runs a worker until its node closes the socket. Returns only errors of the set-up
 /// and of the socket; a hostile node is not defended against.
 pub fn run_worker(native: Native) -> io::Result<()> {
+    confine::leave_signals_to_node()?;
     confine::end_with_parent()?;
     confine::limit_resources(confine::FEW_FILES)?;
     let stdin = io::stdin();

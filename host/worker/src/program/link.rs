@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -213,6 +214,8 @@ impl Crew {
             .env("MIMALLOC_ALLOW_THP", "0")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
+            // What a terminal or a shell sends to this process and its group is this process's to heed.
+            .process_group(0)
             .spawn()?;
         let (up, down, tasks) = places(&memory);
         let hello = Packet::Hello {

@@ -79,6 +79,7 @@ impl Active {
 /// # Errors
 /// Of its set-up, and of what its node says.
 pub fn run_program_worker() -> io::Result<()> {
+    confine::leave_signals_to_node()?;
     confine::end_with_parent()?;
     confine::limit_resources(FILES_MAX)?;
     let stdin = io::stdin();
