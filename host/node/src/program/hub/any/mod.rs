@@ -34,7 +34,7 @@ const JOB_LIMITS: JobLimits = JobLimits {
     objects_max: 80,
     lineage_bytes_max: 10_000,
     groups_max: 4,
-    call_bytes_max: 100,
+    call_bytes_max: 1 << 20,
 };
 /// The other nodes, and how many tasks each is given at once.
 const PEERS: [NodeId; 2] = [NodeId(100), NodeId(101)];
