@@ -26,4 +26,6 @@ pub use group::{
     UnitGroup, UnitMemory, UnitShape, describe_key, numbers,
 };
 pub use output::{ParquetOutput, read_metadata};
-pub use scan::{BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, Source, find_files};
+pub use scan::{
+    BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, Source, TextOptions, TextSpec, find_files,
+};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow_schema::Schema;
 use sandbar_core::Limits;
+use sandbar_dataset::{TextOptions, TextSpec};
 use sandbar_dense::Choice;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +44,45 @@ pub struct InputSpec {
     /// An SQL expression; rows for which it is not true are left out.
     #[serde(default)]
     pub filter: Option<String>,
+    /// Types of columns of text, by Arrow's names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub types: BTreeMap<String, String>,
+    /// Values of text that stand for null; by default the empty value of CSV.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub null_values: Option<Vec<String>>,
+    /// The character between values of CSV files; by default a comma, and a tab in `.tsv` files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delimiter: Option<String>,
+    /// Whether the first line of CSV files names the columns, as it does by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<bool>,
+    /// The character around values of CSV files; by default `"`, and none if it is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quote: Option<String>,
+    /// The character that begins lines of CSV files which are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    /// How text is encoded: `utf-8` (the default), `latin-1` or `utf-16`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<String>,
+}
+
+impl InputSpec {
+    /// What it says of files of text.
+    ///
+    /// # Errors
+    /// Names the key that is wrong.
+    pub fn text(&self) -> Result<TextOptions, String> {
+        TextOptions::new(&TextSpec {
+            types: self.types.clone(),
+            null_values: self.null_values.clone(),
+            delimiter: self.delimiter.clone(),
+            header: self.header,
+            quote: self.quote.clone(),
+            comment: self.comment.clone(),
+            encoding: self.encoding.clone(),
+        })
+    }
 }
 
 /// A function over the rows.
@@ -167,6 +207,7 @@ impl Job {
         if self.input.paths.is_empty() {
             return Err("`input.paths` is empty: name a file, a folder, a glob or a URL".into());
         }
+        self.input.text()?;
         if self.train.features.is_empty() {
             return Err("`train.features` is empty: name the columns to learn from".into());
         }
@@ -280,6 +321,7 @@ mod tests {
         check(&[], Ok(|j| j.train.test == 0.25 && j.train.min_rows == 4 && j.train.models[1].label() == "tree"));
         check(&["train.seed=7"], Ok(|j| j.train.seed == 7));
         check(&["input.paths=[\"a\", \"b\"]"], Ok(|j| j.input.paths == ["a", "b"]));
+        check(&["input.types.zip=\"utf8\"", "input.header=false"], Ok(|j| j.input.types["zip"] == "utf8"));
         check(&["train.models.1.params.max_depth=5"], Ok(|j| j.train.models[1].params["max_depth"] == 5));
         check(&["limits.time_ms_max=5"], Ok(|j| j.limits.time_ms_max == 5));
         check(&["train.metric=\"r2\""], Ok(|j| j.train.metric == Metric::R2));
@@ -300,6 +342,14 @@ mod tests {
         check(&["limits.time_ms_max=0"], Err("`limits.time_ms_max` is 0, less than 1"));
         check(&["limits.memory_bytes_max=8589934592"], Err("not from 65536 to 4294967296"));
         check(&["input.paths=[]"], Err("input.paths"));
+        check(
+            &["input.types={ zip = \"utf9\" }"],
+            Err("`input.types` of column `zip`: `utf9` is not the name of a type"),
+        );
+        check(&["input.delimiter=\";;\""], Err("`input.delimiter` is \";;\""));
+        check(&["input.quote=\",\""], Err("`input.delimiter` and `input.quote`"));
+        check(&["input.encoding=\"koi8-r\""], Err("`input.encoding` is `koi8-r`"));
+        check(&["input.separator=\";\""], Err("unknown field `separator`"));
         for key in ["model", "rank", "mae", "mse", "rmse", "r2", "rows_train", "rows_test", "params", "model_bytes"] {
             check(&[&format!("train.group_by=[\"k\", \"{key}\"]")], Err("a column of the output"));
         }

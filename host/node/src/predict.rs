@@ -95,8 +95,9 @@ impl Node {
             transforms.push(Transform::new(self, &mut components, transform).await?);
         }
         let columns = transforms.first().and_then(|first| first.needs(None));
-        let scan =
-            Scan::open(Source { paths: spec.input.clone(), filter: None, columns }, ScanOptions::default()).await?;
+        let text = models.job.input.text().map_err(NodeError::Job)?.as_hints(models.text_keys());
+        let source = Source { paths: spec.input.clone(), filter: None, columns, text };
+        let scan = Scan::open(source, ScanOptions::default()).await?;
         output::check_place(&spec.output, scan.files().iter().map(String::as_str).chain([&*models_name]))?;
         let run = Arc::new(Run {
             steps: Arc::new(Steps { transforms, pool: self.pool.clone(), behind: None }),

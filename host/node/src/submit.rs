@@ -225,7 +225,9 @@ impl Node {
         for transform in running.steps.transforms.iter().rev() {
             needed = transform.needs(needed);
         }
-        let source = Source { paths: job.input.paths.clone(), filter: job.input.filter.clone(), columns: needed };
+        let input = &job.input;
+        let text = input.text().map_err(NodeError::Job)?;
+        let source = Source { paths: input.paths.clone(), filter: input.filter.clone(), columns: needed, text };
         Ok(Scan::open(source, ScanOptions::default()).await?)
     }
 

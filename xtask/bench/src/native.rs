@@ -76,6 +76,7 @@ pub fn run(bench: &Bench) -> Result<u64, Failure> {
         paths: bench.input.iter().map(|p| p.to_string_lossy().into_owned()).collect(),
         filter: bench.filter.clone(),
         columns: Some(columns),
+        ..Source::default()
     };
     let options = ScanOptions::default();
     let batch_rows = options.batch_rows;

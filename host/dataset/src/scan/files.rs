@@ -13,6 +13,7 @@ use object_store::{ObjectMeta, ObjectStoreExt as _};
 
 use super::format::Format;
 use super::store::{Location, Stores};
+use super::text::Compression;
 use crate::DatasetError;
 
 /// Files of one dataset, or that one path stands for.
@@ -23,6 +24,9 @@ const DEPTH_MAX: usize = 64;
 
 const MATCHING: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+
+/// Hidden names are left out before.
+const BELOW: MatchOptions = MatchOptions { require_literal_leading_dot: false, ..MATCHING };
 
 /// A file of a dataset.
 #[derive(Debug, Clone)]
@@ -35,6 +39,8 @@ pub(super) struct File {
     pub(super) meta: ObjectMeta,
     /// What its extension says.
     pub(super) format: Format,
+    /// How it is compressed, of text.
+    pub(super) compression: Option<Compression>,
 }
 
 /// The files that `paths` stand for, sorted by name, each once.
@@ -105,8 +111,7 @@ fn find(given: &str, path: &Path, each: Each<'_>) -> Result<(), DatasetError> {
         return if found == 0 { Err(DatasetError::input(given, "no file matches it")) } else { Ok(()) };
     }
     if path.is_dir() {
-        // Others leave markers and temporary files under such names.
-        return walk(given, path, &['.', '_'], &mut Vec::new(), each);
+        return walk(given, path, &|_| true, &mut Vec::new(), each);
     }
     if !path.exists() {
         return Err(DatasetError::input(given, "there is no such file or folder"));
@@ -125,6 +130,24 @@ fn bounded(given: &str, files: usize) -> Result<(), DatasetError> {
 /// What is done with each file that is found.
 type Each<'a> = &'a mut dyn FnMut(&Path) -> Result<(), DatasetError>;
 
+/// What names of files and folders begin with that are left out: others leave markers, logs and temporary files under
+/// such names.
+const HIDDEN: [char; 2] = ['.', '_'];
+
+/// Whether a pattern names a file or folder that would be left out for the first character of its name: with a part that
+/// begins with the same character.
+fn is_named(pattern: &str, name: &str) -> bool {
+    let first = name.chars().next();
+    let same = pattern.split('/').filter(|part| part.chars().next() == first);
+    same.into_iter().any(|part| Pattern::new(part).is_ok_and(|part| part.matches(name)))
+}
+
+/// Whether a path that a pattern matches is left out for one of its names.
+fn is_hidden(pattern: &str, path: &str) -> bool {
+    let relative = |name: &&str| !matches!(*name, "." | "..");
+    path.split('/').filter(relative).any(|name| name.starts_with(HIDDEN) && !is_named(pattern, name))
+}
+
 /// The files that match a glob. What follows `**` is looked for by [`walk`], which links to folders above can't keep
 /// for ever.
 fn matches(given: &str, pattern: &str, each: Each<'_>) -> Result<(), DatasetError> {
@@ -132,28 +155,31 @@ fn matches(given: &str, pattern: &str, each: Each<'_>) -> Result<(), DatasetErro
     Pattern::new(pattern).map_err(invalid)?;
     let (fixed, rest) = pattern.split_at(pattern.find("**").unwrap_or(pattern.len()));
     let rest = if rest.ends_with("**") { format!("{rest}/*") } else { rest.to_owned() };
+    let whole = pattern;
     let pattern = Pattern::new(&rest).map_err(invalid)?;
-    let hidden: &[char] = if rest.contains("/.") { &[] } else { &['.'] };
     for entry in glob::glob_with(if fixed.is_empty() { "." } else { fixed }, MATCHING).map_err(invalid)? {
         let path = entry.map_err(|e| DatasetError::input(given, format!("can't look into a folder: {e}")))?;
+        if is_hidden(whole, &path.to_string_lossy()) {
+            continue;
+        }
         if rest.is_empty() && path.is_file() {
             each(&path)?;
         } else if !rest.is_empty() && path.is_dir() {
-            walk(given, &path, hidden, &mut Vec::new(), &mut |file| {
+            walk(given, &path, &|name| !is_named(whole, name), &mut Vec::new(), &mut |file| {
                 let below = file.strip_prefix(&path).unwrap_or(file);
-                if pattern.matches_path_with(below, MATCHING) && file.is_file() { each(file) } else { Ok(()) }
+                if pattern.matches_path_with(below, BELOW) && file.is_file() { each(file) } else { Ok(()) }
             })?;
         }
     }
     Ok(())
 }
 
-/// Files under `folder`, without names that begin with one of `hidden`. `above` are the folders on the way here, by
-/// device and inode.
+/// Files under `folder`, without names that begin like hidden ones and are `hidden`. `above` are the folders on the way
+/// here, by device and inode.
 fn walk(
     given: &str,
     folder: &Path,
-    hidden: &[char],
+    hidden: &dyn Fn(&str) -> bool,
     above: &mut Vec<(u64, u64)>,
     each: Each<'_>,
 ) -> Result<(), DatasetError> {
@@ -171,7 +197,9 @@ fn walk(
     above.push(id);
     for entry in fs::read_dir(folder).map_err(fail)? {
         let entry = entry.map_err(fail)?;
-        if entry.file_name().to_string_lossy().starts_with(hidden) {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(HIDDEN) && hidden(&name) {
             continue;
         }
         let path = entry.path();
@@ -187,7 +215,7 @@ fn walk(
 
 fn local_file(given: &str, path: &Path, store: usize) -> Result<File, DatasetError> {
     let name = display(path);
-    let format = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
+    let (format, compression) = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
     let fail = |reason: String| DatasetError::input(given, format!("can't open {name}: {reason}"));
     let absolute: PathBuf = std::path::absolute(path).map_err(|e| fail(e.to_string()))?;
     // The store refuses `.` and `..`, and links are fine: so the folder is resolved, not the file.
@@ -199,7 +227,7 @@ fn local_file(given: &str, path: &Path, store: usize) -> Result<File, DatasetErr
     let location = ObjectPath::from_absolute_path(&absolute).map_err(|e| fail(e.to_string()))?;
     let last_modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH).into();
     let meta = ObjectMeta { location, last_modified, size: metadata.len(), e_tag: None, version: None };
-    Ok(File { name, store, meta, format })
+    Ok(File { name, store, meta, format, compression })
 }
 
 /// A path without the `./` that folders bring along.
@@ -219,8 +247,8 @@ async fn list_remote(
     let client = stores.client(store);
     let named = |meta: ObjectMeta| -> Result<File, DatasetError> {
         let name = format!("{}{}", stores.prefix(store), meta.location);
-        let format = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
-        Ok(File { name, store, meta, format })
+        let (format, compression) = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
+        Ok(File { name, store, meta, format, compression })
     };
     if !is_glob(path) && !path.ends_with('/') && !path.is_empty() {
         let location = ObjectPath::from_url_path(path).map_err(|e| DatasetError::input(given, e.to_string()))?;
@@ -251,9 +279,10 @@ async fn list_remote(
     let folder = ObjectPath::from_url_path(fixed).map_err(|e| DatasetError::input(given, e.to_string()))?;
     let mut listing = client.list(Some(&folder));
     while let Some(meta) = listing.try_next().await.map_err(fail)? {
-        let wanted = pattern.as_ref().is_none_or(|p| p.matches_with(meta.location.as_ref(), MATCHING));
-        let hidden = meta.location.filename().is_some_and(|name| name.starts_with(['.', '_']));
-        if wanted && !hidden && Format::is_data(meta.location.as_ref()) {
+        let wanted = pattern.as_ref().is_none_or(|p| p.matches_with(meta.location.as_ref(), BELOW));
+        // A folder that is named itself may have any name.
+        let below = meta.location.as_ref().strip_prefix(folder.as_ref()).unwrap_or_default();
+        if wanted && !is_hidden(path, below) && Format::is_data(meta.location.as_ref()) {
             files.push(named(meta)?);
         }
         bounded(given, files.len())?;

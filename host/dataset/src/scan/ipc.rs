@@ -36,30 +36,31 @@ pub(super) struct IpcBytes<'a> {
 }
 
 impl IpcBytes<'_> {
-    /// The schema of a file whose footer names blocks that can be, or which length is wrong.
-    pub(super) async fn schema_of_file(&self) -> Result<SchemaRef, String> {
+    /// The schema of a file whose footer names blocks that can be, and whether it has rows; or which length is wrong.
+    pub(super) async fn schema_of_file(&self) -> Result<(SchemaRef, bool), String> {
         let tail = self.size.checked_sub(TAIL_BYTES).ok_or("it is too short")?;
         let len = self.get(tail, TAIL_BYTES).await?.try_into().map_err(|_| "it is too short")?;
         let len = read_footer_length(len).map_err(|e| reason_of(&e))? as u64;
         let footer = self.get(tail.checked_sub(len).ok_or("its footer is longer than the file")?, len).await?;
         let footer = root_as_footer(&footer).map_err(damaged)?;
+        let mut has_rows = false;
         for block in footer.dictionaries().iter().flatten().chain(footer.recordBatches().iter().flatten()) {
-            self.check_block(block).await?;
+            has_rows |= self.check_block(block).await?;
         }
-        Ok(Arc::new(fb_to_schema(footer.schema().ok_or("it has no schema")?)))
+        Ok((Arc::new(fb_to_schema(footer.schema().ok_or("it has no schema")?)), has_rows))
     }
 
-    async fn check_block(&self, block: &Block) -> Result<(), String> {
+    async fn check_block(&self, block: &Block) -> Result<bool, String> {
         let (at, len) = (length(block.offset())?, length(block.metaDataLength().into())?);
         let bytes = self.get(at, len).await?;
         let head = if bytes.starts_with(&CONTINUATION) { 8 } else { 4 };
         let (message, body) = (bytes.get(head..).unwrap_or_default(), length(block.bodyLength())?);
-        self.check_message(message, at + len, Some(body)).await.map(|_| ())
+        self.check_message(message, at + len, Some(body)).await.map(|(_, has_rows)| has_rows)
     }
 
-    /// Checks the messages of a stream.
-    pub(super) async fn check_stream(&self) -> Result<(), String> {
-        let mut at = 0;
+    /// Checks the messages of a stream; whether they have rows.
+    pub(super) async fn check_stream(&self) -> Result<bool, String> {
+        let (mut at, mut has_rows) = (0, false);
         while at + 4 <= self.size {
             let head = self.get(at, 8.min(self.size - at)).await?;
             let (word, skip) = if head.starts_with(&CONTINUATION) { (head.get(4..8), 8) } else { (head.get(..4), 4) };
@@ -69,20 +70,23 @@ impl IpcBytes<'_> {
                 break;
             }
             at += skip + len;
-            at += self.check_message(&self.get(at - len, len).await?, at, None).await?;
+            let (body, rows) = self.check_message(&self.get(at - len, len).await?, at, None).await?;
+            (at, has_rows) = (at + body, has_rows | rows);
         }
-        Ok(())
+        Ok(has_rows)
     }
 
-    /// Checks a message whose body lies at `at`, and gives the length of that, which a file's footer says too.
-    async fn check_message(&self, message: &[u8], at: u64, body: Option<u64>) -> Result<u64, String> {
+    /// Checks a message whose body lies at `at`, and gives the length of that, which a file's footer says too, and whether
+    /// it has rows.
+    async fn check_message(&self, message: &[u8], at: u64, body: Option<u64>) -> Result<(u64, bool), String> {
         let message = root_as_message(message).map_err(damaged)?;
         let body = body.map_or_else(|| length(message.bodyLength()), Ok)?;
         self.within(at, body)?;
         let dictionary = message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data());
+        let has_rows = message.header_as_record_batch().is_some_and(|batch| batch.length() > 0);
         match message.header_as_record_batch().or(dictionary) {
-            Some(batch) => self.check_buffers(&batch, at, body).await.map(|()| body),
-            None => Ok(body),
+            Some(batch) => self.check_buffers(&batch, at, body).await.map(|()| (body, has_rows)),
+            None => Ok((body, has_rows)),
         }
     }
 

@@ -1,17 +1,19 @@
 //! Reading files as an ordered list of morsels.
 //!
 //! A *morsel* is a byte range of one file, about `morsel_bytes` long, that one
-//! thread reads from end to end. Morsels are chosen from the sizes of the files
+//! thread reads from end to end. Morsels are chosen from the files
 //! alone, never from the number of threads: whoever reads them all and keeps
 //! their order has the rows in file order, and the same batches, on every
 //! machine. That is what makes everything built on top repeatable.
 
+mod encrypted;
 mod files;
 mod filter;
 mod format;
+mod hive;
+mod infer;
 mod int96;
 mod ipc;
-mod lines;
 mod local;
 mod plan;
 mod row_group;
@@ -20,6 +22,8 @@ mod store;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod text;
+mod types;
 
 use std::sync::Arc;
 
@@ -40,11 +44,13 @@ use stream::Origin;
 
 use crate::DatasetError;
 pub use files::find_files;
-use format::Format;
+use format::{Format, Inspected};
+use hive::Folders;
 use row_group::Elsewhere;
 pub use row_group::{RowGroup, RowGroupReader};
 pub(crate) use schema::plain as plain_type;
 pub use stream::BatchStream;
+pub use text::{TextOptions, TextSpec};
 
 /// Files whose schema is read at the same time, at most.
 const INSPECT_CONCURRENCY_MAX: usize = 32;
@@ -57,9 +63,8 @@ pub struct Source {
     /// Files, folders (searched to any depth), globs (`*`, `?`, `[…]`, `**`)
     /// and URLs (`file`, `http`, `https`, `s3`, `gs`, `az`). The extension says
     /// the format: `.parquet`, `.csv`, `.tsv`, `.json`, `.jsonl`, `.ndjson`
-    /// (an object a line), `.arrow`, `.feather`, `.ipc`. The first line of a
-    /// CSV file names its columns, and no value may contain a line break:
-    /// otherwise a file can't be cut into ranges that are read apart.
+    /// (objects one after another), `.arrow`, `.feather`, `.ipc`; that of text
+    /// may be followed by `.gz`, `.zst`, `.bz2` or `.xz`.
     pub paths: Vec<String>,
     /// An SQL expression over the columns; rows for which it is not true are
     /// left out. Names keep their case, and are quoted (`"a b"`) where they
@@ -67,6 +72,8 @@ pub struct Source {
     pub filter: Option<String>,
     /// The columns to read, in this order. `None` is all of them.
     pub columns: Option<Vec<String>>,
+    /// What is said of files of text.
+    pub text: TextOptions,
 }
 
 impl Source {
@@ -131,7 +138,7 @@ pub struct Scan {
 impl Scan {
     /// Finds the files, reads their schemas, checks columns and filter, and
     /// plans. Reads no rows of Parquet and Arrow files, the first ones of CSV
-    /// files (all, where these have no value of a column that is used) and all
+    /// files (more, where these have no value of a column that is used) and all
     /// of JSON files. URLs need a tokio runtime.
     pub async fn open(source: Source, options: ScanOptions) -> Result<Scan, DatasetError> {
         let session = session(&options);
@@ -142,26 +149,22 @@ impl Scan {
             session.register_object_store(&url, Arc::clone(client));
         }
         let state = session.state();
-        let inspected: Vec<(Format, SchemaRef)> = futures::stream::iter(&files)
-            .map(|file| format::inspect(&state, stores.client(file.store), file, &source))
-            .buffered(inspect_concurrency())
-            .try_collect()
-            .await?;
-        let wanted = Wanted::new(&state, &source, &files, &inspected)?;
+        let (folders, inspected) = inspect(&state, &stores, &files, &source, &options).await?;
+        let wanted = Wanted::new(&state, &source, &files, &inspected, &folders)?;
         let mut scan = Scan {
             schema: Arc::new(Schema::new(wanted.output.clone())),
             names: files.iter().map(|f| f.name.clone()).collect(),
             files,
             morsels: Vec::new(),
             plans: Vec::new(),
-            widened: schema::widened(&wanted.output, inspected.iter().map(|(_, schema)| schema.as_ref())),
+            widened: schema::widened(&wanted.output, &inspected),
             stores,
             context: session.task_ctx(),
             batch_rows: options.batch_rows.max(1),
-            elsewhere: wanted.elsewhere(&state),
+            elsewhere: wanted.elsewhere(&state, &folders),
             filter: wanted.filter_text.as_str().into(),
         };
-        scan.plan(&state, &wanted, &inspected, &options).await?;
+        scan.plan(&state, &wanted, &inspected, &folders, &source.text, &options).await?;
         Ok(scan)
     }
 
@@ -188,22 +191,12 @@ impl Scan {
     ///
     /// If there is no such morsel.
     pub fn read(&self, morsel: usize) -> Result<BatchStream, DatasetError> {
-        let Morsel { file, first_byte, end_byte, plan, partition } = self.morsels[morsel];
+        let Morsel { file, plan, partition, .. } = self.morsels[morsel];
         let widened = self.widened[file].iter().map(|(column, other)| (*column, self.names[*other].clone())).collect();
-        let (exec, format) = &self.plans[plan];
-        let file = &self.files[file];
+        let (exec, _) = &self.plans[plan];
         let batches = exec.execute(partition, Arc::clone(&self.context));
         let batches = batches.map_err(|e| DatasetError::internal(stream::reason_of(&e)))?;
-        let origin = Origin {
-            file: file.name.clone(),
-            location: file.meta.location.clone(),
-            store: Arc::clone(self.stores.client(file.store)),
-            size: file.meta.size,
-            range: (first_byte, end_byte),
-            delimiter: if let Format::Csv(delimiter) = format { Some(*delimiter) } else { None },
-            widened,
-            filter: self.filter.clone(),
-        };
+        let origin = Origin { file: self.files[file].name.clone(), widened, filter: self.filter.clone() };
         Ok(BatchStream::new(Arc::clone(&self.schema), batches, origin, self.batch_rows))
     }
 
@@ -211,16 +204,26 @@ impl Scan {
         &mut self,
         state: &SessionState,
         wanted: &Wanted,
-        inspected: &[(Format, SchemaRef)],
+        inspected: &[Option<Inspected>],
+        folders: &Folders,
+        text: &TextOptions,
         options: &ScanOptions,
     ) -> Result<(), DatasetError> {
         let used = Schema::new(wanted.used.clone());
-        let columns: Vec<String> = wanted.output.iter().map(|f| f.name().clone()).collect();
-        for layout in plan::layouts(&self.files, inspected, &used) {
+        let (filter, columns) = (wanted.filter.as_ref(), wanted.columns());
+        let (table, morsels) = plan::text_table(inspected, &used, folders, text, options, self.plans.len());
+        if !morsels.is_empty() {
+            let exec = plan::finish(state, table.plan()?, filter, &columns, self.batch_rows);
+            // Where files are of several formats, which of those of text says nothing.
+            self.plans.push((exec.map_err(|e| wanted.explain(&e))?, Format::JsonLines));
+            self.morsels.extend(morsels);
+        }
+        for layout in plan::layouts(&self.files, inspected, &used, folders) {
             let number = self.plans.len();
             let prefix = self.stores.prefix(layout.store());
-            let (config, morsels) = layout.plan(state, prefix, &self.files, options, number).await?;
-            let exec = plan::finish(state, config, wanted.filter.as_ref(), &used, &columns, self.batch_rows);
+            let (config, morsels) = layout.plan(state, prefix, &self.files, folders, &used, options, number).await?;
+            let exec = plan::scan(state, config, filter, &used, &columns)
+                .and_then(|scan| plan::finish(state, scan, filter, &columns, self.batch_rows));
             self.plans.push((exec.map_err(|e| wanted.explain(&e))?, layout.format()));
             self.morsels.extend(morsels);
         }
@@ -244,6 +247,32 @@ impl Scan {
     }
 }
 
+/// What the files say of themselves, and their folders. A file that the folders rule out by the filter is not opened, but
+/// for the first one.
+async fn inspect(
+    state: &SessionState,
+    stores: &Stores,
+    files: &[File],
+    source: &Source,
+    options: &ScanOptions,
+) -> Result<(Folders, Vec<Option<Inspected>>), DatasetError> {
+    let Some(first) = files.first() else { return Ok(Default::default()) };
+    let of_first = format::inspect(state, stores.client(first.store), first, source, options).await?;
+    let is_column = |name: &str| of_first.schema.index_of(name).is_ok();
+    let folders = Folders::of(files, &source.text, is_column)?;
+    let may_match = folders.may_match(state, source.filter_text(), files.len());
+    let others = files.iter().zip(&may_match).skip(1).map(|(file, may_match)| async move {
+        match may_match {
+            true => format::inspect(state, stores.client(file.store), file, source, options).await.map(Some),
+            false => Ok(None),
+        }
+    });
+    let others: Vec<_> = futures::stream::iter(others).buffered(inspect_concurrency()).try_collect().await?;
+    let has_rows = of_first.has_rows && may_match[0];
+    let of_first = Some(Inspected { has_rows, ..of_first });
+    Ok((folders, std::iter::once(of_first).chain(others).collect()))
+}
+
 /// What was asked for, checked against the files.
 struct Wanted {
     /// The columns that come out.
@@ -259,11 +288,13 @@ impl Wanted {
         state: &SessionState,
         source: &Source,
         files: &[File],
-        inspected: &[(Format, SchemaRef)],
+        inspected: &[Option<Inspected>],
+        folders: &Folders,
     ) -> Result<Wanted, DatasetError> {
-        let schemas: Vec<SchemaRef> = inspected.iter().map(|(_, schema)| Arc::clone(schema)).collect();
-        let merged = Merged::new(files, &schemas)?;
+        let merged = Merged::new(files, inspected, folders, &source.text)?;
         let filter = source.filter_text().map(|text| Filter::parse(state, text, &merged)).transpose()?;
+        let is_kept = |file: usize| inspected[file].as_ref().is_some_and(|inspected| inspected.has_rows);
+        let filter = filter.and_then(|filter| filter.without(|part| folders.decides(state, part, is_kept)));
         let mut names: Vec<&str> = match &source.columns {
             Some(columns) => columns.iter().map(String::as_str).collect(),
             None => merged.names().collect(),
@@ -273,7 +304,7 @@ impl Wanted {
         if names.is_empty() {
             return Err(DatasetError::Columns("no column is asked for".to_owned()));
         }
-        let column = |name: &str, wanted: &str| merged.column(name, wanted, files, &schemas).cloned();
+        let column = |name: &str, wanted: &str| merged.column(name, wanted, files, inspected).cloned();
         let output = names.iter().map(|name| column(name, "column")).collect::<Result<Vec<_>, _>>()?;
         let mut used = output.clone();
         if let Some(filter) = &filter {
@@ -286,7 +317,15 @@ impl Wanted {
         Ok(Wanted { output, used, filter, filter_text: source.filter_text().unwrap_or_default().to_owned() })
     }
 
-    fn elsewhere(&self, state: &SessionState) -> Option<Elsewhere> {
+    fn columns(&self) -> Vec<String> {
+        self.output.iter().map(|field| field.name().clone()).collect()
+    }
+
+    fn elsewhere(&self, state: &SessionState, folders: &Folders) -> Option<Elsewhere> {
+        // Row groups have no values of folders.
+        if self.used.iter().any(|field| folders.has(field.name())) {
+            return None;
+        }
         let filter = self.filter.as_ref().map(|filter| &filter.expr);
         Elsewhere::new(state, Schema::new(self.used.clone()), self.output.len(), filter)
     }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 use datafusion::common::DFSchema;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
@@ -25,8 +25,10 @@ use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 
 use super::files::File;
 use super::filter::{self, Filter};
-use super::format::Format;
+use super::format::{Format, Inspected};
+use super::hive::Folders;
 use super::stream::reason_of;
+use super::text::{TextOptions, TextTable};
 use super::{Morsel, ScanOptions};
 use crate::DatasetError;
 
@@ -39,32 +41,71 @@ pub(super) struct Layout {
     files: Vec<usize>,
 }
 
-/// Sorts files by the plan that can read them. `used` are the columns that
+/// Sorts files that are no text by the plan that can read them. `used` are the columns that
 /// must be read, with the types that all files agree on.
-pub(super) fn layouts(files: &[File], inspected: &[(Format, SchemaRef)], used: &Schema) -> Vec<Layout> {
+pub(super) fn layouts(
+    files: &[File],
+    inspected: &[Option<Inspected>],
+    used: &Schema,
+    folders: &Folders,
+) -> Vec<Layout> {
+    let in_files = used.fields().iter().filter(|field| !folders.has(field.name())).cloned().collect::<Vec<_>>();
+    let in_files = Arc::new(Schema::new(in_files));
     let mut layouts: Vec<Layout> = Vec::new();
-    for (index, (file, (format, schema))) in files.iter().zip(inspected).enumerate() {
-        let schema = if format.is_positional() { positional(*format, schema, used) } else { Arc::new(used.clone()) };
-        let fits = |l: &&mut Layout| l.format == *format && l.store == file.store && l.schema == schema;
+    for (index, (file, of_file)) in files.iter().zip(inspected).enumerate() {
+        let Some(of_file) = of_file.as_ref().filter(|of_file| of_file.has_rows && !of_file.format.is_text()) else {
+            continue;
+        };
+        let schema = if of_file.format.is_positional() {
+            Arc::new(with_names(&of_file.schema, &in_files))
+        } else {
+            Arc::clone(&in_files)
+        };
+        let format = of_file.format;
+        let fits = |l: &&mut Layout| l.format == format && l.store == file.store && l.schema == schema;
         match layouts.iter_mut().rev().find(fits) {
             Some(layout) => layout.files.push(index),
-            None => layouts.push(Layout { format: *format, store: file.store, schema, files: vec![index] }),
+            None => layouts.push(Layout { format, store: file.store, schema, files: vec![index] }),
         }
     }
     layouts
 }
 
-/// The layout of a file whose columns are found by position: text is parsed as
-/// the type that all files agree on, binary columns are cast later.
-fn positional(format: Format, schema: &SchemaRef, used: &Schema) -> SchemaRef {
-    if !format.is_text() {
-        return Arc::clone(schema);
-    }
-    let fields = schema.fields().iter().map(|field| match used.field_with_name(field.name()) {
-        Ok(agreed) => Arc::new(agreed.clone().with_nullable(true)),
-        Err(_) => Arc::new(Field::new(field.name(), field.data_type().clone(), true)),
+/// The layout of a file whose columns are found by position, in which no two columns have one name: those that are not
+/// `used` may have any.
+fn with_names(schema: &Schema, used: &Schema) -> Schema {
+    let fields = schema.fields().iter().enumerate().map(|(number, field)| match used.index_of(field.name()) {
+        Ok(_) => Arc::clone(field),
+        Err(_) => Arc::new(field.as_ref().clone().with_name(format!("\0{number}"))),
     });
-    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+    Schema::new(fields.collect::<Vec<_>>())
+}
+
+/// The morsels of files of text, and the plan whose partitions they are. `plan` is the number that the plan will have.
+pub(super) fn text_table(
+    inspected: &[Option<Inspected>],
+    used: &Schema,
+    folders: &Folders,
+    text: &TextOptions,
+    options: &ScanOptions,
+    plan: usize,
+) -> (TextTable, Vec<Morsel>) {
+    let mut table = TextTable::new(used, text, options.batch_rows);
+    let mut morsels = Vec::new();
+    for (file, of_file) in inspected.iter().enumerate() {
+        let Some(text) = of_file.as_ref().filter(|of_file| of_file.has_rows).and_then(|of_file| of_file.text.as_ref())
+        else {
+            continue;
+        };
+        let value = |field: &FieldRef| Some((field.name().clone(), folders.value(field.name(), file)?));
+        let values: Vec<_> = folders.fields().iter().filter_map(value).collect();
+        for (first_byte, end_byte) in &text.parts {
+            let partition = table.len();
+            morsels.push(Morsel { file, first_byte: *first_byte, end_byte: *end_byte, plan, partition });
+            table.push(text, (*first_byte, *end_byte), &values);
+        }
+    }
+    (table, morsels)
 }
 
 impl Layout {
@@ -83,15 +124,21 @@ impl Layout {
         state: &SessionState,
         prefix: &str,
         files: &[File],
+        folders: &Folders,
+        used: &Schema,
         options: &ScanOptions,
         plan: usize,
     ) -> Result<(FileScanConfig, Vec<Morsel>), DatasetError> {
+        let in_folders = folders.fields().iter().filter(|field| used.index_of(field.name()).is_ok());
+        let in_folders: Vec<FieldRef> = in_folders.cloned().collect();
         let mut groups = Vec::new();
         let mut morsels = Vec::new();
         for index in &self.files {
             let file = &files[*index];
             for range in ranges(file.meta.size, options.morsel_bytes, self.format.splits()) {
                 let mut part = PartitionedFile::new_from_meta(file.meta.clone());
+                let values = in_folders.iter().filter_map(|field| folders.value(field.name(), *index));
+                part.partition_values = values.collect();
                 if range != (0, file.meta.size) {
                     part = part.with_range(range.0 as i64, range.1 as i64);
                 }
@@ -107,7 +154,8 @@ impl Layout {
         }
         let engine = self.format.engine(state);
         let url = ObjectStoreUrl::parse(prefix).map_err(|e| DatasetError::internal(reason_of(&e)))?;
-        let source = engine.file_source(TableSchema::from(Arc::clone(&self.schema)));
+        let table = TableSchema::builder(Arc::clone(&self.schema)).with_table_partition_cols(in_folders).build();
+        let source = engine.file_source(table);
         let config = FileScanConfigBuilder::new(url, source)
             .with_file_groups(groups)
             .with_batch_size(Some(options.batch_rows))
@@ -122,15 +170,14 @@ impl Layout {
     }
 }
 
-/// Adds filter and projection to a scan: `columns` come out, in that order. The filter sees what it reads in the types
-/// of `used`, whatever those of a file.
-pub(super) fn finish(
+/// A scan of the columns of files that are no text: those that come out in that order, where there is no `filter`; else
+/// those that it reads as well, in the types of `used`, whatever those of a file.
+pub(super) fn scan(
     state: &SessionState,
     config: FileScanConfig,
     filter: Option<&Filter>,
     used: &Schema,
     columns: &[String],
-    batch_rows: usize,
 ) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
     let table = Arc::clone(config.file_source().table_schema().table_schema());
     let Some(filter) = filter else {
@@ -151,8 +198,19 @@ pub(super) fn finish(
     let read: Vec<usize> = (0..table.fields().len())
         .filter(|i| columns.contains(table.field(*i).name()) || filter.columns.contains(table.field(*i).name()))
         .collect();
-    let scan = cast_to(used, scan_of(config, read)?)?;
+    cast_to(used, scan_of(config, read)?)
+}
+
+/// Adds filter and projection to a scan: `columns` come out, in that order.
+pub(super) fn finish(
+    state: &SessionState,
+    scan: Arc<dyn ExecutionPlan>,
+    filter: Option<&Filter>,
+    columns: &[String],
+    batch_rows: usize,
+) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
     let schema = scan.schema();
+    let Some(filter) = filter else { return Ok(scan) };
     let predicate = state.create_physical_expr(filter.expr.clone(), &DFSchema::try_from(schema.as_ref().clone())?)?;
     let indices = columns.iter().map(|c| schema.index_of(c)).collect::<Result<Vec<_>, _>>()?;
     let predicate = filter::guarded(predicate);

@@ -8,9 +8,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
+use arrow_schema::{DataType, Field, FieldRef, TimeUnit};
 
 use super::files::File;
+use super::format::{Format, Inspected};
+use super::hive::Folders;
+use super::text::TextOptions;
 use crate::DatasetError;
 
 struct Column {
@@ -19,60 +22,126 @@ struct Column {
     first: usize,
     /// Files that have it.
     files: usize,
+    /// Whether all of these are CSV, whose values are text to begin with.
+    is_csv: bool,
+    /// Why it can't be used.
+    problem: Option<Problem>,
+}
+
+/// Why a column can't be used.
+enum Problem {
     /// A file whose type for it does not go with the others', and that type.
-    conflict: Option<(usize, DataType)>,
+    Conflict(usize, DataType),
+    /// A file, the line of it, and what is wrong there.
+    File(usize, Option<u64>, String),
 }
 
 /// The columns of all files together.
 pub(super) struct Merged {
     columns: Vec<Column>,
     by_name: HashMap<String, usize>,
-    files: usize,
+    /// The files that have a say: those with rows, or all where none has.
+    files: Vec<usize>,
 }
 
 impl Merged {
-    /// Merges the schema of each file, in order.
-    pub(super) fn new(files: &[File], schemas: &[SchemaRef]) -> Result<Self, DatasetError> {
-        let mut merged = Merged { columns: Vec::new(), by_name: HashMap::new(), files: schemas.len() };
-        let mut last: Option<&SchemaRef> = None;
-        for (index, schema) in schemas.iter().enumerate() {
-            if last.is_some_and(|last| last == schema) {
+    /// Merges what each file says of itself, in order; of files that were not opened there is nothing.
+    ///
+    /// # Errors
+    /// When the job names the type of a column that is not there.
+    pub(super) fn new(
+        files: &[File],
+        inspected: &[Option<Inspected>],
+        folders: &Folders,
+        options: &TextOptions,
+    ) -> Result<Self, DatasetError> {
+        let all = || inspected.iter().enumerate().filter_map(|(file, of_file)| Some((file, of_file.as_ref()?)));
+        let with_rows: Vec<_> = all().filter(|(_, of_file)| of_file.has_rows).collect();
+        let voting = if with_rows.is_empty() { all().collect() } else { with_rows };
+        let numbers = voting.iter().map(|(file, _)| *file).collect();
+        let mut merged = Merged { columns: Vec::new(), by_name: HashMap::new(), files: numbers };
+        let mut last: Option<&Inspected> = None;
+        for (file, of_file) in &voting {
+            let alike = |last: &&Inspected| {
+                last.schema == of_file.schema && last.format == of_file.format && of_file.problems.is_empty()
+            };
+            if last.filter(alike).is_some() {
                 // Most files are alike: nothing to learn from this one.
-                merged
-                    .columns
-                    .iter_mut()
-                    .filter(|c| schema.index_of(c.field.name()).is_ok())
-                    .for_each(|c| c.files += 1);
+                let there = |column: &&mut Column| of_file.schema.index_of(column.field.name()).is_ok();
+                merged.columns.iter_mut().filter(there).for_each(|column| column.files += 1);
                 continue;
             }
-            let mut names = std::collections::HashSet::new();
-            for field in schema.fields() {
-                if !names.insert(field.name()) {
-                    let reason = format!("two of its columns are named `{}`", field.name());
-                    return Err(DatasetError::Read { file: files[index].name.clone(), line: None, reason });
-                }
-                merged.add(index, field);
-            }
-            last = Some(schema);
+            merged.add_file(*file, of_file, folders, options);
+            last = Some(of_file);
         }
-        Ok(merged)
+        for field in folders.fields() {
+            merged.add_folder(field);
+        }
+        match options.types.keys().find(|name| !merged.by_name.contains_key(*name)) {
+            Some(name) => {
+                let place = merged.place(files);
+                Err(DatasetError::no_column("column of `input.types`", name, &place, merged.names()))
+            }
+            None => Ok(merged),
+        }
     }
 
-    fn add(&mut self, file: usize, field: &FieldRef) {
+    fn add_file(&mut self, file: usize, of_file: &Inspected, folders: &Folders, options: &TextOptions) {
+        let mut names = std::collections::HashSet::new();
+        for field in of_file.schema.fields() {
+            let is_new = names.insert(field.name());
+            if is_new {
+                self.add(file, of_file.format, field);
+            }
+            let column = &mut self.columns[self.by_name[field.name()]];
+            let problem = if !is_new {
+                Some((None, format!("two of its columns are named `{}`", field.name())))
+            } else if folders.has(field.name()) {
+                let name = field.name();
+                Some((None, format!("`{name}` is a column of it and a key of its folders; rename one of them")))
+            } else {
+                let other = options.types.get(field.name()).filter(|declared| **declared != plain(field.data_type()));
+                let own = other.filter(|_| !of_file.format.is_text()).map(|declared| {
+                    let (name, own) = (field.name(), plain(field.data_type()));
+                    (None, format!("column `{name}` is {own} there, and `input.types` says {declared}: it is for text"))
+                });
+                own.or_else(|| of_file.problems.get(field.name()).cloned())
+            };
+            if let Some((line, reason)) = problem {
+                column.problem.get_or_insert(Problem::File(file, line, reason));
+            }
+        }
+    }
+
+    fn add(&mut self, file: usize, format: Format, field: &FieldRef) {
         let plain = plain(field.data_type());
+        let is_csv = matches!(format, Format::Csv(_));
         let Some(at) = self.by_name.get(field.name()) else {
             self.by_name.insert(field.name().clone(), self.columns.len());
             let field = Arc::new(Field::new(field.name(), plain, field.is_nullable()));
-            self.columns.push(Column { field, first: file, files: 1, conflict: None });
+            self.columns.push(Column { field, first: file, files: 1, is_csv, problem: None });
             return;
         };
         let column = &mut self.columns[*at];
         column.files += 1;
+        column.is_csv &= is_csv;
         let nullable = column.field.is_nullable() || field.is_nullable();
-        match widen(column.field.data_type(), &plain) {
+        // What is no number in one file is text in all of them, as it would be in one.
+        let as_text = || column.is_csv.then_some(DataType::Utf8);
+        match widen(column.field.data_type(), &plain).or_else(as_text) {
             Some(data_type) => column.field = Arc::new(Field::new(field.name(), data_type, nullable)),
-            None => _ = column.conflict.get_or_insert((file, plain)),
+            None => _ = column.problem.get_or_insert(Problem::Conflict(file, plain)),
         }
+    }
+
+    /// Adds a column of folders, which all files have.
+    fn add_folder(&mut self, field: &FieldRef) {
+        if self.by_name.contains_key(field.name()) {
+            return;
+        }
+        self.by_name.insert(field.name().clone(), self.columns.len());
+        let (first, files) = (0, self.files.len());
+        self.columns.push(Column { field: Arc::clone(field), first, files, is_csv: false, problem: None });
     }
 
     /// The names of all columns, in order of first appearance.
@@ -85,53 +154,63 @@ impl Merged {
         self.columns.iter().map(|c| &c.field)
     }
 
+    /// The files, in a message.
+    fn place(&self, files: &[File]) -> String {
+        if files.len() == 1 { files[0].name.clone() } else { format!("the {} input files", files.len()) }
+    }
+
     /// The column `name`, if every file has it and they agree about it.
-    /// `schemas` are those this was made of.
+    /// `inspected` is what this was made of.
     pub(super) fn column(
         &self,
         name: &str,
         wanted: &str,
         files: &[File],
-        schemas: &[SchemaRef],
+        inspected: &[Option<Inspected>],
     ) -> Result<&FieldRef, DatasetError> {
         let Some(at) = self.by_name.get(name) else {
-            let place =
-                if files.len() == 1 { files[0].name.clone() } else { format!("the {} input files", files.len()) };
-            return Err(DatasetError::no_column(wanted, name, &place, self.names()));
+            return Err(DatasetError::no_column(wanted, name, &self.place(files), self.names()));
         };
         let column = &self.columns[*at];
-        if column.files < self.files {
-            let lacking = schemas.iter().position(|s| s.index_of(name).is_err()).unwrap_or_default();
-            let there = schemas[lacking].fields().iter().map(|f| f.name().as_str());
-            return Err(DatasetError::no_column(wanted, name, &files[lacking].name, there));
+        if column.files < self.files.len() {
+            let of = |file: &usize| Some((*file, inspected[*file].as_ref()?));
+            let mut lacking = self.files.iter().filter_map(of);
+            if let Some((file, of_file)) = lacking.find(|(_, of_file)| of_file.schema.index_of(name).is_err()) {
+                let there = of_file.schema.fields().iter().map(|f| f.name().as_str());
+                return Err(DatasetError::no_column(wanted, name, &files[file].name, there));
+            }
         }
-        if let Some((other, data_type)) = &column.conflict {
-            return Err(DatasetError::Disagree {
+        match &column.problem {
+            Some(Problem::Conflict(other, data_type)) => Err(DatasetError::Disagree {
                 column: name.to_owned(),
                 first: files[column.first].name.clone(),
                 first_type: column.field.data_type().to_string(),
                 second: files[*other].name.clone(),
                 second_type: data_type.to_string(),
-            });
+            }),
+            Some(Problem::File(file, line, reason)) => {
+                Err(DatasetError::Read { file: files[*file].name.clone(), line: *line, reason: reason.clone() })
+            }
+            None => Ok(&column.field),
         }
-        Ok(&column.field)
     }
 }
 
 /// For each file which columns of `output` are floats but 64-bit integers in that file, and the first file where they
-/// are floats.
-pub(super) fn widened<'a>(
-    output: &[FieldRef],
-    schemas: impl Iterator<Item = &'a Schema> + Clone,
-) -> Vec<Vec<(usize, usize)>> {
-    let in_file = |schema: &Schema, name: &str| schema.field_with_name(name).map(|f| plain(f.data_type())).ok();
-    let mut widened = vec![Vec::new(); schemas.clone().count()];
+/// are floats. Files of text see to that themselves.
+pub(super) fn widened(output: &[FieldRef], inspected: &[Option<Inspected>]) -> Vec<Vec<(usize, usize)>> {
+    let in_file = |of_file: &Option<Inspected>, name: &str| {
+        let schema = &of_file.as_ref().filter(|of_file| of_file.has_rows)?.schema;
+        schema.field_with_name(name).map(|f| plain(f.data_type())).ok()
+    };
+    let mut widened = vec![Vec::new(); inspected.len()];
     for (column, field) in output.iter().enumerate().filter(|(_, field)| field.data_type().is_floating()) {
-        let is_float = |schema: &Schema| in_file(schema, field.name()).is_some_and(|t| t.is_floating());
-        let Some(float) = schemas.clone().position(is_float) else { continue };
-        for (of_file, schema) in widened.iter_mut().zip(schemas.clone()) {
-            if matches!(in_file(schema, field.name()), Some(DataType::Int64 | DataType::UInt64)) {
-                of_file.push((column, float));
+        let is_float = |of_file| in_file(of_file, field.name()).is_some_and(|t| t.is_floating());
+        let Some(float) = inspected.iter().position(is_float) else { continue };
+        for (widened, of_file) in widened.iter_mut().zip(inspected) {
+            let whole = matches!(in_file(of_file, field.name()), Some(DataType::Int64 | DataType::UInt64));
+            if whole && of_file.as_ref().is_some_and(|of_file| !of_file.format.is_text()) {
+                widened.push((column, float));
             }
         }
     }

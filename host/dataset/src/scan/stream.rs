@@ -14,12 +14,10 @@ use arrow_schema::SchemaRef;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt as _, TryStreamExt as _};
-use object_store::ObjectStore;
-use object_store::path::Path as ObjectPath;
+use futures::{Stream, StreamExt as _};
 
 use super::filter::FilterFailure;
-use super::lines::CsvBytes;
+use super::text::TextError;
 use crate::DatasetError;
 use crate::error::without_plea;
 
@@ -48,19 +46,13 @@ impl BatchStream {
         batch_rows: usize,
     ) -> BatchStream {
         let target = Arc::clone(&schema);
-        let origin = Arc::new(origin);
-        let (file, whole) = (origin.file.clone(), Arc::clone(&origin));
-        let conformed = batches.then(move |batch| {
-            let (target, origin) = (Arc::clone(&target), Arc::clone(&origin));
-            async move {
-                match batch {
-                    Ok(batch) => {
-                        let batch = conform(batch, &target, &origin).and_then(|batch| origin.check_widened(batch));
-                        batch.map(|batch| pieces(batch, batch_rows))
-                    }
-                    Err(error) => Err(origin.explain(&error).await),
-                }
+        let file = origin.file.clone();
+        let conformed = batches.map(move |batch| match batch {
+            Ok(batch) => {
+                let batch = conform(batch, &target, &origin).and_then(|batch| origin.check_widened(batch));
+                batch.map(|batch| pieces(batch, batch_rows))
             }
+            Err(error) => Err(origin.explain(&error)),
         });
         let flat = conformed.flat_map(|result| {
             let (pieces, error) = match result {
@@ -74,8 +66,7 @@ impl BatchStream {
             Ok(result) => result,
             Err(panic) => Err(DatasetError::Read { file: file.clone(), line: None, reason: reason_of_panic(&*panic) }),
         });
-        let checked = futures::stream::once(async move { whole.check_cut().await.map(|()| guarded) });
-        BatchStream { schema, batches: checked.try_flatten().boxed() }
+        BatchStream { schema, batches: guarded.boxed() }
     }
 }
 
@@ -121,14 +112,6 @@ fn pieces(batch: RecordBatch, batch_rows: usize) -> Vec<RecordBatch> {
 /// Where a morsel comes from.
 pub(super) struct Origin {
     pub(super) file: String,
-    pub(super) location: ObjectPath,
-    pub(super) store: Arc<dyn ObjectStore>,
-    /// The file's bytes.
-    pub(super) size: u64,
-    /// The range of the morsel.
-    pub(super) range: (u64, u64),
-    /// What separates values, of a CSV file.
-    pub(super) delimiter: Option<u8>,
     /// Columns of floats that are 64-bit integers in this file, and a file where they are floats.
     pub(super) widened: Vec<(usize, String)>,
     /// The filter as it was given.
@@ -136,25 +119,6 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    fn csv(&self) -> Option<CsvBytes<'_>> {
-        let (store, location, size) = (self.store.as_ref(), &self.location, self.size);
-        self.delimiter.map(|delimiter| CsvBytes { store, location, size, delimiter })
-    }
-
-    /// A line break in a quoted value is fine unless a morsel ends there: what follows would be another row.
-    async fn check_cut(&self) -> Result<(), DatasetError> {
-        let (from, end) = self.range;
-        let Some(csv) = self.csv().filter(|_| end < self.size) else { return Ok(()) };
-        if !csv.is_cut_in_quotes(from, end).await {
-            return Ok(());
-        }
-        let reason = format!(
-            "a quoted value near byte {end} has a line break, and so large a file is read in pieces that end at line \
-             breaks; take them out of the values, or write Parquet"
-        );
-        Err(DatasetError::Read { file: self.file.clone(), line: None, reason })
-    }
-
     /// Whole numbers from 2^53 on may have been others before they were made floats.
     fn check_widened(&self, batch: RecordBatch) -> Result<RecordBatch, DatasetError> {
         for (index, other) in &self.widened {
@@ -171,42 +135,28 @@ impl Origin {
         Ok(batch)
     }
 
-    async fn explain(&self, error: &DataFusionError) -> DatasetError {
-        let reason = reason_of(error);
-        if is_of_filter(error) {
-            let remedy =
-                if reason.contains(" cast ") { "; TRY_CAST gives null where a value can't be cast" } else { "" };
-            let reason = format!("it has no value for a row of {}: {reason}{remedy}", self.file);
-            return DatasetError::Filter { filter: self.filter.to_string(), reason };
+    fn explain(&self, error: &DataFusionError) -> DatasetError {
+        let mut cause: &(dyn Error + 'static) = error;
+        loop {
+            if let Some(TextError { file, line, reason }) = cause.downcast_ref() {
+                return DatasetError::Read { file: file.clone(), line: *line, reason: reason.clone() };
+            }
+            if cause.is::<FilterFailure>() {
+                return self.filter_failed(&reason_of(error));
+            }
+            match cause.source() {
+                Some(inner) => cause = inner,
+                None => break,
+            }
         }
-        let Some((csv, (written, record))) = self.csv().zip(line_in(&reason)) else {
-            return DatasetError::Read { file: self.file.clone(), line: None, reason };
-        };
-        let line = csv.line_of(record, self.range.0).await;
-        let unknown = "an unknown line".to_owned();
-        let right = line.map_or(unknown, |line| format!("line {line}"));
-        DatasetError::Read {
-            file: self.file.clone(),
-            line,
-            reason: reason.replacen(&format!("line {written}"), &right, 1),
-        }
+        DatasetError::Read { file: self.file.clone(), line: None, reason: reason_of(error) }
     }
-}
 
-/// Whether it is the filter that failed, not the file's reader.
-fn is_of_filter(error: &(dyn Error + 'static)) -> bool {
-    error.is::<FilterFailure>() || error.source().is_some_and(is_of_filter)
-}
-
-/// The number of a line in arrow-csv's message as it stands there, and which record of
-/// the morsel it means: those that don't parse are counted from 0, others from 1.
-fn line_in(reason: &str) -> Option<(u64, u64)> {
-    let (at, first) = match reason.find("at line ") {
-        Some(at) => (at + 8, 0),
-        None => (reason.find("for line ")? + 9, 1),
-    };
-    let line: u64 = reason[at..].split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
-    Some((line, line + 1 - first))
+    fn filter_failed(&self, reason: &str) -> DatasetError {
+        let remedy = if reason.contains(" cast ") { "; TRY_CAST gives null where a value can't be cast" } else { "" };
+        let reason = format!("it has no value for a row of {}: {reason}{remedy}", self.file);
+        DatasetError::Filter { filter: self.filter.to_string(), reason }
+    }
 }
 
 /// What engines put before a message to say which of them it is from.

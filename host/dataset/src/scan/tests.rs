@@ -3,7 +3,9 @@
 mod broken;
 mod columns;
 mod filters;
+mod hive;
 mod http;
+mod text;
 mod times;
 
 use std::fs;
@@ -15,7 +17,7 @@ use arrow_array::{
     StringViewArray,
 };
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Schema};
 use arrow_select::concat::concat_batches;
 use datafusion::arrow::ipc::writer::{FileWriter, StreamWriter};
 use futures::executor::block_on;
@@ -324,34 +326,87 @@ fn links_to_folders_above_are_not_followed_for_ever() {
 }
 
 #[test]
-fn compressed_files_are_not_missed_in_silence() {
+fn archives_are_not_missed_in_silence() {
     let folder = Folder::new();
     folder.write("a.csv", "n\n1\n");
     folder.write("notes.gz", "no data");
     assert!(open(&source([folder.given("")])).is_ok());
-    let packed = folder.write("c.CSV.gz", "x");
-    for pattern in ["", "*", "**", "**/*.gz"] {
+    let packed = folder.write("c.CSV.zip", "x");
+    for pattern in ["", "*", "**", "**/*.zip"] {
         let error = open(&source([folder.given(pattern)])).err().expect("an error").to_string();
-        let expected = format!("{packed}: compressed files (.gz) are not read; unpack it, or write Parquet");
-        assert_eq!(error, expected, "{pattern}");
+        assert_eq!(error, format!("{packed}: archives (.zip) are not read; unpack it"), "{pattern}");
     }
     assert!(open(&source([folder.given("*.csv")])).is_ok());
+}
+
+#[test]
+fn names_that_others_hide_are_left_out_below_folders_and_globs() {
+    let folder = Folder::new();
+    for (n, name) in [
+        "table/a.parquet",
+        "table/k=1/b.parquet",
+        "table/_temporary/0/a.parquet",
+        "table/_delta_log/0.parquet",
+        "table/.staging/c.parquet",
+        "table/_metadata.parquet",
+        "table/.d.parquet",
+        "_own/e.parquet",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        folder.parquet(name, &sample(n as i64 + 1).slice(n, 1), 10);
+    }
+    folder.write("table/.a.parquet.crc", "crc");
+    folder.write("table/_delta_log/0.json", "{\"commitInfo\":{}}\n");
+    for (pattern, expected) in [
+        ("table", &["0", "1"][..]),
+        ("table/**", &["0", "1"]),
+        ("table/**/*.parquet", &["0", "1"]),
+        ("t*/**/*.parquet", &["0", "1"]),
+        ("**/*.parquet", &["0", "1"]),
+        ("table/*.parquet", &["0"]),
+        ("table/*/*.parquet", &["1"]),
+        ("table/_*.parquet", &["5"]),
+        ("table/_metadata.parquet", &["5"]),
+        ("table/.d.parquet", &["6"]),
+        ("table/.*.parquet", &["6"]),
+        ("table/_delta_log/*.parquet", &["3"]),
+        ("table/_delta*/*.parquet", &["3"]),
+        ("table/_temporary/**/*.parquet", &["2"]),
+        ("**/_temporary/**/*.parquet", &["2"]),
+        ("table/[_a]*.parquet", &["0"]),
+        ("_own", &["7"]),
+        ("_own/*", &["7"]),
+        ("_own/**", &["7"]),
+        ("*/e.parquet", &[]),
+    ] {
+        let wanted = Source { columns: columns(&["n"]), ..source([folder.given(pattern)]) };
+        match read_with(&wanted, ScanOptions::default()) {
+            Ok(rows) => assert_eq!(text(&rows), expected, "{pattern}"),
+            Err(error) => assert!(expected.is_empty(), "{pattern}: {error}"),
+        }
+        let found = find_files(&folder.given(pattern)).map(|files| files.len()).unwrap_or_default();
+        assert_eq!(found, expected.len(), "{pattern}");
+    }
 }
 
 #[test]
 fn paths_that_lead_nowhere_are_named() {
     let folder = Folder::new();
     folder.write("empty/readme.md", "no data");
-    folder.write("a.csv.gz", "x");
+    folder.write("a.parquet.gz", "x");
+    folder.write("a.csv.zip", "x");
     folder.write("a.xlsx", "x");
     folder.write("empty.csv", "");
     for (path, expected) in [
         (folder.given("missing.parquet"), "there is no such file or folder"),
         (folder.given("*.parquet"), "no file matches it"),
-        (folder.given("empty"), "no file there has an extension that is read (.parquet, .csv"),
-        (folder.given("empty/*"), "no file there has an extension that is read (.parquet, .csv"),
-        (folder.given("a.csv.gz"), "compressed files (.gz) are not read; unpack it, or write Parquet"),
-        (folder.given("a.xlsx"), "its extension names no format that is read; those are .parquet, .csv"),
+        (folder.given("empty"), "no file there has an extension that is read (.parquet, .arrow"),
+        (folder.given("empty/*"), "no file there has an extension that is read (.parquet, .arrow"),
+        (folder.given("a.csv.zip"), "archives (.zip) are not read; unpack it"),
+        (folder.given("a.parquet.gz"), "only text may be compressed as a whole (.gz); unpack it"),
+        (folder.given("a.xlsx"), "its extension names no format that is read; those are .parquet, .arrow"),
         (folder.given("[.parquet*"), "it is no valid glob: "),
         ("ftp://host/a.parquet".to_owned(), "`ftp` is no scheme that is read; those are file, http"),
         ("https://host/*.parquet".to_owned(), "folders and globs can't be listed over HTTP"),
@@ -479,6 +534,7 @@ fn row_groups_are_read_elsewhere_where_they_need_only_be_decoded() {
         paths: paths.iter().map(|path| (*path).clone()).collect(),
         columns: if names.is_empty() { None } else { columns(names) },
         filter: filter.map(str::to_owned),
+        ..Source::default()
     };
     for (what, source, expected) in [
         ("all columns", with(&[&plain], &[], None), (7, 0)),
@@ -515,15 +571,45 @@ fn row_groups_are_read_elsewhere_where_they_need_only_be_decoded() {
 }
 
 #[test]
-fn a_file_without_rows_has_none() {
+fn a_file_without_rows_has_none_and_no_say() {
     let folder = Folder::new();
     let none = sample(1).slice(0, 0);
     let some = sample(5);
     let paths = [folder.parquet("a.parquet", &none, 10), folder.parquet("b.parquet", &some, 10)];
     assert_eq!(read(&source([paths[0].clone()])).expect("no rows").num_rows(), 0);
-    assert_eq!(read(&source(paths)).expect("rows").num_rows(), 5);
+    assert_eq!(read(&source(paths.clone())).expect("rows").num_rows(), 5);
     let path = folder.write("c.csv", "n,x\n");
     assert_eq!(read(&source([path])).expect("no rows").num_rows(), 0);
+    // Of other types, as pandas writes them, or without columns.
+    let empty: ArrayRef = Arc::new(StringArray::from(Vec::<&str>::new()));
+    let other = RecordBatch::try_from_iter([("n", empty.clone()), ("y", empty)]).expect("a batch");
+    let columnless = RecordBatch::new_empty(Arc::new(Schema::empty()));
+    for (what, without) in [
+        ("parquet", folder.parquet("0.parquet", &other, 10)),
+        ("no columns", folder.parquet("1.parquet", &columnless, 10)),
+        ("arrow", folder.arrow("2.arrow", &other, 10)),
+        ("a stream", folder.arrow_stream("3.arrow", &other)),
+        ("a stream of nothing", folder.arrow_stream("4.arrow", &none)),
+        ("only names", folder.write("5.csv", "n,x,s,b\n")),
+        ("other names", folder.write("6.csv", "m\n\n")),
+        ("nothing", folder.write("7.csv", "")),
+        ("a mark", folder.write("8.csv", "\u{feff}")),
+        ("nothing at all", folder.write("9.jsonl", " \n")),
+    ] {
+        for both in [[without.clone(), paths[1].clone()], [paths[1].clone(), without.clone()]] {
+            let wanted = Source { columns: columns(&["n", "s"]), filter: Some("n > 1".into()), ..source(both) };
+            let rows = read(&wanted).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_eq!((rows.num_rows(), rows.schema().field(0).data_type()), (3, &DataType::Int64), "{what}");
+        }
+    }
+    // Whole numbers that no float holds stay what they are beside floats of no rows.
+    let large = RecordBatch::try_from_iter([("k", Arc::new(Int64Array::from(vec![(1 << 53) + 1])) as ArrayRef)]);
+    let floats = RecordBatch::try_from_iter([("k", Arc::new(Float64Array::from(Vec::<f64>::new())) as ArrayRef)]);
+    let paths = [
+        folder.parquet("large.parquet", &large.expect("a batch"), 10),
+        folder.parquet("none.parquet", &floats.expect("a batch"), 10),
+    ];
+    assert_eq!(text(&read(&source(paths)).expect("rows")), ["9007199254740993"]);
 }
 
 #[test]

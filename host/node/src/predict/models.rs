@@ -189,6 +189,18 @@ impl Models {
         Ok(out)
     }
 
+    /// Keys of the input that are text for the models. In a file of text they are read as text too: `1.10` is no number
+    /// among versions.
+    pub(super) fn text_keys(&self) -> Vec<(String, DataType)> {
+        if !self.job.transform.is_empty() {
+            // Transforms make the keys of other columns.
+            return Vec::new();
+        }
+        let types = self.keys.iter().skip(usize::from(self.job.train.per_file));
+        let keys = self.job.train.group_by.iter().zip(types);
+        keys.filter(|(_, key)| **key == DataType::Utf8).map(|(name, key)| (name.clone(), key.clone())).collect()
+    }
+
     /// What to do when no row found a model, if the names of files may be why.
     pub(super) fn advice(&self) -> Option<String> {
         let differ = self.job.train.per_file && self.file.is_none();
@@ -269,8 +281,8 @@ async fn read(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBatch>, N
         None => "rank = 1".to_owned(),
     };
     let columns = keys.iter().cloned().chain(["model".to_owned(), "model_bytes".to_owned()]).collect();
-    let source =
-        Source { paths: vec![spec.models.display().to_string()], filter: Some(filter), columns: Some(columns) };
+    let paths = vec![spec.models.display().to_string()];
+    let source = Source { paths, filter: Some(filter), columns: Some(columns), ..Source::default() };
     let scan = Scan::open(source, ScanOptions::default()).await?;
     let mut batches = Vec::new();
     for morsel in 0..scan.morsels().len() {

@@ -22,6 +22,8 @@ use datafusion::common::{DFSchema, DFSchemaRef, DataFusionError, Result as Engin
 use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::expr::{Cast, ScalarFunction};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
+use datafusion::logical_expr::sqlparser::ast::{BinaryOperator, Expr as SqlExpr, ExprWithAlias};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{BinaryExpr, ColumnarValue, Expr, ExprSchemable as _, Operator, Volatility, lit};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::physical_expr::PhysicalExpr;
@@ -68,20 +70,61 @@ impl Filter {
             return Err(DatasetError::Bound { what, value: text.len() as u64, bound: FILTER_BYTES_MAX as u64 });
         }
         let fields: Vec<FieldRef> = merged.fields().cloned().collect();
-        let understand = || {
+        let understood = on_deep_stack(|| {
             let schema = DFSchema::try_from(Schema::new(fields)).map_err(|e| reason_of(&e))?;
-            Planner::new(state, Arc::new(schema)).filter(text)
-        };
-        let understood = thread::scope(|scope| {
-            let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, understand);
-            match thread.map(thread::ScopedJoinHandle::join) {
-                Ok(Ok(understood)) => understood,
-                Ok(Err(panic)) => Err(format!("it can't be computed: {}", message_of_panic(&*panic))),
-                Err(error) => Err(format!("there is no thread to read it: {error}")),
-            }
+            Planner::new(state, Arc::new(schema)).filter(refuse::parse(state, text)?, text)
         });
         understood.map_err(|reason| DatasetError::Filter { filter: text.to_owned(), reason })
     }
+
+    /// What is left of it without the conditions, of those that must all be true, that `is_decided` says are: nothing, if
+    /// that is all of it.
+    pub(super) fn without(self, is_decided: impl Fn(&Expr) -> bool) -> Option<Filter> {
+        let left = split_conjunction_owned(self.expr).into_iter().filter(|part| !is_decided(part));
+        let expr = conjunction(left)?;
+        let columns = expr.column_refs().into_iter().map(|column| column.name.clone()).collect();
+        Some(Filter { expr, columns })
+    }
+}
+
+/// The conditions of a filter, of those that must all be true, that read the columns of `schema` alone. None of a filter
+/// that [`Filter::parse`] refuses.
+pub(super) fn conditions_on(state: &SessionState, text: &str, schema: DFSchema) -> Vec<Expr> {
+    if text.len() > FILTER_BYTES_MAX {
+        return Vec::new();
+    }
+    let conditions = on_deep_stack(|| {
+        let planner = Planner::new(state, Arc::new(schema));
+        let mut parts = Vec::new();
+        split(refuse::parse(state, text)?.expr, &mut parts);
+        let part = |expr| planner.filter(ExprWithAlias { expr, alias: None }, text);
+        Ok(parts.into_iter().filter_map(|expr| part(expr).ok()).map(|filter| filter.expr).collect())
+    });
+    conditions.unwrap_or_default()
+}
+
+/// The conditions that must all be true for `expr` to be.
+fn split(expr: SqlExpr, parts: &mut Vec<SqlExpr>) {
+    match expr {
+        SqlExpr::BinaryOp { left, op: BinaryOperator::And, right } => {
+            split(*left, parts);
+            split(*right, parts);
+        }
+        SqlExpr::Nested(inner) => split(*inner, parts),
+        other => parts.push(other),
+    }
+}
+
+/// Runs `understand` on a thread whose stack holds what the text of a filter can nest.
+fn on_deep_stack<T: Send>(understand: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, understand);
+        match thread.map(thread::ScopedJoinHandle::join) {
+            Ok(Ok(understood)) => understood,
+            Ok(Err(panic)) => Err(format!("it can't be computed: {}", message_of_panic(&*panic))),
+            Err(error) => Err(format!("there is no thread to read it: {error}")),
+        }
+    })
 }
 
 /// Makes expressions of text.
@@ -100,8 +143,8 @@ impl<'a> Planner<'a> {
         Planner { state, schema, context }
     }
 
-    fn filter(&self, text: &str) -> Result<Filter, String> {
-        let syntax = refuse::parse(self.state, text)?;
+    /// The filter that `syntax`, a part of `text`, stands for.
+    fn filter(&self, syntax: ExprWithAlias, text: &str) -> Result<Filter, String> {
         let expr = self.state.create_logical_expr_from_sql_expr(syntax, &self.schema);
         let expr = expr.map_err(|e| refuse::reason(&e, text, &self.schema))?;
         if let Some(function) = first_unrepeatable(&expr) {

@@ -1,0 +1,378 @@
+//! CSV and JSON: no value is changed but by the user's word.
+
+use std::io::Write as _;
+
+use super::*;
+
+fn options(change: impl FnOnce(&mut TextSpec)) -> TextOptions {
+    let mut spec = TextSpec::default();
+    change(&mut spec);
+    TextOptions::new(&spec).expect("options")
+}
+
+fn types(pairs: &[(&str, &str)]) -> TextOptions {
+    options(|spec| spec.types = pairs.iter().map(|(c, t)| ((*c).to_owned(), (*t).to_owned())).collect())
+}
+
+fn with(path: &str, text: TextOptions) -> Source {
+    Source { text, ..source([path.to_owned()]) }
+}
+
+/// The rows of a file and its types, or the error without the file's name.
+fn found(path: &str, source: &Source) -> Result<(Vec<String>, Vec<DataType>), String> {
+    match read(source) {
+        Ok(rows) => Ok((text(&rows), rows.schema().fields().iter().map(|f| f.data_type().clone()).collect())),
+        Err(error) => Err(error.to_string().replace(&format!("can't read {path}"), "")),
+    }
+}
+
+#[test]
+fn values_are_what_they_are_written_as() {
+    use DataType::{Boolean, Float64, Int64, UInt64, Utf8};
+    let folder = Folder::new();
+    for (values, data_type, expected) in [
+        (&["01234", "1234", "00501"][..], Utf8, None),
+        (&["18446744073709551614", "18446744073709551615"], UInt64, None),
+        (&["9223372036854775807", "-9223372036854775808"], Int64, None),
+        (&["18446744073709551616", "1"], Utf8, None),
+        (&["-1", "18446744073709551615"], Utf8, None),
+        (&["+5", "5"], Utf8, None),
+        (&["1e400", "1"], Utf8, None),
+        (&["0.50", "1"], Float64, Some(&["0.5", "1.0"][..])),
+        (&["-0", "1"], Float64, Some(&["-0.0", "1.0"])),
+        (&["1_000", "0x10"], Utf8, None),
+        (&["NaN", "1.5"], Float64, None),
+        (&["True", "FALSE"], Boolean, Some(&["true", "false"])),
+        (&["yes", "true"], Utf8, None),
+        (&["1e5", "1e6"], Float64, Some(&["100000.0", "1000000.0"])),
+        (&["2019-02-30", "2019-02-28"], Utf8, None),
+        (&["\"1,000\"", "\"2,000\""], Utf8, Some(&["1,000", "2,000"])),
+        (&["a\0b", "\u{feff}c"], Utf8, None),
+        (&[" 5", "5"], Utf8, None),
+        (&["'5", "=1+1"], Utf8, None),
+    ] {
+        let lines: String = values.iter().map(|value| format!("{value},1\n")).collect();
+        let path = folder.write("a.csv", format!("k,x\n{lines}"));
+        let wanted = Source { columns: columns(&["k"]), ..source([path.clone()]) };
+        let expected: Vec<String> = expected.unwrap_or(values).iter().map(|value| (*value).to_owned()).collect();
+        assert_eq!(found(&path, &wanted), Ok((expected, vec![data_type])), "{values:?}");
+    }
+}
+
+#[test]
+fn whole_numbers_beyond_floats_beside_fractions_are_refused_by_name() {
+    let folder = Folder::new();
+    let keys = ["1", "9007199254740992", "9007199254740993", "0.5"];
+    let csv = folder.write("a.csv", format!("id,x\n{}", keys.map(|key| format!("{key},1\n")).concat()));
+    let json = keys.map(|key| format!("{{\"id\": {key}, \"x\": 1}}\n")).concat();
+    let json = folder.write("a.jsonl", json);
+    for (path, line) in [(&csv, 3), (&json, 2)] {
+        let expected = format!(
+            ", line {line}: column `id` has the whole number `9007199254740992` and elsewhere the number `0.5`, and floats do \
+             not tell whole numbers from 2^53 on apart; name its type, as in [input] types = {{ id = \"utf8\" }}"
+        );
+        assert_eq!(found(path, &with(path, TextOptions::default())), Err(expected));
+        let ids = Source { columns: columns(&["id"]), ..with(path, types(&[("id", "utf8")])) };
+        assert_eq!(found(path, &ids).expect("rows").0, keys);
+        let ids = Source { columns: columns(&["id"]), ..with(path, types(&[("id", "float64")])) };
+        assert_eq!(found(path, &ids).expect("rows").0[0], "1.0");
+        assert!(read(&Source { columns: columns(&["x"]), ..source([path.clone()]) }).is_ok(), "nobody asks for it");
+    }
+}
+
+#[test]
+fn a_type_that_changes_late_is_read() {
+    let folder = Folder::new();
+    let lines = |last: &str| format!("k,y\n{}{last}\n", (0..12_000).map(|n| format!("{n},{n}\n")).collect::<String>());
+    for (last, filter, expected) in
+        [("1,2.5", "y = 2.5", "1"), ("A7,2", "k = 'A7'", "A7"), ("007,2", "k = '007'", "007")]
+    {
+        let path = folder.write("a.csv", lines(last));
+        let wanted = Source { columns: columns(&["k"]), filter: Some(filter.into()), ..source([path]) };
+        assert_eq!(text(&read_with(&wanted, ScanOptions::default()).expect("rows")), [expected]);
+    }
+}
+
+#[test]
+fn a_value_that_no_longer_fits_is_named() {
+    let folder = Folder::new();
+    // More than is looked at for types.
+    let line = format!("7,{}\n", "x".repeat(100_000));
+    let head = "k,s\n".to_owned() + &line.repeat(680);
+    for (last, shown) in [("A7,z", "A7"), ("07,z", "07"), ("1.5,z", "1.5")] {
+        let path = folder.write("a.csv", format!("{head}{last}\n"));
+        let wanted = Source { columns: columns(&["k"]), ..source([path.clone()]) };
+        let error = read_with(&wanted, ScanOptions::default()).expect_err("an error").to_string();
+        let expected = format!(
+            "can't read {path}, line 682: `{shown}` in column `k` does not read back from Int64 as it is written, and the \
+             values that its type was taken from do; name the column's type, as in [input] types = {{ k = \"utf8\" }}"
+        );
+        assert_eq!(error, expected);
+        let text = types(&[("k", "utf8")]);
+        assert_eq!(read_with(&Source { text, ..wanted }, ScanOptions::default()).expect("rows").num_rows(), 681);
+    }
+}
+
+#[test]
+fn text_is_text_in_all_files_of_csv() {
+    let folder = Folder::new();
+    let paths = [
+        folder.write("a.csv", "zip,x\n1234,1\n"),
+        folder.write("b.csv", "zip,x\n01234,2\n"),
+        folder.write("c.tsv", "zip\tx\n99999\t3\n"),
+    ];
+    let wanted = Source { columns: columns(&["zip"]), ..source(paths.clone()) };
+    assert_eq!(text(&read(&wanted).expect("rows")), ["1234", "01234", "99999"]);
+    let json = folder.write("d.jsonl", "{\"zip\": 1234}\n");
+    let error = read(&Source { paths: [paths[1].clone(), json].to_vec(), ..wanted }).expect_err("an error").to_string();
+    assert!(error.starts_with("column `zip` is Utf8 in ") && error.contains("but Int64 in "), "{error}");
+}
+
+#[test]
+fn what_is_said_of_text_holds() {
+    let folder = Folder::new();
+    type Change<'a> = &'a dyn Fn(&mut TextSpec);
+    let cases: [(&str, Change<'_>, Result<&[&str], &str>); 16] = [
+        ("k;x\n1,5;2\n", &|s| s.delimiter = Some(";".into()), Ok(&["1,5|2"])),
+        ("k\tx\n1\t2\n", &|s| s.delimiter = Some("\t".into()), Ok(&["1|2"])),
+        ("1,a\n2,b\n", &|s| s.header = Some(false), Ok(&["1|a", "2|b"])),
+        ("k,x\n'a,b',2\n", &|s| s.quote = Some("'".into()), Ok(&["a,b|2"])),
+        ("k,x\n\"a,2\n", &|s| s.quote = Some("".into()), Ok(&["\"a|2"])),
+        ("# it's\nk,x\n#no,\"rows\n1,2\n", &|s| s.comment = Some("#".into()), Ok(&["1|2"])),
+        ("k,x\nNA,1\n-,2\n,3\n", &|s| s.null_values = Some(vec!["NA".into(), "-".into(), "".into()]), {
+            Ok(&["|1", "|2", "|3"])
+        }),
+        ("k,x\nNA,1\n,2\n", &|s| s.null_values = Some(vec!["NA".into()]), Ok(&["|1", "|2"])),
+        ("k,x\n007,1\n", &|s| _ = s.types.insert("k".into(), "int64".into()), Ok(&["7|1"])),
+        ("k,x\n1.50,1\n", &|s| _ = s.types.insert("k".into(), "decimal128(10, 2)".into()), Ok(&["1.50|1"])),
+        ("k,x\n1.555,1\n", &|s| _ = s.types.insert("k".into(), "decimal128(10, 2)".into()), {
+            Err(", line 2: `1.555` in column `k` is no Decimal128(10, 2), which `input.types` says it is")
+        }),
+        ("k,x\n2019-01-02 03:04:05,1\n", &|s| _ = s.types.insert("k".into(), "timestamp[us]".into()), {
+            Ok(&["2019-01-02T03:04:05|1"])
+        }),
+        (
+            "k,x\n1,1\n",
+            &|s| _ = s.types.insert("q".into(), "utf8".into()),
+            Err("column of `input.types` `q` is not in "),
+        ),
+        ("k,x\n1,1\n\n2,\"x\n", &|_| (), Err(", line 4: a quote in the line has no second one")),
+        ("k,x\r1,2\r3,4\r", &|_| (), Ok(&["1|2", "3|4"])),
+        ("k,x\n1,2\n3\n", &|_| (), Err(", line 3: the line has 1 values, but the first has 2")),
+    ];
+    for (content, change, expected) in cases {
+        let path = folder.write("a.csv", content);
+        match (found(&path, &with(&path, options(change))), expected) {
+            (Ok((rows, _)), Ok(expected)) => assert_eq!(rows, expected, "{content:?}"),
+            (Err(error), Err(expected)) => assert!(error.starts_with(expected), "{content:?}: {error}"),
+            (found, expected) => panic!("{content:?}: {found:?}, not {expected:?}"),
+        }
+    }
+    // Parquet says its types itself.
+    let path = folder.parquet("a.parquet", &sample(3), 10);
+    let error = read(&with(&path, types(&[("n", "utf8")]))).expect_err("an error").to_string();
+    assert!(error.contains("column `n` is Int64 there, and `input.types` says Utf8: it is for text"), "{error}");
+    assert!(read(&with(&path, types(&[("n", "int64")]))).is_ok());
+}
+
+#[test]
+fn headers_may_be_odd() {
+    let folder = Folder::new();
+    for (header, names, expected) in [
+        ("\"a b\",\"x\"\"y\"", &["a b", "x\"y"][..], Ok(&["1|2"][..])),
+        ("\"a\nb\",c", &["a\nb"], Ok(&["1"])),
+        (",k", &["k"], Ok(&["2"])),
+        ("k,k", &["k"], Err("two of its columns are named `k`")),
+        ("ü,k", &["ü"], Ok(&["1"])),
+        (" k ,x", &[" k "], Ok(&["1"])),
+        ("\u{feff}k,x", &["k"], Ok(&["1"])),
+    ] {
+        let path = folder.write("a.csv", format!("{header}\n1,2\n"));
+        let wanted = Source { columns: columns(names), ..source([path.clone()]) };
+        match (found(&path, &wanted), expected) {
+            (Ok((rows, _)), Ok(expected)) => assert_eq!(rows, expected, "{header:?}"),
+            (Err(error), Err(expected)) => assert!(error.contains(expected), "{header:?}: {error}"),
+            (found, _) => panic!("{header:?}: {found:?}"),
+        }
+    }
+    let path = folder.write("a.csv", "k,k,x\n1,2,3\n");
+    assert_eq!(text(&read(&Source { columns: columns(&["x"]), ..source([path]) }).expect("rows")), ["3"]);
+    let twins = RecordBatch::try_new(
+        Arc::new(Schema::new(
+            ["k", "k", "x"].map(|name| arrow_schema::Field::new(name, DataType::Int64, true)).to_vec(),
+        )),
+        vec![Arc::new(Int64Array::from(vec![1])) as ArrayRef; 3],
+    );
+    let twins = folder.arrow("a.arrow", &twins.expect("a batch"), 10);
+    let wanted = Source { columns: columns(&["x"]), filter: Some("x > 0".into()), ..source([twins]) };
+    assert_eq!(text(&read(&wanted).expect("rows")), ["1"]);
+}
+
+#[test]
+fn json_is_read_whatever_nobody_uses() {
+    let folder = Folder::new();
+    let lines = |odd: [&str; 3]| -> String { odd.map(|odd| format!("{{\"k\":1,\"log\":{odd},\"x\":2}}\n")).concat() };
+    for odd in [
+        ["[1]", "[1, {}]", "[]"],
+        ["7", "{\"a\": 1}", "\"x\""],
+        ["NaN", "-", "01"],
+        ["\"\\ud800\"", "\"\\q\"", "null"],
+        ["9007199254740993", "0.5", "1e999"],
+        ["1, \"log\": 2", "3", "true"],
+        ["[1, }, {]", "{1: 2}", "[[[[]]]]"],
+    ] {
+        let path = folder.write("a.jsonl", lines(odd));
+        let wanted = Source { columns: columns(&["x", "k"]), ..source([path.clone()]) };
+        assert_eq!(found(&path, &wanted).expect("rows").0, ["2|1"; 3], "{odd:?}");
+    }
+    let mut latin = b"{\"k\":1,\"log\":\"".to_vec();
+    latin.extend(b"\xff\"}\n");
+    let path = folder.write("b.jsonl", &latin);
+    assert_eq!(text(&read(&Source { columns: columns(&["k"]), ..source([path.clone()]) }).expect("rows")), ["1"]);
+    let error = found(&path, &source([path.clone()])).expect_err("an error");
+    assert_eq!(error, ", line 1: `\u{fffd}` is not UTF-8; say what it is, as in [input] encoding = \"latin-1\"");
+    let path = folder.write("c.csv", b"k,s\n1,\xff\n");
+    assert_eq!(text(&read(&Source { columns: columns(&["k"]), ..source([path.clone()]) }).expect("rows")), ["1"]);
+    let error = found(&path, &source([path.clone()])).expect_err("an error");
+    assert!(error.starts_with(", line 2: `\u{fffd}` is not UTF-8; say what it is"), "{error}");
+}
+
+#[test]
+fn values_of_json_keep_what_they_are() {
+    use DataType::{Float64, UInt64, Utf8};
+    let folder = Folder::new();
+    let list = |item| DataType::List(Arc::new(arrow_schema::Field::new_list_field(item, true)));
+    for (values, data_type, expected) in [
+        (
+            &["18446744073709551614", "18446744073709551615"][..],
+            UInt64,
+            &["18446744073709551614", "18446744073709551615"][..],
+        ),
+        (&["\"01\"", "\"1\""], Utf8, &["01", "1"]),
+        (&["\"\"", "null"], Utf8, &["", ""]),
+        (&["123456789012345678901", "1"], Utf8, &["123456789012345678901", "1"]),
+        (&["1", "2.5"], Float64, &["1.0", "2.5"]),
+        (&["\"a\\u00fc\\n\\ud834\\udd1e\"", "\"\\\"\""], Utf8, &["aü\n𝄞", "\""]),
+        (&["[1, 2]", "[]"], list(DataType::Int64), &["[1, 2]", "[]"]),
+        (&["[18446744073709551615]", "null"], list(UInt64), &["[18446744073709551615]", ""]),
+        (&["[\"a\"]", "[null]"], list(Utf8), &["[a]", "[]"]),
+        (
+            &["{\"a\": 1}", "{\"b\": \"x\"}"],
+            {
+                let members = [("a", DataType::Int64), ("b", Utf8)];
+                DataType::Struct(members.map(|(name, of)| arrow_schema::Field::new(name, of, true)).to_vec().into())
+            },
+            &["{a: 1, b: }", "{a: , b: x}"],
+        ),
+    ] {
+        let path = folder.write("a.jsonl", values.iter().map(|v| format!("{{\"k\": {v}}}\n")).collect::<String>());
+        let (rows, types) = found(&path, &source([path.clone()])).unwrap_or_else(|e| panic!("{values:?}: {e}"));
+        assert_eq!((rows, types), (expected.iter().map(|v| (*v).to_owned()).collect(), vec![data_type]), "{values:?}");
+    }
+    for (values, expected) in [
+        (["7", "\"7\""], "column `k` is text here, and a number before"),
+        (["true", "1"], "column `k` is a number here, and `true` or `false` before"),
+        (["{}", "[]"], "column `k` is a list here, and an object before"),
+        (["[9007199254740993]", "[0.5]"], "column `k` has the whole number `9007199254740993` and elsewhere"),
+    ] {
+        let path = folder.write("a.jsonl", values.map(|v| format!("{{\"k\": {v}}}\n")).concat());
+        let error = found(&path, &source([path.clone()])).expect_err("an error");
+        assert!(error.contains(expected) && error.contains("types = { k = \"utf8\" }"), "{values:?}: {error}");
+        let (rows, _) = found(&path, &with(&path, types(&[("k", "utf8")]))).expect("rows");
+        assert_eq!(rows, values.map(|value| value.trim_matches('"').to_owned()));
+    }
+    let pretty = folder.write("b.json", "{\n  \"k\": 1\n}\n{\n  \"k\": 2\n}\n".repeat(100));
+    assert_eq!(read(&source([pretty])).expect("rows").num_rows(), 200);
+}
+
+#[test]
+fn encodings_and_compressions_are_read() {
+    let folder = Folder::new();
+    let csv = "näme,x\n\"日\n本\",1\nb,2\n";
+    let json = "{\"näme\":\"日\\n本\",\"x\":1}\n{\"näme\":\"b\",\"x\":2}\n";
+    let expected = ["日\n本|1", "b|2"];
+    let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+    let plain = |bytes: Vec<u8>| bytes;
+    type Pack = fn(Vec<u8>) -> Vec<u8>;
+    let gzip: Pack = |bytes| {
+        let mut packed = Vec::new();
+        // As two members, as `cat a.gz b.gz` makes them.
+        for half in [&bytes[..bytes.len() / 2], &bytes[bytes.len() / 2..]] {
+            let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            writer.write_all(half).expect("written");
+            packed.extend(writer.finish().expect("packed"));
+        }
+        packed
+    };
+    let zstd: Pack = |bytes| ::zstd::stream::encode_all(&bytes[..], 3).expect("packed");
+    let bzip2: Pack = |bytes| {
+        let mut writer = ::bzip2::write::BzEncoder::new(Vec::new(), ::bzip2::Compression::default());
+        writer.write_all(&bytes).expect("written");
+        writer.finish().expect("packed")
+    };
+    let xz: Pack = |bytes| {
+        let mut writer = liblzma::write::XzEncoder::new(Vec::new(), 6);
+        writer.write_all(&bytes).expect("written");
+        writer.finish().expect("packed")
+    };
+    for (extension, pack) in [("", plain as Pack), (".gz", gzip), (".zst", zstd), (".bz2", bzip2), (".XZ", xz)] {
+        for (name, content) in [("a.csv", csv), ("a.tsv", &csv.replace(',', "\t")), ("a.jsonl", json), ("a.json", json)]
+        {
+            for (marked, encoding) in [
+                (content.as_bytes().to_vec(), None),
+                (format!("\u{feff}{content}").into_bytes(), None),
+                (utf16(&format!("\u{feff}{content}")), None),
+                (utf16(content), Some("utf-16")),
+            ] {
+                let path = folder.write(&format!("{name}{extension}"), pack(marked));
+                let text = options(|spec| spec.encoding = encoding.map(str::to_owned));
+                let found = found(&path, &with(&path, text)).unwrap_or_else(|e| panic!("{path} {encoding:?}: {e}"));
+                assert_eq!(found.0, expected, "{path} {encoding:?}");
+                fs::remove_file(path).expect("a file");
+            }
+        }
+        let many: String = (0..200_000).map(|n| format!("{n},\"x\ny\"\n")).collect();
+        let path = folder.write(&format!("many.csv{extension}"), pack(format!("k,s\n{many}").into_bytes()));
+        let wanted = Source { columns: columns(&["k"]), ..source([path.clone()]) };
+        assert_eq!(read_with(&wanted, ScanOptions::default()).expect("rows").num_rows(), 200_000, "{path}");
+        let bad = folder.write(&format!("bad.csv{extension}"), pack(format!("k,s\n{many}z,\n").into_bytes()));
+        let wanted = with(&bad, types(&[("k", "int64")]));
+        let error = read_with(&wanted, ScanOptions::default()).expect_err("an error").to_string();
+        assert!(error.starts_with(&format!("can't read {bad}, line 400002: `z` in column `k` is no Int64")), "{error}");
+        let whole = fs::read(&path).expect("a file");
+        let half = folder.write(&format!("half.csv{extension}"), &whole[..whole.len() / 2]);
+        let error = read_with(&Source { columns: columns(&["k"]), ..source([half.clone()]) }, ScanOptions::default());
+        assert!(error.is_err() || extension.is_empty(), "half of {path} was read");
+    }
+    let latin = folder.write("latin.csv", b"n\xe4me,x\n\xfc,1\n");
+    let text = options(|spec| spec.encoding = Some("latin-1".to_owned()));
+    assert_eq!(found(&latin, &with(&latin, text.clone())).expect("rows").0, ["ü|1"]);
+    let latin = folder.write("latin.jsonl", b"{\"k\":\"\xfc\"}\n");
+    assert_eq!(found(&latin, &with(&latin, text)).expect("rows").0, ["ü"]);
+}
+
+#[test]
+fn what_packs_tightly_takes_no_memory_at_once() {
+    let folder = Folder::new();
+    // A GiB of one line, in some hundred kilobytes.
+    let mut writer = ::zstd::stream::write::Encoder::new(Vec::new(), 3).expect("a writer");
+    writer.write_all(b"k\n").expect("written");
+    (0..1024).for_each(|_| writer.write_all(&vec![b'7'; 1 << 20]).expect("written"));
+    let path = folder.write("a.csv.zst", writer.finish().expect("packed"));
+    let error = open(&source([path.clone()])).err().expect("an error").to_string();
+    assert_eq!(error, format!("can't read {path}, line 2: what begins in the line does not end within 64 MiB"));
+}
+
+#[test]
+fn encrypted_files_are_called_so() {
+    let folder = Folder::new();
+    let mut bytes = b"PAR1 and so on".to_vec();
+    bytes.extend([4, 0, 0, 0]);
+    bytes.extend(b"PARE");
+    let path = folder.write("a.parquet", bytes);
+    let error = open(&source([path.clone()])).err().expect("an error").to_string();
+    assert_eq!(
+        error,
+        format!("can't read {path}: it is encrypted, and encrypted files are not read; decrypt it first")
+    );
+}

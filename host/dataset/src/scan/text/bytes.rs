@@ -1,0 +1,338 @@
+//! Files of text as bytes of UTF-8: without a byte-order mark, whatever their encoding and compression.
+
+use std::io::{self, BufRead, ErrorKind, Read};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures::stream::{BoxStream, StreamExt as _, TryStreamExt as _};
+use object_store::{ObjectStore, ObjectStoreExt as _};
+
+use super::super::files::File;
+use super::super::stream::reason_of;
+use super::options::Encoding;
+
+/// Bytes that are read, and that come out, at a time.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Memory that unpacking `.xz` may take: its dictionary, of 64 MiB at the highest level.
+const XZ_MEMORY_BYTES_MAX: u64 = 128 << 20;
+
+/// Binary logarithm of the bytes that a `.zst` file may refer back to: 128 MiB.
+const ZSTD_WINDOW_LOG_MAX: u32 = 27;
+
+/// How a file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in super::super) enum Compression {
+    Gzip,
+    Zstd,
+    Bzip2,
+    Xz,
+}
+
+impl Compression {
+    /// The compression that an extension names.
+    pub(in super::super) fn of(extension: &str) -> Option<Compression> {
+        match extension {
+            "gz" | "gzip" => Some(Compression::Gzip),
+            "zst" | "zstd" => Some(Compression::Zstd),
+            "bz2" => Some(Compression::Bzip2),
+            "xz" => Some(Compression::Xz),
+            _ => None,
+        }
+    }
+
+    fn reader(self, feed: Feed) -> io::Result<Box<dyn Read + Send>> {
+        Ok(match self {
+            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(feed)),
+            Compression::Zstd => {
+                let mut decoder = zstd::stream::read::Decoder::with_buffer(feed)?;
+                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+                Box::new(decoder)
+            }
+            Compression::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(feed)),
+            Compression::Xz => {
+                let flags = liblzma::stream::CONCATENATED;
+                let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES_MAX, flags)?;
+                Box::new(liblzma::bufread::XzDecoder::new_stream(feed, stream))
+            }
+        })
+    }
+}
+
+/// A file of text.
+#[derive(Debug, Clone)]
+pub(in super::super) struct TextBytes {
+    store: Arc<dyn ObjectStore>,
+    location: object_store::path::Path,
+    /// Bytes of the file.
+    size: u64,
+    compression: Option<Compression>,
+    encoding: Option<Encoding>,
+    /// Bytes of the byte-order mark.
+    skip: u64,
+}
+
+impl TextBytes {
+    /// A file in `encoding`, if its byte-order mark does not name another one.
+    pub(super) async fn open(
+        store: &Arc<dyn ObjectStore>,
+        file: &File,
+        encoding: Option<Encoding>,
+    ) -> Result<TextBytes, String> {
+        let (store, location, size) = (Arc::clone(store), file.meta.location.clone(), file.meta.size);
+        let mut text = TextBytes { store, location, size, compression: file.compression, encoding, skip: 0 };
+        if file.compression.is_none() && size > 0 {
+            let head = text.store.get_range(&text.location, 0..size.min(4)).await.map_err(|e| reason_of(&e))?;
+            let (encoding, skip) = Encoding::of(&head, encoding);
+            (text.encoding, text.skip) = (Some(encoding), skip as u64);
+        }
+        Ok(text)
+    }
+
+    /// The bytes of text, if any range of them can be read alone.
+    pub(super) fn len(&self) -> Option<u64> {
+        let plain = self.size == 0 || (self.compression.is_none() && self.encoding == Some(Encoding::Utf8));
+        plain.then(|| self.size - self.skip)
+    }
+
+    /// The text from byte `from` on, up to `to`. Both are 0 and the end where ranges can't be read.
+    pub(super) fn chunks(&self, from: u64, to: u64) -> BoxStream<'static, Result<Bytes, String>> {
+        let plain = self.len().is_some();
+        let end = if plain { self.size.min(to.saturating_add(self.skip)) } else { self.size };
+        let (store, location) = (Arc::clone(&self.store), self.location.clone());
+        let first = if plain { from.saturating_add(self.skip) } else { 0 };
+        let raw = futures::stream::try_unfold(first, move |at| {
+            let (store, location) = (Arc::clone(&store), location.clone());
+            async move {
+                if at >= end {
+                    return Ok(None);
+                }
+                let next = end.min(at + CHUNK_BYTES);
+                let bytes = store.get_range(&location, at..next).await.map_err(|e| reason_of(&e))?;
+                if (bytes.len() as u64) < next - at {
+                    return Err(format!("it ends at byte {}, and had {end}", at + bytes.len() as u64));
+                }
+                Ok(Some((bytes, next)))
+            }
+        });
+        if plain {
+            return raw.boxed();
+        }
+        let unpacked = match self.compression {
+            Some(compression) => unpacked(raw.boxed(), compression),
+            None => raw.boxed(),
+        };
+        let decoder = Decoder { encoding: self.encoding, head: Some(Vec::new()), rest: Vec::new() };
+        let ended = futures::stream::once(async { Ok(None) });
+        let decoded = unpacked.map_ok(Some).chain(ended).scan(decoder, |decoder, bytes| {
+            let decoded = match bytes {
+                Ok(Some(bytes)) => decoder.decode(&bytes),
+                Ok(None) => decoder.finish(),
+                Err(error) => Err(error),
+            };
+            std::future::ready(Some(decoded.map(Bytes::from)))
+        });
+        decoded.try_filter(|bytes| std::future::ready(!bytes.is_empty())).boxed()
+    }
+
+    /// The line, from 1, of the text at byte `at`, or of the first one behind it if lines are skipped there.
+    pub(super) async fn line_of(&self, at: u64, skipped: impl Fn(u8) -> bool) -> Option<u64> {
+        let (mut line, mut here, mut last, mut in_skipped) = (1, 0, b'\n', false);
+        let mut chunks = self.chunks(0, u64::MAX);
+        while let Some(chunk) = chunks.next().await {
+            for byte in chunk.ok()? {
+                // The line break of `\r` is counted where it is known that no `\n` follows.
+                line += u64::from(last == b'\r' && byte != b'\n');
+                let begins = matches!(last, b'\n' | b'\r');
+                in_skipped = (in_skipped && !begins) || (begins && skipped(byte));
+                if here >= at && !matches!(byte, b'\n' | b'\r') && !in_skipped {
+                    return Some(line);
+                }
+                line += u64::from(byte == b'\n');
+                (here, last) = (here + 1, byte);
+            }
+        }
+        Some(line)
+    }
+}
+
+/// What a file unpacks to, in pieces of a bounded length: nothing that a file says of its own length is believed.
+fn unpacked(
+    raw: BoxStream<'static, Result<Bytes, String>>,
+    compression: Compression,
+) -> BoxStream<'static, Result<Bytes, String>> {
+    let mailbox = Arc::new(Mutex::new(Mail::Empty));
+    let feed = Feed { mailbox: Arc::clone(&mailbox), current: Bytes::new(), ended: false };
+    let state = (raw, mailbox, compression, Some(feed), None::<Box<dyn Read + Send>>);
+    let unpacked = futures::stream::try_unfold(state, |(mut raw, mailbox, compression, mut feed, reader)| async move {
+        let damaged = |e: io::Error| format!("it can't be unpacked: {e}");
+        let mut reader = match (reader, feed.take()) {
+            (Some(reader), _) => reader,
+            (None, Some(feed)) => compression.reader(feed).map_err(damaged)?,
+            (None, None) => return Ok(None),
+        };
+        let mut out = vec![0; CHUNK_BYTES as usize];
+        loop {
+            match reader.read(&mut out) {
+                Ok(0) => return Ok::<_, String>(None),
+                Ok(len) => {
+                    out.truncate(len);
+                    return Ok(Some((Bytes::from(out), (raw, mailbox, compression, None, Some(reader)))));
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    let mail = raw.try_next().await?.map_or(Mail::End, Mail::Bytes);
+                    *mailbox.lock().unwrap_or_else(PoisonError::into_inner) = mail;
+                }
+                Err(e) => return Err(damaged(e)),
+            }
+        }
+    });
+    unpacked.boxed()
+}
+
+enum Mail {
+    Empty,
+    Bytes(Bytes),
+    End,
+}
+
+/// What a decompressor reads: it would block until the next bytes are in the mailbox.
+struct Feed {
+    mailbox: Arc<Mutex<Mail>>,
+    current: Bytes,
+    ended: bool,
+}
+
+impl BufRead for Feed {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.current.is_empty() && !self.ended {
+            let mut mailbox = self.mailbox.lock().unwrap_or_else(PoisonError::into_inner);
+            match std::mem::replace(&mut *mailbox, Mail::Empty) {
+                Mail::Empty => return Err(ErrorKind::WouldBlock.into()),
+                Mail::Bytes(bytes) => self.current = bytes,
+                Mail::End => self.ended = true,
+            }
+        }
+        Ok(&self.current)
+    }
+
+    fn consume(&mut self, amount: usize) {
+        drop(self.current.split_to(amount.min(self.current.len())));
+    }
+}
+
+impl Read for Feed {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let from = self.fill_buf()?;
+        let bytes = from.len().min(to.len());
+        to[..bytes].copy_from_slice(&from[..bytes]);
+        self.consume(bytes);
+        Ok(bytes)
+    }
+}
+
+/// Makes UTF-8 of bytes in some encoding.
+struct Decoder {
+    encoding: Option<Encoding>,
+    /// The first bytes, until there are enough to know the byte-order mark.
+    head: Option<Vec<u8>>,
+    /// Bytes of a character whose others are to come.
+    rest: Vec<u8>,
+}
+
+impl Decoder {
+    fn decode(&mut self, bytes: &[u8]) -> Result<Vec<u8>, String> {
+        let Some(mut head) = self.head.take() else { return self.transcode(bytes) };
+        head.extend_from_slice(bytes);
+        if head.len() < 4 {
+            self.head = Some(head);
+            return Ok(Vec::new());
+        }
+        self.begin(&head)
+    }
+
+    fn begin(&mut self, head: &[u8]) -> Result<Vec<u8>, String> {
+        let (encoding, skip) = Encoding::of(head, self.encoding);
+        self.encoding = Some(encoding);
+        self.transcode(&head[skip..])
+    }
+
+    fn finish(&mut self) -> Result<Vec<u8>, String> {
+        let last = match self.head.take() {
+            Some(head) => self.begin(&head)?,
+            None => Vec::new(),
+        };
+        match self.rest.is_empty() {
+            true => Ok(last),
+            false => Err("it ends in the midst of a character of UTF-16".to_owned()),
+        }
+    }
+
+    fn transcode(&mut self, bytes: &[u8]) -> Result<Vec<u8>, String> {
+        match self.encoding {
+            Some(Encoding::Latin1) => {
+                let text: String = bytes.iter().map(|byte| char::from(*byte)).collect();
+                Ok(text.into_bytes())
+            }
+            Some(encoding @ (Encoding::Utf16Le | Encoding::Utf16Be)) => self.utf16(encoding, bytes),
+            _ => Ok(bytes.to_vec()),
+        }
+    }
+
+    fn utf16(&mut self, encoding: Encoding, bytes: &[u8]) -> Result<Vec<u8>, String> {
+        let mut all = std::mem::take(&mut self.rest);
+        all.extend_from_slice(bytes);
+        let unit = |pair: &[u8]| match encoding {
+            Encoding::Utf16Be => u16::from_be_bytes([pair[0], pair[1]]),
+            _ => u16::from_le_bytes([pair[0], pair[1]]),
+        };
+        let mut whole = all.len() / 2 * 2;
+        if whole > 0 && (0xd800..0xdc00).contains(&unit(&all[whole - 2..whole])) {
+            whole -= 2;
+        }
+        self.rest = all.split_off(whole);
+        let units = all.chunks_exact(2).map(unit);
+        let text: Result<String, _> = char::decode_utf16(units).collect();
+        text.map(String::into_bytes).map_err(|e| format!("it is not UTF-16: {e}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_encoding_becomes_utf8() {
+        let text = "k,näme\n1,日本𝄞\n";
+        let utf16 = |mark: bool, order: fn(u16) -> [u8; 2]| -> Vec<u8> {
+            let mark = if mark { "\u{feff}" } else { "" };
+            mark.encode_utf16().chain(text.encode_utf16()).flat_map(order).collect()
+        };
+        let latin = "k,näme".chars().map(|c| c as u8).collect::<Vec<u8>>();
+        for (bytes, encoding, expected) in [
+            (text.as_bytes().to_vec(), None, text),
+            (format!("\u{feff}{text}").into_bytes(), None, text),
+            (format!("\u{feff}{text}").into_bytes(), Some(Encoding::Latin1), text),
+            (utf16(true, u16::to_le_bytes), None, text),
+            (utf16(true, u16::to_be_bytes), Some(Encoding::Utf16), text),
+            (utf16(false, u16::to_le_bytes), Some(Encoding::Utf16), text),
+            (utf16(false, u16::to_be_bytes), Some(Encoding::Utf16), text),
+            (latin, Some(Encoding::Latin1), "k,näme"),
+            (b"k".to_vec(), Some(Encoding::Latin1), "k"),
+            (Vec::new(), None, ""),
+        ] {
+            // However the bytes come in.
+            for step in [1, 2, 3, 5, 1000] {
+                let mut decoder = Decoder { encoding, head: Some(Vec::new()), rest: Vec::new() };
+                let mut found = Vec::new();
+                bytes.chunks(step).for_each(|bytes| found.extend(decoder.decode(bytes).expect("text")));
+                found.extend(decoder.finish().expect("text"));
+                assert_eq!(String::from_utf8_lossy(&found), expected, "{encoding:?} {step}");
+            }
+        }
+        let mut decoder = Decoder { encoding: Some(Encoding::Utf16Le), head: None, rest: Vec::new() };
+        assert!(decoder.decode(&[0x00, 0xdc, 0x41, 0x00]).is_err(), "half of a pair");
+        assert!(decoder.decode(&[0x41]).is_ok() && decoder.finish().is_err(), "half of a unit");
+    }
+}

@@ -1,0 +1,288 @@
+//! Records of CSV, in bytes that lie together.
+//!
+//! A value that begins with a quote ends with one; in it, two quotes stand for one. A quote within another value is a
+//! character like others. `\n`, `\r` and both end a record; empty lines and comments are none.
+
+use memchr::{memchr, memchr_iter, memchr2};
+
+use super::{Raw, Step, Stop};
+
+/// What CSV files are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct CsvSyntax {
+    pub(super) delimiter: u8,
+    pub(super) quote: Option<u8>,
+    pub(super) comment: Option<u8>,
+}
+
+/// Where in a record a byte lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Before the first byte of a value.
+    Start,
+    Plain,
+    Quoted,
+    /// Behind a quote that ends the value, or is the first of two that stand for one.
+    Quote,
+}
+
+impl CsvSyntax {
+    fn after(&self, at: At, byte: u8) -> At {
+        let is_quote = Some(byte) == self.quote;
+        match at {
+            At::Quoted if is_quote => At::Quote,
+            At::Quoted => At::Quoted,
+            At::Start | At::Quote if is_quote => At::Quoted,
+            _ if byte == self.delimiter || matches!(byte, b'\n' | b'\r') => At::Start,
+            _ => At::Plain,
+        }
+    }
+
+    /// Splits the record that begins at `from`, or is the first behind it, into `values`.
+    pub(super) fn record<'b>(
+        &self,
+        bytes: &'b [u8],
+        from: usize,
+        is_end: bool,
+        values: &mut Vec<Raw<'b>>,
+    ) -> Result<Step, Stop> {
+        values.clear();
+        let Some(begins) = self.begin(bytes, from) else {
+            return Ok(if is_end { Step::End } else { Step::More(from) });
+        };
+        let line = memchr2(b'\n', b'\r', &bytes[begins..]).map(|len| begins + len);
+        let until = line.unwrap_or(bytes.len());
+        let record = &bytes[begins..until];
+        if self.quote.is_some_and(|quote| memchr(quote, record).is_some()) {
+            return self.quoted(bytes, begins, is_end, values);
+        }
+        if line.is_none() && !is_end {
+            return Ok(Step::More(begins));
+        }
+        let mut first = 0;
+        for end in memchr_iter(self.delimiter, record) {
+            values.push(Raw::Text(&record[first..end]));
+            first = end + 1;
+        }
+        values.push(Raw::Text(&record[first..]));
+        Ok(Step::Record { begins, ends: until })
+    }
+
+    /// Where the next record begins, past empty lines and comments.
+    fn begin(&self, bytes: &[u8], mut at: usize) -> Option<usize> {
+        loop {
+            at += bytes[at..].iter().position(|byte| !matches!(byte, b'\n' | b'\r'))?;
+            if self.comment != Some(bytes[at]) {
+                return Some(at);
+            }
+            at += memchr2(b'\n', b'\r', &bytes[at..])?;
+        }
+    }
+
+    /// The same as [`CsvSyntax::record`], of a line with a quote somewhere.
+    fn quoted<'b>(
+        &self,
+        bytes: &'b [u8],
+        begins: usize,
+        is_end: bool,
+        values: &mut Vec<Raw<'b>>,
+    ) -> Result<Step, Stop> {
+        let (mut at, mut first) = (At::Start, begins);
+        for (position, byte) in bytes.iter().enumerate().skip(begins) {
+            let ends = at != At::Quoted && (*byte == self.delimiter || matches!(byte, b'\n' | b'\r'));
+            if !ends {
+                at = self.after(at, *byte);
+                continue;
+            }
+            values.push(self.value(&bytes[first..position]));
+            (at, first) = (At::Start, position + 1);
+            if *byte != self.delimiter {
+                return Ok(Step::Record { begins, ends: position });
+            }
+        }
+        match (is_end, at) {
+            (false, _) => Ok(Step::More(begins)),
+            (true, At::Quoted) => Err(Stop { at: begins, reason: "a quote in the line has no second one".to_owned() }),
+            (true, _) => {
+                values.push(self.value(&bytes[first..]));
+                Ok(Step::Record { begins, ends: bytes.len() })
+            }
+        }
+    }
+
+    /// A value as it stands between delimiters.
+    fn value<'b>(&self, text: &'b [u8]) -> Raw<'b> {
+        let Some(quote) = self.quote.filter(|quote| text.first() == Some(quote)) else { return Raw::Text(text) };
+        let inner = &text[1..];
+        match memchr(quote, inner) {
+            Some(end) if end + 1 == inner.len() => Raw::Text(&inner[..end]),
+            _ => Raw::Escaped(text),
+        }
+    }
+
+    /// The value that an escaped one stands for.
+    pub(super) fn unescape(&self, text: &[u8], to: &mut Vec<u8>) {
+        let mut at = At::Start;
+        for byte in text {
+            let next = self.after(at, *byte);
+            let is_quote = matches!((at, next), (At::Start, At::Quoted) | (At::Quoted, At::Quote));
+            // What follows a value's last quote is part of it, delimiters not: there are none.
+            at = if at == At::Quoted || next != At::Start { next } else { At::Plain };
+            if !is_quote {
+                to.push(*byte);
+            }
+        }
+    }
+}
+
+/// Finds where records begin, in bytes that come one chunk after another.
+pub(super) struct Cuts {
+    syntax: CsvSyntax,
+    at: At,
+    in_comment: bool,
+    begins_line: bool,
+    /// Bytes that were seen.
+    seen: u64,
+}
+
+impl Cuts {
+    pub(super) fn new(syntax: CsvSyntax) -> Cuts {
+        Cuts { syntax, at: At::Start, in_comment: false, begins_line: true, seen: 0 }
+    }
+
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Takes bytes in up to the first one that begins a record: how many, and whether one begins behind them.
+    pub(super) fn to_record(&mut self, bytes: &[u8]) -> (usize, bool) {
+        for (position, byte) in bytes.iter().enumerate() {
+            let in_quotes = self.at == At::Quoted;
+            self.step(*byte);
+            if matches!(byte, b'\n' | b'\r') && !in_quotes {
+                self.seen += position as u64 + 1;
+                return (position + 1, true);
+            }
+        }
+        self.seen += bytes.len() as u64;
+        (bytes.len(), false)
+    }
+
+    /// Takes bytes in: as many steps as there are quotes.
+    pub(super) fn skip(&mut self, bytes: &[u8]) {
+        self.seen += bytes.len() as u64;
+        let Some(quote) = self.syntax.quote else {
+            return;
+        };
+        if self.syntax.comment.is_some() {
+            bytes.iter().for_each(|byte| self.step(*byte));
+            return;
+        }
+        let mut next = 0;
+        for at in memchr_iter(quote, bytes) {
+            self.past(&bytes[next..at]);
+            self.at = self.syntax.after(self.at, quote);
+            next = at + 1;
+        }
+        self.past(&bytes[next..]);
+    }
+
+    /// Takes bytes in that have no quote.
+    fn past(&mut self, bytes: &[u8]) {
+        if let Some(last) = bytes.last().filter(|_| self.at != At::Quoted) {
+            self.at = self.syntax.after(At::Plain, *last);
+        }
+    }
+
+    fn step(&mut self, byte: u8) {
+        let ends = matches!(byte, b'\n' | b'\r') && self.at != At::Quoted;
+        self.in_comment = if self.in_comment { !ends } else { self.begins_line && self.syntax.comment == Some(byte) };
+        self.begins_line = ends;
+        if !self.in_comment {
+            self.at = self.syntax.after(self.at, byte);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMMAS: CsvSyntax = CsvSyntax { delimiter: b',', quote: Some(b'"'), comment: None };
+
+    fn split(syntax: CsvSyntax, text: &str, is_end: bool) -> Result<Vec<Vec<String>>, Stop> {
+        let (mut records, mut at, mut values) = (Vec::new(), 0, Vec::new());
+        while let Step::Record { ends, .. } = syntax.record(text.as_bytes(), at, is_end, &mut values)? {
+            let text = |value: &Raw<'_>| match value {
+                Raw::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                Raw::Escaped(text) => {
+                    let mut unescaped = Vec::new();
+                    syntax.unescape(text, &mut unescaped);
+                    String::from_utf8(unescaped).expect("text")
+                }
+                other => panic!("{other:?}"),
+            };
+            records.push(values.iter().map(text).collect());
+            at = ends;
+        }
+        Ok(records)
+    }
+
+    #[test]
+    fn records_are_split_as_everyone_does() {
+        let mut random = sandbar_core::Seed::new(7);
+        for round in 0..20_000 {
+            let text: String = (0..random.below(16))
+                .map(|_| ["\"", "\"", ",", "\n", "\r", "a", "é"][random.below(7) as usize])
+                .collect();
+            let mut reader = ::csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());
+            let expected: Vec<Vec<String>> =
+                reader.records().map(|r| r.expect("a record").iter().map(str::to_owned).collect()).collect();
+            match split(COMMAS, &text, true) {
+                Ok(found) => assert_eq!(found, expected, "{round}: {text:?}"),
+                // The reader above takes the end of the file for the second quote.
+                Err(stop) => assert!(text.len() > stop.at && text.contains('"'), "{text:?}"),
+            }
+            // Of a part of a file, what is whole is the same.
+            let whole = split(COMMAS, &text, false).expect("records");
+            assert!(whole.len() <= expected.len() && whole == expected[..whole.len()], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn comments_and_other_quotes_are_known() {
+        let other = CsvSyntax { delimiter: b';', quote: Some(b'\''), comment: Some(b'#') };
+        let none = CsvSyntax { quote: None, ..COMMAS };
+        for (syntax, text, expected) in [
+            (other, "# it's one\na;'b;c'\n#'\nd;e", &[&["a", "b;c"][..], &["d", "e"]][..]),
+            (other, "#", &[]),
+            (other, "a#b;c", &[&["a#b", "c"]]),
+            (none, "\"a,b\"\n", &[&["\"a", "b\""]]),
+        ] {
+            assert_eq!(split(syntax, text, true).expect("records"), expected, "{text:?}");
+        }
+        let stop = split(COMMAS, "a,b\n1,\"2\n3,4\n", true).expect_err("a quote");
+        assert_eq!((stop.at, stop.reason.as_str()), (4, "a quote in the line has no second one"));
+    }
+
+    #[test]
+    fn cuts_are_where_records_begin() {
+        let mut random = sandbar_core::Seed::new(9);
+        for syntax in [COMMAS, CsvSyntax { comment: Some(b'#'), ..COMMAS }, CsvSyntax { quote: None, ..COMMAS }] {
+            for _ in 0..5_000 {
+                let text: String = (0..random.below(20))
+                    .map(|_| ["\"", "\"", ",", "\n", "#", "a"][random.below(6) as usize])
+                    .collect();
+                let Ok(expected) = split(syntax, &text, true) else { continue };
+                let nominal = random.below(text.len() as u32 + 1) as usize;
+                let mut cuts = Cuts::new(syntax);
+                cuts.skip(&text.as_bytes()[..nominal]);
+                cuts.to_record(&text.as_bytes()[nominal..]);
+                let (first, second) = text.split_at(cuts.seen() as usize);
+                let parts = [split(syntax, first, true), split(syntax, second, true)];
+                let found = parts.map(|part| part.unwrap_or_else(|stop| panic!("{text:?} at {nominal}: {stop:?}")));
+                assert_eq!(found.concat(), expected, "{text:?} at {nominal}");
+            }
+        }
+    }
+}

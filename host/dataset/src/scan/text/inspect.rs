@@ -1,0 +1,423 @@
+//! The columns of a file of text, and where it can be cut.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
+use futures::{StreamExt as _, TryStreamExt as _};
+use object_store::ObjectStore;
+
+use super::super::Source;
+use super::super::files::File;
+use super::super::format::Format;
+use super::super::infer::{self, Class, Evidence, Problem};
+use super::bytes::TextBytes;
+use super::column::key;
+use super::csv::{CsvSyntax, Cuts};
+use super::json::{self, Inner, Keys};
+use super::options::TextOptions;
+use super::{RECORD_BYTES_MAX, Raw, Step, Stop, Syntax};
+use crate::DatasetError;
+
+/// Bytes of a CSV file that its types are taken from, where these have a value of each column that is used. A value further
+/// on that is not of the type is an error there.
+const HEAD_BYTES: u64 = 64 << 20;
+
+/// A file of text that is understood.
+#[derive(Debug)]
+pub(in super::super) struct TextFile {
+    pub(super) name: String,
+    pub(super) bytes: TextBytes,
+    pub(super) syntax: Syntax,
+    /// The columns of a CSV file, in order.
+    pub(super) columns: Vec<String>,
+    /// Where its first record begins, behind the names of columns.
+    pub(super) first: u64,
+    /// Parts that can be read apart, each from one record to another.
+    pub(in super::super) parts: Vec<(u64, u64)>,
+}
+
+/// What a file of text says of itself.
+pub(in super::super) struct Inspected {
+    pub(in super::super) file: TextFile,
+    pub(in super::super) schema: SchemaRef,
+    /// Columns that can't be used, with the line that shows it, and why.
+    pub(in super::super) problems: HashMap<String, (Option<u64>, String)>,
+    pub(in super::super) has_rows: bool,
+}
+
+/// Reads what is to be known of a file before its rows are.
+pub(in super::super) async fn inspect(
+    store: &Arc<dyn ObjectStore>,
+    file: &File,
+    source: &Source,
+    morsel_bytes: u64,
+) -> Result<Inspected, DatasetError> {
+    let fault = |reason: String| DatasetError::Read { file: file.name.clone(), line: None, reason };
+    let options = &source.text;
+    let bytes = TextBytes::open(store, file, options.encoding).await.map_err(fault)?;
+    let syntax = match file.format {
+        Format::Csv(delimiter) => Syntax::Csv(CsvSyntax {
+            delimiter: options.delimiter.unwrap_or(delimiter),
+            quote: options.quote.unwrap_or(Some(b'"')),
+            comment: options.comment,
+        }),
+        _ => Syntax::Json,
+    };
+    let whole = vec![(0, bytes.len().unwrap_or(u64::MAX))];
+    let text = TextFile { name: file.name.clone(), bytes, syntax, columns: Vec::new(), first: 0, parts: whole };
+    let mut found = Found::new(source, text, morsel_bytes);
+    found.read().await?;
+    found.finish().await
+}
+
+impl TextFile {
+    /// An error that names the line of the text at `at`.
+    pub(super) async fn fault(&self, at: u64, reason: String) -> DatasetError {
+        let line = self.bytes.line_of(at, |byte| self.syntax.skips(byte)).await;
+        DatasetError::Read { file: self.name.clone(), line, reason }
+    }
+
+    fn unread(&self, reason: String) -> DatasetError {
+        DatasetError::Read { file: self.name.clone(), line: None, reason }
+    }
+
+    /// Where the file is cut into parts of about so many bytes, each at the first record behind.
+    async fn cut(&self, csv: CsvSyntax, morsel_bytes: u64) -> Result<Vec<(u64, u64)>, DatasetError> {
+        let Some(len) = self.bytes.len() else { return Ok(vec![(self.first, u64::MAX)]) };
+        let nominal = nominal_cuts(len, morsel_bytes);
+        let mut nominal = nominal.into_iter().peekable();
+        let (mut cuts, mut found) = (Cuts::new(csv), vec![self.first]);
+        let mut chunks = self.bytes.chunks(0, if nominal.peek().is_some() { len } else { 0 });
+        while let Some(chunk) = chunks.try_next().await.map_err(|reason| self.unread(reason))? {
+            let mut rest = &chunk[..];
+            while let Some(next) = nominal.peek().copied().filter(|next| *next <= cuts.seen() + rest.len() as u64) {
+                let before = next.saturating_sub(cuts.seen()) as usize;
+                cuts.skip(&rest[..before]);
+                rest = &rest[before..];
+                let (taken, begins) = cuts.to_record(rest);
+                rest = &rest[taken..];
+                if !begins {
+                    break;
+                }
+                found.push(cuts.seen());
+                while nominal.next_if(|next| *next <= cuts.seen()).is_some() {}
+            }
+            cuts.skip(rest);
+        }
+        Ok(parts(found, len))
+    }
+}
+
+/// Where a file of `len` bytes would be cut if records did not matter.
+fn nominal_cuts(len: u64, morsel_bytes: u64) -> Vec<u64> {
+    let parts = len.div_ceil(morsel_bytes.max(1)).max(1);
+    (1..parts).map(|part| (u128::from(len) * u128::from(part) / u128::from(parts)) as u64).collect()
+}
+
+/// The parts between cuts.
+fn parts(mut cuts: Vec<u64>, len: u64) -> Vec<(u64, u64)> {
+    cuts.push(len);
+    let parts: Vec<_> = cuts.windows(2).map(|pair| (pair[0], pair[1])).filter(|(from, to)| from < to).collect();
+    if parts.is_empty() { vec![(len, len)] } else { parts }
+}
+
+/// What is found out of a file, record by record.
+struct Found<'a> {
+    source: &'a Source,
+    file: TextFile,
+    keys: Keys,
+    /// What is known of each column.
+    columns: Vec<Shape>,
+    /// Columns whose types are looked for.
+    wanted: Vec<bool>,
+    has_header: bool,
+    has_rows: bool,
+    morsel_bytes: u64,
+    /// Where a file of JSON is cut, and where it would be next.
+    cuts: Vec<u64>,
+    nominal: std::vec::IntoIter<u64>,
+    next_cut: Option<u64>,
+}
+
+impl<'a> Found<'a> {
+    fn new(source: &'a Source, file: TextFile, morsel_bytes: u64) -> Found<'a> {
+        let mut nominal = nominal_cuts(file.bytes.len().unwrap_or_default(), morsel_bytes).into_iter();
+        let has_header = source.text.header.unwrap_or(true);
+        let (keys, next_cut) = (Keys::all(), nominal.next());
+        let (columns, wanted, cuts) = (Vec::new(), Vec::new(), vec![0]);
+        let has_rows = false;
+        Found { source, file, keys, columns, wanted, has_header, has_rows, morsel_bytes, cuts, nominal, next_cut }
+    }
+
+    /// Reads the file as far as there is something to know.
+    async fn read(&mut self) -> Result<(), DatasetError> {
+        let mut chunks = self.file.bytes.chunks(0, u64::MAX);
+        let (mut buffer, mut base) = (Vec::new(), 0_u64);
+        loop {
+            let chunk = chunks.next().await.transpose().map_err(|reason| self.file.unread(reason))?;
+            let is_end = chunk.is_none();
+            buffer.extend_from_slice(&chunk.unwrap_or_default());
+            match self.take(&buffer, base, is_end) {
+                Ok(Some(taken)) => {
+                    buffer.drain(..taken);
+                    base += taken as u64;
+                }
+                Ok(None) => return Ok(()),
+                Err(stop) => return Err(self.file.fault(base + stop.at as u64, stop.reason).await),
+            }
+            if buffer.len() > RECORD_BYTES_MAX {
+                let reason = format!("what begins in the line does not end within {} MiB", RECORD_BYTES_MAX >> 20);
+                return Err(self.file.fault(base, reason).await);
+            }
+        }
+    }
+
+    /// Takes records in: the bytes that were, if there are more to read.
+    fn take(&mut self, bytes: &[u8], base: u64, is_end: bool) -> Result<Option<usize>, Stop> {
+        let (mut at, mut values) = (0, Vec::new());
+        loop {
+            let step = match self.file.syntax {
+                Syntax::Csv(csv) => csv.record(bytes, at, is_end, &mut values),
+                Syntax::Json => json::record(&mut self.keys, bytes, at, is_end, &mut values),
+            };
+            match step? {
+                Step::End => return Ok(None),
+                Step::More(from) => return Ok((!self.is_known(base + from as u64)).then_some(from)),
+                Step::Record { begins, ends } => {
+                    at = ends;
+                    let here = base + begins as u64;
+                    match self.file.syntax {
+                        Syntax::Csv(csv) => self
+                            .csv_record(csv, &values, here, base + ends as u64)
+                            .map_err(|reason| Stop { at: begins, reason })?,
+                        Syntax::Json => self.json_record(&values, here),
+                    }
+                }
+            }
+        }
+    }
+
+    fn csv_record(&mut self, csv: CsvSyntax, values: &[Raw<'_>], here: u64, ends: u64) -> Result<(), String> {
+        if self.file.columns.is_empty() {
+            let named: Vec<String> = match self.has_header {
+                true => values.iter().map(|value| name(csv, value)).collect(),
+                false => (1..=values.len()).map(|number| format!("column_{number}")).collect(),
+            };
+            let wanted = |name: &String| self.source.may_use(name) && self.source.text.declared(name).is_none();
+            self.wanted = named.iter().map(wanted).collect();
+            self.columns = vec![Shape::default(); named.len()];
+            self.file.columns = named;
+            if self.has_header {
+                self.file.first = ends;
+                return Ok(());
+            }
+        }
+        ragged(values.len(), self.file.columns.len()).map_or(Ok(()), Err)?;
+        self.has_rows = true;
+        let mut scratch = Vec::new();
+        let columns = values.iter().zip(&mut self.columns).zip(&self.wanted);
+        for ((value, shape), _) in columns.filter(|(_, wanted)| **wanted) {
+            let text = match value {
+                Raw::Escaped(text) => {
+                    scratch.clear();
+                    csv.unescape(text, &mut scratch);
+                    &scratch
+                }
+                Raw::Text(text) => *text,
+                _ => continue,
+            };
+            if !self.source.text.is_null(text) {
+                shape.scalar.add(text, here);
+            }
+        }
+        Ok(())
+    }
+
+    fn json_record(&mut self, values: &[Raw<'_>], here: u64) {
+        if self.next_cut.is_some_and(|cut| here >= cut) {
+            self.cuts.push(here);
+            while self.next_cut.is_some_and(|cut| here >= cut) {
+                self.next_cut = self.nominal.next();
+            }
+        }
+        self.has_rows = true;
+        for number in self.columns.len()..values.len() {
+            let name = &self.keys.names()[number];
+            self.wanted.push(self.source.may_use(name) && self.source.text.declared(name).is_none());
+            self.columns.push(Shape::default());
+        }
+        let columns = values.iter().zip(&mut self.columns).zip(&self.wanted);
+        for ((value, shape), _) in columns.filter(|(_, wanted)| **wanted) {
+            shape.add(value, here, &self.source.text, 0);
+        }
+    }
+
+    /// Whether no more has to be read.
+    fn is_known(&self, here: u64) -> bool {
+        if self.file.syntax == Syntax::Json || !self.has_rows {
+            return false;
+        }
+        let of_wanted = || self.columns.iter().zip(&self.wanted).filter(|(_, wanted)| **wanted).map(|(shape, _)| shape);
+        if here < HEAD_BYTES {
+            return of_wanted().all(|shape| shape.scalar.is_text());
+        }
+        of_wanted().all(|shape| shape.scalar.data_type() != Ok(DataType::Null))
+    }
+
+    async fn finish(mut self) -> Result<Inspected, DatasetError> {
+        self.file.parts = match (self.file.syntax, self.file.bytes.len()) {
+            (Syntax::Csv(csv), _) => self.file.cut(csv, self.morsel_bytes).await?,
+            (Syntax::Json, Some(len)) => parts(std::mem::take(&mut self.cuts), len),
+            (Syntax::Json, None) => vec![(0, u64::MAX)],
+        };
+        let names = match self.file.syntax {
+            Syntax::Csv(_) => &self.file.columns[..],
+            Syntax::Json => self.keys.names(),
+        };
+        let (mut fields, mut problems) = (Vec::new(), HashMap::new());
+        for (name, shape) in names.iter().zip(&self.columns) {
+            let data_type = match self.source.text.declared(name) {
+                Some(declared) => Ok(declared.clone()),
+                None => shape.data_type(),
+            };
+            let data_type = match data_type {
+                Ok(data_type) => data_type,
+                Err(problem) => {
+                    let line = self.file.bytes.line_of(problem.at, |byte| self.file.syntax.skips(byte)).await;
+                    let remedy = format!("name its type, as in [input] types = {{ {} = \"utf8\" }}", key(name));
+                    problems.insert(name.clone(), (line, format!("column `{name}` {}; {remedy}", problem.reason)));
+                    DataType::Utf8
+                }
+            };
+            fields.push(Field::new(name, data_type, true));
+        }
+        let schema = Arc::new(Schema::new(fields));
+        Ok(Inspected { schema, problems, has_rows: self.has_rows, file: self.file })
+    }
+}
+
+fn name(csv: CsvSyntax, value: &Raw<'_>) -> String {
+    let mut name = Vec::new();
+    match value {
+        Raw::Escaped(text) => csv.unescape(text, &mut name),
+        Raw::Text(text) => name.extend_from_slice(text),
+        _ => {}
+    }
+    String::from_utf8_lossy(&name).into_owned()
+}
+
+/// What is wrong with a record of so many values.
+pub(super) fn ragged(values: usize, expected: usize) -> Option<String> {
+    (values != expected).then(|| format!("the line has {values} values, but the first has {expected}"))
+}
+
+/// What the values of a column, or those within them, have been.
+#[derive(Debug, Clone, Default)]
+struct Shape {
+    /// What was seen of values of CSV, or of numbers of JSON.
+    scalar: Evidence,
+    kind: Option<Kind>,
+    items: Option<Box<Shape>>,
+    members: Vec<(String, Shape)>,
+    problem: Option<Problem>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bool,
+    Number,
+    Text,
+    List,
+    Object,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Bool => "`true` or `false`",
+            Kind::Number => "a number",
+            Kind::Text => "text",
+            Kind::List => "a list",
+            Kind::Object => "an object",
+        }
+    }
+}
+
+impl Shape {
+    /// Takes a value of JSON in.
+    fn add(&mut self, value: &Raw<'_>, at: u64, options: &TextOptions, depth: usize) {
+        if self.problem.is_some() {
+            return;
+        }
+        let kind = match value {
+            Raw::Absent | Raw::Null => return,
+            Raw::Text(text) if options.is_null_string(text) => return,
+            Raw::Text(_) | Raw::Escaped(_) => Kind::Text,
+            Raw::Bool(_) => Kind::Bool,
+            Raw::Number(_) => Kind::Number,
+            Raw::Nested(text) if text.starts_with(b"[") => Kind::List,
+            Raw::Nested(_) => Kind::Object,
+            Raw::Bad(reason) => return self.fail(at, (*reason).to_owned()),
+        };
+        match self.kind {
+            Some(before) if before != kind => {
+                return self.fail(at, format!("is {} here, and {} before", kind.name(), before.name()));
+            }
+            _ => self.kind = Some(kind),
+        }
+        match value {
+            Raw::Number(text) => {
+                self.scalar.add_class(infer::number(text).unwrap_or(Class::Text), text, at);
+            }
+            Raw::Nested(text) => self.add_inner(text, at, options, depth),
+            _ => {}
+        }
+    }
+
+    fn add_inner(&mut self, text: &[u8], at: u64, options: &TextOptions, depth: usize) {
+        if depth == json::DEPTH_MAX {
+            return self.fail(at, format!("has more than {depth} lists and objects within each other"));
+        }
+        match json::inner(text) {
+            Some(Inner::List(items)) => {
+                let shape = self.items.get_or_insert_default();
+                items.iter().for_each(|item| shape.add(item, at, options, depth + 1));
+            }
+            Some(Inner::Object(members)) => {
+                for (name, member) in members {
+                    let known = self.members.iter().position(|(known, _)| *known == name);
+                    let number = known.unwrap_or_else(|| {
+                        self.members.push((name, Shape::default()));
+                        self.members.len() - 1
+                    });
+                    self.members[number].1.add(&member, at, options, depth + 1);
+                }
+            }
+            None => self.fail(at, "has a list or object that is no JSON".to_owned()),
+        }
+    }
+
+    fn fail(&mut self, at: u64, reason: String) {
+        self.problem = Some(Problem { at, reason });
+    }
+
+    fn data_type(&self) -> Result<DataType, Problem> {
+        if let Some(problem) = &self.problem {
+            return Err(problem.clone());
+        }
+        Ok(match self.kind {
+            None | Some(Kind::Number) => self.scalar.data_type()?,
+            Some(Kind::Bool) => DataType::Boolean,
+            Some(Kind::Text) => DataType::Utf8,
+            Some(Kind::List) => {
+                let item = self.items.as_ref().map_or(Ok(DataType::Null), |items| items.data_type())?;
+                DataType::List(Arc::new(Field::new_list_field(item, true)))
+            }
+            Some(Kind::Object) => {
+                let members = self.members.iter().map(|(name, shape)| Ok(Field::new(name, shape.data_type()?, true)));
+                DataType::Struct(members.collect::<Result<Fields, Problem>>()?)
+            }
+        })
+    }
+}

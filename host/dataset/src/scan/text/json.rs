@@ -1,0 +1,391 @@
+//! Objects of JSON, one after another, in bytes that lie together. Mostly each has a line of its own.
+//!
+//! What belongs to keys that nobody wants is skipped: it may be nearly anything.
+
+use std::collections::HashMap;
+
+use memchr::memchr3;
+
+use super::{Raw, Step, Stop};
+
+/// Lists and objects within each other in a value that is used.
+pub(super) const DEPTH_MAX: usize = 32;
+
+/// The keys that are looked for, or all that there are.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Keys {
+    names: Vec<String>,
+    by_name: HashMap<Vec<u8>, usize>,
+    /// Whether keys that are not there yet are added.
+    open: bool,
+}
+
+impl Keys {
+    /// All keys that there are.
+    pub(super) fn all() -> Keys {
+        Keys { open: true, ..Keys::default() }
+    }
+
+    /// These keys.
+    pub(super) fn of(names: impl IntoIterator<Item = String>) -> Keys {
+        let mut keys = Keys::default();
+        names.into_iter().for_each(|name| _ = keys.add(name));
+        keys
+    }
+
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    fn add(&mut self, name: String) -> usize {
+        self.by_name.insert(name.clone().into_bytes(), self.names.len());
+        self.names.push(name);
+        self.names.len() - 1
+    }
+
+    /// The number of a key. `next` is a guess: objects mostly have the same keys in the same order.
+    fn number(&mut self, key: &Raw<'_>, next: usize) -> Option<usize> {
+        let mut unescaped = Vec::new();
+        let name = match key {
+            Raw::Escaped(text) => {
+                unescape(text, &mut unescaped).ok()?;
+                &unescaped[..]
+            }
+            Raw::Text(text) => text,
+            _ => return None,
+        };
+        if self.names.get(next).is_some_and(|guess| guess.as_bytes() == name) {
+            return Some(next);
+        }
+        match self.by_name.get(name) {
+            Some(number) => Some(*number),
+            None if self.open => Some(self.add(std::str::from_utf8(name).ok()?.to_owned())),
+            None => None,
+        }
+    }
+}
+
+/// Why a part of an object could not be read.
+enum Fault {
+    /// It ends behind the bytes.
+    More,
+    Wrong(String),
+}
+
+/// Splits the object that begins at `from`, or is the first behind it, into the values of `keys`.
+pub(super) fn record<'b>(
+    keys: &mut Keys,
+    bytes: &'b [u8],
+    from: usize,
+    is_end: bool,
+    values: &mut Vec<Raw<'b>>,
+) -> Result<Step, Stop> {
+    values.clear();
+    values.resize(keys.names.len(), Raw::Absent);
+    let begins = space(bytes, from);
+    if begins == bytes.len() {
+        return Ok(if is_end { Step::End } else { Step::More(begins) });
+    }
+    match object(keys, bytes, begins, values) {
+        Ok(ends) => Ok(Step::Record { begins, ends }),
+        Err(Fault::More) if !is_end => Ok(Step::More(begins)),
+        Err(Fault::More) => {
+            Err(Stop { at: begins, reason: "the object that begins in the line does not end".to_owned() })
+        }
+        Err(Fault::Wrong(reason)) => Err(Stop { at: begins, reason }),
+    }
+}
+
+fn object<'b>(keys: &mut Keys, bytes: &'b [u8], begins: usize, values: &mut Vec<Raw<'b>>) -> Result<usize, Fault> {
+    match bytes[begins] {
+        b'{' => {}
+        b'[' => {
+            return Err(Fault::Wrong(
+                "it holds an array; write one object a line, without brackets and commas".to_owned(),
+            ));
+        }
+        _ => return Err(Fault::Wrong(format!("an object is expected, not {}", shown(bytes, begins)))),
+    }
+    let mut next = 0;
+    members(bytes, begins, |key, value| {
+        if let Some(number) = keys.number(&key, next) {
+            if number >= values.len() {
+                values.resize(number + 1, Raw::Absent);
+            }
+            values[number] = match values[number] {
+                Raw::Absent => value,
+                _ => Raw::Bad("is in the object twice"),
+            };
+            next = number + 1;
+        }
+    })
+}
+
+/// Shows the members of the object at `begins`; where it ends.
+fn members<'b>(bytes: &'b [u8], begins: usize, mut each: impl FnMut(Raw<'b>, Raw<'b>)) -> Result<usize, Fault> {
+    let mut at = space(bytes, begins + 1);
+    if next(bytes, at)? == b'}' {
+        return Ok(at + 1);
+    }
+    loop {
+        if next(bytes, at)? != b'"' {
+            return Err(expected("a key in quotes", bytes, at));
+        }
+        let (key, end) = string(bytes, at)?;
+        at = space(bytes, end);
+        if next(bytes, at)? != b':' {
+            return Err(expected("`:`", bytes, at));
+        }
+        let (member, end) = value(bytes, space(bytes, at + 1))?;
+        each(key, member);
+        at = space(bytes, end);
+        match next(bytes, at)? {
+            b',' => at = space(bytes, at + 1),
+            b'}' => return Ok(at + 1),
+            _ => return Err(expected("`,` or `}`", bytes, at)),
+        }
+    }
+}
+
+/// The value that begins at `at`, and where it ends.
+fn value(bytes: &[u8], at: usize) -> Result<(Raw<'_>, usize), Fault> {
+    match next(bytes, at)? {
+        b'"' => string(bytes, at),
+        b'{' | b'[' => nested(bytes, at),
+        b',' | b':' | b'}' | b']' => Err(expected("a value", bytes, at)),
+        _ => {
+            let ends =
+                |byte: &u8| matches!(byte, b',' | b'}' | b']' | b'{' | b'[' | b'"' | b' ' | b'\t' | b'\n' | b'\r');
+            let end = at + bytes[at..].iter().position(ends).ok_or(Fault::More)?;
+            Ok((token(&bytes[at..end]), end))
+        }
+    }
+}
+
+fn token(text: &[u8]) -> Raw<'_> {
+    match text {
+        b"null" => Raw::Null,
+        b"true" | b"false" => Raw::Bool(text),
+        _ if is_number(text) => Raw::Number(text),
+        b"NaN" | b"Infinity" | b"-Infinity" | b"nan" | b"inf" | b"-inf" => {
+            Raw::Bad("is NaN or infinite, for which JSON has no number: write null, or a string")
+        }
+        _ => Raw::Bad("is no value of JSON"),
+    }
+}
+
+/// Whether it is a number by JSON's grammar.
+fn is_number(text: &[u8]) -> bool {
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let text = text.strip_prefix(b"-").unwrap_or(text);
+    let whole = digits(text);
+    if whole == 0 || (whole > 1 && text[0] == b'0') {
+        return false;
+    }
+    let mut rest = &text[whole..];
+    if let Some(fraction) = rest.strip_prefix(b".") {
+        let len = digits(fraction);
+        if len == 0 {
+            return false;
+        }
+        rest = &fraction[len..];
+    }
+    if let Some(exponent) = rest.strip_prefix(b"e").or_else(|| rest.strip_prefix(b"E")) {
+        let exponent = exponent.strip_prefix(b"-").or_else(|| exponent.strip_prefix(b"+")).unwrap_or(exponent);
+        let len = digits(exponent);
+        if len == 0 {
+            return false;
+        }
+        rest = &exponent[len..];
+    }
+    rest.is_empty()
+}
+
+/// The string that begins with the quote at `at`, and where it ends.
+fn string(bytes: &[u8], at: usize) -> Result<(Raw<'_>, usize), Fault> {
+    let (mut from, mut escaped) = (at + 1, false);
+    loop {
+        let found = from + memchr3(b'"', b'\\', b'\n', bytes.get(from..).ok_or(Fault::More)?).ok_or(Fault::More)?;
+        match bytes[found] {
+            b'"' => {
+                let text = &bytes[at + 1..found];
+                return Ok((if escaped { Raw::Escaped(text) } else { Raw::Text(text) }, found + 1));
+            }
+            b'\\' => (from, escaped) = (found + 2, true),
+            _ => return Err(Fault::Wrong("a string in the line does not end".to_owned())),
+        }
+    }
+}
+
+/// The list or object that begins at `at`, and where it ends: whose brackets are as many as there are to be, and no more
+/// is known of it.
+fn nested(bytes: &[u8], at: usize) -> Result<(Raw<'_>, usize), Fault> {
+    let (mut depth, mut from) = (0_usize, at);
+    while let Some(byte) = bytes.get(from) {
+        match byte {
+            b'"' => from = string(bytes, from)?.1 - 1,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 1 => return Ok((Raw::Nested(&bytes[at..=from]), from + 1)),
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        from += 1;
+    }
+    Err(Fault::More)
+}
+
+fn space(bytes: &[u8], at: usize) -> usize {
+    let rest = bytes.get(at..).unwrap_or_default();
+    at + rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count()
+}
+
+fn next(bytes: &[u8], at: usize) -> Result<u8, Fault> {
+    bytes.get(at).copied().ok_or(Fault::More)
+}
+
+fn expected(what: &str, bytes: &[u8], at: usize) -> Fault {
+    Fault::Wrong(format!("{what} is expected, not {}", shown(bytes, at)))
+}
+
+/// What lies somewhere, for a message.
+fn shown(bytes: &[u8], at: usize) -> String {
+    let rest = &bytes[at..];
+    let line = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len());
+    super::super::infer::shown(&rest[..line.min(20)])
+}
+
+/// What a string with escapes stands for.
+pub(super) fn unescape(text: &[u8], to: &mut Vec<u8>) -> Result<(), &'static str> {
+    let quoted = [b"\"", text, b"\""].concat();
+    match serde_json::from_slice::<String>(&quoted) {
+        Ok(text) => {
+            to.extend_from_slice(text.as_bytes());
+            Ok(())
+        }
+        Err(_) => Err("is no string of JSON: an escape in it is none, or half of a pair"),
+    }
+}
+
+/// What a list or an object holds, if it is one.
+pub(super) enum Inner<'b> {
+    List(Vec<Raw<'b>>),
+    Object(Vec<(String, Raw<'b>)>),
+}
+
+/// What lies in a [`Raw::Nested`].
+pub(super) fn inner(text: &[u8]) -> Option<Inner<'_>> {
+    if text.first() == Some(&b'{') {
+        let mut found = Vec::new();
+        let ends = members(text, 0, |key, value| found.push((key, value))).ok()?;
+        let named = found.into_iter().map(|(key, value)| {
+            let mut name = Vec::new();
+            match key {
+                Raw::Escaped(text) => unescape(text, &mut name).ok()?,
+                Raw::Text(text) => name.extend_from_slice(text),
+                _ => return None,
+            }
+            Some((String::from_utf8(name).ok()?, value))
+        });
+        return Some(Inner::Object(named.collect::<Option<Vec<_>>>().filter(|_| ends == text.len())?));
+    }
+    let (mut values, mut at) = (Vec::new(), space(text, 1));
+    if text.get(at) == Some(&b']') {
+        return (at + 1 == text.len()).then_some(Inner::List(values));
+    }
+    loop {
+        let (item, end) = value(text, at).ok()?;
+        values.push(item);
+        at = space(text, end);
+        match text.get(at)? {
+            b',' => at = space(text, at + 1),
+            b']' => return (at + 1 == text.len()).then_some(Inner::List(values)),
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(text: &str, is_end: bool) -> Result<(Vec<String>, Vec<Vec<String>>), Stop> {
+        let (mut keys, mut records, mut at, mut values) = (Keys::all(), Vec::new(), 0, Vec::new());
+        while let Step::Record { ends, .. } = record(&mut keys, text.as_bytes(), at, is_end, &mut values)? {
+            records.push(values.iter().map(|value| format!("{value:?}")).collect());
+            at = ends;
+        }
+        Ok((keys.names, records))
+    }
+
+    #[test]
+    fn objects_are_split() {
+        let text = |text: &str| format!("{:?}", Raw::Text(text.as_bytes()));
+        let number = |text: &str| format!("{:?}", Raw::Number(text.as_bytes()));
+        let absent = || "Absent".to_owned();
+        for (json, keys, expected) in [
+            ("", &[][..], vec![]),
+            ("{}\n \n{}", &[], vec![vec![], vec![]]),
+            ("{\"a\":1}\n{\"b\" : \"x\" , \"a\":-2.5e3}\r\n", &["a", "b"], {
+                vec![vec![number("1")], vec![number("-2.5e3"), text("x")]]
+            }),
+            ("{\n  \"a\": 1\n}{\"c\": \"\"}", &["a", "c"], vec![vec![number("1")], vec![absent(), text("")]]),
+            ("{\"a\": 1, \"a\": 2}", &["a"], vec![vec!["Bad(\"is in the object twice\")".to_owned()]]),
+            ("{\"\\u0061\": 1}", &["a"], vec![vec![number("1")]]),
+            ("{\"a\": null, \"b\": true}", &["a", "b"], {
+                vec![vec!["Null".to_owned(), format!("{:?}", Raw::Bool(b"true"))]]
+            }),
+        ] {
+            let (names, records) = split(json, true).unwrap_or_else(|stop| panic!("{json}: {stop:?}"));
+            assert_eq!(names, keys, "{json}");
+            assert_eq!(records, expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_object_is_named_where_it_begins() {
+        for (json, at, expected) in [
+            ("{\"a\": 1}\n[{\"a\": 1}]", 9, "it holds an array"),
+            ("{\"a\": 1}\n7", 9, "an object is expected, not `7`"),
+            ("{\"a\": 1}\n{\"a\": \n{\"a\": 1}\n", 9, "the object that begins in the line does not end"),
+            ("{\"a\": 1}\n{\"a\": \n{\"a\": 1}\n{\"a\": 1}", 9, "`,` or `}` is expected, not `{\"a\": 1}`"),
+            ("{\"a\" 1}", 0, "`:` is expected, not `1}`"),
+            ("{a: 1}", 0, "a key in quotes is expected, not `a: 1}`"),
+            ("{\"a\": 1,}", 0, "a key in quotes is expected, not `}`"),
+            ("{\"a\": }", 0, "a value is expected, not `}`"),
+            ("{\"a\": \"x\ny\"}", 0, "a string in the line does not end"),
+            ("{\"a\": \"x", 0, "the object that begins in the line does not end"),
+        ] {
+            let stop = split(json, true).expect_err(json);
+            assert!(stop.at == at && stop.reason.starts_with(expected), "{json}: {stop:?}");
+        }
+        for (value, is_number) in [
+            ("0", true),
+            ("-0", true),
+            ("01", false),
+            ("+1", false),
+            ("1.", false),
+            (".5", false),
+            ("1e5", true),
+            ("1E+05", true),
+            ("1e", false),
+            ("0x10", false),
+            ("1_000", false),
+            ("-", false),
+            ("NaN", false),
+        ] {
+            let json = format!("{{\"a\": {value}}}");
+            let found = split(&json, true).expect("an object").1[0][0].starts_with("Number");
+            assert_eq!(found, is_number, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_whole_does_not_depend_on_what_follows() {
+        let json = "{\"a\": \"x\\\"}\\n\", \"b\": [1, {\"c\": \"]\"}]}\n{\"a\": 12}\n{}";
+        let whole = split(json, true).expect("objects").1;
+        for cut in 0..json.len() {
+            let part = split(&json[..cut], false).expect("objects").1;
+            assert_eq!(part, whole[..part.len()], "{cut}");
+        }
+    }
+}

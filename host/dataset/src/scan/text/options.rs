@@ -1,0 +1,199 @@
+//! What a job says of files of text.
+
+use std::collections::BTreeMap;
+
+use arrow_schema::DataType;
+
+use super::super::types;
+
+/// How text is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Encoding {
+    Utf8,
+    /// ISO 8859-1: each byte is the character of that number.
+    Latin1,
+    /// Which order its bytes have is seen in the first character.
+    Utf16,
+    Utf16Le,
+    Utf16Be,
+}
+
+impl Encoding {
+    const NAMES: &str = "utf-8, latin-1, utf-16";
+
+    fn named(name: &str) -> Option<Encoding> {
+        let plain: String = name.to_lowercase().chars().filter(|c| !matches!(c, '-' | '_' | ' ')).collect();
+        match plain.as_str() {
+            "utf8" => Some(Encoding::Utf8),
+            "latin1" | "iso88591" => Some(Encoding::Latin1),
+            "utf16" => Some(Encoding::Utf16),
+            "utf16le" => Some(Encoding::Utf16Le),
+            "utf16be" => Some(Encoding::Utf16Be),
+            _ => None,
+        }
+    }
+
+    /// The encoding of a file that begins like this, and the bytes of its byte-order mark. A mark is believed more than what
+    /// was said.
+    pub(super) fn of(head: &[u8], said: Option<Encoding>) -> (Encoding, usize) {
+        if head.starts_with(b"\xef\xbb\xbf") {
+            return (Encoding::Utf8, 3);
+        }
+        if head.starts_with(b"\xff\xfe") {
+            return (Encoding::Utf16Le, 2);
+        }
+        if head.starts_with(b"\xfe\xff") {
+            return (Encoding::Utf16Be, 2);
+        }
+        match said {
+            Some(Encoding::Utf16) if head.first() == Some(&0) => (Encoding::Utf16Be, 0),
+            Some(Encoding::Utf16) => (Encoding::Utf16Le, 0),
+            Some(said) => (said, 0),
+            None => (Encoding::Utf8, 0),
+        }
+    }
+}
+
+/// What a job says of files of text, as it says it.
+#[derive(Debug, Clone, Default)]
+pub struct TextSpec {
+    /// Types of columns, by Arrow's names: `utf8`, `int64`, `timestamp[us]`, `decimal128(18, 2)`.
+    pub types: BTreeMap<String, String>,
+    /// What stands for null: the empty value alone where nothing is said, and no string of JSON.
+    pub null_values: Option<Vec<String>>,
+    /// What separates the values of CSV files: a comma, or a tab in `.tsv` files, where nothing is said.
+    pub delimiter: Option<String>,
+    /// Whether the first line of CSV files names the columns, which it does where nothing is said. Otherwise they are
+    /// `column_1`, `column_2`, …
+    pub header: Option<bool>,
+    /// What values of CSV files are put in that contain delimiters or line breaks: `"` where nothing is said; empty for none.
+    pub quote: Option<String>,
+    /// What lines of CSV files begin with that are left out.
+    pub comment: Option<String>,
+    /// `utf-8`, `latin-1` or `utf-16`.
+    pub encoding: Option<String>,
+}
+
+/// What a job says of files of text, understood.
+#[derive(Debug, Clone, Default)]
+pub struct TextOptions {
+    /// Types that columns have by the job's word.
+    pub(in super::super) types: BTreeMap<String, DataType>,
+    /// Types that columns of these names have where there are such.
+    pub(in super::super) hints: BTreeMap<String, DataType>,
+    pub(super) null_values: Option<Vec<Vec<u8>>>,
+    pub(super) delimiter: Option<u8>,
+    pub(super) header: Option<bool>,
+    /// `Some(None)` is no quote at all.
+    pub(super) quote: Option<Option<u8>>,
+    pub(super) comment: Option<u8>,
+    pub(super) encoding: Option<Encoding>,
+}
+
+impl TextOptions {
+    /// Understands what a job says.
+    ///
+    /// # Errors
+    /// Names the key and what would be right.
+    pub fn new(spec: &TextSpec) -> Result<TextOptions, String> {
+        let mut options = TextOptions { header: spec.header, ..TextOptions::default() };
+        for (column, name) in &spec.types {
+            let data_type =
+                types::parse(name).map_err(|reason| format!("`input.types` of column `{column}`: {reason}"))?;
+            options.types.insert(column.clone(), data_type);
+        }
+        let nulls = |values: &Vec<String>| values.iter().map(|value| value.clone().into_bytes()).collect();
+        options.null_values = spec.null_values.as_ref().map(nulls);
+        options.delimiter = spec.delimiter.as_deref().map(|text| byte("delimiter", text)).transpose()?;
+        options.comment = spec.comment.as_deref().map(|text| byte("comment", text)).transpose()?;
+        options.quote = match spec.quote.as_deref() {
+            None => None,
+            Some("") => Some(None),
+            Some(text) => Some(Some(byte("quote", text)?)),
+        };
+        if let Some(name) = &spec.encoding {
+            let unknown = || format!("`input.encoding` is `{name}`, and has to be one of {}", Encoding::NAMES);
+            options.encoding = Some(Encoding::named(name).ok_or_else(unknown)?);
+        }
+        let quote = options.quote.unwrap_or(Some(b'"'));
+        let delimiter = options.delimiter.unwrap_or(b',');
+        let twice = |a: &str, b: &str| Err(format!("`input.{a}` and `input.{b}` are the same character"));
+        match (quote == Some(delimiter), options.comment) {
+            (true, _) => twice("delimiter", "quote"),
+            (_, Some(comment)) if comment == delimiter => twice("delimiter", "comment"),
+            (_, Some(comment)) if Some(comment) == quote => twice("quote", "comment"),
+            _ => Ok(options),
+        }
+    }
+
+    /// The same without types that must be of columns there are: these then hold where there is such a column, as do
+    /// `more`.
+    #[must_use]
+    pub fn as_hints(mut self, more: impl IntoIterator<Item = (String, DataType)>) -> TextOptions {
+        self.hints.extend(more);
+        self.hints.append(&mut self.types);
+        self
+    }
+
+    /// The type that the job says a column has.
+    pub(in super::super) fn declared(&self, column: &str) -> Option<&DataType> {
+        self.types.get(column).or_else(|| self.hints.get(column))
+    }
+
+    /// Whether a value of CSV stands for null.
+    pub(super) fn is_null(&self, value: &[u8]) -> bool {
+        self.null_values.as_ref().map_or(value.is_empty(), |nulls| nulls.iter().any(|null| null == value))
+    }
+
+    /// Whether a string of JSON does.
+    pub(super) fn is_null_string(&self, value: &[u8]) -> bool {
+        self.null_values.as_ref().is_some_and(|nulls| nulls.iter().any(|null| null == value))
+    }
+}
+
+fn byte(key: &str, text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        [byte] if byte.is_ascii() && !matches!(byte, b'\n' | b'\r' | 0) => Ok(*byte),
+        _ => Err(format!("`input.{key}` is {text:?}, and has to be one ASCII character that is no line break")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_text_is_checked() {
+        let spec = |change: &dyn Fn(&mut TextSpec)| {
+            let mut spec = TextSpec::default();
+            change(&mut spec);
+            TextOptions::new(&spec).map(|_| ())
+        };
+        type Change<'a> = &'a dyn Fn(&mut TextSpec);
+        let cases: [(Change<'_>, Result<(), &str>); 13] = [
+            (&|_| (), Ok(())),
+            (&|s| s.delimiter = Some(";".into()), Ok(())),
+            (&|s| s.delimiter = Some("\t".into()), Ok(())),
+            (&|s| s.delimiter = Some("".into()), Err("`input.delimiter` is \"\", and has to be one ASCII character")),
+            (&|s| s.delimiter = Some("§".into()), Err("`input.delimiter` is \"§\"")),
+            (&|s| s.quote = Some("'".into()), Ok(())),
+            (&|s| s.quote = Some("".into()), Ok(())),
+            (&|s| s.quote = Some(",".into()), Err("`input.delimiter` and `input.quote` are the same")),
+            (&|s| s.comment = Some("\n".into()), Err("`input.comment` is \"\\n\"")),
+            (&|s| s.comment = Some("\"".into()), Err("`input.quote` and `input.comment`")),
+            (&|s| s.encoding = Some("Latin-1".into()), Ok(())),
+            (&|s| s.encoding = Some("koi8".into()), Err("`input.encoding` is `koi8`, and has to be one of utf-8")),
+            (
+                &|s| _ = s.types.insert("zip".into(), "utf9".into()),
+                Err("`input.types` of column `zip`: `utf9` is not the name of a type (did you mean `utf8`?)"),
+            ),
+        ];
+        for (change, expected) in cases {
+            match (spec(change), expected) {
+                (Ok(()), Ok(())) => {}
+                (Err(error), Err(expected)) => assert!(error.starts_with(expected), "{error}"),
+                (found, expected) => panic!("{found:?}, not {expected:?}"),
+            }
+        }
+    }
+}

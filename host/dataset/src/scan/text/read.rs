@@ -1,0 +1,277 @@
+//! Parts of files of text as record batches.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_schema::{Schema, SchemaRef};
+use bytes::Bytes;
+use datafusion::common::ScalarValue;
+use datafusion::error::DataFusionError;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+
+use super::column::{ColumnSpec, TextColumn};
+use super::inspect::{TextFile, ragged};
+use super::json::{self, Keys};
+use super::options::TextOptions;
+use super::{RECORD_BYTES_MAX, Raw, Step, Stop, Syntax};
+use crate::DatasetError;
+
+/// Bytes of a batch's values in one column: it has fewer rows than were asked for, where these are as long.
+const COLUMN_BYTES_MAX: usize = 16 << 20;
+
+/// What is read of files of text: parts of them, all of the same columns.
+pub(in super::super) struct TextTable {
+    schema: SchemaRef,
+    options: Arc<TextOptions>,
+    batch_rows: usize,
+    parts: Vec<Arc<dyn PartitionStream>>,
+}
+
+impl TextTable {
+    /// Reads columns of these names and types.
+    pub(in super::super) fn new(used: &Schema, options: &TextOptions, batch_rows: usize) -> TextTable {
+        let fields: Vec<_> = used.fields().iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
+        let (schema, options) = (Arc::new(Schema::new(fields)), Arc::new(options.clone()));
+        TextTable { schema, options, batch_rows: batch_rows.max(1), parts: Vec::new() }
+    }
+
+    /// Adds a part of a file as the next partition. `folders` has values of columns that the file does not have.
+    pub(in super::super) fn push(&mut self, file: &Arc<TextFile>, part: (u64, u64), folders: &[(String, ScalarValue)]) {
+        let constant = |name: &str| folders.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+        let columns = self.schema.fields().iter().map(|field| {
+            let is_declared = self.options.declared(field.name()).is_some();
+            let (name, data_type) = (field.name().clone(), field.data_type().clone());
+            let place = match constant(field.name()) {
+                Some(value) => Place::Folder(value),
+                None => Place::Column(file.columns.iter().position(|column| column == field.name())),
+            };
+            (ColumnSpec { name, data_type, is_declared }, place)
+        });
+        self.parts.push(Arc::new(Part {
+            file: Arc::clone(file),
+            range: part,
+            schema: Arc::clone(&self.schema),
+            columns: columns.collect::<Vec<_>>().into(),
+            options: Arc::clone(&self.options),
+            batch_rows: self.batch_rows,
+        }));
+    }
+
+    /// The partitions that were added.
+    pub(in super::super) fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The plan whose partitions are the parts.
+    pub(in super::super) fn plan(self) -> Result<Arc<dyn ExecutionPlan>, DatasetError> {
+        let exec = StreamingTableExec::try_new(self.schema, self.parts, None, [], false, None);
+        Ok(Arc::new(exec.map_err(DatasetError::internal)?))
+    }
+}
+
+/// Where the values of a column come from.
+#[derive(Debug, Clone)]
+enum Place {
+    /// The file's column of this number; JSON finds it by its name.
+    Column(Option<usize>),
+    /// The same for all rows.
+    Folder(ScalarValue),
+}
+
+#[derive(Debug)]
+struct Part {
+    file: Arc<TextFile>,
+    range: (u64, u64),
+    schema: SchemaRef,
+    columns: Arc<[(ColumnSpec, Place)]>,
+    options: Arc<TextOptions>,
+    batch_rows: usize,
+}
+
+impl PartitionStream for Part {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let keys = Keys::of(self.columns.iter().map(|(spec, _)| spec.name.clone()));
+        let reader = Reader {
+            chunks: self.file.bytes.chunks(self.range.0, self.range.1),
+            keys,
+            buffer: Vec::new(),
+            // Where ranges can't be read, the bytes from the file's beginning on are.
+            base: if self.file.bytes.len().is_some() { self.range.0 } else { 0 },
+            at: 0,
+            is_end: false,
+            file: Arc::clone(&self.file),
+            schema: Arc::clone(&self.schema),
+            columns: Arc::clone(&self.columns),
+            options: Arc::clone(&self.options),
+            batch_rows: self.batch_rows,
+        };
+        let batches = futures::stream::try_unfold(reader, |mut reader| async move {
+            let batch = reader.next().await.map_err(|error| DataFusionError::External(Box::new(error)))?;
+            Ok(batch.map(|batch| (batch, reader)))
+        });
+        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), batches))
+    }
+}
+
+/// Why a file of text can't be read. It goes through the engine, and comes out as it is.
+#[derive(Debug)]
+pub(in super::super) struct TextError {
+    pub(in super::super) file: String,
+    pub(in super::super) line: Option<u64>,
+    pub(in super::super) reason: String,
+}
+
+impl fmt::Display for TextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl Error for TextError {}
+
+/// Reads a part from end to end.
+struct Reader {
+    file: Arc<TextFile>,
+    chunks: BoxStream<'static, Result<Bytes, String>>,
+    schema: SchemaRef,
+    columns: Arc<[(ColumnSpec, Place)]>,
+    keys: Keys,
+    options: Arc<TextOptions>,
+    batch_rows: usize,
+    /// Bytes that were read and not all split.
+    buffer: Vec<u8>,
+    /// Where the buffer begins in the file.
+    base: u64,
+    /// The bytes of the buffer that are done with.
+    at: usize,
+    is_end: bool,
+}
+
+/// Rows that become a batch.
+struct Rows {
+    columns: Vec<TextColumn>,
+    /// Where each begins.
+    begin: Vec<u64>,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Result<Option<RecordBatch>, TextError> {
+        let columns = self.columns.iter().map(|_| TextColumn::new(self.batch_rows.min(1 << 16))).collect();
+        let mut rows = Rows { columns, begin: Vec::new() };
+        loop {
+            let buffer = std::mem::take(&mut self.buffer);
+            let filled = self.fill(&buffer, &mut rows);
+            self.buffer = buffer;
+            match filled {
+                Ok(true) => break,
+                Ok(false) => self.read().await?,
+                Err((at, reason)) => return Err(self.error(at, reason).await),
+            }
+        }
+        if rows.begin.is_empty() {
+            return Ok(None);
+        }
+        match self.batch(rows) {
+            Ok(batch) => Ok(Some(batch)),
+            Err((at, reason)) => Err(self.error(at, reason).await),
+        }
+    }
+
+    /// Reads the next bytes.
+    async fn read(&mut self) -> Result<(), TextError> {
+        self.buffer.drain(..self.at);
+        (self.base, self.at) = (self.base + self.at as u64, 0);
+        if self.buffer.len() > RECORD_BYTES_MAX {
+            let reason = format!("what begins in the line does not end within {} MiB", RECORD_BYTES_MAX >> 20);
+            return Err(self.error(self.base, reason).await);
+        }
+        match self.chunks.next().await.transpose() {
+            Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk),
+            Ok(None) => self.is_end = true,
+            Err(reason) => return Err(TextError { file: self.file.name.clone(), line: None, reason }),
+        }
+        Ok(())
+    }
+
+    /// Adds rows from the buffer: whether there are as many as can be.
+    fn fill(&mut self, buffer: &[u8], rows: &mut Rows) -> Result<bool, (u64, String)> {
+        let mut values = Vec::new();
+        while rows.begin.len() < self.batch_rows {
+            let step = match self.file.syntax {
+                Syntax::Csv(csv) => csv.record(buffer, self.at, self.is_end, &mut values),
+                Syntax::Json => json::record(&mut self.keys, buffer, self.at, self.is_end, &mut values),
+            };
+            match step.map_err(|Stop { at, reason }| (self.base + at as u64, reason))? {
+                Step::End => return Ok(true),
+                Step::More(from) => {
+                    self.at = from;
+                    return Ok(false);
+                }
+                Step::Record { begins, ends } => {
+                    self.at = ends;
+                    let here = self.base + begins as u64;
+                    // The names of columns, where the file is read from its beginning.
+                    if here >= self.file.first {
+                        self.row(&values, rows, here).map_err(|reason| (here, reason))?;
+                    }
+                }
+            }
+            if rows.columns.iter().any(|column| column.bytes() > COLUMN_BYTES_MAX) {
+                return Ok(true);
+            }
+        }
+        Ok(true)
+    }
+
+    fn row(&self, values: &[Raw<'_>], rows: &mut Rows, here: u64) -> Result<(), String> {
+        if let Syntax::Csv(_) = self.file.syntax {
+            ragged(values.len(), self.file.columns.len()).map_or(Ok(()), Err)?;
+        }
+        for (number, ((spec, place), column)) in self.columns.iter().zip(&mut rows.columns).enumerate() {
+            let value = match (place, self.file.syntax) {
+                (Place::Folder(_), _) => Raw::Absent,
+                (Place::Column(Some(at)), Syntax::Csv(_)) => values[*at],
+                (Place::Column(_), _) => values.get(number).copied().unwrap_or(Raw::Absent),
+            };
+            let pushed = column.push(value, self.file.syntax, &self.options);
+            pushed.map_err(|reason| format!("column `{}` {reason}", spec.name))?;
+        }
+        rows.begin.push(here);
+        Ok(())
+    }
+
+    fn batch(&self, rows: Rows) -> Result<RecordBatch, (u64, String)> {
+        let Rows { columns, begin } = rows;
+        let all = columns.into_iter().zip(self.columns.iter()).map(|(column, (spec, place))| match place {
+            Place::Folder(value) => {
+                let array = value.to_array_of_size(begin.len());
+                array.map_err(|e| (self.base, super::super::stream::reason_of(&e)))
+            }
+            Place::Column(_) => column.finish(spec).map_err(|fault| (begin[fault.row], fault.reason)),
+        });
+        let all = all.collect::<Result<Vec<ArrayRef>, _>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(begin.len()));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), all, &options)
+            .map_err(|e| (self.base, super::super::stream::reason_of(&e)))
+    }
+
+    /// An error that names the line at `at`.
+    fn error(&self, at: u64, reason: String) -> impl Future<Output = TextError> + Send + use<> {
+        let file = Arc::clone(&self.file);
+        async move {
+            let line = file.bytes.line_of(at, |byte| file.syntax.skips(byte)).await;
+            TextError { file: file.name.clone(), line, reason }
+        }
+    }
+}
