@@ -26,8 +26,8 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::TryStreamExt as _;
 use sandbar_batch::{Header, decode_schema, encode, read};
 use sandbar_dataset::{
-    DatasetError, Grouper, Grouping, Heap, MemoryBudget, RowGroupReader, Scan, ScanOptions, Source, UnitShape,
-    describe_key,
+    DatasetError, Grouper, Grouping, Heap, MemoryBudget, RowGroupReader, Scan, ScanOptions, Source, TextOptions,
+    TextSpec, UnitShape, describe_key,
 };
 use sandbar_node::Job;
 use tokio::runtime::{Builder, Runtime};
@@ -35,7 +35,7 @@ use tokio::runtime::{Builder, Runtime};
 pub use seeds::seeds;
 
 /// The boundaries.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 14] = [
     "answer",
     "batch",
     "blocks",
@@ -49,6 +49,7 @@ pub const NAMES: [&str; 13] = [
     "peer",
     "request",
     "ring",
+    "text",
 ];
 
 /// Runs the boundary of a name, and says whether the bytes were taken.
@@ -69,6 +70,7 @@ pub fn run(name: &str, bytes: &[u8]) -> bool {
         "message" => programs::message(bytes),
         "peer" => peers::peer(bytes),
         "request" => programs::request(bytes),
+        "text" => text(bytes),
         "ring" => programs::ring(bytes),
         _ => panic!("there is no boundary `{name}`"),
     }
@@ -218,6 +220,40 @@ fn job(bytes: &[u8]) -> bool {
     let read = || Job::parse(job, &overrides).map(|job| format!("{job:?}"));
     let Ok(job) = read() else { return false };
     assert_eq!(read().expect("a job is a job again"), job);
+    true
+}
+
+/// A file of text: two bytes that say its format and what a job says of it, and the file. It is read whole, and again in small
+/// ranges.
+///
+/// # Panics
+/// When it has other rows then, or can be read in one way alone.
+fn text(bytes: &[u8]) -> bool {
+    const EXTENSIONS: [&str; 8] = ["csv", "jsonl", "tsv", "json.zst", "csv.gz", "csv.zst", "csv.bz2", "csv.xz"];
+    let [format, said, contents @ ..] = bytes else { return false };
+    let extension = EXTENSIONS[usize::from(*format) % EXTENSIONS.len()];
+    let of = |shift: u8, names: [Option<&str>; 4]| names[usize::from(said >> shift & 3)].map(str::to_owned);
+    let spec = TextSpec {
+        delimiter: of(0, [None, Some(";"), Some(" "), None]),
+        quote: of(2, [None, Some("'"), Some(""), None]),
+        comment: of(4, [None, Some("#"), None, Some("a")]),
+        encoding: of(6, [None, Some("utf-16"), Some("latin-1"), None]),
+        header: Some(format & 0x80 == 0),
+        null_values: (format & 0x40 != 0).then(|| vec![String::new(), "NA".to_owned()]),
+        ..TextSpec::default()
+    };
+    let options = TextOptions::new(&spec).expect("options that are right");
+    let mut file = tempfile::Builder::new().suffix(&format!(".{extension}")).tempfile().expect("a file can be made");
+    file.write_all(contents).expect("a file can be written");
+    let path = file.path().to_str().expect("temporary files have plain names").to_owned();
+    let all = |morsel_bytes| {
+        let source = Source { paths: vec![path.clone()], text: options.clone(), ..Source::default() };
+        futures::executor::block_on(rows(source, ScanOptions { morsel_bytes, batch_rows: 16 }, false))
+    };
+    let (whole, ranges) = (all(1 << 20), all(32));
+    assert_eq!(whole.is_ok(), ranges.is_ok(), "in one range and in many: {whole:?} {ranges:?}");
+    let (Ok(whole), Ok(ranges)) = (whole, ranges) else { return false };
+    assert_eq!(whole, ranges, "in one range and in many");
     true
 }
 

@@ -1,5 +1,6 @@
 //! Bytes as they should be.
 
+use std::io::Write as _;
 use std::sync::Arc;
 
 use arrow_array::builder::{ListBuilder, StringBuilder};
@@ -34,6 +35,7 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "job" => jobs(),
         "message" => programs::messages(),
         "request" => programs::requests(),
+        "text" => texts(),
         _ => panic!("there is no boundary `{name}`"),
     }
 }
@@ -211,6 +213,30 @@ fn files() -> Vec<Vec<u8>> {
         }));
     }
     files
+}
+
+fn texts() -> Vec<Vec<u8>> {
+    let csv = "zip,x,s\n01234,1,\"a\nb\"\n00501,2.5,NA\n# no\n1e400,-0,\"q,\"\"r\"\n9007199254740993,,2019-01-01\n";
+    let json = "{\"id\": 18446744073709551615, \"s\": \"a\\u00fc\"}\n{\"id\": 1, \"l\": [{\"a\": 0.5}, null]}\n{}\n";
+    let utf16: Vec<u8> = csv.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let zstd = |text: &str| zstd::stream::encode_all(text.as_bytes(), 1).expect("memory is written");
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(csv.as_bytes()).expect("memory is written");
+    [
+        (0, 0, csv.as_bytes().to_vec()),
+        (0x40, 0b0001_0000, csv.as_bytes().to_vec()),
+        (0x80, 0b0000_0101, csv.replace(',', ";").replace('"', "'").into_bytes()),
+        (0, 0b1000_0000, b"n\xe4me\n\xfc\n".to_vec()),
+        (0, 0b0100_0000, utf16),
+        (1, 0, json.as_bytes().to_vec()),
+        (1, 0, "\u{feff}{\n  \"k\": 1\n}\n{\n  \"k\": 2\n}\n".as_bytes().to_vec()),
+        (2, 0, csv.replace(',', "\t").into_bytes()),
+        (3, 0, zstd(json)),
+        (4, 0, gzip.finish().expect("memory is written")),
+        (5, 0, zstd(csv)),
+    ]
+    .map(|(format, said, bytes)| [&[format, said], &bytes[..]].concat())
+    .to_vec()
 }
 
 fn ipc(

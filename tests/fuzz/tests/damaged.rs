@@ -12,7 +12,7 @@ use sandbar_fuzz::{NAMES, run, seeds};
 /// Each seed is damaged so often. Reading files takes longest, each history has some hundred steps, and hubs have threads.
 fn times(name: &str) -> usize {
     match name {
-        "file" | "events" | "request" => 150,
+        "file" | "events" | "request" | "text" => 150,
         "message" => 300,
         "peer" => 1_000,
         _ => 5_000,

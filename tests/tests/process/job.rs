@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use sandbar_tests::{Lab, Model, component, least_squares, models, taxi_files, taxi_line, taxi_trips, workspace};
+use sandbar_tests::{
+    Lab, Model, column_of_numbers, component, least_squares, models, taxi_files, taxi_line, taxi_trips, workspace,
+};
 
 /// Runs the example over the made taxi data, with `arguments` besides, and
 /// returns its JSON and its output.
@@ -130,6 +132,34 @@ fn finds_the_line_in_each(lab: &Lab, rows: u32, groups: usize) {
     for model in models {
         let coefficient = model.params["coefficients"][0].as_f64().unwrap();
         assert!((coefficient - 3.0).abs() < 1e-9 && model.mae.unwrap() < 1e-6, "{model:?}");
+    }
+}
+
+#[test]
+fn keys_of_text_are_what_they_are_written_as() {
+    let lab = Lab::new();
+    let keys = [("1.10", 1), ("1.1", 5), ("1.2.3", 7), ("01234", 11), ("1234", 13)];
+    let rows = keys.map(|(key, slope)| (1..=4).map(|x| format!("{key};{x};{}\n", slope * x)).collect::<String>());
+    lab.write("rows.csv", format!("# made\nk;x;y\n{}", rows.concat()));
+    let udf = component("udfs/models");
+    let train = "[train]\ngroup_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\ntest = 0.0\nmin_rows = 1";
+    let input = "[input]\npaths = [\"rows.csv\"]\ndelimiter = \";\"\ncomment = \"#\"";
+    let models_of = format!("models = [{{ udf = \"{}#linear\" }}]", udf.display());
+    lab.write("job.toml", format!("{input}\n{train}\n{models_of}\n[output]\npath = \"out.parquet\"\n"));
+    lab.host(&["submit", "job.toml"]).expect_code(0);
+    let mut found: Vec<String> = models(&lab.path("out.parquet")).into_iter().map(|model| model.key.concat()).collect();
+    let mut expected = keys.map(|(key, _)| key.to_owned());
+    (found.sort(), expected.sort());
+    assert_eq!(found, expected);
+    // Each alone would be a number. The job's words hold here too.
+    for (key, slope) in keys {
+        lab.write("new.csv", format!("k;x\n#\n{key};2\n"));
+        lab.host(&["predict", "out.parquet", "--input", "new.csv", "--output", "new.parquet"]).expect_code(0);
+        let found = column_of_numbers(&lab.path("new.parquet"), "prediction");
+        assert!(
+            found.len() == 1 && found[0].is_some_and(|y| (y - f64::from(2 * slope)).abs() < 1e-9),
+            "{key}: {found:?}"
+        );
     }
 }
 

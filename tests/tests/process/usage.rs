@@ -98,7 +98,7 @@ fn outputs_that_can_not_be_written() {
     lab.write("rows.csv", ROWS);
     // It would be found out only now that the second line is no number.
     lab.write("late.csv", format!("{ROWS}{}", "c,1,2\n".repeat(20_000) + "c,six,2\n"));
-    lab.write("job.toml", job("late.csv", TRAIN));
+    lab.write("job.toml", job("late.csv", TRAIN).replace("[train]", "types = { x = \"int64\" }\n[train]"));
     let made = std::process::Command::new("mkfifo").arg(lab.path("pipe.parquet")).status();
     assert!(made.is_ok_and(|status| status.success()));
     std::fs::create_dir(lab.path("folder.parquet")).unwrap();
@@ -163,7 +163,7 @@ fn parameters_that_a_trainer_refuses() {
     let lab = Lab::new();
     // Its last line is no number: what is wrong with parameters comes first.
     lab.write("rows.csv", format!("{ROWS}{}", "c,1,2\n".repeat(200_000) + "c,six,2\n"));
-    lab.write("job.toml", job("rows.csv", TRAIN));
+    lab.write("job.toml", job("rows.csv", TRAIN).replace("[train]", "types = { x = \"int64\" }\n[train]"));
     let typo = "train.models.0.params.fit_intercep=true";
     check(&lab, &["job.toml", "--set", typo], 1, &["#linear", "fit_intercep", "refused"]);
     let models = component("udfs/models");

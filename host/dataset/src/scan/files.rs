@@ -22,11 +22,9 @@ const FILES_MAX: usize = 1 << 20;
 /// Folders within folders that are searched.
 const DEPTH_MAX: usize = 64;
 
+/// Names that begin with a dot are left out by [`is_hidden`].
 const MATCHING: MatchOptions =
-    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
-
-/// Hidden names are left out before.
-const BELOW: MatchOptions = MatchOptions { require_literal_leading_dot: false, ..MATCHING };
+    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
 
 /// A file of a dataset.
 #[derive(Debug, Clone)]
@@ -167,7 +165,7 @@ fn matches(given: &str, pattern: &str, each: Each<'_>) -> Result<(), DatasetErro
         } else if !rest.is_empty() && path.is_dir() {
             walk(given, &path, &|name| !is_named(whole, name), &mut Vec::new(), &mut |file| {
                 let below = file.strip_prefix(&path).unwrap_or(file);
-                if pattern.matches_path_with(below, BELOW) && file.is_file() { each(file) } else { Ok(()) }
+                if pattern.matches_path_with(below, MATCHING) && file.is_file() { each(file) } else { Ok(()) }
             })?;
         }
     }
@@ -279,7 +277,7 @@ async fn list_remote(
     let folder = ObjectPath::from_url_path(fixed).map_err(|e| DatasetError::input(given, e.to_string()))?;
     let mut listing = client.list(Some(&folder));
     while let Some(meta) = listing.try_next().await.map_err(fail)? {
-        let wanted = pattern.as_ref().is_none_or(|p| p.matches_with(meta.location.as_ref(), BELOW));
+        let wanted = pattern.as_ref().is_none_or(|p| p.matches_with(meta.location.as_ref(), MATCHING));
         // A folder that is named itself may have any name.
         let below = meta.location.as_ref().strip_prefix(folder.as_ref()).unwrap_or_default();
         if wanted && !is_hidden(path, below) && Format::is_data(meta.location.as_ref()) {

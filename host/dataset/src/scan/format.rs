@@ -16,6 +16,7 @@ use parquet::file::metadata::PageIndexPolicy;
 
 use super::encrypted::is_encrypted;
 use super::files::File;
+use super::infer::Evidence;
 use super::ipc::IpcBytes;
 use super::stream::{reason_of, reason_of_panic};
 use super::text::{Compression, TextFile};
@@ -125,6 +126,8 @@ pub(super) struct Inspected {
     pub(super) schema: SchemaRef,
     /// Columns that can't be used, with the line that shows it, and why.
     pub(super) problems: HashMap<String, (Option<u64>, String)>,
+    /// What the values of columns of text have been, where their types are taken from that.
+    pub(super) evidence: HashMap<String, Evidence>,
     /// Whether it has a say in the types of columns. It has none without rows.
     pub(super) has_rows: bool,
     /// What there is to know of a file of text.
@@ -141,10 +144,7 @@ pub(super) async fn inspect(
 ) -> Result<Inspected, DatasetError> {
     let fault = |reason: String| DatasetError::Read { file: file.name.clone(), line: None, reason };
     if file.format.is_text() {
-        let text = text::inspect(store, file, source, options.morsel_bytes).await?;
-        let (schema, problems, has_rows) = (text.schema, text.problems, text.has_rows);
-        let text = Some(Arc::new(text.file));
-        return Ok(Inspected { format: file.format, schema, problems, has_rows, text });
+        return text::inspect(store, file, source, options.morsel_bytes).await;
     }
     if file.meta.size == 0 {
         return Err(fault("the file is empty".to_owned()));
@@ -167,7 +167,8 @@ pub(super) async fn inspect(
     // Metadata of the writer (pandas, Spark) says nothing about the rows, and would make equal schemas differ.
     let plain = |field: &FieldRef| field.as_ref().clone().with_metadata(Default::default());
     let fields: Vec<Field> = schema.fields().iter().map(plain).collect();
-    Ok(Inspected { format, schema: Arc::new(Schema::new(fields)), problems: HashMap::new(), has_rows, text: None })
+    let schema = Arc::new(Schema::new(fields));
+    Ok(Inspected { format, schema, problems: HashMap::new(), evidence: HashMap::new(), has_rows, text: None })
 }
 
 /// The schema of a file that is no text, and whether it has rows.

@@ -268,6 +268,15 @@ impl Evidence {
         DataType::Timestamp(unit, None)
     }
 
+    /// What these values and those of `other` have been.
+    pub(super) fn with(mut self, other: &Evidence) -> Evidence {
+        self.seen |= other.seen;
+        self.large = self.large.or_else(|| other.large.clone());
+        self.fraction = self.fraction.or_else(|| other.fraction.clone());
+        self.far |= other.far;
+        self
+    }
+
     /// Whether nothing that comes can change the type.
     pub(super) fn is_text(&self) -> bool {
         self.seen & TEXT != 0
@@ -294,15 +303,17 @@ fn is_far(text: &[u8]) -> bool {
     !(b"1678"..=b"2261").contains(&text.get(..4).and_then(|year| year.try_into().ok()).unwrap_or(b"0000"))
 }
 
-/// A time in so fine a unit, from text that may name a time zone. Times without one are of `zone`.
+/// A time in so fine a unit, from text that may name a time zone. Times without one are of `zone`. None if the text is no
+/// time, or names a finer one.
 pub(super) fn time(text: &str, unit: TimeUnit, zone: &Tz) -> Option<i64> {
     let value = string_to_datetime(zone, text).ok()?;
-    match unit {
-        TimeUnit::Second => Some(value.timestamp()),
-        TimeUnit::Millisecond => Some(value.timestamp_millis()),
-        TimeUnit::Microsecond => Some(value.timestamp_micros()),
-        TimeUnit::Nanosecond => value.timestamp_nanos_opt(),
-    }
+    let (time, nanos) = match unit {
+        TimeUnit::Second => (value.timestamp(), 1_000_000_000),
+        TimeUnit::Millisecond => (value.timestamp_millis(), 1_000_000),
+        TimeUnit::Microsecond => (value.timestamp_micros(), 1_000),
+        TimeUnit::Nanosecond => (value.timestamp_nanos_opt()?, 1),
+    };
+    (value.timestamp_subsec_nanos() % nanos == 0).then_some(time)
 }
 
 /// Characters of a value that a message shows.

@@ -257,6 +257,10 @@ async fn inspect(
     options: &ScanOptions,
 ) -> Result<(Folders, Vec<Option<Inspected>>), DatasetError> {
     let Some(first) = files.first() else { return Ok(Default::default()) };
+    if files.iter().all(|file| file.meta.size == 0) {
+        let reason = "the file is empty".to_owned();
+        return Err(DatasetError::Read { file: first.name.clone(), line: None, reason });
+    }
     let of_first = format::inspect(state, stores.client(first.store), first, source, options).await?;
     let is_column = |name: &str| of_first.schema.index_of(name).is_ok();
     let folders = Folders::of(files, &source.text, is_column)?;

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, FieldRef, TimeUnit};
 
 use super::files::File;
-use super::format::{Format, Inspected};
+use super::format::Inspected;
 use super::hive::Folders;
+use super::infer::Evidence;
 use super::text::TextOptions;
 use crate::DatasetError;
 
@@ -22,8 +23,8 @@ struct Column {
     first: usize,
     /// Files that have it.
     files: usize,
-    /// Whether all of these are CSV, whose values are text to begin with.
-    is_csv: bool,
+    /// What its values have been, if all of these are of text: as if they were one file.
+    evidence: Option<Evidence>,
     /// Why it can't be used.
     problem: Option<Problem>,
 }
@@ -62,9 +63,7 @@ impl Merged {
         let mut merged = Merged { columns: Vec::new(), by_name: HashMap::new(), files: numbers };
         let mut last: Option<&Inspected> = None;
         for (file, of_file) in &voting {
-            let alike = |last: &&Inspected| {
-                last.schema == of_file.schema && last.format == of_file.format && of_file.problems.is_empty()
-            };
+            let alike = |last: &&Inspected| !of_file.format.is_text() && last.schema == of_file.schema;
             if last.filter(alike).is_some() {
                 // Most files are alike: nothing to learn from this one.
                 let there = |column: &&mut Column| of_file.schema.index_of(column.field.name()).is_ok();
@@ -91,7 +90,7 @@ impl Merged {
         for field in of_file.schema.fields() {
             let is_new = names.insert(field.name());
             if is_new {
-                self.add(file, of_file.format, field);
+                self.add(file, field, of_file.evidence.get(field.name()));
             }
             let column = &mut self.columns[self.by_name[field.name()]];
             let problem = if !is_new {
@@ -113,22 +112,24 @@ impl Merged {
         }
     }
 
-    fn add(&mut self, file: usize, format: Format, field: &FieldRef) {
+    fn add(&mut self, file: usize, field: &FieldRef, evidence: Option<&Evidence>) {
         let plain = plain(field.data_type());
-        let is_csv = matches!(format, Format::Csv(_));
         let Some(at) = self.by_name.get(field.name()) else {
             self.by_name.insert(field.name().clone(), self.columns.len());
             let field = Arc::new(Field::new(field.name(), plain, field.is_nullable()));
-            self.columns.push(Column { field, first: file, files: 1, is_csv, problem: None });
+            self.columns.push(Column { field, first: file, files: 1, evidence: evidence.cloned(), problem: None });
             return;
         };
         let column = &mut self.columns[*at];
         column.files += 1;
-        column.is_csv &= is_csv;
         let nullable = column.field.is_nullable() || field.is_nullable();
-        // What is no number in one file is text in all of them, as it would be in one.
-        let as_text = || column.is_csv.then_some(DataType::Utf8);
-        match widen(column.field.data_type(), &plain).or_else(as_text) {
+        column.evidence = column.evidence.take().zip(evidence).map(|(all, other)| all.with(other));
+        let together = match &column.evidence {
+            // Whole numbers that floats don't hold are found where they are read.
+            Some(evidence) => Some(evidence.data_type().unwrap_or(DataType::Float64)),
+            None => widen(column.field.data_type(), &plain),
+        };
+        match together {
             Some(data_type) => column.field = Arc::new(Field::new(field.name(), data_type, nullable)),
             None => _ = column.problem.get_or_insert(Problem::Conflict(file, plain)),
         }
@@ -141,7 +142,7 @@ impl Merged {
         }
         self.by_name.insert(field.name().clone(), self.columns.len());
         let (first, files) = (0, self.files.len());
-        self.columns.push(Column { field: Arc::clone(field), first, files, is_csv: false, problem: None });
+        self.columns.push(Column { field: Arc::clone(field), first, files, evidence: None, problem: None });
     }
 
     /// The names of all columns, in order of first appearance.
@@ -172,6 +173,10 @@ impl Merged {
             return Err(DatasetError::no_column(wanted, name, &self.place(files), self.names()));
         };
         let column = &self.columns[*at];
+        if let Some(Problem::File(file, line, reason)) = &column.problem {
+            let (file, reason) = (files[*file].name.clone(), reason.clone());
+            return Err(DatasetError::Read { file, line: *line, reason });
+        }
         if column.files < self.files.len() {
             let of = |file: &usize| Some((*file, inspected[*file].as_ref()?));
             let mut lacking = self.files.iter().filter_map(of);
@@ -188,10 +193,7 @@ impl Merged {
                 second: files[*other].name.clone(),
                 second_type: data_type.to_string(),
             }),
-            Some(Problem::File(file, line, reason)) => {
-                Err(DatasetError::Read { file: files[*file].name.clone(), line: *line, reason: reason.clone() })
-            }
-            None => Ok(&column.field),
+            _ => Ok(&column.field),
         }
     }
 }

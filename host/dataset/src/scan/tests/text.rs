@@ -98,18 +98,18 @@ fn a_value_that_no_longer_fits_is_named() {
     let folder = Folder::new();
     // More than is looked at for types.
     let line = format!("7,{}\n", "x".repeat(100_000));
-    let head = "k,s\n".to_owned() + &line.repeat(680);
+    let head = "k,s\n".to_owned() + &line.repeat(700);
     for (last, shown) in [("A7,z", "A7"), ("07,z", "07"), ("1.5,z", "1.5")] {
         let path = folder.write("a.csv", format!("{head}{last}\n"));
         let wanted = Source { columns: columns(&["k"]), ..source([path.clone()]) };
         let error = read_with(&wanted, ScanOptions::default()).expect_err("an error").to_string();
         let expected = format!(
-            "can't read {path}, line 682: `{shown}` in column `k` does not read back from Int64 as it is written, and the \
+            "can't read {path}, line 702: `{shown}` in column `k` does not read back from Int64 as it is written, and the \
              values that its type was taken from do; name the column's type, as in [input] types = {{ k = \"utf8\" }}"
         );
         assert_eq!(error, expected);
         let text = types(&[("k", "utf8")]);
-        assert_eq!(read_with(&Source { text, ..wanted }, ScanOptions::default()).expect("rows").num_rows(), 681);
+        assert_eq!(read_with(&Source { text, ..wanted }, ScanOptions::default()).expect("rows").num_rows(), 701);
     }
 }
 
@@ -123,9 +123,36 @@ fn text_is_text_in_all_files_of_csv() {
     ];
     let wanted = Source { columns: columns(&["zip"]), ..source(paths.clone()) };
     assert_eq!(text(&read(&wanted).expect("rows")), ["1234", "01234", "99999"]);
-    let json = folder.write("d.jsonl", "{\"zip\": 1234}\n");
-    let error = read(&Source { paths: [paths[1].clone(), json].to_vec(), ..wanted }).expect_err("an error").to_string();
-    assert!(error.starts_with("column `zip` is Utf8 in ") && error.contains("but Int64 in "), "{error}");
+    // Files are as one file.
+    for (values, data_type, expected) in [
+        (["7", "18446744073709551615"], DataType::UInt64, ["7", "18446744073709551615"]),
+        (["-7", "18446744073709551615"], DataType::Utf8, ["-7", "18446744073709551615"]),
+        (["2019-01-31", "2019-01-31 00:00:00.5"], DataType::Timestamp(arrow_schema::TimeUnit::Millisecond, None), {
+            ["2019-01-31T00:00:00", "2019-01-31T00:00:00.500"]
+        }),
+        (["true", "7"], DataType::Utf8, ["true", "7"]),
+        (["1", "1.5"], DataType::Float64, ["1.0", "1.5"]),
+    ] {
+        let paths = [("a.csv", values[0]), ("b.csv", values[1])]
+            .map(|(name, value)| folder.write(name, format!("zip,x\n{value},1\n")));
+        let rows = read(&Source { paths: paths.to_vec(), ..wanted.clone() }).expect("rows");
+        assert_eq!(
+            (rows.schema().field(0).data_type(), text(&rows)),
+            (&data_type, expected.map(str::to_owned).to_vec())
+        );
+        let json = |value: &str| value.parse::<f64>().is_ok().then(|| format!("{{\"zip\": {value}}}\n"));
+        let [Some(first), Some(second)] = values.map(json) else { continue };
+        let paths = [folder.write("a.jsonl", first), folder.write("b.jsonl", second)];
+        let rows = read(&Source { paths: paths.to_vec(), ..wanted.clone() }).expect("rows");
+        assert_eq!(
+            (rows.schema().field(0).data_type(), text(&rows)),
+            (&data_type, expected.map(str::to_owned).to_vec())
+        );
+    }
+    let json = folder.write("d.jsonl", "{\"zip\": \"1234\"}\n");
+    let error =
+        read(&Source { paths: [folder.write("e.csv", "zip\n12\n"), json].to_vec(), ..wanted }).expect_err("an error");
+    assert!(error.to_string().starts_with("column `zip` is Utf8 in "), "{error}");
 }
 
 #[test]
@@ -219,7 +246,7 @@ fn json_is_read_whatever_nobody_uses() {
         ["\"\\ud800\"", "\"\\q\"", "null"],
         ["9007199254740993", "0.5", "1e999"],
         ["1, \"log\": 2", "3", "true"],
-        ["[1, }, {]", "{1: 2}", "[[[[]]]]"],
+        ["[1,, 2]", "{1: 2}", "[[[[]]]]"],
     ] {
         let path = folder.write("a.jsonl", lines(odd));
         let wanted = Source { columns: columns(&["x", "k"]), ..source([path.clone()]) };

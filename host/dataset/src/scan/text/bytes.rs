@@ -14,6 +14,9 @@ use super::options::Encoding;
 /// Bytes that are read, and that come out, at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
 
+/// Chunks that are read at once, one of which is wanted next.
+const CHUNKS_AHEAD: usize = 3;
+
 /// Memory that unpacking `.xz` may take: its dictionary, of 64 MiB at the highest level.
 const XZ_MEMORY_BYTES_MAX: u64 = 128 << 20;
 
@@ -101,20 +104,18 @@ impl TextBytes {
         let end = if plain { self.size.min(to.saturating_add(self.skip)) } else { self.size };
         let (store, location) = (Arc::clone(&self.store), self.location.clone());
         let first = if plain { from.saturating_add(self.skip) } else { 0 };
-        let raw = futures::stream::try_unfold(first, move |at| {
+        let ranges = (first..end).step_by(CHUNK_BYTES as usize).map(move |at| (at, end.min(at + CHUNK_BYTES)));
+        let read = futures::stream::iter(ranges).map(move |(at, next)| {
             let (store, location) = (Arc::clone(&store), location.clone());
             async move {
-                if at >= end {
-                    return Ok(None);
-                }
-                let next = end.min(at + CHUNK_BYTES);
                 let bytes = store.get_range(&location, at..next).await.map_err(|e| reason_of(&e))?;
-                if (bytes.len() as u64) < next - at {
-                    return Err(format!("it ends at byte {}, and had {end}", at + bytes.len() as u64));
+                match bytes.len() as u64 {
+                    len if len < next - at => Err(format!("it ends at byte {}, and had {end}", at + len)),
+                    _ => Ok(bytes),
                 }
-                Ok(Some((bytes, next)))
             }
         });
+        let raw = read.buffered(CHUNKS_AHEAD);
         if plain {
             return raw.boxed();
         }

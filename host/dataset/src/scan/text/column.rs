@@ -348,7 +348,7 @@ mod tests {
                 assert_eq!(found.as_deref().ok(), expected, "{value} {data_type} {is_declared}: {found:?}");
             }
         }
-        let reason = of("012", DataType::Int64, false).expect_err("an error");
+        let reason = of("012", Int64, false).expect_err("an error");
         assert!(reason.ends_with("as in [input] types = { \"a b\" = \"utf8\" }"), "{reason}");
     }
 }

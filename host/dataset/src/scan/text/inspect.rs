@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Fields, Schema};
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::ObjectStore;
 
 use super::super::Source;
 use super::super::files::File;
-use super::super::format::Format;
+use super::super::format::{Format, Inspected};
 use super::super::infer::{self, Class, Evidence, Problem};
 use super::bytes::TextBytes;
 use super::column::key;
@@ -37,15 +37,6 @@ pub(in super::super) struct TextFile {
     pub(in super::super) parts: Vec<(u64, u64)>,
 }
 
-/// What a file of text says of itself.
-pub(in super::super) struct Inspected {
-    pub(in super::super) file: TextFile,
-    pub(in super::super) schema: SchemaRef,
-    /// Columns that can't be used, with the line that shows it, and why.
-    pub(in super::super) problems: HashMap<String, (Option<u64>, String)>,
-    pub(in super::super) has_rows: bool,
-}
-
 /// Reads what is to be known of a file before its rows are.
 pub(in super::super) async fn inspect(
     store: &Arc<dyn ObjectStore>,
@@ -66,7 +57,7 @@ pub(in super::super) async fn inspect(
     };
     let whole = vec![(0, bytes.len().unwrap_or(u64::MAX))];
     let text = TextFile { name: file.name.clone(), bytes, syntax, columns: Vec::new(), first: 0, parts: whole };
-    let mut found = Found::new(source, text, morsel_bytes);
+    let mut found = Found::new(source, file.format, text, morsel_bytes);
     found.read().await?;
     found.finish().await
 }
@@ -125,6 +116,7 @@ fn parts(mut cuts: Vec<u64>, len: u64) -> Vec<(u64, u64)> {
 /// What is found out of a file, record by record.
 struct Found<'a> {
     source: &'a Source,
+    format: Format,
     file: TextFile,
     keys: Keys,
     /// What is known of each column.
@@ -141,13 +133,26 @@ struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    fn new(source: &'a Source, file: TextFile, morsel_bytes: u64) -> Found<'a> {
+    fn new(source: &'a Source, format: Format, file: TextFile, morsel_bytes: u64) -> Found<'a> {
         let mut nominal = nominal_cuts(file.bytes.len().unwrap_or_default(), morsel_bytes).into_iter();
         let has_header = source.text.header.unwrap_or(true);
         let (keys, next_cut) = (Keys::all(), nominal.next());
         let (columns, wanted, cuts) = (Vec::new(), Vec::new(), vec![0]);
         let has_rows = false;
-        Found { source, file, keys, columns, wanted, has_header, has_rows, morsel_bytes, cuts, nominal, next_cut }
+        Found {
+            source,
+            format,
+            file,
+            keys,
+            columns,
+            wanted,
+            has_header,
+            has_rows,
+            morsel_bytes,
+            cuts,
+            nominal,
+            next_cut,
+        }
     }
 
     /// Reads the file as far as there is something to know.
@@ -275,11 +280,17 @@ impl<'a> Found<'a> {
             Syntax::Csv(_) => &self.file.columns[..],
             Syntax::Json => self.keys.names(),
         };
-        let (mut fields, mut problems) = (Vec::new(), HashMap::new());
+        let (mut fields, mut problems, mut evidence) = (Vec::new(), HashMap::new(), HashMap::new());
         for (name, shape) in names.iter().zip(&self.columns) {
             let data_type = match self.source.text.declared(name) {
                 Some(declared) => Ok(declared.clone()),
-                None => shape.data_type(),
+                None => {
+                    // Strings, lists and objects of JSON are what they are.
+                    if shape.problem.is_none() && matches!(shape.kind, None | Some(Kind::Number)) {
+                        evidence.insert(name.clone(), shape.scalar.clone());
+                    }
+                    shape.data_type()
+                }
             };
             let data_type = match data_type {
                 Ok(data_type) => data_type,
@@ -292,8 +303,9 @@ impl<'a> Found<'a> {
             };
             fields.push(Field::new(name, data_type, true));
         }
-        let schema = Arc::new(Schema::new(fields));
-        Ok(Inspected { schema, problems, has_rows: self.has_rows, file: self.file })
+        let (schema, format) = (Arc::new(Schema::new(fields)), self.format);
+        let (has_rows, text) = (self.has_rows, Some(Arc::new(self.file)));
+        Ok(Inspected { format, schema, problems, evidence, has_rows, text })
     }
 }
 
