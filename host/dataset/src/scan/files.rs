@@ -33,6 +33,8 @@ pub(super) struct File {
     pub(super) name: String,
     /// Which of the stores holds it.
     pub(super) store: usize,
+    /// Whether that is this machine.
+    pub(super) is_local: bool,
     /// Where in the store, and its size.
     pub(super) meta: ObjectMeta,
     /// What its extension says.
@@ -225,7 +227,7 @@ fn local_file(given: &str, path: &Path, store: usize) -> Result<File, DatasetErr
     let location = ObjectPath::from_absolute_path(&absolute).map_err(|e| fail(e.to_string()))?;
     let last_modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH).into();
     let meta = ObjectMeta { location, last_modified, size: metadata.len(), e_tag: None, version: None };
-    Ok(File { name, store, meta, format, compression })
+    Ok(File { name, store, is_local: true, meta, format, compression })
 }
 
 /// A path without the `./` that folders bring along.
@@ -246,7 +248,7 @@ async fn list_remote(
     let named = |meta: ObjectMeta| -> Result<File, DatasetError> {
         let name = format!("{}{}", stores.prefix(store), meta.location);
         let (format, compression) = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
-        Ok(File { name, store, meta, format, compression })
+        Ok(File { name, store, is_local: false, meta, format, compression })
     };
     if !is_glob(path) && !path.ends_with('/') && !path.is_empty() {
         let location = ObjectPath::from_url_path(path).map_err(|e| DatasetError::input(given, e.to_string()))?;

@@ -156,14 +156,15 @@ pub(super) async fn inspect(
             format = Format::ArrowStream;
         }
     }
+    let encrypted = || is_encrypted(store.as_ref(), &file.meta.location, file.meta.size);
     let schema = AssertUnwindSafe(schema_of(state, store, file, format)).catch_unwind().await;
-    let (schema, has_rows) = match schema.unwrap_or_else(|panic| Err(reason_of_panic(&*panic))) {
-        Ok(found) => found,
-        Err(_) if is_encrypted(store.as_ref(), &file.meta.location, file.meta.size).await => {
-            return Err(fault("it is encrypted, and encrypted files are not read; decrypt it first".to_owned()));
-        }
-        Err(reason) => return Err(fault(reason)),
-    };
+    let schema = schema.unwrap_or_else(|panic| Err(reason_of_panic(&*panic)));
+    // The footer may be plain where columns are not. From afar it is not read once more.
+    let is_suspect = schema.is_err() || file.is_local;
+    if format == Format::Parquet && is_suspect && encrypted().await {
+        return Err(fault("it is encrypted, and encrypted files are not read; decrypt it first".to_owned()));
+    }
+    let (schema, has_rows) = schema.map_err(fault)?;
     // Metadata of the writer (pandas, Spark) says nothing about the rows, and would make equal schemas differ.
     let plain = |field: &FieldRef| field.as_ref().clone().with_metadata(Default::default());
     let fields: Vec<Field> = schema.fields().iter().map(plain).collect();

@@ -185,6 +185,8 @@ pub(super) struct Problem {
     /// Where the value lies that shows it: whatever the caller counts.
     pub(super) at: u64,
     pub(super) reason: String,
+    /// Whether the column can be used once the job names its type.
+    pub(super) is_of_type: bool,
 }
 
 impl Evidence {
@@ -288,7 +290,7 @@ fn mixed(large: &(u64, String), fraction: &(u64, String)) -> Problem {
         "has the whole number {} and elsewhere the number {}, and floats do not tell whole numbers from 2^53 on apart",
         large.1, fraction.1
     );
-    Problem { at: large.0, reason }
+    Problem { at: large.0, reason, is_of_type: true }
 }
 
 /// Whether a whole number is one that floats don't tell from its neighbours.

@@ -211,17 +211,17 @@ impl Scan {
     ) -> Result<(), DatasetError> {
         let used = Schema::new(wanted.used.clone());
         let (filter, columns) = (wanted.filter.as_ref(), wanted.columns());
-        let (table, morsels) = plan::text_table(inspected, &used, folders, text, options, self.plans.len());
+        let inputs = plan::Inputs { files: &self.files, inspected, folders, used: &used, options };
+        let (table, morsels) = plan::text_table(&inputs, text, self.plans.len());
         if !morsels.is_empty() {
             let exec = plan::finish(state, table.plan()?, filter, &columns, self.batch_rows);
             // Where files are of several formats, which of those of text says nothing.
             self.plans.push((exec.map_err(|e| wanted.explain(&e))?, Format::JsonLines));
             self.morsels.extend(morsels);
         }
-        for layout in plan::layouts(&self.files, inspected, &used, folders) {
-            let number = self.plans.len();
+        for layout in plan::layouts(&inputs) {
             let prefix = self.stores.prefix(layout.store());
-            let (config, morsels) = layout.plan(state, prefix, &self.files, folders, &used, options, number).await?;
+            let (config, morsels) = layout.plan(state, prefix, &inputs, self.plans.len()).await?;
             let exec = plan::scan(state, config, filter, &used, &columns)
                 .and_then(|scan| plan::finish(state, scan, filter, &columns, self.batch_rows));
             self.plans.push((exec.map_err(|e| wanted.explain(&e))?, layout.format()));

@@ -41,18 +41,24 @@ pub(super) struct Layout {
     files: Vec<usize>,
 }
 
-/// Sorts files that are no text by the plan that can read them. `used` are the columns that
-/// must be read, with the types that all files agree on.
-pub(super) fn layouts(
-    files: &[File],
-    inspected: &[Option<Inspected>],
-    used: &Schema,
-    folders: &Folders,
-) -> Vec<Layout> {
+/// What is read of files.
+pub(super) struct Inputs<'a> {
+    pub(super) files: &'a [File],
+    /// What the files say of themselves.
+    pub(super) inspected: &'a [Option<Inspected>],
+    pub(super) folders: &'a Folders,
+    /// The columns that must be read, with the types that all files agree on.
+    pub(super) used: &'a Schema,
+    pub(super) options: &'a ScanOptions,
+}
+
+/// Sorts files that are no text by the plan that can read them.
+pub(super) fn layouts(inputs: &Inputs<'_>) -> Vec<Layout> {
+    let Inputs { files, inspected, folders, used, .. } = inputs;
     let in_files = used.fields().iter().filter(|field| !folders.has(field.name())).cloned().collect::<Vec<_>>();
     let in_files = Arc::new(Schema::new(in_files));
     let mut layouts: Vec<Layout> = Vec::new();
-    for (index, (file, of_file)) in files.iter().zip(inspected).enumerate() {
+    for (index, (file, of_file)) in files.iter().zip(*inspected).enumerate() {
         let Some(of_file) = of_file.as_ref().filter(|of_file| of_file.has_rows && !of_file.format.is_text()) else {
             continue;
         };
@@ -82,14 +88,8 @@ fn with_names(schema: &Schema, used: &Schema) -> Schema {
 }
 
 /// The morsels of files of text, and the plan whose partitions they are. `plan` is the number that the plan will have.
-pub(super) fn text_table(
-    inspected: &[Option<Inspected>],
-    used: &Schema,
-    folders: &Folders,
-    text: &TextOptions,
-    options: &ScanOptions,
-    plan: usize,
-) -> (TextTable, Vec<Morsel>) {
+pub(super) fn text_table(inputs: &Inputs<'_>, text: &TextOptions, plan: usize) -> (TextTable, Vec<Morsel>) {
+    let Inputs { inspected, folders, used, options, .. } = inputs;
     let mut table = TextTable::new(used, text, options.batch_rows);
     let mut morsels = Vec::new();
     for (file, of_file) in inspected.iter().enumerate() {
@@ -123,12 +123,10 @@ impl Layout {
         &self,
         state: &SessionState,
         prefix: &str,
-        files: &[File],
-        folders: &Folders,
-        used: &Schema,
-        options: &ScanOptions,
+        inputs: &Inputs<'_>,
         plan: usize,
     ) -> Result<(FileScanConfig, Vec<Morsel>), DatasetError> {
+        let Inputs { files, folders, used, options, .. } = inputs;
         let in_folders = folders.fields().iter().filter(|field| used.index_of(field.name()).is_ok());
         let in_folders: Vec<FieldRef> = in_folders.cloned().collect();
         let mut groups = Vec::new();

@@ -393,13 +393,21 @@ fn what_packs_tightly_takes_no_memory_at_once() {
 #[test]
 fn encrypted_files_are_called_so() {
     let folder = Folder::new();
-    let mut bytes = b"PAR1 and so on".to_vec();
-    bytes.extend([4, 0, 0, 0]);
-    bytes.extend(b"PARE");
-    let path = folder.write("a.parquet", bytes);
-    let error = open(&source([path.clone()])).err().expect("an error").to_string();
-    assert_eq!(
-        error,
-        format!("can't read {path}: it is encrypted, and encrypted files are not read; decrypt it first")
-    );
+    let path = folder.parquet("plain.parquet", &sample(3), 10);
+    assert!(read(&source([path.clone()])).is_ok());
+    // A footer that says at its end how the file is encrypted, behind which is a signature.
+    let whole = fs::read(&path).expect("a file");
+    let (rest, len) =
+        (&whole[..whole.len() - 8], u32::from_le_bytes(whole[whole.len() - 8..][..4].try_into().expect("a length")));
+    let (data, footer) = rest.split_at(rest.len() - len as usize);
+    let footer = [&footer[..footer.len() - 1], &[0x1c_u8, 0x1c, 0x00, 0x00, 0x00], &[7; 28]].concat();
+    let plain_footer = [data, &footer, &(footer.len() as u32).to_le_bytes(), b"PAR1"].concat();
+    for bytes in [[&whole[..whole.len() - 4], b"PARE"].concat(), plain_footer] {
+        let path = folder.write("a.parquet", bytes);
+        let error = open(&source([path.clone()])).err().expect("an error").to_string();
+        assert_eq!(
+            error,
+            format!("can't read {path}: it is encrypted, and encrypted files are not read; decrypt it first")
+        );
+    }
 }

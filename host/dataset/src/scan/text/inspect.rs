@@ -296,8 +296,11 @@ impl<'a> Found<'a> {
                 Ok(data_type) => data_type,
                 Err(problem) => {
                     let line = self.file.bytes.line_of(problem.at, |byte| self.file.syntax.skips(byte)).await;
-                    let remedy = format!("name its type, as in [input] types = {{ {} = \"utf8\" }}", key(name));
-                    problems.insert(name.clone(), (line, format!("column `{name}` {}; {remedy}", problem.reason)));
+                    let remedy = match problem.is_of_type {
+                        true => format!("; name its type, as in [input] types = {{ {} = \"utf8\" }}", key(name)),
+                        false => String::new(),
+                    };
+                    problems.insert(name.clone(), (line, format!("column `{name}` {}{remedy}", problem.reason)));
                     DataType::Utf8
                 }
             };
@@ -370,7 +373,10 @@ impl Shape {
             Raw::Number(_) => Kind::Number,
             Raw::Nested(text) if text.starts_with(b"[") => Kind::List,
             Raw::Nested(_) => Kind::Object,
-            Raw::Bad(reason) => return self.fail(at, (*reason).to_owned()),
+            Raw::Bad(reason) => {
+                self.problem = Some(Problem { at, reason: (*reason).to_owned(), is_of_type: false });
+                return;
+            }
         };
         match self.kind {
             Some(before) if before != kind => {
@@ -411,7 +417,7 @@ impl Shape {
     }
 
     fn fail(&mut self, at: u64, reason: String) {
-        self.problem = Some(Problem { at, reason });
+        self.problem = Some(Problem { at, reason, is_of_type: true });
     }
 
     fn data_type(&self) -> Result<DataType, Problem> {
