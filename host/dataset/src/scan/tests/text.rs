@@ -159,7 +159,8 @@ fn text_is_text_in_all_files_of_csv() {
 fn what_is_said_of_text_holds() {
     let folder = Folder::new();
     type Change<'a> = &'a dyn Fn(&mut TextSpec);
-    let cases: [(&str, Change<'_>, Result<&[&str], &str>); 16] = [
+    type Case<'a> = (&'a str, Change<'a>, Result<&'a [&'a str], &'a str>);
+    let cases: [Case<'_>; 16] = [
         ("k;x\n1,5;2\n", &|s| s.delimiter = Some(";".into()), Ok(&["1,5|2"])),
         ("k\tx\n1\t2\n", &|s| s.delimiter = Some("\t".into()), Ok(&["1|2"])),
         ("1,a\n2,b\n", &|s| s.header = Some(false), Ok(&["1|a", "2|b"])),

@@ -155,7 +155,7 @@ impl Cuts {
     }
 
     /// Takes bytes in up to the first one that begins a record: how many, and whether one begins behind them.
-    pub(super) fn to_record(&mut self, bytes: &[u8]) -> (usize, bool) {
+    pub(super) fn until_record(&mut self, bytes: &[u8]) -> (usize, bool) {
         for (position, byte) in bytes.iter().enumerate() {
             let in_quotes = self.at == At::Quoted;
             self.step(*byte);
@@ -277,7 +277,7 @@ mod tests {
                 let nominal = random.below(text.len() as u32 + 1) as usize;
                 let mut cuts = Cuts::new(syntax);
                 cuts.skip(&text.as_bytes()[..nominal]);
-                cuts.to_record(&text.as_bytes()[nominal..]);
+                cuts.until_record(&text.as_bytes()[nominal..]);
                 let (first, second) = text.split_at(cuts.seen() as usize);
                 let parts = [split(syntax, first, true), split(syntax, second, true)];
                 let found = parts.map(|part| part.unwrap_or_else(|stop| panic!("{text:?} at {nominal}: {stop:?}")));

@@ -86,7 +86,7 @@ impl TextFile {
                 let before = next.saturating_sub(cuts.seen()) as usize;
                 cuts.skip(&rest[..before]);
                 rest = &rest[before..];
-                let (taken, begins) = cuts.to_record(rest);
+                let (taken, begins) = cuts.until_record(rest);
                 rest = &rest[taken..];
                 if !begins {
                     break;
