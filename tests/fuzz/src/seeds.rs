@@ -216,7 +216,7 @@ fn files() -> Vec<Vec<u8>> {
 }
 
 fn texts() -> Vec<Vec<u8>> {
-    let csv = "zip,x,s\n01234,1,\"a\nb\"\n00501,2.5,NA\n# no\n1e400,-0,\"q,\"\"r\"\n9007199254740993,,2019-01-01\n";
+    let csv = "zip,x,s\n01234,1,\"a\nb\"\n00501,2.5,NA\n1e400,-0,\"q,\"\"r\"\n9007199254740993,,2019-01-01\n";
     let json = "{\"id\": 18446744073709551615, \"s\": \"a\\u00fc\"}\n{\"id\": 1, \"l\": [{\"a\": 0.5}, null]}\n{}\n";
     let utf16: Vec<u8> = csv.encode_utf16().flat_map(u16::to_le_bytes).collect();
     let zstd = |text: &str| zstd::stream::encode_all(text.as_bytes(), 1).expect("memory is written");
@@ -224,7 +224,7 @@ fn texts() -> Vec<Vec<u8>> {
     gzip.write_all(csv.as_bytes()).expect("memory is written");
     [
         (0, 0, csv.as_bytes().to_vec()),
-        (0x40, 0b0001_0000, csv.as_bytes().to_vec()),
+        (0x40, 0b0001_0000, format!("# no, \"quote\n{csv}").into_bytes()),
         (0x80, 0b0000_0101, csv.replace(',', ";").replace('"', "'").into_bytes()),
         (0, 0b1000_0000, b"n\xe4me\n\xfc\n".to_vec()),
         (0, 0b0100_0000, utf16),
