@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use sandbar_core::{Code, Fault};
+use sandbar_core::{Code, Fault, hint};
 
 /// Why data could not be read, grouped or written.
 #[derive(Debug, thiserror::Error)]
@@ -135,7 +135,7 @@ impl DatasetError {
         there: impl IntoIterator<Item = &'a str>,
     ) -> Self {
         let there: Vec<String> = there.into_iter().map(str::to_owned).collect();
-        let hint = did_you_mean(column, &there).map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"));
+        let hint = hint(column, &there);
         DatasetError::NoColumn {
             wanted: wanted.to_owned(),
             column: column.to_owned(),
@@ -169,48 +169,9 @@ fn list(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { text }
 }
 
-/// The name that differs from `asked` by case alone, else by one edit.
-pub(crate) fn did_you_mean<'a>(asked: &str, there: &'a [String]) -> Option<&'a str> {
-    let folded = asked.to_lowercase();
-    let by_case = there.iter().find(|name| name.to_lowercase() == folded);
-    by_case.or_else(|| there.iter().find(|name| one_edit(&folded, &name.to_lowercase()))).map(String::as_str)
-}
-
-/// Whether one inserted, removed, replaced or swapped character makes `a` of `b`.
-fn one_edit(a: &str, b: &str) -> bool {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    if a.len() > b.len() + 1 || b.len() > a.len() + 1 || a.len().min(b.len()) < 2 {
-        return false;
-    }
-    let head = a.iter().zip(&b).take_while(|(x, y)| x == y).count();
-    let (a, b) = (&a[head..], &b[head..]);
-    let tail = a.iter().rev().zip(b.iter().rev()).take_while(|(x, y)| x == y).count();
-    match (&a[..a.len() - tail], &b[..b.len() - tail]) {
-        ([x, y], [z, w]) => x == w && y == z,
-        (x, y) => x.len() <= 1 && y.len() <= 1,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_that_nearly_fit_are_suggested() {
-        let there: Vec<String> = ["fare_amount", "PULocationID", "tip", "a"].map(str::to_owned).to_vec();
-        for (asked, expected) in [
-            ("pulocationid", Some("PULocationID")),
-            ("fare_amont", Some("fare_amount")),
-            ("fare_amounts", Some("fare_amount")),
-            ("fare-amount", Some("fare_amount")),
-            ("fare_amuont", Some("fare_amount")),
-            ("tpi", Some("tip")),
-            ("fare", None),
-            ("b", None),
-        ] {
-            assert_eq!(did_you_mean(asked, &there), expected, "{asked}");
-        }
-    }
 
     #[test]
     fn messages_name_the_thing() {

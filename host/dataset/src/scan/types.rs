@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use arrow_schema::{DECIMAL128_MAX_PRECISION, DataType, TimeUnit};
-
-use crate::error::did_you_mean;
+use sandbar_core::hint;
 
 /// The names without arguments.
 const SIMPLE: [(&str, DataType); 26] = [
@@ -60,7 +59,7 @@ pub(super) fn parse(name: &str) -> Result<DataType, String> {
     };
     parsed.ok_or_else(|| {
         let names: Vec<String> = SIMPLE.iter().map(|(name, _)| (*name).to_owned()).collect();
-        let hint = did_you_mean(&text, &names).map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"));
+        let hint = hint(&text, &names);
         format!("`{name}` is not the name of a type{hint}; examples are {EXAMPLES}")
     })
 }

@@ -8,10 +8,10 @@ use datafusion::sql::parser::DFParserBuilder;
 use datafusion::sql::sqlparser::ast::{Expr, ExprWithAlias, Function, Value, visit_expressions};
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::ParserError;
+use sandbar_core::hint;
 
 use super::super::stream::reason_of;
 use crate::DatasetError;
-use crate::error::did_you_mean;
 
 /// How deep an expression may nest.
 const DEPTH_MAX: usize = 50;
@@ -65,8 +65,7 @@ fn refusal(state: &SessionState, part: &Expr) -> Option<String> {
             } else {
                 let mut there: Vec<String> = state.scalar_functions().keys().cloned().collect();
                 there.sort();
-                let hint =
-                    did_you_mean(&name, &there).map_or_else(String::new, |like| format!(" (did you mean `{like}`?)"));
+                let hint = hint(&name, &there);
                 Some(format!("there is no function `{name}`{hint}"))
             }
         }

@@ -1,0 +1,77 @@
+//! Suggestions for names that were mistyped.
+
+/// ` (did you mean `NAME`?)` for the name among `there` that `asked` nearly is, or nothing.
+pub fn hint<S: AsRef<str>>(asked: &str, there: &[S]) -> String {
+    did_you_mean(asked, there).map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
+}
+
+/// The name that differs from `asked` by case alone, else by one edit, else, of longer names, by two.
+pub fn did_you_mean<'a, S: AsRef<str>>(asked: &str, there: &'a [S]) -> Option<&'a str> {
+    let folded: Vec<char> = asked.to_lowercase().chars().collect();
+    let within = |name: &str| {
+        let name: Vec<char> = name.to_lowercase().chars().collect();
+        let edits_max = if folded.len().min(name.len()) < TWO_EDITS_CHARS { 1 } else { 2 };
+        edits(&folded, &name, edits_max)
+    };
+    let near = there.iter().map(AsRef::as_ref).filter_map(|name| Some((within(name)?, name)));
+    // Of several that are as near, the first.
+    near.min_by_key(|(edits, _)| *edits).map(|(_, name)| name)
+}
+
+/// Names of fewer characters are suggested for one edit only.
+const TWO_EDITS_CHARS: usize = 6;
+/// Longer names are not compared.
+const NAME_CHARS_MAX: usize = 256;
+
+/// How many inserted, removed, replaced or swapped characters make `a` of `b`, if no more than `most`.
+fn edits(a: &[char], b: &[char], most: usize) -> Option<usize> {
+    if a == b {
+        return Some(0);
+    }
+    if a.len().abs_diff(b.len()) > most || a.len().min(b.len()) < 2 || a.len().max(b.len()) > NAME_CHARS_MAX {
+        return None;
+    }
+    // Rows of the table of distances between the beginnings of `a` and of `b`: two before, one before, this one.
+    let (mut older, mut old): (Vec<usize>, Vec<usize>) = (Vec::new(), (0..=b.len()).collect());
+    for i in 1..=a.len() {
+        let mut row = vec![i; b.len() + 1];
+        for j in 1..=b.len() {
+            let replaced = old[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            row[j] = replaced.min(old[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(older[j - 2] + 1);
+            }
+        }
+        (older, old) = (old, row);
+    }
+    Some(old[b.len()]).filter(|edits| *edits <= most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_nearly_fit_are_suggested() {
+        let there = ["fare_amount", "PULocationID", "tip", "a", "models"];
+        for (asked, expected) in [
+            ("pulocationid", Some("PULocationID")),
+            ("fare_amont", Some("fare_amount")),
+            ("fare_amounts", Some("fare_amount")),
+            ("fare-amount", Some("fare_amount")),
+            ("fare_amuont", Some("fare_amount")),
+            ("far_amuont", Some("fare_amount")),
+            ("model", Some("models")),
+            ("tpi", Some("tip")),
+            ("tpx", None),
+            ("fare", None),
+            ("b", None),
+            ("", None),
+        ] {
+            assert_eq!(did_you_mean(asked, &there), expected, "{asked}");
+        }
+        assert_eq!(hint("tpi", &there), " (did you mean `tip`?)");
+        assert_eq!(hint("fare", &there), "");
+        assert_eq!(did_you_mean(&"x".repeat(1 << 20), &["y".repeat(1 << 20)]), None);
+    }
+}
