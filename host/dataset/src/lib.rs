@@ -4,7 +4,7 @@
 //! [`Scan`] finds files and reads them as an ordered list of morsels.
 //! [`Grouper`] takes their rows, or blocks of them that a [`BlockWriter`] made
 //! elsewhere, in memory and on disk, and [`Partitions`] gives them back as [`Unit`]s: groups of rows, split into those to train on
-//! and those to test with. [`ParquetOutput`] writes what comes of it.
+//! and those to test with. [`ParquetOutput`] writes models, [`RowOutput`] rows.
 //!
 //! Goals: what comes out depends on the files and the arguments alone, bit for
 //! bit, whatever the number of threads and the size of batches and morsels;
@@ -25,7 +25,7 @@ pub use group::{
     BlockWriter, FailedGroup, FullBlock, Grouper, Grouping, Heap, MemoryBudget, MorselGrouper, Partitions, Unit,
     UnitGroup, UnitMemory, UnitShape, describe_key, numbers,
 };
-pub use output::{ParquetOutput, read_metadata};
+pub use output::{OutputFormat, ParquetOutput, RowOutput, RowTarget, Written, read_metadata};
 pub use scan::{
     BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, Source, TextOptions, TextSpec, find_files,
 };

@@ -16,6 +16,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use tempfile::TempPath;
 
+use super::temporary::{folder_of, temporary_file};
 use crate::DatasetError;
 
 /// Rows of a row group.
@@ -23,7 +24,7 @@ const GROUP_ROWS_MAX: usize = 1 << 20;
 
 /// Bytes of a row group that is being written, about: what a file of wide rows
 /// holds in memory.
-const GROUP_BYTES_MAX: usize = 256 << 20;
+pub(super) const GROUP_BYTES_MAX: usize = 256 << 20;
 
 /// The key under which parquet-rs keeps the Arrow schema.
 const ARROW_SCHEMA: &str = "ARROW:schema";
@@ -48,9 +49,9 @@ impl ParquetOutput {
         let path = path.into();
         let fail = |source| DatasetError::Io { what: "can't write", path: path.clone(), source };
         replaceable(&path).map_err(fail)?;
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
-        fs::create_dir_all(&folder).map_err(fail)?;
-        let (file, temporary) = temporary(&folder).map_err(fail)?;
+        let folder = folder_of(&path);
+        fs::create_dir_all(folder).map_err(fail)?;
+        let (file, temporary) = temporary_file(folder).map_err(fail)?;
         let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key, value)).collect();
         let schema = written(schema);
         let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties(metadata)));
@@ -63,7 +64,7 @@ impl ParquetOutput {
         let fail = |source| DatasetError::Io { what: "can't write", path: path.to_owned(), source };
         replaceable(path).map_err(fail)?;
         let folder = path.ancestors().skip(1).find(|folder| folder.exists());
-        temporary(folder.unwrap_or(Path::new("."))).map(drop).map_err(fail)
+        temporary_file(folder.unwrap_or(Path::new("."))).map(drop).map_err(fail)
     }
 
     /// Adds rows.
@@ -106,7 +107,7 @@ pub fn read_metadata(path: impl AsRef<Path>) -> Result<Vec<(String, String)>, Da
 }
 
 /// Whether `path` is free, or has a file that may be replaced.
-fn replaceable(path: &Path) -> io::Result<()> {
+pub(super) fn replaceable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(there) if there.is_dir() => Err(io::Error::other("it is a folder; name a file in it")),
         Ok(there) if !there.is_file() => Err(io::Error::other("it is no regular file; name another one")),
@@ -115,7 +116,7 @@ fn replaceable(path: &Path) -> io::Result<()> {
 }
 
 /// The columns of a file. Parquet knows no seconds: other readers would take them for plain numbers.
-fn written(schema: SchemaRef) -> SchemaRef {
+pub(super) fn written(schema: SchemaRef) -> SchemaRef {
     let field = |field: &FieldRef| match field.data_type() {
         DataType::Timestamp(TimeUnit::Second, zone) => {
             let millis = DataType::Timestamp(TimeUnit::Millisecond, zone.clone());
@@ -130,7 +131,7 @@ fn written(schema: SchemaRef) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
 }
 
-fn in_schema(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
+pub(super) fn in_schema(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
     let is_same = |(column, field): (&ArrayRef, &FieldRef)| column.data_type() == field.data_type();
     if batch.columns().iter().zip(schema.fields()).all(is_same) {
         return Ok(batch.clone());
@@ -141,47 +142,7 @@ fn in_schema(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, Arr
     RecordBatch::try_new(schema.clone(), columns.collect::<Result<_, _>>()?)
 }
 
-/// What names of unfinished files begin with.
-const PREFIX: &str = ".sandbar-";
-
-/// A new file, which anybody may read that may read files made the usual way. Locked for as long as it is open: whoever
-/// finds an unfinished file without a lock knows that its writer was killed.
-fn temporary(folder: &Path) -> io::Result<(File, TempPath)> {
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-    remove_abandoned(folder);
-    let permissions = fs::Permissions::from_mode(0o666);
-    loop {
-        let mut builder = tempfile::Builder::new();
-        let (file, path) = builder.prefix(PREFIX).permissions(permissions.clone()).tempfile_in(folder)?.into_parts();
-        // Where there are no locks, nothing is taken for abandoned.
-        let _ = file.lock();
-        // Another writer may have found it before it was locked.
-        if file.metadata()?.nlink() > 0 {
-            return Ok((file, path));
-        }
-    }
-}
-
-/// Removes what writers left behind that were killed.
-fn remove_abandoned(folder: &Path) {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let unfinished = |entry: &fs::DirEntry| {
-        let named = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes());
-        named && entry.file_type().is_ok_and(|kind| kind.is_file())
-    };
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten().filter(unfinished) {
-        // It may have become something else since, that is waited for or that leads elsewhere.
-        let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
-        let opened = File::options().read(true).custom_flags(flags).open(entry.path());
-        if let Ok(file) = opened.and_then(|file| file.try_lock().map(|()| file).map_err(io::Error::from)) {
-            // What can't be removed stays.
-            let _ = fs::remove_file(entry.path());
-            drop(file);
-        }
-    }
-}
-
-fn properties(metadata: Vec<KeyValue>) -> WriterProperties {
+pub(super) fn properties(metadata: Vec<KeyValue>) -> WriterProperties {
     WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(GROUP_ROWS_MAX))
@@ -193,7 +154,7 @@ fn properties(metadata: Vec<KeyValue>) -> WriterProperties {
 }
 
 /// The system's own error where there is one: a full disk is to be called so.
-fn io_error(error: ParquetError) -> io::Error {
+pub(super) fn io_error(error: ParquetError) -> io::Error {
     match error {
         ParquetError::External(source) => match source.downcast::<io::Error>() {
             Ok(error) => *error,
@@ -217,7 +178,9 @@ mod tests {
         let create = |name: &str| ParquetOutput::create(folder.path().join(name), rows.schema(), Vec::new()).unwrap();
         let alive = create("alive.parquet");
         fs::write(folder.path().join(".sandbar-left"), "PAR1").unwrap();
-        fs::create_dir(folder.path().join(".sandbar-folder")).unwrap();
+        fs::create_dir(folder.path().join(".sandbar-other")).unwrap();
+        fs::create_dir(folder.path().join(".sandbar-folder-left")).unwrap();
+        fs::write(folder.path().join(".sandbar-folder-left/part"), "PAR1").unwrap();
         std::os::unix::fs::symlink("nowhere", folder.path().join(".sandbar-link")).unwrap();
         fs::write(folder.path().join("other"), "").unwrap();
         create("next.parquet").finish().unwrap();
@@ -225,7 +188,7 @@ mod tests {
         let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<String> = names.collect();
         names.sort();
-        assert_eq!(names, [".sandbar-folder", ".sandbar-link", "alive.parquet", "next.parquet", "other"]);
+        assert_eq!(names, [".sandbar-link", ".sandbar-other", "alive.parquet", "next.parquet", "other"]);
     }
 
     #[test]

@@ -1,0 +1,179 @@
+//! One file of rows, in one of the formats.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_ipc::writer::FileWriter as ArrowFileWriter;
+use arrow_json::writer::{LineDelimited, Writer as JsonWriter};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use parquet::arrow::ArrowWriter;
+use serde::{Deserialize, Serialize};
+
+use super::csv::{self, CsvWriter};
+use super::json;
+use super::parquet::{GROUP_BYTES_MAX, in_schema, io_error, properties, written};
+use crate::DatasetError;
+use crate::scan::plain_type;
+
+/// In what form rows are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputFormat {
+    /// Parquet, compressed with zstd.
+    Parquet,
+    /// CSV with a line of names: text that needs quotes has them, a null is nothing.
+    Csv,
+    /// As CSV, with tabs between values.
+    Tsv,
+    /// JSON lines: an object for each row.
+    Json,
+    /// An Arrow file (IPC).
+    Arrow,
+}
+
+impl OutputFormat {
+    /// The extensions that name formats, for people.
+    pub const EXTENSIONS: &str = ".parquet, .csv, .tsv, .json, .jsonl, .ndjson, .arrow, .feather, .ipc";
+
+    /// The format that the extension of `path` names.
+    pub fn of(path: &Path) -> Option<OutputFormat> {
+        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+        Some(match extension.as_str() {
+            "parquet" => OutputFormat::Parquet,
+            "csv" => OutputFormat::Csv,
+            "tsv" => OutputFormat::Tsv,
+            "json" | "jsonl" | "ndjson" => OutputFormat::Json,
+            "arrow" | "feather" | "ipc" => OutputFormat::Arrow,
+            _ => return None,
+        })
+    }
+
+    /// What files of it are called at the end.
+    pub(super) fn extension(self) -> &'static str {
+        match self {
+            OutputFormat::Parquet => "parquet",
+            OutputFormat::Csv => "csv",
+            OutputFormat::Tsv => "tsv",
+            OutputFormat::Json => "jsonl",
+            OutputFormat::Arrow => "arrow",
+        }
+    }
+
+    /// The columns of a file whose rows have `schema`.
+    ///
+    /// # Errors
+    /// When the format has no form for one, which is named.
+    pub(super) fn schema(self, schema: &Schema) -> Result<SchemaRef, DatasetError> {
+        if let (OutputFormat::Csv | OutputFormat::Tsv, Some(column)) = (self, csv::refused(schema)) {
+            let data_type = schema.field_with_name(column).map_or(DataType::Null, |field| field.data_type().clone());
+            return Err(DatasetError::ColumnType {
+                wanted: "column".to_owned(),
+                column: column.to_owned(),
+                data_type: data_type.to_string(),
+                reason: "for which CSV has no form; write Parquet, JSON lines or Arrow, or leave it out in a transform"
+                    .to_owned(),
+            });
+        }
+        let plain = |field: &Arc<Field>| {
+            let data_type = plain_type(field.data_type());
+            Arc::new(field.as_ref().clone().with_data_type(data_type))
+        };
+        let plain = Arc::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()));
+        Ok(if self == OutputFormat::Parquet { written(plain) } else { plain })
+    }
+}
+
+/// A file of rows that is being written.
+pub(super) struct FileWriter {
+    inner: Inner,
+    schema: SchemaRef,
+}
+
+enum Inner {
+    Parquet(ArrowWriter<File>),
+    Csv(CsvWriter<BufWriter<File>>),
+    Json(JsonWriter<BufWriter<File>, LineDelimited>),
+    Arrow(ArrowFileWriter<BufWriter<File>>),
+}
+
+impl FileWriter {
+    /// Begins `file`, whose columns are `schema`, as [`OutputFormat::schema`] gives it.
+    pub(super) fn new(file: File, format: OutputFormat, schema: SchemaRef) -> io::Result<FileWriter> {
+        let inner = match format {
+            OutputFormat::Parquet => {
+                let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties(Vec::new())));
+                Inner::Parquet(writer.map_err(io_error)?)
+            }
+            OutputFormat::Csv => Inner::Csv(CsvWriter::new(BufWriter::new(file), b',', &schema)?),
+            OutputFormat::Tsv => Inner::Csv(CsvWriter::new(BufWriter::new(file), b'\t', &schema)?),
+            OutputFormat::Json => Inner::Json(json::writer(BufWriter::new(file))),
+            OutputFormat::Arrow => {
+                Inner::Arrow(ArrowFileWriter::try_new(BufWriter::new(file), &schema).map_err(arrow_error)?)
+            }
+        };
+        Ok(FileWriter { inner, schema })
+    }
+
+    /// Adds rows.
+    pub(super) fn write(&mut self, batch: &RecordBatch) -> io::Result<()> {
+        let batch = in_schema(batch, &self.schema).map_err(arrow_error)?;
+        match &mut self.inner {
+            Inner::Parquet(writer) => writer.write(&batch).map_err(io_error)?,
+            Inner::Csv(writer) => writer.write(&batch)?,
+            Inner::Json(writer) => writer.write(&batch).map_err(arrow_error)?,
+            Inner::Arrow(writer) => writer.write(&batch).map_err(arrow_error)?,
+        }
+        if self.held_bytes() > GROUP_BYTES_MAX { self.flush() } else { Ok(()) }
+    }
+
+    /// Bytes that it holds in memory: those of a row group that is not whole.
+    pub(super) fn held_bytes(&self) -> usize {
+        match &self.inner {
+            Inner::Parquet(writer) => writer.in_progress_size(),
+            _ => 0,
+        }
+    }
+
+    /// Ends the row group at hand.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        match &mut self.inner {
+            Inner::Parquet(writer) => writer.flush().map_err(io_error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the rest. Gives the file, and its length in bytes.
+    pub(super) fn finish(self) -> io::Result<(File, u64)> {
+        let buffered = |buffer: BufWriter<File>| buffer.into_inner().map_err(io::IntoInnerError::into_error);
+        let file = match self.inner {
+            Inner::Parquet(writer) => writer.into_inner().map_err(io_error)?,
+            Inner::Csv(writer) => buffered(writer.into_inner())?,
+            Inner::Json(mut writer) => {
+                writer.finish().map_err(arrow_error)?;
+                buffered(writer.into_inner())?
+            }
+            Inner::Arrow(mut writer) => {
+                writer.finish().map_err(arrow_error)?;
+                buffered(writer.into_inner().map_err(arrow_error)?)?
+            }
+        };
+        (&file).flush()?;
+        let bytes = file.metadata()?.len();
+        Ok((file, bytes))
+    }
+}
+
+/// The system's own error where there is one: a full disk is to be called so.
+fn arrow_error(error: ArrowError) -> io::Error {
+    match error {
+        ArrowError::IoError(_, source) => source,
+        ArrowError::ExternalError(source) => match source.downcast::<io::Error>() {
+            Ok(error) => *error,
+            Err(source) => io::Error::other(source),
+        },
+        error => io::Error::other(error),
+    }
+}

@@ -1,0 +1,200 @@
+//! Rows to where a job has them: a file, or a folder of folders by the values of some columns.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use tempfile::TempPath;
+
+use super::file::{FileWriter, OutputFormat};
+use super::folders::Folders;
+use super::parquet::replaceable;
+use super::temporary::{folder_of, temporary_file};
+use crate::DatasetError;
+
+/// Where rows go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowTarget {
+    /// A file, or the folder of folders.
+    pub path: PathBuf,
+    /// In what form.
+    pub format: OutputFormat,
+    /// The columns whose values name folders (`year=2019/month=5`); without any, all rows go to one file.
+    pub partition_by: Vec<String>,
+}
+
+/// What was written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Rows.
+    pub rows: u64,
+    /// Files.
+    pub files: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+}
+
+/// Rows that are being written. Until it is finished it has another name, beside its own; dropped, it vanishes.
+pub struct RowOutput {
+    inner: Inner,
+    path: PathBuf,
+    rows: u64,
+}
+
+enum Inner {
+    File(Box<FileWriter>, TempPath),
+    Folders(Folders),
+}
+
+impl RowTarget {
+    /// Checks that what it names can be begun. Makes no folders, and leaves nothing.
+    ///
+    /// # Errors
+    /// When it can't, or when something is there that is not replaced: a folder that is not empty, or no regular file.
+    pub fn probe(&self) -> Result<(), DatasetError> {
+        let fail = |source| DatasetError::Io { what: "can't write", path: self.path.clone(), source };
+        if self.partition_by.is_empty() {
+            replaceable(&self.path).map_err(fail)?;
+        } else {
+            free_folder(&self.path).map_err(fail)?;
+        }
+        let folder = self.path.ancestors().skip(1).find(|folder| folder.exists());
+        temporary_file(folder.unwrap_or(Path::new("."))).map(drop).map_err(fail)
+    }
+
+    /// Begins it, for rows of `schema`, and makes the folders that it is in.
+    ///
+    /// # Errors
+    /// As [`RowTarget::probe`], and when a column has no form in its format, or is none that names folders.
+    pub fn create(&self, schema: &SchemaRef) -> Result<RowOutput, DatasetError> {
+        let RowTarget { path, format, partition_by } = self;
+        let fail = |source| DatasetError::Io { what: "can't write", path: path.clone(), source };
+        let inner = if partition_by.is_empty() {
+            let schema = format.schema(schema)?;
+            replaceable(path).map_err(fail)?;
+            fs::create_dir_all(folder_of(path)).map_err(fail)?;
+            let (file, temporary) = temporary_file(folder_of(path)).map_err(fail)?;
+            Inner::File(Box::new(FileWriter::new(file, *format, schema).map_err(fail)?), temporary)
+        } else {
+            Inner::Folders(Folders::new(path, *format, partition_by, schema)?)
+        };
+        Ok(RowOutput { inner, path: path.clone(), rows: 0 })
+    }
+}
+
+impl RowOutput {
+    /// Adds rows, behind those before.
+    ///
+    /// # Errors
+    /// When they can't be written.
+    pub fn write(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
+        self.rows += batch.num_rows() as u64;
+        match &mut self.inner {
+            Inner::File(writer, _) => writer.write(batch).map_err(|source| failed(&self.path, source)),
+            Inner::Folders(folders) => folders.write(batch),
+        }
+    }
+
+    /// Writes the rest, and gives it its name. An older file of that name is replaced.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn finish(self) -> Result<Written, DatasetError> {
+        let RowOutput { inner, path, rows } = self;
+        match inner {
+            Inner::File(writer, temporary) => {
+                // Open until it has its name, and so locked.
+                let (_file, bytes) = writer.finish().map_err(|source| failed(&path, source))?;
+                temporary.persist(&path).map_err(|e| failed(&path, e.error))?;
+                Ok(Written { rows, files: 1, bytes })
+            }
+            Inner::Folders(folders) => {
+                let (files, bytes) = folders.finish()?;
+                Ok(Written { rows, files, bytes })
+            }
+        }
+    }
+}
+
+pub(super) fn failed(path: &Path, source: std::io::Error) -> DatasetError {
+    DatasetError::Io { what: "can't write", path: path.to_owned(), source }
+}
+
+/// Whether `path` is free, or an empty folder: rows are never mixed with those of an older output.
+pub(super) fn free_folder(path: &Path) -> std::io::Result<()> {
+    let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !there.is_dir() {
+        return Err(std::io::Error::other("it is no folder; `partition_by` needs one that is new or empty"));
+    }
+    if fs::read_dir(path)?.next().is_some() {
+        let words = "it is a folder that is not empty; name another one, or remove it: rows are not mixed with others";
+        return Err(std::io::Error::other(words));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{ArrayRef, DictionaryArray, Float64Array, Int32Array, Int64Array, StringArray, UInt64Array};
+    use futures::TryStreamExt as _;
+
+    use super::*;
+    use crate::{Scan, ScanOptions, Source};
+
+    /// Rows of types that all formats have, with what is extreme in them.
+    fn rows() -> RecordBatch {
+        let keys = Int32Array::from(vec![Some(0), Some(1), None, Some(0)]);
+        let words: ArrayRef = Arc::new(StringArray::from(vec!["über", "a,\"b\"\nc"]));
+        let columns: [(&str, ArrayRef); 4] = [
+            ("i", Arc::new(Int64Array::from(vec![Some(i64::MAX), Some(i64::MIN), None, Some(0)]))),
+            ("u", Arc::new(UInt64Array::from(vec![u64::MAX, (1 << 53) + 1, 0, 7]))),
+            ("f", Arc::new(Float64Array::from(vec![Some(0.1), Some(-1e-300), None, Some(f64::MAX)]))),
+            ("t", Arc::new(DictionaryArray::new(keys, words))),
+        ];
+        RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap()
+    }
+
+    fn target(path: &Path, format: OutputFormat, by: &[&str]) -> RowTarget {
+        RowTarget { path: path.to_owned(), format, partition_by: by.iter().map(|name| (*name).to_owned()).collect() }
+    }
+
+    #[tokio::test]
+    async fn what_is_written_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.parquet", "a.csv", "a.tsv", "a.jsonl", "a.arrow"] {
+            let path = folder.path().join(name);
+            let mut output = target(&path, OutputFormat::of(&path).unwrap(), &[]).create(&rows().schema()).unwrap();
+            output.write(&rows().slice(0, 1)).unwrap();
+            output.write(&rows().slice(1, 3)).unwrap();
+            let written = output.finish().unwrap();
+            assert_eq!(written, Written { rows: 4, files: 1, bytes: fs::metadata(&path).unwrap().len() }, "{name}");
+            let source = Source { paths: vec![path.display().to_string()], ..Source::default() };
+            let scan = Scan::open(source, ScanOptions::default()).await.unwrap();
+            let batches: Vec<RecordBatch> = scan.read(0).unwrap().try_collect().await.unwrap();
+            let read = arrow_select::concat::concat_batches(scan.schema(), &batches).unwrap();
+            for (column, field) in rows().columns().iter().zip(rows().schema().fields()) {
+                let own = read.column_by_name(field.name()).unwrap();
+                let expected = arrow_cast::cast(column, own.data_type()).unwrap();
+                assert_eq!(own, &expected, "{name}: {}", field.name());
+            }
+        }
+        let names = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(names, 5);
+    }
+
+    #[test]
+    fn what_is_not_finished_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        for by in [&[][..], &["i"]] {
+            let path = folder.path().join("deep/out.csv");
+            let mut output = target(&path, OutputFormat::Csv, by).create(&rows().schema()).unwrap();
+            output.write(&rows()).unwrap();
+            assert_eq!(fs::read_dir(folder.path().join("deep")).unwrap().count(), 1, "{by:?}");
+            drop(output);
+            assert_eq!(fs::read_dir(folder.path().join("deep")).unwrap().count(), 0, "{by:?}");
+        }
+    }
+}
