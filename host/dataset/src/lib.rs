@@ -18,6 +18,7 @@
 mod error;
 mod group;
 mod output;
+mod position;
 mod scan;
 
 pub use error::DatasetError;
@@ -26,6 +27,7 @@ pub use group::{
     UnitGroup, UnitMemory, UnitShape, describe_key, numbers,
 };
 pub use output::{OutputFormat, ParquetOutput, RowOutput, RowTarget, Written, read_metadata};
+pub use position::row_in_file;
 pub use scan::{
     BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, Source, TextOptions, TextSpec, find_files,
 };

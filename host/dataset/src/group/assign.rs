@@ -11,6 +11,8 @@ use crate::DatasetError;
 /// What one block has for a partition.
 pub(super) struct Piece {
     pub(super) file: u32,
+    /// The morsel that its rows are from.
+    pub(super) sequence: u64,
     /// Whether each feature and target of the block is a finite number.
     pub(super) finite: bool,
     pub(super) layout: Layout,

@@ -15,6 +15,7 @@ use crate::DatasetError;
 /// What one block has for a partition, wherever it is.
 struct Part {
     file: u32,
+    sequence: u64,
     finite: bool,
     layout: Layout,
     rows: u32,
@@ -46,8 +47,8 @@ impl Partitions {
         for block in blocks {
             let file = if per_file { block.file } else { 0 };
             for slice in block.slices {
-                let Block { finite, layout, .. } = block;
-                let part = Part { file, finite, layout, rows: slice.rows, place: slice.place };
+                let Block { sequence, finite, layout, .. } = block;
+                let part = Part { file, sequence, finite, layout, rows: slice.rows, place: slice.place };
                 slots[usize::from(slice.slot)].push(part);
             }
         }
@@ -148,8 +149,8 @@ impl Partitions {
                     (buffer.slice_with_length(at, rows), keys)
                 }
             };
-            let Part { file, finite, layout, rows, .. } = part;
-            Ok(Piece { file, finite, layout, rows: rows as usize, cells, keys })
+            let Part { file, sequence, finite, layout, rows, .. } = part;
+            Ok(Piece { file, sequence, finite, layout, rows: rows as usize, cells, keys })
         };
         parts.into_iter().map(piece).collect()
     }

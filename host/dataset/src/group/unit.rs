@@ -39,6 +39,8 @@ pub struct FailedGroup {
     pub reason: String,
     /// The code of that.
     pub code: Code,
+    /// The morsel with the first row whose values can't be used.
+    pub morsel: u64,
 }
 
 /// Some groups, ready for training.
@@ -187,10 +189,15 @@ pub(super) fn units_of<M: UnitMemory, E: From<DatasetError>>(
     Ok(units.into_iter().zip(memory).map(unit).collect())
 }
 
-/// For each group with values that are no finite numbers, how many of each
-/// column.
-fn count_unusable(groups: &Groups, pieces: &[Piece], shared: &Shared) -> HashMap<u32, Vec<Unusable>> {
-    let mut found: HashMap<u32, Vec<Unusable>> = HashMap::new();
+/// Values of a group that are no finite numbers: how many of each column, and the morsel that the first is from.
+struct UnusableOf {
+    counts: Vec<Unusable>,
+    morsel: u64,
+}
+
+/// The groups with values that are no finite numbers.
+fn count_unusable(groups: &Groups, pieces: &[Piece], shared: &Shared) -> HashMap<u32, UnusableOf> {
+    let mut found: HashMap<u32, UnusableOf> = HashMap::new();
     let (row_cells, key_cells) = (shared.columns.row_cells(), shared.columns.key_cells());
     let mut first = 0;
     for piece in pieces {
@@ -199,8 +206,9 @@ fn count_unusable(groups: &Groups, pieces: &[Piece], shared: &Shared) -> HashMap
             for (row, id) in cells::<u64>(&piece.cells).chunks_exact(row_cells).zip(&groups.ids[first..]) {
                 let values = &row[key_cells..];
                 if values.iter().any(|bits| !f64::from_bits(*bits).is_finite()) {
-                    let counts = found.entry(*id).or_insert_with(|| vec![Unusable::default(); values.len()]);
-                    counts.iter_mut().zip(values).for_each(|(count, bits)| count.count(*bits));
+                    let (counts, morsel) = (vec![Unusable::default(); values.len()], piece.sequence);
+                    let of = found.entry(*id).or_insert(UnusableOf { counts, morsel });
+                    of.counts.iter_mut().zip(values).for_each(|(count, bits)| count.count(*bits));
                 }
             }
         }
@@ -212,7 +220,7 @@ fn count_unusable(groups: &Groups, pieces: &[Piece], shared: &Shared) -> HashMap
 fn describe_failed(
     failed: &[u32],
     groups: &Groups,
-    unusable: &HashMap<u32, Vec<Unusable>>,
+    unusable: &HashMap<u32, UnusableOf>,
     shared: &Shared,
     key_is_null: bool,
 ) -> Result<Vec<FailedGroup>, DatasetError> {
@@ -221,13 +229,15 @@ fn describe_failed(
     }
     let keys = key_batch(failed, groups, shared, key_is_null)?;
     let describe = |(row, id): (usize, &u32)| {
-        let columns = unusable[id].iter().zip(&shared.columns.names).filter(|(count, _)| count.any());
+        let UnusableOf { counts, morsel } = &unusable[id];
+        let columns = counts.iter().zip(&shared.columns.names).filter(|(count, _)| count.any());
         let what = columns.map(|(count, name)| count.describe(name)).collect::<Vec<_>>().join("; ");
         FailedGroup {
             group: describe_key(&keys, row),
             rows: groups.rows[*id as usize],
             reason: format!("{what}: fill them in, or filter them out, in a transform"),
             code: Code::Values,
+            morsel: *morsel,
         }
     };
     Ok(failed.iter().enumerate().map(describe).collect())
