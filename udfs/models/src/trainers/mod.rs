@@ -76,14 +76,14 @@ fn mlp(group: &Group<'_>, params: &MlpParams) -> Result<MlpModel, MlpError> {
     params.fit_features(group.features(), group.target(), group.rng())
 }
 
-/// A regression tree.
+/// A regression tree. Values of a feature within 1e-7 of each other are one to it, as in scikit-learn: scale such features.
 #[trainer]
 fn tree(group: &Group<'_>, params: RegressionTreeParams) -> Result<RegressionTree, TreeError> {
     let seed = params.seed.or(Some(group.seed()));
     RegressionTreeParams { seed, ..params }.fit_columns(&columns(group.features()), group.target())
 }
 
-/// A random forest of regression trees.
+/// A random forest of regression trees, each as `tree`: values of a feature within 1e-7 of each other are one.
 #[trainer]
 fn forest(group: &Group<'_>, params: RandomForestParams) -> Result<RandomForest, TreeError> {
     let seed = params.seed.or(Some(group.seed()));

@@ -143,3 +143,13 @@ fn rows_taken_together_make_the_same_tree() {
         }
     }
 }
+
+#[test]
+fn a_feature_of_small_units_is_to_be_scaled() {
+    // A step that is plain once it is scaled, and none where all values are within 1e-7 of each other.
+    let scaled = [1.0, 2.0, 3.0, 4.0];
+    let small = scaled.map(|value: f64| value / f64::from(1 << 27));
+    let target = [0.0, 0.0, 8.0, 8.0];
+    check(&[&small], &target, defaults(), "4");
+    check(&[&scaled], &target, defaults(), "0<=2.5(0 8)");
+}
