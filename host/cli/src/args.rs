@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use sandbar_node::paths::GpuOptions;
-use sandbar_node::{NodeResources, PredictSpec, paths};
+use sandbar_node::{NodeResources, Override, PredictSpec, paths};
 
 use crate::logging::Form;
 use crate::new::Template;
@@ -53,9 +53,11 @@ pub(crate) enum Command {
         paths: Vec<PathBuf>,
     },
     /// Lists a component's functions, types, imports and size.
-    #[command(after_help = "Examples:\n  host inspect udfs/models\n  host inspect fares.wasm --json")]
+    #[command(
+        after_help = "Examples:\n  host inspect models\n  host inspect udfs/models\n  host inspect fares.wasm --json"
+    )]
     Inspect {
-        /// A component, or the folder of a crate.
+        /// A component, the folder of a crate, or the name of a shipped one.
         component: PathBuf,
         /// Print one JSON object.
         #[arg(long)]
@@ -214,7 +216,7 @@ impl Shares {
 Exit codes: 0 all well, 1 some groups failed or the job failed, 2 wrong usage;
 129, 130 and 143 ended by a hang-up, an interrupt (Ctrl-C, or `host jobs stop`) or a request to terminate.")]
 pub(crate) struct Submit {
-    /// The job file (TOML), which says how models are trained; or a program, as PATH or PATH#TASK: a component or the folder
+    /// The job file (TOML), which says what is read, and how models are trained or rows transformed; or a program, as PATH or PATH#TASK: a component or the folder
     /// of a crate, and the task that it begins with (`main` if none is named).
     pub job: PathBuf,
     /// Of a program: an argument of its first task, as JSON or text, or, as NAME=@PATH, a file, a folder or a glob. May be
@@ -227,7 +229,7 @@ pub(crate) struct Submit {
     /// Reads these instead of the job's `input.paths`. May be given several times.
     #[arg(long, value_name = "PATH|GLOB|URL")]
     pub input: Vec<String>,
-    /// Writes the models there instead of to the job's `output.path`.
+    /// Writes the models, or the rows, there instead of to the job's `output.path`.
     #[arg(long, value_name = "PATH")]
     pub output: Option<String>,
     #[command(flatten)]
@@ -253,7 +255,8 @@ pub(crate) struct Submit {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   host predict out/models.parquet --input data/new.parquet --output predictions.parquet
-  host predict out/models.parquet --input data/new.csv --output p.parquet --model tree --file 2019-01.parquet
+  host predict out/models.parquet --input data/new.csv --output p.csv --model tree --file 2019-01.parquet
+  host predict models.parquet --input new.csv --output p.csv --component udfs/models   (the cache has it not)
 
 Exit codes: 0 all well, 1 some rows could not be predicted or the command failed, 2 wrong usage;
 129, 130 and 143 ended by a hang-up, an interrupt (Ctrl-C) or a request to terminate.")]
@@ -263,9 +266,14 @@ pub(crate) struct Predict {
     /// What to predict: files, folders, globs or URLs.
     #[arg(long, required = true, value_name = "PATH|GLOB|URL")]
     pub input: Vec<String>,
-    /// The Parquet file to write: the rows behind the job's transforms, with a column `prediction`.
+    /// The file to write: the rows behind the job's transforms, with a column `prediction`. Its extension says the format:
+    /// .parquet, .csv, .tsv, .jsonl or .arrow.
     #[arg(long, value_name = "PATH")]
     pub output: PathBuf,
+    /// A component that the models need, or the folder of its crate, which is built: where the cache does not have it. May be
+    /// given several times. Nothing is built or opened because the models' file says so.
+    #[arg(long = "component", value_name = "PATH")]
+    pub components: Vec<PathBuf>,
     /// Use the models of this name instead of the best of each group.
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
@@ -285,15 +293,15 @@ pub(crate) struct Predict {
 
 impl Submit {
     /// All overrides of the job, in the order in which they take effect.
-    pub fn overrides(&self) -> Vec<String> {
+    pub fn overrides(&self) -> Vec<Override> {
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
-        let mut all = self.set.clone();
+        let mut all: Vec<Override> = self.set.iter().map(|set| Override::new("--set", set.as_str())).collect();
         if !self.input.is_empty() {
             let paths: Vec<_> = self.input.iter().map(|p| quoted(p)).collect();
-            all.push(format!("input.paths=[{}]", paths.join(", ")));
+            all.push(Override::new("--input", format!("input.paths=[{}]", paths.join(", "))));
         }
         if let Some(output) = &self.output {
-            all.push(format!("output.path={}", quoted(output)));
+            all.push(Override::new("--output", format!("output.path={}", quoted(output))));
         }
         all
     }
@@ -301,7 +309,14 @@ impl Submit {
 
 impl From<Predict> for PredictSpec {
     fn from(p: Predict) -> PredictSpec {
-        PredictSpec { models: p.models, input: p.input, output: p.output, model: p.model, file: p.file }
+        PredictSpec {
+            models: p.models,
+            input: p.input,
+            output: p.output,
+            model: p.model,
+            file: p.file,
+            components: p.components,
+        }
     }
 }
 

@@ -23,7 +23,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use sandbar_node::{Cluster, Heap, Job, JobKeeper, ListenOn, Node, NodeError, NodeOptions, ProgramSpec, paths};
+use sandbar_node::{
+    Cluster, Heap, Job, JobKeeper, ListenOn, Node, NodeError, NodeOptions, Outcome, ProgramSpec, paths,
+};
 
 use args::{Arguments, Command, Shares, Submit};
 use signals::Interruption;
@@ -186,6 +188,7 @@ fn start_node(
         resources: shares.resources(),
         limits,
         cache: paths::cache_folder().map_err(CliError::Failed)?,
+        shipped: paths::shipped(),
         spill: std::env::temp_dir(),
         memory_bytes_max: shares.memory.unwrap_or_else(paths::memory_for_rows),
         object_bytes_max: shares.object_memory.unwrap_or_else(paths::memory_for_objects),
@@ -215,10 +218,12 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
                        processes with --workers and its rows with --memory";
         return Err(CliError::Usage(message.to_owned()));
     }
-    let text =
-        std::fs::read_to_string(&submit.job).map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
-    let job = Job::parse(&text, &submit.overrides())
-        .map_err(|e| CliError::Usage(format!("{}: {e}", submit.job.display())))?;
+    let file = submit.job.display();
+    let text = std::fs::read_to_string(&submit.job).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => CliError::Usage(paths::missing("job file", &submit.job)),
+        _ => CliError::Usage(format!("{file}: {e}")),
+    })?;
+    let job = Job::parse(&text, &submit.overrides()).map_err(|e| CliError::Usage(e.of_file(file)))?;
     let cluster = join(submit.place).await?;
     let node = start_node(&submit.shares, job.limits, cluster.clone())?;
     if cluster.is_some() {
@@ -231,9 +236,16 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
     if let Some(cluster) = cluster {
         cluster.leave().await;
     }
-    let summary = result?;
-    output::summary(&summary, &job, submit.json)?;
-    Ok(if summary.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    match result? {
+        Outcome::Models(summary) => {
+            output::summary(&summary, &job, submit.json)?;
+            Ok(if summary.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        }
+        Outcome::Rows(summary) => {
+            output::rows(&summary, &job, submit.json)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }
 
 /// What comes of work, unless this process's node is put out of its cluster before.
@@ -273,6 +285,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
     }
     let limits = sandbar_node::Limits::default();
     let spec = ProgramSpec { program: submit.job.display().to_string(), arguments: submit.args, limits, seed: 0 };
+    sandbar_node::find_program(&spec.program, &paths::shipped())?;
     let cluster = join(submit.place).await?;
     submit.shares.count_gpus().await.map_err(CliError::Failed)?;
     let node = start_node(&submit.shares, limits, cluster.clone())?;

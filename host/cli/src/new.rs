@@ -3,13 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{CliError, output};
+use sandbar_node::paths;
 
-/// The `Cargo.toml` of the checkout this program was built from; `.cargo/config.toml` says why not by cargo's own words.
-const MANIFEST: &str = match option_env!("SANDBAR_MANIFEST") {
-    Some(manifest) => manifest,
-    None => concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"),
-};
+use crate::{CliError, output};
 
 /// What the crate begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +44,12 @@ pub(crate) fn create(name: &str, template: Template, sdk: Option<&Path>) -> Resu
     if folder.exists() {
         return Err(CliError::Usage(format!("{} is there already", folder.display())));
     }
-    let sdk = sdk.map_or_else(|| Path::new(MANIFEST).with_file_name("guest-sdk"), Path::to_path_buf);
+    let own = || paths::checkout().map(|checkout| checkout.join("guest-sdk"));
+    let Some(sdk) = sdk.map(Path::to_path_buf).or_else(own) else {
+        let message =
+            "the checkout that this program was built from is not there; say where the guest SDK is with --sdk";
+        return Err(CliError::Usage(message.to_owned()));
+    };
     let sdk = fs::canonicalize(&sdk).map_err(|e| {
         CliError::Usage(format!("the guest SDK is not in {}: {e}; say where with --sdk", sdk.display()))
     })?;

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use sandbar_node::{Inspected, InspectedParameter, Job, Predicted, ProgramSummary, Summary, Table};
+use sandbar_node::{Inspected, InspectedParameter, Job, Predicted, ProgramSummary, RowsSummary, Summary, Table};
 
 use crate::CliError;
+use crate::table::size;
 
 /// Groups shown in the table, and failures listed.
 const SHOWN: usize = 10;
@@ -82,21 +83,26 @@ pub(crate) fn summary(summary: &Summary, job: &Job, as_json: bool) -> Result<(),
     if as_json {
         return json(summary);
     }
-    if let Some(table) = summary.table(SHOWN) {
+    if let Some((table, shown)) = summary.table(SHOWN) {
         print(&render(&table))?;
+        let groups = summary.groups_written;
+        if groups > shown as u64 {
+            line(&format!("({shown} of {groups} groups shown)"))?;
+        }
     }
-    let name = if job.name.is_empty() { "job" } else { &job.name };
     line(&format!(
-        "{name}: {} models of {} groups from {} rows; {}; {} failed, {} skipped (fewer than {} rows); peak memory {} MiB\nmodels: {}",
+        "{}: {} models of {} groups from {}; {}; {} failed, {} skipped (fewer than {} rows); peak memory {} MiB\nmodels: {} ({})",
+        name(job),
         summary.models,
         summary.groups,
-        summary.rows,
+        rows_of(job, summary.rows, summary.rows_transformed),
         times(summary.build_seconds, summary.seconds),
         summary.failed,
         summary.skipped,
-        job.train.min_rows,
+        job.train.as_ref().map_or(0, |train| train.min_rows),
         summary.peak_memory_bytes >> 20,
-        summary.output
+        summary.output,
+        size(summary.bytes)
     ))
 }
 
@@ -106,6 +112,43 @@ fn times(build_seconds: f64, seconds: f64) -> String {
         return format!("ran in {seconds:.2} s");
     }
     format!("built functions in {build_seconds:.1} s, ran in {seconds:.2} s")
+}
+
+fn name(job: &Job) -> &str {
+    if job.name.is_empty() { "job" } else { &job.name }
+}
+
+/// How many rows were read, and what transforms made of them.
+fn rows_of(job: &Job, read: u64, transformed: u64) -> String {
+    let filtered = if job.input.filter.is_some() { " that passed the filter" } else { "" };
+    match (job.transform.is_empty(), read.checked_sub(transformed)) {
+        (true, _) => format!("{read} rows{filtered}"),
+        (false, Some(0)) => format!("{read} rows{filtered}, all kept by the transforms"),
+        (false, Some(dropped)) => {
+            format!("{read} rows{filtered}, {transformed} after the transforms ({dropped} dropped)")
+        }
+        (false, None) => format!("{read} rows{filtered}, {transformed} after the transforms"),
+    }
+}
+
+pub(crate) fn rows(summary: &RowsSummary, job: &Job, as_json: bool) -> Result<(), CliError> {
+    if as_json {
+        return json(summary);
+    }
+    line(&format!(
+        "{}: {}; {}; peak memory {} MiB\n{}",
+        name(job),
+        rows_of(job, summary.rows, summary.rows_written),
+        times(summary.build_seconds, summary.seconds),
+        summary.peak_memory_bytes >> 20,
+        written("rows", &summary.output, summary.files, summary.rows_written, summary.bytes)
+    ))
+}
+
+/// What was written, and where it is.
+fn written(what: &str, output: &str, files: u64, rows: u64, bytes: u64) -> String {
+    let files = if files == 1 { String::new() } else { format!("{files} files, ") };
+    format!("{what}: {output} ({files}{rows} rows, {})", size(bytes))
 }
 
 fn render(table: &Table) -> String {
@@ -132,8 +175,14 @@ pub(crate) fn predicted(predicted: &Predicted, as_json: bool) -> Result<(), CliE
         return json(predicted);
     }
     line(&format!(
-        "predicted {} rows in {:.2} s; {} without a model, {} failed\npredictions: {}",
-        predicted.rows, predicted.seconds, predicted.without_model, predicted.failed, predicted.output
+        "predicted {} rows in {:.2} s; {} dropped by the transforms, {} without a model, {} failed; peak memory {} MiB\n{}",
+        predicted.rows,
+        predicted.seconds,
+        predicted.rows_dropped,
+        predicted.without_model,
+        predicted.failed,
+        predicted.peak_memory_bytes >> 20,
+        written("predictions", &predicted.output, predicted.files, predicted.rows_written, predicted.bytes)
     ))
 }
 

@@ -53,6 +53,7 @@ pub(crate) fn cell<T: ToString>(of: Option<T>) -> String {
     of.map_or_else(|| NOTHING.to_owned(), |of| of.to_string())
 }
 
+/// A cell in one line, whatever a guest wrote: a panic has several.
 fn shortened(cell: &str) -> String {
     // A row is one line, and as wide as it looks.
     let flat = |c: char| if c.is_control() { ' ' } else { c };

@@ -141,6 +141,7 @@ impl Client {
             workers: workers.unwrap_or_else(cores).max(1),
             limits,
             cache: or_else(options.cache, paths::cache_folder).map_err(ClientError::Setup)?,
+            shipped: paths::shipped(),
             spill: options.spill.unwrap_or_else(std::env::temp_dir),
             memory_bytes_max: rows_bytes.unwrap_or_else(paths::memory_for_rows),
             object_bytes_max: objects_bytes.unwrap_or_else(paths::memory_for_objects),

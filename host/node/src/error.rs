@@ -13,8 +13,11 @@ use crate::build::BuildError;
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The job contradicts itself.
-    #[error("the job is wrong: {0}")]
+    #[error("{0}")]
     Job(String),
+    /// Something that the job or the command names is not there; what was looked for, and where.
+    #[error("{0}")]
+    NotFound(String),
     /// Reading, grouping or writing failed.
     #[error("{0} [{code}]", code = .0.code().as_str())]
     Data(#[from] DatasetError),

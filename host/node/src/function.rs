@@ -6,19 +6,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use sandbar_core::{Code, Fault, Function, Kind, Limits, Parameter, TaskKind};
+use sandbar_core::{Code, Fault, Function, Kind, Limits, Parameter, TaskKind, hint};
 use sandbar_worker::{Binding, Compiled, Request, Work};
 use serde::Serialize;
 
 use crate::build::{BuildError, build_crate};
-use crate::submit::Origin;
 use crate::{Node, NodeError};
 
 /// A component with its functions.
 pub(crate) struct Loaded {
     pub(crate) compiled: Arc<Compiled>,
     pub(crate) functions: Vec<Function>,
+    /// As it was named.
     pub(crate) path: PathBuf,
+    /// The file of it: that of the path, or what its crate was built to.
+    pub(crate) file: PathBuf,
 }
 
 /// The form of what is kept of a component's description: another host's may be another.
@@ -32,6 +34,7 @@ pub(crate) struct Components {
 }
 
 /// A function ready to be called.
+#[derive(Clone)]
 pub(crate) struct Callable {
     pub(crate) binding: Arc<Binding>,
     pub(crate) function: Function,
@@ -43,67 +46,70 @@ impl Components {
         Components { limits, by_path: HashMap::new() }
     }
 
-    /// Resolves `udf`, which must be one of `kinds`.
+    /// Resolves `udf`, which must be one of `kinds`. `key` says where it is named: `` `train.models[0].udf` ``.
     pub(crate) async fn resolve(
         &mut self,
         node: &Node,
+        key: &str,
         udf: &str,
         kinds: &[Kind],
-        params: &serde_json::Map<String, serde_json::Value>,
+        params: &Params,
     ) -> Result<Callable, NodeError> {
         let Some((path, name)) = udf.rsplit_once('#') else {
             return Err(NodeError::Job(format!(
-                "`{udf}` is not PATH#function, where PATH is a component or the folder of a crate"
+                "{key}: `{udf}` is not PATH#function, where PATH is a component, the folder of a crate, or the name of a \
+                 shipped one"
             )));
         };
-        let component = self.load(node, Path::new(path)).await?;
-        let index = find(&component.functions, name, kinds).map_err(|f| f.of(udf))?;
-        let params =
-            serde_json::to_string(params).map_err(|e| NodeError::Job(format!("the parameters of `{udf}`: {e}")))?;
-        let binding = Binding::new(component.compiled.clone(), index as u32, params, self.limits, udf.to_owned())?;
-        Ok(Callable { binding, function: component.functions[index].clone(), component })
+        let component = self.load(node, key, Path::new(path)).await?;
+        callable(component, (name, kinds, udf), params, self.limits)
     }
 
-    /// Takes the component that a job used from the cache, or else from where it was then, to be found there by
-    /// [`Components::resolve`]. `models` is the file that names it.
-    pub(crate) async fn recall(&mut self, node: &Node, origin: &Origin, models: &Path) -> Result<(), NodeError> {
-        let wrong =
-            |what: String| NodeError::Job(format!("{}: the component of these models {what}", models.display()));
-        let (id, path, kept) = (&origin.component, &origin.path, node.component_path(&origin.component));
-        if !self.by_path.contains_key(path) {
-            if kept.is_file() {
-                let component = File::open(&kept).map_err(NodeError::file(&kept))?;
-                let loaded = Arc::new(node.load(component, path).await?);
-                self.by_path.insert(path.clone(), loaded);
-            } else if !path.exists() {
-                let cache = node.options.cache.display();
-                return Err(wrong(format!("({id}) is neither in {cache} nor at {}", path.display())));
-            }
-        }
-        let found = self.load(node, path).await?.compiled.id().to_string();
-        if found != *id {
-            return Err(wrong(format!("({id}) is gone, and {} is another now ({found}); train again", path.display())));
-        }
-        Ok(())
-    }
-
-    async fn load(&mut self, node: &Node, path: &Path) -> Result<Arc<Loaded>, NodeError> {
+    async fn load(&mut self, node: &Node, key: &str, path: &Path) -> Result<Arc<Loaded>, NodeError> {
         if let Some(loaded) = self.by_path.get(path) {
             return Ok(loaded.clone());
         }
-        let file = node.component_file(path).await?;
+        let found = node.find_component(key, path)?;
+        let file = node.component_file(&found).await?;
         let component = File::open(&file).map_err(NodeError::file(&file))?;
-        let loaded = Arc::new(node.load(component, path).await?);
+        let loaded = Arc::new(Loaded { file, ..node.load(component, &found).await? });
         self.by_path.insert(path.to_owned(), loaded.clone());
         Ok(loaded)
     }
+}
+
+/// Parameters of a function.
+pub(crate) type Params = serde_json::Map<String, serde_json::Value>;
+
+/// Parameters without each one of them, with its name: to find out which of them a function refuses.
+pub(crate) fn without_each(params: &Params) -> impl Iterator<Item = (&str, String)> {
+    params.keys().map(|name| {
+        let others: Params =
+            params.iter().filter(|(other, _)| *other != name).map(|(k, v)| (k.clone(), v.clone())).collect();
+        (name.as_str(), serde_json::Value::Object(others).to_string())
+    })
+}
+
+/// A function of a component, for calls with these parameters. `label` is what errors call it.
+pub(crate) fn callable(
+    component: Arc<Loaded>,
+    (name, kinds, label): (&str, &[Kind], &str),
+    params: &Params,
+    limits: Limits,
+) -> Result<Callable, NodeError> {
+    let index = find(&component.functions, name, kinds).map_err(|f| f.of(label))?;
+    let params =
+        serde_json::to_string(params).map_err(|e| NodeError::Job(format!("the parameters of `{label}`: {e}")))?;
+    let binding = Binding::new(component.compiled.clone(), index as u32, params, limits, label.to_owned())?;
+    Ok(Callable { binding, function: component.functions[index].clone(), component })
 }
 
 fn find(functions: &[Function], name: &str, kinds: &[Kind]) -> Result<usize, Fault> {
     let Some(index) = functions.iter().position(|f| f.name == name) else {
         let there: Vec<_> = functions.iter().map(|f| f.name.as_str()).collect();
         let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-        return Err(Fault::new(Code::Export, format!("it has no function `{name}`; its functions are: {there}")));
+        let hint = hint(name, &functions.iter().map(|f| f.name.as_str()).collect::<Vec<_>>());
+        return Err(Fault::new(Code::Export, format!("it has no function `{name}`{hint}; its functions are: {there}")));
     };
     if !kinds.contains(&functions[index].kind) {
         let wanted: Vec<_> = kinds.iter().map(|k| k.as_str()).collect();
@@ -145,7 +151,7 @@ impl Node {
                 functions
             }
         };
-        Ok(Loaded { compiled, functions, path: path.to_owned() })
+        Ok(Loaded { compiled, functions, path: path.to_owned(), file: path.to_owned() })
     }
 
     async fn describe(&self, compiled: Arc<Compiled>, name: &str) -> Result<Vec<Function>, Fault> {
@@ -220,6 +226,7 @@ pub struct InspectedParameter {
 
 /// Looks a component over: checks it, compiles it, asks it for its functions.
 pub async fn inspect(node: &Node, path: &Path) -> Result<Inspected, NodeError> {
+    let path = &node.find_component("", path)?;
     let file = node.component_file(path).await?;
     let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
     let shape = sandbar_sandbox::check_binary(&bytes).map_err(|f| f.of(&path.display().to_string()))?;

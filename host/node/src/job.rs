@@ -1,16 +1,21 @@
 //! The job file.
 
+mod parse;
+
 use std::collections::BTreeMap;
 
 use arrow_schema::Schema;
 use sandbar_core::Limits;
-use sandbar_dataset::{TextOptions, TextSpec};
+use sandbar_dataset::{OutputFormat, Source, TextOptions, TextSpec};
 use sandbar_dense::Choice;
 use serde::{Deserialize, Serialize};
 
-use crate::{NodeError, output, results};
+pub use parse::{JobFileError, Override, set};
+pub(crate) use parse::{JobMistake, with_hint};
 
-/// A job: what is read, what is done to it, what is trained, where it goes.
+use crate::{output, results};
+
+/// A job: what is read, what is done to it, what is trained, if anything is, and where it goes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
@@ -22,9 +27,10 @@ pub struct Job {
     /// What is done to the rows, in order.
     #[serde(default)]
     pub transform: Vec<TransformSpec>,
-    /// What is trained.
-    pub train: TrainSpec,
-    /// Where the models go.
+    /// What is trained. Without it the rows themselves are the output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train: Option<TrainSpec>,
+    /// Where models or rows go.
     pub output: OutputSpec,
     /// Where functions have dense algebra done, and trainers that can leave it to the host do: on the processor, a GPU, or
     /// where it is done soonest. Otherwise trainers do it themselves.
@@ -33,6 +39,18 @@ pub struct Job {
     /// What each call may use.
     #[serde(default)]
     pub limits: Limits,
+    /// Which keys flags of the command line have set, for messages.
+    #[serde(skip)]
+    pub(crate) flags: Vec<KeyFlag>,
+}
+
+/// A key that a flag of the command line has set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyFlag {
+    /// Dotted: `train.models.0.udf`.
+    key: String,
+    /// The flag in words: `--set train.models.0.udf=…`, `--output`.
+    words: String,
 }
 
 /// What is read.
@@ -180,58 +198,92 @@ pub struct ModelSpec {
     pub params: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Where the models go.
+/// Where models or rows go.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputSpec {
-    /// A Parquet file.
+    /// A file, whose extension says its format; with `partition_by` a folder.
     pub path: String,
+    /// The format of rows, where the extension does not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<OutputFormat>,
+    /// Columns whose values name folders that rows go to (`year=2019/`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partition_by: Vec<String>,
 }
 
 impl Job {
-    /// Parses a job file after `overrides` (`dotted.key=VALUE`, see [`set`]).
-    pub fn parse(text: &str, overrides: &[String]) -> Result<Job, NodeError> {
-        let mut table: toml::Table = text.parse().map_err(|e: toml::de::Error| NodeError::Job(e.to_string()))?;
-        for assignment in overrides {
-            set(&mut table, assignment).map_err(NodeError::Job)?;
+    /// Whether it is one that can be run; says what is wrong with it, and with which key.
+    pub(crate) fn check(&self) -> Result<(), JobMistake> {
+        let wrong = |key: &str, message: String| Err(JobMistake::of_key(key, message));
+        if self.input.paths.is_empty() {
+            return wrong("input.paths", "`input.paths` is empty: name a file, a folder, a glob or a URL".into());
         }
-        let job: Job = toml::Value::Table(table)
-            .try_into()
-            .map_err(|e: toml::de::Error| NodeError::Job(e.to_string().trim().to_owned()))?;
-        job.check().and_then(|()| output::check_name(&job.output.path)).map_err(NodeError::Job)?;
-        Ok(job)
+        let limit = |message: String| {
+            let key = message.split('`').nth(1).unwrap_or("limits").to_owned();
+            JobMistake::of_key(&key, message)
+        };
+        self.limits.check().map_err(limit)?;
+        let key = |message: &str| {
+            message.split('`').nth(1).filter(|key| key.starts_with("input.")).unwrap_or("input").to_owned()
+        };
+        self.input.text().map_err(|message| JobMistake::of_key(&key(&message), message))?;
+        match &self.train {
+            Some(train) => train.check()?,
+            None if self.device.is_some() && self.transform.is_empty() => {
+                return wrong("device", "`device` is for functions, and the job has none: leave it out".into());
+            }
+            None => {}
+        }
+        output::check(&self.output, self.train.is_some())
     }
 
-    /// Whether it is one that can be run; says what is wrong with it.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        if self.input.paths.is_empty() {
-            return Err("`input.paths` is empty: name a file, a folder, a glob or a URL".into());
+    /// What is read, of it the columns that a later step needs.
+    pub(crate) fn source(&self, columns: Option<Vec<String>>) -> Source {
+        // Of a job that was checked it is an option.
+        let text = self.input.text().unwrap_or_default();
+        Source { paths: self.input.paths.clone(), filter: self.input.filter.clone(), columns, text }
+    }
+
+    /// A key as messages name it: with the flag that has set it, or as the job file has it.
+    pub(crate) fn key(&self, key: &str) -> String {
+        let dotted = key.replace('[', ".").replace(']', "");
+        let is_of = |flag: &&KeyFlag| {
+            dotted.strip_prefix(&flag.key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.flags.iter().rev().find(is_of).map_or_else(|| format!("`{key}`"), |flag| format!("`{}`", flag.words))
+    }
+}
+
+impl TrainSpec {
+    fn check(&self) -> Result<(), JobMistake> {
+        let wrong = |key: &str, message: String| Err(JobMistake::of_key(key, message));
+        if self.features.is_empty() {
+            return wrong("train.features", "`train.features` is empty: name the columns to learn from".into());
         }
-        self.input.text()?;
-        if self.train.features.is_empty() {
-            return Err("`train.features` is empty: name the columns to learn from".into());
+        if self.models.is_empty() {
+            let message = "`train.models` is empty: name at least one trainer, such as { udf = \"models#linear\" }; a job that \
+                 only writes rows has no `[train]`";
+            return wrong("train.models", message.into());
         }
-        if self.train.models.is_empty() {
-            return Err(
-                "`train.models` is empty: name at least one trainer, such as { udf = \"udfs/models#linear\" }".into()
+        if !(0.0..1.0).contains(&self.test) {
+            return wrong(
+                "train.test",
+                format!("`train.test` is {}, not a share of the rows from 0 to below 1", self.test),
             );
         }
-        if !(0.0..1.0).contains(&self.train.test) {
-            return Err(format!("`train.test` is {}, not a share of the rows from 0 to below 1", self.train.test));
-        }
-        if self.train.features.contains(&self.train.target) {
-            return Err(format!("`{}` is both a feature and the target", self.train.target));
+        if self.features.contains(&self.target) {
+            return wrong("train.features", format!("`{}` is both a feature and the target", self.target));
         }
         let columns = results::output_schema(&Schema::empty());
-        if let Some(key) = self.train.group_by.iter().find(|key| columns.field_with_name(key).is_ok()) {
-            return Err(format!(
-                "a key can't be named `{key}`, as a column of the output is; rename it in a transform"
-            ));
+        if let Some(key) = self.group_by.iter().find(|key| columns.field_with_name(key).is_ok()) {
+            let message =
+                format!("a key can't be named `{key}`, as a column of the output is; rename it in a transform");
+            return wrong("train.group_by", message);
         }
-        self.limits.check()?;
-        let names: Vec<&str> = self.train.models.iter().map(ModelSpec::label).collect();
+        let names: Vec<&str> = self.models.iter().map(ModelSpec::label).collect();
         if let Some(twice) = names.iter().enumerate().find_map(|(i, n)| names[..i].contains(n).then_some(n)) {
-            return Err(format!("two models are called `{twice}`: give one of them a `name`"));
+            return wrong("train.models", format!("two models are called `{twice}`: give one of them a `name`"));
         }
         Ok(())
     }
@@ -242,143 +294,5 @@ impl ModelSpec {
     pub fn label(&self) -> &str {
         let function = self.udf.rsplit_once('#').map_or(self.udf.as_str(), |(_, function)| function);
         self.name.as_deref().unwrap_or(function)
-    }
-}
-
-/// Sets `dotted.key` of `table` to a TOML value: `train.seed=7`,
-/// `input.paths=["a", "b"]`, `train.models.0.params.max_depth=5`.
-pub fn set(table: &mut toml::Table, assignment: &str) -> Result<(), String> {
-    let Some((path, text)) = assignment.split_once('=') else {
-        return Err(format!("`{assignment}` is not KEY=VALUE"));
-    };
-    let parsed: toml::Table = format!("value = {}", text.trim()).parse().map_err(|_| {
-        format!("`{}` is not a TOML value; text needs quotes: --set '{path}=\"{}\"'", text.trim(), text.trim())
-    })?;
-    let value = parsed.get("value").cloned().ok_or_else(|| format!("`{assignment}` has no value"))?;
-    let keys: Vec<&str> = path.trim().split('.').collect();
-    let (last, parents) = keys.split_last().ok_or("the key is empty")?;
-    let mut at = toml::Value::Table(std::mem::take(table));
-    let result = place(&mut at, parents, last, value, path);
-    if let toml::Value::Table(changed) = at {
-        *table = changed;
-    }
-    result
-}
-
-fn place(mut at: &mut toml::Value, parents: &[&str], last: &str, value: toml::Value, path: &str) -> Result<(), String> {
-    let wrong = |key: &str| format!("`{path}` can't be set: `{key}` is neither a table nor an element of a list");
-    for key in parents {
-        at = match at {
-            toml::Value::Table(table) => table.entry(*key).or_insert_with(|| toml::Value::Table(toml::Table::new())),
-            toml::Value::Array(list) => {
-                key.parse::<usize>().ok().and_then(|i| list.get_mut(i)).ok_or_else(|| wrong(key))?
-            }
-            _ => return Err(wrong(key)),
-        };
-    }
-    match at {
-        toml::Value::Table(table) => {
-            table.insert(last.to_owned(), value);
-            Ok(())
-        }
-        toml::Value::Array(list) => {
-            let slot = last.parse::<usize>().ok().and_then(|i| list.get_mut(i)).ok_or_else(|| wrong(last))?;
-            *slot = value;
-            Ok(())
-        }
-        _ => Err(wrong(last)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const JOB: &str = r#"
-        [input]
-        paths = ["data"]
-        [train]
-        features = ["x"]
-        target = "y"
-        models = [{ udf = "m#linear" }, { udf = "m#tree", params = { max_depth = 3 } }]
-        [output]
-        path = "out.parquet"
-    "#;
-
-    fn check(overrides: &[&str], expect: Result<fn(&Job) -> bool, &str>) {
-        let overrides: Vec<String> = overrides.iter().map(|o| (*o).to_owned()).collect();
-        match (Job::parse(JOB, &overrides), expect) {
-            (Ok(job), Ok(holds)) => assert!(holds(&job), "{overrides:?}: {job:?}"),
-            (Err(e), Err(words)) => assert!(e.to_string().contains(words), "{overrides:?}: {e}"),
-            (got, _) => panic!("{overrides:?}: {got:?}"),
-        }
-    }
-
-    #[test]
-    fn anything_can_be_set() {
-        check(&[], Ok(|j| j.train.test == 0.25 && j.train.min_rows == 4 && j.train.models[1].label() == "tree"));
-        check(&["train.seed=7"], Ok(|j| j.train.seed == 7));
-        check(&["input.paths=[\"a\", \"b\"]"], Ok(|j| j.input.paths == ["a", "b"]));
-        check(&["input.types.zip=\"utf8\"", "input.header=false"], Ok(|j| j.input.types["zip"] == "utf8"));
-        check(&["train.models.1.params.max_depth=5"], Ok(|j| j.train.models[1].params["max_depth"] == 5));
-        check(&["limits.time_ms_max=5"], Ok(|j| j.limits.time_ms_max == 5));
-        check(&["train.metric=\"r2\""], Ok(|j| j.train.metric == Metric::R2));
-        check(&["transform=[{udf=\"t#f\", columns={a=\"b\"}}]"], Ok(|j| j.transform.len() == 1));
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        check(&["train.seed"], Err("not KEY=VALUE"));
-        check(&["train.target=y"], Err("text needs quotes"));
-        check(&["train.colour=1"], Err("colour"));
-        check(&["train.models.9.udf=\"x\""], Err("models.9"));
-        check(&["train.test=1.5"], Err("train.test"));
-        check(&["train.features=[\"y\"]"], Err("both a feature and the target"));
-        check(&["train.models=[{udf=\"a#f\"},{udf=\"b#f\"}]"], Err("two models are called `f`"));
-        check(&["train.models=[]"], Err("train.models"));
-        check(&["limits.instances_max=4000000000"], Err("`limits.instances_max` is 4000000000, not from 1 to 1000"));
-        check(&["limits.time_ms_max=0"], Err("`limits.time_ms_max` is 0, less than 1"));
-        check(&["limits.memory_bytes_max=8589934592"], Err("not from 65536 to 4294967296"));
-        check(&["input.paths=[]"], Err("input.paths"));
-        check(
-            &["input.types={ zip = \"utf9\" }"],
-            Err("`input.types` of column `zip`: `utf9` is not the name of a type"),
-        );
-        check(&["input.delimiter=\";;\""], Err("`input.delimiter` is \";;\""));
-        check(&["input.quote=\",\""], Err("`input.delimiter` and `input.quote`"));
-        check(&["input.encoding=\"koi8-r\""], Err("`input.encoding` is `koi8-r`"));
-        check(&["input.separator=\";\""], Err("unknown field `separator`"));
-        for key in ["model", "rank", "mae", "mse", "rmse", "r2", "rows_train", "rows_test", "params", "model_bytes"] {
-            check(&[&format!("train.group_by=[\"k\", \"{key}\"]")], Err("a column of the output"));
-        }
-        for (path, words) in [
-            ("", "is no file"),
-            ("out/", "is no file"),
-            ("out/noext", "does not end in .parquet"),
-            ("out/x.csv", "does not end in .parquet"),
-            ("s3://bucket/x.parquet", "is a URL"),
-        ] {
-            check(&[&format!("output.path=\"{path}\"")], Err(words));
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
-
-        #[test]
-        fn any_text_is_a_job_or_an_error(
-            text in "[a-z.= \\[\\]{}\"0-9\n]{0,60}",
-            key in "(train|input|transform|limits|x)?(\\.(models|params|seed|[0-9]|paths|)){0,4}",
-            value in "[-0-9a-z\"\\[\\]{},. =]{0,12}",
-            cut in any::<u16>(),
-        ) {
-            let _ = Job::parse(&text, &[]);
-            let _ = Job::parse(&JOB[..usize::from(cut) % JOB.len()], &[]);
-            if let Ok(job) = Job::parse(JOB, &[format!("{key}={value}")]) {
-                prop_assert!(job.check().is_ok());
-            }
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! The composition root: a job, from its file to its models.
+//! The composition root: a job, from its file to its models or rows.
 //!
 //! [`Job`] is what a user writes; [`Node`] has the workers, the compiler and the
 //! folders; [`Node::submit`] reads, transforms, groups, trains and writes, and
@@ -12,9 +12,11 @@
 mod blocks;
 mod build;
 mod cluster;
+mod components;
 mod error;
 mod fits;
 mod function;
+mod in_order;
 mod input;
 mod job;
 mod jobs;
@@ -25,8 +27,11 @@ mod predict;
 mod program;
 mod progress;
 mod results;
+mod row_finder;
+mod rows;
 mod stored;
 mod submit;
+mod train;
 mod transform;
 
 pub use build::{BuildError, build_crate};
@@ -36,7 +41,7 @@ pub use cluster::{
 };
 pub use error::NodeError;
 pub use function::{Inspected, InspectedFunction, InspectedParameter, inspect};
-pub use job::{InputSpec, Job, ModelSpec, OutputSpec, TrainSpec, TransformSpec, set};
+pub use job::{InputSpec, Job, JobFileError, ModelSpec, OutputSpec, Override, TrainSpec, TransformSpec, set};
 pub use jobs::{
     ActorRow, Answer, BundleRow, ControlError, ErrorRow, GroupRow, HolderRow, JobCounts, JobFailure, JobFolderLimits,
     JobKeeper, JobName, JobRecord, JobShelf, JobSummary, Listing, LogCounts, LogReader, LoggedLine, MemoryView,
@@ -46,14 +51,18 @@ pub use jobs::{
 pub use predict::{PredictSpec, Predicted};
 pub use program::{
     Amounts, ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramSpec, ProgramSummary, ProgramTask,
+    find_program,
 };
 #[doc(hidden)]
 pub use program::{Neighbours, Saying, hear_any, said_any};
 pub use progress::{Phase, Progress};
 pub use results::{Failure, Table};
+pub use rows::RowsSummary;
 pub use sandbar_core::{Code, Fault, Kind, Limits};
+pub use sandbar_dataset::OutputFormat;
 pub use sandbar_store::Heap;
-pub use submit::Summary;
+pub use submit::Outcome;
+pub use train::Summary;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -91,6 +100,8 @@ pub struct NodeOptions {
     pub limits: Limits,
     /// Folder for what can be made again: compiled code, components.
     pub cache: PathBuf,
+    /// Folders of functions that can be named without their path.
+    pub shipped: Vec<PathBuf>,
     /// Folder for what does not fit in memory.
     pub spill: PathBuf,
     /// Memory for grouped rows before they spill, in bytes.

@@ -31,6 +31,27 @@ pub fn worker() -> Result<PathBuf, String> {
     }
 }
 
+/// The folders of functions that come with this program, of those that are there: `share/sandbar/udfs` beside the folder
+/// that it is installed in, and `udfs` of the checkout that it was built from.
+pub fn shipped() -> Vec<PathBuf> {
+    let installed = std::env::current_exe().ok();
+    let installed = installed.as_deref().and_then(Path::parent).and_then(Path::parent);
+    let installed = installed.map(|prefix| prefix.join("share/sandbar/udfs"));
+    let own = checkout().map(|checkout| checkout.join("udfs"));
+    installed.into_iter().chain(own).filter(|folder| folder.is_dir()).collect()
+}
+
+/// The checkout that this program was built from, if it is there.
+pub fn checkout() -> Option<PathBuf> {
+    Path::new(MANIFEST).parent().filter(|folder| folder.is_dir()).map(Path::to_owned)
+}
+
+/// The `Cargo.toml` of the checkout this program was built from; `.cargo/config.toml` says why not by cargo's own words.
+const MANIFEST: &str = match option_env!("SANDBAR_MANIFEST") {
+    Some(manifest) => manifest,
+    None => concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"),
+};
+
 /// The GPUs of this machine, as jobs may use them: none where no device is there that could be one.
 ///
 /// # Errors
@@ -123,6 +144,35 @@ pub fn raise_file_limit() -> Option<u64> {
     // The hard limit is one that a process may set.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
     getrlimit(Resource::Nofile).current
+}
+
+/// Names of a folder that are looked through for suggestions.
+const SUGGESTED_FROM_MAX: usize = 10_000;
+
+/// That a path leads to nothing: what was looked for, where, and what is there that is called nearly so.
+pub fn missing(what: &str, path: &Path) -> String {
+    let hint = sandbar_core::hint(&path.display().to_string(), &names_beside(path));
+    format!("there is no {what} `{}` {}{hint}", path.display(), relative_to(path))
+}
+
+/// What a path is relative to, in words.
+pub(crate) fn relative_to(path: &Path) -> String {
+    match std::env::current_dir() {
+        Ok(folder) if path.is_relative() => {
+            format!("in {} (paths are relative to the folder that the host runs in)", folder.display())
+        }
+        _ => "on this machine".to_owned(),
+    }
+}
+
+/// The paths beside one that is not there, as it would be written.
+pub(crate) fn names_beside(path: &Path) -> Vec<String> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let read = fs::read_dir(if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+    let entries = read.into_iter().flatten().take(SUGGESTED_FROM_MAX).flatten();
+    let mut names: Vec<String> = entries.map(|entry| folder.join(entry.file_name()).display().to_string()).collect();
+    names.sort();
+    names
 }
 
 /// Bytes that grouped rows may take.

@@ -16,16 +16,18 @@ use arrow_buffer::{BooleanBuffer, ScalarBuffer};
 use arrow_cast::cast;
 use arrow_ord::cmp::not_distinct;
 use arrow_schema::{ArrowError, DataType, Field, Schema};
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt as _, stream};
 use sandbar_core::{Blame, Code, Fault, Limits};
-use sandbar_dataset::{ParquetOutput, Scan, ScanOptions, Source};
-use sandbar_worker::{Request, Work};
+use sandbar_dataset::{RowTarget, Scan, ScanOptions, Source};
+use sandbar_worker::{Pool, Request, Work};
 use serde::Serialize;
 
-use crate::function::Components;
-use crate::progress::Phase;
-use crate::submit::own_peak_memory_bytes;
-use crate::transform::{Chunk, Steps, Transform};
+use crate::in_order::{InOrder, Items};
+use crate::job::OutputSpec;
+use crate::progress::{Phase, Progress};
+use crate::row_finder::{RowFinder, Unusable};
+use crate::submit::missing_input;
+use crate::transform::{Chunk, Steps};
 use crate::{Node, NodeError, input, output};
 use models::Models;
 
@@ -40,20 +42,31 @@ pub struct PredictSpec {
     pub models: PathBuf,
     /// Files, folders, globs and URLs.
     pub input: Vec<String>,
-    /// A Parquet file.
+    /// A file, whose extension says its format.
     pub output: PathBuf,
     /// The label of the models to use; by default the best of each group.
     pub model: Option<String>,
     /// For jobs with `per_file`: the training file whose models to use; by
     /// default the one that is called as the input file.
     pub file: Option<String>,
+    /// Components of the models, or folders of their crates, beside those in the cache: nothing else is looked for, whatever
+    /// the models' file says.
+    pub components: Vec<PathBuf>,
 }
 
 /// What came of a prediction.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Predicted {
-    /// Rows read and written.
+    /// Rows read.
     pub rows: u64,
+    /// Rows behind the transforms, which were written.
+    pub rows_written: u64,
+    /// Rows that transforms left out.
+    pub rows_dropped: u64,
+    /// Files written.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
     /// Rows whose group has no model; their prediction is null.
     pub without_model: u64,
     /// Rows whose prediction failed; it is null.
@@ -86,64 +99,81 @@ impl Node {
         let start = Instant::now();
         self.progress.enter(Phase::Preparing, 0);
         let models_name = spec.models.to_string_lossy();
-        output::check_name(&spec.output.to_string_lossy()).map_err(NodeError::Job)?;
-        let remembered = models::remembered(spec)?;
-        let mut components = Components::new(remembered.job.limits);
-        let models = Models::open(self, &mut components, remembered, spec).await?;
-        let mut transforms = Vec::new();
-        for transform in &models.job.transform {
-            transforms.push(Transform::new(self, &mut components, transform).await?);
-        }
+        let to = OutputSpec { path: spec.output.to_string_lossy().into(), format: None, partition_by: Vec::new() };
+        output::check(&to, false).map_err(|e| NodeError::Job(e.to_string()))?;
+        let (models, transforms, text) = Models::open(self, models::remembered(spec)?, spec).await?;
         let columns = transforms.first().and_then(|first| first.needs(None));
-        let text = models.job.input.text().map_err(NodeError::Job)?.as_hints(models.text_keys());
-        let source = Source { paths: spec.input.clone(), filter: None, columns, text };
-        let scan = Scan::open(source, ScanOptions::default()).await?;
-        output::check_place(&spec.output, scan.files().iter().map(String::as_str).chain([&*models_name]))?;
+        let source = Source { paths: spec.input.clone(), columns, text, ..Source::default() };
+        let scan = Scan::open(source.clone(), ScanOptions::default()).await;
+        let scan = scan.map_err(|error| missing_input(error, &spec.input, |_| "`--input`".to_owned()))?;
+        let read = scan.files().iter().map(String::as_str).chain([&*models_name]);
+        let target = output::rows_target(&to, read)?;
         let run = Arc::new(Run {
             steps: Arc::new(Steps { transforms, pool: self.pool.clone(), behind: None }),
             models,
             scan,
+            pool: self.pool.clone(),
+            progress: self.progress.clone(),
         });
-        let mut predicted = self.predict_all(&run, spec).await?;
+        let finder = RowFinder::of(source, self.options.spill.clone(), 0);
+        let mut predicted = self.predict_all(&run, &target, &finder).await?;
         predicted.seconds = start.elapsed().as_secs_f64();
-        predicted.peak_memory_bytes = own_peak_memory_bytes() + self.pool.peak_memory_bytes();
+        predicted.peak_memory_bytes = self.peak_memory_bytes();
         predicted.output = spec.output.display().to_string();
         Ok(predicted)
     }
 
-    async fn predict_all(&self, run: &Arc<Run>, spec: &PredictSpec) -> Result<Predicted, NodeError> {
+    async fn predict_all(
+        &self,
+        run: &Arc<Run>,
+        target: &RowTarget,
+        finder: &RowFinder,
+    ) -> Result<Predicted, NodeError> {
         let morsels = run.scan.morsels().len();
         self.progress.enter(Phase::Training, morsels as u64);
-        let mut empty = run.steps.chunk(1);
-        empty.push(RecordBatch::new_empty(run.scan.schema().clone()))?;
-        let schema = empty.run(0).await?[0].schema();
-        let schema = with_prediction(&schema);
-        let mut output = ParquetOutput::create(&spec.output, schema.clone(), Vec::new())?;
+        let made = run.steps.schema(run.scan.schema(), 0).await?;
+        let schema = with_prediction(&made);
+        let mut output = target.create(&schema)?;
         let mut predicted = Predicted::default();
-        for morsel in 0..morsels {
-            let this: &Run = run;
-            let mut done = run
-                .steps
-                .chunks(run.scan.read(morsel)?)
-                .map(|chunk| async move { this.predict(self, chunk?, morsel).await })
-                .buffered(2 * self.pool.workers());
-            while let Some((batch, part)) = done.try_next().await? {
-                predicted.rows += part.rows;
-                predicted.without_model += part.without_model;
-                predicted.failed += part.failed;
-                predicted.failure = predicted.failure.or(part.failure);
-                output.write(&batch)?;
-                self.progress.rows.fetch_add(part.rows, Relaxed);
+        // The morsel of the first row whose features can't be used, if that is what failed first.
+        let mut unusable = None;
+        let make = {
+            let run = run.clone();
+            move |morsel| run.clone().morsel(morsel)
+        };
+        let mut made = InOrder::new(morsels, self.pool.workers() + 1, self.progress.clone(), make);
+        while let Some((morsel, item)) = made.next().await {
+            let (batch, part) = match item {
+                Ok(item) => item,
+                Err(error) => return Err(finder.explain(&run.steps, &run.scan, morsel, error).await),
+            };
+            predicted.rows += part.rows;
+            predicted.without_model += part.without_model;
+            predicted.failed += part.failed;
+            if predicted.failure.is_none() && part.failure.as_deref() == Some(UNUSABLE) {
+                unusable = Some(morsel);
             }
-            self.progress.done.fetch_add(1, Relaxed);
+            predicted.failure = predicted.failure.or(part.failure);
+            output.write(&batch)?;
+            self.progress.rows.fetch_add(part.rows, Relaxed);
         }
-        output.finish()?;
-        if predicted.rows > 0 && predicted.without_model == predicted.rows {
+        let written = output.finish()?;
+        (predicted.rows_written, predicted.files, predicted.bytes) = (written.rows, written.files, written.bytes);
+        predicted.rows_dropped = predicted.rows.saturating_sub(written.rows);
+        if let Some(morsel) = unusable {
+            let wanted = Unusable { columns: &run.models.train.features, group: None };
+            let place = finder.unusable(&run.steps, &run.scan, morsel, wanted).await;
+            predicted.failure = place.map(|place| format!("{place}: {UNUSABLE}")).or(predicted.failure);
+        }
+        if written.rows > 0 && predicted.without_model == written.rows {
             run.models.advice().into_iter().for_each(|advice| self.progress.warn(advice));
         }
         Ok(predicted)
     }
 }
+
+/// Why a row has no prediction whose group has a model.
+const UNUSABLE: &str = "a feature is null, NaN or infinite; fill it in a transform";
 
 fn with_prediction(schema: &Schema) -> Arc<Schema> {
     let kept = schema.fields().iter().filter(|f| f.name() != PREDICTION).cloned();
@@ -155,6 +185,8 @@ struct Run {
     models: Models,
     steps: Arc<Steps>,
     scan: Scan,
+    pool: Arc<Pool>,
+    progress: Arc<Progress>,
 }
 
 /// Rows of one model: its number, and the rows in their order.
@@ -164,11 +196,26 @@ struct Rows {
 }
 
 impl Run {
-    async fn predict(&self, node: &Node, chunk: Chunk, morsel: usize) -> Result<(RecordBatch, Predicted), NodeError> {
+    /// The predictions of a morsel, chunk by chunk.
+    fn morsel(self: Arc<Run>, morsel: usize) -> Items<(RecordBatch, Predicted)> {
+        let batches = match self.scan.read(morsel) {
+            Ok(batches) => batches,
+            Err(e) => return stream::iter([Err(e.into())]).boxed(),
+        };
+        let predictions = self.steps.chunks(batches).map(move |chunk| {
+            let run = self.clone();
+            async move { run.predict(chunk?, morsel).await }
+        });
+        // Two calls at a time: one predicts while batches for the next are decoded.
+        predictions.buffered(2).boxed()
+    }
+
+    async fn predict(&self, chunk: Chunk, morsel: usize) -> Result<(RecordBatch, Predicted), NodeError> {
+        let rows = chunk.rows() as u64;
         let batches = chunk.run(0).await?;
         let batch = arrow_select::concat::concat_batches(batches[0].schema_ref(), &batches)
             .map_err(|e| Fault::new(Code::Host, e.to_string()))?;
-        let mut part = Predicted { rows: batch.num_rows() as u64, ..Predicted::default() };
+        let mut part = Predicted { rows, ..Predicted::default() };
         let file = &self.scan.files()[self.scan.morsels()[morsel].file];
         let features = self.features(&batch)?;
         let usable = |row: &u32| features.iter().all(|f| f[*row as usize].is_finite());
@@ -182,13 +229,13 @@ impl Run {
             let rows: Vec<u32> = rows.into_iter().filter(usable).collect();
             if rows.len() < all {
                 part.failed += (all - rows.len()) as u64;
-                part.failure.get_or_insert_with(|| "a feature is null, NaN or infinite; fill it in a transform".into());
+                part.failure.get_or_insert_with(|| UNUSABLE.to_owned());
             }
             by_model.push(Rows { model, rows });
         }
         let mut values = vec![None; batch.num_rows()];
         for call in self.models.calls(by_model, MODEL_BYTES_MAX) {
-            self.call(node, &features, &call, &mut values, &mut part).await?;
+            self.call(&features, &call, &mut values, &mut part).await?;
         }
         let mut column = Float64Builder::with_capacity(values.len());
         values.into_iter().for_each(|value| column.append_option(value));
@@ -208,13 +255,12 @@ impl Run {
             let column = batch.column_by_name(name).ok_or_else(missing)?;
             Ok(sandbar_dataset::numbers(column)?)
         };
-        self.models.job.train.features.iter().map(feature).collect()
+        self.models.train.features.iter().map(feature).collect()
     }
 
     /// Predicts the rows of some models, which are all of one trainer.
     async fn call(
         &self,
-        node: &Node,
         features: &[ScalarBuffer<f64>],
         call: &models::Call,
         values: &mut [Option<f64>],
@@ -226,7 +272,7 @@ impl Run {
         };
         let columns = features.iter().map(gather).collect();
         let fields: Vec<Field> =
-            self.models.job.train.features.iter().map(|name| Field::new(name, DataType::Float64, false)).collect();
+            self.models.train.features.iter().map(|name| Field::new(name, DataType::Float64, false)).collect();
         let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)
             .map_err(|e| Fault::new(Code::Host, e.to_string()))?;
         let mut first = 0;
@@ -236,15 +282,15 @@ impl Run {
             first += group.rows.len() as u32;
         }
         let stored: Vec<&[u8]> = call.groups.iter().map(|g| self.models.stored(g.model)).collect();
-        let (payload, groups) = input::of_models(&node.pool, &batch, &table, &stored)?;
+        let (payload, groups) = input::of_models(&self.pool, &batch, &table, &stored)?;
         let binding = self.models.binding(call.trainer).clone();
         let work = Work::Predict(payload, groups.into());
-        let request = Request { binding, seed: self.models.job.train.seed, work };
+        let request = Request { binding, seed: self.models.train.seed, work };
         let before = part.failed;
         let all: u64 = call.groups.iter().map(|g| g.rows.len() as u64).sum();
         let mut settled = 0;
-        let called = node.pool.call(request).await;
-        node.progress.log(&self.models.binding(call.trainer).name, &called.log);
+        let called = self.pool.call(request).await;
+        self.progress.log(&self.models.binding(call.trainer).name, &called.log);
         match called.result {
             Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
             Err(fault) => {

@@ -13,7 +13,7 @@ use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave;
 use arrow_select::take::{take, take_record_batch};
 use sandbar_core::{Code, Fault};
-use sandbar_dataset::{Unit, describe_key};
+use sandbar_dataset::{FailedGroup, Unit, describe_key};
 use serde::Serialize;
 
 use crate::job::Metric;
@@ -29,11 +29,14 @@ pub struct Failure {
     pub code: &'static str,
     /// What happened, in words.
     pub message: String,
+    /// The morsel with the first row that it is about, where there is one.
+    #[serde(skip)]
+    pub(crate) morsel: Option<u64>,
 }
 
 impl Failure {
     pub(crate) fn new(group: String, model: Option<&str>, code: Code, message: impl Into<String>) -> Failure {
-        Failure { group, model: model.map(str::to_owned), code: code.as_str(), message: message.into() }
+        Failure { group, model: model.map(str::to_owned), code: code.as_str(), message: message.into(), morsel: None }
     }
 }
 
@@ -249,6 +252,12 @@ impl Places {
     }
 }
 
+/// How many groups rows of the output are of: each has one best model.
+pub(crate) fn groups(rows: &RecordBatch) -> u64 {
+    let ranks = rows.column_by_name("rank").and_then(|ranks| ranks.as_primitive_opt::<UInt32Type>());
+    ranks.map_or(0, |ranks| ranks.values().iter().filter(|rank| **rank == 1).count() as u64)
+}
+
 /// All rows of `batches`, in the order of the columns `by`.
 pub(crate) fn sorted(batches: &[RecordBatch], by: impl Iterator<Item = usize>) -> Result<RecordBatch, Fault> {
     let schema = batches.first().ok_or_else(|| malformed("there are none"))?.schema();
@@ -261,8 +270,11 @@ pub(crate) fn sorted(batches: &[RecordBatch], by: impl Iterator<Item = usize>) -
 /// The failures of a unit: groups that could not be used, and models of groups
 /// that failed.
 pub(crate) fn failures(unit: &Unit<()>, labels: &[String], fitted: &[Fitted]) -> Vec<Failure> {
-    let mut out: Vec<Failure> =
-        unit.failed.iter().map(|f| Failure::new(f.group.clone(), None, f.code, f.reason.clone())).collect();
+    let of_group = |failed: &FailedGroup| Failure {
+        morsel: Some(failed.morsel),
+        ..Failure::new(failed.group.clone(), None, failed.code, failed.reason.clone())
+    };
+    let mut out: Vec<Failure> = unit.failed.iter().map(of_group).collect();
     for (label, model) in labels.iter().zip(fitted) {
         for (group, fault) in &model.faults {
             out.push(Failure::new(
@@ -288,8 +300,8 @@ pub struct Table {
 /// Longest cell of a table.
 const CELL_CHARS_MAX: usize = 60;
 
-/// The rows of up to `groups` groups of an output, without the stored models.
-pub(crate) fn table(rows: &RecordBatch, groups: usize) -> Option<Table> {
+/// The rows of up to `groups` groups of an output, without the stored models, and of how many groups they are.
+pub(crate) fn table(rows: &RecordBatch, groups: usize) -> Option<(Table, usize)> {
     let options = FormatOptions::default();
     let shown: Vec<usize> =
         (0..rows.num_columns()).filter(|c| rows.schema_ref().field(*c).name() != "model_bytes").collect();
@@ -300,20 +312,22 @@ pub(crate) fn table(rows: &RecordBatch, groups: usize) -> Option<Table> {
         Table { header: shown.iter().map(|c| rows.schema_ref().field(*c).name().clone()).collect(), rows: Vec::new() };
     let mut seen = 0;
     for row in 0..rows.num_rows() {
-        seen += usize::from(rank.value(row) == 1);
-        if seen > groups {
+        if rank.value(row) == 1 && seen == groups {
             break;
         }
+        seen += usize::from(rank.value(row) == 1);
         let cell = |(f, c): (&ArrayFormatter<'_>, &usize)| match rows.column(*c).as_primitive_opt::<Float64Type>() {
             Some(numbers) if numbers.is_valid(row) => format!("{:.4}", numbers.value(row)),
             _ => shortened(f.value(row).to_string()),
         };
         table.rows.push(formatters.iter().zip(&shown).map(cell).collect());
     }
-    Some(table)
+    Some((table, seen))
 }
 
+/// The text of a cell: one line, not too long.
 fn shortened(text: String) -> String {
+    let text = text.replace(['\n', '\r'], " ");
     match text.char_indices().nth(CELL_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,

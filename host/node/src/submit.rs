@@ -1,89 +1,40 @@
-//! The main job: read, transform, group, train, score, rank, write.
+//! A job, from its file to its output: what it needs is made ready, and then it trains or writes rows.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use arrow_array::RecordBatch;
-use arrow_buffer::Buffer;
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use futures::{StreamExt, TryStreamExt};
-use sandbar_core::{Code, ComponentId, Fault, Kind, Seed};
-use sandbar_dataset::{
-    Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, ScanOptions, Source, Unit, UnitShape,
-};
+use arrow_schema::SchemaRef;
+use sandbar_core::{Code, ComponentId, Fault};
+use sandbar_dataset::{DatasetError, Scan, ScanOptions};
 use sandbar_dense::Choice;
-use sandbar_worker::{Binding, Request, Work};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::fits::Fits;
-use crate::function::{Callable, Components, write_whole};
-use crate::input::UnitInput;
-use crate::job::{Metric, TrainSpec};
-use crate::progress::{Phase, Progress};
-use crate::results::{self, Failure, Table};
-use crate::stored::How;
-use crate::transform::{Collected, Made, Needed, Steps, Transform};
-use crate::{Job, Node, NodeError, blocks, output, stored};
+use crate::function::Components;
+use crate::job::with_hint;
+use crate::paths::{names_beside, relative_to};
+use crate::progress::Phase;
+use crate::rows::RowsSummary;
+use crate::train::Summary;
+use crate::transform::{Needed, Steps, Transform};
+use crate::{Job, Node, NodeError};
 
-/// Up to so many groups the output is sorted by file and key as a whole. More
-/// come in the order in which the hash partitions are trained, sorted within
-/// each.
-const SORTED_GROUPS_MAX: usize = 200_000;
-/// Failures that are kept with their words; the others are counted.
-const FAILURES_MAX: usize = 10_000;
-/// Partitions of rows for more than one unit are so many others apart, where there are as many: in memory at once they
-/// would take most of what training takes.
-const LARGE_APART: usize = 5;
-/// Partitions that may have been trained, and wait to be written while one before them is still trained.
-const PARTS_WAITING_MAX: usize = 64;
 /// Key of the output's metadata under which predictions find what they need.
 pub(crate) const METADATA_KEY: &str = "sandbar";
 
 /// What came of a job.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Summary {
-    /// Rows read.
-    pub rows: u64,
-    /// Groups found, skipped ones not counted.
-    pub groups: u64,
-    /// Models trained and written.
-    pub models: u64,
-    /// Groups, and models of groups, that failed.
-    pub failed: u64,
-    /// Groups with fewer rows than `min_rows`.
-    pub skipped: u64,
-    /// Groups that other nodes trained.
-    pub elsewhere: u64,
-    /// Seconds that building and compiling its functions took.
-    pub build_seconds: f64,
-    /// Seconds that all else took.
-    pub seconds: f64,
-    /// Most memory of all processes together, each at its peak.
-    pub peak_memory_bytes: u64,
-    /// The file with the models.
-    pub output: String,
-    /// What failed, the first of them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<Failure>,
-    /// The first rows of the output.
-    #[serde(skip)]
-    pub preview: Option<RecordBatch>,
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub enum Outcome {
+    /// It trained models.
+    Models(Summary),
+    /// It wrote rows.
+    Rows(RowsSummary),
 }
 
-impl Summary {
-    /// The models of the first `groups` groups, as a table.
-    pub fn table(&self, groups: usize) -> Option<Table> {
-        self.preview.as_ref().and_then(|rows| results::table(rows, groups))
-    }
-}
-
-/// What the output remembers of its job.
+/// What the output remembers of its job. Read from a file, it is data: its paths are for people.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Remembered {
     pub job: Job,
@@ -96,12 +47,10 @@ pub(crate) struct Remembered {
 
 impl Remembered {
     /// The components of the trainers, as they are kept.
-    fn components(&self, node: &Node) -> Result<Vec<(ComponentId, File)>, NodeError> {
+    pub(crate) fn components(&self, node: &Node) -> Result<Vec<(ComponentId, File)>, NodeError> {
         let components = self.trainers.values().map(|origin| {
-            let path = node.component_path(&origin.component);
-            let id =
-                origin.component.parse().map_err(|_| NodeError::Job(format!("{} is no hash", origin.component)))?;
-            Ok((id, File::open(&path).map_err(NodeError::file(&path))?))
+            let path = node.component_path(origin.component);
+            Ok((origin.component, File::open(&path).map_err(NodeError::file(&path))?))
         });
         components.collect()
     }
@@ -110,48 +59,47 @@ impl Remembered {
 /// Where a function came from.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Origin {
-    pub component: String,
+    #[serde(with = "crate::components::as_text")]
+    pub component: ComponentId,
     pub function: String,
     pub params: String,
+    /// Where it was then: for people. Nothing is opened there.
     pub path: PathBuf,
-}
-
-/// What the parts of a running job share.
-struct Running {
-    progress: Arc<Progress>,
-    steps: Arc<Steps>,
-    fits: Fits,
-    labels: Vec<String>,
-    metric: Metric,
-    seed: u64,
 }
 
 impl Node {
     /// Runs a job to its end.
-    pub async fn submit(&self, job: &Job) -> Result<Summary, NodeError> {
+    ///
+    /// # Errors
+    /// When it can't be run as a whole; what happens to single groups is in its outcome.
+    pub async fn submit(&self, job: &Job) -> Result<Outcome, NodeError> {
         let (start, built_before) = (Instant::now(), self.progress.build_time());
         self.check_device(job).await?;
         self.progress.enter(Phase::Preparing, 0);
         let mut components = Components::new(job.limits);
-        let (mut running, remembered) = self.prepare(job, &mut components).await?;
-        if let Some(cluster) = &self.options.cluster {
-            running.fits.spread_over(cluster.places(remembered.components(self)?).await);
+        let mut transforms = Vec::new();
+        for (i, spec) in job.transform.iter().enumerate() {
+            let key = job.key(&format!("transform[{i}].udf"));
+            transforms.push(Transform::new(self, &mut components, &key, spec).await?);
         }
-        let running = Arc::new(running);
-        let scan = Arc::new(self.open(job, &running).await?);
-        let output = PathBuf::from(&job.output.path);
-        output::check_place(&output, scan.files().iter().map(String::as_str))?;
-        let (grouper, keys) = self.read(job, &running, &scan).await?;
-        let metadata = vec![(METADATA_KEY.to_owned(), serde_json::to_string(&remembered).unwrap_or_default())];
-        let mut summary = self.train(&running, grouper, keys, &output, metadata).await?;
-        summary.rows = self.progress.rows();
-        summary.elsewhere = running.fits.elsewhere();
+        let mut outcome = match &job.train {
+            Some(train) => Outcome::Models(self.run_training(job, train, components, transforms).await?),
+            None => Outcome::Rows(self.write_rows(job, transforms).await?),
+        };
         let building = self.progress.build_time() - built_before;
-        summary.build_seconds = building.as_secs_f64();
-        summary.seconds = start.elapsed().saturating_sub(building).as_secs_f64();
-        summary.peak_memory_bytes = own_peak_memory_bytes() + self.pool.peak_memory_bytes();
-        summary.output = job.output.path.clone();
-        Ok(summary)
+        let (build_seconds, seconds, peak_memory_bytes) = match &mut outcome {
+            Outcome::Models(of) => (&mut of.build_seconds, &mut of.seconds, &mut of.peak_memory_bytes),
+            Outcome::Rows(of) => (&mut of.build_seconds, &mut of.seconds, &mut of.peak_memory_bytes),
+        };
+        *build_seconds = building.as_secs_f64();
+        *seconds = start.elapsed().saturating_sub(building).as_secs_f64();
+        *peak_memory_bytes = self.peak_memory_bytes();
+        Ok(outcome)
+    }
+
+    /// Most memory of this process and its workers.
+    pub(crate) fn peak_memory_bytes(&self) -> u64 {
+        sandbar_worker::peak_memory_bytes(std::process::id()) + self.pool.peak_memory_bytes()
     }
 
     /// Whether what the job says of GPUs can be.
@@ -168,479 +116,42 @@ impl Node {
         Ok(())
     }
 
-    async fn prepare(&self, job: &Job, components: &mut Components) -> Result<(Running, Remembered), NodeError> {
-        let (mut transforms, mut origins) = (Vec::new(), Vec::new());
-        for spec in &job.transform {
-            let transform = Transform::new(self, components, spec).await?;
-            origins.push(self.remember(transform.callable()).await?);
-            transforms.push(transform);
-        }
-        let (mut models, mut trainers) = (Vec::new(), BTreeMap::new());
-        for spec in &job.train.models {
-            let callable = components.resolve(self, &spec.udf, &[Kind::Trainer], &spec.params).await?;
-            trainers.insert(spec.label().to_owned(), self.remember(&callable).await?);
-            models.push(callable.binding.on(job.device));
-        }
-        // Workers cut no rows of several keys.
-        let behind = (job.train.group_by.len() <= 1).then(|| columns_of(&job.train));
-        let labels = job.train.models.iter().map(|m| m.label().to_owned()).collect();
-        let fits = Fits::new(self.pool.clone(), self.progress.clone(), models, job.train.seed);
-        let running = Running {
-            progress: self.progress.clone(),
-            steps: Arc::new(Steps { transforms, pool: self.pool.clone(), behind }),
-            fits,
-            labels,
-            metric: job.train.metric,
-            seed: job.train.seed,
-        };
-        Ok((running, Remembered { job: job.clone(), trainers, transforms: origins }))
-    }
-
-    /// Says where a function came from, and keeps a copy of its component, so that models can be used when it has
-    /// been built anew.
-    async fn remember(&self, callable: &Callable) -> Result<Origin, NodeError> {
-        let (id, path) = (callable.component.compiled.id().to_string(), &callable.component.path);
-        let kept = self.component_path(&id);
-        if !kept.is_file() {
-            let file = self.component_file(path).await?;
-            let bytes = std::fs::read(&file).map_err(NodeError::file(&file))?;
-            let cache = |reason| NodeError::Cache { folder: self.options.cache.clone(), reason };
-            write_whole(&kept, &bytes).map_err(cache)?;
-        }
-        Ok(Origin {
-            component: id,
-            function: callable.function.name.clone(),
-            params: callable.binding.params.clone(),
-            path: path.clone(),
-        })
-    }
-
-    pub(crate) fn component_path(&self, id: &str) -> PathBuf {
-        self.options.cache.join("components").join(format!("{id}.wasm"))
-    }
-
-    async fn open(&self, job: &Job, running: &Running) -> Result<Scan, NodeError> {
-        let train = &job.train;
-        let mut needed: Needed = Some(columns_of(train));
-        for transform in running.steps.transforms.iter().rev() {
+    /// The rows that a job reads, with the columns that its steps need, and those that are needed `behind` them.
+    pub(crate) async fn open_scan(&self, job: &Job, steps: &Steps, behind: Needed) -> Result<Scan, NodeError> {
+        let mut needed = behind;
+        for transform in steps.transforms.iter().rev() {
             needed = transform.needs(needed);
         }
-        let input = &job.input;
-        let text = input.text().map_err(NodeError::Job)?;
-        let source = Source { paths: input.paths.clone(), filter: input.filter.clone(), columns: needed, text };
-        Ok(Scan::open(source, ScanOptions::default()).await?)
-    }
-
-    async fn read(
-        &self,
-        job: &Job,
-        running: &Arc<Running>,
-        scan: &Arc<Scan>,
-    ) -> Result<(Grouper, SchemaRef), NodeError> {
-        let morsels = scan.morsels().len();
-        self.progress.enter(Phase::Reading, morsels as u64);
-        // The first rows are decoded while workers start.
-        let (ready, wait) = watch::channel(None);
-        let all = futures::stream::iter(0..morsels)
-            .map(|morsel| {
-                let read = read_morsel(running.clone(), scan.clone(), morsel, wait.clone());
-                async move { tokio::spawn(read).await? }
-            })
-            .buffer_unordered(self.pool.workers() + 1)
-            .try_collect::<()>();
-        let begun = async {
-            let reading = Arc::new(self.reading(job, running, scan).await?);
-            ready.send_replace(Some(reading.clone()));
-            Ok(reading)
-        };
-        let (reading, (), ()) = tokio::try_join!(begun, all, self.check_params(job, running))?;
-        Ok((reading.grouper.clone(), key_schema(&job.train, &reading.schema)))
-    }
-
-    /// Has the trainers read their parameters, in calls of no groups: what is wrong with them would else be found for
-    /// each group, once all rows were read. One of several that refuses though it gets none costs its own models.
-    async fn check_params(&self, job: &Job, running: &Running) -> Result<(), NodeError> {
-        let columns = job.train.features.iter().chain([&job.train.target]);
-        let schema = Schema::new(columns.map(|c| Field::new(c, DataType::Float64, false)).collect::<Vec<_>>());
-        let shape = UnitShape { groups: 0, columns: schema.fields().len(), rows: 0, test_rows: 0 };
-        for (spec, binding) in job.train.models.iter().zip(running.fits.models()) {
-            if spec.params.is_empty() && job.train.models.len() > 1 {
-                continue;
-            }
-            let (payload, groups) = UnitInput::reserve(&self.pool, &schema, &shape)?.lend(&[])?;
-            let work = Work::Fit(payload, groups.into());
-            let called = self.pool.call(Request { binding: binding.clone(), seed: running.seed, work }).await;
-            match called.result {
-                Err(fault) if fault.code == Code::Refused => {
-                    self.progress.log(&binding.name, &called.log);
-                    return Err(fault.into());
-                }
-                // Groups will tell.
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// What reading takes: the schema behind the transforms, which is what they make of no rows.
-    async fn reading(&self, job: &Job, running: &Arc<Running>, scan: &Scan) -> Result<Reading, NodeError> {
-        let mut empty = running.steps.chunk(1);
-        empty.push(RecordBatch::new_empty(scan.schema().clone()))?;
-        let schema = empty.run(running.seed_of(0, 0)).await?[0].schema();
-        let train = &job.train;
-        let grouping = Grouping {
-            keys: train.group_by.clone(),
-            features: train.features.clone(),
-            target: train.target.clone(),
-            per_file: train.per_file,
-            test: train.test,
-            seed: train.seed,
-            min_rows: train.min_rows,
-            ..Grouping::default()
-        };
-        let bytes_max = usize::try_from(self.options.memory_bytes_max).unwrap_or(usize::MAX);
-        let budget = MemoryBudget { bytes_max, spill_dir: self.options.spill.clone() };
-        let grouper = Grouper::new(grouping.clone(), &schema, scan.files().to_vec(), budget)?;
-        let collected = running.steps.collected_schema(&schema);
-        let plan = collected.and_then(|schema| blocks::plan(&grouper, &grouping, &schema));
-        Ok(Reading { grouper, collecting: plan.and_then(|plan| running.steps.collecting(plan)), schema })
-    }
-
-    async fn train(
-        &self,
-        running: &Arc<Running>,
-        grouper: Grouper,
-        keys: SchemaRef,
-        output: &Path,
-        metadata: Vec<(String, String)>,
-    ) -> Result<Summary, NodeError> {
-        let partitions = Arc::new(grouper.finish()?);
-        self.progress.enter(Phase::Training, partitions.len() as u64);
-        let mut sink = Sink::new(output, results::output_schema(&keys), keys.fields().len(), metadata)?;
-        let in_memory_max = running.fits.at_once();
-        let in_memory = Arc::new(Semaphore::new(in_memory_max));
-        let rows: Vec<u64> = (0..partitions.len()).map(|p| partitions.rows_of(p)).collect();
-        let unit_rows = partitions.unit_rows();
-        // Each has its memory before the next is begun: tasks that wait for it would have it in any order. One with rows
-        // for several units counts as so many, and leaves half for others.
-        let mut parts = futures::stream::iter(training_order(&rows, unit_rows))
-            .then(|p| {
-                let in_memory = in_memory.clone();
-                let units = (rows[p] / unit_rows).clamp(1, in_memory_max as u64 / 2) as u32;
-                async move { (p, in_memory.acquire_many_owned(units).await.ok()) }
-            })
-            .map(|(p, in_memory)| {
-                let train = train_partition(running.clone(), partitions.clone(), p, in_memory);
-                async move { tokio::spawn(train).await? }
-            })
-            .buffered(in_memory_max + PARTS_WAITING_MAX)
-            .boxed();
-        while let Some(part) = parts.try_next().await? {
-            self.progress.done.fetch_add(1, Relaxed);
-            sink.take(part)?;
-        }
-        if sink.summary.models == 0 && output.exists() {
-            return Err(sink.nothing_for(output));
-        }
-        self.progress.enter(Phase::Writing, 1);
-        sink.finish()
+        let scan = Scan::open(job.source(needed), ScanOptions::default()).await;
+        Ok(scan.map_err(|error| missing_input(error, &job.input.paths, |i| job.key(&format!("input.paths[{i}]"))))?)
     }
 }
 
-/// The columns that training takes.
-fn columns_of(train: &TrainSpec) -> Vec<String> {
-    let mut columns: Vec<_> = train.group_by.iter().chain(&train.features).chain([&train.target]).cloned().collect();
-    columns.sort();
-    columns.dedup();
-    columns
+/// An error of reading, with what names the input that is not there, and what is there instead.
+pub(crate) fn missing_input(error: DatasetError, paths: &[String], key: impl Fn(usize) -> String) -> DatasetError {
+    let DatasetError::Input { path, reason } = &error else { return error };
+    let is_plain = !path.contains("://") && !Path::new(path).exists();
+    let Some(at) = paths.iter().position(|given| given == path).filter(|_| is_plain) else { return error };
+    let hint = sandbar_core::hint(path, &names_beside(Path::new(path)));
+    let reason = format!("{} names it: {reason} {}{hint}", key(at), relative_to(Path::new(path)));
+    DatasetError::Input { path: path.clone(), reason }
 }
 
-/// What reading takes that is known once the first worker has answered.
-struct Reading {
-    grouper: Grouper,
-    /// The last transform, where its worker cuts rows into blocks.
-    collecting: Option<Arc<Binding>>,
-    /// What the transforms make of rows.
-    schema: SchemaRef,
-}
-
-/// Reads a morsel; `reading` will be known.
-async fn read_morsel(
-    running: Arc<Running>,
-    scan: Arc<Scan>,
-    morsel: usize,
-    mut reading: watch::Receiver<Option<Arc<Reading>>>,
-) -> Result<(), NodeError> {
-    let blocks = match running.steps.stored(scan.schema()) {
-        Some(how) => read_stored(&running, &scan, morsel, &how, &mut reading).await?,
-        None => None,
+/// The columns behind the transforms of a job. Of parameters that one of them refuses is said which they are.
+pub(crate) async fn made_schema(job: &Job, steps: &Arc<Steps>, scan: &Scan, seed: u64) -> Result<SchemaRef, NodeError> {
+    let fault = match steps.schema(scan.schema(), seed).await {
+        Ok(schema) => return Ok(schema),
+        Err(fault) => fault,
     };
-    if let Some(blocks) = blocks {
-        let mut groups = known(&mut reading).await?.grouper.morsel(morsel as u64, scan.morsels()[morsel].file)?;
-        blocks.into_iter().try_for_each(|blocks| groups.push_blocks(blocks))?;
-        groups.finish()?;
-    } else {
-        read_batches(&running, &scan, morsel, &mut reading).await?;
-    }
-    running.progress.done.fetch_add(1, Relaxed);
-    Ok(())
-}
-
-/// What reading takes, once it is known. Without it the job has failed already, of something else.
-async fn known(reading: &mut watch::Receiver<Option<Arc<Reading>>>) -> Result<Arc<Reading>, Fault> {
-    let reading = reading.wait_for(Option::is_some).await.ok().and_then(|reading| reading.clone());
-    reading.ok_or_else(|| Fault::new(Code::Host, "reading was stopped"))
-}
-
-impl Reading {
-    /// The last transform for rows of a file, where workers cut them into blocks.
-    fn collected(&self, file: usize) -> Option<Collected> {
-        self.collecting.clone().map(|binding| Collected { binding, argument: file as u64 })
-    }
-}
-
-/// Has workers read a morsel's row groups, which gives blocks of their rows; none where they can't, or make more of them
-/// than a call may hand back. All or nothing: the morsel is then read anew.
-async fn read_stored(
-    running: &Arc<Running>,
-    scan: &Arc<Scan>,
-    morsel: usize,
-    how: &How,
-    reading: &mut watch::Receiver<Option<Arc<Reading>>>,
-) -> Result<Option<Vec<Buffer>>, NodeError> {
-    let Some(groups) = scan.row_groups(morsel).await else { return Ok(None) };
-    let file = scan.morsels()[morsel].file;
-    let reading = known(reading).await?;
-    let Some(collected) = &reading.collected(file) else { return Ok(None) };
-    if !running.steps.may_collect_stored(&groups, &reading.schema) {
-        return Ok(None);
-    }
-    let payloads = groups.iter().map(|group| stored::payload(group, how)).collect::<Result<Vec<_>, _>>()?;
-    // The next waits in the queue for the worker that takes it.
-    let made: Result<Vec<(Buffer, u64)>, Fault> = futures::stream::iter(payloads.into_iter().enumerate())
-        .map(|(number, payload)| async move {
-            let seed = running.seed_of(morsel as u64, number as u64);
-            running.steps.collect_stored(payload, seed, collected).await
-        })
-        .buffered(2)
-        .try_collect()
-        .await;
-    match made {
-        Ok(made) => {
-            for (group, (_, rows)) in groups.iter().zip(&made) {
-                running.progress.rows.fetch_add(group.rows().min(*rows), Relaxed);
-            }
-            Ok(Some(made.into_iter().map(|(blocks, _)| blocks).collect()))
-        }
-        Err(fault) => stored::failed(fault, &scan.files()[file]).map_or(Ok(None), Err),
-    }
-}
-
-/// Reads a morsel in batches, and gives them to the transforms.
-async fn read_batches(
-    running: &Arc<Running>,
-    scan: &Arc<Scan>,
-    morsel: usize,
-    reading: &mut watch::Receiver<Option<Arc<Reading>>>,
-) -> Result<(), NodeError> {
-    let mut chunks = Box::pin(running.steps.chunks(scan.read(morsel)?).peekable());
-    chunks.as_mut().peek().await;
-    let reading = known(reading).await?;
-    let file = scan.morsels()[morsel].file;
-    let mut groups = reading.grouper.morsel(morsel as u64, file)?;
-    let collected = reading.collected(file);
-    let collected = collected.as_ref();
-    // Two calls at a time: one transforms while batches for the next are decoded.
-    let mut made = chunks
-        .enumerate()
-        .map(|(number, chunk)| async move {
-            let chunk = chunk?;
-            running.progress.rows.fetch_add(chunk.rows() as u64, Relaxed);
-            Ok::<_, NodeError>(chunk.collect(running.seed_of(morsel as u64, number as u64), collected).await?)
-        })
-        .buffered(2);
-    while let Some(made) = made.try_next().await? {
-        match made {
-            Made::Blocks(blocks) => groups.push_blocks(blocks)?,
-            Made::Batches(batches) => {
-                for batch in batches {
-                    blocks::same_columns(&batch, &reading.schema)?;
-                    groups.push(&batch)?;
-                }
-            }
-        }
-    }
-    Ok(groups.finish()?)
-}
-
-impl Running {
-    /// The seed of a chunk of a morsel.
-    fn seed_of(&self, morsel: u64, chunk: u64) -> u64 {
-        Seed::new(self.seed).with(&[morsel.to_le_bytes(), chunk.to_le_bytes()].concat()).value()
-    }
-}
-
-/// The order in which partitions of so many rows are trained. The largest first, so that none of them is left over when
-/// all others are done, but those that are `large` apart from each other.
-fn training_order(rows: &[u64], large: u64) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..rows.len()).collect();
-    order.sort_by_key(|p| Reverse(rows[*p]));
-    let mut others = order.split_off(order.partition_point(|p| rows[*p] > large)).into_iter();
-    let mut spread = Vec::with_capacity(rows.len());
-    for p in order {
-        spread.push(p);
-        spread.extend(others.by_ref().take(LARGE_APART));
-    }
-    spread.extend(others);
-    spread
-}
-
-/// The output of a part of the groups.
-#[derive(Default)]
-struct Part {
-    rows: Vec<RecordBatch>,
-    groups: u64,
-    failed: u64,
-    skipped: u64,
-    failures: Vec<Failure>,
-}
-
-/// Trains a partition, whose units are in memory while it has `in_memory`.
-async fn train_partition(
-    running: Arc<Running>,
-    partitions: Arc<Partitions>,
-    p: usize,
-    _in_memory: Option<OwnedSemaphorePermit>,
-) -> Result<Part, NodeError> {
-    let pool = running.steps.pool.clone();
-    let units = tokio::task::spawn_blocking(move || {
-        partitions.units(p, |shape| Ok::<_, NodeError>(UnitInput::reserve(&pool, partitions.schema(), shape)?))
-    });
-    let units = units.await??;
-    let mut part = Part::default();
-    let mut done = futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(running.fits.at_once());
-    while let Some((unit, rows, failures)) = done.try_next().await? {
-        part.groups += (unit.groups.len() + unit.failed.len()) as u64;
-        part.skipped += unit.skipped as u64;
-        part.failed += failures.len() as u64;
-        part.failures.extend(failures.into_iter().take(FAILURES_MAX - part.failures.len().min(FAILURES_MAX)));
-        part.rows.extend(rows);
-    }
-    Ok(part)
-}
-
-async fn train_unit(
-    running: &Running,
-    unit: Unit<UnitInput>,
-) -> Result<(Unit<()>, Option<RecordBatch>, Vec<Failure>), NodeError> {
-    let (unit, memory) = unit.split();
-    if unit.groups.is_empty() {
-        let failures = results::failures(&unit, &running.labels, &[]);
-        return Ok((unit, None, failures));
-    }
-    let (payload, groups) = memory.lend(&unit.groups)?;
-    let fitted = running.fits.fit(&payload, &groups, unit.shape).await?;
-    let failures = results::failures(&unit, &running.labels, &fitted);
-    let any = fitted.iter().any(|f| f.faults.len() < unit.groups.len());
-    let rows = any.then(|| results::rows(&unit, &running.labels, &fitted, running.metric)).transpose()?;
-    Ok((unit, rows, failures))
-}
-
-/// Where the rows of the output go: kept and sorted while they are few, written
-/// as they come once they are many.
-struct Sink {
-    writer: ParquetOutput,
-    keys: usize,
-    kept: Option<Vec<RecordBatch>>,
-    kept_rows: usize,
-    preview: Option<RecordBatch>,
-    summary: Summary,
-}
-
-const PREVIEW_ROWS: usize = 60;
-
-impl Sink {
-    fn new(output: &Path, schema: Schema, keys: usize, metadata: Vec<(String, String)>) -> Result<Sink, NodeError> {
-        let writer = ParquetOutput::create(output, Arc::new(schema), metadata)?;
-        Ok(Sink { writer, keys, kept: Some(Vec::new()), kept_rows: 0, preview: None, summary: Summary::default() })
-    }
-
-    fn take(&mut self, part: Part) -> Result<(), NodeError> {
-        self.summary.groups += part.groups;
-        self.summary.failed += part.failed;
-        self.summary.skipped += part.skipped;
-        let room = FAILURES_MAX - self.summary.failures.len().min(FAILURES_MAX);
-        self.summary.failures.extend(part.failures.into_iter().take(room));
-        for rows in part.rows {
-            self.summary.models += rows.num_rows() as u64;
-            self.kept_rows += rows.num_rows();
-            match &mut self.kept {
-                Some(kept) => kept.push(rows),
-                None => self.write(&rows)?,
-            }
-        }
-        if self.summary.groups as usize > SORTED_GROUPS_MAX {
-            for rows in self.kept.take().into_iter().flatten() {
-                self.write(&rows)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, rows: &RecordBatch) -> Result<(), NodeError> {
-        self.preview.get_or_insert_with(|| rows.slice(0, rows.num_rows().min(PREVIEW_ROWS)));
-        Ok(self.writer.write(rows)?)
-    }
-
-    /// Why there is nothing to replace `output` with.
-    fn nothing_for(&self, output: &Path) -> NodeError {
-        let Summary { groups, failed, skipped, failures, .. } = &self.summary;
-        let first = failures.first().map(|f| format!(" (the first: {}: {} [{}])", f.group, f.message, f.code));
-        let first = first.unwrap_or_default();
-        let reason = format!(
-            "{groups} groups, {failed} failures{first}, {skipped} groups skipped for fewer than `min_rows` rows"
-        );
-        NodeError::NoModel { reason, output: output.to_owned() }
-    }
-
-    fn finish(mut self) -> Result<Summary, NodeError> {
-        if let Some(kept) = self.kept.take().filter(|kept| !kept.is_empty()) {
-            // By file and key, then rank.
-            let sorted = results::sorted(&kept, (0..self.keys).chain([self.keys + 1]))?;
-            self.write(&sorted)?;
-        }
-        self.writer.finish()?;
-        self.summary.preview = self.preview;
-        Ok(self.summary)
-    }
-}
-
-/// The columns that name a group, as units have them.
-fn key_schema(train: &TrainSpec, schema: &SchemaRef) -> SchemaRef {
-    let file = train.per_file.then(|| Arc::new(Field::new("file", DataType::Utf8, false)));
-    let keys = train.group_by.iter().filter_map(|key| schema.field_with_name(key).ok().map(|f| Arc::new(f.clone())));
-    Arc::new(Schema::new(file.into_iter().chain(keys).collect::<Vec<_>>()))
-}
-
-pub(crate) fn own_peak_memory_bytes() -> u64 {
-    sandbar_worker::peak_memory_bytes(std::process::id())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn large_partitions_are_trained_first_and_apart() {
-        for (rows, expected) in [
-            (&[][..], &[][..]),
-            (&[11], &[0]),
-            (&[1, 3, 2], &[1, 2, 0]),
-            (&[12, 3, 11, 13], &[3, 1, 0, 2]),
-            (&[20, 9, 8, 7, 6, 5, 4, 3, 21], &[8, 1, 2, 3, 4, 5, 0, 6, 7]),
-            (&[20, 10, 10, 30], &[3, 1, 2, 0]),
-        ] {
-            assert_eq!(training_order(rows, 10), expected, "{rows:?}");
-        }
-    }
+    let has_params = |at: &usize| job.transform.get(*at).is_some_and(|spec| !spec.params.is_empty());
+    let refused = match fault.code {
+        Code::Refused => steps.refused_parameter(&job.transform, scan.schema(), &fault).await,
+        _ => None,
+    };
+    let Some((at, name)) = refused.filter(|(at, name)| has_params(at) || name.is_some()) else {
+        return Err(fault.into());
+    };
+    let name = name.map_or_else(String::new, |name| format!(".{name}"));
+    let key = job.key(&format!("transform[{at}].params{name}"));
+    Err(Fault { message: format!("{key}: {}", with_hint(&fault.message)), ..fault }.into())
 }

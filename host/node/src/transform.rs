@@ -5,19 +5,22 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::{DataType, Field, FieldRef, Schema};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, Kind, Seed};
 use sandbar_dataset::{BatchStream, RowGroup};
 use sandbar_worker::{Binding, Completed, Payload, Pool, Request, ToCollect, Work, not_a_column};
 
-use crate::function::{Callable, Components, decode};
+use crate::function::{Callable, Components, decode, without_each};
 use crate::input::BatchInput;
 use crate::job::{Columns, TransformSpec};
 use crate::progress::Progress;
 use crate::stored::{Column, How};
 use crate::{Node, NodeError, stored};
+
+/// Functions that can be transforms.
+pub(crate) const TRANSFORMS: [Kind; 2] = [Kind::Scalar, Kind::Batch];
 
 /// Batches that a transform takes in one call, one after another: what a batch touches should fit the cache, and
 /// a call should be worth its sandbox and the blocks of rows that are cut of it. With five, 522 models over the taxi
@@ -27,6 +30,7 @@ const CALL_BATCHES: usize = 10;
 const CALL_BYTES: usize = 8 << 20;
 
 /// A transform, ready to run.
+#[derive(Clone)]
 pub(crate) struct Transform {
     callable: Callable,
     /// Column of the input for each argument; none means all columns as they are.
@@ -142,6 +146,47 @@ impl Steps {
         called.result
     }
 
+    /// The same, of whose logs nothing is told: for rows that are transformed again.
+    pub(crate) fn unheard(&self) -> Arc<Steps> {
+        let unheard = |transform: &Transform| Transform { progress: Arc::default(), ..transform.clone() };
+        let transforms = self.transforms.iter().map(unheard).collect();
+        Arc::new(Steps { transforms, pool: self.pool.clone(), behind: None })
+    }
+
+    /// Whether errors of one of the transforms have this name.
+    pub(crate) fn has(&self, function: &str) -> bool {
+        self.transforms.iter().any(|transform| transform.udf == function)
+    }
+
+    /// The columns of what the transforms make of rows of `schema`: of what they make of no rows.
+    pub(crate) async fn schema(self: &Arc<Steps>, schema: &SchemaRef, seed: u64) -> Result<SchemaRef, Fault> {
+        let mut empty = self.chunk(1);
+        empty.push(RecordBatch::new_empty(schema.clone()))?;
+        let made = empty.run(seed).await?;
+        made.first().map(RecordBatch::schema).ok_or_else(|| Fault::new(Code::BadOutput, "the transforms give no batch"))
+    }
+
+    /// The transform that `fault` is of, over no rows, and the parameter without which it is another or none.
+    pub(crate) async fn refused_parameter(
+        &self,
+        specs: &[TransformSpec],
+        schema: &SchemaRef,
+        fault: &Fault,
+    ) -> Option<(usize, Option<String>)> {
+        let at = self.transforms.iter().position(|transform| fault.function.as_ref() == Some(&transform.udf))?;
+        for (name, params) in without_each(&specs.get(at)?.params) {
+            let mut transforms = self.transforms.clone();
+            let Binding { program, function, limits, name: label, .. } = &*transforms[at].callable.binding;
+            let other = Binding::new(program.clone(), *function, params, *limits, label.clone()).ok()?;
+            transforms[at].callable.binding = other;
+            let others = Arc::new(Steps { transforms, pool: self.pool.clone(), behind: None });
+            if others.schema(schema, 0).await.err().is_none_or(|other| other.message != fault.message) {
+                return Some((at, Some(name.to_owned())));
+            }
+        }
+        Some((at, None))
+    }
+
     /// A chunk for so many batches, about.
     pub(crate) fn chunk(self: &Arc<Steps>, expected: usize) -> Chunk {
         let first =
@@ -225,18 +270,26 @@ impl Chunk {
 }
 
 impl Transform {
+    /// A transform of a job. `key` says where its function is named.
     pub(crate) async fn new(
         node: &Node,
         components: &mut Components,
+        key: &str,
         spec: &TransformSpec,
     ) -> Result<Transform, NodeError> {
-        let callable = components.resolve(node, &spec.udf, &[Kind::Scalar, Kind::Batch], &spec.params).await?;
-        let arguments = decode(&callable.function.arguments).map_err(|f| f.of(&spec.udf))?;
+        let callable = components.resolve(node, key, &spec.udf, &TRANSFORMS, &spec.params).await?;
+        Transform::of(node, callable, spec)
+    }
+
+    /// A transform whose function is known.
+    pub(crate) fn of(node: &Node, callable: Callable, spec: &TransformSpec) -> Result<Transform, NodeError> {
+        let udf = callable.binding.name.clone();
+        let arguments = decode(&callable.function.arguments).map_err(|f| f.of(&udf))?;
         let scalar = callable.function.kind == Kind::Scalar;
-        let columns = columns(spec, &arguments, scalar).map_err(|e| NodeError::Job(format!("`{}`: {e}", spec.udf)))?;
+        let columns = columns(spec, &arguments, scalar).map_err(|e| NodeError::Job(format!("`{udf}`: {e}")))?;
         let types = arguments.fields().iter().map(|f| f.data_type().clone()).collect();
         let output = scalar.then(|| spec.output.clone().unwrap_or_else(|| callable.function.name.clone()));
-        Ok(Transform { callable, columns, types, output, udf: spec.udf.clone(), progress: node.progress.clone() })
+        Ok(Transform { callable, columns, types, output, udf, progress: node.progress.clone() })
     }
 
     pub(crate) fn callable(&self) -> &Callable {

@@ -29,7 +29,7 @@ use sandbar_dataset::{
     DatasetError, Grouper, Grouping, Heap, MemoryBudget, RowGroupReader, Scan, ScanOptions, Source, TextOptions,
     TextSpec, UnitShape, describe_key,
 };
-use sandbar_node::Job;
+use sandbar_node::{Job, Override};
 use tokio::runtime::{Builder, Runtime};
 
 pub use seeds::seeds;
@@ -216,7 +216,8 @@ fn component(bytes: &[u8]) -> bool {
 fn job(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let mut parts = text.split('\0');
-    let (job, overrides) = (parts.next().unwrap_or_default(), parts.map(str::to_owned).collect::<Vec<_>>());
+    let (job, overrides) =
+        (parts.next().unwrap_or_default(), parts.map(|set| Override::new("--set", set)).collect::<Vec<_>>());
     let read = || Job::parse(job, &overrides).map(|job| format!("{job:?}"));
     let Ok(job) = read() else { return false };
     assert_eq!(read().expect("a job is a job again"), job);

@@ -10,17 +10,20 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::DataType;
 use futures::TryStreamExt;
 use sandbar_core::{Code, Fault, Kind};
-use sandbar_dataset::{Scan, ScanOptions, Source, read_metadata};
+use sandbar_dataset::{Scan, ScanOptions, Source, TextOptions, read_metadata};
 use sandbar_worker::Binding;
 
 use super::{PredictSpec, Rows, as_key};
-use crate::function::Components;
+use crate::components::KnownComponents;
+use crate::job::TrainSpec;
+use crate::paths::missing;
 use crate::submit::{METADATA_KEY, Remembered};
-use crate::{Job, Node, NodeError};
+use crate::transform::{TRANSFORMS, Transform};
+use crate::{Node, NodeError};
 
 /// The models of a job's output that are to be used, and what they came from.
 pub(super) struct Models {
-    pub(super) job: Job,
+    pub(super) train: TrainSpec,
     /// Types of the keys.
     keys: Vec<DataType>,
     converter: RowConverter,
@@ -52,8 +55,14 @@ fn wrong(spec: &PredictSpec, what: impl std::fmt::Display) -> NodeError {
     NodeError::Job(format!("{}: {what}", spec.models.display()))
 }
 
-/// What the file with the models says of its job.
+/// What a file begins and ends with that is Parquet.
+const PARQUET_MAGIC: [&[u8]; 2] = [b"PAR1", b"PARE"];
+
+/// What the file with the models says of its job: data, whose paths are not followed.
 pub(super) fn remembered(spec: &PredictSpec) -> Result<Remembered, NodeError> {
+    if !is_parquet(&spec.models)? {
+        return Err(wrong(spec, "it is no output of `host submit`, which is a Parquet file"));
+    }
     let metadata = read_metadata(&spec.models)?;
     let text = metadata.iter().find(|(key, _)| key == METADATA_KEY).map(|(_, value)| value);
     let text =
@@ -64,49 +73,79 @@ pub(super) fn remembered(spec: &PredictSpec) -> Result<Remembered, NodeError> {
     Ok(remembered)
 }
 
+/// Whether a file begins as Parquet does.
+fn is_parquet(path: &Path) -> Result<bool, NodeError> {
+    use std::io::Read as _;
+    let metadata = std::fs::metadata(path).map_err(|e| {
+        let is_missing = e.kind() == std::io::ErrorKind::NotFound;
+        if is_missing { NodeError::NotFound(missing("file of models", path)) } else { NodeError::file(path)(e) }
+    })?;
+    if !metadata.is_file() {
+        let what = if metadata.is_dir() { "it is a folder" } else { "it is no regular file" };
+        return Err(NodeError::file(path)(std::io::Error::other(what)));
+    }
+    let mut magic = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic));
+    read.map_err(NodeError::file(path))?;
+    Ok(PARQUET_MAGIC.contains(&&magic[..]))
+}
+
 impl Models {
+    /// Opens the models of a file, with the transforms of their job, and how it reads text.
     pub(super) async fn open(
         node: &Node,
-        components: &mut Components,
         remembered: Remembered,
         spec: &PredictSpec,
-    ) -> Result<Models, NodeError> {
-        for transform in &remembered.transforms {
-            components.recall(node, transform, &spec.models).await?;
+    ) -> Result<(Models, Vec<Transform>, TextOptions), NodeError> {
+        let Remembered { job, trainers, transforms: origins } = remembered;
+        let text = job.input.text().map_err(|e| wrong(spec, e))?;
+        let Some(train) = job.train else {
+            return Err(wrong(spec, "what it says of its models is malformed: its job trained none"));
+        };
+        if origins.len() != job.transform.len() {
+            let what = "it does not say which components its job's transforms are of, as files of this version do: train again";
+            return Err(wrong(spec, what));
         }
-        let labels: Vec<String> = remembered.trainers.keys().cloned().collect();
+        let labels: Vec<String> = trainers.keys().cloned().collect();
         if let Some(label) = spec.model.as_ref().filter(|l| !labels.contains(l)) {
-            return Err(wrong(spec, format!("it has no models `{label}`; its models are {}", labels.join(", "))));
+            let hint = sandbar_core::hint(label, &labels);
+            return Err(wrong(spec, format!("it has no models `{label}`{hint}; its models are {}", labels.join(", "))));
         }
-        let mut trainers = Vec::new();
-        for trainer in remembered.trainers.values() {
-            components.recall(node, trainer, &spec.models).await?;
+        let mut components = KnownComponents::new(node, &spec.models, &spec.components, job.limits).await?;
+        components.check_given(&origins.iter().chain(trainers.values()).collect::<Vec<_>>())?;
+        let mut transforms = Vec::new();
+        for (transform, origin) in job.transform.iter().zip(&origins) {
+            let callable = components.function(origin, &TRANSFORMS, &transform.params).await?;
+            transforms.push(Transform::of(node, callable, transform)?);
+        }
+        let mut bindings = Vec::new();
+        for trainer in trainers.values() {
             let params = serde_json::from_str(&trainer.params).map_err(|e| wrong(spec, e))?;
-            let udf = format!("{}#{}", trainer.path.display(), trainer.function);
-            trainers.push(components.resolve(node, &udf, &[Kind::Trainer], &params).await?.binding);
+            bindings.push(components.function(trainer, &[Kind::Trainer], &params).await?.binding);
         }
-        let keys = remembered
-            .job
-            .train
-            .per_file
-            .then(|| "file".to_owned())
-            .into_iter()
-            .chain(remembered.job.train.group_by.clone())
-            .collect::<Vec<_>>();
+        let keys =
+            train.per_file.then(|| "file".to_owned()).into_iter().chain(train.group_by.clone()).collect::<Vec<_>>();
         let batches = read(spec, &keys).await?;
-        let mut models = Models::new(remembered.job, &batches, keys.len(), trainers)?;
+        let mut models = Models::new(train, &batches, keys.len(), bindings)?;
         models.take(spec, &batches, keys.len(), &labels)?;
-        Ok(models)
+        // Transforms make the keys of other columns.
+        let text_keys = if transforms.is_empty() { models.text_keys() } else { Vec::new() };
+        Ok((models, transforms, text.as_hints(text_keys)))
     }
 
-    fn new(job: Job, batches: &[RecordBatch], keys: usize, trainers: Vec<Arc<Binding>>) -> Result<Models, NodeError> {
+    fn new(
+        train: TrainSpec,
+        batches: &[RecordBatch],
+        keys: usize,
+        trainers: Vec<Arc<Binding>>,
+    ) -> Result<Models, NodeError> {
         let types =
             batches.first().map(|b| b.columns()[..keys].iter().map(|c| c.data_type().clone()).collect::<Vec<_>>());
         let keys = types.unwrap_or_default();
         let converter = RowConverter::new(keys.iter().cloned().map(SortField::new).collect())
             .map_err(|e| Fault::new(Code::Columns, e.to_string()))?;
         Ok(Models {
-            job,
+            train,
             keys,
             converter,
             by_key: HashMap::new(),
@@ -129,7 +168,7 @@ impl Models {
             let rows = self.rows(&batch.columns()[..keys], batch.num_rows())?;
             let label = batch.column(keys).as_string_opt::<i32>().ok_or_else(malformed)?;
             let stored = batch.column(keys + 1).as_binary_opt::<i32>().ok_or_else(malformed)?;
-            let file = self.job.train.per_file.then(|| batch.column(0).as_string_opt::<i32>()).flatten();
+            let file = self.train.per_file.then(|| batch.column(0).as_string_opt::<i32>()).flatten();
             for row in 0..batch.num_rows() {
                 if let Some(name) = file.map(|f| f.value(row)).filter(|name| !self.files.contains(*name)) {
                     self.files.insert(name.to_owned());
@@ -157,12 +196,12 @@ impl Models {
         let mut types = self.keys.iter();
         let mut keys: Vec<ArrayRef> = Vec::new();
         let mut same: Vec<BooleanArray> = Vec::new();
-        if self.job.train.per_file {
+        if self.train.per_file {
             types.next();
             let name = self.file.as_deref().unwrap_or(file);
             keys.push(Arc::new(StringArray::from_iter_values(std::iter::repeat_n(name, batch.num_rows()))));
         }
-        for (name, data_type) in self.job.train.group_by.iter().zip(types) {
+        for (name, data_type) in self.train.group_by.iter().zip(types) {
             let missing =
                 || Fault::new(Code::Columns, format!("the models are by `{name}`, which the input does not have"));
             let column = batch.column_by_name(name).ok_or_else(missing)?;
@@ -191,19 +230,15 @@ impl Models {
 
     /// Keys of the input that are text for the models. In a file of text they are read as text too: `1.10` is no number
     /// among versions.
-    pub(super) fn text_keys(&self) -> Vec<(String, DataType)> {
-        if !self.job.transform.is_empty() {
-            // Transforms make the keys of other columns.
-            return Vec::new();
-        }
-        let types = self.keys.iter().skip(usize::from(self.job.train.per_file));
-        let keys = self.job.train.group_by.iter().zip(types);
+    fn text_keys(&self) -> Vec<(String, DataType)> {
+        let types = self.keys.iter().skip(usize::from(self.train.per_file));
+        let keys = self.train.group_by.iter().zip(types);
         keys.filter(|(_, key)| **key == DataType::Utf8).map(|(name, key)| (name.clone(), key.clone())).collect()
     }
 
     /// What to do when no row found a model, if the names of files may be why.
     pub(super) fn advice(&self) -> Option<String> {
-        let differ = self.job.train.per_file && self.file.is_none();
+        let differ = self.train.per_file && self.file.is_none();
         differ.then(|| {
             let files = listed(self.files.iter());
             format!(

@@ -103,6 +103,12 @@ pub(super) fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Resul
     Ok((encoded.into(), files))
 }
 
+/// The name of an argument that stands for files, if there is one: `@PATH`. Who did not type it must not have it opened.
+pub(crate) fn names_files(arguments: &[(String, String)]) -> Option<&str> {
+    let found = arguments.iter().find(|(_, value)| value.starts_with('@') && !value.starts_with("@@"));
+    found.map(|(name, _)| name.as_str())
+}
+
 /// An argument as its task gets it.
 fn write(name: &str, of: &str, text: &str, files: &mut Given) -> Result<Written, NodeError> {
     let (kind, options) = Of::named(of);

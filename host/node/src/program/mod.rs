@@ -22,8 +22,9 @@ pub use calls::ProgramTask;
 pub use client::{ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue};
 #[doc(hidden)]
 pub use peer::{Amounts, Neighbours};
-pub use submit::{ProgramSpec, ProgramSummary};
+pub use submit::{ProgramSpec, ProgramSummary, find_program};
 
+pub(crate) use arguments::names_files;
 pub(crate) use bars::Bars;
 pub(crate) use calls::Program;
 pub(crate) use hub::{Asker, First, Hub, HubOptions, NewJob, StoreOptions, WORKERS_MAX};

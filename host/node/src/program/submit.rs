@@ -17,6 +17,7 @@ use super::keeping::Keeping;
 use super::peer::Remnant;
 use super::{First, Hub, HubOptions, NewJob, Outside, Program, ProgramTask, StoreOptions, WORKERS_MAX};
 use crate::cluster::{Cluster, Loader, Loading, Runner, Side};
+use crate::components::find_component;
 use crate::fits::Fitter;
 use crate::function::Loaded;
 use crate::jobs::{JobCounts, JobKeeper, Shown};
@@ -50,6 +51,22 @@ pub struct ProgramSpec {
     pub limits: Limits,
     /// What each task's seed is a function of.
     pub seed: u64,
+}
+
+/// Checks that there is a program at a path, `PATH` or `PATH#task`, or among the shipped ones of these folders: before anything
+/// is kept of its job.
+///
+/// # Errors
+/// When there is none.
+pub fn find_program(program: &str, shipped: &[PathBuf]) -> Result<(), NodeError> {
+    let (path, _) = program.rsplit_once('#').unwrap_or((program, MAIN));
+    let job_file = format!("{path}.toml");
+    find_component(shipped, "", Path::new(path)).map(drop).map_err(|error| match error {
+        NodeError::NotFound(message) if Path::new(&job_file).is_file() && !message.contains("did you mean") => {
+            NodeError::NotFound(format!("{message} (did you mean the job file `{job_file}`?)"))
+        }
+        other => other,
+    })
 }
 
 /// What came of a program.
@@ -106,6 +123,7 @@ impl Node {
 
     /// Builds a program, if it is the folder of a crate, compiles it, and asks it for its tasks.
     pub(super) async fn program(&self, path: &Path, limits: Limits) -> Result<Arc<Program>, NodeError> {
+        let path = &self.find_component("", path)?;
         let file = self.component_file(path).await?;
         let component = File::open(&file).map_err(NodeError::file(&file))?;
         let program = Arc::new(program(&self.load(component, path).await?, limits)?);
@@ -274,6 +292,10 @@ fn runner(hub: &Arc<Hub>) -> Runner {
     Box::new(move |program, name, arguments, remnants, keeper| {
         let hub = hub.clone();
         Box::pin(async move {
+            // What other nodes and tenants say opens nothing of this machine, whoever let it in.
+            if let Some(name) = arguments::names_files(&arguments) {
+                return Err(NodeError::Job(format!("argument `{name}` is a file: a cluster's job has none")));
+            }
             let hub = hub.upgrade().ok_or(NodeError::Dropped)?;
             let keeping = Keeping::start(keeper, Shown::Each(Box::new(|_| {}))).map_err(host)?;
             let lasting = keeping.name().map(|name| (name.as_str().into(), remnants));

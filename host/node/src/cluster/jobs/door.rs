@@ -16,6 +16,7 @@ use super::said::{ARGUMENTS_BYTES_MAX, Answered, Asked, NewClusterJob};
 use super::{ClusterJob, JOBS, job_key, owner_key, parse_key};
 use crate::function::write_whole;
 use crate::jobs::{Answer, JobCounts, JobName, LogReader, Question, RunState, StoredJob, now_ms};
+use crate::program::names_files;
 
 /// A tenant's question, and its answers.
 pub(super) const JOBS_CHANNEL: Channel = Channel::new(9);
@@ -121,7 +122,7 @@ async fn submit(inner: &Arc<Inner>, tenant: &str, new: NewClusterJob, frames: &m
     if bytes > ARGUMENTS_BYTES_MAX {
         return Err(refused(format!("its arguments have {bytes} bytes, {ARGUMENTS_BYTES_MAX} may be")));
     }
-    if let Some((name, _)) = arguments.iter().find(|(_, value)| value.starts_with('@') && !value.starts_with("@@")) {
+    if let Some(name) = names_files(&arguments) {
         let words = format!("argument `{name}` is a file: the cluster's nodes don't have this machine's files");
         return Err(refused(words));
     }

@@ -1,0 +1,384 @@
+//! Reading a job file: what is wrong with it is told with its line, or with the flag of the command line that is to blame.
+
+use std::fmt;
+use std::ops::Range;
+
+use sandbar_core::hint;
+use toml::de::{DeTable, DeValue};
+
+use super::{Job, KeyFlag};
+
+/// A setting of the command line, which replaces one of the job file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Override {
+    /// What it came by: `--set`, `--input`, `--output`.
+    flag: &'static str,
+    /// `dotted.key=VALUE`.
+    assignment: String,
+}
+
+impl Override {
+    /// Of a flag and its `dotted.key=VALUE`, whose value is TOML.
+    pub fn new(flag: &'static str, assignment: impl Into<String>) -> Override {
+        Override { flag, assignment: assignment.into() }
+    }
+
+    /// As it is named in messages.
+    fn words(&self) -> String {
+        let key = self.assignment.split('=').next().unwrap_or_default().trim();
+        if self.flag == "--set" { format!("--set {key}=…") } else { self.flag.to_owned() }
+    }
+
+    fn key_flag(&self) -> KeyFlag {
+        let key = self.assignment.split('=').next().unwrap_or_default().trim().to_owned();
+        KeyFlag { key, words: self.words() }
+    }
+}
+
+/// What is wrong with a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct JobMistake {
+    /// The key that is to blame, if one is: dotted.
+    key: Option<String>,
+    /// Where in the text, in bytes, if that is known.
+    span: Option<Range<usize>>,
+    message: String,
+}
+
+impl JobMistake {
+    pub(crate) fn of_key(key: &str, message: String) -> JobMistake {
+        JobMistake { key: Some(key.to_owned()), span: None, message }
+    }
+
+    fn of_toml(error: &toml::de::Error) -> JobMistake {
+        JobMistake { key: None, span: error.span(), message: in_our_words(error.message()) }
+    }
+}
+
+impl fmt::Display for JobMistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Why a job file can't be run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobFileError {
+    /// What of the command line is to blame; otherwise the file is.
+    flag: Option<String>,
+    /// Line and column of the file, from 1, if they are known.
+    place: Option<(usize, usize)>,
+    message: String,
+}
+
+impl JobFileError {
+    /// In words, with the name of the job file where that is to blame.
+    pub fn of_file(&self, file: impl fmt::Display) -> String {
+        match (&self.flag, self.place) {
+            (Some(flag), _) => format!("{flag}: {}", self.message),
+            (None, Some((line, column))) => format!("{file}, line {line}, column {column}: {}", self.message),
+            (None, None) => format!("{file}: {}", self.message),
+        }
+    }
+}
+
+impl fmt::Display for JobFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.of_file("the job file"))
+    }
+}
+
+impl std::error::Error for JobFileError {}
+
+impl Job {
+    /// Reads a job file, with some of its settings replaced.
+    ///
+    /// # Errors
+    /// When it is no job, or one that can't be run.
+    pub fn parse(text: &str, overrides: &[Override]) -> Result<Job, JobFileError> {
+        let mistake = match read(text, overrides) {
+            Ok(mut job) => {
+                job.flags = overrides.iter().map(Override::key_flag).collect();
+                return Ok(job);
+            }
+            Err(mistake) => mistake,
+        };
+        // The fewest settings with which it is wrong in this way: the last of them is to blame.
+        let is_same =
+            |count: &usize| read(text, &overrides[..*count]).is_err_and(|other| other.message == mistake.message);
+        let count = (0..=overrides.len()).find(is_same).unwrap_or(overrides.len());
+        if let Some(blamed) = count.checked_sub(1).and_then(|last| overrides.get(last)) {
+            return Err(JobFileError { flag: Some(blamed.words()), place: None, message: mistake.message });
+        }
+        // Without settings its place is known as well.
+        let mistake = read(text, &[]).err().unwrap_or(mistake);
+        let span = mistake.span.or_else(|| span_of(text, mistake.key.as_deref()?));
+        // What all of it lacks has no place.
+        let span = span.filter(|span| span.start > 0 || !mistake.message.starts_with("missing field"));
+        Err(JobFileError {
+            flag: None,
+            place: span.map(|span| line_and_column(text, span.start)),
+            message: mistake.message,
+        })
+    }
+}
+
+/// The job of a text, with these settings.
+fn read(text: &str, overrides: &[Override]) -> Result<Job, JobMistake> {
+    let job: Job = if overrides.is_empty() {
+        toml::from_str(text).map_err(|e| JobMistake::of_toml(&e))?
+    } else {
+        let mut table: toml::Table = text.parse().map_err(|e| JobMistake::of_toml(&e))?;
+        let wrong = |message| JobMistake { key: None, span: None, message };
+        overrides.iter().try_for_each(|o| set(&mut table, &o.assignment)).map_err(wrong)?;
+        toml::Value::Table(table).try_into().map_err(|e| JobMistake::of_toml(&e))?
+    };
+    job.check().map(|()| job)
+}
+
+/// What serde says of a job file, in words that users know.
+fn in_our_words(message: &str) -> String {
+    let message = message.trim();
+    if message.contains("untagged enum Columns") {
+        return "`columns` is a list of columns, or a table of columns by argument: { argument = \"column\" }"
+            .to_owned();
+    }
+    with_hint(message)
+}
+
+/// What serde says, of a job file or in a guest, with a suggestion where a name is not known.
+pub(crate) fn with_hint(message: &str) -> String {
+    let mut names = message.split('`').skip(1).step_by(2);
+    let is_unknown = message.contains("unknown field `") || message.contains("unknown variant `");
+    match names.next().filter(|_| is_unknown) {
+        Some(asked) => {
+            let known: Vec<&str> = names.collect();
+            let (head, rest) = message.split_once(", expected").unwrap_or((message, ""));
+            let rest = if rest.is_empty() { String::new() } else { format!(", expected{rest}") };
+            format!("{head}{}{rest}", hint(asked, &known))
+        }
+        None => message.to_owned(),
+    }
+}
+
+/// Where a dotted key's value is in the text; that of a key before it, where it is not there itself.
+fn span_of(text: &str, key: &str) -> Option<Range<usize>> {
+    let table = DeTable::parse(text).ok()?;
+    let mut keys = key.split('.');
+    let mut at = table.get_ref().get(keys.next()?)?;
+    for key in keys {
+        let next = match at.get_ref() {
+            DeValue::Table(table) => table.get(key),
+            DeValue::Array(list) => key.parse().ok().and_then(|index: usize| list.get(index)),
+            _ => None,
+        };
+        match next {
+            Some(next) => at = next,
+            None => break,
+        }
+    }
+    Some(at.span())
+}
+
+/// Line and column of a byte of a text, from 1.
+fn line_and_column(text: &str, byte: usize) -> (usize, usize) {
+    let before = text.get(..byte).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+/// Sets `dotted.key` of `table` to a TOML value: `train.seed=7`,
+/// `input.paths=["a", "b"]`, `train.models.0.params.max_depth=5`.
+pub fn set(table: &mut toml::Table, assignment: &str) -> Result<(), String> {
+    let Some((path, text)) = assignment.split_once('=') else {
+        return Err(format!("`{assignment}` is not KEY=VALUE"));
+    };
+    let parsed: toml::Table = format!("value = {}", text.trim()).parse().map_err(|_| {
+        format!("`{}` is not a TOML value; text needs quotes: --set '{path}=\"{}\"'", text.trim(), text.trim())
+    })?;
+    let value = parsed.get("value").cloned().ok_or_else(|| format!("`{assignment}` has no value"))?;
+    let keys: Vec<&str> = path.trim().split('.').collect();
+    let (last, parents) = keys.split_last().ok_or("the key is empty")?;
+    let mut at = toml::Value::Table(std::mem::take(table));
+    let result = place(&mut at, parents, last, value, path);
+    if let toml::Value::Table(changed) = at {
+        *table = changed;
+    }
+    result
+}
+
+fn place(mut at: &mut toml::Value, parents: &[&str], last: &str, value: toml::Value, path: &str) -> Result<(), String> {
+    let wrong = |key: &str| format!("`{path}` can't be set: `{key}` is neither a table nor an element of a list");
+    for key in parents {
+        at = match at {
+            toml::Value::Table(table) => table.entry(*key).or_insert_with(|| toml::Value::Table(toml::Table::new())),
+            toml::Value::Array(list) => {
+                key.parse::<usize>().ok().and_then(|i| list.get_mut(i)).ok_or_else(|| wrong(key))?
+            }
+            _ => return Err(wrong(key)),
+        };
+    }
+    match at {
+        toml::Value::Table(table) => {
+            table.insert(last.to_owned(), value);
+            Ok(())
+        }
+        toml::Value::Array(list) => {
+            let slot = last.parse::<usize>().ok().and_then(|i| list.get_mut(i)).ok_or_else(|| wrong(last))?;
+            *slot = value;
+            Ok(())
+        }
+        _ => Err(wrong(last)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::job::Metric;
+
+    const JOB: &str = r#"
+        [input]
+        paths = ["data"]
+        [train]
+        features = ["x"]
+        target = "y"
+        models = [{ udf = "m#linear" }, { udf = "m#tree", params = { max_depth = 3 } }]
+        [output]
+        path = "out.parquet"
+    "#;
+
+    fn sets(overrides: &[&str]) -> Vec<Override> {
+        overrides.iter().map(|o| Override::new("--set", *o)).collect()
+    }
+
+    fn check(overrides: &[&str], expect: Result<fn(&Job) -> bool, &str>) {
+        match (Job::parse(JOB, &sets(overrides)), expect) {
+            (Ok(job), Ok(holds)) => assert!(holds(&job), "{overrides:?}: {job:?}"),
+            (Err(e), Err(words)) => {
+                assert!(e.to_string().contains(words), "{overrides:?}: {e}");
+                assert!(e.to_string().starts_with("--set "), "{overrides:?}: {e}");
+            }
+            (got, _) => panic!("{overrides:?}: {got:?}"),
+        }
+    }
+
+    #[test]
+    fn anything_can_be_set() {
+        fn train(job: &Job) -> &crate::job::TrainSpec {
+            job.train.as_ref().unwrap()
+        }
+        check(&[], Ok(|j| train(j).test == 0.25 && train(j).min_rows == 4 && train(j).models[1].label() == "tree"));
+        check(&["train.seed=7"], Ok(|j| train(j).seed == 7));
+        check(&["input.paths=[\"a\", \"b\"]"], Ok(|j| j.input.paths == ["a", "b"]));
+        check(&["input.types.zip=\"utf8\"", "input.header=false"], Ok(|j| j.input.types["zip"] == "utf8"));
+        check(&["train.models.1.params.max_depth=5"], Ok(|j| train(j).models[1].params["max_depth"] == 5));
+        check(&["limits.time_ms_max=5"], Ok(|j| j.limits.time_ms_max == 5));
+        check(&["train.metric=\"r2\""], Ok(|j| train(j).metric == Metric::R2));
+        check(&["transform=[{udf=\"t#f\", columns={a=\"b\"}}]"], Ok(|j| j.transform.len() == 1));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_flag() {
+        check(&["train.seed"], Err("not KEY=VALUE"));
+        check(&["train.target=y"], Err("text needs quotes"));
+        check(&["train.colour=1"], Err("--set train.colour=…: unknown field `colour`"));
+        check(
+            &["train.seed=1", "train.tets=0.5", "train.test=0.5"],
+            Err("--set train.tets=…: unknown field `tets` (did you mean `test`?)"),
+        );
+        check(&["train.metric=\"mea\""], Err("unknown variant `mea` (did you mean `mae`?)"));
+        check(&["train.models.9.udf=\"x\""], Err("models.9"));
+        check(&["train.test=1.5"], Err("--set train.test=…: `train.test` is 1.5"));
+        check(&["train.features=[\"y\"]"], Err("both a feature and the target"));
+        check(&["train.models=[{udf=\"a#f\"},{udf=\"b#f\"}]"], Err("two models are called `f`"));
+        check(&["train.models=[]"], Err("train.models"));
+        check(&["transform=[{udf=\"t#f\", columns=5}]"], Err("`columns` is a list of columns"));
+        check(&["limits.instances_max=4000000000"], Err("`limits.instances_max` is 4000000000, not from 1 to 1000"));
+        check(&["limits.time_ms_max=0"], Err("`limits.time_ms_max` is 0, less than 1"));
+        check(&["limits.memory_bytes_max=8589934592"], Err("not from 65536 to 4294967296"));
+        check(&["input.paths=[]"], Err("input.paths"));
+        check(
+            &["input.types={ zip = \"utf9\" }"],
+            Err("`input.types` of column `zip`: `utf9` is not the name of a type"),
+        );
+        check(&["input.delimiter=\";;\""], Err("`input.delimiter` is \";;\""));
+        check(&["input.quote=\",\""], Err("`input.delimiter` and `input.quote`"));
+        check(&["input.encoding=\"koi8-r\""], Err("`input.encoding` is `koi8-r`"));
+        for key in ["model", "rank", "mae", "mse", "rmse", "r2", "rows_train", "rows_test", "params", "model_bytes"] {
+            check(&[&format!("train.group_by=[\"k\", \"{key}\"]")], Err("a column of the output"));
+        }
+        for (path, words) in [
+            ("", "is no file"),
+            ("out/", "is no file"),
+            ("out/noext", "does not end in .parquet"),
+            ("out/x.csv", "models are written as Parquet"),
+            ("s3://bucket/x.parquet", "is a URL"),
+        ] {
+            check(&[&format!("output.path=\"{path}\"")], Err(words));
+        }
+        check(&["output.partition_by=[\"k\"]"], Err("`output.partition_by` is for rows"));
+    }
+
+    #[test]
+    fn what_is_wrong_in_the_file_has_its_line() {
+        let rows = "[input]\npaths = [\"data\"]\n[output]\npath = \"out.csv\"\n";
+        assert!(Job::parse(rows, &[]).is_ok());
+        for (text, expected) in [
+            ("[input\npaths = 1".to_owned(), "j.toml, line 1, column 7: "),
+            (rows.replace("paths", "pahts"), "j.toml, line 2, column 1: unknown field `pahts` (did you mean `paths`?)"),
+            (rows.replace("[\"data\"]", "[]"), "j.toml, line 2, column 9: `input.paths` is empty"),
+            (rows.replace("[\"data\"]", "7"), "j.toml, line 2, column 9: invalid type: integer `7`"),
+            (rows.replace("out.csv", "out.exe"), "j.toml, line 4, column 8: the output `out.exe`"),
+            (rows.replace("[output]\npath = \"out.csv\"\n", ""), "j.toml: missing field `output`"),
+            (
+                format!("{rows}partition_by = [\"k\"]\nformat = \"cvs\""),
+                "line 6, column 10: unknown variant `cvs` (did you mean `csv`?)",
+            ),
+            (JOB.replace("[\"x\"]", "[\"y\"]"), "line 5, column 20: `y` is both a feature and the target"),
+        ] {
+            // A flag that has nothing to do with it is not blamed.
+            for overrides in [&[][..], &["name=\"other\""], &["limits.time_ms_max=5", "name=\"other\""]] {
+                let error = Job::parse(&text, &sets(overrides)).unwrap_err().of_file("j.toml");
+                assert!(error.contains(expected), "{error}\ninstead of {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_are_named_as_they_were_set() {
+        let overrides = [
+            Override::new("--set", "train.models.1.udf=\"m#forest\""),
+            Override::new("--input", "input.paths=[\"a\"]"),
+        ];
+        let job = Job::parse(JOB, &overrides).unwrap();
+        for (key, expected) in [
+            ("train.models[0].udf", "`train.models[0].udf`"),
+            ("train.models[1].udf", "`--set train.models.1.udf=…`"),
+            ("input.paths[0]", "`--input`"),
+            ("input.paths_of_others", "`input.paths_of_others`"),
+        ] {
+            assert_eq!(job.key(key), expected);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_text_is_a_job_or_an_error(
+            text in "[a-z.= \\[\\]{}\"0-9\n]{0,60}",
+            key in "(train|input|transform|limits|x)?(\\.(models|params|seed|[0-9]|paths|)){0,4}",
+            value in "[-0-9a-z\"\\[\\]{},. =]{0,12}",
+            cut in any::<u16>(),
+        ) {
+            let _ = Job::parse(&text, &[]);
+            let _ = Job::parse(&JOB[..usize::from(cut) % JOB.len()], &[]);
+            if let Ok(job) = Job::parse(JOB, &sets(&[&format!("{key}={value}")])) {
+                prop_assert!(job.check().is_ok());
+            }
+        }
+    }
+}
