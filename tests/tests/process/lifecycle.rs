@@ -401,22 +401,37 @@ fn models_are_used_with_the_components_they_were_trained_with() {
     copy("udfs/taxi", "add.wasm");
     copy("udfs/models", "fit.wasm");
     lab.host(&["submit", "job.toml"]).expect_code(0);
-    let predict = |cache: Option<&str>| {
-        let mut command = lab.command(&["predict", "m.parquet", "--input", "rows.csv", "--output", "p.parquet"]);
+    let predict = |cache: Option<&str>, components: &[&str]| {
+        let named = components.iter().flat_map(|component| ["--component", component]);
+        let line = ["predict", "m.parquet", "--input", "rows.csv", "--output", "p.parquet"].into_iter().chain(named);
+        let mut command = lab.command(&line.collect::<Vec<_>>());
         if let Some(cache) = cache {
             command.env("XDG_CACHE_HOME", lab.path(cache));
         }
         Running::new(command).wait()
     };
-    predict(Some("empty")).expect_code(0);
+    // Where they lay then is not looked at.
+    predict(Some("empty"), &[]).expect_code(2).expect_talk(&[
+        "is not in",
+        "empty",
+        "--component",
+        "(it was add.wasm where",
+    ]);
+    predict(Some("empty"), &["add.wasm"]).expect_code(2).expect_talk(&["`linear` is not in", "(it was fit.wasm where"]);
+    predict(Some("empty"), &["fit.wasm", "add.wasm"]).expect_code(0);
     for (file, other) in [("add.wasm", "udfs/models"), ("fit.wasm", "udfs/taxi")] {
         let own = std::fs::read(lab.path(file)).unwrap();
+        let by_hand = ["fit.wasm", "add.wasm"];
         copy(other, file);
-        predict(None).expect_code(0);
-        predict(Some("another")).expect_code(2).expect_talk(&[file, "is another now", "train again"]);
+        predict(None, &[]).expect_code(0);
+        predict(Some("another"), &by_hand).expect_code(2).expect_talk(&[
+            "is not in",
+            "another",
+            &format!("(it was {file}"),
+        ]);
         std::fs::remove_file(lab.path(file)).unwrap();
-        predict(None).expect_code(0);
-        predict(Some("another")).expect_code(2).expect_talk(&["is neither in", "another", &format!("nor at {file}")]);
+        predict(None, &[]).expect_code(0);
+        predict(Some("another"), &by_hand).expect_code(1).expect_talk(&["--component: there is no component", file]);
         lab.write(file, own);
     }
 }

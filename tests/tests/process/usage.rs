@@ -33,20 +33,31 @@ fn job_files() {
     lab.write("good.toml", &good);
     lab.write("broken.toml", "[input\npaths = 1");
     lab.write("unknown.toml", good.replace("[input]", "[input]\ncolour = \"red\""));
+    lab.write("typo.toml", good.replacen("paths", "path", 1));
     lab.write("targetless.toml", good.replace("target", "# target"));
     for (arguments, words) in [
-        (&["missing.toml"][..], &["missing.toml", "No such file"][..]),
-        (&["broken.toml"], &["broken.toml"]),
-        (&["unknown.toml"], &["unknown.toml", "colour"]),
-        (&["targetless.toml"], &["targetless.toml", "target"]),
+        (&["missing.toml"][..], &["there is no job file `missing.toml` in /", "paths are relative to the folder"][..]),
+        (&["god.toml"], &["there is no job file `god.toml`", "(did you mean `good.toml`?)"]),
+        (&["broken.toml"], &["error: broken.toml, line 1, column 7: "]),
+        (&["unknown.toml"], &["unknown.toml, line 2, column 1: unknown field `colour`, expected "]),
+        (&["typo.toml"], &["typo.toml, line 2, column 1: unknown field `path` (did you mean `paths`?)"]),
+        (&["targetless.toml"], &["targetless.toml, line 3", "missing field `target`"]),
         (&["good.toml", "--set", "train.test"], &["train.test"]),
-        (&["good.toml", "--set", "train.test=2"], &["test"]),
+        (&["good.toml", "--set", "train.test=2"], &["error: --set train.test=…: `train.test` is 2"]),
+        (
+            &["good.toml", "--set", "train.tset=0.2"],
+            &["--set train.tset=…: unknown field `tset` (did you mean `test`?)"],
+        ),
         (&["good.toml", "--set", "train.test=maybe"], &["train.test"]),
         (&["good.toml", "--set", "train.metric=\"speed\""], &["speed"]),
         (&["good.toml", "--set", "train.models=[]"], &["models"]),
         (&["good.toml", "--set", "train.group_by=[\"rank\"]"], &["`rank`", "a column of the output"]),
-        (&["good.toml", "--output", ""], &["is no file"]),
+        (&["good.toml", "--output", ""], &["--output: the output `` is no file"]),
         (&["good.toml", "--output", "out/noext"], &["`out/noext`", ".parquet"]),
+        (
+            &["good.toml", "--output", "out/m.csv"],
+            &["--output: the output `out/m.csv`", "models are written as Parquet"],
+        ),
         (&["good.toml", "--output", "s3://bucket/x.parquet"], &["is a URL"]),
         (&["good.toml", "--workers", "0"], &["1 to"]),
         (&["good.toml", "--wrong"], &["--wrong", "--help"]),
@@ -69,7 +80,8 @@ fn input_that_is_wrong() {
     lab.write("folder/notes.txt", "nothing to read here");
     lab.write("job.toml", job("rows.csv", TRAIN));
     for (input, words) in [
-        ("missing.csv", &["missing.csv"][..]),
+        ("missing.csv", &["missing.csv: `--input` names it: there is no such file or folder in /"][..]),
+        ("row.csv", &["(did you mean `rows.csv`?)"]),
         ("none/*.parquet", &["none/*.parquet"]),
         ("folder", &["folder"]),
         ("ragged.csv", &["ragged.csv", "line 3"]),
@@ -133,7 +145,7 @@ fn outputs_that_would_replace_what_is_read() {
         let line = ["predict", models, "--input", "rows.csv", "--output", output];
         lab.host(&line).expect_code(2).expect_talk(&[output, "which is read"]);
     }
-    for output in ["p.csv", "p", "s3://bucket/p.parquet"] {
+    for output in ["p.exe", "p", "s3://bucket/p.parquet"] {
         let line = ["predict", models, "--input", "rows.csv", "--output", output];
         lab.host(&line).expect_code(2).expect_talk(&[output, "the output"]);
     }
@@ -165,7 +177,16 @@ fn parameters_that_a_trainer_refuses() {
     lab.write("rows.csv", format!("{ROWS}{}", "c,1,2\n".repeat(200_000) + "c,six,2\n"));
     lab.write("job.toml", job("rows.csv", TRAIN).replace("[train]", "types = { x = \"int64\" }\n[train]"));
     let typo = "train.models.0.params.fit_intercep=true";
-    check(&lab, &["job.toml", "--set", typo], 1, &["#linear", "fit_intercep", "refused"]);
+    let words =
+        ["#linear: `--set train.models.0.params.fit_intercep=…`: ", "(did you mean `fit_intercept`?)", "[refused]"];
+    check(&lab, &["job.toml", "--set", typo], 1, &words);
+    let wrong = "train.models.0.params.fit_intercept=\"no\"";
+    check(
+        &lab,
+        &["job.toml", "--set", wrong],
+        1,
+        &["params.fit_intercept=…`: ", "invalid type: string \"no\"", "[refused]"],
+    );
     let models = component("udfs/models");
     let second = |params: &str| {
         format!("train.models=[{{udf=\"{0}#linear\"}}, {{udf=\"{0}#tree\", params={{ {params} }}}}]", models.display())
@@ -201,6 +222,23 @@ fn an_output_is_not_replaced_by_nothing() {
 }
 
 #[test]
+fn a_table_says_how_many_groups_it_leaves_out() {
+    let lab = Lab::new();
+    let rows = |groups: u32| {
+        (0..groups * 4).map(|row| format!("\"two\nlines {}\",{row},1\n", row % groups)).collect::<String>()
+    };
+    lab.write("rows.csv", format!("k,x,y\n{}", rows(12)));
+    lab.write("few.csv", format!("k,x,y\n{}", rows(10)));
+    lab.write("job.toml", job("rows.csv", TRAIN));
+    let many = lab.host(&["submit", "job.toml"]).expect_code(0).stdout;
+    assert!(many.contains("\n(10 of 12 groups shown)\njob: 12 models of 12 groups from 48 rows in "), "{many}");
+    // A key of two lines takes one of the table.
+    assert_eq!(many.lines().filter(|line| line.trim_start().starts_with("two lines ")).count(), 10, "{many}");
+    let few = lab.host(&["submit", "job.toml", "--input", "few.csv"]).expect_code(0).stdout;
+    assert!(few.contains("\njob: 10 models of 10 groups") && !few.contains("shown"), "{few}");
+}
+
+#[test]
 fn groups_of_one_row() {
     let lab = Lab::new();
     lab.write("rows.csv", "k,x,y\na,1,2\nb,2,4\nc,3,6\n");
@@ -220,11 +258,91 @@ fn components_that_are_not_there() {
     let models = component("udfs/models");
     let set = |udf: &str| format!("train.models.0.udf={udf:?}");
     for (udf, code, words) in [
-        ("gone.wasm#linear".to_owned(), 1, "gone.wasm"),
-        (format!("{}#plane", models.display()), 1, "plane"),
+        (
+            "gone.wasm#linear".to_owned(),
+            1,
+            "`--set train.models.0.udf=…`: there is no component or crate `gone.wasm` in /",
+        ),
+        (
+            format!("{}#linaer", models.display()),
+            1,
+            "it has no function `linaer` (did you mean `linear`?); its functions are",
+        ),
         (models.display().to_string(), 2, "#"),
     ] {
         check(&lab, &["job.toml", "--set", &set(&udf)], code, &[words]);
+    }
+    lab.write("bad.toml", job("rows.csv", TRAIN).replace("models.wasm", "modles.wasm"));
+    check(
+        &lab,
+        &["bad.toml"],
+        1,
+        &["`train.models[0].udf`: there is no component", "(did you mean `", "models.wasm`?)"],
+    );
+}
+
+#[test]
+fn shipped_functions_are_found_by_their_names() {
+    let lab = Lab::new();
+    lab.write("rows.csv", ROWS);
+    lab.write("job.toml", job("rows.csv", TRAIN));
+    let udf = |udf: &str| format!("train.models.0.udf={udf:?}");
+    lab.host(&["submit", "job.toml", "--set", &udf("models#linear")]).expect_code(0);
+    let by_name = sandbar_tests::models(&lab.path("out.parquet"));
+    lab.host(&["submit", "job.toml"]).expect_code(0);
+    assert!(sandbar_tests::models(&lab.path("out.parquet")) == by_name);
+    let inspected = lab.host(&["inspect", "models"]).expect_code(0);
+    assert!(inspected.stdout.contains("trainer linear"), "{}", inspected.stdout);
+    let shipped = ["none of that name is shipped: in ", "udfs are models, taxi"];
+    let line = |name: &str| ["job.toml".to_owned(), "--set".to_owned(), udf(name)];
+    for (name, words) in [
+        ("modls#linear", &[&shipped[..], &["(did you mean `models`?)"]].concat()[..]),
+        ("planes#linear", &shipped),
+        // A path is no name.
+        ("./models#linear", &["there is no component or crate `./models` in /"]),
+        ("udfs/models#linear", &["there is no component or crate `udfs/models` in /"]),
+    ] {
+        let line = line(name);
+        check(&lab, &line.each_ref().map(String::as_str), 1, words);
+    }
+    // What is there wins.
+    lab.write("models", "no component");
+    check(&lab, &line("models#linear").each_ref().map(String::as_str), 1, &["models", "[not-a-component]"]);
+}
+
+#[test]
+fn what_is_submitted_is_looked_for() {
+    let lab = Lab::new();
+    lab.write("job.toml", "");
+    for (name, code, words) in [
+        ("gone", 1, &["there is no component or crate `gone` in /"][..]),
+        ("job", 1, &["there is no component or crate `job` in /", "(did you mean the job file `job.toml`?)"]),
+        ("some/where/gone.toml", 2, &["there is no job file `some/where/gone.toml` in /"]),
+    ] {
+        let ended = lab.host(&["submit", name]).expect_code(code).expect_talk(words);
+        assert!(!ended.stderr.contains("os error"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn files_of_models_that_are_none() {
+    let lab = Lab::new();
+    lab.write("rows.csv", ROWS);
+    lab.write("noise.parquet", "this is no Parquet file");
+    lab.write("empty.parquet", "");
+    lab.write("cut.parquet", "PAR1 and nothing else");
+    lab.write("models.parquet", "");
+    std::fs::create_dir(lab.path("folder")).unwrap();
+    for (models, code, words) in [
+        ("rows.csv", 2, &["rows.csv: it is no output of `host submit`, which is a Parquet file"][..]),
+        ("noise.parquet", 2, &["noise.parquet: it is no output of `host submit`, which is a Parquet file"]),
+        ("empty.parquet", 2, &["empty.parquet: it is no output of `host submit`"]),
+        ("cut.parquet", 1, &["can't read cut.parquet"]),
+        ("folder", 1, &["folder: it is a folder"]),
+        ("model.parquet", 1, &["there is no file of models `model.parquet` in /", "(did you mean `models.parquet`?)"]),
+    ] {
+        let predict = ["predict", models, "--input", "rows.csv", "--output", "p.parquet"];
+        lab.host(&predict).expect_code(code).expect_talk(words);
     }
 }
 

@@ -133,3 +133,29 @@ pub fn scalar_of_five(a: i64, b: i64, c: i64, d: i64, e: i64) -> i64 {
 pub fn scalar_divides(x: f64) -> i64 {
     1_000 / black_box(x as i64 - 3)
 }
+
+/// Refuses negative numbers.
+#[scalar]
+pub fn scalar_refuses(x: i64) -> Result<i64, String> {
+    if x < 0 { Err(format!("{x} is negative")) } else { Ok(x) }
+}
+
+/// What [`batch_keeps`] keeps.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Kept {
+    /// So many rows of each batch.
+    rows: usize,
+}
+
+impl Default for Kept {
+    fn default() -> Kept {
+        Kept { rows: 1 << 20 }
+    }
+}
+
+/// Keeps the first rows of each batch.
+#[batch]
+pub fn batch_keeps(batch: RecordBatch, params: &Kept) -> RecordBatch {
+    batch.slice(0, params.rows.min(batch.num_rows()))
+}

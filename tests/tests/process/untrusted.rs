@@ -1,0 +1,383 @@
+//! What is read is data: whatever a file says, no process is started for it, and nothing is opened but what the user named.
+//!
+//! The kernel tells which paths the host and all that it starts use. Each of them has to be one that the command names, or
+//! of the host's own.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::file::metadata::{
+    KeyValue, ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter, RowGroupMetaData,
+};
+use parquet::file::properties::WriterProperties;
+use sandbar_tests::{Access, Ended, Lab, Way, component, watch};
+use serde_json::{Value, json};
+
+/// What no file may have opened, changed or run: a crate whose build leaves a mark, a component, rows, and places to write to.
+const CANARY: &str = "canary";
+const MARK: &str = "canary/built";
+
+/// A lab with rows, the models of a job with a transform, and the canary. Its cache is its own.
+struct Scene {
+    lab: Lab,
+    job: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let lab = Lab::new();
+        lab.write("rows.csv", "x,z,y\n1,2,3\n2,3,5\n3,5,8\n4,4,8\n");
+        lab.write("canary/rows.csv", "x,z,y\n9,9,9\n");
+        lab.write("canary/Cargo.toml", CANARY_MANIFEST);
+        lab.write("canary/src/lib.rs", "");
+        let mark = lab.path(MARK);
+        lab.write(
+            "canary/build.rs",
+            format!("fn main() {{ std::fs::write({:?}, \"built\").unwrap(); }}", mark.display()),
+        );
+        std::fs::copy(component("udfs/models"), lab.path("canary/models.wasm")).unwrap();
+        let job = lab.write(
+            "job.toml",
+            format!(
+                "[input]\npaths = [\"rows.csv\"]\n[[transform]]\nudf = \"{}#add\"\ncolumns = [\"x\", \"z\"]\noutput = \"sum\"\n\
+                 [train]\nfeatures = [\"sum\"]\ntarget = \"y\"\nmodels = [{{ udf = \"{}#linear\" }}]\n\
+                 [output]\npath = \"m.parquet\"\n",
+                component("udfs/taxi").display(),
+                component("udfs/models").display()
+            ),
+        );
+        let scene = Scene { lab, job };
+        assert_eq!(scene.run(&["submit", "job.toml"]).0.status.code(), Some(0));
+        scene
+    }
+
+    /// Runs the host, with a cache of the scene's own.
+    fn run(&self, arguments: &[&str]) -> (Ended, Vec<Access>) {
+        let mut command = self.lab.command(arguments);
+        // Its own target folder, too: nobody else's build is waited for.
+        command.env("XDG_CACHE_HOME", self.lab.path("cache")).env("CARGO_TARGET_DIR", self.lab.path("target"));
+        watch(command)
+    }
+
+    /// Runs the host, which may use the paths of the lab that are `named`, and no other. Whether something was read that
+    /// was not named is the kernel's word.
+    #[track_caller]
+    fn check(&self, arguments: &[&str], named: &[&str], code: i32, words: &[&str]) {
+        let (ended, accesses) = self.run(arguments);
+        let ended = ended.expect_code(code).expect_talk(words);
+        let wrong: Vec<_> = accesses.iter().filter(|access| !self.may(access, named)).collect();
+        assert!(wrong.is_empty(), "{}: {wrong:#?}", ended.line);
+        assert!(!accesses.is_empty() && !self.lab.path(MARK).exists(), "{}", ended.line);
+    }
+
+    /// Whether a path may be used by a command that names these of the lab.
+    fn may(&self, access: &Access, named: &[&str]) -> bool {
+        let Access { way, path } = access;
+        let own = self.lab.path("").canonicalize().unwrap();
+        let host = sandbar_tests::host();
+        if *way == Way::Run {
+            // Itself, and the processes that run guests.
+            let folder = host.parent().unwrap().canonicalize().unwrap();
+            return path.parent() == Some(&folder)
+                && path.file_name().is_some_and(|n| n == "host" || n == "host-worker");
+        }
+        if named.iter().any(|name| *path == own.join(name)) {
+            return true;
+        }
+        match path.strip_prefix(&own) {
+            Ok(inside) => {
+                let is_kept = ["cache", "state", "tmp"].iter().any(|folder| inside.starts_with(folder));
+                let is_own = inside.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b".sandbar-"));
+                // The folder that a file is written to is looked through for what was left there.
+                is_kept || is_own || inside.as_os_str().is_empty()
+            }
+            // Libraries, and what the kernel tells: neither can be anyone's data.
+            Err(_) => {
+                let system = ["/proc", "/sys", "/dev", "/etc", "/lib", "/lib64", "/usr"];
+                *way == Way::Open
+                    && (system.iter().any(|folder| path.starts_with(folder)) || path.parent() == host.parent())
+            }
+        }
+    }
+
+    /// The models, with what they say of their job changed.
+    fn models(&self, name: &str, change: impl Fn(&mut Value)) {
+        let (rows, mut said) = read(&self.lab.path("m.parquet"));
+        change(&mut said);
+        write(&self.lab.path(name), &rows, &said);
+    }
+
+    fn canary(&self) -> String {
+        self.lab.path(CANARY).display().to_string()
+    }
+}
+
+const CANARY_MANIFEST: &str = "[package]\nname = \"canary\"\nversion = \"0.1.0\"\nedition = \"2024\"\nbuild = \"build.rs\"\n\
+                               [lib]\ncrate-type = [\"cdylib\"]\n[workspace]\n";
+
+fn read(path: &Path) -> (Vec<RecordBatch>, Value) {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
+    let pairs = reader.metadata().file_metadata().key_value_metadata().unwrap();
+    let said = pairs.iter().find(|pair| pair.key == "sandbar").and_then(|pair| pair.value.as_deref()).unwrap();
+    let said = serde_json::from_str(said).unwrap();
+    (reader.build().unwrap().map(Result::unwrap).collect(), said)
+}
+
+fn write(path: &Path, rows: &[RecordBatch], said: &Value) {
+    let pair = KeyValue::new("sandbar".to_owned(), said.to_string());
+    let properties = WriterProperties::builder().set_key_value_metadata(Some(vec![pair])).build();
+    let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), rows[0].schema(), Some(properties)).unwrap();
+    rows.iter().for_each(|rows| writer.write(rows).unwrap());
+    writer.close().unwrap();
+}
+
+/// A hash that no component has.
+const UNKNOWN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// What the watch sees where the user does name the canary: that it sees it where a file does is then no accident.
+#[test]
+fn what_a_user_names_is_seen_to_be_used() {
+    let scene = Scene::new();
+    let canary = scene.canary();
+    scene.models("m2.parquet", |said| said["trainers"]["linear"]["component"] = json!(UNKNOWN));
+    let predict = ["predict", "m2.parquet", "--input", "rows.csv", "--output", "p.csv", "--component", &canary];
+    let (ended, accesses) = scene.run(&predict);
+    ended.expect_code(2).expect_talk(&["--component", &canary, "has none of it", UNKNOWN]);
+    assert!(scene.lab.path(MARK).exists(), "the crate is built that the user names");
+    let own = scene.lab.path(CANARY).canonicalize().unwrap();
+    for (way, path) in
+        [(Way::Open, own.join("Cargo.toml")), (Way::Open, own.join("src/lib.rs")), (Way::Open, own.join("built"))]
+    {
+        assert!(
+            accesses.contains(&Access { way, path: path.clone() }),
+            "{} is not among {accesses:#?}",
+            path.display()
+        );
+    }
+    let is_cargo = |access: &&Access| access.way == Way::Run && access.path.file_name().is_some_and(|n| n == "cargo");
+    let is_build = |access: &&Access| access.way == Way::Run && access.path.ends_with("build-script-build");
+    assert!(accesses.iter().any(|access| is_cargo(&access)) && accesses.iter().any(|access| is_build(&access)));
+    assert!(accesses.iter().any(|access| !scene.may(access, &["m2.parquet", "rows.csv", "p.csv"])));
+    // The same of rows.
+    let (ended, accesses) = scene.run(&["predict", "m.parquet", "--input", "canary/rows.csv", "--output", "p.csv"]);
+    ended.expect_code(0);
+    assert!(accesses.contains(&Access { way: Way::Open, path: own.join("rows.csv") }));
+}
+
+/// A change of what a file of models says, the code that the host ends with, and words that it says.
+type Case<'a> = (&'a str, &'a dyn Fn(&mut Value), i32, &'a [&'a str]);
+
+#[test]
+fn what_models_say_is_not_followed() {
+    let scene = Scene::new();
+    let (canary, wasm) = (scene.canary(), scene.lab.path("canary/models.wasm").display().to_string());
+    let climbing = "../../canary/models";
+    let cases: [Case<'_>; 12] = [
+        ("nothing is changed", &|_| {}, 0, &[]),
+        (
+            "an unknown component at a crate",
+            &|said| {
+                said["trainers"]["linear"] =
+                    json!({"component": UNKNOWN, "function": "linear", "params": "{}", "path": canary})
+            },
+            2,
+            &[UNKNOWN, "is not in", "cache/sandbar/components", "--component"],
+        ),
+        (
+            "an unknown component at a component",
+            &|said| {
+                said["trainers"]["linear"] =
+                    json!({"component": UNKNOWN, "function": "linear", "params": "{}", "path": wasm})
+            },
+            2,
+            &[UNKNOWN, "is not in"],
+        ),
+        ("a known component at a crate", &|said| said["trainers"]["linear"]["path"] = json!(canary), 0, &[]),
+        (
+            "a component that is a path",
+            &|said| said["trainers"]["linear"]["component"] = json!(climbing),
+            2,
+            &["m2.parquet: what it says of its models is malformed", "is not a SHA-256"],
+        ),
+        ("a transform at a crate", &|said| said["transforms"][0]["path"] = json!(canary), 0, &[]),
+        (
+            "an unknown transform at a crate",
+            &|said| {
+                said["transforms"][0]["component"] = json!(UNKNOWN);
+                said["transforms"][0]["path"] = json!(canary);
+            },
+            2,
+            &[UNKNOWN, "is not in"],
+        ),
+        (
+            "the job's transform is of a crate",
+            &|said| said["job"]["transform"][0]["udf"] = json!(format!("{canary}#add")),
+            0,
+            &[],
+        ),
+        (
+            "transforms that are of no component",
+            &|said| {
+                said["job"]["transform"][0]["udf"] = json!(format!("{canary}#add"));
+                said["transforms"] = json!([]);
+            },
+            2,
+            &["does not say which components"],
+        ),
+        (
+            "the job's trainer, rows, output and folders are the canary's",
+            &|said| {
+                said["job"]["train"]["models"][0]["udf"] = json!(format!("{canary}#linear"));
+                said["job"]["input"]["paths"] = json!([format!("{canary}/rows.csv"), canary]);
+                said["job"]["output"]["path"] = json!(format!("{canary}/p.parquet"));
+            },
+            0,
+            &[],
+        ),
+        ("a job that trained nothing", &|said| said["job"]["train"] = json!(null), 2, &["malformed", "trained none"]),
+        (
+            "a key and a feature that are paths",
+            &|said| said["job"]["train"]["features"] = json!([format!("{canary}/rows.csv")]),
+            1,
+            &["the models were trained on"],
+        ),
+    ];
+    for (what, change, code, words) in cases {
+        scene.models("m2.parquet", change);
+        println!("{what}");
+        let predict = ["predict", "m2.parquet", "--input", "rows.csv", "--output", "p.csv"];
+        scene.check(&predict, &["m2.parquet", "rows.csv", "p.csv"], code, words);
+    }
+}
+
+#[test]
+fn what_the_cache_has_is_what_its_name_says() {
+    let scene = Scene::new();
+    let (_, said) = read(&scene.lab.path("m.parquet"));
+    let id = said["trainers"]["linear"]["component"].as_str().unwrap();
+    let kept = scene.lab.path(&format!("cache/sandbar/components/{id}.wasm"));
+    let own = std::fs::read(&kept).unwrap();
+    let predict = ["predict", "m.parquet", "--input", "rows.csv", "--output", "p.csv"];
+    let named = ["m.parquet", "rows.csv", "p.csv"];
+    for other in [std::fs::read(component("udfs/taxi")).unwrap(), own[..own.len() - 1].to_vec(), Vec::new()] {
+        std::fs::write(&kept, other).unwrap();
+        scene.check(&predict, &named, 1, &[id, "is not component", "remove it"]);
+    }
+    // A job that trains writes anew what was cut.
+    let components =
+        ["udfs/taxi", "udfs/models"].map(|folder| component(folder).canonicalize().unwrap().display().to_string());
+    let of_job = ["job.toml", "rows.csv", "m.parquet", &components[0], &components[1]];
+    scene.check(&["submit", "job.toml"], &of_job, 0, &[]);
+    assert!(std::fs::read(&kept).unwrap() == own);
+    scene.check(&predict, &named, 0, &[]);
+    // What the user names stands in for what is not there.
+    std::fs::remove_file(&kept).unwrap();
+    std::fs::copy(component("udfs/models"), scene.lab.path("named.wasm")).unwrap();
+    scene.check(&predict, &named, 2, &[id, "is not in", "--component"]);
+    let with_component = [&predict[..], &["--component", "named.wasm"]].concat();
+    scene.check(&with_component, &["m.parquet", "rows.csv", "p.csv", "named.wasm"], 0, &[]);
+    let other = scene.lab.path("other.wasm");
+    std::fs::copy(component("tests/hostile/polite"), &other).unwrap();
+    let with_other = [&predict[..], &["--component", "other.wasm"]].concat();
+    scene.check(
+        &with_other,
+        &["m.parquet", "rows.csv", "other.wasm"],
+        2,
+        &["--component other.wasm", "has none of it", id],
+    );
+    assert!(scene.job.is_file());
+}
+
+/// A copy of a Parquet file whose columns are said to lie in another file.
+fn elsewhere(from: &Path, to: &Path, other: &str) {
+    let bytes = std::fs::read(from).unwrap();
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&File::open(from).unwrap()).unwrap();
+    let footer = u32::from_le_bytes(bytes[bytes.len() - 8..bytes.len() - 4].try_into().unwrap()) as usize;
+    let groups = metadata.row_groups().iter().map(|group| {
+        let columns = group.columns().iter();
+        let columns =
+            columns.map(|column| column.clone().into_builder().set_file_path(other.to_owned()).build().unwrap());
+        let columns = columns.collect();
+        RowGroupMetaData::builder(group.schema_descr_ptr())
+            .set_num_rows(group.num_rows())
+            .set_total_byte_size(group.total_byte_size())
+            .set_column_metadata(columns)
+            .build()
+            .unwrap()
+    });
+    let moved = ParquetMetaData::new(metadata.file_metadata().clone(), groups.collect());
+    let mut out = bytes[..bytes.len() - 8 - footer].to_vec();
+    ParquetMetaDataWriter::new(&mut out, &moved).finish().unwrap();
+    std::fs::write(to, out).unwrap();
+}
+
+#[test]
+fn what_rows_say_is_not_followed() {
+    let scene = Scene::new();
+    let canary = scene.lab.path("canary/rows.csv").display().to_string();
+    // Columns that are said to lie elsewhere, and values that would be paths, commands or formulas elsewhere.
+    scene.lab.write("copy.toml", "[input]\npaths = [\"rows.csv\"]\n[output]\npath = \"out.csv\"\n");
+    scene.check(
+        &["submit", "copy.toml", "--output", "rows.parquet"],
+        &["copy.toml", "rows.csv", "rows.parquet"],
+        0,
+        &[],
+    );
+    elsewhere(&scene.lab.path("rows.parquet"), &scene.lab.path("moved.parquet"), &canary);
+    elsewhere(&scene.lab.path("m.parquet"), &scene.lab.path("moved-models.parquet"), &canary);
+    let text = format!("x,z,y\n@{canary},file://{canary},`{canary}`\n$(cat {canary}),=cmd|'{canary}',|{canary}\n");
+    scene.lab.write("words.csv", &text);
+    let json = json!({"x": format!("@{canary}"), "$ref": canary, "file": canary});
+    scene.lab.write("words.jsonl", format!("{json}\n"));
+    for input in ["moved.parquet", "words.csv", "words.jsonl"] {
+        let submit = ["submit", "copy.toml", "--input", input, "--output", "out.jsonl"];
+        scene.check(&submit, &["copy.toml", input, "out.jsonl"], 0, &[]);
+        let out = std::fs::read_to_string(scene.lab.path("out.jsonl")).unwrap();
+        assert!(!out.contains("\"x\":9"), "{out}");
+    }
+    let predict = ["predict", "moved-models.parquet", "--input", "rows.csv", "--output", "p.csv"];
+    scene.check(&predict, &["moved-models.parquet", "rows.csv", "p.csv"], 0, &[]);
+    // What is no component is not taken for the path or the crate that it names.
+    for (name, text) in [("path.wasm", canary.clone()), ("crate.wasm", CANARY_MANIFEST.to_owned())] {
+        scene.lab.write(name, text);
+        scene.check(&["inspect", name], &[name], 1, &[name, "not-a-component"]);
+    }
+}
+
+#[test]
+fn what_is_kept_of_jobs_is_not_followed() {
+    let scene = Scene::new();
+    let canary = scene.canary();
+    let id = "20260131-235959-123-4f3a9c";
+    let record = json!({
+        "version": 1, "id": id, "program": canary, "arguments": [["data", format!("@{canary}/rows.csv")]],
+        "submitted_ms": 1, "state": "succeeded", "process": 1, "log": {"lines": 0, "dropped": 0},
+        "result": format!("@{canary}/rows.csv"), "folder": canary, "path": canary,
+    });
+    scene.lab.write(&format!("state/sandbar/jobs/{id}/job.json"), record.to_string());
+    scene.lab.write(&format!("state/sandbar/jobs/{id}/log"), format!("{{\"name\":\"{canary}\"}}\n@{canary}\n"));
+    scene.lab.write(
+        &format!("state/sandbar/jobs/{id}/tasks.json"),
+        json!({"total": 1, "rows": [], "path": canary}).to_string(),
+    );
+    scene.lab.write(&format!("state/sandbar/jobs/{id}/lock"), "");
+    for arguments in [
+        &["jobs", "list"][..],
+        &["jobs", "status", "4f3a9c"],
+        &["jobs", "logs", "4f3a9c"],
+        &["list", "tasks", "--job", "4f3a9c"],
+        &["summary", "tasks", "--job", "4f3a9c"],
+        &["timeline", "4f3a9c"],
+    ] {
+        let (ended, accesses) = scene.run(arguments);
+        assert!(ended.status.code().is_some_and(|code| code < 2), "{}: {}", ended.line, ended.stderr);
+        let wrong: Vec<_> = accesses.iter().filter(|access| !scene.may(access, &[])).collect();
+        assert!(wrong.is_empty() && !scene.lab.path(MARK).exists(), "{}: {wrong:#?}", ended.line);
+        let record = Arc::new(scene.lab.path(&format!("state/sandbar/jobs/{id}")).canonicalize().unwrap());
+        assert!(accesses.iter().any(|access| access.path.starts_with(&*record)), "{}: it was looked at", ended.line);
+    }
+}
