@@ -223,7 +223,7 @@ fn show<T: Serialize>(
     }
     if listing.rows.is_empty() && listing.total == 0 {
         // Not an empty table, which looks like rows that are missing.
-        output::talk(&format!("job {} has no {} to show", job.record.id.short(), what.replace('_', " ")));
+        output::talk(&format!("job {} has no {} to show", job.id().short(), what.replace('_', " ")));
         return Ok(());
     }
     output::print(&table(&listing.rows).text())?;

@@ -238,7 +238,7 @@ fn outputs_of_rows_that_can_not_be() {
     }
     // Lists have a form elsewhere.
     lab.host(&["submit", "job.toml", "--input", "nested.jsonl", "--output", "n.jsonl"]).expect_code(0);
-    assert_eq!(text(&lab, "n.jsonl"), "{\"x\":1,\"places\":[1,2]}\n");
+    assert_eq!(text(&lab, "n.jsonl"), "{\"places\":[1,2],\"x\":1}\n");
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn doubled(turns: usize) -> Result<f32, String> {
             value.to_vec::<f32>()?;
         }
         if turn % 200 == 5 {
-            log::info!("at work");
+            sandbar_guest::log::info!("at work");
         }
     }
     Ok(value.to_vec()?[0])
