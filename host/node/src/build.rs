@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::time::SystemTime;
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -209,9 +209,9 @@ impl Places {
     /// A crate shares, unless it is in a workspace with others, or some setting of cargo's says where it is compiled.
     async fn find(folder: &Path, cache: &Path) -> Places {
         let mut cargo = Command::new(cargo_program());
-        cargo.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(folder).stdin(Stdio::null());
+        cargo.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(folder).stderr(Stdio::null());
         // What is wrong with the crate is said when it is built.
-        let Ok(output) = cargo.kill_on_drop(true).output().await else { return Places::default() };
+        let Ok(output) = output_of(&mut cargo).await else { return Places::default() };
         let Ok(metadata) = serde_json::from_slice::<Metadata>(&output.stdout) else { return Places::default() };
         let is_alone = metadata.workspace_root == folder
             && metadata.target_directory == folder.join("target")
@@ -252,22 +252,16 @@ struct Message {
 async fn cargo(folder: &Path, shared: Option<&Path>) -> Result<PathBuf, BuildError> {
     let io = |reason| BuildError::Io { path: folder.to_owned(), reason };
     let program = cargo_program();
-    let child = Command::new(&program)
+    let mut cargo = Command::new(&program);
+    cargo
         .args(["build", "--release", "--lib", "--target", TARGET, "--message-format", "json-render-diagnostics"])
         .current_dir(folder)
         .envs(SETTINGS)
-        .envs(shared.map(|folder| ("CARGO_BUILD_BUILD_DIR", folder)))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => BuildError::NoCargo(program.display().to_string()),
-            _ => io(e),
-        })?;
-    let group = Group(child.id());
-    let output = child.wait_with_output().await.map_err(io)?;
-    group.has_ended();
+        .envs(shared.map(|folder| ("CARGO_BUILD_BUILD_DIR", folder)));
+    let output = output_of(&mut cargo).await.map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => BuildError::NoCargo(program.display().to_string()),
+        _ => io(e),
+    })?;
     if !output.status.success() {
         let hint = if target_is_missing().await {
             "; the target wasm32-wasip2 is not installed: run `rustup target add wasm32-wasip2`, or `cargo xtask setup` in Sandbar's own checkout"
@@ -283,6 +277,15 @@ async fn cargo(folder: &Path, shared: Option<&Path>) -> Result<PathBuf, BuildErr
         .filter(|m: &Message| m.reason == "compiler-artifact" && m.manifest_path == manifest)
         .find_map(|m| m.filenames.into_iter().find(|f| f.extension().is_some_and(|e| e == "wasm")))
         .ok_or_else(|| BuildError::NoComponent(folder.to_owned()))
+}
+
+/// Runs cargo in a process group of its own, which ends when this is dropped. Its standard error is as it was set.
+async fn output_of(cargo: &mut Command) -> io::Result<Output> {
+    let child = cargo.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
+    let group = Group(child.id());
+    let output = child.wait_with_output().await?;
+    group.has_ended();
+    Ok(output)
 }
 
 /// Cargo and the compilers that it starts, by the id of their process group. Dropping it kills them.

@@ -70,7 +70,7 @@ fn what_failed_counts_the_same_everywhere() {
         assert_eq!(seen(&["jobs", "status"])["counts"][counter], summary[counter], "{counter}");
     }
     let talk = submit(&lab, "minds_nothing", &["tasks=2"], &[]).expect_code(0);
-    talk.expect_talk(&["2 tasks in ", "; 2 tasks failed, 2 attempts failed"]);
+    talk.expect_talk(&["3 tasks; ran in ", "; 2 tasks failed, 2 attempts failed"]);
     let talk = submit(&lab, "minds_nothing", &["tasks=0"], &[]).expect_code(0).stderr;
     assert!(!talk.contains("failed"), "{talk}");
 }

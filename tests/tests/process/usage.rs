@@ -231,7 +231,7 @@ fn a_table_says_how_many_groups_it_leaves_out() {
     lab.write("few.csv", format!("k,x,y\n{}", rows(10)));
     lab.write("job.toml", job("rows.csv", TRAIN));
     let many = lab.host(&["submit", "job.toml"]).expect_code(0).stdout;
-    assert!(many.contains("\n(10 of 12 groups shown)\njob: 12 models of 12 groups from 48 rows in "), "{many}");
+    assert!(many.contains("\n(10 of 12 groups shown)\njob: 12 models of 12 groups from 48 rows; ran in "), "{many}");
     // A key of two lines takes one of the table.
     assert_eq!(many.lines().filter(|line| line.trim_start().starts_with("two lines ")).count(), 10, "{many}");
     let few = lab.host(&["submit", "job.toml", "--input", "few.csv"]).expect_code(0).stdout;

@@ -31,7 +31,7 @@ pub fn sleeps(_group: &Group<'_>) -> Result<Zero, String> {
     Ok(Zero {})
 }
 
-/// Waits for a clock to move.
+/// Waits for a clock to move, which it does by being read.
 #[trainer]
 pub fn waits(_group: &Group<'_>) -> Result<Zero, String> {
     let start = Instant::now();

@@ -60,7 +60,7 @@ fn serves(actors: usize, calls: usize) -> Result<usize, TaskError> {
 
 /// A value that is doubled and halved on the GPU in `turns` operations, one after the other. It logs that it is at work.
 #[task]
-fn doubled(turns: usize) -> Result<f32, String> {
+fn doubled(turns: usize, number: usize) -> Result<f32, String> {
     use_device(Device::Gpu);
     let mut value = Tensor::new(&[1], &[1.0_f32])?;
     for turn in 0..turns {
@@ -69,7 +69,8 @@ fn doubled(turns: usize) -> Result<f32, String> {
             value.to_vec::<f32>()?;
         }
         if turn % 200 == 5 {
-            sandbar_guest::log::info!("at work");
+            // Equal lines would be logged as one.
+            sandbar_guest::log::info!("at work: {number}, turn {turn}");
         }
     }
     Ok(value.to_vec()?[0])
@@ -80,7 +81,8 @@ fn doubled(turns: usize) -> Result<f32, String> {
 fn survives(tasks: usize, turns: usize) -> Result<usize, TaskError> {
     let layer = Layer::options().gpus(0.5).max_restarts(100).max_task_retries(100).submit(3, 1);
     let calls: Vec<_> = (0..tasks).map(|_| layer.infer(vec![1.0, 1.0, 1.0])).collect();
-    let all: Vec<_> = (0..tasks).map(|_| doubled::options().gpus(0.5).max_retries(100).submit(turns)).collect();
+    let all: Vec<_> =
+        (0..tasks).map(|number| doubled::options().gpus(0.5).max_retries(100).submit(turns, number)).collect();
     let right = get_all(&all)?.into_iter().filter(|value| *value == if turns.is_multiple_of(2) { 1.0 } else { 2.0 });
     let right = right.count();
     // -3, -2 and -1 with ones, and what is below zero held back; then weights that are not.
