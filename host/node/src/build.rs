@@ -9,6 +9,7 @@ use std::process::{Output, Stdio};
 use std::time::SystemTime;
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use sandbar_worker::in_own_group;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
@@ -281,7 +282,8 @@ async fn cargo(folder: &Path, shared: Option<&Path>) -> Result<PathBuf, BuildErr
 
 /// Runs cargo in a process group of its own, which ends when this is dropped. Its standard error is as it was set.
 async fn output_of(cargo: &mut Command) -> io::Result<Output> {
-    let child = cargo.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
+    cargo.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    let child = in_own_group(|| cargo.spawn())?;
     let group = Group(child.id());
     let output = child.wait_with_output().await?;
     group.has_ended();

@@ -8,3 +8,4 @@
 
 pub mod confine;
 pub mod socket;
+pub mod spawn;

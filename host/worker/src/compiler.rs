@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Resource;
 use sandbar_core::{Code, ComponentId, Fault};
-use sandbar_process::confine;
+use sandbar_process::{confine, spawn};
 use sandbar_store::Object;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -192,7 +192,8 @@ impl Compiler {
         // In memory: there need be no folder for temporary files.
         let mut input = File::from(memfd_create("component", MemfdFlags::CLOEXEC).map_err(|e| host(e.into()))?);
         input.write_all(component).and_then(|()| input.rewind()).map_err(host)?;
-        let mut child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        command
             .arg(COMPILER_ARGUMENT)
             .env_clear()
             .stdin(Stdio::from(input))
@@ -200,9 +201,9 @@ impl Compiler {
             .stderr(Stdio::piped())
             // As workers: see `pool/link.rs`.
             .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(host)?;
+            .kill_on_drop(true);
+        let mut child = spawn::in_own_group(|| command.spawn()).map_err(host)?;
+        drop(command);
         let (answer, words) = (child.stdout.take(), child.stderr.take());
         // Who was taken over by its component may say anything, without end.
         let output = async {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandbar_dense::remote::{FromBroker, GpuOptions, GpuProcess, LIST_ARGUMENT, Looked, SOFTWARE_ARGUMENT, ToBroker};
 use sandbar_dense::{Described, Kind};
-use sandbar_process::socket;
+use sandbar_process::{socket, spawn};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -172,7 +172,8 @@ async fn list(limits: &GpuLimits) -> io::Result<Vec<Described>> {
     let mut command = tokio::process::Command::from(command(limits));
     command.args([LIST_ARGUMENT, "--measure"]).args(limits.is_software.then_some(SOFTWARE_ARGUMENT));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let output = tokio::time::timeout(LIST_TIME_MAX, command.output()).await;
+    let output = spawn::in_own_group(|| command.spawn())?.wait_with_output();
+    let output = tokio::time::timeout(LIST_TIME_MAX, output).await;
     let output = output.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "a GPU's driver does not come back"))??;
     if !output.status.success() || output.stdout.len() > LIST_BYTES_MAX {
         let words = String::from_utf8_lossy(&output.stderr);

@@ -39,4 +39,7 @@ pub use process::{
     Collect, Collecting, Collection, Collectors, Native, StoredReader, StoredReaders, StoredRows, WORKER_ARGUMENT,
     not_a_column, run_worker,
 };
+/// Starts a process in a group of its own.
+pub use sandbar_process::spawn::in_own_group;
+
 pub use protocol::{BatchAt, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, ToCollect, Work};

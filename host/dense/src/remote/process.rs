@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use sandbar_process::socket;
+use sandbar_process::{socket, spawn};
 use sandbar_store::Scratch;
 
 use super::{AREA_BYTES, FromServer, Lost, ToServer, now_nanos, words};
@@ -74,7 +74,8 @@ impl GpuProcess {
         if options.is_software {
             program.arg(SOFTWARE_ARGUMENT);
         }
-        let child = program.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn();
+        program.stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        let child = spawn::in_own_group(|| program.spawn());
         // It alone has its end: that is how its own end is seen.
         program.stdin(Stdio::null());
         let child = child?;

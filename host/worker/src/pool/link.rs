@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use sandbar_process::socket;
+use sandbar_process::{socket, spawn};
 use sandbar_store::Scratch;
 use serde::Serialize;
 use tokio::io::Interest;
@@ -52,7 +52,8 @@ impl Link {
         let progress = Arc::new(Scratch::new(journal::BYTES)?);
         let slot_bytes = collected_bytes_max(&options.limits).saturating_add(LOG_SPACE_BYTES);
         let slots = (0..SLOTS).map(|_| Scratch::new(slot_bytes as usize)).collect::<io::Result<Vec<_>>>()?;
-        let child = Command::new(&options.program)
+        let mut command = Command::new(&options.program);
+        command
             .arg(WORKER_ARGUMENT)
             .env_clear()
             // A worker's own heap is small: the first page of it would be one of 2 MiB, all cleared.
@@ -60,8 +61,10 @@ impl Link {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             // What a terminal or a shell sends to this process and its group is this process's to heed.
-            .process_group(0)
-            .spawn()?;
+            .process_group(0);
+        let child = spawn::in_own_group(|| command.spawn())?;
+        // Its end of the socket is its own: that is how its end is seen.
+        drop(command);
         let socket = register(ours, Interest::READABLE)?;
         let mut link = Link {
             child: Some(child),

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::futex;
 use sandbar_core::{Limits, TaskKind, WorkerId};
-use sandbar_process::socket;
+use sandbar_process::{socket, spawn};
 use sandbar_store::{Object, Scratch};
 use serde::{Deserialize, Serialize};
 
@@ -208,15 +208,18 @@ impl Crew {
         rustix::io::ioctl_fionbio(&ours, true)?;
         let memory = Arc::new(Scratch::new(MEMORY_BYTES)?);
         memory.atomic(words::UNWANTED).store(u64::MAX, Release);
-        let child = Command::new(&options.program)
+        let mut command = Command::new(&options.program);
+        command
             .args([PROGRAM_ARGUMENT, role])
             .env_clear()
             .env("MIMALLOC_ALLOW_THP", "0")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             // What a terminal or a shell sends to this process and its group is this process's to heed.
-            .process_group(0)
-            .spawn()?;
+            .process_group(0);
+        let child = spawn::in_own_group(|| command.spawn())?;
+        // Its end of the socket is its own: that is how its end is seen.
+        drop(command);
         let (up, down, tasks) = places(&memory);
         let hello = Packet::Hello {
             worker: id.0,
