@@ -94,12 +94,21 @@ pub fn leave_signals_to_node() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends with the node, or rather with the thread of it that started this process.
+/// The variable of its environment by which a process knows the id of the node that started it.
+pub const NODE_VARIABLE: &str = "SANDBAR_NODE_PROCESS";
+
+/// Ends with the node, or rather with the thread of it that started this process; at once if the node has ended by now. Its
+/// socket may not say so: other processes that it was about to start have it for a moment.
 ///
 /// # Errors
 /// Those of the kernel.
 pub fn end_with_parent() -> io::Result<()> {
-    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let node = std::env::var(NODE_VARIABLE).ok().and_then(|node| node.parse().ok());
+    if node.is_some_and(|node: u32| node != std::os::unix::process::parent_id()) {
+        std::process::exit(0);
+    }
+    Ok(())
 }
 
 /// Writes no core, and opens at most `files` files.
@@ -324,6 +333,25 @@ mod tests {
     fn signal(process: i32) -> bool {
         // SAFETY: signal 0 is none: it asks whether one could be sent.
         unsafe { libc::kill(process, 0) == 0 }
+    }
+
+    /// Its node has ended before it could be told to end with that.
+    #[test]
+    fn a_process_whose_node_is_gone_ends_at_once() {
+        let own = std::process::id();
+        if std::env::var_os(ACTION).is_some() {
+            end_with_parent().expect("the kernel lets it");
+            std::process::exit(7);
+        }
+        for (node, code) in [(own, 7), (own + 1, 0)] {
+            let ended = Command::new(std::env::current_exe().expect("this test"))
+                .args(["--exact", "confine::tests::a_process_whose_node_is_gone_ends_at_once"])
+                .env(ACTION, "")
+                .env(NODE_VARIABLE, node.to_string())
+                .output()
+                .expect("a process");
+            assert_eq!(ended.status.code(), Some(code), "{}", String::from_utf8_lossy(&ended.stdout));
+        }
     }
 
     #[test]

@@ -196,6 +196,7 @@ impl Compiler {
         command
             .arg(COMPILER_ARGUMENT)
             .env_clear()
+            .env(confine::NODE_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::from(input))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

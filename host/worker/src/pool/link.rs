@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use sandbar_process::{socket, spawn};
+use sandbar_process::{confine, socket, spawn};
 use sandbar_store::Scratch;
 use serde::Serialize;
 use tokio::io::Interest;
@@ -58,6 +58,7 @@ impl Link {
             .env_clear()
             // A worker's own heap is small: the first page of it would be one of 2 MiB, all cleared.
             .env("MIMALLOC_ALLOW_THP", "0")
+            .env(confine::NODE_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             // What a terminal or a shell sends to this process and its group is this process's to heed.

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::futex;
 use sandbar_core::{Limits, TaskKind, WorkerId};
-use sandbar_process::{socket, spawn};
+use sandbar_process::{confine, socket, spawn};
 use sandbar_store::{Object, Scratch};
 use serde::{Deserialize, Serialize};
 
@@ -213,6 +213,7 @@ impl Crew {
             .args([PROGRAM_ARGUMENT, role])
             .env_clear()
             .env("MIMALLOC_ALLOW_THP", "0")
+            .env(confine::NODE_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             // What a terminal or a shell sends to this process and its group is this process's to heed.
