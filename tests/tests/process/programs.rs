@@ -179,8 +179,11 @@ fn pi_is_about_pi() {
     let lab = Lab::new();
     let program = component("examples/pi");
     let line = ["submit", &program.display().to_string(), "--arg", "tasks=50", "--arg", "darts=20000"];
-    let ended =
-        lab.host(&line).expect_code(0).expect_talk(&["(main 0-0, worker ", ") info: pi is about 3.1", "51 tasks"]);
+    let ended = lab.host(&line).expect_code(0).expect_talk(&[
+        "(main 0-0, worker ",
+        ") info: pi is about 3.1",
+        "succeeded: 51 tasks",
+    ]);
     let pi: f64 = ended.stdout.trim().parse().unwrap();
     assert!((pi - std::f64::consts::PI).abs() < 0.01, "{pi}");
     assert_eq!(lab.host(&line).expect_code(0).stdout, ended.stdout);
