@@ -60,6 +60,8 @@ impl Scene {
         let mut command = self.lab.command(arguments);
         // Its own target folder, too: nobody else's build is waited for.
         command.env("XDG_CACHE_HOME", self.lab.path("cache")).env("CARGO_TARGET_DIR", self.lab.path("target"));
+        // Cargo gives its tests folders to look for libraries in, of which a user's shell knows nothing.
+        command.env_remove("LD_LIBRARY_PATH");
         watch(command)
     }
 
