@@ -178,7 +178,7 @@ fn the_death_of_a_node_is_in_the_summary_of_its_jobs() {
     let ada = Tenant::new(&nodes, "ada");
     let first = nodes.address("node-1");
     let program = format!("{}#tree_retried", component("tests/programs/tasks").display());
-    let job = ["submit", &program, "--json", "--arg", "depth=2", "--arg", "width=8", "--arg", "steps=60000000"];
+    let job = ["submit", &program, "--json", "--arg", "depth=1", "--arg", "width=64", "--arg", "steps=60000000"];
     let running = ada.begin(&first, &job);
     until("its tasks run", || {
         let tasks = ada.host(&first, &["list", "tasks", "--state", "running", "--json"]);
@@ -195,10 +195,10 @@ fn the_death_of_a_node_is_in_the_summary_of_its_jobs() {
     assert!(json["counts"]["lost_attempts"].as_u64() >= Some(1), "{json}");
     // By the node that ran it, as of a job of this machine.
     let summary = seen(&["summary", "tasks"]).expect_code(0).json();
-    assert_eq!((&summary["names"][0]["succeeded"], &summary["state"]), (&json!(73), &json!("succeeded")), "{summary}");
-    assert_eq!(seen(&["list", "tasks", "--limit", "5"]).expect_code(0).json()["total"], 73);
+    assert_eq!((&summary["names"][0]["succeeded"], &summary["state"]), (&json!(65), &json!("succeeded")), "{summary}");
+    assert_eq!(seen(&["list", "tasks", "--limit", "5"]).expect_code(0).json()["total"], 65);
     let trace = ada.host(&first, &["timeline"]).expect_code(0).json();
-    assert!(trace["traceEvents"].as_array().is_some_and(|events| events.len() > 73), "{trace}");
+    assert!(trace["traceEvents"].as_array().is_some_and(|events| events.len() > 65), "{trace}");
     ada.host(&first, &["list", "workers"]).expect_code(0).expect_talk(&["holds nothing any more"]);
     let bob = Tenant::new(&nodes, "bob");
     bob.host(&first, &["list", "tasks", "--job", json["id"].as_str().unwrap()]).expect_code(1);
