@@ -149,6 +149,20 @@ impl Running {
         self.child.try_wait().expect("a child can be asked").is_some()
     }
 
+    /// Whether it has not ended: what a test does beside it does not go on for ever.
+    ///
+    /// # Panics
+    /// When it can't be asked, and when it runs for longer than [`Running::wait`] would wait.
+    pub fn is_running(&mut self) -> bool {
+        assert!(
+            self.since.elapsed() < RUN_TIME_MAX,
+            "{} did not end within {RUN_TIME_MAX:?}: {}",
+            self.line,
+            self.talk()
+        );
+        !self.has_ended()
+    }
+
     /// What it has written to standard error so far.
     ///
     /// # Panics

@@ -155,7 +155,7 @@ fn a_hundred_calls_survive_a_killed_worker() {
     let lab = Lab::new();
     let mut host = start_of(&lab, &component(PROGRAM), "survives", &[("calls", 100), ("steps", 5_000_000)]);
     let (mut killed, mut next) = (0, Instant::now() + Duration::from_millis(150));
-    while !host.has_ended() {
+    while host.is_running() {
         if Instant::now() >= next {
             next += Duration::from_millis(150);
             let all = workers(host.process(), "actors");

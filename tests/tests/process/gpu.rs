@@ -180,7 +180,7 @@ fn what_is_lost_with_a_gpu_is_done_again() {
     let at_work = |host: &Running| host.talk().matches("at work").count();
     // Each process that serves, and what was logged when it was first seen.
     let (mut killed, mut seen): (Vec<u32>, HashMap<u32, usize>) = Default::default();
-    while !host.has_ended() {
+    while host.is_running() {
         for gpu in gpus(host.process()).filter(|gpu| is_serving(*gpu)).collect::<Vec<_>>() {
             let logged = at_work(&host);
             let before = *seen.entry(gpu).or_insert(logged);

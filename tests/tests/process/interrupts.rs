@@ -50,7 +50,7 @@ fn interrupt(line: &[&str], moment: Duration) {
     let mut host = lab.start(line);
     let (started, mut processes) = (Instant::now(), BTreeSet::new());
     let mut is_told = false;
-    while !host.has_ended() {
+    while host.is_running() {
         assert!(started.elapsed() < END_TIME_MAX, "{line:?} goes on, though it was interrupted after {moment:?}");
         processes.extend(children(host.process()));
         if !is_told && started.elapsed() >= moment {

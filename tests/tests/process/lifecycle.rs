@@ -93,7 +93,10 @@ fn an_interrupt_ends_cargo() {
 fn nohup_outlives_its_terminal() {
     let lab = Lab::new();
     lab.write("slow/Cargo.toml", "");
-    let cargo = lab.write("cargo", "#!/bin/sh\n[ $1 = metadata ] && exit 1\necho > runs\nwhile [ -e runs ]; do sleep 0.01; done\nexit 1\n");
+    let cargo = lab.write(
+        "cargo",
+        "#!/bin/sh\n[ $1 = metadata ] && exit 1\necho > runs\nwhile [ -e runs ]; do sleep 0.01; done\nexit 1\n",
+    );
     std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).unwrap();
     let host = lab.command(&["build", "slow"]);
     let mut command = Command::new("nohup");

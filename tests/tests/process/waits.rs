@@ -113,7 +113,7 @@ fn a_detached_actor_is_ready() {
 /// Most resident memory of a host while it runs, in MiB.
 fn peak_mib(host: &mut Running) -> u64 {
     let mut peak = 0;
-    while !host.has_ended() {
+    while host.is_running() {
         let status = std::fs::read_to_string(format!("/proc/{}/status", host.process())).unwrap_or_default();
         let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let kib = kib.and_then(|kib| kib.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
