@@ -94,9 +94,10 @@ async fn silent_streams_are_given_up() {
         assert_eq!(receive.read(&mut [0]).await, Err(quinn::ReadError::Reset(3_u32.into())));
         assert!(send.stopped().await.unwrap().is_some());
     }
-    assert!(start.elapsed() < Duration::from_secs(2));
+    // Streams that may take their time are given 5 s.
+    assert!(start.elapsed() < Duration::from_secs(4));
     // Their places are free again.
-    tokio::time::timeout(Duration::from_secs(1), attack.quinn.open_bi()).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), attack.quinn.open_bi()).await.unwrap().unwrap();
 }
 
 /// A request that comes byte by byte.
@@ -114,7 +115,8 @@ async fn slow_requests_are_given_up() {
     let mut request = attack.accepted.next_request().await.unwrap();
     let start = Instant::now();
     assert_eq!(request.read().await.unwrap_err().code(), "slow");
-    assert!(start.elapsed() < Duration::from_secs(1));
+    // Requests that may take their time are given 10 s.
+    assert!(start.elapsed() < Duration::from_secs(8));
     drop(request);
     assert!(receive.read(&mut [0]).await.is_err());
     dripping.await.unwrap();
@@ -177,15 +179,17 @@ async fn strangers_can_send_little() {
 #[tokio::test]
 async fn half_open_handshakes_do_not_hold_others_up() {
     let cluster = Cluster::new();
-    let server = cluster.endpoint("s");
+    // Far longer than the machine may be busy with others.
+    let limits = WireLimits { handshake_time_ms_max: 30_000, ..WireLimits::default() };
+    let server = bind_with(&cluster.node("s"), limits);
     let address = server.address().unwrap();
     // Two datagrams: the first, and what proves an address. What would end the handshake is not sent.
     let silent = Raw::self_signed(&["sandbar://c/node/n1"]);
     let _begun: Vec<_> = (0..400).map(|_| silent.begin([127, 0, 0, 2].into(), address, 2)).collect();
-    let peer = cluster.endpoint("n1");
+    let peer = bind_with(&cluster.node("n1"), limits);
     let start = Instant::now();
     let (made, accepted) = connect(&peer, &server).await;
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     let counts = server.counts();
     assert!(counts.asked_to_prove > 300, "{counts:?}");
     drop((made, accepted));
