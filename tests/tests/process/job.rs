@@ -149,7 +149,8 @@ fn keys_of_text_are_what_they_are_written_as() {
     lab.host(&["submit", "job.toml"]).expect_code(0);
     let mut found: Vec<String> = models(&lab.path("out.parquet")).into_iter().map(|model| model.key.concat()).collect();
     let mut expected = keys.map(|(key, _)| key.to_owned());
-    (found.sort(), expected.sort());
+    found.sort();
+    expected.sort();
     assert_eq!(found, expected);
     // Each alone would be a number. The job's words hold here too.
     for (key, slope) in keys {

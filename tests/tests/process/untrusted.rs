@@ -250,7 +250,7 @@ fn what_models_say_is_not_followed() {
     ];
     for (what, change, code, words) in cases {
         scene.models("m2.parquet", change);
-        println!("{what}");
+        sandbar_tests::say(format_args!("{what}"));
         let predict = ["predict", "m2.parquet", "--input", "rows.csv", "--output", "p.csv"];
         scene.check(&predict, &["m2.parquet", "rows.csv", "p.csv"], code, words);
     }

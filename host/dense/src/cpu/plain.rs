@@ -27,13 +27,13 @@ pub(super) fn solve_cholesky<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
     for j in 0..n {
         for i in j..n {
             let behind = (0..j).fold(T::zero(), |sum, k| sum + factor[i * n + k] * factor[j * n + k]);
-            factor[i * n + j] = factor[i * n + j] - behind;
+            factor[i * n + j] -= behind;
         }
         let pivot = factor[j * n + j].sqrt();
         if pivot.is_nan() || pivot == T::zero() {
             return right.fill(T::nan());
         }
-        (j..n).for_each(|i| factor[i * n + j] = factor[i * n + j] / pivot);
+        (j..n).for_each(|i| factor[i * n + j] /= pivot);
     }
     let entry = |i: usize, k: usize| factor[i * n + k];
     for i in 0..n {
@@ -86,7 +86,7 @@ fn reflect<T: Real>(values: &mut [T], columns: usize, normal: &[T]) {
         let along = normal.iter().enumerate().fold(T::zero(), |sum, (i, by)| sum + *by * values[i * columns + c]);
         let twice = (along + along) / square;
         for (i, by) in normal.iter().enumerate() {
-            values[i * columns + c] = values[i * columns + c] - twice * *by;
+            values[i * columns + c] -= twice * *by;
         }
     }
 }

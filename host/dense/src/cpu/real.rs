@@ -5,15 +5,17 @@ use faer::traits::RealField;
 use half::f16;
 use half::slice::HalfFloatSliceExt as _;
 use num_traits::Float;
+#[cfg(not(feature = "faer"))]
+use num_traits::NumAssign;
 
 use crate::{Dtype, Owned};
 
 /// What faer computes in, where it does.
 #[cfg(not(feature = "faer"))]
-pub(super) trait RealField {}
+pub(super) trait RealField: NumAssign {}
 
 #[cfg(not(feature = "faer"))]
-impl<T: Float> RealField for T {}
+impl<T: Float + NumAssign> RealField for T {}
 
 /// f32 or f64.
 pub(super) trait Real: RealField + Float {

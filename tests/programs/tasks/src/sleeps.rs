@@ -73,6 +73,7 @@ fn reads_input() -> String {
     format!("{:?} {text:?}", std::io::stdin().read_to_string(&mut text).map_err(|e| e.kind()))
 }
 
+#[expect(clippy::print_stdout, reason = "what becomes of it is tested")]
 #[task]
 fn prints(lines: u64) -> u64 {
     (0..lines).for_each(|line| println!("{line:0100}"));

@@ -145,7 +145,7 @@ fn case_as_comparisons(planner: &Planner<'_>, mut case: Case) -> Result<Transfor
     }
     for ((when, _), compared) in case.when_then_expr.iter_mut().zip(compared) {
         let as_is = || Expr::BinaryExpr(BinaryExpr::new(base.clone(), Operator::Eq, when.clone()));
-        *when = Box::new(compared.unwrap_or_else(as_is));
+        **when = compared.unwrap_or_else(as_is);
     }
     Ok(Transformed::yes(Expr::Case(case)))
 }
