@@ -1,0 +1,206 @@
+//! README.md and docs/*.md: what they have a user do is done, block by block, in a fresh folder.
+//!
+//! A block's label says what is done with it: see [`page::Label`]. Blocks of a page share a folder and a shell.
+
+mod page;
+mod shell;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, Schema};
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use sandbar_tests::{Lab, Running, say, taxi_files, workspace};
+
+use crate::page::{Label, Page};
+
+/// The names of New York's columns in its own files, and those of made trips.
+const CITY_COLUMNS: [(&str, &str); 4] = [
+    ("pickup_at", "tpep_pickup_datetime"),
+    ("dropoff_at", "tpep_dropoff_datetime"),
+    ("pickup_location_id", "PULocationID"),
+    ("dropoff_location_id", "DOLocationID"),
+];
+
+/// README.md, and the pages of docs.
+fn names() -> Vec<String> {
+    let files = fs::read_dir(workspace().join("docs")).unwrap().flatten();
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    let mut pages: Vec<String> =
+        names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
+    pages.push("README.md".to_owned());
+    pages.sort();
+    pages
+}
+
+#[test]
+fn every_block_can_be_pasted() {
+    let downloads = Lab::new();
+    write_city_file(&downloads.path("yellow_tripdata_2019-01.parquet"));
+    let mut faults = Vec::new();
+    for name in names() {
+        let since = Instant::now();
+        let checked = Page::read(workspace(), &name).and_then(|page| check(&page, &downloads.path("")));
+        say(format_args!("{name}: {:.1} s", since.elapsed().as_secs_f64()));
+        faults.extend(checked.err());
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+}
+
+/// Does all that there is to do with a page.
+fn check(page: &Page, downloads: &Path) -> Result<(), String> {
+    let lab = shell::fresh_clone();
+    shell::run(page, &lab, downloads)?;
+    shell::parse_console(page, &lab)?;
+    test_rust(page, &lab)?;
+    check_jobs(page)?;
+    for block in page.of(Label::Json) {
+        let parsed = serde_json::from_str::<serde_json::Value>(&block.text);
+        parsed.map_err(|error| format!("{}:{}: {error}", page.name, block.line))?;
+    }
+    Ok(())
+}
+
+/// Has the blocks of Rust be a crate's only file, and runs its tests.
+fn test_rust(page: &Page, lab: &Lab) -> Result<(), String> {
+    if page.of(Label::Rust).next().is_none() {
+        return Ok(());
+    }
+    lab.host(&["new", "tmp/blocks-of-page"]).expect_code(0);
+    lab.write("tmp/blocks-of-page/src/lib.rs", page.only(Label::Rust, |_| String::new()));
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["test", "--lib"]).current_dir(lab.path("tmp/blocks-of-page"));
+    shell::environment(&mut cargo, lab);
+    let output = cargo.output().expect("cargo starts");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{}: its blocks of Rust (the lines of src/lib.rs are the page's):\n{stderr}\n{stdout}", page.name))
+}
+
+/// Has the host read each job file, with an input that there is not: that is told of when the file is right.
+fn check_jobs(page: &Page) -> Result<(), String> {
+    for block in page.of(Label::Job) {
+        let lab = shell::fresh_clone();
+        lab.write("block.toml", &block.text);
+        let line =
+            ["submit", "block.toml", "--input", "absent.csv", "--set", "output.path=\"block.parquet\"", "--quiet"];
+        let ended = Running::new(lab.command(&line)).wait();
+        if ended.status.code() != Some(1) || !ended.stderr.contains("absent.csv") {
+            let text = &block.text;
+            return Err(format!("{}:{}: {text}--- the host says:\n{}", page.name, block.line, ended.stderr));
+        }
+    }
+    Ok(())
+}
+
+/// Writes a month of trips as the city publishes them: with its names of columns, and zones of 64 bits.
+fn write_city_file(path: &Path) {
+    let made = File::open(&taxi_files()[0]).unwrap();
+    let mut batches = ParquetRecordBatchReaderBuilder::try_new(made).unwrap().build().unwrap();
+    let batch = batches.next().unwrap().unwrap();
+    let (fields, columns): (Vec<_>, Vec<_>) = batch
+        .schema()
+        .fields()
+        .iter()
+        .zip(batch.columns())
+        .map(|(field, column)| {
+            let city_name = CITY_COLUMNS.iter().find(|(name, _)| name == field.name()).map(|(_, city)| *city);
+            let data_type = if field.data_type() == &DataType::Int32 { &DataType::Int64 } else { field.data_type() };
+            let renamed = field.as_ref().clone().with_data_type(data_type.clone());
+            let renamed = renamed.with_name(city_name.unwrap_or(field.name()));
+            (renamed, arrow_cast::cast(column, data_type).unwrap())
+        })
+        .unzip();
+    let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap();
+    for (_, name) in CITY_COLUMNS {
+        assert!(batch.column_by_name(name).is_some(), "{name}");
+    }
+    let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn a_page_that_is_wrong_fails() {
+    let nothing = Lab::new();
+    for (text, words) in [
+        ("```sh\necho $((1 + 1))\n```\n```text\n2\n```\n", &[][..]),
+        // One shell and one folder for the page.
+        ("```sh\nx=1 && mkdir -p f && cd f\n```\n```sh\ntest $x = 1 && test ${PWD##*/} = f\n```\n", &[]),
+        ("```sh\ntrue\n```\n\n```sh\ntrue\necho so far\nfalse\n```\n", &["p.md:5:", "so far", "line 8 of the page"]),
+        ("```sh\nfalse | true\n```\n", &["p.md:1:"]),
+        ("```sh\necho $undefined\n```\n", &["p.md:1:", "undefined"]),
+        ("```sh\nif true\n```\n", &["p.md"]),
+        ("```sh\nhost submit gone.toml\n```\n", &["p.md:1:", "gone.toml"]),
+        ("```sh\ncurl -O https://example.org/gone\n```\n", &["p.md:1:", "gone"]),
+        ("```sh\necho 3\n```\nprints\n```text\n2\n```\n", &["p.md:5: `2` is not"]),
+        ("```console\na$ host serve --join b:7410 \\\n    --token x   # and so on\nanything\n```\n", &[]),
+        ("```console\na$ host serve --jion b:7410\n```\n", &["p.md:1:", "--jion"]),
+        ("```console\na$ cd / && host fly\n```\n", &["p.md:1:", "fly"]),
+        ("```toml\n[input]\npaths = [\"a.csv\"]\n```\n", &[]),
+        ("```toml\n[input]\npath = [\"a.csv\"]\n```\n", &["p.md:1:", "path"]),
+        ("```json\n{\"a\": 1,}\n```\n", &["p.md:1:", "line 1"]),
+    ] {
+        let faults = check(&Page::parse("p.md", text).unwrap(), &nothing.path(""));
+        match faults {
+            Ok(()) => assert!(words.is_empty(), "{text}"),
+            Err(fault) => {
+                assert!(!words.is_empty(), "{text}: {fault}");
+                words.iter().for_each(|word| assert!(fault.contains(word), "{text}: `{word}` is not in {fault}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn rust_that_is_wrong_fails() {
+    let nothing = Lab::new();
+    let page = |line: &str| {
+        Page::parse("p.md", &format!("a\n```rust\n#[test]\nfn t() {{ {line} }}\n```\n```rust,ignore\n…\n```\n"))
+            .unwrap()
+    };
+    check(&page("assert_eq!(1, 1);"), &nothing.path("")).unwrap();
+    for (line, words) in [("assert_eq!(1, 2);", "left: 1"), ("absent();", "src/lib.rs:4")] {
+        let fault = check(&page(line), &nothing.path("")).unwrap_err();
+        assert!(fault.contains(words), "{fault}");
+    }
+}
+
+/// Commands of the first hour until a trainer of one's own has trained a model.
+#[test]
+fn the_first_hour_comes_to_a_model_in_ten_commands() {
+    let page = Page::read(workspace(), "docs/first-hour.md").unwrap();
+    let until_trained = page.of(Label::Shell).scan(false, |is_trained, block| {
+        let goes_on = !*is_trained;
+        *is_trained = block.text.contains("host submit train.toml");
+        goes_on.then(|| commands(&block.text))
+    });
+    let commands: Vec<String> = until_trained.flatten().collect();
+    assert_eq!(commands.last().map(String::as_str), Some("host submit train.toml"), "{commands:?}");
+    assert!(commands.len() <= 10, "{commands:#?}");
+}
+
+/// Lines of a block that are commands, without the text of here-documents.
+fn commands(block: &str) -> Vec<String> {
+    let mut until = None;
+    let mut commands = Vec::new();
+    for line in block.lines() {
+        match until {
+            Some(end) if line == end => until = None,
+            Some(_) => {}
+            None if line.trim().is_empty() => {}
+            None => {
+                until = line.split_once("<<'").and_then(|(_, rest)| rest.split_once('\'')).map(|(end, _)| end);
+                commands.push(line.to_owned());
+            }
+        }
+    }
+    commands
+}

@@ -1,0 +1,138 @@
+//! A page and its blocks.
+
+use std::path::Path;
+
+/// What a label says of a block.
+pub const LABELS: [(&str, Label); 7] = [
+    ("sh", Label::Shell),
+    ("console", Label::Console),
+    ("rust", Label::Rust),
+    ("rust,ignore", Label::Excerpt),
+    ("toml", Label::Job),
+    ("json", Label::Json),
+    ("text", Label::Text),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Label {
+    /// Commands that are run, all of a page in one shell.
+    Shell,
+    /// Commands behind prompts (`first$ host serve`), for more machines than one, and what they print. Those of the host are
+    /// parsed and not run.
+    Console,
+    /// Items of a crate, all of a page in one file, whose tests are run.
+    Rust,
+    /// Rust that needs more around it to compile.
+    Excerpt,
+    /// A job file, or a part of one.
+    Job,
+    /// A JSON value.
+    Json,
+    /// Output. Behind a block of commands: lines that these print, in this order; `…` stands for any text.
+    Text,
+}
+
+/// What stands between two fences.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Block {
+    pub label: Label,
+    /// The line of the opening fence; the page's first line is 1.
+    pub line: usize,
+    pub text: String,
+}
+
+/// A page of documentation.
+pub struct Page {
+    /// Its path in the checkout.
+    pub name: String,
+    pub blocks: Vec<Block>,
+}
+
+impl Page {
+    /// # Errors
+    /// Names the page and the line of a fence that has no known label, is indented or is never closed.
+    pub fn parse(name: &str, text: &str) -> Result<Page, String> {
+        let blocks = blocks(text).map_err(|(line, reason)| format!("{name}:{line}: {reason}"))?;
+        Ok(Page { name: name.to_owned(), blocks })
+    }
+
+    /// # Errors
+    /// As of [`Page::parse`], and when the file can't be read.
+    pub fn read(checkout: &Path, name: &str) -> Result<Page, String> {
+        let text = std::fs::read_to_string(checkout.join(name)).map_err(|e| format!("{name}: {e}"))?;
+        Page::parse(name, &text)
+    }
+
+    pub fn of(&self, label: Label) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(move |block| block.label == label)
+    }
+
+    /// The page with the text of blocks of one label, `fence` in the place of their opening fences, and all other lines
+    /// empty: a line has the same number as in the page, which is what compilers and shells report.
+    pub fn only(&self, label: Label, fence: impl Fn(&Block) -> String) -> String {
+        let mut lines: Vec<String> = Vec::new();
+        for block in self.of(label) {
+            lines.resize(block.line - 1, String::new());
+            lines.push(fence(block));
+            lines.extend(block.text.lines().map(str::to_owned));
+        }
+        lines.join("\n") + "\n"
+    }
+}
+
+/// The blocks of a page, or the line and reason of what is wrong with one.
+fn blocks(text: &str) -> Result<Vec<Block>, (usize, String)> {
+    let mut blocks = Vec::new();
+    let mut open: Option<Block> = None;
+    for (index, line) in text.lines().enumerate() {
+        match &mut open {
+            Some(_) if line == "```" => blocks.extend(open.take()),
+            Some(block) => block.text.extend([line, "\n"]),
+            None => open = opened(line, index + 1).map_err(|reason| (index + 1, reason))?,
+        }
+    }
+    match open {
+        Some(block) => Err((block.line, "this block is never closed".to_owned())),
+        None => Ok(blocks),
+    }
+}
+
+/// The block that a line opens.
+fn opened(line: &str, number: usize) -> Result<Option<Block>, String> {
+    let is_fence = ["```", "~~~"].iter().any(|fence| line.trim_start().starts_with(fence));
+    if !is_fence {
+        return Ok(None);
+    }
+    let known = LABELS.map(|(name, _)| name).join(", ");
+    let Some(name) = line.strip_prefix("```") else {
+        return Err("a fence is ``` at the begin of its line".to_owned());
+    };
+    match LABELS.iter().find(|(label, _)| *label == name) {
+        Some((_, label)) => Ok(Some(Block { label: *label, line: number, text: String::new() })),
+        None if name.is_empty() => Err(format!("this block has no label; it is one of {known}")),
+        None => Err(format!("`{name}` is no label of a block; it is one of {known}")),
+    }
+}
+
+#[test]
+fn blocks_are_found_by_their_labels() {
+    let page = Page::parse("p.md", "a\n```sh\necho 1\n\necho 2\n```\nb\n```rust,ignore\nlet x;\n```\n").unwrap();
+    let block = |label, line, text: &str| Block { label, line, text: text.to_owned() };
+    assert_eq!(page.blocks, [block(Label::Shell, 2, "echo 1\n\necho 2\n"), block(Label::Excerpt, 8, "let x;\n")]);
+    assert_eq!(page.only(Label::Shell, |_| "#".to_owned()), "\n#\necho 1\n\necho 2\n");
+}
+
+#[test]
+fn faults_of_fences_are_named() {
+    for (text, words) in [
+        ("```\nx\n```\n", "p.md:1: this block has no label"),
+        ("a\n\n```bash\nx\n```\n", "p.md:3: `bash` is no label of a block; it is one of sh, console"),
+        ("```sh \nx\n```\n", "p.md:1: `sh ` is no label"),
+        ("- a\n  ```sh\n  x\n  ```\n", "p.md:2: a fence is ``` at the begin of its line"),
+        ("~~~sh\nx\n~~~\n", "p.md:1: a fence is ``` at the begin of its line"),
+        ("```sh\nx\n```\n```text\ny\n", "p.md:4: this block is never closed"),
+    ] {
+        let error = Page::parse("p.md", text).map(|_| ()).unwrap_err();
+        assert!(error.starts_with(words), "{text:?}: {error}");
+    }
+}

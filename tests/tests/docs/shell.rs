@@ -1,0 +1,213 @@
+//! Running what a page has a user paste.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use sandbar_tests::{Lab, host, workspace};
+
+use crate::page::{Block, Label, Page};
+
+/// Most of it is the first build of crates for this machine and for the sandbox.
+const PAGE_TIME_MAX: Duration = Duration::from_secs(300);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// What a user does not paste: the options of a careful shell, and what this test has done, or has smaller, already.
+const PRELUDE: &str = include_str!("prelude.sh");
+/// What stands for any text in output.
+const ANY: char = '…';
+
+/// A new folder with links to what lies in the checkout, as it looks to a user who has just cloned it.
+pub fn fresh_clone() -> Lab {
+    let lab = Lab::new();
+    let ignored = ["data", "out", "target"];
+    for entry in fs::read_dir(workspace()).unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        if !name.starts_with('.') && !ignored.contains(&name.as_str()) {
+            std::os::unix::fs::symlink(entry.path(), lab.path(&name)).unwrap();
+        }
+    }
+    lab
+}
+
+/// Runs the commands of a page in a fresh clone, in one shell, and compares what they print with what the page shows.
+/// `downloads` is a folder with the files that the page fetches.
+///
+/// # Errors
+/// The line, the block and the output of a command that fails, and of output that does not come.
+pub fn run(page: &Page, lab: &Lab, downloads: &Path) -> Result<(), String> {
+    if page.of(Label::Shell).next().is_none() {
+        return Ok(());
+    }
+    let outputs = lab.path("tmp/outputs");
+    fs::create_dir_all(&outputs).unwrap();
+    let script = page.only(Label::Shell, |block| format!("exec >\"$OUTPUTS/{}\" 2>&1", block.line));
+    let ended = bash(lab, &page.name, &script, &[("OUTPUTS", &outputs), ("DOWNLOADS", downloads)]);
+    let output_of = |block: &Block| fs::read_to_string(outputs.join(block.line.to_string()));
+    if let Err(reason) = ended {
+        // Blocks behind the one that failed have no output.
+        let failed = page.of(Label::Shell).filter(|block| output_of(block).is_ok()).last();
+        let (line, text, output) = failed.map_or((0, "", String::new()), |block| {
+            (block.line, block.text.as_str(), output_of(block).unwrap_or_default())
+        });
+        return Err(format!("{}:{line}: this block {reason}:\n{text}--- its output:\n{output}", page.name));
+    }
+    for pair in page.blocks.windows(2) {
+        if let [Block { label: Label::Shell, .. }, Block { label: Label::Text, .. }] = pair {
+            let output = output_of(&pair[0]).unwrap_or_default();
+            shows(&pair[1].text, &output).map_err(|line| {
+                let number = pair[1].line;
+                format!(
+                    "{}:{number}: `{line}` is not, or not there, in the output of the block above:\n{output}",
+                    page.name
+                )
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Parses the host's command lines in a block with prompts: with `--help` behind them they are checked and not run.
+///
+/// # Errors
+/// What the host says of a line that it does not understand.
+pub fn parse_console(page: &Page, lab: &Lab) -> Result<(), String> {
+    let commands = |block: &Block| -> String {
+        let mut is_continued = false;
+        let mut commands = String::new();
+        for line in block.text.lines() {
+            let command = if is_continued { Some(line) } else { behind_prompt(line) };
+            is_continued = command.is_some_and(|command| command.ends_with('\\'));
+            commands.extend([command.unwrap_or_default(), "\n"]);
+        }
+        commands
+    };
+    for block in page.of(Label::Console) {
+        // Nothing but the host can be run.
+        let script = format!(
+            "PATH=/nothing\nhost() {{ '{}' \"$@\" --help >/dev/null; }}\ncommand_not_found_handle() {{ :; }}\n{}",
+            host().display(),
+            commands(block)
+        );
+        let outputs = lab.path("tmp/console");
+        let script = format!("exec >'{}' 2>&1\n{script}", outputs.display());
+        bash(lab, &page.name, &script, &[]).map_err(|reason| {
+            let output = fs::read_to_string(&outputs).unwrap_or_default();
+            format!("{}:{}: this block {reason}:\n{}--- the host says:\n{output}", page.name, block.line, block.text)
+        })?;
+    }
+    Ok(())
+}
+
+/// The command behind a prompt, a word that ends in `$`.
+fn behind_prompt(line: &str) -> Option<&str> {
+    let (prompt, command) = line.split_once("$ ")?;
+    (!prompt.contains(' ')).then_some(command)
+}
+
+/// Runs a script in a careful shell. All that it started has ended when this returns.
+fn bash(lab: &Lab, name: &str, script: &str, variables: &[(&str, &Path)]) -> Result<(), String> {
+    // The page's name, so that the shell's messages have it.
+    let script_path = lab.write(&format!("tmp/{}", name.replace('/', "-")), script);
+    let prelude = lab.write("tmp/prelude.sh", PRELUDE);
+    let mut bash = Command::new("bash");
+    bash.args(["-c", ". \"$0\"; . \"$1\""]).args([&prelude, &script_path]).current_dir(lab.path(""));
+    environment(&mut bash, lab);
+    bash.envs(variables.iter().copied()).env("SANDBAR_DATA", host().with_file_name("sandbar-data"));
+    bash.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    let mut bash = bash.spawn().expect("bash starts");
+    let group = Pid::from_raw(bash.id().cast_signed()).expect("a process has an id");
+    let until = Instant::now() + PAGE_TIME_MAX;
+    let status = loop {
+        match bash.try_wait().expect("a child can be asked") {
+            Some(status) => break Some(status),
+            None if Instant::now() > until => break None,
+            None => std::thread::sleep(LOOK_AGAIN),
+        }
+    };
+    // Nodes that the page has left, which may have ended by themselves.
+    let _ = kill_process_group(group, Signal::KILL);
+    let _ = bash.wait();
+    match status {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => Err(format!("failed ({status})")),
+        None => Err(format!("did not end within {PAGE_TIME_MAX:?}")),
+    }
+}
+
+/// What a host in a folder of a test has, the programs that were built in `PATH`, and where cargo builds.
+pub fn environment(command: &mut Command, lab: &Lab) {
+    for (name, value) in lab.command(&[]).get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    let built = host().parent().expect("a program lies in a folder");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(built.to_owned()).chain(std::env::split_paths(&path));
+    command.env("PATH", std::env::join_paths(folders).expect("no folder has a colon"));
+    command.env("CARGO_TARGET_DIR", target());
+}
+
+/// Where cargo has built this test.
+fn target() -> PathBuf {
+    let exe = std::env::current_exe().expect("a test knows where it is");
+    exe.ancestors().nth(3).expect("cargo puts tests into TARGET/release/deps").to_owned()
+}
+
+/// Whether output has all lines of `shown`, in their order; else the first that it has not.
+fn shows<'a>(shown: &'a str, output: &str) -> Result<(), &'a str> {
+    let mut lines = output.lines();
+    let mut expected = shown.lines().filter(|line| line.trim() != ANY.to_string());
+    expected.find(|line| !lines.any(|printed| is_like(printed.trim_end(), line.trim_end()))).map_or(Ok(()), Err)
+}
+
+/// Whether a line is as `pattern` says, in which `…` stands for any text.
+fn is_like(line: &str, pattern: &str) -> bool {
+    let mut parts = pattern.split(ANY);
+    let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        let found = if parts.peek().is_none() { rest.strip_suffix(part).map(|_| "") } else { behind(rest, part) };
+        let Some(left) = found else { return false };
+        rest = left;
+    }
+    true
+}
+
+fn behind<'a>(text: &'a str, part: &str) -> Option<&'a str> {
+    text.split_once(part).map(|(_, rest)| rest)
+}
+
+#[test]
+fn output_is_compared_line_by_line() {
+    for (shown, output, expected) in [
+        ("b\n", "a\nb\nc\n", Ok(())),
+        ("a\nc\n", "a\nb\nc\n", Ok(())),
+        ("c\na\n", "a\nb\nc\n", Err("a")),
+        ("a  \n", "a\n", Ok(())),
+        ("b", "abc\n", Err("b")),
+        ("took … s, … rows", "took 1.2 s, 12 rows\n", Ok(())),
+        ("took … s", "took 1.2 ms\n", Err("took … s")),
+        ("… rows", "no row\n", Err("… rows")),
+        ("a…a", "a\n", Err("a…a")),
+        ("a\n…\nb\n", "a\nb\n", Ok(())),
+    ] {
+        assert_eq!(shows(shown, output), expected, "{shown:?} in {output:?}");
+    }
+}
+
+#[test]
+fn commands_stand_behind_prompts() {
+    for (line, expected) in [
+        ("first$ host serve", Some("host serve")),
+        ("$ host serve", Some("host serve")),
+        ("job 4f3a9c costs 5$ a day", None),
+        ("2026-11-26 INFO", None),
+    ] {
+        assert_eq!(behind_prompt(line), expected, "{line}");
+    }
+}
