@@ -1,4 +1,4 @@
-//! README.md and docs/*.md: what they have a user do is done, block by block, in a fresh folder.
+//! README.md, docs/*.md and deploy/README.md: what they have a user do is done, block by block, in a fresh folder.
 //!
 //! A block's label says what is done with it: see [`page::Label`]. Blocks of a page share a folder and a shell.
 
@@ -27,13 +27,13 @@ const CITY_COLUMNS: [(&str, &str); 4] = [
     ("dropoff_location_id", "DOLocationID"),
 ];
 
-/// README.md, and the pages of docs.
+/// README.md, the pages of docs, and the one that README.md links to.
 fn names() -> Vec<String> {
     let files = fs::read_dir(workspace().join("docs")).unwrap().flatten();
     let names = files.filter_map(|file| file.file_name().into_string().ok());
     let mut pages: Vec<String> =
         names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
-    pages.push("README.md".to_owned());
+    pages.extend(["README.md", "deploy/README.md"].map(str::to_owned));
     pages.sort();
     pages
 }
@@ -71,10 +71,12 @@ fn test_rust(page: &Page, lab: &Lab) -> Result<(), String> {
     if page.of(Label::Rust).next().is_none() {
         return Ok(());
     }
-    lab.host(&["new", "tmp/blocks-of-page"]).expect_code(0);
-    lab.write("tmp/blocks-of-page/src/lib.rs", page.only(Label::Rust, |_| String::new()));
+    // A name for each page: crates of one name share what cargo builds.
+    let folder = format!("tmp/blocks-of-{}", page.name.replace(['/', '.'], "-"));
+    lab.host(&["new", &folder]).expect_code(0);
+    lab.write(&format!("{folder}/src/lib.rs"), page.only(Label::Rust, |_| String::new()));
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--lib"]).current_dir(lab.path("tmp/blocks-of-page"));
+    cargo.args(["test", "--lib"]).current_dir(lab.path(&folder));
     shell::environment(&mut cargo, lab);
     let output = cargo.output().expect("cargo starts");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -144,6 +146,8 @@ fn a_page_that_is_wrong_fails() {
         ("```console\na$ host serve --join b:7410 \\\n    --token x   # and so on\nanything\n```\n", &[]),
         ("```console\na$ host serve --jion b:7410\n```\n", &["p.md:1:", "--jion"]),
         ("```console\na$ cd / && host fly\n```\n", &["p.md:1:", "fly"]),
+        ("```console\na$ sudo -u x mkdir y\na$ sudo -u x host fly\n```\n", &["p.md:1:", "fly"]),
+        ("```console\n$ kubectl exec x -- host fly |\n    kubectl create\n```\n", &["p.md:1:", "fly"]),
         ("```toml\n[input]\npaths = [\"a.csv\"]\n```\n", &[]),
         ("```toml\n[input]\npath = [\"a.csv\"]\n```\n", &["p.md:1:", "path"]),
         ("```json\n{\"a\": 1,}\n```\n", &["p.md:1:", "line 1"]),

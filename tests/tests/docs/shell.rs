@@ -16,13 +16,21 @@ const PAGE_TIME_MAX: Duration = Duration::from_secs(300);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// What a user does not paste: the options of a careful shell, and what this test has done, or has smaller, already.
 const PRELUDE: &str = include_str!("prelude.sh");
+/// For blocks with prompts: nothing but the host can be run, also behind the words that run it as another user or elsewhere.
+const CONSOLE: &str = "\
+PATH=/nothing
+command_not_found_handle() { :; }
+sudo() { while [[ $1 == -* ]]; do shift 2; done; \"$@\"; }
+kubectl() { if [[ $1 == exec ]]; then shift 3; \"$@\"; fi; }
+";
 /// What stands for any text in output.
 const ANY: char = '…';
 
 /// A new folder with links to what lies in the checkout, as it looks to a user who has just cloned it.
 pub fn fresh_clone() -> Lab {
     let lab = Lab::new();
-    let ignored = ["data", "out", "target"];
+    let ignored = fs::read_to_string(workspace().join(".gitignore")).unwrap();
+    let ignored: Vec<&str> = ignored.lines().map(|line| line.trim_matches('/')).collect();
     for entry in fs::read_dir(workspace()).unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();
         if !name.starts_with('.') && !ignored.contains(&name.as_str()) {
@@ -79,18 +87,14 @@ pub fn parse_console(page: &Page, lab: &Lab) -> Result<(), String> {
         let mut commands = String::new();
         for line in block.text.lines() {
             let command = if is_continued { Some(line) } else { behind_prompt(line) };
-            is_continued = command.is_some_and(|command| command.ends_with('\\'));
+            is_continued = command.is_some_and(|command| command.ends_with(['\\', '|']));
             commands.extend([command.unwrap_or_default(), "\n"]);
         }
         commands
     };
     for block in page.of(Label::Console) {
-        // Nothing but the host can be run.
-        let script = format!(
-            "PATH=/nothing\nhost() {{ '{}' \"$@\" --help >/dev/null; }}\ncommand_not_found_handle() {{ :; }}\n{}",
-            host().display(),
-            commands(block)
-        );
+        let script =
+            format!("{CONSOLE}host() {{ '{}' \"$@\" --help >/dev/null; }}\n{}", host().display(), commands(block));
         let outputs = lab.path("tmp/console");
         let script = format!("exec >'{}' 2>&1\n{script}", outputs.display());
         bash(lab, &page.name, &script, &[]).map_err(|reason| {
