@@ -1,6 +1,8 @@
 //! Running what a page has a user paste.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,6 +25,7 @@ command_not_found_handle() { :; }
 sudo() { while [[ $1 == -* ]]; do shift 2; done; \"$@\"; }
 kubectl() { if [[ $1 == exec ]]; then shift 3; \"$@\"; fi; }
 ";
+const LOOPBACK: &str = "127.0.0.1:";
 /// What stands for any text in output.
 const ANY: char = '…';
 
@@ -52,6 +55,7 @@ pub fn run(page: &Page, lab: &Lab, downloads: &Path) -> Result<(), String> {
     let outputs = lab.path("tmp/outputs");
     fs::create_dir_all(&outputs).unwrap();
     let script = page.only(Label::Shell, |block| format!("exec >\"$OUTPUTS/{}\" 2>&1", block.line));
+    let script = with_free_ports(&script, free_port);
     let ended = bash(lab, &page.name, &script, &[("OUTPUTS", &outputs), ("DOWNLOADS", downloads)]);
     let output_of = |block: &Block| fs::read_to_string(outputs.join(block.line.to_string()));
     if let Err(reason) = ended {
@@ -75,6 +79,29 @@ pub fn run(page: &Page, lab: &Lab, downloads: &Path) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// A script with another port for each of this machine that it names: another test, or a node, may have these.
+fn with_free_ports(script: &str, mut free: impl FnMut() -> u16) -> String {
+    let mut ports = BTreeMap::new();
+    let mut parts = script.split(LOOPBACK);
+    let mut changed = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        let (port, rest) = part.split_at(end);
+        changed += LOOPBACK;
+        if !port.is_empty() {
+            changed += &ports.entry(port).or_insert_with(&mut free).to_string();
+        }
+        changed += rest;
+    }
+    changed
+}
+
+/// A UDP port that nobody has right now.
+fn free_port() -> u16 {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
+    socket.local_addr().expect("it is bound").port()
 }
 
 /// Parses the host's command lines in a block with prompts: with `--help` behind them they are checked and not run.
@@ -184,6 +211,18 @@ fn is_like(line: &str, pattern: &str) -> bool {
 
 fn behind<'a>(text: &'a str, part: &str) -> Option<&'a str> {
     text.split_once(part).map(|(_, rest)| rest)
+}
+
+#[test]
+fn ports_are_exchanged() {
+    let script = "a 127.0.0.1:7411\nb 127.0.0.1:7412 127.0.0.1:7411, 127.0.0.1:$p";
+    let mut last = 0;
+    let next = || {
+        last += 1;
+        last
+    };
+    let changed = with_free_ports(script, next);
+    assert_eq!(changed, "a 127.0.0.1:1\nb 127.0.0.1:2 127.0.0.1:1, 127.0.0.1:$p");
 }
 
 #[test]
