@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbar_tests::{Ended, Lab, Running, component, host, say, workspace};
+use sandbar_tests::{Ended, Lab, Running, component, host, say};
 use serde_json::{Value, json};
 
 use crate::cluster::Nodes;
@@ -331,27 +331,4 @@ fn the_log_of_a_node_says_what_happens() {
         });
         assert!(is_time && [" INFO  ", " WARN  "].iter().any(|level| rest.starts_with(level)), "{line}");
     }
-}
-
-/// The block of `docs/clusters.md` with which two nodes are tried on one machine, pasted into a shell. Its ports may be
-/// somebody's.
-#[test]
-fn the_recipe_of_two_nodes_on_one_machine_works() {
-    let page = std::fs::read_to_string(workspace().join("docs/clusters.md")).expect("it is there");
-    let block = page.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("it has a block");
-    let sockets = [0; 2].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
-    let [one, two] = sockets.map(|socket| socket.local_addr().unwrap().port().to_string());
-    let program = component("examples/pi").display().to_string();
-    let block = block.replace("7411", &one).replace("7412", &two).replace("examples/pi", &program);
-    let lab = Lab::new();
-    let own = lab.command(&[]);
-    let mut shell = Command::new("bash");
-    shell.args(["-c", &block]).current_dir(lab.path(""));
-    shell.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let path = std::env::var("PATH").unwrap_or_default();
-    shell.env("PATH", format!("{}:{path}", host().parent().unwrap().display()));
-    let ended = Running::new(shell).wait().expect_code(0);
-    let pi = ended.stdout.lines().find_map(|line| line.parse::<f64>().ok());
-    assert!(pi.is_some_and(|pi| (pi - std::f64::consts::PI).abs() < 0.1), "{}{}", ended.stdout, ended.stderr);
-    assert!(ended.stdout.contains("node-2 (this one)") && ended.stdout.contains("succeeded"), "{}", ended.stdout);
 }
