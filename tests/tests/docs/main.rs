@@ -147,6 +147,8 @@ fn a_page_that_is_wrong_fails() {
         ("```console\na$ host serve --jion b:7410\n```\n", &["p.md:1:", "--jion"]),
         ("```console\na$ cd / && host fly\n```\n", &["p.md:1:", "fly"]),
         ("```console\na$ sudo -u x mkdir y\na$ sudo -u x host fly\n```\n", &["p.md:1:", "fly"]),
+        // What is not run reads what is piped to it, however much that is.
+        ("```console\n$ printf '%100000d' 1 | sudo tee x\n```\n", &[]),
         ("```console\n$ kubectl exec x -- host fly |\n    kubectl create\n```\n", &["p.md:1:", "fly"]),
         ("```toml\n[input]\npaths = [\"a.csv\"]\n```\n", &[]),
         ("```toml\n[input]\npath = [\"a.csv\"]\n```\n", &["p.md:1:", "path"]),
@@ -175,6 +177,15 @@ fn rust_that_is_wrong_fails() {
         let fault = check(&page(line), &nothing.path("")).unwrap_err();
         assert!(fault.contains(words), "{fault}");
     }
+}
+
+#[test]
+fn the_job_in_the_readme_is_the_example() {
+    let page = Page::read(workspace(), "README.md").unwrap();
+    let example = fs::read_to_string(workspace().join("examples/taxi.toml")).unwrap();
+    // The page says in words what the file's first lines do.
+    let without_comment: String = example.split_inclusive('\n').skip_while(|line| line.starts_with('#')).collect();
+    assert!(page.of(Label::Job).any(|block| block.text == without_comment), "{without_comment}");
 }
 
 /// Commands of the first hour until a trainer of one's own has trained a model.

@@ -21,7 +21,7 @@ const PRELUDE: &str = include_str!("prelude.sh");
 /// For blocks with prompts: nothing but the host can be run, also behind the words that run it as another user or elsewhere.
 const CONSOLE: &str = "\
 PATH=/nothing
-command_not_found_handle() { :; }
+command_not_found_handle() { while read -r; do :; done; }
 sudo() { while [[ $1 == -* ]]; do shift 2; done; \"$@\"; }
 kubectl() { if [[ $1 == exec ]]; then shift 3; \"$@\"; fi; }
 ";
