@@ -46,11 +46,14 @@ pub(crate) enum Command {
     )]
     New(New),
     /// Compiles crates to components, when they are stale, and prints where these are.
-    #[command(after_help = "Examples:\n  host build udfs/taxi\n  host inspect $(host build udfs/taxi)")]
+    #[command(after_help = "Examples:\n  host build udfs/taxi\n  host inspect $(host build -q udfs/taxi)")]
     Build {
         /// Folders of crates.
         #[arg(required = true)]
         paths: Vec<PathBuf>,
+        /// Nothing on standard error but warnings and what fails.
+        #[arg(long, short)]
+        quiet: bool,
     },
     /// Lists a component's functions, types, imports and size.
     #[command(
@@ -120,6 +123,7 @@ impl Command {
             Command::Serve(serve) => return Form::Node(serve.log_level),
             Command::Submit(submit) => submit.quiet || submit.json,
             Command::Predict(predict) => predict.quiet || predict.json,
+            Command::Build { quiet, .. } => *quiet,
             Command::Jobs(Jobs::List { json, .. } | Jobs::Status(OfJob { json, .. })) => *json,
             Command::Objects(OfJob { json, .. }) | Command::Memory(OfJob { json, .. }) => *json,
             Command::Summary(Summary::Tasks { json, .. }) => *json,
@@ -247,7 +251,8 @@ pub(crate) struct Submit {
     /// Print one JSON object on standard output.
     #[arg(long)]
     pub json: bool,
-    /// No progress on standard error.
+    /// Nothing on standard error but warnings and what fails, nothing on standard output but a program's result and what
+    /// --json prints.
     #[arg(long, short)]
     pub quiet: bool,
 }
@@ -286,7 +291,7 @@ pub(crate) struct Predict {
     /// Print one JSON object on standard output.
     #[arg(long)]
     pub json: bool,
-    /// No progress on standard error.
+    /// Nothing on standard error but warnings and what fails, nothing on standard output but what --json prints.
     #[arg(long, short)]
     pub quiet: bool,
 }

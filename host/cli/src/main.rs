@@ -28,6 +28,8 @@ use sandbar_node::{
 };
 
 use args::{Arguments, Command, Shares, Submit};
+use output::OutputForm;
+use progress::Show;
 use signals::Interruption;
 
 #[global_allocator]
@@ -103,7 +105,7 @@ async fn run(arguments: Arguments, interruption: &Interruption) -> ExitCode {
         Command::Submit(submit) => run_submit(submit, interruption).await,
         Command::Predict(predict) => run_predict(predict, interruption).await,
         Command::New(new) => new::create(&new.name, new.template(), new.sdk.as_deref()).map(|()| ExitCode::SUCCESS),
-        Command::Build { paths } => run_build(&paths).await,
+        Command::Build { paths, quiet } => run_build(&paths, quiet).await,
         Command::Inspect { component, json } => run_inspect(&component, json).await,
         Command::Jobs(jobs) => jobs::run(jobs).await,
         Command::List(list) => views::list(list).await,
@@ -230,7 +232,8 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
         // Others meet this node by it.
         node.begin_programs().map_err(|fault| CliError::Failed(fault.to_string()))?;
     }
-    let bar = progress::watch(node.progress().clone(), submit.quiet);
+    let form = OutputForm::of(submit.json, submit.quiet);
+    let bar = progress::watch(node.progress().clone(), Show::unless(submit.quiet));
     let result = unless_fenced(cluster.as_ref(), node.submit(&job)).await;
     bar.finish();
     if let Some(cluster) = cluster {
@@ -238,11 +241,11 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
     }
     match result? {
         Outcome::Models(summary) => {
-            output::summary(&summary, &job, submit.json)?;
+            output::summary(&summary, &job, form)?;
             Ok(if summary.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
         Outcome::Rows(summary) => {
-            output::rows(&summary, &job, submit.json)?;
+            output::rows(&summary, &job, form)?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -302,13 +305,13 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
     if let Some(name) = keeper.name().filter(|_| !submit.quiet) {
         output::talk(&format!("job {}", name.short()));
     }
-    let bar = progress::watch(node.progress().clone(), submit.quiet);
+    let bar = progress::watch(node.progress().clone(), Show::unless(submit.quiet));
     let result = unless_fenced(cluster.as_ref(), node.run_program(&spec, keeper)).await;
     bar.finish();
     if let Some(cluster) = cluster {
         cluster.leave().await;
     }
-    output::program(&result?, submit.json)?;
+    output::program(&result?, OutputForm::of(submit.json, submit.quiet))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -323,22 +326,23 @@ fn keeper(spec: &ProgramSpec) -> JobKeeper {
 
 async fn run_predict(predict: args::Predict, interruption: &Interruption) -> Result<ExitCode, CliError> {
     interruption.means(NOTHING_WRITTEN);
-    let (quiet, json) = (predict.quiet, predict.json);
+    let (quiet, form) = (predict.quiet, OutputForm::of(predict.json, predict.quiet));
     let shares = Shares { workers: predict.workers, ..Shares::default() };
     let spec = sandbar_node::PredictSpec::from(predict);
     let node = start_node(&shares, spec.limits()?, None)?;
-    let bar = progress::watch(node.progress().clone(), quiet);
+    let bar = progress::watch(node.progress().clone(), Show::unless(quiet));
     let result = node.predict(&spec).await;
     bar.finish();
     let predicted = result?;
-    output::predicted(&predicted, json)?;
+    output::predicted(&predicted, form)?;
     Ok(if predicted.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-async fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
+async fn run_build(folders: &[std::path::PathBuf], is_quiet: bool) -> Result<ExitCode, CliError> {
     let cache = paths::cache_folder().map_err(CliError::Failed)?;
+    let say = |text: String| output::talk(&text);
     for folder in folders {
-        let built = sandbar_node::build_crate(folder, &cache, |text| output::talk(&text)).await;
+        let built = sandbar_node::build_crate(folder, &cache, (!is_quiet).then_some(&say)).await;
         let component = built.map_err(|e| CliError::Failed(e.to_string()))?;
         output::line(&component.display().to_string())?;
     }
@@ -348,7 +352,7 @@ async fn run_build(folders: &[std::path::PathBuf]) -> Result<ExitCode, CliError>
 async fn run_inspect(component: &std::path::Path, json: bool) -> Result<ExitCode, CliError> {
     let shares = Shares { workers: Some(1), ..Shares::default() };
     let node = start_node(&shares, sandbar_node::Limits::default(), None)?;
-    let bar = progress::watch(node.progress().clone(), true);
+    let bar = progress::watch(node.progress().clone(), Show::Log);
     let inspection = sandbar_node::inspect(node, component).await;
     bar.finish();
     output::inspection(&inspection?, json)?;

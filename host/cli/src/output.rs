@@ -13,6 +13,26 @@ const SHOWN: usize = 10;
 /// Less than this is what it takes to find that functions are built.
 const BUILD_SECONDS_SHOWN: f64 = 0.1;
 
+/// The form of a command's result on standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OutputForm {
+    Text,
+    /// One JSON object.
+    Json,
+    /// Nothing: failures go to standard error.
+    Failures,
+}
+
+impl OutputForm {
+    pub(crate) fn of(as_json: bool, is_quiet: bool) -> OutputForm {
+        match (as_json, is_quiet) {
+            (true, _) => OutputForm::Json,
+            (false, true) => OutputForm::Failures,
+            (false, false) => OutputForm::Text,
+        }
+    }
+}
+
 /// `text` as a terminal may show it: guests and files choose some of the words
 /// that are printed, and control characters among them are not printed as they are.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
@@ -38,11 +58,12 @@ pub(crate) fn talk(text: &str) {
 }
 
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
-    write(&plain(text))
+    bytes(plain(text).as_bytes())
 }
 
-fn write(text: &str) -> Result<(), CliError> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
+/// Prints bytes of our own as they are.
+pub(crate) fn bytes(bytes: &[u8]) -> Result<(), CliError> {
+    match io::stdout().lock().write_all(bytes) {
         // Whoever reads has had enough.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|e| CliError::Failed(format!("standard output: {e}"))),
@@ -65,10 +86,10 @@ pub(crate) fn line(text: &str) -> Result<(), CliError> {
 
 pub(crate) fn json(value: &impl serde::Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string(value).map_err(|e| CliError::Failed(e.to_string()))?;
-    write(&format!("{text}\n"))
+    bytes(format!("{text}\n").as_bytes())
 }
 
-pub(crate) fn summary(summary: &Summary, job: &Job, as_json: bool) -> Result<(), CliError> {
+pub(crate) fn summary(summary: &Summary, job: &Job, form: OutputForm) -> Result<(), CliError> {
     for failure in summary.failures.iter().take(SHOWN) {
         let model = failure.model.as_ref().map_or(String::new(), |m| format!(", model {m}"));
         talk(&format!("failed: {}{model}: {} [{}]", failure.group, failure.message, failure.code));
@@ -80,8 +101,10 @@ pub(crate) fn summary(summary: &Summary, job: &Job, as_json: bool) -> Result<(),
             summary.failures.len()
         ));
     }
-    if as_json {
-        return json(summary);
+    match form {
+        OutputForm::Text => {}
+        OutputForm::Json => return json(summary),
+        OutputForm::Failures => return Ok(()),
     }
     if let Some((table, shown)) = summary.table(SHOWN) {
         print(&render(&table))?;
@@ -131,9 +154,11 @@ fn rows_of(job: &Job, read: u64, transformed: u64) -> String {
     }
 }
 
-pub(crate) fn rows(summary: &RowsSummary, job: &Job, as_json: bool) -> Result<(), CliError> {
-    if as_json {
-        return json(summary);
+pub(crate) fn rows(summary: &RowsSummary, job: &Job, form: OutputForm) -> Result<(), CliError> {
+    match form {
+        OutputForm::Text => {}
+        OutputForm::Json => return json(summary),
+        OutputForm::Failures => return Ok(()),
     }
     line(&format!(
         "{}: {}; {}; peak memory {} MiB\n{}",
@@ -167,12 +192,14 @@ fn render(table: &Table) -> String {
     out
 }
 
-pub(crate) fn predicted(predicted: &Predicted, as_json: bool) -> Result<(), CliError> {
+pub(crate) fn predicted(predicted: &Predicted, form: OutputForm) -> Result<(), CliError> {
     if let Some(failure) = &predicted.failure {
         talk(&format!("failed: {failure}"));
     }
-    if as_json {
-        return json(predicted);
+    match form {
+        OutputForm::Text => {}
+        OutputForm::Json => return json(predicted),
+        OutputForm::Failures => return Ok(()),
     }
     line(&format!(
         "predicted {} rows in {:.2} s; {} dropped by the transforms, {} without a model, {} failed; peak memory {} MiB\n{}",
@@ -186,12 +213,16 @@ pub(crate) fn predicted(predicted: &Predicted, as_json: bool) -> Result<(), CliE
     ))
 }
 
-pub(crate) fn program(summary: &ProgramSummary, as_json: bool) -> Result<(), CliError> {
-    if as_json {
+/// Prints what a program's first task returned, and says what its tasks came to.
+pub(crate) fn program(summary: &ProgramSummary, form: OutputForm) -> Result<(), CliError> {
+    if form == OutputForm::Json {
         return json(summary);
     }
     if !summary.result.is_null() {
         line(&summary.result.as_str().map_or_else(|| summary.result.to_string(), str::to_owned))?;
+    }
+    if form == OutputForm::Failures {
+        return Ok(());
     }
     let ProgramSummary { counts, build_seconds, seconds, .. } = summary;
     let troubles = counts.troubles().map_or_else(String::new, |troubles| format!("; {troubles}"));

@@ -20,9 +20,29 @@ pub(crate) struct Watch {
     task: tokio::task::JoinHandle<()>,
 }
 
-/// Follows `progress`; draws nothing when it should be quiet or standard error
-/// is no terminal.
-pub(crate) fn watch(progress: Arc<Progress>, quiet: bool) -> Watch {
+/// The part of a job's progress that is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Show {
+    /// The progress bar, builds of crates, and guests' logs.
+    All,
+    /// Builds of crates, and guests' logs.
+    Log,
+    /// Nothing.
+    Nothing,
+}
+
+impl Show {
+    pub(crate) fn unless(is_quiet: bool) -> Show {
+        if is_quiet { Show::Nothing } else { Show::All }
+    }
+}
+
+/// Follows `progress`; draws nothing where standard error is no terminal.
+pub(crate) fn watch(progress: Arc<Progress>, show: Show) -> Watch {
+    let quiet = show != Show::All;
+    if show == Show::Nothing {
+        progress.be_quiet();
+    }
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
     if let Ok(style) = ProgressStyle::with_template("{prefix:>10} [{bar:30}] {msg} {elapsed}") {
         bar.set_style(style.progress_chars("=> "));

@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::args::Submit;
 use crate::cluster_args::{Remote, Times};
 use crate::jobs::{END_TIME_MAX, LOOK_AGAIN, LOOKED_AT_MAX, ending};
+use crate::output::OutputForm;
 use crate::signals::Interruption;
 use crate::table::{Columns, cell};
 use crate::{CliError, output, signals};
@@ -52,7 +53,7 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
     let Some(node) = submit.node else { return Err(CliError::Usage("--node is missing".to_owned())) };
     let program = submit.job.display().to_string();
     let (path, task) = program.rsplit_once('#').unwrap_or((&program, MAIN));
-    let component = component(Path::new(path)).await?;
+    let component = component(Path::new(path), submit.quiet).await?;
     let new = NewClusterJob::of(&component, &program, task, submit.args);
     let mut client = client(&node, submit.place.token, submit.place.data, submit.times).await?;
     interruption.means(format!("the job may have been submitted; `host jobs list --node {node}` says whether it was"));
@@ -77,13 +78,14 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
     let mut told = Told { is_quiet: submit.quiet, task: None, to_stdout: false, progress: BTreeSet::new() };
     let job = client.follow(job.id.as_str(), |followed| told.tell(followed)).await.map_err(failed)?;
     client.close().await;
-    ended(&job, submit.json)
+    ended(&job, OutputForm::of(submit.json, submit.quiet))
 }
 
-async fn component(path: &Path) -> Result<Vec<u8>, CliError> {
+async fn component(path: &Path, is_quiet: bool) -> Result<Vec<u8>, CliError> {
+    let say = |text: String| output::talk(&text);
     let cache = paths::cache_folder().map_err(CliError::Failed)?;
     let file = if path.is_dir() {
-        build_crate(path, &cache, |text| output::talk(&text)).await.map_err(failed)?
+        build_crate(path, &cache, (!is_quiet).then_some(&say)).await.map_err(failed)?
     } else {
         path.to_owned()
     };
@@ -91,8 +93,8 @@ async fn component(path: &Path) -> Result<Vec<u8>, CliError> {
 }
 
 /// Says what came of a job.
-fn ended(job: &ClusterJob, as_json: bool) -> Result<ExitCode, CliError> {
-    if as_json {
+fn ended(job: &ClusterJob, form: OutputForm) -> Result<ExitCode, CliError> {
+    if form == OutputForm::Json {
         output::json(job)?;
     } else if !job.result.is_null() {
         output::line(&job.result.as_str().map_or_else(|| job.result.to_string(), str::to_owned))?;
@@ -103,6 +105,7 @@ fn ended(job: &ClusterJob, as_json: bool) -> Result<ExitCode, CliError> {
         output::talk(&format!("error: {chain}{}{code}", error.message));
     }
     Ok(match job.state {
+        RunState::Succeeded if form == OutputForm::Failures => ExitCode::SUCCESS,
         RunState::Succeeded => {
             let counts = &job.counts;
             let resumed = match counts.resumed {

@@ -43,7 +43,7 @@ pub enum BuildError {
         /// The crate.
         folder: PathBuf,
         /// What may help.
-        hint: &'static str,
+        hint: String,
     },
     /// There is no cargo.
     #[error("`{0}` is not installed, or not in PATH; name a component instead of a crate")]
@@ -83,30 +83,51 @@ struct Stamp {
     compiler: String,
 }
 
-/// The component of the crate in `folder`: the one built last when nothing it
-/// was made from has changed, else a new one. `say` hears of it before a new one is
-/// built. Cargo talks on standard error, and ends when this is dropped.
-pub async fn build_crate(folder: &Path, cache: &Path, say: impl Fn(String)) -> Result<PathBuf, BuildError> {
-    let at = |path: &Path| {
-        let path = path.to_owned();
-        move |reason| BuildError::Io { path, reason }
-    };
-    let manifest = folder.join("Cargo.toml");
-    if !manifest.is_file() {
-        return Err(BuildError::NoCrate(folder.to_owned()));
+/// A crate, with the inputs that decide whether its last build is still good.
+struct Crate {
+    folder: PathBuf,
+    stamp_path: PathBuf,
+    around: Vec<PathBuf>,
+    compiler: String,
+}
+
+impl Crate {
+    fn find(folder: &Path, cache: &Path) -> Result<Crate, BuildError> {
+        if !folder.join("Cargo.toml").is_file() {
+            return Err(BuildError::NoCrate(folder.to_owned()));
+        }
+        let folder = fs::canonicalize(folder).map_err(at(folder))?;
+        let (stamp_path, around) = (stamp_path(&folder, cache), settings_around(&folder));
+        Ok(Crate { folder, stamp_path, around, compiler: compiler() })
     }
-    let folder = fs::canonicalize(folder).map_err(at(folder))?;
-    let stamp_path = stamp_path(&folder, cache);
-    let around = settings_around(&folder);
-    let compiler = compiler();
-    if let Some(component) = fresh(&stamp_path, &around, &compiler) {
+
+    fn component(&self) -> Option<PathBuf> {
+        fresh(&self.stamp_path, &self.around, &self.compiler)
+    }
+}
+
+/// Receives a message for the user before a crate is built.
+pub type SayBuild<'a> = &'a (dyn Fn(String) + Sync);
+
+/// The component of the crate in `folder`: the one built last when nothing it
+/// was made from has changed, else a new one. `say` is called before a new one is
+/// built; without it cargo reports nothing but warnings and errors, on standard error. Cargo ends when this is dropped.
+///
+/// # Errors
+/// When the crate can't be built.
+pub async fn build_crate(folder: &Path, cache: &Path, say: Option<SayBuild<'_>>) -> Result<PathBuf, BuildError> {
+    let found = Crate::find(folder, cache)?;
+    if let Some(component) = found.component() {
         return Ok(component);
     }
+    let Crate { folder, stamp_path, around, compiler } = found;
     let places = Places::find(&folder, cache).await;
-    let first = if places.has_compiled() { "" } else { " (the first time takes about a minute)" };
-    say(format!("building the functions of {}{first} …", folder.display()));
+    if let Some(say) = say {
+        let first = if places.has_compiled() { "" } else { " (the first time takes about a minute)" };
+        say(format!("building the functions of {}{first} …", folder.display()));
+    }
     let checked = SystemTime::now();
-    let component = cargo(&folder, places.shared.as_deref()).await?;
+    let component = cargo(&folder, places.shared.as_deref(), say.is_none()).await?;
     let written = fs::metadata(&component).and_then(|m| m.modified()).map_err(at(&component))?;
     let mut sources = dep_info(&component.with_extension("d")).map_err(at(&component))?;
     let manifests: BTreeSet<PathBuf> = sources.iter().filter_map(|source| manifest_of(source)).collect();
@@ -117,6 +138,11 @@ pub async fn build_crate(folder: &Path, cache: &Path, say: impl Fn(String)) -> R
     // Without a stamp cargo is asked again.
     let _ = serde_json::to_vec(&stamp).map(|text| write_whole(&stamp_path, &text));
     Ok(component)
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> BuildError + use<> {
+    let path = path.to_owned();
+    move |reason| BuildError::Io { path, reason }
 }
 
 /// One stamp for each crate and target folder.
@@ -250,24 +276,23 @@ struct Message {
     filenames: Vec<PathBuf>,
 }
 
-async fn cargo(folder: &Path, shared: Option<&Path>) -> Result<PathBuf, BuildError> {
-    let io = |reason| BuildError::Io { path: folder.to_owned(), reason };
+async fn cargo(folder: &Path, shared: Option<&Path>, is_quiet: bool) -> Result<PathBuf, BuildError> {
     let program = cargo_program();
     let mut cargo = Command::new(&program);
     cargo
         .args(["build", "--release", "--lib", "--target", TARGET, "--message-format", "json-render-diagnostics"])
+        .args(is_quiet.then_some("--quiet"))
         .current_dir(folder)
         .envs(SETTINGS)
         .envs(shared.map(|folder| ("CARGO_BUILD_BUILD_DIR", folder)));
     let output = output_of(&mut cargo).await.map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => BuildError::NoCargo(program.display().to_string()),
-        _ => io(e),
+        _ => at(folder)(e),
     })?;
     if !output.status.success() {
-        let hint = if target_is_missing().await {
-            "; the target wasm32-wasip2 is not installed: run `rustup target add wasm32-wasip2`, or `cargo xtask setup` in Sandbar's own checkout"
-        } else {
-            ""
+        let hint = match target_is_missing().await {
+            true => format!("; the target {TARGET} is not installed: {INSTALL_TARGET}"),
+            false => String::new(),
         };
         return Err(BuildError::Cargo { folder: folder.to_owned(), hint });
     }
@@ -308,8 +333,19 @@ impl Drop for Group {
     }
 }
 
+/// The way to install the target of functions.
+pub const INSTALL_TARGET: &str =
+    "run `rustup target add wasm32-wasip2`, or `cargo xtask setup` in Sandbar's own checkout";
+
+/// A command of the toolchain that installs nothing.
+fn toolchain_command(program: &OsString) -> Command {
+    let mut command = Command::new(program);
+    command.env("RUSTUP_AUTO_INSTALL", "0").stdin(Stdio::null()).kill_on_drop(true);
+    command
+}
+
 async fn target_is_missing() -> bool {
-    let mut rustc = Command::new("rustc");
+    let mut rustc = toolchain_command(&"rustc".into());
     let sysroot = rustc.args(["--print", "target-libdir", "--target", TARGET]).output().await;
     sysroot.is_ok_and(|out| !Path::new(String::from_utf8_lossy(&out.stdout).trim()).is_dir())
 }

@@ -132,7 +132,8 @@ impl Node {
             return Ok(path.to_owned());
         }
         let _timed = self.progress.time_build();
-        build_crate(path, &self.options.cache, |text| self.progress.warn(text)).await
+        let say = |text| self.progress.warn(text);
+        build_crate(path, &self.options.cache, (!self.progress.is_quiet()).then_some(&say)).await
     }
 
     /// Compiles a component and asks it for its functions, in a sandbox.

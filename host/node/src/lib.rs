@@ -34,7 +34,7 @@ mod submit;
 mod train;
 mod transform;
 
-pub use build::{BuildError, build_crate};
+pub use build::{BuildError, SayBuild, build_crate};
 pub use cluster::{
     ClientTimes, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, Followed, ListenOn, Member,
     MemberState, NewClusterJob, NodeAddress, create_cluster, create_token,

@@ -1,6 +1,6 @@
 //! How far a job is, for whoever watches.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ pub struct Progress {
     build_nanos: AtomicU64,
     log: Mutex<Vec<String>>,
     logged: AtomicU64,
+    is_quiet: AtomicBool,
 }
 
 /// Counts as building until it is dropped.
@@ -115,7 +116,19 @@ impl Progress {
         self.logged.load(Relaxed).saturating_sub(LOG_LINES_MAX)
     }
 
+    /// Hides builds and guests' logs from here on.
+    pub fn be_quiet(&self) {
+        self.is_quiet.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.is_quiet.load(Relaxed)
+    }
+
     pub(crate) fn log(&self, function: &str, lines: &[LogLine]) {
+        if self.is_quiet() {
+            return;
+        }
         for line in lines {
             if self.logged.fetch_add(1, Relaxed) < LOG_LINES_MAX {
                 let text = format!("{function}: {}: {}", line.level, line.message);
@@ -126,7 +139,7 @@ impl Progress {
 
     /// A line of a program's log, with who said it.
     pub(crate) fn show(&self, text: String) {
-        if self.logged.fetch_add(1, Relaxed) < LOG_LINES_MAX {
+        if !self.is_quiet() && self.logged.fetch_add(1, Relaxed) < LOG_LINES_MAX {
             self.log.lock().unwrap_or_else(PoisonError::into_inner).push(text);
         }
     }

@@ -21,6 +21,7 @@ mod programs;
 mod real;
 mod rows;
 mod seen;
+mod shell;
 mod soak;
 mod stored;
 mod streams;

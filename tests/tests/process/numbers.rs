@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 fn submit(lab: &Lab, task: &str, arguments: &[&str], more: &[&str]) -> Ended {
     let program = format!("{}#{task}", component("tests/programs/tasks").display());
     let arguments = arguments.iter().flat_map(|argument| ["--arg", argument]);
-    let line: Vec<&str> = ["submit", &program, "-q"].into_iter().chain(arguments).chain(more.iter().copied()).collect();
+    let line: Vec<&str> = ["submit", &program].into_iter().chain(arguments).chain(more.iter().copied()).collect();
     lab.host(&line)
 }
 
