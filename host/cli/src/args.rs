@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueHint};
 use sandbar_node::paths::GpuOptions;
 use sandbar_node::{NodeResources, Override, PredictSpec, paths};
 
@@ -26,6 +26,7 @@ use crate::view_args::{Jobs, List, OfJob, Summary, Timeline};
   host jobs list
   host summary tasks
   host cluster init && host serve
+  host doctor
 
 `host COMMAND --help` says more of each."
 )]
@@ -100,6 +101,33 @@ pub(crate) enum Command {
     /// Says what memory a program takes that runs: of which process, in objects, and who holds these.
     #[command(after_help = "Examples:\n  host memory\n  host memory 4f3a9c --json")]
     Memory(OfJob),
+    /// Says what of this machine helps or hurts: its kernel, limits, folders, GPUs and compiler, and what to do.
+    #[command(
+        after_help = "Examples:\n  host doctor\n  host doctor --json\n  host doctor | grep -v '^ok'\n\nNothing is built, fetched or left behind; `host gpu list` measures GPUs.\n\nExit codes: 0 nothing is bad, 1 something is: some jobs or programs will fail."
+    )]
+    Doctor {
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+        /// Drivers that compute on the processor count as GPUs, and no others do.
+        #[arg(long)]
+        software_gpu: bool,
+    },
+    /// Says the versions of Sandbar, its contract and its engines, and the walls that workers have here.
+    #[command(after_help = "Examples:\n  host version\n  host version --json\n  host --version   (a line)")]
+    Version {
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Writes the script by which a shell completes this command line.
+    #[command(
+        after_help = "Examples:\n  host completion bash > ~/.local/share/bash-completion/completions/host\n  host completion zsh > ~/.zfunc/_host    (fpath+=~/.zfunc before compinit in ~/.zshrc)\n  host completion fish > ~/.config/fish/completions/host.fish\n  source <(host completion bash)          (this shell alone)"
+    )]
+    Completion {
+        /// The shell.
+        shell: crate::completion::Shell,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -124,6 +152,7 @@ impl Command {
             Command::Submit(submit) => submit.quiet || submit.json,
             Command::Predict(predict) => predict.quiet || predict.json,
             Command::Build { quiet, .. } => *quiet,
+            Command::Doctor { json, .. } | Command::Version { json } => *json,
             Command::Jobs(Jobs::List { json, .. } | Jobs::Status(OfJob { json, .. })) => *json,
             Command::Objects(OfJob { json, .. }) | Command::Memory(OfJob { json, .. }) => *json,
             Command::Summary(Summary::Tasks { json, .. }) => *json,
@@ -231,10 +260,10 @@ pub(crate) struct Submit {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Reads these instead of the job's `input.paths`. May be given several times.
-    #[arg(long, value_name = "PATH|GLOB|URL")]
+    #[arg(long, value_name = "PATH|GLOB|URL", value_hint = ValueHint::AnyPath)]
     pub input: Vec<String>,
     /// Writes the models, or the rows, there instead of to the job's `output.path`.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub output: Option<String>,
     #[command(flatten)]
     pub shares: Shares,
@@ -269,7 +298,7 @@ pub(crate) struct Predict {
     /// The output of a job.
     pub models: PathBuf,
     /// What to predict: files, folders, globs or URLs.
-    #[arg(long, required = true, value_name = "PATH|GLOB|URL")]
+    #[arg(long, required = true, value_name = "PATH|GLOB|URL", value_hint = ValueHint::AnyPath)]
     pub input: Vec<String>,
     /// The file to write: the rows behind the job's transforms, with a column `prediction`. Its extension says the format:
     /// .parquet, .csv, .tsv, .jsonl or .arrow.

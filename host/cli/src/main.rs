@@ -6,6 +6,8 @@
 mod args;
 mod cluster;
 mod cluster_args;
+mod completion;
+mod doctor;
 mod gpus;
 mod jobs;
 mod logging;
@@ -16,6 +18,7 @@ mod remedy;
 mod remote;
 mod signals;
 mod table;
+mod version;
 mod view_args;
 mod views;
 
@@ -118,6 +121,9 @@ async fn run(arguments: Arguments, interruption: &Interruption) -> ExitCode {
         Command::Nodes(nodes) => cluster::nodes(nodes).await,
         Command::Status(of) => cluster::status(of).await,
         Command::Gpu(gpu) => gpus::run(gpu).await,
+        Command::Doctor { json, software_gpu } => doctor::run(json, software_gpu).await,
+        Command::Version { json } => version::print(json),
+        Command::Completion { shell } => completion::print(shell),
     };
     result.unwrap_or_else(said)
 }

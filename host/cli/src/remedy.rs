@@ -5,7 +5,9 @@ use std::path::Path;
 use sandbar_node::paths;
 
 /// Descriptors that are enough for most jobs.
-const FILES_USUAL: u64 = 1024;
+pub(crate) const FILES_USUAL: u64 = 1024;
+/// With fewer not every program can be run.
+pub(crate) const FILES_LEAST: u64 = 64;
 /// How the standard library writes the kernel's EMFILE.
 const TOO_MANY_FILES: &str = "(os error 24)";
 
@@ -39,8 +41,8 @@ fn of_temporary_folder(message: &str, folder: &Path) -> Option<String> {
     (!can_be_written(folder)).then(|| format!("{what}: set TMPDIR to a folder that can be written"))
 }
 
-/// Whether files can be made in a folder.
-fn can_be_written(folder: &Path) -> bool {
+/// Whether files can be made in a folder: one is, and is removed again.
+pub(crate) fn can_be_written(folder: &Path) -> bool {
     let path = folder.join(format!(".sandbar-{}", std::process::id()));
     let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&path).is_ok();
     let _ = std::fs::remove_file(path);

@@ -333,15 +333,42 @@ impl Drop for Group {
     }
 }
 
+/// The compiler of functions on this machine.
+#[derive(Debug, Clone, Serialize)]
+pub struct Toolchain {
+    /// Cargo's version, in its own words; `None` without cargo.
+    pub cargo: Option<String>,
+    /// The compiler's version, in its own words; `None` without rustc.
+    pub rustc: Option<String>,
+    /// The target of functions.
+    pub target: &'static str,
+    /// Whether the standard library is installed for that target.
+    pub has_target: bool,
+}
+
 /// The way to install the target of functions.
 pub const INSTALL_TARGET: &str =
     "run `rustup target add wasm32-wasip2`, or `cargo xtask setup` in Sandbar's own checkout";
+
+/// Finds the compiler that builds functions. Rustup installs nothing meanwhile.
+pub async fn toolchain() -> Toolchain {
+    let cargo = version_of(&cargo_program()).await;
+    let rustc = version_of(&"rustc".into()).await;
+    let has_target = rustc.is_some() && !target_is_missing().await;
+    Toolchain { cargo, rustc, target: TARGET, has_target }
+}
 
 /// A command of the toolchain that installs nothing.
 fn toolchain_command(program: &OsString) -> Command {
     let mut command = Command::new(program);
     command.env("RUSTUP_AUTO_INSTALL", "0").stdin(Stdio::null()).kill_on_drop(true);
     command
+}
+
+async fn version_of(program: &OsString) -> Option<String> {
+    let output =
+        toolchain_command(program).arg("--version").output().await.ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned())
 }
 
 async fn target_is_missing() -> bool {

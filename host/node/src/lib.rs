@@ -20,6 +20,7 @@ mod in_order;
 mod input;
 mod job;
 mod jobs;
+pub mod machine;
 mod memory;
 mod output;
 pub mod paths;
@@ -60,7 +61,9 @@ pub use results::{Failure, Table};
 pub use rows::RowsSummary;
 pub use sandbar_core::{Code, Fault, Kind, Limits};
 pub use sandbar_dataset::OutputFormat;
+pub use sandbar_sandbox::CONTRACT;
 pub use sandbar_store::Heap;
+pub use sandbar_wire::PROTOCOL_VERSION;
 pub use submit::Outcome;
 pub use train::Summary;
 

@@ -17,14 +17,35 @@ const LIMITS_1: &[&str] = &["memory.limit_in_bytes"];
 /// Version 1 writes "no limit" as a number of about this size.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
-/// Bytes that this process may use, if anything says so.
-pub(crate) fn usable_bytes() -> Option<u64> {
-    let address_space = getrlimit(Resource::As).current;
-    [usable_bytes_of(Path::new("/")), address_space].into_iter().flatten().min()
+/// What bounds the memory that a process may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemoryBound {
+    /// All memory of the machine.
+    Machine,
+    /// The limit of a control group, which is in this file.
+    ControlGroup(PathBuf),
+    /// `RLIMIT_AS` (`ulimit -v`).
+    AddressSpace,
 }
 
-/// The same, without `RLIMIT_AS`, of a machine whose `/proc` and `/sys` lie under `root`.
-fn usable_bytes_of(root: &Path) -> Option<u64> {
+/// Bytes that this process may use, if anything says so.
+pub(crate) fn usable_bytes() -> Option<u64> {
+    memory_limit().map(|(bytes, _)| bytes)
+}
+
+/// Bytes that this process may use, and what bounds them, if anything says so.
+pub fn memory_limit() -> Option<(u64, MemoryBound)> {
+    let address_space = address_space_bytes().map(|bytes| (bytes, MemoryBound::AddressSpace));
+    limit_of(Path::new("/")).into_iter().chain(address_space).min_by_key(|(bytes, _)| *bytes)
+}
+
+/// Bytes of addresses that this process may have (`RLIMIT_AS`), if they are bounded.
+pub fn address_space_bytes() -> Option<u64> {
+    getrlimit(Resource::As).current
+}
+
+/// As [`memory_limit`], without `RLIMIT_AS`, of a machine whose `/proc` and `/sys` lie under `root`.
+fn limit_of(root: &Path) -> Option<(u64, MemoryBound)> {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let machine = read("proc/meminfo").lines().find_map(|line| {
         let kib = line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?;
@@ -32,7 +53,7 @@ fn usable_bytes_of(root: &Path) -> Option<u64> {
     });
     let groups = groups(&read("proc/self/cgroup"), &read("proc/self/mountinfo"));
     let limits = groups.iter().flat_map(|group| group.limits(root));
-    limits.chain(machine).min()
+    limits.chain(machine.map(|bytes| (bytes, MemoryBound::Machine))).min_by_key(|(bytes, _)| *bytes)
 }
 
 /// A control group that bounds memory, as this process sees it.
@@ -47,11 +68,13 @@ struct Group {
 
 impl Group {
     /// Its limits and those of the groups above it.
-    fn limits(&self, root: &Path) -> Vec<u64> {
+    fn limits(&self, root: &Path) -> Vec<(u64, MemoryBound)> {
         let beneath = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
         let folders = self.path.ancestors().map(|path| beneath(&self.mount_point).join(path));
         let files = folders.flat_map(|folder| self.files.iter().map(move |file| folder.join(file)));
-        files.filter_map(|file| limit_in(&fs::read_to_string(file).ok()?)).collect()
+        let limit =
+            |file: PathBuf| Some((limit_in(&fs::read_to_string(&file).ok()?)?, MemoryBound::ControlGroup(file)));
+        files.filter_map(limit).collect()
     }
 }
 
@@ -133,7 +156,7 @@ mod tests {
         write("proc/self/cgroup", own);
         write("proc/self/mountinfo", mounts);
         files.iter().for_each(|(path, text)| write(path, text));
-        usable_bytes_of(root.path())
+        limit_of(root.path()).map(|(bytes, _)| bytes)
     }
 
     #[test]

@@ -94,7 +94,15 @@ impl Default for GpuOptions {
 /// # Errors
 /// When it is another user's.
 pub fn cache_folder() -> Result<PathBuf, String> {
-    folder("XDG_CACHE_HOME", ".cache", "sandbar")
+    CACHE.make()
+}
+
+/// As [`cache_folder`], which may not be there yet: nothing is made.
+///
+/// # Errors
+/// When it is another user's.
+pub fn find_cache_folder() -> Result<PathBuf, String> {
+    CACHE.find()
 }
 
 /// The user's folder for what is kept of jobs: no other user's, who could read and answer in their place.
@@ -102,25 +110,51 @@ pub fn cache_folder() -> Result<PathBuf, String> {
 /// # Errors
 /// When it is another user's.
 pub fn state_folder() -> Result<PathBuf, String> {
-    folder("XDG_STATE_HOME", ".local/state", "sandbar-state")
+    STATE.make()
 }
 
+/// As [`state_folder`], which may not be there yet: nothing is made.
+///
+/// # Errors
+/// When it is another user's.
+pub fn find_state_folder() -> Result<PathBuf, String> {
+    STATE.find()
+}
+
+const CACHE: OwnFolder = OwnFolder { variable: "XDG_CACHE_HOME", in_home: ".cache", temporary: "sandbar" };
+const STATE: OwnFolder = OwnFolder { variable: "XDG_STATE_HOME", in_home: ".local/state", temporary: "sandbar-state" };
+
 /// A folder of the user's own: where `variable` says, or in the home, or, without one, in the temporary folder.
-fn folder(variable: &str, in_home: &str, temporary: &str) -> Result<PathBuf, String> {
-    let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let base = from(variable).or_else(|| from("HOME").map(|home| home.join(in_home)));
-    let user = geteuid().as_raw();
-    let folder = match base {
-        Some(base) => base.join("sandbar"),
-        None => {
-            let folder = std::env::temp_dir().join(format!("{temporary}-{user}"));
+struct OwnFolder {
+    variable: &'static str,
+    in_home: &'static str,
+    temporary: &'static str,
+}
+
+impl OwnFolder {
+    fn find(&self) -> Result<PathBuf, String> {
+        let (folder, _) = self.place();
+        refuse_of_others(&folder, geteuid().as_raw(), self.variable)?;
+        Ok(folder)
+    }
+
+    /// The same, which is made in the temporary folder, where others may make one as well.
+    fn make(&self) -> Result<PathBuf, String> {
+        if let (folder, true) = self.place() {
             // A cache that can't be written is slower, not wrong.
-            let _ = DirBuilder::new().mode(0o700).create(&folder);
-            folder
+            let _ = DirBuilder::new().mode(0o700).create(folder);
         }
-    };
-    refuse_of_others(&folder, user, variable)?;
-    Ok(folder)
+        self.find()
+    }
+
+    /// Where it is, and whether that is in the temporary folder.
+    fn place(&self) -> (PathBuf, bool) {
+        let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        match from(self.variable).or_else(|| from("HOME").map(|home| home.join(self.in_home))) {
+            Some(base) => (base.join("sandbar"), false),
+            None => (std::env::temp_dir().join(format!("{}-{}", self.temporary, geteuid().as_raw())), true),
+        }
+    }
 }
 
 /// Refuses a folder, and a link to one, of somebody else than `user` and root.

@@ -9,3 +9,4 @@
 pub mod confine;
 pub mod socket;
 pub mod spawn;
+pub mod walls;

@@ -98,8 +98,9 @@ fn pooling(limits: &Limits, sandboxes: u32) -> PoolingAllocationConfig {
     pool
 }
 
-/// Whether this machine swaps pages out, as far as it says.
-fn may_swap() -> bool {
+/// Whether this machine swaps pages out, as far as it says: all memory of a sandbox is then given back when it ends, which
+/// takes longer.
+pub fn may_swap() -> bool {
     // A line of titles, and one for each device or file.
     std::fs::read_to_string("/proc/swaps").map_or(true, |swaps| swaps.lines().count() > 1)
 }

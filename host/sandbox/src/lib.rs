@@ -34,10 +34,10 @@ mod tasks;
 mod wasi;
 
 pub use contract::{CONTRACT, DENSE, Shape, check_binary, inspect};
-pub use engine::{Engine, Program, build_id, compile};
+pub use engine::{Engine, Program, build_id, compile, may_swap};
 pub use instance::Instance;
 pub use interrupt::{interruptible, runs_on_behalf_of};
 pub use relink::{Initial, Relinked, memory_first};
-pub use reuse::IdleSandboxes;
+pub use reuse::{IdleSandboxes, tells_written_pages};
 pub use running::{Ended, Running, TaskCall};
 pub use services::{Bytes, Following, Got, GroupAt, Input, Level, Next, NoServices, Predictions, Refusal, Services};

@@ -251,6 +251,11 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 
+/// Whether the kernel tells which pages of a sandbox were written (from 6.7 on): others need not be reset.
+pub fn tells_written_pages() -> bool {
+    pages().is_some()
+}
+
 /// Who knows which pages of this process were written, if the kernel says so (from 6.7 on).
 pub(crate) fn pages() -> Option<Arc<File>> {
     let pages = File::open("/proc/self/pagemap").ok()?;

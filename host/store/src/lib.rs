@@ -30,6 +30,6 @@ pub use landing::{Landing, LandingView};
 pub use mapping::{Mapping, Scratch};
 pub use object::Object;
 pub use segments::{Draft, Lent, Part, Segments};
-pub use spill::{Restored, Source, SpillFolder, Spilled};
+pub use spill::{DiskSpace, Restored, Source, SpillFolder, Spilled};
 pub use unsealed::{Taken, Unsealed};
 pub use values::{Fate, Lending, Memory, Order, StoreLimits, StoreUse, ValueKey, ValueView, Values};

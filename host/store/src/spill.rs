@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crc32fast::Hasher;
@@ -34,6 +34,27 @@ pub struct SpillFolder {
     /// The file at hand, and where its next value goes.
     current: Option<(Arc<File>, u64)>,
     buffer: Vec<u8>,
+}
+
+/// Space on the disk of a folder, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Space that this user can fill.
+    pub free_bytes: u64,
+    /// Space that objects leave free unless a node is told otherwise: a twentieth of the disk, 8 GiB at most.
+    pub reserve_bytes: u64,
+}
+
+impl DiskSpace {
+    /// Asks the file system of `folder`.
+    ///
+    /// # Errors
+    /// When the folder is not there.
+    pub fn of(folder: &Path) -> io::Result<DiskSpace> {
+        let disk = statvfs(folder)?;
+        let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+        Ok(DiskSpace { free_bytes, reserve_bytes: (disk.f_blocks.saturating_mul(disk.f_frsize) / 20).min(8 << 30) })
+    }
 }
 
 /// The bytes of a value that goes to disk.
@@ -69,9 +90,8 @@ pub enum Restored {
 impl SpillFolder {
     /// A folder on whose disk `reserve_bytes` are left free; none of the disk's twentieth, 8 GiB at most.
     pub fn new(folder: PathBuf, reserve_bytes: Option<u64>) -> SpillFolder {
-        let usual =
-            || statvfs(&folder).map_or(0, |disk| (disk.f_blocks.saturating_mul(disk.f_frsize) / 20).min(8 << 30));
-        let reserve_bytes = reserve_bytes.unwrap_or_else(usual);
+        let reserve_bytes =
+            reserve_bytes.unwrap_or_else(|| DiskSpace::of(&folder).map_or(0, |space| space.reserve_bytes));
         SpillFolder { folder, reserve_bytes, current: None, buffer: Vec::new() }
     }
 
@@ -97,8 +117,7 @@ impl SpillFolder {
     }
 
     fn has_room(&self, bytes: u64) -> Result<(), Fault> {
-        let disk = statvfs(&self.folder).map_err(|e| self.fault(&e.into()))?;
-        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let free = DiskSpace::of(&self.folder).map_err(|e| self.fault(&e))?.free_bytes;
         if free >= self.reserve_bytes.saturating_add(bytes) {
             return Ok(());
         }

@@ -124,8 +124,19 @@ impl Machine {
         self.found.get_or_try_init(|| self.find()).await.map(Vec::as_slice)
     }
 
+    /// All GPUs, with costs if they were measured since the machine started. Measures and stores nothing.
+    ///
+    /// # Errors
+    /// As [`Machine::all`].
+    pub async fn glance(&self) -> io::Result<Vec<Described>> {
+        match self.found_before() {
+            Some(gpus) => Ok(gpus),
+            None => list(&self.limits, false).await,
+        }
+    }
+
     async fn find(&self) -> io::Result<Vec<Described>> {
-        let gpus = list(&self.limits).await?;
+        let gpus = list(&self.limits, true).await?;
         // A driver that is installed next is to be found.
         if !gpus.is_empty() {
             let found = Found { of: self.identity(), gpus };
@@ -160,17 +171,22 @@ impl Machine {
     pub async fn usable(&self) -> Vec<usize> {
         // Where they can't be asked there are none.
         let all = self.all().await.unwrap_or_default().iter().enumerate();
-        let is_usable = |gpu: &Described| {
-            gpu.about.refused.is_none() && (gpu.about.kind == Kind::Software) == self.limits.is_software
-        };
-        all.filter(|(_, gpu)| is_usable(gpu)).map(|(place, _)| place).collect()
+        all.filter(|(_, gpu)| self.is_usable(gpu)).map(|(place, _)| place).collect()
+    }
+
+    /// Whether jobs may use a GPU.
+    pub fn is_usable(&self, gpu: &Described) -> bool {
+        gpu.about.refused.is_none() && (gpu.about.kind == Kind::Software) == self.limits.is_software
     }
 }
 
-/// The GPUs that the program lists.
-async fn list(limits: &GpuLimits) -> io::Result<Vec<Described>> {
+/// The GPUs that the program lists, measured if that is wanted.
+async fn list(limits: &GpuLimits, measured: bool) -> io::Result<Vec<Described>> {
     let mut command = tokio::process::Command::from(command(limits));
-    command.args([LIST_ARGUMENT, "--measure"]).args(limits.is_software.then_some(SOFTWARE_ARGUMENT));
+    command
+        .arg(LIST_ARGUMENT)
+        .args(measured.then_some("--measure"))
+        .args(limits.is_software.then_some(SOFTWARE_ARGUMENT));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let output = spawn::in_own_group(|| command.spawn())?.wait_with_output();
     let output = tokio::time::timeout(LIST_TIME_MAX, output).await;

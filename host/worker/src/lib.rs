@@ -41,5 +41,7 @@ pub use process::{
 };
 /// Starts a process in a group of its own.
 pub use sandbar_process::spawn::in_own_group;
+/// The kernel's means to confine workers and processes that drive GPUs.
+pub use sandbar_process::walls::{LANDLOCK_ABI, Walls, walls};
 
 pub use protocol::{BatchAt, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, ToCollect, Work};

@@ -22,7 +22,7 @@ pub use calls::ProgramTask;
 pub use client::{ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue};
 #[doc(hidden)]
 pub use peer::{Amounts, Neighbours};
-pub use submit::{ProgramSpec, ProgramSummary, find_program};
+pub use submit::{PROGRAM_ADDRESS_BYTES, ProgramSpec, ProgramSummary, find_program};
 
 pub(crate) use arguments::names_files;
 pub(crate) use bars::Bars;

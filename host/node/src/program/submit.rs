@@ -35,6 +35,8 @@ const JOB_LIMITS: JobLimits = JobLimits {
 };
 /// Sandboxes of a worker: tasks that run, or wait for others.
 const SANDBOXES_MAX: u32 = 1100;
+/// Addresses that a worker for programs reserves, at least: each sandbox has as many as memory of 32 bits.
+pub const PROGRAM_ADDRESS_BYTES: u64 = (SANDBOXES_MAX as u64) << 32;
 /// All numbers of workers that there are.
 const NUMBERS_MAX: u32 = 1 << 28;
 /// The task that a job begins with, unless another is named.

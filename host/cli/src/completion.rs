@@ -1,0 +1,31 @@
+//! `host completion`: scripts by which shells complete the command line.
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, ValueEnum};
+
+use crate::args::Arguments;
+use crate::{CliError, output};
+
+/// A shell that there is a script for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Writes the script of a shell to standard output.
+pub(crate) fn print(shell: Shell) -> Result<ExitCode, CliError> {
+    let mut command = Arguments::command();
+    let name = command.get_name().to_owned();
+    let shell = match shell {
+        Shell::Bash => clap_complete::Shell::Bash,
+        Shell::Zsh => clap_complete::Shell::Zsh,
+        Shell::Fish => clap_complete::Shell::Fish,
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    output::bytes(&script)?;
+    Ok(ExitCode::SUCCESS)
+}
