@@ -238,6 +238,7 @@ impl Shares {
   host submit examples/taxi.toml
   host submit examples/taxi.toml --input 'data/2019/*.parquet' --output best.parquet
   host submit examples/taxi.toml --set train.test=0.2 --set 'train.group_by=[\"vendor_id\"]' --json
+  host submit examples/taxi.toml --dry-run
   host submit examples/pi --arg tasks=100
   host submit examples/forests --arg data=@data/housing.csv
   host submit program.wasm#other --arg name=value --json
@@ -277,11 +278,15 @@ pub(crate) struct Submit {
     /// With `--node`: prints what the job is called, and does not wait for it.
     #[arg(long, requires = "node")]
     pub no_wait: bool,
+    /// Checks all that can be checked before rows are read or a task runs, says what would be done, and stops. Crates are
+    /// not built.
+    #[arg(long, conflicts_with_all = ["join", "meta", "node"])]
+    pub dry_run: bool,
     /// Print one JSON object on standard output.
     #[arg(long)]
     pub json: bool,
     /// Nothing on standard error but warnings and what fails, nothing on standard output but a program's result and what
-    /// --json prints.
+    /// --json and --dry-run print.
     #[arg(long, short)]
     pub quiet: bool,
 }

@@ -8,6 +8,7 @@ mod cluster;
 mod cluster_args;
 mod completion;
 mod doctor;
+mod dry_run;
 mod gpus;
 mod jobs;
 mod logging;
@@ -180,19 +181,27 @@ impl From<NodeError> for CliError {
     }
 }
 
-/// A node for as long as this process runs, with what it is given of the machine; what is usual otherwise.
+/// A node for as long as this process runs.
 fn start_node(
     shares: &Shares,
     limits: sandbar_node::Limits,
     cluster: Option<Cluster>,
 ) -> Result<&'static Node, CliError> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(Box::leak(Box::new(Node::start(node_options(shares, limits, cluster)?))))
+}
+
+/// What a node is given of the machine; what is usual otherwise.
+fn node_options(
+    shares: &Shares,
+    limits: sandbar_node::Limits,
+    cluster: Option<Cluster>,
+) -> Result<NodeOptions, CliError> {
     let gpus = paths::gpus(shares.gpu_options()).map_err(CliError::Failed)?;
-    let options = NodeOptions {
+    Ok(NodeOptions {
         number: cluster.as_ref().map_or(0, Cluster::number),
         neighbours: None,
         cluster,
-        workers: shares.workers.unwrap_or(cores),
+        workers: shares.workers.unwrap_or_else(sandbar_node::machine::cores),
         resources: shares.resources(),
         limits,
         cache: paths::cache_folder().map_err(CliError::Failed)?,
@@ -203,8 +212,8 @@ fn start_node(
         disk_reserve_bytes: shares.disk_reserve,
         worker: paths::worker().map_err(CliError::Failed)?,
         gpus,
-    };
-    Ok(Box::leak(Box::new(Node::start(options))))
+        on_demand: false,
+    })
 }
 
 async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {
@@ -232,6 +241,9 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
         _ => CliError::Usage(format!("{file}: {e}")),
     })?;
     let job = Job::parse(&text, &submit.overrides()).map_err(|e| CliError::Usage(e.of_file(file)))?;
+    if submit.dry_run {
+        return dry_run::job(&job, &submit.shares, submit.json).await;
+    }
     let cluster = join(submit.place).await?;
     let node = start_node(&submit.shares, job.limits, cluster.clone())?;
     if cluster.is_some() {
@@ -295,6 +307,9 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
     let limits = sandbar_node::Limits::default();
     let spec = ProgramSpec { program: submit.job.display().to_string(), arguments: submit.args, limits, seed: 0 };
     sandbar_node::find_program(&spec.program, &paths::shipped())?;
+    if submit.dry_run {
+        return dry_run::program(&spec, &submit.shares, submit.json).await;
+    }
     let cluster = join(submit.place).await?;
     submit.shares.count_gpus().await.map_err(CliError::Failed)?;
     let node = start_node(&submit.shares, limits, cluster.clone())?;

@@ -131,14 +131,13 @@ impl Client {
     /// When a folder or the workers' program is not there, or not the user's.
     pub fn start(options: ClientOptions) -> Result<Client, ClientError> {
         let ClientOptions { workers, limits, rows_bytes, objects_bytes, disk_reserve_bytes, .. } = options;
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let or_else = |own: Option<PathBuf>, usual: fn() -> Result<PathBuf, String>| own.map_or_else(usual, Ok);
         let is_alone = options.neighbours.is_none();
         let node = NodeOptions {
             number: options.number,
             neighbours: options.neighbours,
             cluster: None,
-            workers: workers.unwrap_or_else(cores).max(1),
+            workers: workers.unwrap_or_else(sandbar_node::machine::cores).max(1),
             limits,
             cache: or_else(options.cache, paths::cache_folder).map_err(ClientError::Setup)?,
             shipped: paths::shipped(),
@@ -148,6 +147,7 @@ impl Client {
             disk_reserve_bytes,
             worker: or_else(options.worker, paths::worker).map_err(ClientError::Setup)?,
             gpus: None,
+            on_demand: false,
             resources: options.resources,
         };
         let state = or_else(options.state, paths::state_folder).map_err(ClientError::Setup)?;

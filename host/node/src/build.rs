@@ -106,6 +106,14 @@ impl Crate {
     }
 }
 
+/// The component of the crate in `folder`, unless it has to be built first.
+///
+/// # Errors
+/// When the folder is no crate.
+pub(crate) fn built_component(folder: &Path, cache: &Path) -> Result<Option<PathBuf>, BuildError> {
+    Ok(Crate::find(folder, cache)?.component())
+}
+
 /// Receives a message for the user before a crate is built.
 pub type SayBuild<'a> = &'a (dyn Fn(String) + Sync);
 

@@ -10,7 +10,7 @@ use sandbar_core::{Code, Fault, Function, Kind, Limits, Parameter, TaskKind, hin
 use sandbar_worker::{Binding, Compiled, Request, Work};
 use serde::Serialize;
 
-use crate::build::{BuildError, build_crate};
+use crate::build::{BuildError, build_crate, built_component};
 use crate::{Node, NodeError};
 
 /// A component with its functions.
@@ -63,6 +63,17 @@ impl Components {
         };
         let component = self.load(node, key, Path::new(path)).await?;
         callable(component, (name, kinds, udf), params, self.limits)
+    }
+
+    /// The folder of the crate that has to be built before `udf` can be resolved, if one has to.
+    ///
+    /// # Errors
+    /// When there is no such component or crate.
+    pub(crate) fn stale_crate(node: &Node, key: &str, udf: &str) -> Result<Option<PathBuf>, NodeError> {
+        match udf.rsplit_once('#') {
+            Some((path, _)) => node.stale_crate(&node.find_component(key, Path::new(path))?),
+            None => Ok(None),
+        }
     }
 
     async fn load(&mut self, node: &Node, key: &str, path: &Path) -> Result<Arc<Loaded>, NodeError> {
@@ -134,6 +145,12 @@ impl Node {
         let _timed = self.progress.time_build();
         let say = |text| self.progress.warn(text);
         build_crate(path, &self.options.cache, (!self.progress.is_quiet()).then_some(&say)).await
+    }
+
+    /// The folder of the crate at `path`, if it has to be built first.
+    pub(crate) fn stale_crate(&self, path: &Path) -> Result<Option<PathBuf>, NodeError> {
+        let is_stale = path.is_dir() && built_component(path, &self.options.cache)?.is_none();
+        Ok(is_stale.then(|| path.to_owned()))
     }
 
     /// Compiles a component and asks it for its functions, in a sandbox.

@@ -13,6 +13,7 @@ mod blocks;
 mod build;
 mod cluster;
 mod components;
+mod dry_run;
 mod error;
 mod fits;
 mod function;
@@ -23,6 +24,7 @@ mod jobs;
 pub mod machine;
 mod memory;
 mod output;
+mod params;
 pub mod paths;
 mod predict;
 mod program;
@@ -40,6 +42,7 @@ pub use cluster::{
     ClientTimes, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, Followed, ListenOn, Member,
     MemberState, NewClusterJob, NodeAddress, create_cluster, create_token,
 };
+pub use dry_run::{ColumnPlan, FunctionPlan, InputPlan, JobPlan, ModelPlan, OutputPlan, TrainPlan};
 pub use error::NodeError;
 pub use function::{Inspected, InspectedFunction, InspectedParameter, inspect};
 pub use job::{InputSpec, Job, JobFileError, ModelSpec, OutputSpec, Override, TrainSpec, TransformSpec, set};
@@ -51,8 +54,8 @@ pub use jobs::{
 };
 pub use predict::{PredictSpec, Predicted};
 pub use program::{
-    Amounts, ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramSpec, ProgramSummary, ProgramTask,
-    find_program,
+    Amounts, ArgumentPlan, ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramPlan, ProgramSpec,
+    ProgramSummary, ProgramTask, find_program,
 };
 #[doc(hidden)]
 pub use program::{Neighbours, Saying, hear_any, said_any};
@@ -117,6 +120,8 @@ pub struct NodeOptions {
     pub worker: PathBuf,
     /// GPUs, if jobs may use any.
     pub gpus: Option<Arc<GpuMachine>>,
+    /// Whether a worker starts with the first call instead of with the node.
+    pub on_demand: bool,
 }
 
 /// What tasks may ask for, where that is not what was found.
@@ -142,7 +147,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts the workers. Call it inside a tokio runtime.
+    /// Starts the workers, unless they start on demand. Call it inside a tokio runtime.
     pub fn start(options: NodeOptions) -> Node {
         let gpus = options.gpus.clone().map(Gpus::new);
         let pool = Pool::start(PoolOptions {
@@ -150,6 +155,7 @@ impl Node {
             limits: options.limits,
             program: options.worker.clone(),
             gpus: gpus.clone(),
+            on_demand: options.on_demand,
         });
         let compiler = Compiler::new(options.cache.join("compiled"), options.worker.clone());
         let (pool, progress, hub) = (Arc::new(pool), Arc::default(), Mutex::default());

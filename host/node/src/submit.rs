@@ -103,7 +103,7 @@ impl Node {
     }
 
     /// Whether what the job says of GPUs can be.
-    async fn check_device(&self, job: &Job) -> Result<(), NodeError> {
+    pub(crate) async fn check_device(&self, job: &Job) -> Result<(), NodeError> {
         let has_gpu = match &self.options.gpus {
             Some(gpus) if job.device == Some(Choice::Gpu) => !gpus.usable().await.is_empty(),
             _ => false,

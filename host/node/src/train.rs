@@ -12,15 +12,15 @@ use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, Kind};
-use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, Unit, UnitShape};
-use sandbar_worker::{Binding, Request, Work};
+use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, Unit};
+use sandbar_worker::Binding;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::fits::Fits;
-use crate::function::{Components, without_each};
+use crate::function::Components;
 use crate::input::UnitInput;
-use crate::job::{Metric, TrainSpec, with_hint};
+use crate::job::{Metric, TrainSpec};
 use crate::progress::{Phase, Progress};
 use crate::results::{self, Failure, Table};
 use crate::row_finder::{RowFinder, Unusable, chunk_seed};
@@ -218,38 +218,12 @@ impl Node {
         Ok((reading.grouper.clone(), key_schema(training.train, &reading.schema)))
     }
 
-    /// Has the trainers read their parameters, in calls of no groups: what is wrong with them would else be found for
-    /// each group, once all rows were read. One of several that refuses though it gets none costs its own models.
+    /// Has the trainers read their parameters. One of several that refuses though it gets none costs its own models.
     async fn check_params(&self, Training { job, train }: Training<'_>, running: &Running) -> Result<(), NodeError> {
-        let columns = train.features.iter().chain([&train.target]);
-        let schema = Schema::new(columns.map(|c| Field::new(c, DataType::Float64, false)).collect::<Vec<_>>());
-        let shape = UnitShape { groups: 0, columns: schema.fields().len(), rows: 0, test_rows: 0 };
-        let refusal = async |binding: Arc<Binding>| {
-            let (payload, groups) = UnitInput::reserve(&self.pool, &schema, &shape)?.lend(&[])?;
-            let work = Work::Fit(payload, groups.into());
-            let called = self.pool.call(Request { binding, seed: running.seed, work }).await;
-            // What else goes wrong groups will tell.
-            let refused = called.result.err().filter(|fault| fault.code == Code::Refused);
-            Ok::<_, NodeError>(refused.map(|fault| (fault, called.log)))
-        };
         for (i, (spec, binding)) in train.models.iter().zip(running.fits.models()).enumerate() {
-            if spec.params.is_empty() && train.models.len() > 1 {
-                continue;
+            if !spec.params.is_empty() || train.models.len() == 1 {
+                self.check_model_params(job, train, i, binding).await?;
             }
-            let Some((fault, log)) = refusal(binding.clone()).await? else { continue };
-            self.progress.log(&binding.name, &log);
-            let mut key = format!("train.models[{i}].params");
-            // The parameter without which it says something else.
-            for (name, params) in without_each(&spec.params) {
-                let Binding { program, function, limits, name: label, .. } = &**binding;
-                let other = Binding::new(program.clone(), *function, params, *limits, label.clone())?;
-                if refusal(other).await?.is_none_or(|(other, _)| other.message != fault.message) {
-                    key = format!("{key}.{name}");
-                    break;
-                }
-            }
-            let message = format!("{}: {}", job.key(&key), with_hint(&fault.message));
-            return Err(Fault { message, ..fault }.into());
         }
         Ok(())
     }
@@ -262,16 +236,7 @@ impl Node {
         scan: &Scan,
     ) -> Result<Reading, NodeError> {
         let schema = made_schema(job, &running.steps, scan, running.seed_of(0, 0)).await?;
-        let grouping = Grouping {
-            keys: train.group_by.clone(),
-            features: train.features.clone(),
-            target: train.target.clone(),
-            per_file: train.per_file,
-            test: train.test,
-            seed: train.seed,
-            min_rows: train.min_rows,
-            ..Grouping::default()
-        };
+        let grouping = grouping_of(train);
         let bytes_max = usize::try_from(self.options.memory_bytes_max).unwrap_or(usize::MAX);
         let budget = MemoryBudget { bytes_max, spill_dir: self.options.spill.clone() };
         let grouper = Grouper::new(grouping.clone(), &schema, scan.files().to_vec(), budget)?;
@@ -324,8 +289,22 @@ impl Node {
     }
 }
 
+/// How rows are grouped for training.
+pub(crate) fn grouping_of(train: &TrainSpec) -> Grouping {
+    Grouping {
+        keys: train.group_by.clone(),
+        features: train.features.clone(),
+        target: train.target.clone(),
+        per_file: train.per_file,
+        test: train.test,
+        seed: train.seed,
+        min_rows: train.min_rows,
+        ..Grouping::default()
+    }
+}
+
 /// The columns that training takes.
-fn columns_of(train: &TrainSpec) -> Vec<String> {
+pub(crate) fn columns_of(train: &TrainSpec) -> Vec<String> {
     let mut columns: Vec<_> = train.group_by.iter().chain(&train.features).chain([&train.target]).cloned().collect();
     columns.sort();
     columns.dedup();

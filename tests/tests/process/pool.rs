@@ -67,7 +67,13 @@ fn a_worker_that_dies_before_it_begins_a_call_is_not_replaced_for_ever() {
             (NEVER_READY, Code::Host, "a worker can't be started: exit status: 3 before it was ready"),
         ] {
             let program = polite.script(script);
-            let pool = Pool::start(PoolOptions { workers: 1, limits: Limits::default(), program, gpus: None });
+            let pool = Pool::start(PoolOptions {
+                workers: 1,
+                limits: Limits::default(),
+                program,
+                gpus: None,
+                on_demand: false,
+            });
             let binding = bind(&polite.compiled, 0);
             for _ in 0..2 {
                 let called = pool.call(request(&binding, Work::Describe)).await;
@@ -93,6 +99,7 @@ fn a_worker_that_can_not_be_started_leaves_its_calls_to_the_others() {
             limits: Limits::default(),
             program: polite.script(&script),
             gpus: None,
+            on_demand: false,
         });
         let binding = bind(&polite.compiled, 0);
         for call in 0..30 {
@@ -203,7 +210,7 @@ impl Polite {
         let compiler = Compiler::new(lab.path("compiled"), program.clone());
         let component = File::open(component("tests/hostile/polite")).unwrap();
         let compiled = Arc::new(compiler.compile(component).await.unwrap());
-        let pool = Pool::start(PoolOptions { workers: 1, limits, program, gpus: None });
+        let pool = Pool::start(PoolOptions { workers: 1, limits, program, gpus: None, on_demand: false });
         let described = pool.call(request(&bind(&compiled, 0), Work::Describe)).await;
         let functions = described.result.unwrap().product.into_functions().unwrap();
         Polite { lab, compiler, pool, compiled, functions }

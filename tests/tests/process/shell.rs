@@ -1,4 +1,4 @@
-//! The host in a shell: completion, versions, what of the machine helps or hurts, and quiet.
+//! The host in a shell: completion, versions, what of the machine helps or hurts, dry runs, and quiet.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -65,7 +65,7 @@ fn completion_scripts_name_all_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let script = lab.host(&["completion", shell]).expect_code(0);
         assert_eq!(script.stderr, "", "{shell}");
-        for word in commands.iter().chain(&["software-gpu"]) {
+        for word in commands.iter().chain(&["software-gpu", "dry-run"]) {
             assert!(script.stdout.contains(word), "{word} is not in the script of {shell}");
         }
         let file = lab.write(&format!("host.{shell}"), &script.stdout);
@@ -86,6 +86,7 @@ fn bash_completes() {
     for (words, offered) in [
         (&["host", "doc"][..], &["doctor"][..]),
         (&["host", "completion", ""], &["bash", "zsh", "fish"]),
+        (&["host", "submit", "--dry"], &["--dry-run"]),
         (&["host", "jobs", "st"], &["status", "stop"]),
     ] {
         let script = format!(
@@ -223,6 +224,192 @@ fn the_doctor_names_gpus() {
         assert_eq!((verdict.as_str(), line.contains(name)), ("ok", true), "{line}");
         assert_eq!(line.contains("not measured yet: `host gpu list` does"), !is_measured, "{line}");
         assert_eq!(cache.exists(), is_measured);
+    }
+}
+
+/// Runs a command dry and then as it is: the first leaves nothing, and where the second fails, fails likewise.
+#[track_caller]
+fn dry_and_wet(lab: &Lab, arguments: &[&str], code: i32, words: &[&str]) {
+    let before = lab.names();
+    let dry = lab.host(&[&["submit"], arguments, &["--dry-run"]].concat()).expect_code(code).expect_talk(words);
+    assert_eq!((lab.names(), lab.path("state").exists()), (before, false), "{}", dry.line);
+    let wet = lab.host(&[&["submit"], arguments, &["-q"]].concat()).expect_code(code);
+    // Of a program that fails something is kept.
+    let _ = std::fs::remove_dir_all(lab.path("state"));
+    if code != 0 {
+        // Names of temporary files differ.
+        let words = |ended: &Ended| ended.stderr.split(" at path ").next().unwrap_or_default().trim_end().to_owned();
+        assert_eq!((dry.stdout.as_str(), words(&dry)), ("", words(&wet)), "{}", dry.line);
+    }
+}
+
+#[test]
+fn a_dry_run_finds_what_is_wrong() {
+    let lab = lab();
+    let taxi = component("udfs/taxi");
+    let add = |rest: &str| format!("transform=[{{udf=\"{}#add\", output=\"sum\", {rest}}}]", taxi.display());
+    let (sum, gone) = (add("columns=[\"x\", \"y\"]"), add("columns=[\"x\", \"z\"]"));
+    let models = component("udfs/models");
+    let params = |params: &str| format!("train.models.0.params={{{params}}}");
+    let (typo, good) = (params("fit_intercep=true"), params("fit_intercept=false"));
+    let name = |name: &str| format!("train.models.0.udf=\"{}#{name}\"", models.display());
+    let (linaer, scalar) = (name("linaer"), format!("train.models.0.udf=\"{}#add\"", taxi.display()));
+    for (job, sets, code, words) in [
+        ("train.toml", &[][..], 0, &[][..]),
+        ("train.toml", &[&*good], 0, &[]),
+        ("train.toml", &[&*sum, "train.features=[\"sum\"]"], 0, &[]),
+        ("rows.toml", &[&*sum], 0, &[]),
+        ("gone.toml", &[], 2, &["there is no job file"]),
+        ("train.toml", &["input.paths=[\"row.csv\"]"], 1, &["did you mean `rows.csv`"]),
+        ("train.toml", &["input.filter=\"w = 1\""], 1, &["w"]),
+        ("train.toml", &["train.target=\"Y\""], 1, &["`Y`", "did you mean `y`"]),
+        ("train.toml", &["train.features=[\"k\"]"], 1, &["feature `k`"]),
+        ("train.toml", &["train.group_by=[\"q\"]"], 1, &["`q`"]),
+        ("train.toml", &["train.features=[]"], 2, &["train.features"]),
+        ("train.toml", &[&*typo], 1, &["did you mean `fit_intercept`", "[refused]"]),
+        ("train.toml", &[&*linaer], 1, &["no function `linaer`"]),
+        ("train.toml", &[&*scalar], 1, &["scalar"]),
+        ("train.toml", &[&*sum, "train.features=[\"sun\"]"], 1, &["`sun`"]),
+        ("train.toml", &[&*gone], 1, &["`z`"]),
+        ("train.toml", &["output.path=\"rows.csv/out.parquet\""], 1, &["Not a directory"]),
+        ("train.toml", &["output.path=\"out.csv\""], 2, &[".parquet"]),
+        ("rows.toml", &["output.path=\"rows.csv\""], 2, &["which is read"]),
+        ("rows.toml", &["output.path=\"out\"", "output.format=\"csv\"", "output.partition_by=[\"q\"]"], 1, &["`q`"]),
+        ("rows.toml", &["input.types={x=\"colour\"}"], 2, &["colour"]),
+    ] {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        dry_and_wet(&lab, &[job].into_iter().chain(sets).collect::<Vec<_>>(), code, words);
+        let _ = (std::fs::remove_file(lab.path("out.csv")), std::fs::remove_dir_all(lab.path("out")));
+    }
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done() {
+    let lab = lab();
+    let json = lab.host(&["submit", "train.toml", "--dry-run", "--json", "--workers", "3"]).expect_code(0).json();
+    for (pointer, expected) in [
+        ("/name", Value::from("lines")),
+        ("/input/files", 1.into()),
+        ("/input/paths/0", "rows.csv".into()),
+        ("/input/bytes", ROWS.len().into()),
+        ("/input/rows", Value::Null),
+        ("/input/columns/1/name", "x".into()),
+        ("/input/columns/1/type", "Int64".into()),
+        ("/train/models/0/name", "linear".into()),
+        ("/train/models/0/kind", "trainer".into()),
+        ("/train/models/0/to_build", Value::Null),
+        ("/output/path", "out/models.parquet".into()),
+        ("/output/replaces", false.into()),
+        ("/workers", 3.into()),
+        ("/unchecked", Value::Array(Vec::new())),
+    ] {
+        assert_eq!(json.pointer(pointer), Some(&expected), "{pointer} of {json}");
+    }
+    let text = lab.host(&["submit", "train.toml", "--dry-run"]).expect_code(0).stdout;
+    for words in ["1 file, ", "rows.csv", "k: Utf8, x: Int64, y: Int64", "by k", "y, from x", "out/models.parquet"] {
+        assert!(text.contains(words), "`{words}` is not in {text}");
+    }
+    // Parquet says how many rows it has, and what is there is replaced.
+    lab.host(&["submit", "rows.toml", "-q", "--output", "rows.parquet"]).expect_code(0);
+    let line = ["submit", "rows.toml", "--input", "rows.parquet", "--output", "rows.csv", "--dry-run", "--json"];
+    let json = lab.host(&line).expect_code(0).json();
+    assert_eq!((&json["input"]["rows"], &json["output"]["replaces"]), (&6.into(), &true.into()), "{json}");
+}
+
+/// A job that has nothing to ask its functions starts no process; what is asked starts one.
+#[test]
+fn a_dry_run_starts_no_worker_without_need() {
+    let lab = lab();
+    let log = lab.path("started");
+    let worker = sandbar_tests::host().with_file_name("host-worker");
+    // The host as it is, beside a worker that says that it was started.
+    let folder = lab.path("bin");
+    std::fs::create_dir(&folder).expect("a folder");
+    std::fs::hard_link(sandbar_tests::host(), folder.join("host"))
+        .or_else(|_| std::fs::copy(sandbar_tests::host(), folder.join("host")).map(drop))
+        .expect("a copy of the host");
+    let script = format!("#!/bin/sh\necho \"$1\" >> {}\nexec {} \"$@\"\n", log.display(), worker.display());
+    let script = lab.write("bin/host-worker", script);
+    std::fs::set_permissions(script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a program");
+    // What caches keep of components is there.
+    lab.host(&["submit", "train.toml", "--dry-run"]).expect_code(0);
+    for (arguments, starts) in [
+        (&["train.toml", "--dry-run"][..], 0..=0),
+        (&["rows.toml", "--dry-run"], 0..=0),
+        (&["train.toml", "--dry-run", "--set", "train.models.0.params={fit_intercept=false}"], 1..=1),
+        (&["train.toml", "--workers", "2"], 1..=2),
+    ] {
+        let mut command = Command::new(folder.join("host"));
+        command.arg("submit").args(arguments).current_dir(lab.path(""));
+        let usual = lab.command(&[]);
+        for (name, value) in usual.get_envs().filter_map(|(name, value)| Some((name, value?))) {
+            command.env(name, value);
+        }
+        Running::new(command).wait().expect_code(0);
+        let started = std::fs::read_to_string(&log).unwrap_or_default();
+        assert!(starts.contains(&started.lines().count()), "{arguments:?}: {started}");
+        let _ = std::fs::remove_file(&log);
+    }
+}
+
+#[test]
+fn a_dry_run_builds_nothing() {
+    let lab = lab();
+    lab.host(&["new", "--trainer", "lines"]).expect_code(0);
+    let before = lab.names();
+    let udf = ["--set", "train.models.0.udf=\"lines#mean\""];
+    let line = [&["submit", "train.toml", "--dry-run"], &udf[..]].concat();
+    let text = lab.host(&line).expect_code(0).stdout;
+    for words in ["its crate is built first", "not checked", "`lines#mean` is of the crate lines"] {
+        assert!(text.contains(words), "`{words}` is not in {text}");
+    }
+    let json = lab.host(&[&line[..], &["--json"]].concat()).expect_code(0).json();
+    assert_eq!(json["train"]["models"][0]["to_build"], "lines", "{json}");
+    let set = ["--set", "transform=[{udf=\"lines#clean\"}]"];
+    let json = lab.host(&[&["submit", "train.toml", "--dry-run", "--json"], &set[..]].concat()).expect_code(0).json();
+    assert_eq!((&json["columns"], &json["transforms"][0]["to_build"]), (&Value::Null, &"lines".into()), "{json}");
+    let text = lab.host(&["submit", "lines", "--dry-run"]).expect_code(0).stdout;
+    assert!(text.contains("its crate is built first"), "{text}");
+    assert_eq!(lab.names(), before);
+}
+
+#[test]
+fn a_dry_run_checks_the_arguments_of_a_program() {
+    let lab = Lab::new();
+    lab.write("a.txt", "a");
+    lab.write("b.txt", "b");
+    let tasks = component("tests/programs/tasks").display().to_string();
+    let files = component("tests/programs/files").display().to_string();
+    let task = |of: &str, name: &str| format!("{of}#{name}");
+    let tree = ["depth=1", "width=1", "steps=1"];
+    for (program, given, code, words) in [
+        (task(&tasks, "tree"), &tree[..], 0, &[][..]),
+        (task(&tasks, "tree"), &tree[..2], 1, &["tree: argument `steps` is missing [refused]"]),
+        (
+            task(&tasks, "tree"),
+            &["depth=x", "width=1", "steps=1"],
+            1,
+            &["argument `depth` can't be read as", "[refused]"],
+        ),
+        (task(&tasks, "tree"), &["depht=1"], 2, &["no argument `depht`"]),
+        (task(&tasks, "three"), &[], 1, &["it has no task `three`"]),
+        (task(&files, "all_say"), &["tasks=@a.txt", "times=1"], 2, &["`@` stands for a file"]),
+        ("gone.wasm".to_owned(), &[], 1, &["there is no component or crate `gone.wasm`"]),
+    ] {
+        let arguments: Vec<&str> = [&*program].into_iter().chain(given.iter().flat_map(|arg| ["--arg", arg])).collect();
+        dry_and_wet(&lab, &arguments, code, words);
+    }
+    let program = task(&tasks, "tree");
+    let line: Vec<&str> = ["submit", &program, "--dry-run", "--json"]
+        .into_iter()
+        .chain(tree.iter().flat_map(|arg| ["--arg", arg]))
+        .collect();
+    let json = lab.host(&line).expect_code(0).json();
+    assert_eq!((&json["task"], &json["is_to_build"]), (&"tree".into(), &false.into()), "{json}");
+    assert_eq!((&json["arguments"][0]["name"], &json["arguments"][0]["value"]), (&"depth".into(), &"1".into()));
+    // What others would run is theirs to check.
+    for other in [&["--node", "127.0.0.1:1"][..], &["--join", "127.0.0.1:1"]] {
+        lab.host(&[&["submit", &program, "--dry-run"], other].concat()).expect_code(2).expect_talk(&["--dry-run"]);
     }
 }
 

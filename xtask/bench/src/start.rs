@@ -71,7 +71,8 @@ impl Calls {
         let compiler = Compiler::new(places::data()?.join("compiled"), program.clone());
         let compiled = Arc::new(compiler.compile(File::open(component)?).await?);
         let binding = Binding::new(compiled, function, "{}".to_owned(), limits, "bench-guest#nothing".to_owned())?;
-        let calls = Calls { pool: Pool::start(PoolOptions { workers, limits, program, gpus: None }), binding };
+        let pool = Pool::start(PoolOptions { workers, limits, program, gpus: None, on_demand: false });
+        let calls = Calls { pool, binding };
         for _ in 0..workers {
             calls.pool.call(Request { binding: calls.binding.clone(), seed: 0, work: Calls::work() }).await.result?;
         }

@@ -50,13 +50,20 @@ struct Folder {
     last: u64,
 }
 
-impl Folders {
+/// The split of columns into those that name folders and those that files have.
+pub(super) struct FolderLayout {
+    by: Vec<usize>,
+    kept: Vec<usize>,
+    /// The schema of the files.
+    schema: SchemaRef,
+}
+
+impl FolderLayout {
     pub(super) fn new(
-        path: &Path,
         format: OutputFormat,
         partition_by: &[String],
         schema: &SchemaRef,
-    ) -> Result<Folders, DatasetError> {
+    ) -> Result<FolderLayout, DatasetError> {
         let by = partition_by.iter().map(|name| place(schema, name)).collect::<Result<Vec<_>, _>>()?;
         if let Some(twice) = by.iter().enumerate().find_map(|(i, at)| by[..i].contains(at).then(|| schema.field(*at))) {
             return Err(DatasetError::Columns(format!("`partition_by` names `{}` twice", twice.name())));
@@ -67,7 +74,18 @@ impl Folders {
             return Err(DatasetError::Columns(words.to_owned()));
         }
         let rest = schema.project(&kept).map_err(DatasetError::internal)?;
-        let schema = format.schema(&rest)?;
+        Ok(FolderLayout { by, kept, schema: format.schema(&rest)? })
+    }
+}
+
+impl Folders {
+    pub(super) fn new(
+        path: &Path,
+        format: OutputFormat,
+        partition_by: &[String],
+        schema: &SchemaRef,
+    ) -> Result<Folders, DatasetError> {
+        let FolderLayout { by, kept, schema } = FolderLayout::new(format, partition_by, schema)?;
         let fail = |source| failed(path, source);
         free_folder(path).map_err(fail)?;
         fs::create_dir_all(folder_of(path)).map_err(fail)?;

@@ -8,7 +8,7 @@ use arrow_schema::SchemaRef;
 use tempfile::TempPath;
 
 use super::file::{FileWriter, OutputFormat};
-use super::folders::Folders;
+use super::folders::{FolderLayout, Folders};
 use super::parquet::replaceable;
 use super::temporary::{folder_of, temporary_file};
 use crate::DatasetError;
@@ -61,6 +61,18 @@ impl RowTarget {
         }
         let folder = self.path.ancestors().skip(1).find(|folder| folder.exists());
         temporary_file(folder.unwrap_or(Path::new("."))).map(drop).map_err(fail)
+    }
+
+    /// Checks that rows of `schema` can go there: that the format has a form for all columns, and that those which name
+    /// folders are there.
+    ///
+    /// # Errors
+    /// When a column has no form in the format, or is none that names folders.
+    pub fn check(&self, schema: &SchemaRef) -> Result<(), DatasetError> {
+        match self.partition_by.is_empty() {
+            true => self.format.schema(schema).map(drop),
+            false => FolderLayout::new(self.format, &self.partition_by, schema).map(drop),
+        }
     }
 
     /// Begins it, for rows of `schema`, and makes the folders that it is in.

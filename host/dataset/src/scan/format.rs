@@ -130,6 +130,8 @@ pub(super) struct Inspected {
     pub(super) evidence: HashMap<String, Evidence>,
     /// Whether it has a say in the types of columns. It has none without rows.
     pub(super) has_rows: bool,
+    /// How many rows it has, where it says so without being read.
+    pub(super) rows: Option<u64>,
     /// What there is to know of a file of text.
     pub(super) text: Option<Arc<TextFile>>,
 }
@@ -164,27 +166,30 @@ pub(super) async fn inspect(
     if format == Format::Parquet && is_suspect && encrypted().await {
         return Err(fault("it is encrypted, and encrypted files are not read; decrypt it first".to_owned()));
     }
-    let (schema, has_rows) = schema.map_err(fault)?;
+    let (schema, has_rows, rows) = schema.map_err(fault)?;
     // Metadata of the writer (pandas, Spark) says nothing about the rows, and would make equal schemas differ.
     let plain = |field: &FieldRef| field.as_ref().clone().with_metadata(Default::default());
     let fields: Vec<Field> = schema.fields().iter().map(plain).collect();
     let schema = Arc::new(Schema::new(fields));
-    Ok(Inspected { format, schema, problems: HashMap::new(), evidence: HashMap::new(), has_rows, text: None })
+    let (problems, evidence) = (HashMap::new(), HashMap::new());
+    Ok(Inspected { format, schema, problems, evidence, has_rows, rows, text: None })
 }
 
-/// The schema of a file that is no text, and whether it has rows.
+/// The schema of a file that is no text, whether it has rows, and how many if it says so.
 async fn schema_of(
     state: &SessionState,
     store: &Arc<dyn ObjectStore>,
     file: &File,
     format: Format,
-) -> Result<(SchemaRef, bool), String> {
+) -> Result<(SchemaRef, bool, Option<u64>), String> {
     let damaged = |reason: String| format!("it is damaged, or no Arrow file: {reason}");
     let bytes = IpcBytes { store: store.as_ref(), location: &file.meta.location, size: file.meta.size };
-    let mut has_rows = true;
+    let (mut has_rows, mut rows) = (true, None);
     match format {
         // The engine would try to read it as a stream if it could not as a file, and take the first bytes for a length.
-        Format::ArrowFile => return bytes.schema_of_file().await.map_err(damaged),
+        Format::ArrowFile => {
+            return bytes.schema_of_file().await.map(|(schema, has_rows)| (schema, has_rows, None)).map_err(damaged);
+        }
         Format::ArrowStream => has_rows = bytes.check_stream().await.map_err(damaged)?,
         _ => {}
     }
@@ -198,6 +203,7 @@ async fn schema_of(
             .with_page_index_policy(Some(PageIndexPolicy::Skip));
         let metadata = metadata.fetch_metadata().await.map_err(|e| reason_of(&e))?;
         has_rows = metadata.row_groups().iter().any(|group| group.num_rows() != 0);
+        rows = u64::try_from(metadata.file_metadata().num_rows()).ok();
     }
-    Ok((schema, has_rows))
+    Ok((schema, has_rows, rows))
 }

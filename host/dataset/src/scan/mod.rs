@@ -133,6 +133,7 @@ pub struct Scan {
     elsewhere: Option<Elsewhere>,
     /// The filter as it was given, if there is one.
     filter: Arc<str>,
+    rows: Option<u64>,
 }
 
 impl Scan {
@@ -163,6 +164,10 @@ impl Scan {
             batch_rows: options.batch_rows.max(1),
             elsewhere: wanted.elsewhere(&state, &folders),
             filter: wanted.filter_text.as_str().into(),
+            rows: inspected
+                .iter()
+                .map(|of_file| of_file.as_ref()?.rows)
+                .try_fold(0u64, |sum, rows| sum.checked_add(rows?)),
         };
         scan.plan(&state, &wanted, &inspected, &folders, &source.text, &options).await?;
         Ok(scan)
@@ -176,6 +181,16 @@ impl Scan {
     /// The names of the files, sorted: paths as given for local files, URLs for others.
     pub fn files(&self) -> &[String] {
         &self.names
+    }
+
+    /// Bytes of all files, as they are stored.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum: u64, file| sum.saturating_add(file.meta.size))
+    }
+
+    /// Rows of all files, those that the filter leaves out too; known where all files say so without being read.
+    pub fn rows(&self) -> Option<u64> {
+        self.rows
     }
 
     /// The morsels, in the order of files and of rows within them.

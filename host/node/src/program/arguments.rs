@@ -4,8 +4,8 @@ use sandbar_core::{Argument, Code, Fault};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::ProgramTask;
 use super::files::Given;
+use super::{ArgumentPlan, ProgramTask};
 use crate::NodeError;
 
 /// Bytes of what a job's first task returns, as JSON: it is shown, and kept in the job's record.
@@ -28,6 +28,12 @@ const AROUND: [&str; 5] = ["Option<", "Box<", "Rc<", "Arc<", "Cow<"];
 impl Of {
     /// Of a type as its task has it, and in how many options it is: `Option<sandbar_guest::File>`.
     fn named(of: &str) -> (Of, usize) {
+        let (word, options) = Of::innermost(of);
+        (Of::word(&word), options)
+    }
+
+    /// The last word of the type within those that are written as it is, and in how many options it is.
+    fn innermost(of: &str) -> (String, usize) {
         let of: String = of.chars().filter(|c| !c.is_whitespace()).collect();
         let (mut of, mut options) = (of.as_str(), 0);
         loop {
@@ -35,7 +41,7 @@ impl Of {
             let words = of.find('<').unwrap_or(of.len());
             let last = of[..words].rfind("::").map_or(0, |at| at + 2);
             let around = AROUND.iter().find_map(|name| Some((name, of[last..].strip_prefix(name)?.strip_suffix('>')?)));
-            let Some((name, within)) = around else { break (Of::word(&of[last..]), options) };
+            let Some((name, within)) = around else { break (of[last..].to_owned(), options) };
             options += usize::from(*name == "Option<");
             of = within.strip_prefix("'static,").unwrap_or(within);
         }
@@ -101,6 +107,51 @@ pub(super) fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Resul
     let arguments: Vec<Argument<'_>> = arguments.chain([Argument::ReturnsJson]).collect();
     let encoded = postcard::to_stdvec(&arguments).map_err(|e| NodeError::Job(e.to_string()))?;
     Ok((encoded.into(), files))
+}
+
+/// The arguments of a task in their order, as [`arguments`] has them, and checked as the task would check those of plain
+/// types: that they are there, and can be read.
+pub(super) fn plan(task: &ProgramTask, given: &[(String, String)]) -> Result<Vec<ArgumentPlan>, NodeError> {
+    arguments(task, given)?;
+    let argument = |(name, of): &(String, String)| {
+        let text = given.iter().rev().find(|(argument, _)| argument == name).map(|(_, text)| text.as_str());
+        let mut files = Given::default();
+        let written = text.map(|text| write(name, of, text, &mut files)).transpose()?;
+        check(name, of, written.as_ref()).map_err(|what| Fault::new(Code::Refused, what).of(&task.name))?;
+        let files = Some(files.count()).filter(|files| *files > 0);
+        Ok(ArgumentPlan { name: name.clone(), type_name: of.clone(), value: text.map(str::to_owned), files })
+    };
+    task.arguments.iter().map(argument).collect()
+}
+
+/// Whether a task would take an argument; of types of its own only it knows.
+fn check(name: &str, of: &str, written: Option<&Written>) -> Result<(), String> {
+    let (word, options) = Of::innermost(of);
+    let is_known = WORDS.contains(&word.as_str()) || word.starts_with("Vec<") || unreadable(&word, "").is_some();
+    match written {
+        None if options == 0 && is_known => Err(format!("argument `{name}` is missing")),
+        Some(Written::Json(json)) if options == 0 || json != "null" => match unreadable(&word, json) {
+            Some(why) => Err(format!("argument `{name}` can't be read as {of}: {why}")),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Types that nothing stands for, besides numbers and truth values.
+const WORDS: [&str; 7] = ["String", "str", "char", "PathBuf", "Path", "File", "Files"];
+
+/// Why JSON is no value of a plain type, if it is none.
+fn unreadable(word: &str, json: &str) -> Option<String> {
+    macro_rules! plain {
+        ($($of:ident)*) => {
+            match word {
+                $(stringify!($of) => serde_json::from_str::<$of>(json).err().map(|e| e.to_string()),)*
+                _ => None,
+            }
+        };
+    }
+    plain!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 bool)
 }
 
 /// The name of an argument that stands for files, if there is one: `@PATH`. Who did not type it must not have it opened.
@@ -190,6 +241,42 @@ mod tests {
         check("Files", "@src/*.rs.not", Err("no file matches it"));
         check("File", "@src", Err("one is asked for"));
         check("File", "Cargo.toml", Ok(r#""Cargo.toml""#));
+    }
+
+    #[test]
+    fn arguments_of_plain_types_are_checked_before_their_task_runs() {
+        for (of, text, expected) in [
+            ("u64", Some("5"), Ok(())),
+            ("u64", Some("-5"), Err("argument `x` can't be read as u64: ")),
+            ("u64", Some("x"), Err("expected u64")),
+            ("Option<u64>", Some("null"), Ok(())),
+            ("Option<Option<u8>>", Some("256"), Err("expected u8")),
+            ("f64", Some("inf"), Ok(())),
+            ("bool", Some("1"), Err("expected a boolean")),
+            ("u64", None, Err("argument `x` is missing")),
+            ("Box<u64>", None, Err("argument `x` is missing")),
+            ("Vec<u64>", None, Err("argument `x` is missing")),
+            ("sandbar_guest::File", None, Err("argument `x` is missing")),
+            ("Option<u64>", None, Ok(())),
+            ("String", Some("null"), Ok(())),
+            // Of a type of its own, which may be made of nothing.
+            ("Shape", None, Ok(())),
+            ("Shape", Some("flat"), Ok(())),
+        ] {
+            let task = ProgramTask {
+                name: "main".into(),
+                arguments: vec![("x".to_owned(), of.to_owned())],
+                returns: "()".to_owned(),
+                count: 0,
+                kind: sandbar_core::TaskKind::Task,
+            };
+            let given: Vec<_> = text.map(|text| ("x".to_owned(), text.to_owned())).into_iter().collect();
+            let found = plan(&task, &given).map(drop).map_err(|e| e.to_string());
+            match expected {
+                Ok(()) => assert_eq!(found, Ok(()), "{of} {text:?}"),
+                Err(words) => assert!(found.clone().is_err_and(|e| e.contains(words)), "{of} {text:?}: {found:?}"),
+            }
+        }
     }
 
     /// Their bytes are those of the value: JSON has no such numbers.

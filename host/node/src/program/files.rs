@@ -84,6 +84,11 @@ impl Given {
         Ok(())
     }
 
+    /// How many files it was given.
+    pub(crate) fn count(&self) -> u64 {
+        self.files as u64
+    }
+
     /// Bytes of what a number stands for, about; none if for nothing.
     pub(crate) fn bytes(&self, number: u64) -> Option<u64> {
         const NAME_BYTES: u64 = 64;

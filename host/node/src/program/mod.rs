@@ -14,6 +14,7 @@ mod keeping;
 mod link;
 mod members;
 mod peer;
+mod plan;
 mod reader;
 mod records;
 mod submit;
@@ -22,6 +23,7 @@ pub use calls::ProgramTask;
 pub use client::{ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue};
 #[doc(hidden)]
 pub use peer::{Amounts, Neighbours};
+pub use plan::{ArgumentPlan, ProgramPlan};
 pub use submit::{PROGRAM_ADDRESS_BYTES, ProgramSpec, ProgramSummary, find_program};
 
 pub(crate) use arguments::names_files;

@@ -40,7 +40,7 @@ pub const PROGRAM_ADDRESS_BYTES: u64 = (SANDBOXES_MAX as u64) << 32;
 /// All numbers of workers that there are.
 const NUMBERS_MAX: u32 = 1 << 28;
 /// The task that a job begins with, unless another is named.
-const MAIN: &str = "main";
+pub(super) const MAIN: &str = "main";
 
 /// A program to be run.
 #[derive(Debug, Clone)]
@@ -329,7 +329,7 @@ fn program(loaded: &Loaded, limits: Limits) -> Result<Program, Fault> {
     Ok(Program { compiled: loaded.compiled.clone(), limits, tasks })
 }
 
-fn find(program: &Program, name: &str, path: &Path) -> Result<usize, Fault> {
+pub(super) fn find(program: &Program, name: &str, path: &Path) -> Result<usize, Fault> {
     let is_task = |task: &&ProgramTask| task.kind == TaskKind::Task;
     let found = program.tasks.iter().position(|task| is_task(&task) && &*task.name == name);
     let is_generator = |task: &ProgramTask| task.kind == TaskKind::Generator && &*task.name == name;

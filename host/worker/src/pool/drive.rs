@@ -77,6 +77,9 @@ struct Driver {
 pub(super) async fn drive(index: usize, options: PoolOptions, queue: Seat, memory: Arc<Memory>) {
     let mut driver = Driver { options, queue, sent: Vec::new(), next_id: 1, calls_max: 1, calls_min: 1, long: false };
     let mut failures = 0;
+    if driver.options.on_demand && !driver.queue.has_some().await {
+        return;
+    }
     loop {
         match Link::start(&driver.options).await {
             Ok(mut link) => {

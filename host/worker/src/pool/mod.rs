@@ -36,6 +36,8 @@ pub struct PoolOptions {
     pub program: PathBuf,
     /// GPUs for those whose functions have dense algebra done.
     pub gpus: Option<Arc<Gpus>>,
+    /// Whether a worker starts with the first call instead of with the pool.
+    pub on_demand: bool,
 }
 
 /// A function with its parameters, to be called many times.
@@ -378,7 +380,7 @@ impl Drop for Pool {
 }
 
 impl Pool {
-    /// Starts the workers. They set themselves up while this returns.
+    /// Starts the workers, unless they start on demand. They set themselves up while this returns.
     pub fn start(options: PoolOptions) -> Pool {
         let queue = Arc::new(Queue::default());
         let memory = Arc::new(Memory::default());

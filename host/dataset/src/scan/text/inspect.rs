@@ -308,7 +308,7 @@ impl<'a> Found<'a> {
         }
         let (schema, format) = (Arc::new(Schema::new(fields)), self.format);
         let (has_rows, text) = (self.has_rows, Some(Arc::new(self.file)));
-        Ok(Inspected { format, schema, problems, evidence, has_rows, text })
+        Ok(Inspected { format, schema, problems, evidence, has_rows, rows: None, text })
     }
 }
 

@@ -1,0 +1,54 @@
+//! Parameters of trainers: what is wrong with them is known before rows are read.
+
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, Schema};
+use sandbar_core::{Code, Fault};
+use sandbar_dataset::UnitShape;
+use sandbar_worker::{Binding, Request, Work};
+
+use crate::function::without_each;
+use crate::input::UnitInput;
+use crate::job::{TrainSpec, with_hint};
+use crate::{Job, Node, NodeError};
+
+impl Node {
+    /// Has the trainer of a model read its parameters, in a call of no groups: what is wrong with them would else be found
+    /// for each group, once all rows were read.
+    ///
+    /// # Errors
+    /// When the trainer refuses its parameters; the message names the key.
+    pub(crate) async fn check_model_params(
+        &self,
+        job: &Job,
+        train: &TrainSpec,
+        model: usize,
+        binding: &Arc<Binding>,
+    ) -> Result<(), NodeError> {
+        let columns = train.features.iter().chain([&train.target]);
+        let schema = Schema::new(columns.map(|c| Field::new(c, DataType::Float64, false)).collect::<Vec<_>>());
+        let shape = UnitShape { groups: 0, columns: schema.fields().len(), rows: 0, test_rows: 0 };
+        let refusal = async |binding: Arc<Binding>| {
+            let (payload, groups) = UnitInput::reserve(&self.pool, &schema, &shape)?.lend(&[])?;
+            let work = Work::Fit(payload, groups.into());
+            let called = self.pool.call(Request { binding, seed: train.seed, work }).await;
+            // What else goes wrong groups will tell.
+            let refused = called.result.err().filter(|fault| fault.code == Code::Refused);
+            Ok::<_, NodeError>(refused.map(|fault| (fault, called.log)))
+        };
+        let Some((fault, log)) = refusal(binding.clone()).await? else { return Ok(()) };
+        self.progress.log(&binding.name, &log);
+        let mut key = format!("train.models[{model}].params");
+        // The parameter without which it says something else.
+        for (name, params) in without_each(&train.models[model].params) {
+            let Binding { program, function, limits, name: label, .. } = &**binding;
+            let other = Binding::new(program.clone(), *function, params, *limits, label.clone())?;
+            if refusal(other).await?.is_none_or(|(other, _)| other.message != fault.message) {
+                key = format!("{key}.{name}");
+                break;
+            }
+        }
+        let message = format!("{}: {}", job.key(&key), with_hint(&fault.message));
+        Err(Fault { message, ..fault }.into())
+    }
+}
