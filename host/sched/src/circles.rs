@@ -141,7 +141,9 @@ impl<C, V> Scheduler<C, V> {
                 Some(Dependency::all(pending))
             }
             (State::Blocked, None) => {
-                unknown.insert(task.id);
+                // Workers are asked about an actor's calls by the task that made the actor.
+                let maker = task.actor.filter(|_| self.is_method(at)).and_then(|actor| self.actors[actor].maker);
+                unknown.insert(maker.map_or(task.id, |maker| self.tasks[maker].id));
                 None
             }
             _ => None,

@@ -67,6 +67,18 @@ fn a_circle_leads_through_actors_and_tasks() {
     check(&world, &ring, &[], &[10]);
 }
 
+/// What a call waits for that was not the first of its actor's to wait is asked of the actor.
+#[test]
+fn a_call_that_comes_back_is_a_circle() {
+    let mut world = actors();
+    world.submit_all([call(11, 10), call(21, 20), call(31, 30), call(12, 10)]).somehow();
+    world.block(21, 7, true).block(31, 7, true).somehow();
+    let chain: [(u64, &[u64], usize, bool); 3] = [(11, &[21], 1, true), (21, &[31], 1, true), (31, &[12], 1, true)];
+    check(&world, &chain[..1], &[], &[20]);
+    check(&world, &chain[..2], &[], &[30]);
+    check(&world, &chain, &[12], &[]);
+}
+
 #[test]
 fn who_waits_for_some_of_several_is_stuck_once_too_few_can_come() {
     let mut world = actors();

@@ -98,6 +98,10 @@ fn a_circle_of_calls_is_an_error_that_names_it() {
     let ended = ended.expect_talk(&["asks_itself > Peer.asks > Peer.echo: it would wait for ever", "[deadlock]"]);
     let circle = "`Peer.echo` (";
     assert!(ended.stderr.contains(circle) && ended.stderr.contains("waits for `Peer.asks` ("), "{}", ended.stderr);
+    for others in [1, 2, 5] {
+        let ended = start_of(&lab, &component(ACTORS), "comes_back", &[("others", others)]).wait().expect_code(1);
+        ended.expect_talk(&["it would wait for ever", "waits for `Peer.passes_on` (", "[deadlock]"]);
+    }
     for actors in [2, 3, 5] {
         let after = vec!["5"; actors as usize].join(" ");
         check(ACTORS, "ask_in_a_ring", &[("actors", actors)], format!("true true {after}"));

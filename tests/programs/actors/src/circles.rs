@@ -31,6 +31,14 @@ impl Peer {
         answer
     }
 
+    /// Has the first of these ask the others in turn, and waits.
+    pub fn passes_on(&mut self, to: Vec<PeerHandle>) -> Result<u64, TaskError> {
+        match to.split_first() {
+            Some((first, others)) => first.passes_on(others.to_vec()).get(),
+            None => Ok(1),
+        }
+    }
+
     /// The same, and others may call meanwhile.
     pub async fn asks_async(&self, other: PeerHandle) -> Result<u64, TaskError> {
         other.echo_shared(1).await
@@ -85,6 +93,14 @@ fn say(results: &[Result<u64, TaskError>]) -> String {
 fn asks_itself() -> Result<u64, TaskError> {
     let peer = Peer::submit();
     peer.asks(peer.clone()).get()
+}
+
+/// A call that comes back to its actor through as many others.
+#[task]
+fn comes_back(others: usize) -> Result<u64, TaskError> {
+    let first = Peer::submit();
+    let others: Vec<_> = (0..others).map(|_| Peer::submit()).chain([first.clone()]).collect();
+    first.passes_on(others).get()
 }
 
 /// As many actors as that, each of which asks the next, and the last the first.
