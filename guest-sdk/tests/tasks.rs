@@ -198,6 +198,8 @@ fn from_json() {
     check("use", "{}", Ok(7_u8));
     let refused = |task: &str, arguments: &str, expected: &str| check::<i64>(task, arguments, Err(expected));
     refused("add", r#"{"a": 1}"#, "add: argument `b` is missing [refused]");
+    // A text that is not given is not the word `null`.
+    refused("panics", "{}", "panics: argument `text` is missing [refused]");
     refused("add", r#"{"a": 1, "b": 2, "c": 3}"#, "there is no argument `c`");
     refused(
         "add",

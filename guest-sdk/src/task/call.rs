@@ -233,9 +233,8 @@ impl Arguments<'_> {
             Argument::Value(bytes) => T::read(Bytes::Here(bytes)).map_err(wrong),
             Argument::Object(object) => fetch(object.0, None).map_err(|e| format!("argument `{name}`: {e}")),
             Argument::Json(text) => T::from_json(text).map_err(wrong),
-            // What can be nothing is.
             Argument::Missing | Argument::ReturnsJson => {
-                T::from_json("null").map_err(|_| format!("argument `{name}` is missing"))
+                T::absent().ok_or_else(|| format!("argument `{name}` is missing"))
             }
         }
     }

@@ -43,6 +43,12 @@ pub trait Value: Sized {
     #[doc(hidden)]
     fn from_json(text: &str) -> Result<Self, String>;
 
+    /// The value of an argument that is left out, if the type has one: `None`, of an `Option`.
+    #[doc(hidden)]
+    fn absent() -> Option<Self> {
+        None
+    }
+
     /// Writes it as JSON.
     ///
     /// # Errors
@@ -84,6 +90,11 @@ impl<V: Serialize + DeserializeOwned> Value for V {
 
     fn from_json(text: &str) -> Result<V, String> {
         json::read(text)
+    }
+
+    fn absent() -> Option<V> {
+        // Not `json::read`, for which a text may be the word `null`.
+        serde_json::from_str("null").ok()
     }
 
     fn to_json(&self) -> Result<Vec<u8>, String> {
