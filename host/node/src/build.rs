@@ -382,5 +382,6 @@ async fn version_of(program: &OsString) -> Option<String> {
 async fn target_is_missing() -> bool {
     let mut rustc = toolchain_command(&"rustc".into());
     let sysroot = rustc.args(["--print", "target-libdir", "--target", TARGET]).output().await;
-    sysroot.is_ok_and(|out| !Path::new(String::from_utf8_lossy(&out.stdout).trim()).is_dir())
+    // A rustc that fails has said why.
+    sysroot.is_ok_and(|out| out.status.success() && !Path::new(String::from_utf8_lossy(&out.stdout).trim()).is_dir())
 }
