@@ -1,6 +1,6 @@
 //! The formats that are read, known by the file's extension.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -166,35 +166,51 @@ pub(super) async fn inspect(
     if format == Format::Parquet && is_suspect && encrypted().await {
         return Err(fault("it is encrypted, and encrypted files are not read; decrypt it first".to_owned()));
     }
-    let (schema, has_rows, rows) = schema.map_err(fault)?;
+    let Told { schema, has_rows, rows, twice } = schema.map_err(fault)?;
     // Metadata of the writer (pandas, Spark) says nothing about the rows, and would make equal schemas differ.
     let plain = |field: &FieldRef| field.as_ref().clone().with_metadata(Default::default());
     let fields: Vec<Field> = schema.fields().iter().map(plain).collect();
     let schema = Arc::new(Schema::new(fields));
-    let (problems, evidence) = (HashMap::new(), HashMap::new());
-    Ok(Inspected { format, schema, problems, evidence, has_rows, rows, text: None })
+    let problems = twice.into_iter().map(|name| (name.clone(), (None, named_twice(&name)))).collect();
+    Ok(Inspected { format, schema, problems, evidence: HashMap::new(), has_rows, rows, text: None })
 }
 
-/// The schema of a file that is no text, whether it has rows, and how many if it says so.
+/// What is wrong with a file that has two columns of one name.
+pub(super) fn named_twice(name: &str) -> String {
+    format!("two of its columns are named `{name}`")
+}
+
+/// What a file that is no text says of itself.
+struct Told {
+    schema: SchemaRef,
+    has_rows: bool,
+    /// How many, if it says so.
+    rows: Option<u64>,
+    /// Names of columns that the schema has once and the file more often.
+    twice: Vec<String>,
+}
+
 async fn schema_of(
     state: &SessionState,
     store: &Arc<dyn ObjectStore>,
     file: &File,
     format: Format,
-) -> Result<(SchemaRef, bool, Option<u64>), String> {
+) -> Result<Told, String> {
     let damaged = |reason: String| format!("it is damaged, or no Arrow file: {reason}");
     let bytes = IpcBytes { store: store.as_ref(), location: &file.meta.location, size: file.meta.size };
     let (mut has_rows, mut rows) = (true, None);
     match format {
         // The engine would try to read it as a stream if it could not as a file, and take the first bytes for a length.
         Format::ArrowFile => {
-            return bytes.schema_of_file().await.map(|(schema, has_rows)| (schema, has_rows, None)).map_err(damaged);
+            let (schema, has_rows) = bytes.schema_of_file().await.map_err(damaged)?;
+            return Ok(Told { schema, has_rows, rows: None, twice: Vec::new() });
         }
         Format::ArrowStream => has_rows = bytes.check_stream().await.map_err(damaged)?,
         _ => {}
     }
     let schema = format.engine(state).infer_schema(state, store, std::slice::from_ref(&file.meta)).await;
     let schema = schema.map_err(|e| reason_of(&e))?;
+    let mut twice = Vec::new();
     if format == Format::Parquet {
         // The footer was just read, and is remembered.
         let cache = state.runtime_env().cache_manager.get_file_metadata_cache();
@@ -204,6 +220,10 @@ async fn schema_of(
         let metadata = metadata.fetch_metadata().await.map_err(|e| reason_of(&e))?;
         has_rows = metadata.row_groups().iter().any(|group| group.num_rows() != 0);
         rows = u64::try_from(metadata.file_metadata().num_rows()).ok();
+        // The engine merges them.
+        let mut seen = HashSet::new();
+        let columns = metadata.file_metadata().schema_descr().root_schema().get_fields();
+        twice.extend(columns.iter().map(|column| column.name()).filter(|name| !seen.insert(*name)).map(str::to_owned));
     }
-    Ok((schema, has_rows, rows))
+    Ok(Told { schema, has_rows, rows, twice })
 }

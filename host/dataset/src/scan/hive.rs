@@ -126,7 +126,7 @@ fn pairs(path: &str) -> Vec<(String, Option<String>)> {
     pairs.iter().filter(|(key, _)| times(key) == 1).cloned().collect()
 }
 
-/// What `%41` and its like stand for.
+/// What `%41` and its like stand for; the text itself, if that is not UTF-8.
 fn decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((first, after)) = rest.split_first() {
@@ -135,7 +135,7 @@ fn decoded(text: &str) -> String {
         bytes.push(byte.unwrap_or(*first));
         rest = if byte.is_some() { &after[2..] } else { after };
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
 #[cfg(test)]
@@ -154,6 +154,7 @@ mod tests {
             ("k=/a.csv", vec![("k", None)]),
             ("=1/k=1/k=2/a.csv", vec![]),
             ("k=%zz%4/a.csv", vec![("k", some("%zz%4"))]),
+            ("k=%FF/a.csv", vec![("k", some("%FF"))]),
         ] {
             let expected: Vec<_> = expected.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
             assert_eq!(pairs(path), expected, "{path}");

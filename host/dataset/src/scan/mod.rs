@@ -321,7 +321,11 @@ impl Wanted {
         let mut seen = std::collections::HashSet::new();
         names.retain(|name| seen.insert(*name));
         if names.is_empty() {
-            return Err(DatasetError::Columns("no column is asked for".to_owned()));
+            let reason = match source.columns {
+                Some(_) => "no column is asked for".to_owned(),
+                None => format!("{} has no columns", files.first().map_or("the input", |file| file.name.as_str())),
+            };
+            return Err(DatasetError::Columns(reason));
         }
         let column = |name: &str, wanted: &str| merged.column(name, wanted, files, inspected).cloned();
         let output = names.iter().map(|name| column(name, "column")).collect::<Result<Vec<_>, _>>()?;

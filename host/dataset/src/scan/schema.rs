@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, FieldRef, TimeUnit};
 
 use super::files::File;
-use super::format::Inspected;
+use super::format::{Inspected, named_twice};
 use super::hive::Folders;
 use super::infer::Evidence;
 use super::text::TextOptions;
@@ -94,7 +94,7 @@ impl Merged {
             }
             let column = &mut self.columns[self.by_name[field.name()]];
             let problem = if !is_new {
-                Some((None, format!("two of its columns are named `{}`", field.name())))
+                Some((None, named_twice(field.name())))
             } else if folders.has(field.name()) {
                 let name = field.name();
                 Some((None, format!("`{name}` is a column of it and a key of its folders; rename one of them")))

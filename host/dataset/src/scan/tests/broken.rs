@@ -38,6 +38,47 @@ fn truncated_and_overwritten_parquet_is_named() {
 }
 
 #[test]
+fn two_columns_of_one_name_are_refused() {
+    let folder = Folder::new();
+    let column = |value| Arc::new(Int64Array::from(vec![value])) as ArrayRef;
+    let field = |name: &str| arrow_schema::Field::new(name, DataType::Int64, true);
+    let schema = Arc::new(Schema::new(vec![field("k"), field("k"), field("z")]));
+    let rows = RecordBatch::try_new(schema, vec![column(1), column(2), column(3)]).expect("a batch");
+    for path in [
+        folder.parquet("a.parquet", &rows, 10),
+        folder.arrow("a.arrow", &rows, 10),
+        folder.write("a.csv", "k,k,z\n1,2,3\n"),
+    ] {
+        let error = error_of(&source([path.clone()]), ScanOptions::default());
+        assert_eq!(error, format!("can't read {path}: two of its columns are named `k`"));
+        let other = Source { columns: columns(&["z"]), ..source([path]) };
+        assert_eq!(text(&read(&other).expect("rows")), ["3"]);
+    }
+}
+
+#[test]
+fn what_is_no_text_is_named() {
+    let folder = Folder::new();
+    for (bytes, expected) in [
+        (&b"\x1f\x8b\x08\x00junk"[..], ": it begins as a file of gzip (.gz), not as text"),
+        (b"\x28\xb5\x2f\xfdjunk", ": it begins as a file of Zstandard (.zst)"),
+        (b"PK\x03\x04junk", ": it begins as an archive (.zip)"),
+        (b"\xff\xfe\0\0k\0\0\0", ": it begins as text in UTF-32"),
+        (b"k\xfc,x\n1,2\n", ", line 1: `k\u{fffd}` is not UTF-8; say what it is, as in [input] encoding"),
+        (
+            b"k\0,\0x\0\n\01\0,\02\0\n\0",
+            ", line 1: the name of the column `k\u{fffd}` has a character of value 0; if the file is UTF-16",
+        ),
+    ] {
+        let path = folder.write("a.csv", bytes);
+        let error = error_of(&source([path.clone()]), ScanOptions::default());
+        assert!(error.starts_with(&format!("can't read {path}{expected}")), "{error}");
+    }
+    let path = folder.write("b.csv", "\n\n");
+    assert_eq!(open(&source([path.clone()])).err().expect("an error").to_string(), format!("{path} has no columns"));
+}
+
+#[test]
 fn no_damage_to_a_file_makes_the_reader_panic() {
     let folder = Folder::new();
     let rows = sample(2_000);

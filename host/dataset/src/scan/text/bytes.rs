@@ -23,6 +23,16 @@ const XZ_MEMORY_BYTES_MAX: u64 = 128 << 20;
 /// Binary logarithm of the bytes that a `.zst` file may refer back to: 128 MiB.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
+/// How files begin that are no text, whatever their names say.
+const NO_TEXT: &[(&[u8], &str)] = &[
+    (b"\x1f\x8b", "a file of gzip (.gz)"),
+    (b"\x28\xb5\x2f\xfd", "a file of Zstandard (.zst)"),
+    (b"\xfd7zX", "a file of xz (.xz)"),
+    (b"PK\x03\x04", "an archive (.zip)"),
+    (b"\xff\xfe\0\0", "text in UTF-32, which is not read"),
+    (b"\0\0\xfe\xff", "text in UTF-32, which is not read"),
+];
+
 /// How a file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in super::super) enum Compression {
@@ -86,6 +96,9 @@ impl TextBytes {
         let mut text = TextBytes { store, location, size, compression: file.compression, encoding, skip: 0 };
         if file.compression.is_none() && size > 0 {
             let head = text.store.get_range(&text.location, 0..size.min(4)).await.map_err(|e| reason_of(&e))?;
+            if let Some((_, what)) = NO_TEXT.iter().find(|(begins, _)| head.starts_with(begins)) {
+                return Err(format!("it begins as {what}, not as text; give it the extension of what it is"));
+            }
             let (encoding, skip) = Encoding::of(&head, encoding);
             (text.encoding, text.skip) = (Some(encoding), skip as u64);
         }

@@ -96,9 +96,12 @@ impl TextColumn {
 fn not_utf8(offsets: &OffsetBuffer<i32>, data: &[u8]) -> Fault {
     let value = |row: usize| &data[offsets[row] as usize..offsets[row + 1] as usize];
     let row = (0..offsets.len() - 1).find(|row| std::str::from_utf8(value(*row)).is_err()).unwrap_or_default();
-    let shown = infer::shown(value(row));
-    let reason = format!("{shown} is not UTF-8; say what it is, as in [input] encoding = \"latin-1\"");
-    Fault { row, reason }
+    Fault { row, reason: not_utf8_reason(value(row)) }
+}
+
+/// What is wrong with text that is not UTF-8.
+pub(super) fn not_utf8_reason(text: &[u8]) -> String {
+    format!("{} is not UTF-8; say what it is, as in [input] encoding = \"latin-1\"", infer::shown(text))
 }
 
 /// A column of values that folders name: of the type that the job says, or that all of them have.

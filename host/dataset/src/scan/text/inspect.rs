@@ -12,7 +12,7 @@ use super::super::files::File;
 use super::super::format::{Format, Inspected};
 use super::super::infer::{self, Class, Evidence, Problem};
 use super::bytes::TextBytes;
-use super::column::key;
+use super::column::{key, not_utf8_reason};
 use super::csv::{CsvSyntax, Cuts};
 use super::json::{self, Inner, Keys};
 use super::options::TextOptions;
@@ -206,7 +206,7 @@ impl<'a> Found<'a> {
     fn csv_record(&mut self, csv: CsvSyntax, values: &[Raw<'_>], here: u64, ends: u64) -> Result<(), String> {
         if self.file.columns.is_empty() {
             let named: Vec<String> = match self.has_header {
-                true => values.iter().map(|value| name(csv, value)).collect(),
+                true => values.iter().map(|value| name(csv, value)).collect::<Result<_, _>>()?,
                 false => (1..=values.len()).map(|number| format!("column_{number}")).collect(),
             };
             let wanted = |name: &String| self.source.may_use(name) && self.source.text.declared(name).is_none();
@@ -312,14 +312,22 @@ impl<'a> Found<'a> {
     }
 }
 
-fn name(csv: CsvSyntax, value: &Raw<'_>) -> String {
+/// The name of a column of CSV.
+fn name(csv: CsvSyntax, value: &Raw<'_>) -> Result<String, String> {
     let mut name = Vec::new();
     match value {
         Raw::Escaped(text) => csv.unescape(text, &mut name),
         Raw::Text(text) => name.extend_from_slice(text),
         _ => {}
     }
-    String::from_utf8_lossy(&name).into_owned()
+    if name.contains(&0) {
+        return Err(format!(
+            "the name of the column {} has a character of value 0; if the file is UTF-16, say so: [input] encoding = \
+             \"utf-16\"",
+            infer::shown(&name)
+        ));
+    }
+    String::from_utf8(name).map_err(|e| not_utf8_reason(e.as_bytes()))
 }
 
 /// What is wrong with a record of so many values.
