@@ -211,7 +211,7 @@ pub(super) fn finish(
     let Some(filter) = filter else { return Ok(scan) };
     let predicate = state.create_physical_expr(filter.expr.clone(), &DFSchema::try_from(schema.as_ref().clone())?)?;
     let indices = columns.iter().map(|c| schema.index_of(c)).collect::<Result<Vec<_>, _>>()?;
-    let predicate = filter::guarded(predicate);
+    let predicate = filter::guarded(predicate)?;
     let filter = FilterExecBuilder::new(predicate, scan).apply_projection(Some(indices))?.with_batch_size(batch_rows);
     Ok(Arc::new(filter.build()?))
 }

@@ -27,6 +27,7 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{BinaryExpr, ColumnarValue, Expr, ExprSchemable as _, Operator, Volatility, lit};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::BinaryExpr as Arithmetic;
 
 pub(super) use guard::FilterFailure;
 use guard::Guarded;
@@ -165,6 +166,7 @@ impl<'a> Planner<'a> {
     fn resolve(&self, expr: Expr) -> EngineResult<Expr> {
         let expr = times::compare_exactly(self, expr)?;
         let expr = similar::as_regex(self, expr)?;
+        let expr = similar::with_backslash(self, expr)?;
         // Its arguments need no common type, which the engine would give them.
         let mut expr = self.replace(expr, |name| name == "nvl2")?.data;
         let types = ExprSimplifier::new(self.context.clone());
@@ -212,6 +214,7 @@ impl<'a> Planner<'a> {
     fn value_of(&self, expr: &Expr) -> EngineResult<ScalarValue> {
         let none = Planner::new(self.state, Arc::new(DFSchema::empty()));
         let physical = self.state.create_physical_expr(none.resolve(expr.clone())?, &none.schema)?;
+        let physical = without_wrapping(physical)?;
         let one = RecordBatchOptions::new().with_row_count(Some(1));
         let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &one)?;
         match physical.evaluate(&row)? {
@@ -331,6 +334,18 @@ fn without_regex_picture(reason: &str) -> String {
 }
 
 /// The predicate as the engine's plans hold it: its failures say that it is the filter that failed.
-pub(super) fn guarded(predicate: Arc<dyn PhysicalExpr>) -> Arc<dyn PhysicalExpr> {
-    Arc::new(Guarded::new(predicate))
+pub(super) fn guarded(predicate: Arc<dyn PhysicalExpr>) -> EngineResult<Arc<dyn PhysicalExpr>> {
+    Ok(Arc::new(Guarded::new(without_wrapping(predicate)?)))
+}
+
+/// The same, but a sum or product of whole numbers that their type does not hold is an error, not another number.
+fn without_wrapping(expr: Arc<dyn PhysicalExpr>) -> EngineResult<Arc<dyn PhysicalExpr>> {
+    let checked = expr.transform_up(|part| match part.downcast_ref::<Arithmetic>() {
+        Some(of) if matches!(of.op(), Operator::Plus | Operator::Minus | Operator::Multiply) => {
+            let checked = Arithmetic::new(Arc::clone(of.left()), *of.op(), Arc::clone(of.right()));
+            Ok(Transformed::yes(Arc::new(checked.with_fail_on_overflow(true)) as Arc<dyn PhysicalExpr>))
+        }
+        _ => Ok(Transformed::no(part)),
+    });
+    checked.data()
 }

@@ -53,6 +53,7 @@ fn refusal(state: &SessionState, part: &Expr) -> Option<String> {
             Value::Placeholder(name) => Some(format!("`{name}` is a placeholder; write the value in its place")),
             _ => None,
         },
+        Expr::RLike { .. } => Some("there is no RLIKE; write `text ~ 'regular expression'`".to_owned()),
         Expr::Function(function) => {
             let name = name_of(function);
             if function.over.is_some() || state.window_functions().contains_key(&name) {
@@ -92,7 +93,10 @@ pub(super) fn reason(error: &DataFusionError, text: &str, schema: &DFSchema) -> 
         DataFusionError::SchemaError(schema_error, _) => match &**schema_error {
             SchemaError::FieldNotFound { field, .. } => {
                 let there = schema.fields().iter().map(|field| field.name().as_str());
-                let mut reason = DatasetError::no_column("column", &field.name, "the input", there).to_string();
+                let mut reason = DatasetError::no_column("column", &field.flat_name(), "the input", there).to_string();
+                if let Some(table) = &field.relation {
+                    reason += &format!("; a filter has one table, whose columns need no `{table}.` before them");
+                }
                 if text.contains(&format!("\"{}\"", field.name)) {
                     reason += &format!("; text stands between single quotes: '{}'", field.name);
                 }
@@ -100,6 +104,10 @@ pub(super) fn reason(error: &DataFusionError, text: &str, schema: &DFSchema) -> 
             }
             _ => reason_of(error),
         },
+        // The engine shows its own syntax tree, and names what it was built without.
+        DataFusionError::NotImplemented(_) => {
+            "a part of it is SQL that filters do not have: lists, structs, or an operator of another dialect".to_owned()
+        }
         _ => reason_of(error),
     }
 }

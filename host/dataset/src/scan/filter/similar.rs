@@ -1,6 +1,6 @@
-//! `SIMILAR TO`, as SQL has it.
+//! `SIMILAR TO`, and `LIKE` with an escape character, as SQL has them.
 //!
-//! Its patterns are between those of `LIKE` and regular expressions: `%` and `_` are any characters and any one, `|`,
+//! Patterns of `SIMILAR TO` are between those of `LIKE` and regular expressions: `%` and `_` are any characters and any one, `|`,
 //! `*`, `+`, `?`, `{m,n}`, `(…)` and `[…]` mean what they do in a regular expression, every other character means
 //! itself, and the pattern has to match the whole text.
 
@@ -15,7 +15,7 @@ use super::{Planner, displayed};
 pub(super) fn as_regex(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
     let replaced = expr.transform_up(|part| match part {
         Expr::SimilarTo(Like { negated, expr, pattern, escape_char, .. }) => {
-            let regex = match constant(planner, &pattern)? {
+            let regex = match constant(planner, "SIMILAR TO", &pattern)? {
                 Some(text) => lit(regex_of(&text, escape_char.unwrap_or('\\')).map_err(DataFusionError::Plan)?),
                 None => Expr::Literal(ScalarValue::Utf8(None), None),
             };
@@ -27,19 +27,52 @@ pub(super) fn as_regex(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
     replaced.data()
 }
 
-/// The text of a pattern, if it is not null.
-fn constant(planner: &Planner<'_>, pattern: &Expr) -> Result<Option<String>> {
+/// Replaces the escape character that a `LIKE` names by a backslash, the only one that the engine has.
+pub(super) fn with_backslash(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
+    let replaced = expr.transform_up(|part| match part {
+        Expr::Like(Like { negated, expr, pattern, escape_char: Some(escape), case_insensitive }) if escape != '\\' => {
+            let pattern = match constant(planner, "LIKE with ESCAPE", &pattern)? {
+                Some(text) => lit(escaped_by_backslash(&text, escape).map_err(DataFusionError::Plan)?),
+                None => Expr::Literal(ScalarValue::Utf8(None), None),
+            };
+            Ok(Transformed::yes(Expr::Like(Like::new(negated, expr, Box::new(pattern), None, case_insensitive))))
+        }
+        other => Ok(Transformed::no(other)),
+    });
+    replaced.data()
+}
+
+fn escaped_by_backslash(pattern: &str, escape: char) -> std::result::Result<String, String> {
+    let (mut escaped, mut rest) = (String::new(), pattern.chars());
+    while let Some(c) = rest.next() {
+        let c = if c == escape {
+            let next = rest.next();
+            escaped.push('\\');
+            next.ok_or_else(|| format!("the pattern `{pattern}` ends with its escape character"))?
+        } else {
+            if c == '\\' {
+                escaped.push(c);
+            }
+            c
+        };
+        escaped.push(c);
+    }
+    Ok(escaped)
+}
+
+/// The text of the pattern of `what`, if it is not null.
+fn constant(planner: &Planner<'_>, what: &str, pattern: &Expr) -> Result<Option<String>> {
     if pattern.any_column_refs() {
         return Err(DataFusionError::Plan(format!(
-            "the pattern of SIMILAR TO has to be a constant, and `{}` is none; `~` matches regular expressions that \
-             columns hold",
+            "the pattern of {what} has to be a constant, and `{}` is none; `~` matches regular expressions that columns \
+             hold",
             displayed(pattern)
         )));
     }
     match planner.value_of(pattern)? {
         ScalarValue::Utf8(text) | ScalarValue::LargeUtf8(text) | ScalarValue::Utf8View(text) => Ok(text),
         ScalarValue::Null => Ok(None),
-        _ => Err(DataFusionError::Plan(format!("the pattern of SIMILAR TO, `{}`, is no text", displayed(pattern)))),
+        _ => Err(DataFusionError::Plan(format!("the pattern of {what}, `{}`, is no text", displayed(pattern)))),
     }
 }
 
@@ -106,6 +139,20 @@ fn push_literal(regex: &mut String, c: char) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn any_character_escapes() {
+        for (pattern, escape, expected) in [
+            ("a!_b", '!', Ok(r"a\_b")),
+            ("a!!b%", '!', Ok(r"a\!b%")),
+            (r"a\_b", '!', Ok(r"a\\_b")),
+            ("a%%b", '%', Ok(r"a\%b")),
+            ("a!", '!', Err("the pattern `a!` ends with its escape character")),
+        ] {
+            let found = escaped_by_backslash(pattern, escape);
+            assert_eq!(found.as_deref().map_err(String::as_str), expected, "{pattern}");
+        }
+    }
 
     #[test]
     fn patterns_mean_what_sql_says() {

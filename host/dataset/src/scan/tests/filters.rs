@@ -129,6 +129,10 @@ fn filters_are_sql() {
         (0, "k SIMILAR TO 'c'"),
         (1, "k SIMILAR TO 'c' || ' %'"),
         (0, "k SIMILAR TO NULL"),
+        (1, "k LIKE 'c! %' ESCAPE '!'"),
+        (0, "k LIKE '!_' ESCAPE '!'"),
+        (0, "k LIKE NULL ESCAPE '!'"),
+        (5, "k NOT ILIKE 'A!_%' ESCAPE '!'"),
         (0, "k SIMILAR TO '.'"),
         (4, "k SIMILAR TO '_'"),
         (2, "k !~ '^b' AND k <> 'c d'"),
@@ -185,6 +189,14 @@ fn what_is_no_filter_is_refused_by_name() {
         ("z > 1 AND nope(z)", "there is no function `nope`".to_owned()),
         ("uper(k) = 'A'", "there is no function `uper` (did you mean `upper`?)".to_owned()),
         ("a.b(k)", "there is no function `a.b`".to_owned()),
+        (
+            "a.k = 'a'",
+            format!("column `a.k` is not in the input; {there}; a filter has one table, whose columns need no `a.`"),
+        ),
+        ("k RLIKE 'a'", "there is no RLIKE; write `text ~ 'regular expression'`".to_owned()),
+        ("i = ANY(ARRAY[1, 2])", "a part of it is SQL that filters do not have".to_owned()),
+        ("k LIKE k ESCAPE '!'", "the pattern of LIKE with ESCAPE has to be a constant, and `k` is none".to_owned()),
+        ("i > 9223372036854775807 + 1", "`".to_owned()),
         ("sum(z) > 3", "a filter is about one row: `sum` is an aggregate".to_owned()),
         ("count(*) > 3", "a filter is about one row: `count` is an aggregate".to_owned()),
         ("NOT (z > 1 AND MAX(z) > 3)", "a filter is about one row: `max` is an aggregate".to_owned()),
@@ -290,6 +302,8 @@ fn a_row_that_a_filter_has_no_value_for_is_the_filters_fault() {
     for (filter, expected) in [
         ("CAST(k AS INT) > 1", "Cannot cast string 'a' to value of Int32 type; TRY_CAST gives null where"),
         ("10 / CAST(z AS INT) > 1", "Divide by zero error"),
+        ("i + 9223372036854775807 > 0", "Arithmetic overflow"),
+        ("i * 9223372036854775807 > 0", "Arithmetic overflow"),
         ("k = 'a' OR k > TIMESTAMP '2020-01-01'", "`a` is no time; write it as"),
     ] {
         let source = Source { filter: Some(filter.to_owned()), ..source([path.clone()]) };
