@@ -267,7 +267,7 @@ impl Evidence {
         if unit == TimeUnit::Nanosecond && self.far {
             return DataType::Utf8;
         }
-        DataType::Timestamp(unit, None)
+        DataType::Timestamp(unit, (self.seen & ZONED != 0).then(|| "UTC".into()))
     }
 
     /// What these values and those of `other` have been.
@@ -396,7 +396,10 @@ mod tests {
             (&["2019-01-31 10:00:00.123456789", "1600-01-01"], Utf8),
             (&["1600-01-31 10:00:00.123456789"], Utf8),
             (&["1600-01-01 00:00:00"], time(TimeUnit::Second)),
-            (&["2019-01-31 10:00:00Z", "2019-01-31 10:00:00+02:00"], time(TimeUnit::Second)),
+            (
+                &["2019-01-31 10:00:00Z", "2019-01-31 10:00:00+02:00"],
+                DataType::Timestamp(TimeUnit::Second, Some("UTC".into())),
+            ),
             (&["2019-01-31 10:00:00Z", "2019-01-31 10:00:00"], Utf8),
             (&["2019-01-31 25:00:00"], Utf8),
             (&["2019-01-31 10:00:60"], Utf8),

@@ -130,6 +130,11 @@ fn text_is_text_in_all_files_of_csv() {
         (["2019-01-31", "2019-01-31 00:00:00.5"], DataType::Timestamp(arrow_schema::TimeUnit::Millisecond, None), {
             ["2019-01-31T00:00:00", "2019-01-31T00:00:00.500"]
         }),
+        (
+            ["2019-01-31T10:00:00Z", "2019-01-31T10:00:00.5+02:00"],
+            DataType::Timestamp(arrow_schema::TimeUnit::Millisecond, Some("UTC".into())),
+            ["2019-01-31T10:00:00Z", "2019-01-31T08:00:00.500Z"],
+        ),
         (["true", "7"], DataType::Utf8, ["true", "7"]),
         (["1", "1.5"], DataType::Float64, ["1.0", "1.5"]),
     ] {
