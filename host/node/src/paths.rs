@@ -16,6 +16,8 @@ const MEMORY_SHARE: f64 = 0.4;
 /// Share that objects of programs may take.
 const OBJECTS_SHARE: f64 = 0.3;
 const MEMORY_FALLBACK_BYTES: u64 = 1 << 30;
+/// What the host and its workers take beside rows while they read large row groups, about.
+const READING_BYTES: u64 = 160 << 20;
 
 /// The program of workers and of the compiler: it is installed beside this one.
 ///
@@ -211,7 +213,13 @@ pub(crate) fn names_beside(path: &Path) -> Vec<String> {
 
 /// Bytes that grouped rows may take.
 pub fn memory_for_rows() -> u64 {
-    memory(MEMORY_SHARE)
+    usable_bytes().map_or(MEMORY_FALLBACK_BYTES, rows_share)
+}
+
+/// What rows get of so many bytes: less than their share where that would leave too little to read files.
+fn rows_share(bytes: u64) -> u64 {
+    let share = (bytes as f64 * MEMORY_SHARE) as u64;
+    share.min(bytes.saturating_sub(READING_BYTES).max(bytes / 8))
 }
 
 /// Bytes that objects of programs may take.
@@ -227,6 +235,15 @@ fn memory(share: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn little_memory_is_left_to_the_reading_of_files() {
+        const MIB: u64 = 1 << 20;
+        for (usable, rows) in [(100, 12), (160, 20), (200, 40), (260, 100), (300, 120), (1000, 400), (100_000, 40_000)]
+        {
+            assert_eq!(rows_share(usable * MIB) / MIB, rows, "{usable} MiB");
+        }
+    }
 
     #[test]
     fn caches_of_others_are_refused() {
