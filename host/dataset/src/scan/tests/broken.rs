@@ -66,7 +66,7 @@ fn what_is_no_text_is_named() {
         (b"\xff\xfe\0\0k\0\0\0", ": it begins as text in UTF-32"),
         (b"k\xfc,x\n1,2\n", ", line 1: `k\u{fffd}` is not UTF-8; say what it is, as in [input] encoding"),
         (
-            b"k\0,\0x\0\n\01\0,\02\0\n\0",
+            b"k\0,\0x\0\n\x001\0,\x002\0\n\0",
             ", line 1: the name of the column `k\u{fffd}` has a character of value 0; if the file is UTF-16",
         ),
     ] {
