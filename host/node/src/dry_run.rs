@@ -173,7 +173,7 @@ impl Node {
         self.check_output(job, &scan, None)?;
         let columns = if is_whole {
             let schema = made_schema(job, &steps, &scan, chunk_seed(seed_of(job), 0, 0)).await?;
-            self.check_columns(job, &schema, &scan)?;
+            self.check_columns(job, &schema, &scan).await?;
             Some(columns(&schema))
         } else {
             unchecked.push(format!("{}: the columns behind its transforms", stale(&transforms)));
@@ -234,12 +234,14 @@ impl Node {
     }
 
     /// Checks the columns behind the transforms against those that training or the output needs.
-    fn check_columns(&self, job: &Job, schema: &SchemaRef, scan: &Scan) -> Result<(), NodeError> {
+    async fn check_columns(&self, job: &Job, schema: &SchemaRef, scan: &Scan) -> Result<(), NodeError> {
         match &job.train {
             Some(train) => {
                 let budget = MemoryBudget { spill_dir: self.options.spill.clone(), ..MemoryBudget::default() };
-                Grouper::new(grouping_of(train), schema, scan.files().to_vec(), budget)?;
-                Ok(())
+                match Grouper::new(grouping_of(train), schema, scan.files().to_vec(), budget) {
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(scan.explain(error).await.into()),
+                }
             }
             None => self.check_output(job, scan, Some(schema)),
         }

@@ -239,7 +239,10 @@ impl Node {
         let grouping = grouping_of(train);
         let bytes_max = usize::try_from(self.options.memory_bytes_max).unwrap_or(usize::MAX);
         let budget = MemoryBudget { bytes_max, spill_dir: self.options.spill.clone() };
-        let grouper = Grouper::new(grouping.clone(), &schema, scan.files().to_vec(), budget)?;
+        let grouper = match Grouper::new(grouping.clone(), &schema, scan.files().to_vec(), budget) {
+            Ok(grouper) => grouper,
+            Err(error) => return Err(scan.explain(error).await.into()),
+        };
         let collected = running.steps.collected_schema(&schema);
         let plan = collected.and_then(|schema| blocks::plan(&grouper, &grouping, &schema));
         Ok(Reading { grouper, collecting: plan.and_then(|plan| running.steps.collecting(plan)), schema })

@@ -161,6 +161,8 @@ pub(super) struct Evidence {
     large: Option<(u64, String)>,
     /// Where the first number lies that is no whole one.
     fraction: Option<(u64, String)>,
+    /// Where the first value lies that can be nothing but text.
+    text: Option<(u64, String)>,
     /// Times out of the range of nanoseconds.
     far: bool,
 }
@@ -230,7 +232,10 @@ impl Evidence {
                 };
                 unit | if zoned { ZONED } else { LOCAL }
             }
-            Class::Text => TEXT,
+            Class::Text => {
+                self.text.get_or_insert_with(shown);
+                TEXT
+            }
         };
     }
 
@@ -275,8 +280,14 @@ impl Evidence {
         self.seen |= other.seen;
         self.large = self.large.or_else(|| other.large.clone());
         self.fraction = self.fraction.or_else(|| other.fraction.clone());
+        self.text = self.text.or_else(|| other.text.clone());
         self.far |= other.far;
         self
+    }
+
+    /// Where the first value lies that can be nothing but text, and the value for a message.
+    pub(super) fn text(&self) -> Option<&(u64, String)> {
+        self.text.as_ref()
     }
 
     /// Whether nothing that comes can change the type.

@@ -25,9 +25,10 @@ mod tests;
 mod text;
 mod types;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_schema::{FieldRef, Schema, SchemaRef};
+use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 use datafusion::execution::TaskContext;
 use datafusion::execution::context::{SessionContext, SessionState};
 use datafusion::physical_plan::ExecutionPlan;
@@ -50,6 +51,7 @@ use row_group::Elsewhere;
 pub use row_group::{RowGroup, RowGroupReader};
 pub(crate) use schema::plain as plain_type;
 pub use stream::BatchStream;
+use text::TextFile;
 pub use text::{TextOptions, TextSpec};
 
 /// Files whose schema is read at the same time, at most.
@@ -134,6 +136,8 @@ pub struct Scan {
     /// The filter as it was given, if there is one.
     filter: Arc<str>,
     rows: Option<u64>,
+    /// Values for which columns are text: the file, where in it, and the value.
+    texts: HashMap<String, (Arc<TextFile>, u64, String)>,
 }
 
 impl Scan {
@@ -168,6 +172,7 @@ impl Scan {
                 .iter()
                 .map(|of_file| of_file.as_ref()?.rows)
                 .try_fold(0u64, |sum, rows| sum.checked_add(rows?)),
+            texts: texts(&wanted.output, &inspected),
         };
         scan.plan(&state, &wanted, &inspected, &folders, &source.text, &options).await?;
         Ok(scan)
@@ -215,6 +220,22 @@ impl Scan {
         Ok(BatchStream::new(Arc::clone(&self.schema), batches, origin, self.batch_rows))
     }
 
+    /// The same error; where a column that has to be a number is text, with the first value that made it so.
+    pub async fn explain(&self, error: DatasetError) -> DatasetError {
+        let DatasetError::ColumnType { wanted, column, data_type, reason } = error else { return error };
+        let text = self.texts.get(&column).filter(|_| data_type == DataType::Utf8.to_string());
+        let Some((file, at, value)) = text else {
+            return DatasetError::ColumnType { wanted, column, data_type, reason };
+        };
+        let place = file.place(*at).await;
+        let why = format!(
+            "{place} has {value}, which is no number: if it stands for one that is missing, name it in [input] null_values; a number that is \
+             written in a way of its own is read by types = {{ {} = \"float64\" }}",
+            text::key(&column)
+        );
+        DatasetError::ColumnType { wanted, column, data_type, reason: format!("{reason}; {why}") }
+    }
+
     async fn plan(
         &mut self,
         state: &SessionState,
@@ -260,6 +281,18 @@ impl Scan {
         }
         sum
     }
+}
+
+/// For columns of text that were looked at value by value, the first that can be nothing else.
+fn texts(output: &[FieldRef], inspected: &[Option<Inspected>]) -> HashMap<String, (Arc<TextFile>, u64, String)> {
+    let first = |name: &String| {
+        inspected.iter().flatten().find_map(|of_file| {
+            let (at, value) = of_file.evidence.get(name)?.text()?;
+            Some((Arc::clone(of_file.text.as_ref()?), *at, value.clone()))
+        })
+    };
+    let of_text = output.iter().filter(|field| *field.data_type() == DataType::Utf8);
+    of_text.filter_map(|field| Some((field.name().clone(), first(field.name())?))).collect()
 }
 
 /// What the files say of themselves, and their folders. A file that the folders rule out by the filter is not opened, but

@@ -27,6 +27,36 @@ fn found(path: &str, source: &Source) -> Result<(Vec<String>, Vec<DataType>), St
 }
 
 #[test]
+fn why_a_column_is_text_is_said() {
+    let folder = Folder::new();
+    let path = folder.write("a.csv", "k,x,\"a b\"\n1,2,3\n2,n/a,4\n3,?,x y\n");
+    let scan = open(&source([path.clone()])).expect("a scan");
+    let explained = |column: &str, data_type: &str| {
+        let (wanted, reason) = ("feature".to_owned(), "and has to be a number".to_owned());
+        let (column, data_type) = (column.to_owned(), data_type.to_owned());
+        block_on(scan.explain(DatasetError::ColumnType { wanted, column, data_type, reason })).to_string()
+    };
+    for (column, data_type, expected) in [
+        ("x", "Utf8", Some(("line 3 has `n/a`", "types = { x = \"float64\" }"))),
+        ("a b", "Utf8", Some(("line 4 has `x y`", "types = { \"a b\" = \"float64\" }"))),
+        // A transform made it text, or it is none.
+        ("k", "Utf8", None),
+        ("x", "Binary", None),
+    ] {
+        let said = explained(column, data_type);
+        match expected {
+            Some((place, remedy)) => {
+                assert!(
+                    said.contains(&format!("has to be a number; {path}, {place}")) && said.ends_with(remedy),
+                    "{said}"
+                );
+            }
+            None => assert!(said.ends_with("has to be a number"), "{said}"),
+        }
+    }
+}
+
+#[test]
 fn values_are_what_they_are_written_as() {
     use DataType::{Boolean, Float64, Int64, UInt64, Utf8};
     let folder = Folder::new();

@@ -165,7 +165,7 @@ fn unfit(value: &str, spec: &ColumnSpec) -> String {
 }
 
 /// A key of TOML.
-pub(super) fn key(name: &str) -> String {
+pub(in super::super) fn key(name: &str) -> String {
     let bare = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
     if bare { name.to_owned() } else { format!("{name:?}") }
 }

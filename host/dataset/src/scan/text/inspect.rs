@@ -69,6 +69,13 @@ impl TextFile {
         DatasetError::Read { file: self.name.clone(), line, reason }
     }
 
+    /// The line of the text at `at`, for a message.
+    pub(in super::super) async fn place(&self, at: u64) -> String {
+        let line = self.bytes.line_of(at, |byte| self.syntax.skips(byte)).await;
+        let line = line.map_or_else(String::new, |line| format!(", line {line}"));
+        format!("{}{line}", self.name)
+    }
+
     fn unread(&self, reason: String) -> DatasetError {
         DatasetError::Read { file: self.name.clone(), line: None, reason }
     }

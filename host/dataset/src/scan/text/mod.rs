@@ -12,7 +12,7 @@ mod options;
 mod read;
 
 pub(super) use bytes::Compression;
-pub(super) use column::folder_column;
+pub(super) use column::{folder_column, key};
 pub(super) use inspect::{TextFile, inspect};
 pub use options::{TextOptions, TextSpec};
 pub(super) use read::{TextError, TextTable};
