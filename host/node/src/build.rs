@@ -238,10 +238,39 @@ struct Metadata {
     target_directory: PathBuf,
     #[serde(default)]
     build_directory: PathBuf,
+    #[serde(default)]
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    dependencies: Vec<Dependency>,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    path: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+}
+
+impl Package {
+    /// Whether cargo could take what it compiled of another crate for a part of this one: it tells crates in the folders of
+    /// their workspaces by names and versions alone. The library itself is told apart by [`cargo`].
+    fn has_parts(&self, folder: &Path) -> bool {
+        let is_within = |of: &Dependency| of.path.as_ref().is_some_and(|path| path.starts_with(folder));
+        let is_script = |target: &Target| target.kind.iter().any(|kind| kind == "custom-build");
+        self.dependencies.iter().any(is_within) || self.targets.iter().any(is_script)
+    }
 }
 
 impl Places {
-    /// A crate shares, unless it is in a workspace with others, or some setting of cargo's says where it is compiled.
+    /// A crate shares, unless it is in a workspace with others, has crates in its folder or a build script, or some setting
+    /// of cargo's says where it is compiled.
     async fn find(folder: &Path, cache: &Path) -> Places {
         let mut cargo = Command::new(cargo_program());
         cargo.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(folder).stderr(Stdio::null());
@@ -249,6 +278,7 @@ impl Places {
         let Ok(output) = output_of(&mut cargo).await else { return Places::default() };
         let Ok(metadata) = serde_json::from_slice::<Metadata>(&output.stdout) else { return Places::default() };
         let is_alone = metadata.workspace_root == folder
+            && !metadata.packages.iter().any(|package| package.has_parts(folder))
             && metadata.target_directory == folder.join("target")
             && metadata.build_directory == metadata.target_directory;
         // A setting may say what is usual.
@@ -287,9 +317,14 @@ struct Message {
 async fn cargo(folder: &Path, shared: Option<&Path>, is_quiet: bool) -> Result<PathBuf, BuildError> {
     let program = cargo_program();
     let mut cargo = Command::new(&program);
+    // Where cargo shares a folder, crates of one name in folders of their own are one to it, and it would take what it
+    // compiled last for what is older than that: arguments that differ make it compile.
+    let place = shared.map(|_| format!("sandbar_crate={:?}", folder.to_string_lossy()));
     cargo
-        .args(["build", "--release", "--lib", "--target", TARGET, "--message-format", "json-render-diagnostics"])
+        .arg(if place.is_some() { "rustc" } else { "build" })
+        .args(["--release", "--lib", "--target", TARGET, "--message-format", "json-render-diagnostics"])
         .args(is_quiet.then_some("--quiet"))
+        .args(place.iter().flat_map(|place| ["--", "--cfg", place]))
         .current_dir(folder)
         .envs(SETTINGS)
         .envs(shared.map(|folder| ("CARGO_BUILD_BUILD_DIR", folder)));

@@ -174,6 +174,29 @@ fn of_readme(lab: &Lab, name: &str, language: &str) -> String {
     block.split_once("```").unwrap().0.to_owned()
 }
 
+/// Cargo compiles what crates depend on in a folder that they share, and takes crates of one name for one.
+#[test]
+fn crates_of_one_name_are_not_taken_for_each_other() {
+    let lab = Lab::new();
+    let places = ["first/fares", "second/fares"];
+    for (place, function) in places.iter().zip(["one", "two"]) {
+        host_of_user(&lab, &["new", place]).expect_code(0);
+        lab.write(
+            &format!("{place}/src/lib.rs"),
+            format!("use sandbar_guest::prelude::*;\n\n#[scalar]\npub fn {function}(x: i64) -> i64 {{\n    x\n}}\n"),
+        );
+    }
+    // The one that is built last was written first, and the first one is whole afterwards.
+    for place in ["second/fares", "first/fares"] {
+        host_of_user(&lab, &["build", place]).expect_code(0);
+    }
+    for (place, function) in places.iter().zip(["one", "two"]) {
+        let json = host_of_user(&lab, &["inspect", place, "--json"]).expect_code(0).json();
+        let names: Vec<_> = json["functions"].as_array().unwrap().iter().map(|f| f["name"].as_str().unwrap()).collect();
+        assert_eq!(names, [function], "{json}");
+    }
+}
+
 #[test]
 fn what_host_new_makes_builds_passes_its_tests_and_runs() {
     let lab = Lab::new();
