@@ -120,8 +120,12 @@ fn listen(mut from: PipeReader) -> Vec<Access> {
     let listener = pidfd_getfd(child, number(4), PidfdGetfdFlags::empty()).expect("a descriptor of a child can be had");
     let mut all = Vec::new();
     while let Some(asked) = next(&listener) {
-        all.extend(access(&asked));
-        answer(&listener, asked.id);
+        let used = access(&asked);
+        // Who was killed meanwhile can't be read, and its call does not take place.
+        if waits(&listener, asked.id) {
+            all.extend(used);
+            answer(&listener, asked.id);
+        }
     }
     all
 }
@@ -145,6 +149,12 @@ fn next(listener: &OwnedFd) -> Option<libc::seccomp_notif> {
         }
         // Who asked has been killed.
     }
+}
+
+/// Whether a call still waits for an answer.
+fn waits(listener: &OwnedFd, id: u64) -> bool {
+    // SAFETY: a number of eight bytes is read, which is there.
+    unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
 }
 
 /// Has a call go on.
