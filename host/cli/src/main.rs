@@ -49,7 +49,10 @@ const NOTHING_WRITTEN: &str = "nothing was written";
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
-    HEAP.set_up();
+    match sandbar_node::has_little_memory() {
+        true => HEAP.set_up_small(),
+        false => HEAP.set_up(),
+    }
     paths::raise_file_limit();
     let arguments = Arguments::parse();
     logging::start(arguments.command.log_form());

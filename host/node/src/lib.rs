@@ -52,6 +52,7 @@ pub use jobs::{
     NameSummary, NodeRow, ObjectRow, ProcessRow, ProgressRow, Question, ResourceRow, RunState, ShelfError, Spread,
     StopMark, StoredJob, TaskRow, WorkerRow, trace,
 };
+pub use memory::has_little_memory;
 pub use predict::{PredictSpec, Predicted};
 pub use program::{
     Amounts, ArgumentPlan, ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramPlan, ProgramSpec,

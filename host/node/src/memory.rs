@@ -17,6 +17,9 @@ const LIMITS_1: &[&str] = &["memory.limit_in_bytes"];
 /// Version 1 writes "no limit" as a number of about this size.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
+/// Limit below which memory is scarce: about the heap of a host that groups millions of rows.
+const LITTLE_BYTES: u64 = 512 << 20;
+
 /// What bounds the memory that a process may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemoryBound {
@@ -37,6 +40,11 @@ pub(crate) fn usable_bytes() -> Option<u64> {
 pub fn memory_limit() -> Option<(u64, MemoryBound)> {
     let address_space = address_space_bytes().map(|bytes| (bytes, MemoryBound::AddressSpace));
     limit_of(Path::new("/")).into_iter().chain(address_space).min_by_key(|(bytes, _)| *bytes)
+}
+
+/// Whether the memory limit is so low that the process should return free memory to the kernel.
+pub fn has_little_memory() -> bool {
+    usable_bytes().is_some_and(|bytes| bytes < LITTLE_BYTES)
 }
 
 /// Bytes of addresses that this process may have (`RLIMIT_AS`), if they are bounded.

@@ -15,6 +15,8 @@ use crate::memory::usable_bytes;
 const MEMORY_SHARE: f64 = 0.4;
 /// Share that objects of programs may take.
 const OBJECTS_SHARE: f64 = 0.3;
+/// Share of memory for the stored bytes of morsels in flight. Decoded morsels are several times as large.
+const READING_SHARE: f64 = 0.25;
 const MEMORY_FALLBACK_BYTES: u64 = 1 << 30;
 /// What the host and its workers take beside rows while they read large row groups, about.
 const READING_BYTES: u64 = 160 << 20;
@@ -222,6 +224,15 @@ fn rows_share(bytes: u64) -> u64 {
     share.min(bytes.saturating_sub(READING_BYTES).max(bytes / 8))
 }
 
+/// Number of morsels to read concurrently: one more than workers, fewer if their bytes would exceed [`READING_SHARE`].
+pub(crate) fn morsels_at_once(workers: usize, morsel_bytes: u64) -> usize {
+    at_once(memory(READING_SHARE), workers, morsel_bytes)
+}
+
+fn at_once(bytes: u64, workers: usize, morsel_bytes: u64) -> usize {
+    usize::try_from(bytes / morsel_bytes.max(1)).unwrap_or(usize::MAX).clamp(1, workers + 1)
+}
+
 /// Bytes that objects of programs may take.
 pub fn memory_for_objects() -> u64 {
     memory(OBJECTS_SHARE)
@@ -242,6 +253,22 @@ mod tests {
         for (usable, rows) in [(100, 12), (160, 20), (200, 40), (260, 100), (300, 120), (1000, 400), (100_000, 40_000)]
         {
             assert_eq!(rows_share(usable * MIB) / MIB, rows, "{usable} MiB");
+        }
+    }
+
+    #[test]
+    fn few_large_morsels_are_read_at_once_where_there_is_little_memory() {
+        const MIB: u64 = 1 << 20;
+        for (mib, workers, morsel_mib, expected) in [
+            (30, 2, 26, 1),
+            (10, 2, 26, 1),
+            (64, 2, 26, 2),
+            (1000, 2, 26, 3),
+            (1000, 16, 200, 5),
+            (0, 1, 0, 1),
+            (5, 1, 0, 2),
+        ] {
+            assert_eq!(at_once(mib * MIB, workers, morsel_mib * MIB), expected, "{mib} {workers} {morsel_mib}");
         }
     }
 

@@ -141,7 +141,7 @@ impl Node {
             let run = run.clone();
             move |morsel| run.clone().morsel(morsel)
         };
-        let mut made = InOrder::new(morsels, self.pool.workers() + 1, self.progress.clone(), make);
+        let mut made = InOrder::new(morsels, self.morsels_at_once(&run.scan), self.progress.clone(), make);
         while let Some((morsel, item)) = made.next().await {
             let (batch, part) = match item {
                 Ok(item) => item,

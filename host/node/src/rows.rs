@@ -57,7 +57,7 @@ impl Node {
             let (steps, scan) = (steps.clone(), scan.clone());
             move |morsel| transformed(steps.clone(), &scan, morsel)
         };
-        let mut made = InOrder::new(morsels, self.pool.workers() + 1, self.progress.clone(), make);
+        let mut made = InOrder::new(morsels, self.morsels_at_once(&scan), self.progress.clone(), make);
         let mut rows = 0;
         while let Some((morsel, item)) = made.next().await {
             let (read, batches) = match item {

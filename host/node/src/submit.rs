@@ -19,7 +19,7 @@ use crate::progress::Phase;
 use crate::rows::RowsSummary;
 use crate::train::Summary;
 use crate::transform::{Needed, Steps, Transform};
-use crate::{Job, Node, NodeError};
+use crate::{Job, Node, NodeError, paths};
 
 /// Key of the output's metadata under which predictions find what they need.
 pub(crate) const METADATA_KEY: &str = "sandbar";
@@ -124,6 +124,11 @@ impl Node {
         }
         let scan = Scan::open(job.source(needed), ScanOptions::default()).await;
         Ok(scan.map_err(|error| missing_input(error, &job.input.paths, |i| job.key(&format!("input.paths[{i}]"))))?)
+    }
+
+    /// How many morsels of a scan are read at once.
+    pub(crate) fn morsels_at_once(&self, scan: &Scan) -> usize {
+        paths::morsels_at_once(self.pool.workers(), scan.morsel_bytes_max())
     }
 }
 

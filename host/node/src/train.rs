@@ -207,7 +207,7 @@ impl Node {
                 let read = read_morsel(running.clone(), scan.clone(), morsel, wait.clone());
                 async move { tokio::spawn(read).await? }
             })
-            .buffer_unordered(self.pool.workers() + 1)
+            .buffer_unordered(self.morsels_at_once(scan))
             .try_collect::<()>();
         let begun = async {
             let reading = Arc::new(self.reading(training, running, scan).await?);

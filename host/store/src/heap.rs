@@ -10,6 +10,8 @@ use crate::mapping::HUGE_PAGE_BYTES;
 const LARGE_BYTES: usize = 8 << 10;
 /// Large pieces from this length on are mapped, each for itself: the most that can be chosen.
 const MAPPED_BYTES: usize = 32 << 20;
+/// A small heap returns free memory from this size on.
+const GIVEN_BACK_BYTES: usize = 1 << 20;
 /// So much of the heap comes in huge pages.
 const HUGE_HEAP_BYTES: usize = 1 << 30;
 /// Then it grows by so much.
@@ -25,6 +27,20 @@ const GROWTH_BYTES: usize = 16 << 20;
 pub struct Heap;
 
 impl Heap {
+    /// Has the C library keep one heap for all threads that returns free memory to the kernel, for processes with a low
+    /// memory limit. To be called before there are threads.
+    pub fn set_up_small(&self) {
+        #[cfg(target_env = "gnu")]
+        // SAFETY: these set numbers of the allocator.
+        unsafe {
+            use libc::{M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, c_int, mallopt};
+
+            mallopt(M_ARENA_MAX, 1);
+            mallopt(M_MMAP_THRESHOLD, GIVEN_BACK_BYTES as c_int);
+            mallopt(M_TRIM_THRESHOLD, GIVEN_BACK_BYTES as c_int);
+        }
+    }
+
     /// Has the C library keep one heap for all threads, which gives nothing back to the kernel and whose first part
     /// comes in huge pages, where the kernel makes some for who asks. To be called before there are threads.
     pub fn set_up(&self) {

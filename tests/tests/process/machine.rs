@@ -5,7 +5,10 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
+use parquet::arrow::ArrowWriter;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use sandbar_tests::{Ended, Lab, Running, component};
 
@@ -34,6 +37,12 @@ fn many_rows(lab: &Lab, groups: usize) {
 /// The host with a limit that it can't raise.
 fn limited(lab: &Lab, arguments: &[&str], resource: Resource, most: u64) -> Ended {
     let mut command = lab.command(arguments);
+    limit(&mut command, resource, most);
+    Running::new(command).wait()
+}
+
+/// Gives what will be run a limit that it can't raise.
+pub(crate) fn limit(command: &mut Command, resource: Resource, most: u64) {
     // SAFETY: one system call, which may be made between `fork` and `exec`.
     unsafe {
         command.pre_exec(move || {
@@ -41,7 +50,6 @@ fn limited(lab: &Lab, arguments: &[&str], resource: Resource, most: u64) -> Ende
             setrlimit(resource, Rlimit { current: most, maximum: most }).map_err(io::Error::from)
         })
     };
-    Running::new(command).wait()
 }
 
 #[test]
@@ -238,4 +246,27 @@ fn a_control_groups_memory_is_enough() {
         ["--arg", "objects=100", "--arg", "rows=1000000", "--arg", "gets=20", "-q", "--disk-reserve", "1MiB"];
     let ended = group.run(lab.command(&[&["submit", &program, "--workers", "2"], &arguments[..]].concat()));
     assert_eq!(ended.expect_code(0).stdout.trim(), "20");
+}
+
+/// Row groups of the usual million rows, under a third of the memory that the job takes without a limit.
+#[test]
+fn large_row_groups_are_read_in_little_memory() {
+    const ROWS: usize = 4_000_000;
+    let Some(group) = MemoryGroup::new(120 << 20) else { return };
+    let lab = Lab::new();
+    job(&lab, "big.parquet", "out.parquet");
+    // Numbers that neither shrink nor repeat.
+    let scattered = |seed: u64| (0..ROWS as u64).map(move |row| ((row + seed) * 0x9e37_79b9_7f4a_7c15) as f64);
+    let keys: ArrayRef = Arc::new(Int64Array::from_iter_values((0..ROWS).map(|row| (row % 1000) as i64)));
+    let numbers = |seed| Arc::new(Float64Array::from_iter_values(scattered(seed))) as ArrayRef;
+    let rows = RecordBatch::try_from_iter([("k", keys), ("x", numbers(1)), ("z", numbers(2)), ("y", numbers(3))]);
+    let rows = rows.expect("a batch");
+    let file = File::create(lab.path("big.parquet")).expect("a file");
+    let mut writer = ArrowWriter::try_new(file, rows.schema(), None).expect("a writer");
+    writer.write(&rows).expect("rows");
+    writer.close().expect("a file");
+    drop(rows);
+    let line = ["submit", "job.toml", "--json", "-q", "--set", "train.features=[\"x\",\"z\"]", "--workers", "2"];
+    let json = group.run(lab.command(&line)).expect_code(0).json();
+    assert_eq!((json["rows"].as_u64(), json["models"].as_u64()), (Some(ROWS as u64), Some(1000)), "{json}");
 }

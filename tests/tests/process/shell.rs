@@ -1,11 +1,9 @@
 //! The host in a shell: completion, versions, what of the machine helps or hurts, dry runs, and quiet.
 
-use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::Resource;
 use sandbar_tests::{Ended, Lab, Running, component, workspace};
 use serde_json::Value;
 
@@ -39,13 +37,7 @@ fn host_with(
         };
     }
     if let Some((resource, most)) = limit {
-        // SAFETY: one system call, which may be made between `fork` and `exec`.
-        unsafe {
-            command.pre_exec(move || {
-                let most = Some(most);
-                setrlimit(resource, Rlimit { current: most, maximum: most }).map_err(io::Error::from)
-            })
-        };
+        crate::machine::limit(&mut command, resource, most);
     }
     Running::new(command).wait()
 }

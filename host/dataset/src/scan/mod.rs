@@ -136,7 +136,7 @@ pub struct Scan {
     /// The filter as it was given, if there is one.
     filter: Arc<str>,
     rows: Option<u64>,
-    /// Values for which columns are text: the file, where in it, and the value.
+    /// The first value that made a column text: its file, its byte offset, and the value for a message.
     texts: HashMap<String, (Arc<TextFile>, u64, String)>,
 }
 
@@ -172,7 +172,7 @@ impl Scan {
                 .iter()
                 .map(|of_file| of_file.as_ref()?.rows)
                 .try_fold(0u64, |sum, rows| sum.checked_add(rows?)),
-            texts: texts(&wanted.output, &inspected),
+            texts: text_evidence(&wanted.output, &inspected),
         };
         scan.plan(&state, &wanted, &inspected, &folders, &source.text, &options).await?;
         Ok(scan)
@@ -198,6 +198,12 @@ impl Scan {
         self.rows
     }
 
+    /// Stored bytes of the largest morsel. Reading it takes at least as much memory.
+    pub fn morsel_bytes_max(&self) -> u64 {
+        let bytes = |m: &Morsel| m.end_byte.min(self.files[m.file].meta.size).saturating_sub(m.first_byte);
+        self.morsels.iter().map(bytes).max().unwrap_or(0)
+    }
+
     /// The morsels, in the order of files and of rows within them.
     pub fn morsels(&self) -> &[Morsel] {
         &self.morsels
@@ -220,7 +226,7 @@ impl Scan {
         Ok(BatchStream::new(Arc::clone(&self.schema), batches, origin, self.batch_rows))
     }
 
-    /// The same error; where a column that has to be a number is text, with the first value that made it so.
+    /// Adds to the error of a text column that has to be a number the first value that made the column text.
     pub async fn explain(&self, error: DatasetError) -> DatasetError {
         let DatasetError::ColumnType { wanted, column, data_type, reason } = error else { return error };
         let text = self.texts.get(&column).filter(|_| data_type == DataType::Utf8.to_string());
@@ -229,8 +235,8 @@ impl Scan {
         };
         let place = file.place(*at).await;
         let why = format!(
-            "{place} has {value}, which is no number: if it stands for one that is missing, name it in [input] null_values; a number that is \
-             written in a way of its own is read by types = {{ {} = \"float64\" }}",
+            "{place} has {value}, which is no number: if it stands for one that is missing, name it in [input] \
+             null_values; a number that is written in a way of its own is read by types = {{ {} = \"float64\" }}",
             text::key(&column)
         );
         DatasetError::ColumnType { wanted, column, data_type, reason: format!("{reason}; {why}") }
@@ -283,8 +289,11 @@ impl Scan {
     }
 }
 
-/// For columns of text that were looked at value by value, the first that can be nothing else.
-fn texts(output: &[FieldRef], inspected: &[Option<Inspected>]) -> HashMap<String, (Arc<TextFile>, u64, String)> {
+/// The first value of each text column that no other type holds, where types were inferred from values.
+fn text_evidence(
+    output: &[FieldRef],
+    inspected: &[Option<Inspected>],
+) -> HashMap<String, (Arc<TextFile>, u64, String)> {
     let first = |name: &String| {
         inspected.iter().flatten().find_map(|of_file| {
             let (at, value) = of_file.evidence.get(name)?.text()?;
