@@ -160,21 +160,7 @@ impl ClusterClient {
     /// # Errors
     /// When there is none of that name, or its node does not answer for a while.
     pub async fn look(&mut self, job: &str, question: &Question) -> Result<Option<Answer>, ClusterError> {
-        let begun = Instant::now();
-        loop {
-            let error = match self.look_once(job, question).await {
-                Ok(Some(seen)) => return Ok(seen),
-                Ok(None) => ClusterError::Later("it goes from node to node".to_owned()),
-                Err(error) => {
-                    self.turn_away();
-                    error
-                }
-            };
-            if !error.may_retry() || begun.elapsed() > self.times.reconnect_max {
-                return Err(error);
-            }
-            tokio::time::sleep(TRY_AGAIN).await;
-        }
+        self.retry_until_answered(async |client| client.look_once(job, question).await).await
     }
 
     /// None if it is elsewhere: that node is asked next.
@@ -201,10 +187,18 @@ impl ClusterClient {
     /// # Errors
     /// When there is none of that name, or no node that runs it answers for a while.
     pub async fn stop(&mut self, job: &str) -> Result<ClusterJob, ClusterError> {
+        self.retry_until_answered(async |client| client.stop_once(job).await).await
+    }
+
+    /// Retries a request, following redirects to the node that runs the job, for up to `reconnect_max`.
+    async fn retry_until_answered<T>(
+        &mut self,
+        mut once: impl AsyncFnMut(&mut Self) -> Result<Option<T>, ClusterError>,
+    ) -> Result<T, ClusterError> {
         let begun = Instant::now();
         loop {
-            let error = match self.stop_once(job).await {
-                Ok(Some(job)) => return Ok(job),
+            let error = match once(self).await {
+                Ok(Some(answer)) => return Ok(answer),
                 Ok(None) => ClusterError::Later("it goes from node to node".to_owned()),
                 Err(error) => {
                     self.turn_away();
