@@ -166,7 +166,7 @@ pub(super) async fn inspect(
     if format == Format::Parquet && is_suspect && encrypted().await {
         return Err(fault("it is encrypted, and encrypted files are not read; decrypt it first".to_owned()));
     }
-    let Told { schema, has_rows, rows, twice } = schema.map_err(fault)?;
+    let FooterFacts { schema, has_rows, rows, twice } = schema.map_err(fault)?;
     // Metadata of the writer (pandas, Spark) says nothing about the rows, and would make equal schemas differ.
     let plain = |field: &FieldRef| field.as_ref().clone().with_metadata(Default::default());
     let fields: Vec<Field> = schema.fields().iter().map(plain).collect();
@@ -180,8 +180,8 @@ pub(super) fn named_twice(name: &str) -> String {
     format!("two of its columns are named `{name}`")
 }
 
-/// What a file that is no text says of itself.
-struct Told {
+/// Facts that the metadata of a Parquet or Arrow file states.
+struct FooterFacts {
     schema: SchemaRef,
     has_rows: bool,
     /// How many, if it says so.
@@ -195,7 +195,7 @@ async fn schema_of(
     store: &Arc<dyn ObjectStore>,
     file: &File,
     format: Format,
-) -> Result<Told, String> {
+) -> Result<FooterFacts, String> {
     let damaged = |reason: String| format!("it is damaged, or no Arrow file: {reason}");
     let bytes = IpcBytes { store: store.as_ref(), location: &file.meta.location, size: file.meta.size };
     let (mut has_rows, mut rows) = (true, None);
@@ -203,7 +203,7 @@ async fn schema_of(
         // The engine would try to read it as a stream if it could not as a file, and take the first bytes for a length.
         Format::ArrowFile => {
             let (schema, has_rows) = bytes.schema_of_file().await.map_err(damaged)?;
-            return Ok(Told { schema, has_rows, rows: None, twice: Vec::new() });
+            return Ok(FooterFacts { schema, has_rows, rows: None, twice: Vec::new() });
         }
         Format::ArrowStream => has_rows = bytes.check_stream().await.map_err(damaged)?,
         _ => {}
@@ -225,5 +225,5 @@ async fn schema_of(
         let columns = metadata.file_metadata().schema_descr().root_schema().get_fields();
         twice.extend(columns.iter().map(|column| column.name()).filter(|name| !seen.insert(*name)).map(str::to_owned));
     }
-    Ok(Told { schema, has_rows, rows, twice })
+    Ok(FooterFacts { schema, has_rows, rows, twice })
 }
