@@ -28,8 +28,7 @@ impl Columns {
         let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
         let is_number = |column: usize| {
             let mut cells = self.rows.iter().map(|row| row[column].as_str()).filter(|cell| *cell != NOTHING).peekable();
-            cells.peek().is_some()
-                && cells.all(|cell| cell.starts_with(|c: char| c.is_ascii_digit()) && !cell.contains('-'))
+            cells.peek().is_some() && cells.all(is_amount)
         };
         let numbers: Vec<bool> = (0..self.header.len()).map(is_number).collect();
         let line = |cells: Vec<&str>| {
@@ -43,6 +42,12 @@ impl Columns {
         let rows = self.rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
         std::iter::once(header).chain(rows).collect()
     }
+}
+
+/// Whether a cell is a number, with or without a unit after a space.
+fn is_amount(cell: &str) -> bool {
+    let number = cell.split(' ').next().unwrap_or(cell);
+    !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || ".,%/".contains(c))
 }
 
 /// A cell that has nothing to say.

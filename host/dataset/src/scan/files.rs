@@ -48,6 +48,9 @@ pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<Fi
     if paths.is_empty() {
         return Err(DatasetError::Columns("no path of an input file is given".to_owned()));
     }
+    if paths.iter().any(String::is_empty) {
+        return Err(DatasetError::Columns("a path of the input files is empty".to_owned()));
+    }
     let mut files = Vec::new();
     for given in paths {
         let before = files.len();

@@ -141,8 +141,8 @@ impl Origin {
             if let Some(TextError { file, line, reason }) = cause.downcast_ref() {
                 return DatasetError::Read { file: file.clone(), line: *line, reason: reason.clone() };
             }
-            if cause.is::<FilterFailure>() {
-                return self.filter_failed(&reason_of(error));
+            if let Some(FilterFailure { row, .. }) = cause.downcast_ref() {
+                return self.filter_failed(row, &reason_of(error));
             }
             match cause.source() {
                 Some(inner) => cause = inner,
@@ -152,9 +152,10 @@ impl Origin {
         DatasetError::Read { file: self.file.clone(), line: None, reason: reason_of(error) }
     }
 
-    fn filter_failed(&self, reason: &str) -> DatasetError {
+    fn filter_failed(&self, row: &str, reason: &str) -> DatasetError {
         let remedy = if reason.contains(" cast ") { "; TRY_CAST gives null where a value can't be cast" } else { "" };
-        let reason = format!("it has no value for a row of {}: {reason}{remedy}", self.file);
+        let row = if row.is_empty() { "a row".to_owned() } else { format!("the row with {row}") };
+        let reason = format!("it has no value for {row} of {}: {reason}{remedy}", self.file);
         DatasetError::Filter { filter: self.filter.to_string(), reason }
     }
 }

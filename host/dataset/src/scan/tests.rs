@@ -422,6 +422,8 @@ fn paths_that_lead_nowhere_are_named() {
             Ok(_) => panic!("{path} was found"),
         }
     }
+    let error = open(&source([String::new()])).err().expect("an error");
+    assert_eq!(error.to_string(), "a path of the input files is empty");
     let error = open(&source([folder.given("empty.csv")])).err().expect("an error");
     assert_eq!(error.to_string(), format!("can't read {}: the file is empty", folder.given("empty.csv")));
 }

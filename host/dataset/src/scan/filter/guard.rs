@@ -5,17 +5,28 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{DataType, Schema};
 use datafusion::common::{DataFusionError, Result};
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::utils::collect_columns;
 
 use super::super::stream::reason_of;
 
+/// Columns of a row that an error shows, and characters of each value.
+const SHOWN_COLUMNS_MAX: usize = 4;
+const SHOWN_CHARS_MAX: usize = 40;
+
 /// A filter that could not be computed for some row.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(in super::super) struct FilterFailure(String);
+#[error("{reason}")]
+pub(in super::super) struct FilterFailure {
+    /// Why not.
+    reason: String,
+    /// The row's values of the filter's columns: `a=1, b=null`. Empty where no row is to blame.
+    pub(in super::super) row: String,
+}
 
 /// A predicate that fails with a [`FilterFailure`].
 #[derive(Debug, Eq)]
@@ -25,6 +36,36 @@ impl Guarded {
     pub(super) fn new(predicate: Arc<dyn PhysicalExpr>) -> Guarded {
         Guarded(predicate)
     }
+
+    /// The values of the predicate's columns in a batch of one row.
+    fn shown(&self, row: &RecordBatch) -> String {
+        let mut columns: Vec<_> = collect_columns(&self.0).into_iter().collect();
+        columns.sort_by_key(|column| column.index());
+        let options = FormatOptions::default().with_null("null");
+        let values = columns.iter().take(SHOWN_COLUMNS_MAX).filter_map(|column| {
+            let values = row.columns().get(column.index())?;
+            let value = ArrayFormatter::try_new(values, &options).ok()?.value(0).try_to_string().ok()?;
+            let shown: String = value.chars().take(SHOWN_CHARS_MAX).collect();
+            let cut = if shown.len() < value.len() { "…" } else { "" };
+            Some(format!("{}={shown}{cut}", column.name()))
+        });
+        values.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The first row of a batch for which `predicate` can't be computed, in a batch of its own, and why not.
+fn first_failing(predicate: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Option<(RecordBatch, DataFusionError)> {
+    let mut failing = batch.clone();
+    while failing.num_rows() > 1 {
+        let half = failing.num_rows() / 2;
+        let first = failing.slice(0, half);
+        failing = match predicate.evaluate(&first) {
+            Err(_) => first,
+            Ok(_) => failing.slice(half, failing.num_rows() - half),
+        };
+    }
+    let error = predicate.evaluate(&failing).err().filter(|_| failing.num_rows() == 1)?;
+    Some((failing, error))
 }
 
 impl PartialEq for Guarded {
@@ -55,7 +96,13 @@ impl PhysicalExpr for Guarded {
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
-        self.0.evaluate(batch).map_err(|e| DataFusionError::External(Box::new(FilterFailure(reason_of(&e)))))
+        self.0.evaluate(batch).map_err(|error| {
+            let failure = match first_failing(&self.0, batch) {
+                Some((row, error)) => FilterFailure { reason: reason_of(&error), row: self.shown(&row) },
+                None => FilterFailure { reason: reason_of(&error), row: String::new() },
+            };
+            DataFusionError::External(Box::new(failure))
+        })
     }
 
     fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {

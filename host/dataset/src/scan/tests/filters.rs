@@ -299,16 +299,16 @@ fn a_filter_that_is_too_long_is_refused() {
 fn a_row_that_a_filter_has_no_value_for_is_the_filters_fault() {
     let folder = Folder::new();
     let path = folder.parquet("a.parquet", &people(), 2);
-    for (filter, expected) in [
-        ("CAST(k AS INT) > 1", "Cannot cast string 'a' to value of Int32 type; TRY_CAST gives null where"),
-        ("10 / CAST(z AS INT) > 1", "Divide by zero error"),
-        ("i + 9223372036854775807 > 0", "Arithmetic overflow"),
-        ("i * 9223372036854775807 > 0", "Arithmetic overflow"),
-        ("k = 'a' OR k > TIMESTAMP '2020-01-01'", "`a` is no time; write it as"),
+    for (filter, row, expected) in [
+        ("CAST(k AS INT) > 1", "k=a", "Cannot cast string 'a' to value of Int32 type; TRY_CAST gives null where"),
+        ("10 / CAST(z AS INT) > 1 AND x = 1", "x=1.0, z=0.0", "Divide by zero error"),
+        ("i + 9223372036854775807 > 0", "i=1", "Arithmetic overflow"),
+        ("i * 9223372036854775807 > 0", "i=2", "Arithmetic overflow"),
+        ("k = 'a' OR k > TIMESTAMP '2020-01-01'", "k=b", "`b` is no time; write it as"),
     ] {
         let source = Source { filter: Some(filter.to_owned()), ..source([path.clone()]) };
         let error = read(&source).expect_err("an error").to_string();
-        let expected = format!("filter `{filter}`: it has no value for a row of {path}: {expected}");
+        let expected = format!("filter `{filter}`: it has no value for the row with {row} of {path}: {expected}");
         assert!(error.starts_with(&expected), "{error}\n{expected}");
     }
 }
