@@ -27,7 +27,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use sandbar_batch::{Header, decode_schema, encode, read};
-use sandbar_core::{Argument, GivenFile, Request};
+use sandbar_core::{Argument, FileRef, TaskRequest};
 
 use crate::dense::Device;
 use crate::host::{self, Local};
@@ -137,7 +137,8 @@ pub fn run<R: Value>(task: &str, arguments: &str) -> Result<R, String> {
         None => Argument::Missing,
     };
     let arguments = texts.iter().map(|text| as_argument(text.as_deref())).collect();
-    let request = postcard::to_stdvec(&Request { arguments, ..Request::default() }).map_err(|e| e.to_string())?;
+    let request =
+        postcard::to_stdvec(&TaskRequest { arguments, ..TaskRequest::default() }).map_err(|e| e.to_string())?;
     ObjectRef::held(host::submit(task.place(), 1, &request)).get().map_err(|e| e.to_string())
 }
 
@@ -145,7 +146,7 @@ pub fn run<R: Value>(task: &str, arguments: &str) -> Result<R, String> {
 pub fn file(path: impl Into<PathBuf>) -> File {
     let path = path.into();
     let name = path.to_string_lossy().into_owned();
-    GivenFile { number: host::give(vec![path]).first, name }.into()
+    FileRef { number: host::give(vec![path]).first, name }.into()
 }
 
 /// Files, in this order, as [`file()`].

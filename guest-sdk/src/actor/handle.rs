@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::time::Duration;
 
-use sandbar_core::{Options, RetryOn, TaskError};
+use sandbar_core::{RequestOptions, RetryOn, TaskError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::host;
@@ -19,7 +19,7 @@ struct Made(Option<ObjectRef<Made>>);
 pub struct ActorRef {
     handle: ObjectRef<Made>,
     /// How calls by it are to be run, where that is not as usual.
-    options: Option<Rc<Options>>,
+    options: Option<Rc<RequestOptions>>,
 }
 
 impl ActorRef {
@@ -117,7 +117,7 @@ impl<H: ActorHandle> From<&H> for Arg<H> {
 
 /// How calls of an actor are to be run, where that is not as usual: see [`ActorHandle::with`].
 #[derive(Debug, Clone, Default)]
-pub struct CallOptions(Options);
+pub struct CallOptions(RequestOptions);
 
 impl CallOptions {
     /// As usual.
@@ -159,7 +159,7 @@ pub struct Method<F, R> {
     offered: &'static Offered,
     /// Its handle, which whoever calls has.
     actor: u64,
-    options: Option<Rc<Options>>,
+    options: Option<Rc<RequestOptions>>,
     method: PhantomData<fn() -> (F, R)>,
 }
 

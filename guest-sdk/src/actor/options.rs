@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use sandbar_core::{ActorOptions, Options, Strategy};
+use sandbar_core::{ActorOptions, RequestOptions, Strategy};
 
 use crate::registry::Offered;
 use crate::task::{Call, PlacementGroup, release_gone};
@@ -12,7 +12,7 @@ use crate::task::{Call, PlacementGroup, release_gone};
 #[must_use = "nothing is made until it is submitted"]
 pub struct Creation<F, R> {
     offered: &'static Offered,
-    options: Options,
+    options: RequestOptions,
     actor: PhantomData<fn() -> (F, R)>,
 }
 
@@ -20,7 +20,7 @@ impl<F, R> Creation<F, R> {
     /// For the attribute.
     #[doc(hidden)]
     pub fn new(offered: &'static Offered) -> Self {
-        Creation { offered, options: Options::default(), actor: PhantomData }
+        Creation { offered, options: RequestOptions::default(), actor: PhantomData }
     }
 
     pub(crate) fn begin(&self) -> Call {
@@ -29,7 +29,7 @@ impl<F, R> Creation<F, R> {
         Call::begin(self.offered, Some(&self.options), None)
     }
 
-    fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
+    fn with(mut self, set: impl FnOnce(&mut RequestOptions)) -> Self {
         set(&mut self.options);
         self
     }

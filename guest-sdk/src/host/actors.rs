@@ -1,6 +1,6 @@
 //! Actors of a host in this process and thread, for tests.
 
-use sandbar_core::{ActorOptions, Argument, Code, Fault, Options, TaskError};
+use sandbar_core::{ActorOptions, Argument, Code, Fault, RequestOptions, TaskError};
 
 use super::calls::{Call, Ended, Progress, Running, Step, encoded, run, settle};
 use super::objects::{Host, Returned, host};
@@ -154,7 +154,7 @@ impl Host {
     }
 
     /// A call is to make an actor. Gives why it can't.
-    pub(super) fn admit_actor(&mut self, number: u64, options: Options) -> Option<Fault> {
+    pub(super) fn admit_actor(&mut self, number: u64, options: RequestOptions) -> Option<Fault> {
         let (name, options) = (options.name, options.actor.map(|actor| *actor).unwrap_or_default());
         if let Some((name, other)) = name.as_ref().and_then(|name| Some((name, *self.names.get(name)?))) {
             if !options.get_if_exists {

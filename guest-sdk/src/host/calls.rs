@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-use sandbar_core::{Argument, Code, Fault, ObjectId, Request, TaskError};
+use sandbar_core::{Argument, Code, Fault, ObjectId, TaskError, TaskRequest};
 
 use super::actors::{Actor, Making};
 use super::objects::{Host, Returned, host};
@@ -65,7 +65,7 @@ pub(super) enum Step {
 pub(super) type Ended = Result<Vec<Returned>, TaskError>;
 
 pub(crate) fn submit(function: u32, returns: u32, request: &[u8]) -> u64 {
-    let Request { options, actor, arguments, refs } =
+    let TaskRequest { options, actor, arguments, refs } =
         postcard::from_bytes(request).expect("a request is written by `submit`");
     let offered = registry::task(function).expect("a task's place is one of the list");
     let needs = arguments.iter().filter_map(|argument| match argument {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use sandbar_core::{Code, FILE_NAMES_TOGETHER, Fault, GivenFiles, TaskError};
+use sandbar_core::{Code, FILE_NAMES_PER_OBJECT, Fault, FileListRef, TaskError};
 
 use super::calls::encoded;
 use super::objects::host;
@@ -18,16 +18,16 @@ pub(super) enum Given {
 }
 
 /// Gives files, from here on.
-pub(crate) fn give(paths: Vec<PathBuf>) -> GivenFiles {
+pub(crate) fn give(paths: Vec<PathBuf>) -> FileListRef {
     let names: Vec<String> = paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-    let blocks = names.chunks(FILE_NAMES_TOGETHER as usize);
+    let blocks = names.chunks(FILE_NAMES_PER_OBJECT as usize);
     let blocks = blocks.map(|names| Given::Names(postcard::to_stdvec(names).expect("names are texts")));
     host(|host| {
         let first = host.given.len() as u64;
         let count = paths.len() as u64;
         host.given.extend(paths.into_iter().map(Given::File));
         host.given.extend(blocks);
-        GivenFiles { first, count, names: first + count }
+        FileListRef { first, count, names: first + count }
     })
 }
 

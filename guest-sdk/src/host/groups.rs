@@ -1,6 +1,6 @@
 //! Placement groups of a host in this process and thread, for tests: there is always room, and nothing runs beside anything.
 
-use sandbar_core::{Code, Fault, GROUP_BUNDLES_MAX, GroupRequest, Options, Strategy};
+use sandbar_core::{Code, Fault, GROUP_BUNDLES_MAX, GroupRequest, RequestOptions, Strategy};
 
 use super::objects::{Host, host};
 use crate::bindings::tasks::Outcome;
@@ -25,7 +25,7 @@ pub(crate) fn remove_group(group: u64) {
 
 impl Host {
     /// Why nothing can run where these options want it to.
-    pub(super) fn admit_strategy(&self, options: &Options) -> Option<Fault> {
+    pub(super) fn admit_strategy(&self, options: &RequestOptions) -> Option<Fault> {
         let Strategy::Group { group, bundle } = options.strategy else { return None };
         match (self.groups.get(&group.0), bundle) {
             (None, _) => {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::fmt::Display;
 
 use postcard::serialize_with_flavor;
-use sandbar_core::{Argument, Options, TaskError, VALUE_INLINE_BYTES_MAX};
+use sandbar_core::{Argument, RequestOptions, TaskError, VALUE_INLINE_BYTES_MAX};
 
 use super::batch::Batch;
 use super::chunk::{self, List};
@@ -77,7 +77,7 @@ impl From<arrow_array::RecordBatch> for Arg<Batch> {
     }
 }
 
-/// A call that is put together: a `Request` of `sandbar-core`, written as it grows.
+/// A call that is put together: a `TaskRequest` of `sandbar-core`, written as it grows.
 pub(crate) struct Call {
     offered: &'static Offered,
     buffers: Box<Buffers>,
@@ -122,12 +122,12 @@ pub(super) fn with_scratch<T>(call: impl FnOnce(&mut Scratch) -> T) -> T {
 
 impl Call {
     /// `actor` is the handle of that whose method it is.
-    pub(crate) fn begin(offered: &'static Offered, options: Option<&Options>, actor: Option<u64>) -> Call {
+    pub(crate) fn begin(offered: &'static Offered, options: Option<&RequestOptions>, actor: Option<u64>) -> Call {
         Call::begin_with(offered.arguments.len(), offered, options, actor)
     }
 
     /// A call with a list of arguments, for a task that takes one.
-    pub(super) fn of_list<A: Value>(offered: &'static Offered, options: &Options, list: List<'_, A>) -> Call {
+    pub(super) fn of_list<A: Value>(offered: &'static Offered, options: &RequestOptions, list: List<'_, A>) -> Call {
         let mut call = Call::begin_with(2, offered, Some(options), None);
         call.push(Arg::from(list));
         // That says that it is a list: `Argument::Missing`.
@@ -135,7 +135,12 @@ impl Call {
         call
     }
 
-    fn begin_with(arguments: usize, offered: &'static Offered, options: Option<&Options>, actor: Option<u64>) -> Call {
+    fn begin_with(
+        arguments: usize,
+        offered: &'static Offered,
+        options: Option<&RequestOptions>,
+        actor: Option<u64>,
+    ) -> Call {
         release_many();
         let mut buffers = Buffers::take();
         let request = &mut buffers.request;
@@ -294,7 +299,7 @@ pub(crate) fn run(place: u32, call: u64, arguments: &[u8]) -> Result<bool, Strin
 mod tests {
     use std::time::Duration;
 
-    use sandbar_core::{Code, ObjectId, Request};
+    use sandbar_core::{Code, ObjectId, TaskRequest};
 
     use super::super::object::captured;
     use super::*;
@@ -305,14 +310,14 @@ mod tests {
         Box::leak(Box::new(Offered::new("f", "", &ARGUMENTS[..arguments], ("()", 1), |_| Ok(()))))
     }
 
-    fn check(options: Option<&Options>, push: impl Fn(&mut Call), arguments: &[Argument<'_>], refs: &[u64]) {
+    fn check(options: Option<&RequestOptions>, push: impl Fn(&mut Call), arguments: &[Argument<'_>], refs: &[u64]) {
         for actor in [None, Some(0), Some(1 << 40)] {
             let mut call = Call::begin(offered(arguments.len()), options, actor);
             push(&mut call);
             call.finish();
             let refs = refs.iter().map(|number| ObjectId(*number)).collect();
             let (options, actor) = (options.cloned().map(Box::new), actor.map(ObjectId));
-            let expected = Request { options, actor, arguments: arguments.to_vec(), refs };
+            let expected = TaskRequest { options, actor, arguments: arguments.to_vec(), refs };
             assert_eq!(postcard::from_bytes(&call.buffers.request), Ok(expected.clone()));
             assert_eq!(call.buffers.request, postcard::to_stdvec(&expected).unwrap());
             call.buffers.keep();
@@ -332,7 +337,7 @@ mod tests {
             let options = options.name("x").cpus(0.5).gpus(1.0).memory(1 << 40).resource("disk", 2.0).max_retries(0);
             let options = options.retry_on([Code::TimeOut]).timeout(Duration::from_micros(1500)).priority(-7);
             assert_eq!(options.chosen().timeout_ms, Some(2));
-            for options in [None, Some(&Options::default()), Some(options.chosen())] {
+            for options in [None, Some(&RequestOptions::default()), Some(options.chosen())] {
                 check(options, |call| push(call), arguments, refs);
             }
         };
@@ -363,7 +368,7 @@ mod tests {
         let mut call = Call::begin(offered(1), None, None);
         call.push(Arg::from("x".repeat(VALUE_INLINE_BYTES_MAX)));
         call.finish();
-        let request: Request<'_> = postcard::from_bytes(&call.buffers.request).unwrap();
+        let request: TaskRequest<'_> = postcard::from_bytes(&call.buffers.request).unwrap();
         assert!(matches!(request.arguments[..], [Argument::Object(_)]), "{request:?}");
     }
 }

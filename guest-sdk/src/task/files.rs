@@ -2,7 +2,7 @@
 
 use std::vec;
 
-use sandbar_core::{FILE_NAMES_TOGETHER, GivenFile, GivenFiles, TaskError};
+use sandbar_core::{FILE_NAMES_PER_OBJECT, FileListRef, FileRef, TaskError};
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
@@ -31,7 +31,7 @@ use crate::host;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct File(GivenFile);
+pub struct File(FileRef);
 
 impl File {
     /// Its path, as the job was given it.
@@ -56,8 +56,8 @@ impl File {
 }
 
 #[cfg(not(target_family = "wasm"))]
-impl From<GivenFile> for File {
-    fn from(file: GivenFile) -> File {
+impl From<FileRef> for File {
+    fn from(file: FileRef) -> File {
         File(file)
     }
 }
@@ -74,7 +74,7 @@ impl From<&File> for Arg<File> {
 /// It is as small for a million of them as for one: names come as they are asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Files(GivenFiles);
+pub struct Files(FileListRef);
 
 impl Files {
     /// How many there are.
@@ -97,8 +97,8 @@ impl Files {
 }
 
 #[cfg(not(target_family = "wasm"))]
-impl From<GivenFiles> for Files {
-    fn from(files: GivenFiles) -> Files {
+impl From<FileListRef> for Files {
+    fn from(files: FileListRef) -> Files {
         Files(files)
     }
 }
@@ -130,7 +130,7 @@ impl IntoIterator for &Files {
 /// Each of some [`Files`].
 #[derive(Debug, Clone)]
 pub struct FilesIter {
-    files: GivenFiles,
+    files: FileListRef,
     next: u64,
     /// Of the next.
     names: vec::IntoIter<String>,
@@ -140,20 +140,20 @@ impl Iterator for FilesIter {
     type Item = File;
 
     fn next(&mut self) -> Option<File> {
-        let GivenFiles { first, count, names } = self.files;
+        let FileListRef { first, count, names } = self.files;
         if self.next >= count {
             return None;
         }
         if self.names.len() == 0 {
             release_many();
             let some: ObjectRef<Vec<String>> =
-                ObjectRef::held(host::open(names.saturating_add(self.next / FILE_NAMES_TOGETHER)));
+                ObjectRef::held(host::open(names.saturating_add(self.next / FILE_NAMES_PER_OBJECT)));
             let some = some.get().unwrap_or_else(|error| panic!("names of files can't be read: {error}"));
             self.names = some.into_iter();
         }
         let (number, name) = (first.saturating_add(self.next), self.names.next()?);
         self.next += 1;
-        Some(File(GivenFile { number, name }))
+        Some(File(FileRef { number, name }))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use sandbar_core::{Options, RetryOn, Strategy};
+use sandbar_core::{RequestOptions, RetryOn, Strategy};
 
 use super::call::Call;
 use super::group::PlacementGroup;
@@ -14,7 +14,7 @@ use crate::registry::Offered;
 #[must_use = "it does nothing until it is submitted"]
 pub struct Submission<F, R> {
     offered: &'static Offered,
-    options: Options,
+    options: RequestOptions,
     task: PhantomData<fn() -> (F, R)>,
 }
 
@@ -22,10 +22,10 @@ impl<F, R> Submission<F, R> {
     /// For the attribute.
     #[doc(hidden)]
     pub fn new(offered: &'static Offered) -> Self {
-        Submission { offered, options: Options::default(), task: PhantomData }
+        Submission { offered, options: RequestOptions::default(), task: PhantomData }
     }
 
-    pub(super) fn into_parts(self) -> (&'static Offered, Options) {
+    pub(super) fn into_parts(self) -> (&'static Offered, RequestOptions) {
         (self.offered, self.options)
     }
 
@@ -34,11 +34,11 @@ impl<F, R> Submission<F, R> {
     }
 
     #[cfg(test)]
-    pub(super) fn chosen(&self) -> &Options {
+    pub(super) fn chosen(&self) -> &RequestOptions {
         &self.options
     }
 
-    pub(super) fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
+    pub(super) fn with(mut self, set: impl FnOnce(&mut RequestOptions)) -> Self {
         set(&mut self.options);
         self
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::iter::Fuse;
 use std::marker::PhantomData;
 
-use sandbar_core::{Code, Options, TaskError};
+use sandbar_core::{Code, RequestOptions, TaskError};
 
 use super::call::{Arg, Call};
 use super::chunk::{List, Outcomes};
@@ -36,7 +36,7 @@ const IN_FLIGHT: usize = 256;
 #[must_use = "nothing is run until it is given arguments"]
 pub struct Pool<'p, A, R> {
     offered: &'static Offered,
-    options: Options,
+    options: RequestOptions,
     chunksize: usize,
     in_flight: usize,
     on_progress: Option<Box<dyn FnMut(u64) + 'p>>,

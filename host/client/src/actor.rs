@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{ActorId, ObjectId, Options, TaskError, TaskKind};
+use sandbar_core::{ActorId, ObjectId, RequestOptions, TaskError, TaskKind};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::ClientError;
@@ -22,7 +22,7 @@ struct Made(Option<ObjectRef<Made>>);
 pub struct ActorCall<'a> {
     job: &'a Arc<OfJob>,
     of: &'a str,
-    options: Option<Box<Options>>,
+    options: Option<Box<RequestOptions>>,
 }
 
 impl<'a> ActorCall<'a> {
@@ -56,7 +56,7 @@ impl<'a> ActorCall<'a> {
 pub struct Actor {
     handle: ObjectRef<Made>,
     of: Arc<str>,
-    options: Option<Box<Options>>,
+    options: Option<Box<RequestOptions>>,
 }
 
 impl Actor {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sandbar_core::{Argument, ObjectId, Options, Request};
+use sandbar_core::{Argument, ObjectId, RequestOptions, TaskRequest};
 use sandbar_node::ProgramTask;
 use serde::Serialize;
 
@@ -86,12 +86,12 @@ impl<'a> ArgumentList<'a> {
     }
 
     /// The request to call the task, of an actor or by itself.
-    pub(crate) fn request(&self, options: Option<Box<Options>>, actor: Option<ObjectId>) -> Request<'_> {
+    pub(crate) fn request(&self, options: Option<Box<RequestOptions>>, actor: Option<ObjectId>) -> TaskRequest<'_> {
         let arguments = self.all.iter().map(|given| match given {
             Given::Value(range) => Argument::Value(self.bytes.get(range.clone()).unwrap_or_default()),
             Given::Object(object) => Argument::Object(*object),
         });
-        Request { options, actor, arguments: arguments.collect(), refs: self.refs.clone() }
+        TaskRequest { options, actor, arguments: arguments.collect(), refs: self.refs.clone() }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sandbar_core::{ObjectId, Options, STREAM_BUFFER, TaskKind};
+use sandbar_core::{ObjectId, RequestOptions, STREAM_BUFFER, TaskKind};
 use sandbar_node::{ClientJob, JobKeeper, LoadedProgram, LoggedLine, ProgramSummary, ProgramTask};
 use serde::Serialize;
 
@@ -111,7 +111,7 @@ impl OfJob {
     pub(crate) async fn call<R: Returned>(
         self: &Arc<OfJob>,
         (function, task): (u32, &ProgramTask),
-        options: Option<Box<Options>>,
+        options: Option<Box<RequestOptions>>,
         actor: Option<ObjectId>,
         arguments: impl Arguments,
     ) -> Result<R, ClientError> {
@@ -124,7 +124,7 @@ impl OfJob {
     async fn generate<T>(
         self: &Arc<OfJob>,
         (function, task): (u32, &ProgramTask),
-        options: Option<Box<Options>>,
+        options: Option<Box<RequestOptions>>,
         arguments: impl Arguments,
     ) -> Result<ObjectStream<T>, ClientError> {
         let buffer = options.as_ref().map_or(STREAM_BUFFER, |options| options.buffer());
@@ -224,7 +224,7 @@ impl Drop for Job {
 pub struct TaskCall<'a> {
     job: &'a Arc<OfJob>,
     name: &'a str,
-    options: Option<Box<Options>>,
+    options: Option<Box<RequestOptions>>,
 }
 
 impl TaskCall<'_> {

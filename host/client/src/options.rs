@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use sandbar_core::{ActorOptions as Living, Options, RetryOn};
+use sandbar_core::{ActorOptions as Living, RequestOptions, RetryOn};
 
 /// How a task is to be run.
 #[derive(Debug, Clone, Default)]
-pub struct TaskOptions(pub(crate) Options);
+pub struct TaskOptions(pub(crate) RequestOptions);
 
 /// What is said of a task, of an actor, or of both.
 macro_rules! resources {
@@ -93,7 +93,7 @@ impl TaskOptions {
 
 /// How a call of an actor is to be run.
 #[derive(Debug, Clone, Default)]
-pub struct CallOptions(pub(crate) Options);
+pub struct CallOptions(pub(crate) RequestOptions);
 
 impl CallOptions {
     attempts!("what the actor says");
@@ -106,7 +106,7 @@ impl CallOptions {
 
 /// How an actor is to be made, and to live.
 #[derive(Debug, Clone, Default)]
-pub struct ActorOptions(pub(crate) Options);
+pub struct ActorOptions(pub(crate) RequestOptions);
 
 impl ActorOptions {
     resources!();

@@ -8,9 +8,9 @@ use crate::retry::RetryOn;
 
 /// With what a task is submitted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Request<'a> {
+pub struct TaskRequest<'a> {
     /// How it is to be run, where that is not as usual.
-    pub options: Option<Box<Options>>,
+    pub options: Option<Box<RequestOptions>>,
     /// The handle of the actor whose method it is.
     pub actor: Option<ObjectId>,
     /// Its arguments, in order.
@@ -38,7 +38,7 @@ pub enum Argument<'a> {
 /// How a task is to be run. What is none is as usual: one processor, nothing else.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Options {
+pub struct RequestOptions {
     /// What people call it; its function's name otherwise.
     pub name: Option<String>,
     /// Processors, to ten thousandths. 1 otherwise.
@@ -61,18 +61,18 @@ pub struct Options {
     pub strategy: Strategy,
     /// Of what makes an actor. Its name is then the one by which it is found.
     pub actor: Option<Box<ActorOptions>>,
-    /// Of a generator: items that were not taken when it waits. See [`Options::buffer`].
+    /// Of a generator: items that were not taken when it waits. See [`RequestOptions::buffer`].
     pub buffer: Option<u32>,
 }
 
-impl Options {
+impl RequestOptions {
     /// How many items a generator may be ahead of who takes them: at least one.
     pub fn buffer(&self) -> u32 {
         self.buffer.unwrap_or(STREAM_BUFFER).clamp(1, STREAM_BUFFER_MAX)
     }
 }
 
-/// What [`Options::buffer`] is otherwise.
+/// What [`RequestOptions::buffer`] is otherwise.
 pub const STREAM_BUFFER: u32 = 64;
 
 /// And what it is at most.

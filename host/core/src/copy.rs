@@ -15,7 +15,7 @@ const BYTES_MIN: usize = 32 << 10;
 /// # Safety
 /// As [`std::ptr::copy_nonoverlapping`].
 #[inline]
-pub unsafe fn copy_for_others(from: *const u8, to: *mut u8, len: usize) {
+pub unsafe fn copy_to_shared(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if len >= BYTES_MIN && len >= *x86::STREAM_BYTES_MIN {
         // SAFETY: as the caller says; every such processor has SSE2.
@@ -30,7 +30,7 @@ pub unsafe fn copy_for_others(from: *const u8, to: *mut u8, len: usize) {
 /// # Safety
 /// As [`std::ptr::copy_nonoverlapping`].
 #[inline]
-pub unsafe fn copy_from_others(from: *const u8, to: *mut u8, len: usize) {
+pub unsafe fn copy_from_shared(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if len >= BYTES_MIN && is_x86_feature_detected!("avx") {
         // SAFETY: as the caller says, and the processor has it.
@@ -111,7 +111,7 @@ mod tests {
     fn all_bytes_are_copied_and_no_others() {
         let from: Vec<u8> = (0..70_000u32).map(|i| (i % 251) as u8).collect();
         type Copy = unsafe fn(*const u8, *mut u8, usize);
-        let mut ways: Vec<Copy> = vec![copy_for_others, copy_from_others];
+        let mut ways: Vec<Copy> = vec![copy_to_shared, copy_from_shared];
         #[cfg(target_arch = "x86_64")]
         ways.push(x86::stream);
         #[cfg(target_arch = "x86_64")]

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 /// Names of so many files are read together, as one object: a list of texts, in postcard.
-pub const FILE_NAMES_TOGETHER: u64 = 1024;
+pub const FILE_NAMES_PER_OBJECT: u64 = 1024;
 
 /// A file that a program was given.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a file: it is given as --arg NAME=@PATH")]
-pub struct GivenFile {
+pub struct FileRef {
     /// By which it is opened.
     pub number: u64,
     /// Its path, as it is shown.
@@ -18,12 +18,12 @@ pub struct GivenFile {
 /// Files that a program was given together, with numbers one behind another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "files: they are given as --arg NAME=@PATH, a folder or a glob")]
-pub struct GivenFiles {
+pub struct FileListRef {
     /// The number of the first.
     pub first: u64,
     /// How many there are.
     pub count: u64,
-    /// By this number the names of the first [`FILE_NAMES_TOGETHER`] are opened, by those behind it the names of as many
+    /// By this number the names of the first [`FILE_NAMES_PER_OBJECT`] are opened, by those behind it the names of as many
     /// more each.
     pub names: u64,
 }

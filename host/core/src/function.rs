@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// What a function takes and gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum FunctionKind {
     /// Columns in, one column out, row by row.
     Scalar,
     /// A record batch in, record batches out.
@@ -16,14 +16,14 @@ pub enum Kind {
     Task,
 }
 
-impl Kind {
+impl FunctionKind {
     /// The word for it.
     pub fn as_str(self) -> &'static str {
         match self {
-            Kind::Scalar => "scalar",
-            Kind::Batch => "batch",
-            Kind::Trainer => "trainer",
-            Kind::Task => "task",
+            FunctionKind::Scalar => "scalar",
+            FunctionKind::Batch => "batch",
+            FunctionKind::Trainer => "trainer",
+            FunctionKind::Task => "task",
         }
     }
 }
@@ -54,7 +54,7 @@ pub struct Function {
     /// Its name, by which a job asks for it.
     pub name: String,
     /// What it takes and gives.
-    pub kind: Kind,
+    pub kind: FunctionKind,
     /// Encoded schema of the columns it needs; empty when it takes any. Of a task: name and type of each argument, in
     /// postcard.
     pub arguments: Vec<u8>,

@@ -32,7 +32,7 @@ numbers! {
     WorkerId(u32);
     /// A call of a task. Its number is that of its first return.
     TaskId(u64);
-    /// An immutable value that a task returned or stored. Its number is one of whoever made it: see [`Ids`].
+    /// An immutable value that a task returned or stored. Its number is one of whoever made it: see [`IdAllocator`].
     ObjectId(u64);
     /// A value with methods, which keeps its state between calls. Its number is that of the task that made it, and of the
     /// object that is its handle.
@@ -80,12 +80,12 @@ impl GroupId {
 }
 
 fn short(number: u64) -> String {
-    format!("{}-{}", Ids::giver(number), number & ((1 << IDS_BITS) - 1))
+    format!("{}-{}", IdAllocator::issuer(number), number & ((1 << IDS_BITS) - 1))
 }
 
 impl ActorId {
     /// The task that made it, which lasts as long as it does.
-    pub fn maker(self) -> TaskId {
+    pub fn creation_task(self) -> TaskId {
         TaskId(self.0)
     }
 
@@ -97,7 +97,7 @@ impl ActorId {
 
 /// Numbers of tasks and objects that one process gives out: nobody else gives out the same, and nobody has to be asked.
 #[derive(Debug)]
-pub struct Ids {
+pub struct IdAllocator {
     next: u64,
     end: u64,
 }
@@ -105,11 +105,11 @@ pub struct Ids {
 /// Each process may give out so many.
 const IDS_BITS: u32 = 36;
 
-impl Ids {
+impl IdAllocator {
     /// Those of a process.
-    pub fn of(worker: WorkerId) -> Ids {
+    pub fn of(worker: WorkerId) -> IdAllocator {
         let first = u64::from(worker.0) << IDS_BITS;
-        Ids { next: first, end: first + (1 << IDS_BITS) }
+        IdAllocator { next: first, end: first + (1 << IDS_BITS) }
     }
 
     /// The first of `count` numbers; none when there are no more.
@@ -121,7 +121,7 @@ impl Ids {
     }
 
     /// Who gave out a number.
-    pub fn giver(number: u64) -> WorkerId {
+    pub fn issuer(number: u64) -> WorkerId {
         WorkerId((number >> IDS_BITS) as u32)
     }
 }

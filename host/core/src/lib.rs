@@ -18,14 +18,18 @@ mod placement;
 mod retry;
 mod seed;
 
-pub use call::{ActorOptions, Argument, Options, Request, STREAM_BUFFER, STREAM_BUFFER_MAX, VALUE_INLINE_BYTES_MAX};
-pub use copy::{copy_for_others, copy_from_others};
+pub use call::{
+    ActorOptions, Argument, RequestOptions, STREAM_BUFFER, STREAM_BUFFER_MAX, TaskRequest, VALUE_INLINE_BYTES_MAX,
+};
+pub use copy::{copy_from_shared, copy_to_shared};
 pub use fault::{Blame, Code, Fault, TaskError};
-pub use files::{FILE_NAMES_TOGETHER, GivenFile, GivenFiles};
-pub use function::{Function, Kind, Parameter, TaskKind};
-pub use ids::{ActorId, Attempt, ComponentId, GroupId, Ids, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId};
+pub use files::{FILE_NAMES_PER_OBJECT, FileListRef, FileRef};
+pub use function::{Function, FunctionKind, Parameter, TaskKind};
+pub use ids::{
+    ActorId, Attempt, ComponentId, GroupId, IdAllocator, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId,
+};
 pub use limits::{LOG_BYTES_MAX, Limits};
 pub use names::{did_you_mean, hint};
 pub use placement::{Bundle, GROUP_BUNDLES_MAX, GroupRequest, GroupStrategy, Strategy};
-pub use retry::{Codes, RetryOn};
+pub use retry::{CodeSet, RetryOn};
 pub use seed::{Seed, Split};

@@ -15,7 +15,7 @@ pub enum RetryOn {
     /// Those, and all others.
     All,
     /// Those, and others of these codes.
-    Codes(Codes),
+    Codes(CodeSet),
 }
 
 impl RetryOn {
@@ -57,12 +57,12 @@ impl FromIterator<Code> for RetryOn {
 /// A set of codes: a bit for each, so that none says more than there are.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "u64", try_from = "u64")]
-pub struct Codes(u64);
+pub struct CodeSet(u64);
 
 /// Bits of the codes there are.
 const KNOWN: u64 = u64::MAX >> (u64::BITS as usize - Code::ALL.len());
 
-impl Codes {
+impl CodeSet {
     /// Whether it is one of them.
     pub fn contains(self, code: Code) -> bool {
         self.0 & bit(code) != 0
@@ -78,27 +78,27 @@ fn bit(code: Code) -> u64 {
     1 << code as u32
 }
 
-impl FromIterator<Code> for Codes {
+impl FromIterator<Code> for CodeSet {
     fn from_iter<I: IntoIterator<Item = Code>>(codes: I) -> Self {
-        Codes(codes.into_iter().map(bit).fold(0, |all, bit| all | bit))
+        CodeSet(codes.into_iter().map(bit).fold(0, |all, bit| all | bit))
     }
 }
 
-impl From<Codes> for u64 {
-    fn from(codes: Codes) -> u64 {
+impl From<CodeSet> for u64 {
+    fn from(codes: CodeSet) -> u64 {
         codes.0
     }
 }
 
-impl TryFrom<u64> for Codes {
+impl TryFrom<u64> for CodeSet {
     type Error = &'static str;
 
     fn try_from(bits: u64) -> Result<Self, Self::Error> {
-        if bits & !KNOWN == 0 { Ok(Codes(bits)) } else { Err("a code of errors that there is not") }
+        if bits & !KNOWN == 0 { Ok(CodeSet(bits)) } else { Err("a code of errors that there is not") }
     }
 }
 
-impl fmt::Debug for Codes {
+impl fmt::Debug for CodeSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter()).finish()
     }

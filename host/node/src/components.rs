@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandbar_core::{ComponentId, Kind, Limits, hint};
+use sandbar_core::{ComponentId, FunctionKind, Limits, hint};
 use sha2::{Digest, Sha256};
 
 use crate::function::{Callable, Loaded, Params, callable, write_whole};
@@ -173,7 +173,7 @@ impl<'a> KnownComponents<'a> {
     pub(crate) async fn function(
         &mut self,
         origin: &Origin,
-        kinds: &[Kind],
+        kinds: &[FunctionKind],
         params: &Params,
     ) -> Result<Callable, NodeError> {
         let component = self.component(origin).await?;

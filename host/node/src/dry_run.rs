@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_schema::{Schema, SchemaRef};
-use sandbar_core::Kind;
+use sandbar_core::FunctionKind;
 use sandbar_dataset::{Grouper, MemoryBudget, OutputFormat, Scan};
 use sandbar_dense::Choice;
 use serde::Serialize;
@@ -87,7 +87,7 @@ pub struct FunctionPlan {
     /// The SHA-256 of its component; unknown before that is built.
     pub component: Option<String>,
     /// `scalar`, `batch` or `trainer`.
-    pub kind: Option<Kind>,
+    pub kind: Option<FunctionKind>,
     /// Its parameters.
     pub params: serde_json::Map<String, serde_json::Value>,
 }
@@ -164,7 +164,9 @@ impl Node {
         let mut trainers = Vec::new();
         for (i, spec) in job.train.iter().flat_map(|train| &train.models).enumerate() {
             let key = job.key(&format!("train.models[{i}].udf"));
-            trainers.push(self.find_function(&mut components, &key, &spec.udf, &[Kind::Trainer], &spec.params).await?);
+            trainers.push(
+                self.find_function(&mut components, &key, &spec.udf, &[FunctionKind::Trainer], &spec.params).await?,
+            );
         }
         let is_whole = known.len() == transforms.len();
         let steps = Arc::new(Steps { transforms: known, pool: self.pool.clone(), behind: None });
@@ -202,7 +204,7 @@ impl Node {
         components: &mut Components,
         key: &str,
         udf: &str,
-        kinds: &[Kind],
+        kinds: &[FunctionKind],
         params: &serde_json::Map<String, serde_json::Value>,
     ) -> Result<ResolvedFunction, NodeError> {
         let plan = |to_build, component, kind| FunctionPlan {

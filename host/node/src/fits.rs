@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::{BoxFuture, FutureExt as _, select_all};
-use sandbar_core::{Blame, Code, ComponentId, Fault, Kind, Limits};
+use sandbar_core::{Blame, Code, ComponentId, Fault, FunctionKind, Limits};
 use sandbar_dataset::UnitShape;
 use sandbar_dense::Choice;
 use sandbar_store::Draft;
@@ -229,7 +229,7 @@ impl Fitter {
             return Err(Fault::new(Code::Export, "it is another component").of(&trainer.name));
         }
         let function = loaded.functions.get(trainer.function as usize);
-        if function.is_none_or(|known| known.kind != Kind::Trainer) {
+        if function.is_none_or(|known| known.kind != FunctionKind::Trainer) {
             return Err(Fault::new(Code::Export, "it has no such trainer").of(&trainer.name));
         }
         let loaded = self.know(trainer.component, loaded);

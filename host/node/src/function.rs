@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use sandbar_core::{Code, Fault, Function, Kind, Limits, Parameter, TaskKind, hint};
+use sandbar_core::{Code, Fault, Function, FunctionKind, Limits, Parameter, TaskKind, hint};
 use sandbar_worker::{Binding, Compiled, Request, Work};
 use serde::Serialize;
 
@@ -52,7 +52,7 @@ impl Components {
         node: &Node,
         key: &str,
         udf: &str,
-        kinds: &[Kind],
+        kinds: &[FunctionKind],
         params: &Params,
     ) -> Result<Callable, NodeError> {
         let Some((path, name)) = udf.rsplit_once('#') else {
@@ -104,7 +104,7 @@ pub(crate) fn without_each(params: &Params) -> impl Iterator<Item = (&str, Strin
 /// A function of a component, for calls with these parameters. `label` is what errors call it.
 pub(crate) fn callable(
     component: Arc<Loaded>,
-    (name, kinds, label): (&str, &[Kind], &str),
+    (name, kinds, label): (&str, &[FunctionKind], &str),
     params: &Params,
     limits: Limits,
 ) -> Result<Callable, NodeError> {
@@ -115,7 +115,7 @@ pub(crate) fn callable(
     Ok(Callable { binding, function: component.functions[index].clone(), component })
 }
 
-fn find(functions: &[Function], name: &str, kinds: &[Kind]) -> Result<usize, Fault> {
+fn find(functions: &[Function], name: &str, kinds: &[FunctionKind]) -> Result<usize, Fault> {
     let Some(index) = functions.iter().position(|f| f.name == name) else {
         let there: Vec<_> = functions.iter().map(|f| f.name.as_str()).collect();
         let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
@@ -217,7 +217,7 @@ pub struct InspectedFunction {
     /// Its name.
     pub name: String,
     /// `scalar`, `batch` or `trainer`.
-    pub kind: Kind,
+    pub kind: FunctionKind,
     /// The columns it needs, with their types where it says.
     pub arguments: Vec<String>,
     /// What it returns, where it says.
@@ -252,8 +252,8 @@ pub async fn inspect(node: &Node, path: &Path) -> Result<Inspected, NodeError> {
     let functions = loaded.functions.iter().map(|f| InspectedFunction {
         name: f.name.clone(),
         kind: f.kind,
-        arguments: if f.kind == Kind::Task { task_arguments(&f.arguments) } else { columns(&f.arguments) },
-        returns: if f.kind == Kind::Task { task_returns(&f.returns) } else { columns(&f.returns) },
+        arguments: if f.kind == FunctionKind::Task { task_arguments(&f.arguments) } else { columns(&f.arguments) },
+        returns: if f.kind == FunctionKind::Task { task_returns(&f.returns) } else { columns(&f.returns) },
         parameters: f.parameters.iter().map(parameter).collect(),
         about: f.about.clone(),
     });

@@ -63,7 +63,7 @@ pub use program::{Neighbours, Saying, hear_any, said_any};
 pub use progress::{Phase, Progress};
 pub use results::{Failure, Table};
 pub use rows::RowsSummary;
-pub use sandbar_core::{Code, Fault, Kind, Limits};
+pub use sandbar_core::{Code, Fault, FunctionKind, Limits};
 pub use sandbar_dataset::OutputFormat;
 pub use sandbar_sandbox::CONTRACT;
 pub use sandbar_store::Heap;

@@ -11,7 +11,7 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
-use sandbar_core::{Code, Fault, Kind};
+use sandbar_core::{Code, Fault, FunctionKind};
 use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, Unit};
 use sandbar_worker::Binding;
 use serde::Serialize;
@@ -149,7 +149,7 @@ impl Node {
         let (mut models, mut trainers) = (Vec::new(), BTreeMap::new());
         for (i, spec) in train.models.iter().enumerate() {
             let key = job.key(&format!("train.models[{i}].udf"));
-            let callable = components.resolve(self, &key, &spec.udf, &[Kind::Trainer], &spec.params).await?;
+            let callable = components.resolve(self, &key, &spec.udf, &[FunctionKind::Trainer], &spec.params).await?;
             trainers.insert(spec.label().to_owned(), self.remember(&callable)?);
             models.push(callable.binding.on(job.device));
         }

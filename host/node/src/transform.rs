@@ -8,7 +8,7 @@ use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
-use sandbar_core::{Code, Fault, Kind, Seed};
+use sandbar_core::{Code, Fault, FunctionKind, Seed};
 use sandbar_dataset::{BatchStream, RowGroup};
 use sandbar_worker::{Binding, Completed, Payload, Pool, Request, ToCollect, Work, not_a_column};
 
@@ -20,7 +20,7 @@ use crate::stored::{Column, How};
 use crate::{Node, NodeError, stored};
 
 /// Functions that can be transforms.
-pub(crate) const TRANSFORMS: [Kind; 2] = [Kind::Scalar, Kind::Batch];
+pub(crate) const TRANSFORMS: [FunctionKind; 2] = [FunctionKind::Scalar, FunctionKind::Batch];
 
 /// Batches that a transform takes in one call, one after another: what a batch touches should fit the cache, and
 /// a call should be worth its sandbox and the blocks of rows that are cut of it. With five, 522 models over the taxi
@@ -285,7 +285,7 @@ impl Transform {
     pub(crate) fn of(node: &Node, callable: Callable, spec: &TransformSpec) -> Result<Transform, NodeError> {
         let udf = callable.binding.name.clone();
         let arguments = decode(&callable.function.arguments).map_err(|f| f.of(&udf))?;
-        let scalar = callable.function.kind == Kind::Scalar;
+        let scalar = callable.function.kind == FunctionKind::Scalar;
         let columns = columns(spec, &arguments, scalar).map_err(|e| NodeError::Job(format!("`{udf}`: {e}")))?;
         let types = arguments.fields().iter().map(|f| f.data_type().clone()).collect();
         let output = scalar.then(|| spec.output.clone().unwrap_or_else(|| callable.function.name.clone()));

@@ -1,6 +1,6 @@
 //! The imports of the contract, from guest memory to [`Services`].
 
-use sandbar_core::{Code, copy_from_others};
+use sandbar_core::{Code, copy_from_shared};
 use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, WasmList, WasmStr};
 use wasmtime::{Engine, Error, Result, StoreContextMut};
 
@@ -61,7 +61,7 @@ pub(crate) fn copy(input: &[u8], offset: u64, (to, len): (*mut u8, usize)) -> Re
     };
     // SAFETY: `to..to+len` was just checked to lie in guest memory, which nothing else refers to while
     // its guest waits for this call; `from` is host memory.
-    unsafe { copy_from_others(from.as_ptr(), to, len) };
+    unsafe { copy_from_shared(from.as_ptr(), to, len) };
     Ok(())
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn lay(
         let from = &input.bytes[offset as usize..];
         let from = &from[..len.min(from.len())];
         // SAFETY: as in `read`.
-        unsafe { copy_from_others(from.as_ptr(), to, from.len()) };
+        unsafe { copy_from_shared(from.as_ptr(), to, from.len()) };
         return Ok(());
     };
     let address = slots.guest_address(to as usize);

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use sandbar_core::{Code, Fault, Function, Kind, Parameter, TaskKind};
+use sandbar_core::{Code, Fault, Function, FunctionKind, Parameter, TaskKind};
 use wasmtime::Store;
 use wasmtime::component::{ComponentNamedList, ComponentType, Lift, Lower, TypedFunc};
 
@@ -138,9 +138,9 @@ impl<'p> Instance<'p> {
         let mut parameters = self.describe_parameters()?.into_iter();
         let tasks = self.describe_tasks()?;
         let kind = |kind| match kind {
-            WitKind::Scalar => Kind::Scalar,
-            WitKind::Batch => Kind::Batch,
-            WitKind::Trainer => Kind::Trainer,
+            WitKind::Scalar => FunctionKind::Scalar,
+            WitKind::Batch => FunctionKind::Batch,
+            WitKind::Trainer => FunctionKind::Trainer,
         };
         Ok(functions
             .into_iter()
@@ -183,7 +183,7 @@ impl<'p> Instance<'p> {
             let arguments = postcard::to_stdvec(&arguments)?;
             let returns = postcard::to_stdvec(&(task.returns, task.count, TaskKind::from(task.kind)))?;
             let (name, about, parameters) = (task.name, task.about, Vec::new());
-            Ok(Function { name, kind: Kind::Task, arguments, returns, parameters, about })
+            Ok(Function { name, kind: FunctionKind::Task, arguments, returns, parameters, about })
         };
         let malformed = |e: postcard::Error| Fault::new(Code::BadOutput, e.to_string());
         tasks.into_iter().map(|task| encoded(task).map_err(malformed)).collect()

@@ -12,7 +12,7 @@ use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
-use sandbar_core::{copy_for_others, copy_from_others};
+use sandbar_core::{copy_from_shared, copy_to_shared};
 
 /// Bytes of a huge page.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -215,7 +215,7 @@ impl Scratch {
     pub fn write(&self, at: usize, from: &[u8]) {
         assert!(self.has(at, from.len()), "{} bytes at {at} of {}", from.len(), self.bytes);
         // SAFETY: in bounds; `from` is not shared memory: it was made by this process from its own.
-        unsafe { copy_for_others(from.as_ptr(), self.at.as_ptr().add(at), from.len()) }
+        unsafe { copy_to_shared(from.as_ptr(), self.at.as_ptr().add(at), from.len()) }
     }
 
     /// Copies `to.len()` bytes from `at` on. The other process may be writing
@@ -227,7 +227,7 @@ impl Scratch {
         assert!(self.has(at, to.len()), "{} bytes at {at} of {}", to.len(), self.bytes);
         // SAFETY: in bounds; `to` is not shared memory, and initialised by this.
         unsafe {
-            copy_from_others(self.at.as_ptr().add(at), to.as_mut_ptr().cast(), to.len());
+            copy_from_shared(self.at.as_ptr().add(at), to.as_mut_ptr().cast(), to.len());
             to.assume_init_mut()
         }
     }

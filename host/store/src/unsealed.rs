@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags, munmap};
-use sandbar_core::copy_for_others;
+use sandbar_core::copy_to_shared;
 
 use crate::Object;
 use crate::mapping::{HUGE_PAGE_BYTES, PAGE_BYTES, gather, huge_bytes, map};
@@ -68,7 +68,7 @@ impl Unsealed {
             for part in parts {
                 // SAFETY: all parts together have room; nobody else has the file mapped.
                 unsafe {
-                    copy_for_others(part.as_ptr(), end, part.len());
+                    copy_to_shared(part.as_ptr(), end, part.len());
                     end = end.add(part.len());
                 }
             }

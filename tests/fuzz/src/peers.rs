@@ -1,7 +1,7 @@
 //! What other nodes say to the hub of one.
 
 use arbitrary::Unstructured;
-use sandbar_core::{Argument, NodeId, ObjectId, Options, Request, Strategy};
+use sandbar_core::{Argument, NodeId, ObjectId, RequestOptions, Strategy, TaskRequest};
 use sandbar_node::{Saying, hear_any, said_any};
 use sandbar_worker::program::{Up, ValueUp};
 
@@ -54,8 +54,8 @@ fn said_by_member(who: u8, pick: &mut dyn FnMut(u32) -> u32) -> Vec<u8> {
                 _ => Strategy::Default,
             };
             let name = (pick(4) == 0).then(|| "one".to_owned());
-            let options = Some(Box::new(Options { strategy, name, ..Options::default() }));
-            submit(own, function, 1, &Request { options, actor, arguments, refs })
+            let options = Some(Box::new(RequestOptions { strategy, name, ..RequestOptions::default() }));
+            submit(own, function, 1, &TaskRequest { options, actor, arguments, refs })
         }
         4 => message_of(&Up::Put { object: own, task: of_client, value: ValueUp::Inline(b"\x02"), refs: vec![] }),
         5 => message_of(&Up::Want(other, of_client)),

@@ -1,8 +1,8 @@
 //! What guests, and workers that guests have taken over, say to the node of a program.
 
 use sandbar_core::{
-    ActorOptions, Argument, Bundle, Code, Fault, GroupId, GroupRequest, GroupStrategy, NodeId, ObjectId, Options,
-    Request, Strategy, TaskError, TaskKind, WorkerId,
+    ActorOptions, Argument, Bundle, Code, Fault, GroupId, GroupRequest, GroupStrategy, NodeId, ObjectId,
+    RequestOptions, Strategy, TaskError, TaskKind, TaskRequest, WorkerId,
 };
 use sandbar_node::{Saying, hear_any};
 use sandbar_worker::program::{ReturnedUp, Submit, Took, Up, ValueUp, ask_any, pass_any};
@@ -74,26 +74,30 @@ pub fn ring(bytes: &[u8]) -> bool {
 
 /// Histories that make sense.
 pub fn messages() -> Vec<Vec<u8>> {
-    let plain = Request::default();
+    let plain = TaskRequest::default();
     let [a, b, c, d] = [0, 1, 2, 3].map(|place| first(CLIENT) + place);
     let item = |place| first(TASKS) + place;
-    let options = |options: Options| Request { options: Some(Box::new(options)), ..Request::default() };
+    let options = |options: RequestOptions| TaskRequest { options: Some(Box::new(options)), ..TaskRequest::default() };
     let put = |object, value| Up::Put { object, task: 0, value, refs: vec![] };
     let large = ValueUp::File(FILE_BYTES, None);
     let kept = vec![7; 5000];
     let of_actor =
         ActorOptions { max_restarts: 1, max_task_retries: 1, max_pending_calls: Some(3), ..Default::default() };
-    let named = Options { name: Some("one".into()), actor: Some(Box::new(of_actor)), ..Options::default() };
-    let call = Request { actor: Some(ObjectId(a)), ..Request::default() };
+    let named =
+        RequestOptions { name: Some("one".into()), actor: Some(Box::new(of_actor)), ..RequestOptions::default() };
+    let call = TaskRequest { actor: Some(ObjectId(a)), ..TaskRequest::default() };
     let bundle = || Bundle { cpus: 1.0, ..Bundle::default() };
     let group = GroupRequest { name: None, strategy: GroupStrategy::Spread, bundles: vec![bundle(), bundle()] };
     let group = postcard::to_stdvec(&group).expect("memory is written");
-    let in_group = Options { strategy: Strategy::Group { group: GroupId(a), bundle: Some(0) }, ..Options::default() };
-    let timed = Options { timeout_ms: Some(20), max_retries: Some(0), ..Options::default() };
-    let takes = Request {
+    let in_group = RequestOptions {
+        strategy: Strategy::Group { group: GroupId(a), bundle: Some(0) },
+        ..RequestOptions::default()
+    };
+    let timed = RequestOptions { timeout_ms: Some(20), max_retries: Some(0), ..RequestOptions::default() };
+    let takes = TaskRequest {
         arguments: vec![Argument::Object(ObjectId(b)), Argument::Value(b"\x04")],
         refs: vec![ObjectId(c)],
-        ..Request::default()
+        ..TaskRequest::default()
     };
     let failed = TaskError { fault: Fault::new(Code::Panic, "it panicked"), chain: vec!["task".into()] };
     vec![
@@ -135,7 +139,10 @@ pub fn messages() -> Vec<Vec<u8>> {
         ]),
         // A generator.
         history(&[
-            (CLIENT, submit(a, GENERATOR, 1, &options(Options { buffer: Some(1), ..Options::default() }))),
+            (
+                CLIENT,
+                submit(a, GENERATOR, 1, &options(RequestOptions { buffer: Some(1), ..RequestOptions::default() })),
+            ),
             (CLIENT, message_of(&Up::Want(a, 0))),
             (TASKS, yielded(a, 0, item(0))),
             (CLIENT, message_of(&Up::Took(a, 1))),
@@ -171,10 +178,10 @@ pub fn messages() -> Vec<Vec<u8>> {
 
 /// What tasks ask for.
 pub fn requests() -> Vec<Vec<u8>> {
-    let submit = |function: u32, returns: u32, request: &Request<'_>| {
+    let submit = |function: u32, returns: u32, request: &TaskRequest<'_>| {
         [&[0, function as u8][..], &returns.to_le_bytes(), &bytes_of(request)].concat()
     };
-    let options = Options {
+    let options = RequestOptions {
         name: Some("a name".into()),
         cpus: Some(0.5),
         gpus: Some(1.0),
@@ -188,26 +195,26 @@ pub fn requests() -> Vec<Vec<u8>> {
         actor: None,
         buffer: Some(3),
     };
-    let with_options = Request {
+    let with_options = TaskRequest {
         options: Some(Box::new(options)),
         arguments: vec![Argument::Value(b"\x04"), Argument::Object(ObjectId(1 << 40)), Argument::Missing],
         refs: vec![ObjectId(1 << 40)],
-        ..Request::default()
+        ..TaskRequest::default()
     };
     let of_actor = ActorOptions { detached: true, checkpoint_every: Some(2), ..ActorOptions::default() };
-    let make = Request {
-        options: Some(Box::new(Options { actor: Some(Box::new(of_actor)), ..Options::default() })),
-        ..Request::default()
+    let make = TaskRequest {
+        options: Some(Box::new(RequestOptions { actor: Some(Box::new(of_actor)), ..RequestOptions::default() })),
+        ..TaskRequest::default()
     };
     let group = GroupRequest { name: Some("g".into()), bundles: vec![Bundle::default()], ..GroupRequest::default() };
     let error = TaskError { fault: Fault::new(Code::Refused, "no"), chain: vec!["a".into(), "b".into()] };
     let value = [&[1][..], &(1u64 << 40).to_le_bytes(), b"a value"].concat();
     vec![
-        submit(TASK, 1, &Request::default()),
+        submit(TASK, 1, &TaskRequest::default()),
         submit(TASK, 3, &with_options),
         submit(GENERATOR, 1, &with_options),
         submit(MAKE, 1, &make),
-        submit(METHOD, 1, &Request { actor: Some(ObjectId(7)), ..Request::default() }),
+        submit(METHOD, 1, &TaskRequest { actor: Some(ObjectId(7)), ..TaskRequest::default() }),
         [&[1][..], &postcard::to_stdvec(&group).expect("memory is written")].concat(),
         [&[2][..], b"a name"].concat(),
         [&[3][..], &value].concat(),
@@ -237,14 +244,14 @@ fn submitted(task: u64, function: u32, returns: u32, request: &[u8]) -> Submit<'
     Submit { task, parent: 0, attempt: 0, function, returns, seed: 7, request }
 }
 
-pub(crate) fn submit(task: u64, function: u32, returns: u32, request: &Request<'_>) -> Vec<u8> {
+pub(crate) fn submit(task: u64, function: u32, returns: u32, request: &TaskRequest<'_>) -> Vec<u8> {
     message_of(&Up::Submit(submitted(task, function, returns, &bytes_of(request))))
 }
 
 const TOOK: Took = Took { begun: 7, nanos: 5, waited: 8, gpu_nanos: 9, memory_bytes: 6 };
 
 fn ran(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>) -> Vec<u8> {
-    let request = bytes_of(&Request::default());
+    let request = bytes_of(&TaskRequest::default());
     let submit = submitted(task, TASK, 1, &request);
     message_of(&Up::Ran { submit, returned, took: TOOK })
 }

@@ -9,7 +9,7 @@ use arrow_array::{Array, ArrayRef, BinaryArray, BooleanArray, RecordBatch, Strin
 use arrow_row::{RowConverter, SortField};
 use arrow_schema::DataType;
 use futures::TryStreamExt;
-use sandbar_core::{Code, Fault, Kind};
+use sandbar_core::{Code, Fault, FunctionKind};
 use sandbar_dataset::{Scan, ScanOptions, Source, TextOptions, read_metadata};
 use sandbar_worker::Binding;
 
@@ -121,7 +121,7 @@ impl Models {
         let mut bindings = Vec::new();
         for trainer in trainers.values() {
             let params = serde_json::from_str(&trainer.params).map_err(|e| wrong(spec, e))?;
-            bindings.push(components.function(trainer, &[Kind::Trainer], &params).await?.binding);
+            bindings.push(components.function(trainer, &[FunctionKind::Trainer], &params).await?.binding);
         }
         let keys =
             train.per_file.then(|| "file".to_owned()).into_iter().chain(train.group_by.clone()).collect::<Vec<_>>();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{ActorId, ActorOptions, Argument, Limits, ObjectId, Options, Request, TaskKind};
+use sandbar_core::{ActorId, ActorOptions, Argument, Limits, ObjectId, RequestOptions, TaskKind, TaskRequest};
 use sandbar_sched::{Demand, UNIT};
 use sandbar_worker::Compiled;
 use sandbar_worker::program::MakeOptions;
@@ -129,7 +129,7 @@ impl Call {
 /// A request, read.
 #[derive(Debug)]
 pub(super) struct Read {
-    pub(super) options: Option<Box<Options>>,
+    pub(super) options: Option<Box<RequestOptions>>,
     /// The actor whose method is called.
     pub(super) actor: Option<ActorId>,
     pub(super) arguments: Box<[u8]>,
@@ -143,7 +143,7 @@ impl Read {
     /// # Errors
     /// When they are none.
     pub(super) fn of(request: &[u8]) -> Result<Read, postcard::Error> {
-        let Request { options, actor, arguments, refs } = postcard::from_bytes(request)?;
+        let TaskRequest { options, actor, arguments, refs } = postcard::from_bytes(request)?;
         let needs = arguments.iter().filter_map(|argument| match argument {
             Argument::Object(object) => Some(*object),
             _ => None,
@@ -162,7 +162,7 @@ pub(super) fn usual_demand() -> Demand {
 }
 
 /// What a task with these options takes.
-pub(super) fn demand(options: &Options) -> Demand {
+pub(super) fn demand(options: &RequestOptions) -> Demand {
     Demand {
         cpus: options.cpus.map_or(UNIT, units),
         gpus: options.gpus.map_or(0, units),
@@ -177,7 +177,7 @@ pub(super) fn units(amount: f64) -> u64 {
 }
 
 /// What an actor with these options takes: no processor, if nothing else is said.
-pub(super) fn actor_demand(options: &Options) -> Demand {
+pub(super) fn actor_demand(options: &RequestOptions) -> Demand {
     let asked = demand(options);
     Demand { cpus: options.cpus.map_or(0, |_| asked.cpus), ..asked }
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use sandbar_core::{Code, FILE_NAMES_TOGETHER, Fault, GivenFile, GivenFiles, VALUE_INLINE_BYTES_MAX};
+use sandbar_core::{Code, FILE_NAMES_PER_OBJECT, Fault, FileListRef, FileRef, VALUE_INLINE_BYTES_MAX};
 use sandbar_dataset::find_files;
 use sandbar_store::Object;
 
@@ -46,7 +46,7 @@ pub(crate) enum Content {
 
 impl Given {
     /// Gives a file: `path` stands for it and no other.
-    pub(crate) fn file(&mut self, path: &str) -> Result<GivenFile, NodeError> {
+    pub(crate) fn file(&mut self, path: &str) -> Result<FileRef, NodeError> {
         let files = find_files(path)?;
         let [file] = &files[..] else {
             let message =
@@ -55,17 +55,17 @@ impl Given {
         };
         let (number, name) = (self.all.len() as u64, name(file));
         self.add(files)?;
-        Ok(GivenFile { number, name })
+        Ok(FileRef { number, name })
     }
 
     /// Gives all files that a path, a folder or a glob stands for.
-    pub(crate) fn files(&mut self, path: &str) -> Result<GivenFiles, NodeError> {
+    pub(crate) fn files(&mut self, path: &str) -> Result<FileListRef, NodeError> {
         let first = self.all.len();
         self.add(find_files(path)?)?;
         let names = self.all.len();
-        let each = (first..names).step_by(FILE_NAMES_TOGETHER as usize);
-        self.all.extend(each.map(|at| Entry::Names(at..names.min(at + FILE_NAMES_TOGETHER as usize))));
-        Ok(GivenFiles { first: first as u64, count: (names - first) as u64, names: names as u64 })
+        let each = (first..names).step_by(FILE_NAMES_PER_OBJECT as usize);
+        self.all.extend(each.map(|at| Entry::Names(at..names.min(at + FILE_NAMES_PER_OBJECT as usize))));
+        Ok(FileListRef { first: first as u64, count: (names - first) as u64, names: names as u64 })
     }
 
     fn add(&mut self, files: Vec<PathBuf>) -> Result<(), NodeError> {
@@ -203,9 +203,9 @@ mod tests {
         fs::write(path("large"), &large).unwrap();
         let mut given = Given::default();
         let one = given.file(&path("large")).unwrap();
-        assert_eq!(one, GivenFile { number: 0, name: path("large") });
+        assert_eq!(one, FileRef { number: 0, name: path("large") });
         let many = given.files(&path("*.csv")).unwrap();
-        assert_eq!(many, GivenFiles { first: 1, count: 1500, names: 1501 });
+        assert_eq!(many, FileListRef { first: 1, count: 1500, names: 1501 });
         assert_eq!(given.files(folder.path().to_str().unwrap()).unwrap().count, 1501);
         let read = |number, max| given.read(number, max).map(bytes);
         assert_eq!(read(0, 1 << 20), Ok(large));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use sandbar_core::{Code, Fault, Kind, Limits, NodeId, TaskKind};
+use sandbar_core::{Code, Fault, FunctionKind, Limits, NodeId, TaskKind};
 use sandbar_sched::JobLimits;
 use sandbar_worker::peak_memory_bytes;
 use sandbar_worker::program::CrewOptions;
@@ -320,7 +320,7 @@ fn host(error: std::io::Error) -> Fault {
 /// The tasks of a component.
 fn program(loaded: &Loaded, limits: Limits) -> Result<Program, Fault> {
     let malformed = |e| Fault::new(Code::BadOutput, format!("its description is malformed: {e}"));
-    let tasks = loaded.functions.iter().filter(|function| function.kind == Kind::Task).map(|function| {
+    let tasks = loaded.functions.iter().filter(|function| function.kind == FunctionKind::Task).map(|function| {
         let arguments = postcard::from_bytes(&function.arguments).map_err(malformed)?;
         let (returns, count, kind) = postcard::from_bytes(&function.returns).map_err(malformed)?;
         Ok(ProgramTask { name: function.name.as_str().into(), arguments, returns, count, kind })

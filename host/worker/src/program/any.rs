@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
-use sandbar_core::{Code, Fault, Ids, TaskKind, WorkerId};
+use sandbar_core::{Code, Fault, IdAllocator, TaskKind, WorkerId};
 use sandbar_sandbox::Services;
 use sandbar_store::Scratch;
 
@@ -20,7 +20,7 @@ pub fn ask_any((worker, job, task): (WorkerId, u32, u64), kinds: &[TaskKind], by
     let (which, handed) = bytes.split_first()?;
     let memory = Arc::new(Scratch::new(MEMORY_BYTES).ok()?);
     let mut heard = Receiver::new(places(&memory).0);
-    let mut desk = Desk::new(memory, Bell::new().ok()?, Ids::of(worker), 1, true);
+    let mut desk = Desk::new(memory, Bell::new().ok()?, IdAllocator::of(worker), 1, true);
     desk.seat(0, TaskDesk::new(task, 0, job, 0, kinds.into(), Vec::new(), None));
     let desk = Arc::new(Mutex::new(desk));
     let mut services = TaskServices {

@@ -18,7 +18,7 @@ pub struct Submit<'a> {
     pub returns: u32,
     /// Its seed.
     pub seed: u64,
-    /// A [`sandbar_core::Request`].
+    /// A [`sandbar_core::TaskRequest`].
     #[serde(borrow, with = "serde_bytes")]
     pub request: &'a [u8],
 }

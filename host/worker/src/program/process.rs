@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{Code, Fault, Ids, JobId, Limits, Request, TaskError, TaskId, TaskKind, WorkerId};
+use sandbar_core::{Code, Fault, IdAllocator, JobId, Limits, TaskError, TaskId, TaskKind, TaskRequest, WorkerId};
 use sandbar_dense::remote::Broker;
 use sandbar_process::{confine, socket};
 use sandbar_sandbox::{Ended, Engine, IdleSandboxes, Initial, Program, Running, TaskCall};
@@ -109,7 +109,7 @@ pub fn run_program_worker() -> io::Result<()> {
     confine::silence()?;
     confine::seccomp()?;
     let (_, down, tasks) = places(&memory);
-    let mut desk = Desk::new(memory.clone(), node, Ids::of(WorkerId(worker)), sandboxes as usize, inline);
+    let mut desk = Desk::new(memory.clone(), node, IdAllocator::of(WorkerId(worker)), sandboxes as usize, inline);
     desk.value_bytes_max = value_bytes_max;
     let mut worker = Worker {
         engine,
@@ -459,7 +459,7 @@ impl Worker {
         let begun = monotonic_nanos();
         let Ok(Up::Submit(submit)) = postcard::from_bytes(&frame) else { return Ok(()) };
         let Submit { task, function, seed, request, .. } = submit;
-        let Ok(request) = postcard::from_bytes::<Request<'_>>(request) else { return Ok(()) };
+        let Ok(request) = postcard::from_bytes::<TaskRequest<'_>>(request) else { return Ok(()) };
         let arguments = postcard::to_stdvec(&request.arguments).map_err(io::Error::other)?;
         let Some(program) = self.active[parent].as_ref().map(|active| active.program) else { return Ok(()) };
         let Some(job) = lock(&self.desk).task(parent).map(|task| task.job) else { return Ok(()) };

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use sandbar_core::{ActorId, Code, Fault, Ids, ObjectId, Request, Seed, TaskError, TaskId, VALUE_INLINE_BYTES_MAX};
+use sandbar_core::{
+    ActorId, Code, Fault, IdAllocator, ObjectId, Seed, TaskError, TaskId, TaskRequest, VALUE_INLINE_BYTES_MAX,
+};
 use sandbar_store::Unsealed;
 use sandbar_worker::program::{Submit, Took, Up, ValueUp, monotonic_nanos};
 use tokio::sync::{AcquireError, SemaphorePermit, oneshot};
@@ -114,7 +116,7 @@ impl Node {
             line,
             begun,
             since,
-            ids: Mutex::new(Ids::of(begun.worker)),
+            ids: Mutex::new(IdAllocator::of(begun.worker)),
             children: AtomicU64::new(0),
             value_bytes_max: self.options.object_bytes_max,
             is_dropped,
@@ -156,7 +158,7 @@ pub struct ClientJob {
     begun: Begun,
     /// When it began, by the machine's clock.
     since: u64,
-    ids: Mutex<Ids>,
+    ids: Mutex<IdAllocator>,
     /// Tasks submitted so far.
     children: AtomicU64,
     value_bytes_max: u64,
@@ -180,7 +182,7 @@ impl ClientJob {
     ///
     /// # Errors
     /// When its arguments are too long, or the job has ended.
-    pub async fn submit(&self, function: u32, returns: u32, request: &Request<'_>) -> Result<ObjectId, Fault> {
+    pub async fn submit(&self, function: u32, returns: u32, request: &TaskRequest<'_>) -> Result<ObjectId, Fault> {
         let request = written(request)?;
         let (task, room) = self.number(returns, request.len()).await?;
         self.say_submitted(task, (function, returns), &request, room);
@@ -196,7 +198,7 @@ impl ClientJob {
     pub async fn stream<R>(
         &self,
         function: u32,
-        request: &Request<'_>,
+        request: &TaskRequest<'_>,
         made: impl FnOnce(ObjectId) -> R,
     ) -> Result<R, Fault> {
         let request = written(request)?;
@@ -350,7 +352,7 @@ impl Drop for ClientJob {
 }
 
 /// A request, if it is no longer than those may be.
-fn written(request: &Request<'_>) -> Result<Vec<u8>, Fault> {
+fn written(request: &TaskRequest<'_>) -> Result<Vec<u8>, Fault> {
     let request = postcard::to_stdvec(request).map_err(|e| Fault::new(Code::BadRequest, e.to_string()))?;
     if request.len() > REQUEST_BYTES_MAX {
         let message = format!(

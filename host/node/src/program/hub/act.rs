@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use sandbar_core::{Attempt, Fault, Ids, JobId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{Attempt, Fault, IdAllocator, JobId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Action, Event, Scheduler};
 use sandbar_store::{Lending, ValueKey};
 use sandbar_worker::program::{Begin, Delivery, Down};
@@ -99,7 +99,7 @@ impl State {
 
     /// Whether an object is what a job's first task returned. Workers may name their objects as they like.
     fn is_result(&self, object: ObjectId) -> bool {
-        Ids::giver(object.0) == self.own && self.jobs.values().any(|job| job.first.returns(0) == object)
+        IdAllocator::issuer(object.0) == self.own && self.jobs.values().any(|job| job.first.returns(0) == object)
     }
 
     /// Tells a worker why it can't have the object that it has just asked for.

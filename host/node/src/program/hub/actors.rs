@@ -53,7 +53,7 @@ pub(super) fn beginning<'c>(sched: &Scheduler<Call, Stored>, task: TaskId, call:
             return as_called(BeginRole::Generate(stream.buffer));
         }
         let Some(actor) = sched.actor_of(task) else { return as_called(BeginRole::Task) };
-        let made_in = sched.task(actor.maker()).map_or(Attempt(0), |maker| maker.attempt);
+        let made_in = sched.task(actor.creation_task()).map_or(Attempt(0), |maker| maker.attempt);
         return as_called(BeginRole::Call(actor.0, made_in.0, call.timeout().is_some()));
     };
     let role = BeginRole::Make(make.options);
@@ -70,7 +70,7 @@ pub(super) fn beginning<'c>(sched: &Scheduler<Call, Stored>, task: TaskId, call:
 impl State {
     /// How an actor was made that has not ended.
     pub(super) fn made(&self, actor: ActorId) -> Option<&Make> {
-        self.sched.call(actor.maker())?.make.as_deref()
+        self.sched.call(actor.creation_task())?.make.as_deref()
     }
 
     /// A task is submitted. What is to make an actor may mean another one, which is there already.
@@ -130,7 +130,7 @@ impl State {
     /// After a call an actor was saved in an object.
     pub(super) fn save(&mut self, worker: WorkerId, call: TaskId, object: ObjectId) {
         let Some(actor) = self.sched.actor_of(call) else { return };
-        let attempt = self.sched.task(actor.maker()).map_or(Attempt(0), |maker| maker.attempt);
+        let attempt = self.sched.task(actor.creation_task()).map_or(Attempt(0), |maker| maker.attempt);
         self.step(Event::Saved { actor, attempt, worker, object });
         self.tell_saved(actor, object);
     }
@@ -192,7 +192,7 @@ impl State {
             .map(|(call, (worker, why))| (*call, *worker, format!("it was ended with a call of it: {}", why.message)))
             .collect();
         for (call, worker, why) in late {
-            let Some(maker) = self.sched.actor_of(call).and_then(|actor| self.sched.task(actor.maker())) else {
+            let Some(maker) = self.sched.actor_of(call).and_then(|actor| self.sched.task(actor.creation_task())) else {
                 continue;
             };
             let (id, attempt) = (maker.id, maker.attempt);

@@ -155,7 +155,7 @@ impl State {
     /// A worker says what a task waits for.
     pub(super) fn waits(&mut self, worker: WorkerId, task: TaskId, waits: Waits) {
         let is_asked = |id: TaskId| self.circles.asked.contains(&id);
-        let of_actor = self.sched.actor_of(task).is_some_and(|actor| is_asked(actor.maker()));
+        let of_actor = self.sched.actor_of(task).is_some_and(|actor| is_asked(actor.creation_task()));
         let is_there = self.sched.task(task).is_some_and(|view| view.worker == Some(worker));
         if is_there && (of_actor || is_asked(task)) && waits.objects.len() <= WAITS_MAX {
             self.circles.waits.insert(task, waits);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbar_core::{
-    ActorId, ActorOptions, Attempt, Code, Fault, GroupId, JobId, ObjectId, Options, STREAM_BUFFER, Strategy, TaskError,
-    TaskId, TaskKind, WorkerId,
+    ActorId, ActorOptions, Attempt, Code, Fault, GroupId, JobId, ObjectId, RequestOptions, STREAM_BUFFER, Strategy,
+    TaskError, TaskId, TaskKind, WorkerId,
 };
 use sandbar_sched::{Demand, Event, Failure, Outcome, Submission, Work};
 use sandbar_store::ValueKey;
@@ -246,7 +246,7 @@ impl State {
         if let Some(limit) = timeout_ms.filter(|_| self.sched.task(id).is_none()) {
             self.timed.insert(id, (Duration::from_millis(limit), worker, None));
         }
-        let usual = Options::default();
+        let usual = RequestOptions::default();
         let chosen = options.unwrap_or(&usual);
         let demand = match &work {
             Work::Task | Work::Stream(_) => options.map_or_else(usual_demand, demand),

@@ -171,7 +171,7 @@ impl State {
         found.sort_unstable_by_key(|actor| actor.id);
         let total = found.len() as u64;
         let row = |actor: ActorView<'_>| ActorRow {
-            id: actor.id.maker().short(),
+            id: actor.id.creation_task().short(),
             name: actor.name.or(actor.maker).map_or_else(String::new, |name| name.as_ref().to_owned()),
             state: match actor.state {
                 ActorState::Pending | ActorState::Creating => "pending",

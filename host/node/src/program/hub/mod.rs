@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use sandbar_core::{ActorId, Fault, Ids, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_core::{ActorId, Fault, IdAllocator, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, Inspect, JobLimits, Lies, Role, Scheduler, UNIT};
 use sandbar_store::{Object, ValueKey};
 use sandbar_worker::program::{Bell, CrewOptions, monotonic_nanos};
@@ -379,7 +379,7 @@ struct State {
     opened: Opened,
     members: BTreeMap<WorkerId, Member>,
     jobs: FxHashMap<JobId, Job>,
-    ids: Ids,
+    ids: IdAllocator,
     /// Numbers of workers to come: the first of the first range is the next.
     numbers: VecDeque<Range<u32>>,
     /// More were asked for.
@@ -439,7 +439,7 @@ impl State {
             opened,
             members: BTreeMap::new(),
             jobs: FxHashMap::default(),
-            ids: Ids::of(own),
+            ids: IdAllocator::of(own),
             own,
             // Workers' numbers start behind it.
             numbers: std::iter::once(numbers.start + 1..numbers.end).collect(),
@@ -488,7 +488,7 @@ impl State {
 
     /// Whether this hub itself has given out a number of a task or an object, as of jobs' first tasks, if anybody has.
     fn is_own_number(&self, number: u64) -> bool {
-        Ids::giver(number) == self.own
+        IdAllocator::issuer(number) == self.own
     }
 
     fn number_job(&self) -> JobId {

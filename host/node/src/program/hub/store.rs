@@ -358,7 +358,7 @@ impl State {
     pub(super) fn want_again(&mut self, awaited: Awaited) {
         let Awaited { worker, job, object, contains } = awaited;
         let who = self.sched.workers().find(|view| view.id == worker).and_then(|view| {
-            let actors = view.actors.into_iter().map(|actor| actor.maker());
+            let actors = view.actors.into_iter().map(|actor| actor.creation_task());
             let mut all = view.blocked.into_iter().chain(view.given).chain(actors);
             all.find(|task| self.sched.job_of(*task) == Some(job))
         });

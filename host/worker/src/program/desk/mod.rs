@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use sandbar_core::{Code, Ids, TaskError, TaskId, TaskKind};
+use sandbar_core::{Code, IdAllocator, TaskError, TaskId, TaskKind};
 use sandbar_sandbox::{Refusal, runs_on_behalf_of};
 use sandbar_store::Scratch;
 use serde::Serialize;
@@ -46,7 +46,7 @@ pub(super) struct Desk {
     memory: Arc<Scratch>,
     /// The node's.
     pub bell: Bell,
-    pub ids: Ids,
+    pub ids: IdAllocator,
     pub objects: Objects,
     /// The tasks here, by their places.
     pub tasks: Vec<Option<TaskDesk>>,
@@ -159,7 +159,7 @@ pub(super) struct Child {
 }
 
 impl Desk {
-    pub(super) fn new(memory: Arc<Scratch>, bell: Bell, ids: Ids, room: usize, runs_children: bool) -> Desk {
+    pub(super) fn new(memory: Arc<Scratch>, bell: Bell, ids: IdAllocator, room: usize, runs_children: bool) -> Desk {
         Desk {
             up: Sender::new(places(&memory).0),
             memory,

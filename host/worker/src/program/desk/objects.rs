@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Code, ObjectId, Request, Seed, TaskKind};
+use sandbar_core::{Code, ObjectId, Seed, TaskKind, TaskRequest};
 use sandbar_sandbox::Refusal;
 
 use super::memory::no_memory;
@@ -252,7 +252,7 @@ pub(super) fn check_contained(contained: &[u64]) -> Result<(), Refusal> {
 
 /// How far ahead a generator may be that is submitted by these bytes.
 fn buffer_of(bytes: &[u8]) -> u32 {
-    let options = postcard::from_bytes::<Request<'_>>(bytes).ok().and_then(|request| request.options);
+    let options = postcard::from_bytes::<TaskRequest<'_>>(bytes).ok().and_then(|request| request.options);
     options.unwrap_or_default().buffer()
 }
 
@@ -262,5 +262,5 @@ fn has_actor(bytes: &[u8]) -> Option<bool> {
     if bytes == [0; 4] {
         return Some(false);
     }
-    postcard::from_bytes::<Request<'_>>(bytes).ok().map(|request| request.actor.is_some())
+    postcard::from_bytes::<TaskRequest<'_>>(bytes).ok().map(|request| request.actor.is_some())
 }

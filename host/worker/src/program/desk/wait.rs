@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use sandbar_core::{Argument, Request};
+use sandbar_core::{Argument, TaskRequest};
 use sandbar_sandbox::Refusal;
 
 use super::{Desk, Submitted, Waiting, gone};
@@ -183,7 +183,7 @@ impl Desk {
         // It is what was encoded last.
         let frame = std::mem::take(&mut self.frame);
         let is_plain = |submit: &Submit<'_>| {
-            let request = postcard::from_bytes::<Request<'_>>(submit.request);
+            let request = postcard::from_bytes::<TaskRequest<'_>>(submit.request);
             request.is_ok_and(|request| {
                 request.options.is_none()
                     && request.actor.is_none()

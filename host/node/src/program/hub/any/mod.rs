@@ -258,7 +258,7 @@ impl Listen for Nobody {
 
 #[cfg(test)]
 mod tests {
-    use sandbar_core::{Argument, GroupRequest, Options, Request, TaskId};
+    use sandbar_core::{Argument, GroupRequest, RequestOptions, TaskId, TaskRequest};
     use sandbar_worker::program::{Submit, Up, ValueUp};
 
     use super::*;
@@ -271,7 +271,7 @@ mod tests {
         assert!(hearing.hear(&saying), "{message:?}");
     }
 
-    fn submit(hearing: &mut Hearing, who: u8, (task, parent): (u64, u64), request: &Request<'_>) {
+    fn submit(hearing: &mut Hearing, who: u8, (task, parent): (u64, u64), request: &TaskRequest<'_>) {
         let request = postcard::to_stdvec(request).unwrap();
         let submit = Submit { task, parent, attempt: 0, function: 0, returns: 1, seed: 7, request: &request };
         hear(hearing, who, &Up::Submit(submit));
@@ -283,8 +283,8 @@ mod tests {
         let mut hearing = Hearing::begin(&[TaskKind::Task]).unwrap();
         let task = 1 << 40;
         for (who, timeout_ms) in [(0, None), (1, Some(1))] {
-            let options = Some(Box::new(Options { timeout_ms, ..Options::default() }));
-            submit(&mut hearing, who, (task, who.into()), &Request { options, ..Request::default() });
+            let options = Some(Box::new(RequestOptions { timeout_ms, ..RequestOptions::default() }));
+            submit(&mut hearing, who, (task, who.into()), &TaskRequest { options, ..TaskRequest::default() });
         }
         assert_eq!(hearing.state.sched.job_of(TaskId(task)), Some(JobId(1)));
         assert!(hearing.state.timed.is_empty());
@@ -301,7 +301,7 @@ mod tests {
         };
         assert!(error.contains(words) && error.ends_with("[task-limit]"), "{error}");
         let task = 2 << 40;
-        submit(&mut hearing, 1, (task, 1), &Request::default());
+        submit(&mut hearing, 1, (task, 1), &TaskRequest::default());
         assert_eq!(hearing.state.sched.job_of(TaskId(task)), Some(JobId(2)));
         assert!(hearing.state.sched.value(ObjectId(task)).is_none(), "what others submit fails");
         hearing.end();
@@ -310,15 +310,15 @@ mod tests {
     #[test]
     fn what_is_over_a_limit_of_its_job_fails_and_others_go_on() {
         let first = 1 << 40;
-        let waits = Request { arguments: vec![Argument::Object(ObjectId(first))], ..Request::default() };
+        let waits = TaskRequest { arguments: vec![Argument::Object(ObjectId(first))], ..TaskRequest::default() };
         check("would be one of 41 tasks at once, its job's limit is 40", first + 39, |hearing| {
-            submit(hearing, 0, (first, 0), &Request::default());
+            submit(hearing, 0, (first, 0), &TaskRequest::default());
             (1..60).for_each(|task| submit(hearing, 0, (first + task, 0), &waits));
         });
         check("would be nested 6 deep, its job's limit is 5", first + 4, |hearing| {
-            submit(hearing, 0, (first, 0), &Request::default());
+            submit(hearing, 0, (first, 0), &TaskRequest::default());
             for task in first..first + 4 {
-                submit(hearing, TASKS, (task + 1, task), &Request::default());
+                submit(hearing, TASKS, (task + 1, task), &TaskRequest::default());
                 hear(hearing, TASKS, &Up::Blocked(task, true));
             }
         });

@@ -144,7 +144,7 @@ impl State {
 
     /// How an actor that is with another node is meant there.
     fn as_callee(&self, actor: ActorId) -> Callee {
-        match self.sched.task(actor.maker()) {
+        match self.sched.task(actor.creation_task()) {
             Some(maker) if self.made(actor).is_some() => Callee::Kept(maker.id, maker.attempt),
             _ => Callee::Lent(actor),
         }

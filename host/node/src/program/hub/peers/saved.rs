@@ -32,7 +32,7 @@ struct Save {
 impl State {
     /// An actor was saved in an object. If another node's is kept here, that one is told.
     pub(in super::super) fn tell_saved(&mut self, actor: ActorId, object: ObjectId) {
-        let Some(given) = self.peers.given.get(&actor.maker()).filter(|given| given.is_kept) else { return };
+        let Some(given) = self.peers.given.get(&actor.creation_task()).filter(|given| given.is_kept) else { return };
         let (owner, job, (task, attempt, _)) = (given.owner, given.job, given.errand());
         if self.sched.actor(actor).and_then(|actor| actor.saved) != Some(object) {
             return;
