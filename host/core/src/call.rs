@@ -1,4 +1,4 @@
-//! What a program and its node say to each other in bytes: how a task is called, and with what. In postcard.
+//! Task requests as a program sends them to its node, encoded in postcard.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,97 +6,97 @@ use crate::ids::ObjectId;
 use crate::placement::Strategy;
 use crate::retry::RetryOn;
 
-/// With what a task is submitted.
+/// The arguments and options that a task is submitted with.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskRequest<'a> {
-    /// How it is to be run, where that is not as usual.
+    /// Options of the task; `None` for the defaults.
     pub options: Option<Box<RequestOptions>>,
-    /// The handle of the actor whose method it is.
+    /// Handle of the actor whose method the task calls.
     pub actor: Option<ObjectId>,
-    /// Its arguments, in order.
+    /// Arguments, in order.
     #[serde(borrow)]
     pub arguments: Vec<Argument<'a>>,
-    /// Objects that values among its arguments contain.
+    /// Objects that the argument values contain.
     pub refs: Vec<ObjectId>,
 }
 
 /// An argument of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Argument<'a> {
-    /// A value, as the program writes its values.
+    /// A value in the encoding of the program.
     Value(#[serde(borrow)] &'a [u8]),
-    /// The value of an object, which is there before the task begins.
+    /// The value of an object, which exists before the task starts.
     Object(ObjectId),
-    /// A value as JSON, from whoever submits a job.
+    /// A value as JSON, from the submitter of a job.
     Json(#[serde(borrow)] &'a str),
-    /// None was given.
+    /// An argument that was left out.
     Missing,
-    /// No argument, but behind all of them: what the task returns is to be JSON, for whoever submits a job.
+    /// A marker behind the last argument: the task encodes its result as JSON, for the submitter of a job.
     ReturnsJson,
 }
 
-/// How a task is to be run. What is none is as usual: one processor, nothing else.
+/// Options of a task or an actor. An absent option has its default: one processor, nothing else.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RequestOptions {
-    /// What people call it; its function's name otherwise.
+    /// Display name; the function's name by default.
     pub name: Option<String>,
-    /// Processors, to ten thousandths. 1 otherwise.
+    /// Processors, in steps of 1/10,000. Default: 1.
     pub cpus: Option<f64>,
-    /// Devices, to ten thousandths. 0 otherwise.
+    /// GPUs, in steps of 1/10,000. Default: 0.
     pub gpus: Option<f64>,
-    /// Memory in bytes. 0 otherwise: no share of it is set aside.
+    /// Memory to reserve, in bytes. Default: 0, no reservation.
     pub memory: Option<u64>,
-    /// What else a node was said to have, with amounts.
+    /// Custom resources of a node, with amounts.
     pub resources: Vec<(String, f64)>,
-    /// How often it is begun again when its worker dies under it, or after what `retry_on` says. 3 otherwise.
+    /// Maximum number of retries after the worker died or after an error that `retry_on` allows. Default: 3.
     pub max_retries: Option<u32>,
-    /// After which errors it is begun again.
+    /// Errors after which the task is retried.
     pub retry_on: RetryOn,
-    /// Wall time of an attempt, in milliseconds. Without a limit otherwise.
+    /// Wall time of an attempt, in milliseconds. Default: unlimited.
     pub timeout_ms: Option<u64>,
-    /// Tasks of higher numbers come first. 0 otherwise.
+    /// Scheduling priority: tasks with higher numbers run first. Default: 0.
     pub priority: i32,
-    /// Where it is to run.
+    /// Scheduling strategy.
     pub strategy: Strategy,
-    /// Of what makes an actor. Its name is then the one by which it is found.
+    /// Options of the actor that the task creates. `name` is then the name under which the actor is found.
     pub actor: Option<Box<ActorOptions>>,
-    /// Of a generator: items that were not taken when it waits. See [`RequestOptions::buffer`].
+    /// Number of items that a generator may produce ahead of its consumer. See [`RequestOptions::buffer`].
     pub buffer: Option<u32>,
 }
 
 impl RequestOptions {
-    /// How many items a generator may be ahead of who takes them: at least one.
+    /// Returns the number of items that a generator may be ahead of its consumer: at least one.
     pub fn buffer(&self) -> u32 {
         self.buffer.unwrap_or(STREAM_BUFFER).clamp(1, STREAM_BUFFER_MAX)
     }
 }
 
-/// What [`RequestOptions::buffer`] is otherwise.
+/// Default of [`RequestOptions::buffer`], in items.
 pub const STREAM_BUFFER: u32 = 64;
 
-/// And what it is at most.
+/// Maximum of [`RequestOptions::buffer`], in items.
 pub const STREAM_BUFFER_MAX: u32 = 1 << 16;
 
-/// How an actor is to live. What is none is as usual.
+/// Options of an actor's life cycle. An absent option has its default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActorOptions {
-    /// Whether it lives until it is killed, rather than as long as its job and its handles.
+    /// Whether the actor lives until it is killed, instead of as long as its job and its handles.
     pub detached: bool,
-    /// Whether the actor of that name is meant, if there is one.
+    /// Whether to return an existing actor of the same name instead of creating one.
     pub get_if_exists: bool,
-    /// How often it is begun anew when its sandbox or its worker has ended. 0 otherwise.
+    /// Maximum number of restarts after the actor's sandbox or worker died. Default: 0.
     pub max_restarts: u32,
-    /// How often a call is begun again that was begun when the actor died. 0 otherwise.
+    /// Maximum number of retries of a call that was running when the actor died. Default: 0.
     pub max_task_retries: u32,
-    /// Calls that may wait, or run, at once. Without a limit otherwise.
+    /// Maximum number of calls that wait or run. Default: unlimited.
     pub max_pending_calls: Option<u64>,
-    /// Calls of methods that wait beside each other. 1000 otherwise.
+    /// Maximum number of method calls in progress at once. Default: 1000.
     pub max_concurrency: Option<u32>,
-    /// After how many calls it is saved, if it can be. 1 otherwise.
+    /// Number of calls between two checkpoints, if the actor supports them. Default: 1.
     pub checkpoint_every: Option<u32>,
 }
 
-/// Values up to so many bytes travel in messages; larger ones lie in memory files.
+/// Maximum size of a value that travels inside a message, in bytes; larger values are memory files.
 pub const VALUE_INLINE_BYTES_MAX: usize = 100 << 10;

@@ -1,41 +1,40 @@
-//! What can go wrong with a call: whose fault it was, a code that stays, and
-//! words that name the thing, the limit and the value.
+//! Errors of calls: a stable code, the party at fault, and a message that names the thing, the limit and the value.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Whose fault an error is.
+/// The party at fault for an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
-    /// The code that was called.
+    /// The called code.
     Guest,
     /// The job: its file, its input, its choice of component.
     Job,
-    /// This machine or this program.
+    /// The machine or the host program.
     Host,
 }
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $blame:ident;)*) => {
-        /// What happened. The text form of a code never changes its meaning.
+        /// An error code. The text form of a code never changes its meaning.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Code {
             $($(#[$doc])* $name,)*
         }
 
         impl Code {
-            /// Every code.
+            /// All codes.
             pub const ALL: &'static [Code] = &[$(Code::$name),*];
 
-            /// The stable text of the code.
+            /// Returns the stable text of the code.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Code::$name => $text,)*
                 }
             }
 
-            /// Whose fault it is.
+            /// Returns the party at fault.
             pub fn blame(self) -> Blame {
                 match self {
                     $(Code::$name => Blame::$blame,)*
@@ -54,94 +53,92 @@ codes! {
     Panic = "panic", Guest;
     /// The function called `exit`.
     Exit = "exit", Guest;
-    /// The stack is used up.
+    /// The guest exhausted its stack.
     StackOverflow = "stack-overflow", Guest;
-    /// It asked for more linear memory than its limit.
+    /// The guest requested more linear memory than its limit.
     MemoryLimit = "memory-limit", Guest;
-    /// It asked for a larger table than its limit.
+    /// The guest requested a larger table than its limit.
     TableLimit = "table-limit", Guest;
-    /// It ran longer than its limit.
+    /// The call ran longer than its limit.
     TimeOut = "time-out", Guest;
-    /// It handed back more bytes than its limit.
+    /// The guest returned more bytes than its limit.
     OutputLimit = "output-limit", Guest;
-    /// What it handed back contradicts itself or the contract.
+    /// The guest's output contradicts itself or the contract.
     BadOutput = "bad-output", Guest;
-    /// It asked the host for something that is not there: a range outside its
-    /// input, a group where there is none.
+    /// The guest requested something that does not exist: a range outside its input, a group after the last one.
     BadRequest = "bad-request", Guest;
-    /// The worker died while it ran, more often than is retried.
+    /// The worker died during the call, and no retries were left.
     WorkerLost = "worker-lost", Guest;
-    /// It was cancelled, or its job was stopped.
+    /// The call was cancelled, or its job was stopped.
     Cancelled = "cancelled", Job;
-    /// The value of an object is gone, and it can't be made again.
+    /// The value of an object is lost and can't be recomputed.
     ObjectLost = "object-lost", Host;
-    /// The actor that was called is not there any more: it failed, was killed, or its worker died more often than it is
-    /// begun again.
+    /// The called actor is dead: it failed, was killed, or its worker died and no restarts were left.
     ActorDied = "actor-died", Guest;
-    /// There is no actor of that name, or it has another type.
+    /// No actor has that name, or the actor has another type.
     NoActor = "no-actor", Job;
-    /// There is an actor of that name already.
+    /// Another actor has that name already.
     NameTaken = "name-taken", Job;
-    /// An actor has as many calls waiting as it may have.
+    /// The actor has its maximum number of pending calls.
     PendingCalls = "pending-calls", Job;
-    /// There is no room for a value: not in memory, and not on disk.
+    /// Neither memory nor disk has room for a value.
     StoreFull = "store-full", Job;
-    /// A call of an actor would wait for ever: it and the calls before it wait for each other.
+    /// A call of an actor would wait forever: it and the calls before it wait for each other.
     Deadlock = "deadlock", Guest;
-    /// It waited longer for an object than it wanted to.
+    /// The wait for an object exceeded its time-out.
     GetTimeOut = "get-time-out", Guest;
-    /// Its job has as many tasks as it may have, or they are nested as deep.
+    /// The job has its maximum number of tasks, or its tasks are nested to the maximum depth.
     TaskLimit = "task-limit", Job;
-    /// The placement group that it is in was removed, or went with its job.
+    /// The placement group of the task or actor was removed, or its job ended.
     GroupRemoved = "group-removed", Job;
-    /// No node has what it asks for.
+    /// No node has the requested resources.
     Infeasible = "infeasible", Job;
-    /// The file is no WebAssembly component.
+    /// The file is not a WebAssembly component.
     NotAComponent = "not-a-component", Job;
-    /// The component was made for another version of the contract, or for none.
+    /// The component was built for another version of the contract, or for none.
     Contract = "contract", Job;
-    /// The component imports what is not granted.
+    /// The component imports an interface that is not granted.
     Import = "import", Job;
-    /// The component has no function of that name, or one of another kind.
+    /// The component has no function of that name, or the function has another kind.
     Export = "export", Job;
-    /// Input files are missing, or can't be read as what they claim to be.
+    /// Input files are missing, or their contents do not match their format.
     Input = "input", Job;
-    /// Columns are missing or have a type that does not fit.
+    /// Columns are missing or have the wrong type.
     Columns = "columns", Job;
-    /// The values can't be used: nulls, NaN or infinities where numbers are due.
+    /// The values can't be used: nulls, NaN or infinities where numbers are required.
     Values = "values", Job;
     /// The component could not be compiled within its limits.
     Compile = "compile", Job;
-    /// Something here failed: memory, files, processes.
+    /// The host failed: memory, files, processes.
     Host = "host", Host;
 }
 
-/// An error of a call, with what it was a call of.
+/// An error of a call, with the function and group that it concerns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// What happened.
+    /// Error code.
     pub code: Code,
-    /// What happened, in words: the thing, the limit, the value.
+    /// Message that names the thing, the limit and the value.
     pub message: String,
-    /// `component#function`, once known.
+    /// Function as `component#function`, once known.
     pub function: Option<String>,
-    /// The group it happened to, where it happened to one.
+    /// Group of rows, if the error concerns one.
     pub group: Option<String>,
 }
 
 impl Fault {
-    /// A fault that does not know yet what it was a call of.
+    /// Creates a fault without function and group.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Fault { code, message: message.into(), function: None, group: None }
     }
 
-    /// Names the function, unless it is named already.
+    /// Sets the function, unless it is set already.
     pub fn of(mut self, function: &str) -> Self {
         self.function.get_or_insert_with(|| function.to_owned());
         self
     }
 
-    /// Names the group, unless it is named already.
+    /// Sets the group, unless it is set already.
     pub fn in_group(mut self, group: impl Into<String>) -> Self {
         self.group.get_or_insert_with(|| group.into());
         self
@@ -162,12 +159,12 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Why there is no value: what happened, and to which task it happened on behalf of which others.
+/// The error in place of an object's value, with the chain of tasks that led to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskError {
-    /// What happened.
+    /// Error of the failed task.
     pub fault: Fault,
-    /// Names of the tasks from the job's first one down to that which it happened to.
+    /// Names of tasks, from the job's first one down to the failed one.
     pub chain: Vec<String>,
 }
 

@@ -1,29 +1,29 @@
-//! Files that a program was given: how it is told of them. A guest may say any number; the node knows what each stands for.
+//! References to a job's files, as a program receives them. A guest may send any number; the node validates it.
 
 use serde::{Deserialize, Serialize};
 
-/// Names of so many files are read together, as one object: a list of texts, in postcard.
+/// Number of file names in one object: a list of strings, in postcard.
 pub const FILE_NAMES_PER_OBJECT: u64 = 1024;
 
-/// A file that a program was given.
+/// A file of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a file: it is given as --arg NAME=@PATH")]
 pub struct FileRef {
-    /// By which it is opened.
+    /// Number by which the file is opened.
     pub number: u64,
-    /// Its path, as it is shown.
+    /// Path to display.
     pub name: String,
 }
 
-/// Files that a program was given together, with numbers one behind another.
+/// A list of files of a job, with consecutive numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "files: they are given as --arg NAME=@PATH, a folder or a glob")]
 pub struct FileListRef {
-    /// The number of the first.
+    /// Number of the first file.
     pub first: u64,
-    /// How many there are.
+    /// Number of files.
     pub count: u64,
-    /// By this number the names of the first [`FILE_NAMES_PER_OBJECT`] are opened, by those behind it the names of as many
-    /// more each.
+    /// Number by which the first [`FILE_NAMES_PER_OBJECT`] names are opened. Each following number opens the next
+    /// names, again [`FILE_NAMES_PER_OBJECT`] of them.
     pub names: u64,
 }

@@ -1,8 +1,8 @@
-//! What a component says of its functions.
+//! Functions of a component, as the component describes them.
 
 use serde::{Deserialize, Serialize};
 
-/// What a function takes and gives.
+/// Kind of a function, by what it takes and returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FunctionKind {
@@ -12,12 +12,12 @@ pub enum FunctionKind {
     Batch,
     /// A group in, a model out; a model and rows in, predictions out.
     Trainer,
-    /// Values in, objects out; of a program.
+    /// Values in, objects out; a function of a program.
     Task,
 }
 
 impl FunctionKind {
-    /// The word for it.
+    /// Returns the name of the kind.
     pub fn as_str(self) -> &'static str {
         match self {
             FunctionKind::Scalar => "scalar",
@@ -28,54 +28,53 @@ impl FunctionKind {
     }
 }
 
-/// A kind of task.
+/// Kind of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TaskKind {
-    /// A function.
+    /// A plain function.
     Task,
-    /// Makes an actor.
+    /// The constructor of an actor.
     Make,
-    /// A method that has its actor for itself.
+    /// A method with exclusive access to its actor.
     Method,
-    /// A method beside which others of its kind may be called while it waits.
+    /// A method that runs concurrently with other methods of its kind: they start while it waits.
     Shared,
-    /// A method that gives what `Restore` takes.
+    /// A method that returns the checkpoint that `Restore` takes.
     Checkpoint,
-    /// Makes an actor of what `Checkpoint` gave.
+    /// The constructor of an actor from the output of `Checkpoint`.
     Restore,
-    /// A function whose result comes item by item.
+    /// A function that returns its result item by item.
     Generator,
 }
 
-/// A function of a component, as the component describes it. Nothing in it is
-/// checked yet: schemas are decoded by whoever needs them.
+/// A function of a component, as the component describes it. The fields are unchecked: consumers decode the schemas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Function {
-    /// Its name, by which a job asks for it.
+    /// Name by which a job refers to the function.
     pub name: String,
-    /// What it takes and gives.
+    /// Kind of the function.
     pub kind: FunctionKind,
-    /// Encoded schema of the columns it needs; empty when it takes any. Of a task: name and type of each argument, in
-    /// postcard.
+    /// Encoded schema of the columns that the function needs; empty if it takes any. For a task: name and type of each
+    /// argument, in postcard.
     pub arguments: Vec<u8>,
-    /// Encoded schema of what it returns; empty when that depends on the input. Of a task: the type (of a generator, of its
-    /// items) and the number of its results, and its [`TaskKind`], in postcard.
+    /// Encoded schema of the output; empty if it depends on the input. For a task, in postcard: the type of its result
+    /// (of its items, for a generator), the number of its results, and its [`TaskKind`].
     pub returns: Vec<u8>,
-    /// The parameters that it takes, as far as the component describes them.
+    /// Parameters that the component describes.
     pub parameters: Vec<Parameter>,
-    /// One line for people.
+    /// One-line description.
     pub about: String,
 }
 
-/// A parameter of a function, as the component describes it for people.
+/// A parameter of a function, described for documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parameter {
-    /// Its key among the function's `params`.
+    /// Key among the function's `params`.
     pub name: String,
-    /// Its type, for people.
+    /// Name of the type, for display.
     pub type_name: String,
-    /// Its value where it is left out, as JSON; empty where the component does not say.
+    /// Default value as JSON; empty if the component does not declare one.
     pub default: String,
-    /// Whether it can't be left out.
+    /// Whether the parameter is mandatory.
     pub required: bool,
 }

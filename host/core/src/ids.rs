@@ -1,4 +1,4 @@
-//! Names of things.
+//! Ids: newtypes over numbers and digests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,58 +22,60 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// Who is charged, and who is kept from others.
+    /// The unit of accounting and isolation.
     TenantId(u32);
-    /// What a user submitted.
+    /// A job that a user submitted.
     JobId(u32);
     /// A machine of a cluster.
     NodeId(u32);
-    /// A process that runs sandboxes. No two of a cluster have the same number, which is less than 2^28, and none is used again.
+    /// A process that runs sandboxes. Numbers are unique in a cluster, less than 2^28, and never used twice.
     WorkerId(u32);
-    /// A call of a task. Its number is that of its first return.
+    /// A call of a task. Its number is the number of its first result.
     TaskId(u64);
-    /// An immutable value that a task returned or stored. Its number is one of whoever made it: see [`IdAllocator`].
+    /// An immutable value that a task returned or stored. The process that creates it allocates its number: see
+    /// [`IdAllocator`].
     ObjectId(u64);
-    /// A value with methods, which keeps its state between calls. Its number is that of the task that made it, and of the
-    /// object that is its handle.
+    /// A stateful object with methods. Its number is the number of the task that created it, and of the object that is
+    /// its handle.
     ActorId(u64);
-    /// What is set aside for tasks and actors together. Its number is that of the object that is there once it is placed.
+    /// Resources that are reserved for tasks and actors together. Its number is the number of the object that becomes
+    /// ready once the group is placed.
     GroupId(u64);
-    /// How often a task was begun before.
+    /// Number of earlier attempts of a task.
     Attempt(u32);
 }
 
 impl TenantId {
-    /// The only one, until there are more.
+    /// The tenant of a host without tenants.
     pub const DEFAULT: TenantId = TenantId(0);
 }
 
 impl TaskId {
-    /// What it returns in place `index`.
+    /// Returns the id of the result at `index`.
     pub fn returns(self, index: u32) -> ObjectId {
         ObjectId(self.0 + u64::from(index))
     }
 
-    /// For people: who gave out the number, and which of theirs it is. `3-17`.
+    /// Returns a short form for display: the allocating process, and the sequence number there. `3-17`.
     pub fn short(self) -> String {
         short(self.0)
     }
 }
 
 impl ObjectId {
-    /// As of tasks.
+    /// Returns a short form for display, as [`TaskId::short`].
     pub fn short(self) -> String {
         short(self.0)
     }
 }
 
 impl GroupId {
-    /// Is there once the group is placed.
+    /// Returns the object that becomes ready once the group is placed.
     pub fn ready(self) -> ObjectId {
         ObjectId(self.0)
     }
 
-    /// As of tasks.
+    /// Returns a short form for display, as [`TaskId::short`].
     pub fn short(self) -> String {
         short(self.0)
     }
@@ -84,35 +86,36 @@ fn short(number: u64) -> String {
 }
 
 impl ActorId {
-    /// The task that made it, which lasts as long as it does.
+    /// Returns the task that created the actor. Its record lives as long as the actor.
     pub fn creation_task(self) -> TaskId {
         TaskId(self.0)
     }
 
-    /// Its handle: it lives as long as somebody refers to that.
+    /// Returns the actor's handle: the actor lives as long as references to the handle exist.
     pub fn handle(self) -> ObjectId {
         ObjectId(self.0)
     }
 }
 
-/// Numbers of tasks and objects that one process gives out: nobody else gives out the same, and nobody has to be asked.
+/// Allocates numbers of tasks and objects in one process: no other process allocates the same ones, so that no
+/// coordination is needed.
 #[derive(Debug)]
 pub struct IdAllocator {
     next: u64,
     end: u64,
 }
 
-/// Each process may give out so many.
+/// Bits of the sequence number within one process.
 const IDS_BITS: u32 = 36;
 
 impl IdAllocator {
-    /// Those of a process.
+    /// Creates the allocator of a process.
     pub fn of(worker: WorkerId) -> IdAllocator {
         let first = u64::from(worker.0) << IDS_BITS;
         IdAllocator { next: first, end: first + (1 << IDS_BITS) }
     }
 
-    /// The first of `count` numbers; none when there are no more.
+    /// Allocates `count` consecutive numbers and returns the first; `None` if fewer are left.
     pub fn take(&mut self, count: u32) -> Option<u64> {
         let first = self.next;
         let next = first.checked_add(u64::from(count)).filter(|next| *next <= self.end)?;
@@ -120,23 +123,23 @@ impl IdAllocator {
         Some(first)
     }
 
-    /// Who gave out a number.
+    /// Returns the process that allocated `number`.
     pub fn issuer(number: u64) -> WorkerId {
         WorkerId((number >> IDS_BITS) as u32)
     }
 }
 
-/// A component, named by the SHA-256 of its bytes.
+/// A component, identified by the SHA-256 of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ComponentId([u8; 32]);
 
 impl ComponentId {
-    /// From the digest itself.
+    /// Creates an id from a digest.
     pub fn from_digest(digest: [u8; 32]) -> Self {
         ComponentId(digest)
     }
 
-    /// The first 12 hexadecimal digits, for people.
+    /// Returns the first 12 hexadecimal digits, for display.
     pub fn short(&self) -> String {
         self.to_string()[..12].to_owned()
     }

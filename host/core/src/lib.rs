@@ -1,9 +1,8 @@
-//! What every room shares: ids, limits, errors, seeds, and copies between processes.
+//! Types that all crates share: ids, limits, errors, seeds, and copies between processes.
 //!
-//! Non-goal: anything with a heavy dependency. This room compiles to every
-//! target and names neither Arrow nor wasmtime.
+//! Non-goals: heavy dependencies. The crate compiles to every target and names neither Arrow nor wasmtime.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// Input of a guest, a peer, a file or a user must not end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod call;

@@ -1,30 +1,30 @@
-//! Every bound that a job may set, in one place, with its default.
+//! Every bound that a job may set, with its default.
 
 use serde::{Deserialize, Serialize};
 
-/// What one call of a guest's function may use.
+/// Limits of one call of a guest's function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Linear memory of an instance, input included. At most 4 GiB.
+    /// Linear memory of an instance, including its input, in bytes. At most 4 GiB.
     pub memory_bytes_max: u64,
-    /// Wall time of one batch, or of one group of a trainer.
+    /// Wall time of one batch, or of one group of a trainer, in milliseconds.
     pub time_ms_max: u64,
-    /// Bytes that a guest's tensors may take, wherever they are.
+    /// Bytes of a guest's tensors, in host and GPU memory together.
     pub tensor_bytes_max: u64,
-    /// Bytes a call may hand back.
+    /// Bytes of a call's output.
     pub output_bytes_max: u64,
-    /// Bytes a call may log; what is over is dropped, and counted.
+    /// Bytes of a call's log; lines beyond are dropped and counted.
     pub log_bytes_max: u64,
-    /// Core instances a component may consist of.
+    /// Core instances of a component.
     pub instances_max: u32,
-    /// Tables a component may have.
+    /// Tables of a component.
     pub tables_max: u32,
     /// Elements of each table.
     pub table_elements_max: u32,
     /// Bytes of one model's serialised form.
     pub model_bytes_max: u64,
-    /// How often a call is run again when its worker dies under it.
+    /// Number of retries of a call whose worker died.
     pub retries_max: u32,
 }
 
@@ -46,7 +46,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// No more of anything than another's.
+    /// Returns the smaller value of each limit in `self` and `other`.
     pub fn within(self, other: &Limits) -> Limits {
         Limits {
             memory_bytes_max: self.memory_bytes_max.min(other.memory_bytes_max),
@@ -62,10 +62,10 @@ impl Limits {
         }
     }
 
-    /// Whether each is one that can be kept.
+    /// Validates each limit.
     ///
     /// # Errors
-    /// Names the first that can't, and what it may be.
+    /// Returns a message that names the first limit out of range, and the range.
     pub fn check(&self) -> Result<(), String> {
         let bounds = [
             ("memory_bytes_max", self.memory_bytes_max, 64 << 10, 4 << 30),
@@ -87,5 +87,5 @@ impl Limits {
     }
 }
 
-/// The most that [`Limits::log_bytes_max`] may be.
+/// Maximum of [`Limits::log_bytes_max`], in bytes.
 pub const LOG_BYTES_MAX: u64 = 512 << 10;

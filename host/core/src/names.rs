@@ -1,11 +1,11 @@
-//! Suggestions for names that were mistyped.
+//! Suggestions for mistyped names.
 
-/// ` (did you mean `NAME`?)` for the name among `there` that `asked` nearly is, or nothing.
+/// Returns ` (did you mean `NAME`?)` for the name among `there` that is close to `asked`, or an empty string.
 pub fn hint<S: AsRef<str>>(asked: &str, there: &[S]) -> String {
     did_you_mean(asked, there).map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
 }
 
-/// The name that differs from `asked` by case alone, else by one edit, else, of longer names, by two.
+/// Returns the name that differs from `asked` by case alone, else by one edit, else, for longer names, by two.
 pub fn did_you_mean<'a, S: AsRef<str>>(asked: &str, there: &'a [S]) -> Option<&'a str> {
     let folded: Vec<char> = asked.to_lowercase().chars().collect();
     let within = |name: &str| {
@@ -14,16 +14,17 @@ pub fn did_you_mean<'a, S: AsRef<str>>(asked: &str, there: &'a [S]) -> Option<&'
         edits(&folded, &name, edits_max)
     };
     let near = there.iter().map(AsRef::as_ref).filter_map(|name| Some((within(name)?, name)));
-    // Of several that are as near, the first.
+    // `min_by_key` returns the first of several equally close names.
     near.min_by_key(|(edits, _)| *edits).map(|(_, name)| name)
 }
 
-/// Names of fewer characters are suggested for one edit only.
+/// Minimum length, in characters, of names that are suggested for two edits.
 const TWO_EDITS_CHARS: usize = 6;
-/// Longer names are not compared.
+/// Maximum length, in characters, of names that are compared.
 const NAME_CHARS_MAX: usize = 256;
 
-/// How many inserted, removed, replaced or swapped characters make `a` of `b`, if no more than `most`.
+/// Returns the number of insertions, removals, replacements and swaps of characters that turn `a` into `b`, if at most
+/// `most`.
 fn edits(a: &[char], b: &[char], most: usize) -> Option<usize> {
     if a == b {
         return Some(0);
@@ -31,7 +32,8 @@ fn edits(a: &[char], b: &[char], most: usize) -> Option<usize> {
     if a.len().abs_diff(b.len()) > most || a.len().min(b.len()) < 2 || a.len().max(b.len()) > NAME_CHARS_MAX {
         return None;
     }
-    // Rows of the table of distances between the beginnings of `a` and of `b`: two before, one before, this one.
+    // Rows of the table of edit distances between prefixes of `a` and of `b`: two rows back, one row back, and the
+    // current row.
     let (mut older, mut old): (Vec<usize>, Vec<usize>) = (Vec::new(), (0..=b.len()).collect());
     for i in 1..=a.len() {
         let mut row = vec![i; b.len() + 1];

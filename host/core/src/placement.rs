@@ -1,49 +1,49 @@
-//! Where tasks and actors are to run, and what is set aside for them together. The names are Ray's.
+//! Scheduling strategies of tasks and actors, and placement groups. The names are Ray's.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupId, NodeId};
 
-/// Where a task or an actor is to run.
+/// Scheduling strategy of a task or an actor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Strategy {
-    /// Where there is room: on few nodes first.
+    /// Any node with free resources; packs tasks onto few nodes.
     #[default]
     Default,
-    /// Where there is room: on the node with the fewest tasks first.
+    /// Any node with free resources; prefers the node with the fewest tasks.
     Spread,
-    /// On this node. If it is not there, or has too little, `soft` says whether another one will do.
+    /// One given node.
     Node {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// Whether another one will do.
+        /// Whether another node will do if this one is absent or lacks resources.
         soft: bool,
     },
-    /// In what is set aside for this placement group.
+    /// The resources that a placement group reserves.
     Group {
-        /// Which group.
+        /// The placement group.
         group: GroupId,
-        /// Which of its bundles; any of them otherwise.
+        /// Index of the bundle; `None` for any.
         bundle: Option<u32>,
     },
 }
 
-/// How the bundles of a placement group lie on nodes.
+/// Placement of a group's bundles on nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GroupStrategy {
-    /// On as few nodes as may be.
+    /// On as few nodes as possible.
     #[default]
     Pack,
-    /// On as many nodes as may be.
+    /// On as many nodes as possible.
     Spread,
-    /// On one node.
+    /// All on one node.
     StrictPack,
-    /// Each on a node of its own.
+    /// Each on a different node.
     StrictSpread,
 }
 
 impl GroupStrategy {
-    /// As Ray writes it.
+    /// Returns Ray's name of the strategy.
     pub fn as_str(self) -> &'static str {
         match self {
             GroupStrategy::Pack => "PACK",
@@ -54,29 +54,29 @@ impl GroupStrategy {
     }
 }
 
-/// What is set aside on one node.
+/// Resources reserved together on one node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bundle {
-    /// Processors, to ten thousandths.
+    /// Processors, in steps of 1/10,000.
     pub cpus: f64,
-    /// Devices, to ten thousandths.
+    /// GPUs, in steps of 1/10,000.
     pub gpus: f64,
-    /// Memory in bytes.
+    /// Memory, in bytes.
     pub memory: u64,
-    /// What else a node was said to have, with amounts.
+    /// Custom resources of a node, with amounts.
     pub resources: Vec<(String, f64)>,
 }
 
-/// With what a placement group is made. In postcard.
+/// Specification of a placement group, encoded in postcard.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GroupRequest {
-    /// What people call it.
+    /// Display name.
     pub name: Option<String>,
-    /// How its bundles lie on nodes.
+    /// Placement of the bundles on nodes.
     pub strategy: GroupStrategy,
-    /// At least one, and no more than [`GROUP_BUNDLES_MAX`].
+    /// One to [`GROUP_BUNDLES_MAX`] bundles.
     pub bundles: Vec<Bundle>,
 }
 
-/// A placement group has so many bundles at most.
+/// Maximum number of bundles in a placement group.
 pub const GROUP_BUNDLES_MAX: usize = 100;

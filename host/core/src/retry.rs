@@ -1,4 +1,4 @@
-//! After which errors a task is begun again. The name is Ray's `retry_exceptions`, with codes in the place of classes.
+//! Errors after which a task is retried. The name is Ray's `retry_exceptions`, with codes instead of classes.
 
 use std::fmt;
 
@@ -6,20 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::Code;
 
-/// After which errors a task is begun again, as often as it may be. One that was cancelled never is.
+/// Errors after which a task is retried, within its number of retries. A cancelled task is never retried.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RetryOn {
-    /// Those that are not the task's own: its worker died under it, or the actor whose method it called.
+    /// System failures alone: the task's worker died, or the actor whose method it called.
     #[default]
     System,
-    /// Those, and all others.
+    /// All errors.
     All,
-    /// Those, and others of these codes.
+    /// System failures, and errors of these codes.
     Codes(CodeSet),
 }
 
 impl RetryOn {
-    /// Whether an attempt that failed so, by itself if not by the `system`, is begun again.
+    /// Whether an attempt that failed with `code` is retried. `system` marks a system failure, not an error of the
+    /// task.
     pub fn allows(self, code: Code, system: bool) -> bool {
         system
             || match self {
@@ -54,21 +55,21 @@ impl FromIterator<Code> for RetryOn {
     }
 }
 
-/// A set of codes: a bit for each, so that none says more than there are.
+/// A set of error codes, as one bit per code, so that a decoded set contains only known codes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "u64", try_from = "u64")]
 pub struct CodeSet(u64);
 
-/// Bits of the codes there are.
+/// Bits of the known codes.
 const KNOWN: u64 = u64::MAX >> (u64::BITS as usize - Code::ALL.len());
 
 impl CodeSet {
-    /// Whether it is one of them.
+    /// Whether the set contains `code`.
     pub fn contains(self, code: Code) -> bool {
         self.0 & bit(code) != 0
     }
 
-    /// All of them.
+    /// Iterates over the codes in the set.
     pub fn iter(self) -> impl Iterator<Item = Code> {
         Code::ALL.iter().copied().filter(move |code| self.contains(*code))
     }
@@ -94,7 +95,7 @@ impl TryFrom<u64> for CodeSet {
     type Error = &'static str;
 
     fn try_from(bits: u64) -> Result<Self, Self::Error> {
-        if bits & !KNOWN == 0 { Ok(CodeSet(bits)) } else { Err("a code of errors that there is not") }
+        if bits & !KNOWN == 0 { Ok(CodeSet(bits)) } else { Err("a set of error codes with unknown bits") }
     }
 }
 

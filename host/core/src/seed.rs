@@ -1,18 +1,17 @@
-//! Seeds, and the split into rows to train on and rows to test on. Both depend
-//! on nothing but their arguments, so that a job gives the same models whatever
-//! the number of workers, batches and partitions.
+//! Seeds, and the split into rows to train on and rows to test on. Both depend on their arguments alone, so that a job
+//! produces the same models with any number of workers, batches and partitions.
 
-/// A stream of 64-bit numbers: SplitMix64 (Steele, Lea, Flood 2014).
+/// A generator of 64-bit numbers: SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seed(u64);
 
 impl Seed {
-    /// Starts at `seed`.
+    /// Creates a generator that starts at `seed`.
     pub fn new(seed: u64) -> Self {
         Seed(seed)
     }
 
-    /// A seed that depends on this one and on `bytes`.
+    /// Derives a seed from this one and `bytes`.
     pub fn with(self, bytes: &[u8]) -> Self {
         let mut state = self.0 ^ (bytes.len() as u64).wrapping_mul(GOLDEN);
         for chunk in bytes.chunks(8) {
@@ -23,20 +22,20 @@ impl Seed {
         Seed(mix(state))
     }
 
-    /// The seed as a number.
+    /// Returns the seed as a number.
     pub fn value(self) -> u64 {
         self.0
     }
 
-    /// The next number of the stream.
+    /// Returns the next number of the stream.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)
     }
 
-    /// A number below `bound`, by multiply and shift (Lemire 2019, without
-    /// rejection: the bias is below 2⁻³² for bounds of 32 bits).
+    /// Returns a number below `bound`, by multiply and shift (Lemire 2019, without rejection: the bias is below 2⁻³²
+    /// for bounds of 32 bits).
     #[inline]
     pub fn below(&mut self, bound: u32) -> u32 {
         ((u64::from((self.next_u64() >> 32) as u32) * u64::from(bound)) >> 32) as u32
@@ -52,19 +51,18 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Says of each row of a group, in order, whether it is for testing: of exactly
-/// so many, each set of them equally likely (selection sampling: Knuth, The Art
-/// of Computer Programming 3.4.2, algorithm S).
+/// Yields for each row of a group, in order, whether it is a test row. Selects an exact number of rows, each set of
+/// them equally likely (selection sampling: Knuth, The Art of Computer Programming 3.4.2, algorithm S).
 #[derive(Debug, Clone, Copy)]
 pub struct Split {
     seed: Seed,
-    /// Rows that are still to come, and how many of them are for testing.
+    /// Rows left to yield, and the number of test rows among them.
     rows: u32,
     test: u32,
 }
 
 impl Split {
-    /// Of `rows` rows, `test` are for testing; all of them, if there are fewer.
+    /// Creates a split of `rows` rows with `test` test rows, or all rows if there are fewer.
     pub fn new(seed: Seed, rows: u32, test: u32) -> Split {
         Split { seed, rows, test: test.min(rows) }
     }
@@ -75,10 +73,10 @@ impl Iterator for Split {
 
     #[inline]
     fn next(&mut self) -> Option<bool> {
-        let behind = self.rows.checked_sub(1)?;
+        let remaining = self.rows.checked_sub(1)?;
         let is_test = self.test > 0 && self.seed.below(self.rows) < self.test;
         self.test -= u32::from(is_test);
-        self.rows = behind;
+        self.rows = remaining;
         Some(is_test)
     }
 }
@@ -106,7 +104,7 @@ mod tests {
         }
     }
 
-    /// Each count is binomial: 20,000 ± 122; the bounds are five of these away.
+    /// Each count is binomial: 20,000 ± 122. The bounds are five standard deviations wide.
     #[test]
     fn each_row_is_as_likely_as_another() {
         let mut counts = [0u32; 8];
