@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
-use sandbar_batch::{ALIGNMENT, Encoded, Header, decode_schema, encode, read_trusted};
+use sandbar_batch::{ALIGNMENT, EncodedBatch, Header, decode_schema, encode, read_trusted};
 
 use super::value::{Bytes, Scratch, Value};
 
@@ -51,7 +51,7 @@ impl From<Batch> for RecordBatch {
 
 impl Value for Batch {
     fn write<T>(&self, scratch: &mut Scratch, take: impl FnOnce(&[&[u8]], &[u64]) -> T) -> Result<T, String> {
-        let Encoded { header, buffers, body_bytes } = encode(&self.0).map_err(|e| e.to_string())?;
+        let EncodedBatch { header, buffers, body_bytes } = encode(&self.0).map_err(|e| e.to_string())?;
         let head = &mut scratch.bytes;
         head.clear();
         head.extend_from_slice(&(header.len() as u64).to_le_bytes());

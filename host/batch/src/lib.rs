@@ -1,9 +1,7 @@
-//! Record batches at a boundary.
+//! The binary layout of record batches between a host and a guest, between processes and in spill files.
 //!
-//! A batch crosses between a host and a guest, between processes and into spill
-//! files as a *header* and a *body*. The body is the Arrow buffers, each
-//! 64-byte aligned, so that whoever holds the body views the columns in place.
-//! The header says where they lie:
+//! A batch consists of a *header* and a *body*. The body is the Arrow buffers, each 64-byte aligned, so that any holder
+//! of the body views the columns in place. The header locates the buffers:
 //!
 //! ```text
 //! offset  bytes  header (little-endian)
@@ -18,15 +16,14 @@
 //!      …   16·B  per buffer: offset in the body, length
 //! ```
 //!
-//! Nodes and buffers are those of Arrow's IPC format, in the same order
-//! (pre-order; validity first, absent when its length is zero).
+//! Nodes and buffers are those of Arrow's IPC format, in the same order (pre-order; validity first, absent when its
+//! length is zero).
 //!
-//! Goals: one layout for every boundary; nothing is allocated from a length
-//! that was not checked; [`read`] returns errors and never panics, whatever the
-//! bytes. Non-goals: views, unions and run-end encoding, which a writer
-//! converts or refuses by name.
+//! Goals: one layout for every boundary; no allocation from an unchecked length; [`read`] returns errors and never
+//! panics, whatever the bytes. Non-goals: views, unions and run-end encoding, which a writer converts or rejects by
+//! name.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// Input of a guest, a peer, a file or a user must not end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod header;
@@ -37,28 +34,28 @@ mod write;
 pub use header::{ALIGNMENT, Header, HeaderError};
 pub use read::{read, read_parts, read_trusted};
 pub use schema::{decode_schema, encode_schema};
-pub use write::{Encoded, encode, flat_header};
+pub use write::{EncodedBatch, encode, flat_header};
 
-/// Why bytes are not a batch, or a batch can't be laid out.
+/// Errors of decoding bytes as a batch, or of laying out a batch.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// The header contradicts itself or its body.
+    /// The header contradicts itself or the body.
     #[error("not a record batch: {0}")]
     Header(#[from] HeaderError),
-    /// A column's type has no layout here.
+    /// The layout does not support the column's type.
     #[error("column `{column}` has type {data_type}, which can't cross the boundary; cast it first")]
     Unsupported {
-        /// The column, with the path to a nested field.
+        /// Column, with the path to a nested field.
         column: String,
         /// Arrow's name of the type.
         data_type: String,
     },
-    /// The buffers are in bounds but don't form the arrays the schema names.
+    /// The buffers are in bounds but don't form the arrays that the schema names.
     #[error("column `{column}` is malformed: {reason}")]
     Array {
-        /// The column.
+        /// Column.
         column: String,
-        /// Arrow's own words.
+        /// Arrow's error message.
         reason: String,
     },
 }

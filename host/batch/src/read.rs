@@ -1,24 +1,23 @@
-//! Viewing a body as a record batch: checked for bytes that may be anything,
-//! and unchecked for bytes that our own writer sealed.
+//! Views a body as a record batch: checked for untrusted bytes, and unchecked for bytes that our own writer sealed.
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, make_array};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_data::{ArrayData, ArrayDataBuilder};
 use arrow_schema::{DataType, SchemaRef};
 
-use crate::header::{ALIGNMENT, HeaderError, ROWS_MAX, bad};
+use crate::header::{ALIGNMENT, HeaderError, ROWS_MAX, invalid};
 use crate::{Header, LayoutError};
 
-/// How the buffers of an array of some type look, after its validity.
+/// Buffers of an array of some type, after its validity buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// No buffers, not even a validity.
+pub(crate) enum BufferLayout {
+    /// No buffers, not even a validity buffer.
     Null,
     /// No buffers of its own.
     Nested,
-    /// Values of so many bytes.
+    /// Values of this many bytes each.
     Fixed(usize),
-    /// One bit a value.
+    /// One bit per value.
     Bits,
     /// Offsets, then bytes.
     Binary { wide: bool },
@@ -26,19 +25,17 @@ pub(crate) enum Shape {
     List { wide: bool },
 }
 
-/// Views `body` as the batch that `header` describes, trusting neither: every
-/// length and offset is checked here before arrow sees it, then arrow checks
-/// the values (UTF-8, monotonic offsets, dictionary keys).
+/// Views `body` as the batch that `header` describes. Trusts neither: checks every length and offset before Arrow sees
+/// it, then Arrow checks the values (UTF-8, monotonic offsets, dictionary keys).
 ///
-/// `schema` is the decoded [`Header::schema_bytes`]. The body is not copied,
-/// unless it is not aligned in memory.
+/// `schema` is the decoded [`Header::schema_bytes`]. The body is copied only if it is not aligned in memory.
 pub fn read(header: &Header<'_>, schema: SchemaRef, body: &Buffer) -> Result<RecordBatch, LayoutError> {
-    header.fits(body.len())?;
-    checked(header, schema, Body::Whole(aligned(body)))
+    header.check_bounds(body.len())?;
+    read_checked(header, schema, BodySource::Whole(align(body)))
 }
 
-/// As [`read`], of a body whose parts lie apart: as they come one behind another, each at a multiple of
-/// [`ALIGNMENT`](crate::ALIGNMENT). A buffer is a part, or lies in one.
+/// Like [`read`], for a body in separate parts. In the body's offsets the parts follow each other, each at a multiple
+/// of [`ALIGNMENT`](crate::ALIGNMENT). Each buffer must be inside one part.
 pub fn read_parts(header: &Header<'_>, schema: SchemaRef, parts: &[Buffer]) -> Result<RecordBatch, LayoutError> {
     let mut end = 0;
     let place = |part: &Buffer| {
@@ -47,29 +44,29 @@ pub fn read_parts(header: &Header<'_>, schema: SchemaRef, parts: &[Buffer]) -> R
         (at, part.clone())
     };
     let parts = parts.iter().filter(|part| !part.is_empty()).map(place).collect();
-    header.fits(end)?;
-    checked(header, schema, Body::Parts(parts))
+    header.check_bounds(end)?;
+    read_checked(header, schema, BodySource::Parts(parts))
 }
 
-fn checked(header: &Header<'_>, schema: SchemaRef, body: Body) -> Result<RecordBatch, LayoutError> {
-    let mut walk = Walk { header, body, node: 0, buffer: 0 };
-    let columns = walk.columns(&schema, |data| {
-        // `build` checks everything, values included, before an array is made of it.
+fn read_checked(header: &Header<'_>, schema: SchemaRef, body: BodySource) -> Result<RecordBatch, LayoutError> {
+    let mut reader = ArrayReader { header, body, node: 0, buffer: 0 };
+    let columns = reader.columns(&schema, |data| {
+        // `build` checks everything, values included, before it returns an array.
         data.align_buffers(true).build().map_err(|e| e.to_string())
     })?;
-    walk.finish()?;
+    reader.finish()?;
     assemble(schema, header.rows(), columns)
 }
 
-/// As [`read`], without checking the values.
+/// Like [`read`], without checking the values.
 ///
 /// # Safety
-/// `header` and `body` must be what [`crate::encode`] wrote, unchanged since.
+/// `header` and `body` must be the unchanged output of [`crate::encode`].
 pub unsafe fn read_trusted(header: &Header<'_>, schema: SchemaRef, body: &Buffer) -> Result<RecordBatch, LayoutError> {
-    header.fits(body.len())?;
-    let mut walk = Walk { header, body: Body::Whole(body.clone()), node: 0, buffer: 0 };
-    let columns = walk.columns(&schema, |data| {
-        // SAFETY: the caller vouches for the bytes.
+    header.check_bounds(body.len())?;
+    let mut reader = ArrayReader { header, body: BodySource::Whole(body.clone()), node: 0, buffer: 0 };
+    let columns = reader.columns(&schema, |data| {
+        // SAFETY: the caller guarantees that our own encoder wrote the bytes.
         Ok(unsafe { data.build_unchecked() })
     })?;
     assemble(schema, header.rows(), columns)
@@ -80,7 +77,7 @@ fn assemble(schema: SchemaRef, rows: usize, columns: Vec<ArrayRef>) -> Result<Re
         .map_err(|e| HeaderError(e.to_string()).into())
 }
 
-fn aligned(body: &Buffer) -> Buffer {
+fn align(body: &Buffer) -> Buffer {
     if body.as_ptr().align_offset(ALIGNMENT) == 0 || body.is_empty() {
         return body.clone();
     }
@@ -89,19 +86,19 @@ fn aligned(body: &Buffer) -> Buffer {
     copy.into()
 }
 
-/// The bytes of a batch.
-enum Body {
+/// Bytes of a batch's body.
+enum BodySource {
     Whole(Buffer),
-    /// None of them empty, each with the offset at which it starts.
+    /// Non-empty parts, each with its offset in the body.
     Parts(Vec<(usize, Buffer)>),
 }
 
-impl Body {
-    /// Some of its bytes, all of which it has.
+impl BodySource {
+    /// Returns a range of the body. The range must be in bounds.
     fn slice(&self, offset: usize, len: usize) -> Result<Buffer, HeaderError> {
         match self {
-            Body::Whole(body) => Ok(body.slice_with_length(offset, len)),
-            Body::Parts(parts) => {
+            BodySource::Whole(body) => Ok(body.slice_with_length(offset, len)),
+            BodySource::Parts(parts) => {
                 let before = parts.partition_point(|(at, _)| *at <= offset);
                 let part = before.checked_sub(1).map(|at| &parts[at]);
                 let part = part.filter(|(at, part)| offset - at + len <= part.len());
@@ -112,14 +109,14 @@ impl Body {
     }
 }
 
-struct Walk<'a> {
+struct ArrayReader<'a> {
     header: &'a Header<'a>,
-    body: Body,
+    body: BodySource,
     node: usize,
     buffer: usize,
 }
 
-impl Walk<'_> {
+impl ArrayReader<'_> {
     fn columns(
         &mut self,
         schema: &SchemaRef,
@@ -137,12 +134,12 @@ impl Walk<'_> {
 
     fn finish(&self) -> Result<(), HeaderError> {
         if (self.node, self.buffer) != (self.header.node_count(), self.header.buffer_count()) {
-            return bad("it has more nodes or buffers than its schema needs");
+            return invalid("it has more nodes or buffers than its schema needs");
         }
         Ok(())
     }
 
-    /// One array and its children; `rows` is its length where its parent says it.
+    /// Reads one array and its children. `rows` is the length that the parent prescribes, if it does.
     fn array(
         &mut self,
         data_type: &DataType,
@@ -150,22 +147,26 @@ impl Walk<'_> {
         build: impl Fn(ArrayDataBuilder) -> Result<ArrayData, String> + Copy,
     ) -> Result<ArrayData, HeaderError> {
         let len = self.length(rows)?;
-        let shape = Shape::of(data_type);
+        let layout = BufferLayout::of(data_type);
         let mut data = ArrayData::builder(data_type.clone()).len(len);
-        if shape != Shape::Null {
+        if layout != BufferLayout::Null {
             let validity = self.next_buffer()?;
             if !validity.is_empty() {
-                data = data.null_bit_buffer(Some(exactly(validity, len.div_ceil(8), "validity")?));
+                data = data.null_bit_buffer(Some(require_bytes(validity, len.div_ceil(8), "validity")?));
             }
         }
-        match shape {
-            Shape::Null | Shape::Nested => {}
-            Shape::Fixed(width) => {
-                data = data.add_buffer(exactly(self.next_buffer()?, width_times(width, len)?, "values")?)
+        match layout {
+            BufferLayout::Null | BufferLayout::Nested => {}
+            BufferLayout::Fixed(width) => {
+                data = data.add_buffer(require_bytes(self.next_buffer()?, values_bytes(width, len)?, "values")?)
             }
-            Shape::Bits => data = data.add_buffer(exactly(self.next_buffer()?, len.div_ceil(8), "values")?),
-            Shape::List { wide } => data = data.add_buffer(self.offsets(len, wide)?),
-            Shape::Binary { wide } => data = data.add_buffer(self.offsets(len, wide)?).add_buffer(self.next_buffer()?),
+            BufferLayout::Bits => {
+                data = data.add_buffer(require_bytes(self.next_buffer()?, len.div_ceil(8), "values")?)
+            }
+            BufferLayout::List { wide } => data = data.add_buffer(self.offsets(len, wide)?),
+            BufferLayout::Binary { wide } => {
+                data = data.add_buffer(self.offsets(len, wide)?).add_buffer(self.next_buffer()?)
+            }
         }
         for (child, rows) in children(data_type, len)? {
             data = data.add_child_data(self.array(child, rows, build)?);
@@ -175,20 +176,20 @@ impl Walk<'_> {
 
     fn length(&mut self, rows: Option<usize>) -> Result<usize, HeaderError> {
         if self.node == self.header.node_count() {
-            return bad("it has fewer nodes than its schema needs");
+            return invalid("it has fewer nodes than its schema needs");
         }
         let (len, _) = self.header.node(self.node);
         self.node += 1;
         match rows {
-            Some(rows) if rows as u64 != len => bad(format!("{len} rows where {rows} are due")),
-            _ if len > ROWS_MAX => bad(format!("{len} rows are over the bound of {ROWS_MAX}")),
+            Some(rows) if rows as u64 != len => invalid(format!("{len} rows where {rows} are due")),
+            _ if len > ROWS_MAX => invalid(format!("{len} rows are over the bound of {ROWS_MAX}")),
             _ => Ok(len as usize),
         }
     }
 
     fn next_buffer(&mut self) -> Result<Buffer, HeaderError> {
         if self.buffer == self.header.buffer_count() {
-            return bad("it has fewer buffers than its schema needs");
+            return invalid("it has fewer buffers than its schema needs");
         }
         let (offset, len) = self.header.buffer(self.buffer);
         self.buffer += 1;
@@ -196,26 +197,26 @@ impl Walk<'_> {
     }
 
     fn offsets(&mut self, len: usize, wide: bool) -> Result<Buffer, HeaderError> {
-        exactly(self.next_buffer()?, width_times(if wide { 8 } else { 4 }, len + 1)?, "offsets")
+        require_bytes(self.next_buffer()?, values_bytes(if wide { 8 } else { 4 }, len + 1)?, "offsets")
     }
 }
 
-fn width_times(width: usize, len: usize) -> Result<usize, HeaderError> {
+fn values_bytes(width: usize, len: usize) -> Result<usize, HeaderError> {
     width.checked_mul(len).ok_or_else(|| HeaderError(format!("{len} values of {width} bytes can't be addressed here")))
 }
 
-fn exactly(buffer: Buffer, bytes: usize, what: &str) -> Result<Buffer, HeaderError> {
+fn require_bytes(buffer: Buffer, bytes: usize, what: &str) -> Result<Buffer, HeaderError> {
     if buffer.len() != bytes {
-        return bad(format!("its {what} take {} bytes where {bytes} are due", buffer.len()));
+        return invalid(format!("its {what} take {} bytes where {bytes} are due", buffer.len()));
     }
     Ok(buffer)
 }
 
-/// Types of the children, with their length where the parent's says it.
+/// Returns the types of the children, with the length that the parent prescribes, if it does.
 fn children(data_type: &DataType, len: usize) -> Result<Vec<(&DataType, Option<usize>)>, HeaderError> {
     Ok(match data_type {
         DataType::List(item) | DataType::LargeList(item) | DataType::Map(item, _) => vec![(item.data_type(), None)],
-        DataType::FixedSizeList(item, size) => vec![(item.data_type(), Some(width_times(*size as usize, len)?))],
+        DataType::FixedSizeList(item, size) => vec![(item.data_type(), Some(values_bytes(*size as usize, len)?))],
         DataType::Struct(fields) => fields.iter().map(|f| (f.data_type(), Some(len))).collect(),
         DataType::Dictionary(_, values) => vec![(values.as_ref(), None)],
         _ => Vec::new(),

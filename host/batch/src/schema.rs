@@ -1,8 +1,8 @@
-//! Schemas as bytes: a field is its name, whether it may be null, and its type;
-//! a type is a tag, its parameters and its children.
+//! Binary encoding of schemas. A field is its name, its nullability and its type; a type is a tag, its parameters and
+//! its children.
 //!
-//! Equal schemas have equal bytes, so that a reader may keep what it decoded
-//! and compare. Field metadata does not cross.
+//! Equal schemas have equal bytes, so that a reader may cache decoded schemas by their bytes. Field metadata is not
+//! encoded.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use arrow_schema::{
 };
 
 use crate::LayoutError;
-use crate::header::{HeaderError, NODES_MAX, SCHEMA_BYTES_MAX, bad};
+use crate::header::{HeaderError, NODES_MAX, SCHEMA_BYTES_MAX, invalid};
 
-/// Types nested deeper than this are refused, so that no reader recurses without end.
+/// Maximum nesting of types: bounds the recursion of readers.
 const DEPTH_MAX: usize = 16;
 
 /// Types without parameters, by tag.
@@ -70,12 +70,12 @@ pub fn encode_schema(schema: &Schema) -> Result<Vec<u8>, LayoutError> {
     Ok(out)
 }
 
-/// Decodes what [`encode_schema`] wrote, from bytes that may be anything.
+/// Decodes the output of [`encode_schema`], from untrusted bytes.
 pub fn decode_schema(bytes: &[u8]) -> Result<Schema, HeaderError> {
     let mut cursor = Cursor { bytes, fields: 0 };
     let fields = cursor.fields(0)?;
     if !cursor.bytes.is_empty() {
-        return bad(format!("{} bytes follow the schema", cursor.bytes.len()));
+        return invalid(format!("{} bytes follow the schema", cursor.bytes.len()));
     }
     Ok(Schema::new(fields))
 }
@@ -95,7 +95,7 @@ fn put_field(out: &mut Vec<u8>, field: &Field, depth: usize) -> Result<(), Layou
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), HeaderError> {
     let Ok(len) = u16::try_from(bytes.len()) else {
-        return bad(format!("a name of {} bytes is over the bound of {}", bytes.len(), u16::MAX));
+        return invalid(format!("a name of {} bytes is over the bound of {}", bytes.len(), u16::MAX));
     };
     out.extend_from_slice(&len.to_le_bytes());
     out.extend_from_slice(bytes);
@@ -168,7 +168,7 @@ fn unsupported(data_type: &DataType) -> LayoutError {
 }
 
 impl LayoutError {
-    /// Puts `outer` before the column's path.
+    /// Prefixes the column's path with `outer`.
     fn within(self, outer: &str) -> Self {
         match self {
             LayoutError::Unsupported { column, data_type } => {
@@ -188,7 +188,7 @@ struct Cursor<'a> {
 impl<'a> Cursor<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], HeaderError> {
         let Some((head, rest)) = self.bytes.split_at_checked(len) else {
-            return bad("the schema ends in the middle of a field");
+            return invalid("the schema ends in the middle of a field");
         };
         self.bytes = rest;
         Ok(head)
@@ -202,7 +202,7 @@ impl<'a> Cursor<'a> {
         match self.byte()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => bad(format!("{other} is neither true nor false")),
+            other => invalid(format!("{other} is neither true nor false")),
         }
     }
 
@@ -211,7 +211,7 @@ impl<'a> Cursor<'a> {
         Ok(u16::from_le_bytes([b[0], b[1]]))
     }
 
-    /// Precision and scale.
+    /// Reads precision and scale.
     fn decimal(&mut self, most: u8) -> Result<(u8, i8), HeaderError> {
         let (precision, scale) = (self.byte()?, self.byte()? as i8);
         if !(1..=most).contains(&precision) || scale.unsigned_abs() > precision {
@@ -226,7 +226,7 @@ impl<'a> Cursor<'a> {
         let b = self.take(4)?;
         match i32::from_le_bytes([b[0], b[1], b[2], b[3]]) {
             size if size >= 0 => Ok(size),
-            size => bad(format!("a size of {size}")),
+            size => invalid(format!("a size of {size}")),
         }
     }
 
@@ -252,7 +252,7 @@ impl<'a> Cursor<'a> {
     fn field(&mut self, depth: usize) -> Result<Arc<Field>, HeaderError> {
         self.fields += 1;
         if self.fields > NODES_MAX {
-            return bad(format!("more than {NODES_MAX} fields"));
+            return invalid(format!("more than {NODES_MAX} fields"));
         }
         let name = self.text()?;
         let nullable = self.flag()?;
@@ -265,7 +265,7 @@ impl<'a> Cursor<'a> {
             return Ok(plain.clone());
         }
         if depth >= DEPTH_MAX {
-            return bad(format!("types nest deeper than {DEPTH_MAX}"));
+            return invalid(format!("types nest deeper than {DEPTH_MAX}"));
         }
         Ok(match tag {
             TIME64_NANOS => DataType::Time64(TimeUnit::Nanosecond),
@@ -295,7 +295,7 @@ impl<'a> Cursor<'a> {
                 self.map(depth, sorted)?
             }
             DICTIONARY => self.dictionary(depth)?,
-            other => return bad(format!("no type has tag {other}")),
+            other => return invalid(format!("no type has tag {other}")),
         })
     }
 
@@ -303,14 +303,14 @@ impl<'a> Cursor<'a> {
         let entries = self.field(depth + 1)?;
         match entries.data_type() {
             DataType::Struct(fields) if fields.len() == 2 => Ok(DataType::Map(entries, sorted)),
-            other => bad(format!("the entries of a map are {other}, not a struct of two fields")),
+            other => invalid(format!("the entries of a map are {other}, not a struct of two fields")),
         }
     }
 
     fn dictionary(&mut self, depth: usize) -> Result<DataType, HeaderError> {
         let keys = self.data_type(depth + 1)?;
         if !keys.is_dictionary_key_type() {
-            return bad(format!("{keys} is no dictionary key"));
+            return invalid(format!("{keys} is no dictionary key"));
         }
         Ok(DataType::Dictionary(Box::new(keys), Box::new(self.data_type(depth + 1)?)))
     }

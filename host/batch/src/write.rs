@@ -1,4 +1,4 @@
-//! Laying a record batch out: which buffers, where, without copying them.
+//! Lays out record batches: assigns offsets to buffers, without copying them.
 
 use arrow_array::{Array, RecordBatch};
 use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
@@ -7,22 +7,21 @@ use arrow_data::transform::MutableArrayData;
 use arrow_schema::{DataType, Schema};
 
 use crate::header::{self, ALIGNMENT, HeaderError, NODES_MAX, ROWS_MAX};
-use crate::read::Shape;
+use crate::read::BufferLayout;
 use crate::{LayoutError, encode_schema};
 
-/// A batch laid out but not yet written: its header, and its buffers with the
-/// offset of each in the body, ascending. The gaps between them are padding.
+/// A batch that is laid out but not yet written. The gaps between buffers are padding.
 #[derive(Debug, Clone)]
-pub struct Encoded {
-    /// The header, complete.
+pub struct EncodedBatch {
+    /// Complete header.
     pub header: Vec<u8>,
-    /// Offset in the body and bytes, for each buffer that is not empty.
+    /// Non-empty buffers with their offsets in the body, ascending.
     pub buffers: Vec<(usize, Buffer)>,
-    /// Length of the body.
+    /// Length of the body, in bytes.
     pub body_bytes: usize,
 }
 
-impl Encoded {
+impl EncodedBatch {
     /// Copies the body into one buffer.
     pub fn body(&self) -> Vec<u8> {
         let mut out = vec![0; self.body_bytes];
@@ -33,10 +32,9 @@ impl Encoded {
     }
 }
 
-/// Lays `batch` out. Its buffers are shared, not copied, unless a slice must be
-/// rebased.
-pub fn encode(batch: &RecordBatch) -> Result<Encoded, LayoutError> {
-    let mut body = Body { nodes: Vec::new(), buffers: Vec::new(), placed: Vec::new(), end: 0 };
+/// Lays out `batch`. Shares its buffers, except for slices whose offsets must be rebased.
+pub fn encode(batch: &RecordBatch) -> Result<EncodedBatch, LayoutError> {
+    let mut body = BodyBuilder { nodes: Vec::new(), buffers: Vec::new(), placed: Vec::new(), end: 0 };
     if batch.num_rows() as u64 > ROWS_MAX {
         return Err(HeaderError(format!("{} rows are over the bound of {ROWS_MAX}", batch.num_rows())).into());
     }
@@ -51,16 +49,16 @@ pub fn encode(batch: &RecordBatch) -> Result<Encoded, LayoutError> {
         ))
         .into());
     }
-    Ok(Encoded {
+    Ok(EncodedBatch {
         header: header::build(&schema, batch.num_rows(), &body.nodes, &body.buffers, body.end),
         buffers: body.placed,
         body_bytes: body.end,
     })
 }
 
-/// The header of a batch of columns without children: of each column, how many rows are null, and the bytes of
-/// its buffers (the validity first, empty when there are no nulls). The caller lays them at ascending multiples of
-/// [`ALIGNMENT`], those of one column behind those of the one before.
+/// Builds the header of a batch whose columns have no children. `columns` holds for each column its null count and the
+/// bytes of its buffers (validity first, empty without nulls). The caller places the buffers at ascending multiples of
+/// [`ALIGNMENT`], column by column.
 pub fn flat_header(schema: &Schema, rows: usize, columns: &[(usize, &[usize])]) -> Result<Vec<u8>, LayoutError> {
     let nodes: Vec<_> = columns.iter().map(|(nulls, _)| (rows as u64, *nulls as u64)).collect();
     let mut buffers = Vec::with_capacity(columns.iter().map(|(_, lengths)| lengths.len()).sum());
@@ -72,46 +70,48 @@ pub fn flat_header(schema: &Schema, rows: usize, columns: &[(usize, &[usize])]) 
     Ok(header::build(&encode_schema(schema)?, rows, &nodes, &buffers, end))
 }
 
-struct Body {
+struct BodyBuilder {
     nodes: Vec<(u64, u64)>,
     buffers: Vec<(u64, u64)>,
     placed: Vec<(usize, Buffer)>,
     end: usize,
 }
 
-impl Body {
+impl BodyBuilder {
     fn push(&mut self, data: &ArrayData) -> Result<(), HeaderError> {
-        let shape = Shape::of(data.data_type());
-        if data.offset() != 0 && !matches!(shape, Shape::Fixed(_)) {
-            // With room for nulls, whether there are any or not: it panics over a validity without nulls.
+        let layout = BufferLayout::of(data.data_type());
+        if data.offset() != 0 && !matches!(layout, BufferLayout::Fixed(_)) {
+            // `MutableArrayData` without room for nulls panics on a validity buffer that has no nulls.
             let mut copy = MutableArrayData::new(vec![data], true, data.len());
             copy.try_extend(0, 0, data.len()).map_err(|e| HeaderError(e.to_string()))?;
             return self.push(&copy.freeze());
         }
         self.nodes.push((data.len() as u64, data.null_count() as u64));
-        if shape != Shape::Null {
+        if layout != BufferLayout::Null {
             match data.nulls().filter(|n| n.null_count() > 0) {
                 Some(nulls) => self.place(nulls.inner().sliced().slice_with_length(0, data.len().div_ceil(8))),
                 None => self.place(Buffer::from_vec(Vec::<u8>::new())),
             }
         }
-        match shape {
-            Shape::Null | Shape::Nested => data.child_data().iter().try_for_each(|child| self.push(child))?,
-            Shape::Fixed(width) => {
+        match layout {
+            BufferLayout::Null | BufferLayout::Nested => {
+                data.child_data().iter().try_for_each(|child| self.push(child))?
+            }
+            BufferLayout::Fixed(width) => {
                 self.place(data.buffers()[0].slice_with_length(data.offset() * width, data.len() * width));
                 data.child_data().iter().try_for_each(|child| self.push(child))?;
             }
-            Shape::Bits => self.place(data.buffers()[0].slice_with_length(0, data.len().div_ceil(8))),
-            Shape::Binary { wide: false } => self.push_binary::<i32>(data),
-            Shape::Binary { wide: true } => self.push_binary::<i64>(data),
-            Shape::List { wide: false } => self.push_list::<i32>(data)?,
-            Shape::List { wide: true } => self.push_list::<i64>(data)?,
+            BufferLayout::Bits => self.place(data.buffers()[0].slice_with_length(0, data.len().div_ceil(8))),
+            BufferLayout::Binary { wide: false } => self.push_binary::<i32>(data),
+            BufferLayout::Binary { wide: true } => self.push_binary::<i64>(data),
+            BufferLayout::List { wide: false } => self.push_list::<i32>(data)?,
+            BufferLayout::List { wide: true } => self.push_list::<i64>(data)?,
         }
         Ok(())
     }
 
     fn push_binary<O: ArrowNativeType + std::ops::Sub<Output = O>>(&mut self, data: &ArrayData) {
-        let (offsets, first, last) = rebased::<O>(data);
+        let (offsets, first, last) = rebase_offsets::<O>(data);
         self.place(offsets);
         self.place(data.buffers()[1].slice_with_length(first, last - first));
     }
@@ -120,7 +120,7 @@ impl Body {
         &mut self,
         data: &ArrayData,
     ) -> Result<(), HeaderError> {
-        let (offsets, first, last) = rebased::<O>(data);
+        let (offsets, first, last) = rebase_offsets::<O>(data);
         self.place(offsets);
         let child = &data.child_data()[0];
         if first == 0 && last == child.len() { self.push(child) } else { self.push(&child.slice(first, last - first)) }
@@ -136,9 +136,9 @@ impl Body {
     }
 }
 
-/// The offsets of an array without an offset of its own, starting at zero, and
-/// the range of the values they cover.
-fn rebased<O: ArrowNativeType + std::ops::Sub<Output = O>>(data: &ArrayData) -> (Buffer, usize, usize) {
+/// Returns the offsets of an array that itself has offset 0, rebased to start at zero, and the range of the values that
+/// they cover.
+fn rebase_offsets<O: ArrowNativeType + std::ops::Sub<Output = O>>(data: &ArrayData) -> (Buffer, usize, usize) {
     if data.is_empty() {
         return (Buffer::from_vec(vec![O::default()]), 0, 0);
     }
@@ -151,20 +151,20 @@ fn rebased<O: ArrowNativeType + std::ops::Sub<Output = O>>(data: &ArrayData) -> 
     (Buffer::from_vec(moved), first.as_usize(), last.as_usize())
 }
 
-impl Shape {
-    pub(crate) fn of(data_type: &DataType) -> Shape {
+impl BufferLayout {
+    pub(crate) fn of(data_type: &DataType) -> BufferLayout {
         match data_type {
-            DataType::Null => Shape::Null,
-            DataType::Boolean => Shape::Bits,
-            DataType::Utf8 | DataType::Binary => Shape::Binary { wide: false },
-            DataType::LargeUtf8 | DataType::LargeBinary => Shape::Binary { wide: true },
-            DataType::List(_) | DataType::Map(_, _) => Shape::List { wide: false },
-            DataType::LargeList(_) => Shape::List { wide: true },
-            DataType::Struct(_) | DataType::FixedSizeList(_, _) => Shape::Nested,
-            DataType::FixedSizeBinary(size) => Shape::Fixed(*size as usize),
-            DataType::Dictionary(keys, _) => Shape::of(keys),
-            DataType::Interval(arrow_schema::IntervalUnit::MonthDayNano) => Shape::Fixed(16),
-            other => Shape::Fixed(
+            DataType::Null => BufferLayout::Null,
+            DataType::Boolean => BufferLayout::Bits,
+            DataType::Utf8 | DataType::Binary => BufferLayout::Binary { wide: false },
+            DataType::LargeUtf8 | DataType::LargeBinary => BufferLayout::Binary { wide: true },
+            DataType::List(_) | DataType::Map(_, _) => BufferLayout::List { wide: false },
+            DataType::LargeList(_) => BufferLayout::List { wide: true },
+            DataType::Struct(_) | DataType::FixedSizeList(_, _) => BufferLayout::Nested,
+            DataType::FixedSizeBinary(size) => BufferLayout::Fixed(*size as usize),
+            DataType::Dictionary(keys, _) => BufferLayout::of(keys),
+            DataType::Interval(arrow_schema::IntervalUnit::MonthDayNano) => BufferLayout::Fixed(16),
+            other => BufferLayout::Fixed(
                 other.primitive_width().unwrap_or_else(|| unreachable!("{other} has passed encode_schema")),
             ),
         }

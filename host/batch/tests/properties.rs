@@ -1,4 +1,4 @@
-//! What holds for every batch, and for all bytes.
+//! Properties that hold for every batch, and for arbitrary bytes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use arrow_schema::{DataType, Field, Fields, Schema};
 use proptest::prelude::*;
 use sandbar_batch::{Header, decode_schema, encode, read, read_parts};
 
-/// A stream of numbers (SplitMix64).
+/// A stream of random numbers (SplitMix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -28,7 +28,7 @@ impl Numbers {
         (self.next() % bound as u64) as usize
     }
 
-    /// `rows` values, some of them null.
+    /// Returns `rows` values, some of them null.
     fn options<T>(&mut self, rows: usize, mut value: impl FnMut(u64) -> T) -> Vec<Option<T>> {
         let nulls = self.below(3);
         (0..rows).map(|_| (nulls == 0 || self.below(4) > 0).then(|| value(self.next()))).collect()
@@ -37,7 +37,7 @@ impl Numbers {
 
 const KINDS: usize = 16;
 
-/// A column of one of the kinds that cross a boundary.
+/// Returns a random column of one of the kinds that the layout supports.
 fn column(numbers: &mut Numbers, kind: usize, rows: usize, depth: usize) -> ArrayRef {
     let text = |n: u64| "äbc-日本"[..].chars().cycle().take((n % 9) as usize).collect::<String>();
     match kind {
@@ -84,7 +84,7 @@ fn column(numbers: &mut Numbers, kind: usize, rows: usize, depth: usize) -> Arra
     }
 }
 
-/// A batch of up to six columns, a piece cut out of a larger one.
+/// Returns a random batch of up to six columns, sliced out of a larger one.
 fn batch(seed: u64) -> RecordBatch {
     let mut numbers = Numbers(seed);
     let (rows, columns) = (numbers.below(40), numbers.below(7));
@@ -102,7 +102,7 @@ fn batch(seed: u64) -> RecordBatch {
     whole.slice(from, numbers.below(rows - from + 1))
 }
 
-/// Reads as a host reads what a guest hands back.
+/// Decodes an untrusted batch, as a host decodes a guest's output.
 fn reread(header: &[u8], body: &[u8]) -> Result<RecordBatch, String> {
     let header = Header::parse(header).map_err(|e| e.to_string())?;
     let schema = decode_schema(header.schema_bytes()).map_err(|e| e.to_string())?;
@@ -121,7 +121,7 @@ proptest! {
         let again = reread(&encoded.header, &encoded.body()).unwrap();
         prop_assert_eq!(again.schema_ref().fields(), batch.schema_ref().fields());
         prop_assert_eq!(again.num_rows(), batch.num_rows());
-        // Floats by their bits: NaN is a value like another here.
+        // Compares floats by their bits: NaN equals itself.
         for (again, before) in again.columns().iter().zip(batch.columns()) {
             prop_assert!(again.to_data() == before.to_data(), "{:?} {:?}", again, before);
         }
@@ -135,7 +135,7 @@ proptest! {
             let at = usize::from(at) % header.len();
             header[at] = value;
         }
-        // Not aligned: a guest's memory is not.
+        // Unaligned, as guest memory may be.
         let part = |(_, bytes): &(usize, Buffer)| {
             let mut apart = vec![0; 1];
             apart.extend_from_slice(bytes);
@@ -149,7 +149,7 @@ proptest! {
         });
         match (whole, read) {
             (Ok(whole), Ok(read)) => prop_assert_eq!(whole, read),
-            // A buffer that was moved may lie in the whole and in no part.
+            // A damaged offset may be inside the body but in no single part.
             (_, Err(_)) => prop_assert_ne!(header, encoded.header),
             (Err(e), Ok(_)) => prop_assert!(false, "{}", e),
         }
@@ -161,7 +161,7 @@ proptest! {
         let encoded = encode(&batch).unwrap();
         let (mut header, mut body) = (encoded.header.clone(), encoded.body());
         for (at, value) in damage {
-            // Most of it in the header, where lengths and offsets are.
+            // Three quarters of the damage hits the header, which holds lengths and offsets.
             let bytes = if at % 4 == 0 && !body.is_empty() { &mut body } else { &mut header };
             let at = usize::from(at) % bytes.len();
             bytes[at] = if value % 3 == 0 { value } else { bytes[at] ^ (1 << (value % 8)) };

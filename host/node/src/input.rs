@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::Schema;
-use sandbar_batch::Encoded;
+use sandbar_batch::EncodedBatch;
 use sandbar_core::{Code, Fault};
 use sandbar_dataset::{UnitGroup, UnitMemory, UnitShape};
 use sandbar_store::{Draft, Part};
 use sandbar_worker::{BatchAt, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, Pool};
 
-fn encode(batch: &RecordBatch) -> Result<Encoded, Fault> {
+fn encode(batch: &RecordBatch) -> Result<EncodedBatch, Fault> {
     sandbar_batch::encode(batch).map_err(|e| Fault::new(Code::Columns, e.to_string()))
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct BatchInput {
     /// How many batches there will be, about.
     expected: usize,
     /// The first, while it is the only one and fits a message.
-    small: Option<Box<(Encoded, Option<Encoded>)>>,
+    small: Option<Box<(EncodedBatch, Option<EncodedBatch>)>>,
     draft: Option<Draft>,
     batches: Vec<BatchAt>,
     /// The columns beside each batch, if they were given.
@@ -59,8 +59,8 @@ impl BatchInput {
         self.lay_both(pool, &encoded, beside.as_ref())
     }
 
-    fn lay_both(&mut self, pool: &Pool, batch: &Encoded, beside: Option<&Encoded>) -> Result<(), Fault> {
-        let taken = |batch: &Encoded| batch.body_bytes + batch.header.len().next_multiple_of(PART_ALIGNMENT);
+    fn lay_both(&mut self, pool: &Pool, batch: &EncodedBatch, beside: Option<&EncodedBatch>) -> Result<(), Fault> {
+        let taken = |batch: &EncodedBatch| batch.body_bytes + batch.header.len().next_multiple_of(PART_ALIGNMENT);
         let of_beside = beside.map_or(0, |beside| taken(beside) + PART_ALIGNMENT);
         // Those that come are of about the same size.
         let more = self.expected.saturating_sub(self.batches.len() + 1) * ((taken(batch) + of_beside) / 16 * 17);
@@ -74,7 +74,7 @@ impl BatchInput {
     }
 
     /// Lays a batch where `more` bytes are to follow, about.
-    fn lay(&mut self, pool: &Pool, batch: &Encoded, more: usize) -> Result<BatchAt, Fault> {
+    fn lay(&mut self, pool: &Pool, batch: &EncodedBatch, more: usize) -> Result<BatchAt, Fault> {
         let ([body_at, header_at], end) = places(self.end, [batch.body_bytes, batch.header.len()]);
         let wanted = end + more.min(AHEAD_BYTES_MAX);
         let draft = match self.draft.take() {
@@ -153,7 +153,7 @@ impl UnitInput {
 }
 
 impl UnitMemory for UnitInput {
-    fn room(&mut self) -> (&mut [f64], &mut [f64]) {
+    fn buffers(&mut self) -> (&mut [f64], &mut [f64]) {
         let (columns, rest) = self.draft.numbers().split_at_mut(self.shape.numbers());
         let targets_at = self.places[2] / size_of::<f64>() - self.shape.numbers();
         (columns, &mut rest[targets_at..][..self.shape.test_rows])
