@@ -5,8 +5,8 @@
 #[allow(dead_code, clippy::all)]
 pub mod sandbar {
     pub mod udf {
-        /// Tasks and objects: what a program asks of its node. An object is an immutable
-        /// value with a number; a task is a call whose results are objects.
+        /// Tasks and objects: requests of a program to its node. An object is an immutable value with a number. A task is a
+        /// call whose results are objects.
         #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
         pub mod tasks {
             #[used]
@@ -16,11 +16,11 @@ pub mod sandbar {
             #[repr(u8)]
             #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
             pub enum Outcome {
-                /// There is a value.
+                /// The object has a value.
                 Value,
-                /// There is none: its bytes are a `TaskError` of `sandbar-core`, in postcard.
+                /// The object has an error instead: its bytes are a `TaskError` of `sandbar-core`, encoded with postcard.
                 Failed,
-                /// Nothing of it is known yet, and the time is over.
+                /// The time is over, and the object is not ready yet.
                 TimeOut,
             }
             impl ::core::fmt::Debug for Outcome {
@@ -53,7 +53,7 @@ pub mod sandbar {
             #[derive(Clone, Copy)]
             pub struct Got {
                 pub outcome: Outcome,
-                /// Length of the value, or of the error.
+                /// Bytes of the value or of the error.
                 pub bytes: u64,
             }
             impl ::core::fmt::Debug for Got {
@@ -69,12 +69,11 @@ pub mod sandbar {
             }
             #[derive(Clone, Copy)]
             pub enum Following {
-                /// An object, which the caller holds.
+                /// An item. The caller holds a reference to it.
                 Item(u64),
-                /// There are no more: `get` of the stream gives how many there were, or why
-                /// there are no others.
+                /// The stream has ended. `get` of the stream returns the number of items, or the error that ended it.
                 Ended,
-                /// There is none yet, and the time is over.
+                /// The time is over, and the next item is not ready yet.
                 TimeOut,
             }
             impl ::core::fmt::Debug for Following {
@@ -94,14 +93,14 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Submits a call of this component's task `function` (its place in what
-            /// `program.describe` gives). `request` is a `Request` of `sandbar-core`, in
-            /// postcard. Gives the number of the first of its `returns` results (at least
-            /// one); those of the others follow. The caller holds each of them.
+            /// Submits a call of this component's task `function` (an index into the list that `program.describe` returns).
+            /// `request` is a `TaskRequest` of `sandbar-core`, encoded with postcard. Returns the number of the first of its
+            /// `returns` results (at least one); the other results have the following numbers. The caller holds a reference to
+            /// each of them.
             ///
-            /// The result of what makes an actor is the actor's handle: the number by which
-            /// it is called, and which keeps it alive. Its value is an `option` of the
-            /// handle of another actor, which is meant instead (see `get_if_exists`).
+            /// The result of a task of kind `make` is the actor's handle: the number by which the actor is called and which keeps
+            /// the actor alive. The handle's value is an `option` of another actor's handle; if present, calls go to that actor
+            /// instead (see `get_if_exists`).
             #[allow(async_fn_in_trait)]
             pub fn submit(function: u32, returns: u32, request: &[u8]) -> u64 {
                 unsafe {
@@ -133,8 +132,8 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Stores a value, the parts one behind another, which contains these
-            /// objects. The caller holds it.
+            /// Stores a value, which consists of `parts` in order and contains the given objects. The caller holds a reference to
+            /// the new object.
             #[allow(async_fn_in_trait)]
             pub fn put(parts: &[&[u8]], objects: &[u64]) -> u64 {
                 unsafe {
@@ -187,9 +186,9 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// An object whose value is what the program was given under this number: the
-            /// bytes of a file, or a list of the names of files, in postcard. The host reads
-            /// it; what it was not given is an error of the object. The caller holds it.
+            /// Returns an object for an input of the program: the bytes of a file, or a postcard list of file names. `file` is
+            /// the number under which the program received it. The host reads it; a number that the program did not receive makes
+            /// the object an error. The caller holds a reference to the object.
             #[allow(async_fn_in_trait)]
             pub fn open(file: u64) -> u64 {
                 unsafe {
@@ -208,10 +207,9 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Waits until `count` of these objects are there, with a value or an error,
-            /// or until so many nanoseconds have passed. Writes 1 at the places in
-            /// `ready` (a byte for each object) of those that are, and 0 at the others; at
-            /// most `count` of them, the first ones. Gives how many.
+            /// Waits until `count` of these objects are ready (have a value or an error), or until `timeout` nanoseconds have
+            /// passed. Sets each byte of `ready` (one byte per object) to 1 for the first ready objects, `count` at most, and to
+            /// 0 for the others. Returns the number of ones.
             #[allow(async_fn_in_trait)]
             pub fn wait(
                 objects: &[u64],
@@ -269,7 +267,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Waits for an object, for so many nanoseconds at most.
+            /// Waits for an object, `timeout` nanoseconds at most.
             #[allow(async_fn_in_trait)]
             pub fn get(object: u64, timeout: ::core::option::Option<u64>) -> Got {
                 unsafe {
@@ -307,8 +305,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Copies bytes of the object that `get` gave last, from byte `offset` on, into
-            /// `region`.
+            /// Copies bytes of the object of the last `get`, starting at byte `offset`, into `region`.
             #[allow(async_fn_in_trait)]
             pub fn read(object: u64, offset: u64, region: &[u8]) -> () {
                 unsafe {
@@ -339,7 +336,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// As `data.map-pages`, of the object that `get` gave last.
+            /// Like `data.map-pages`, for the object of the last `get`.
             #[allow(async_fn_in_trait)]
             pub fn map_pages(object: u64, offset: u64, region: &[u8]) -> () {
                 unsafe {
@@ -370,7 +367,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// The caller holds these objects no more.
+            /// Releases the caller's references to these objects.
             #[allow(async_fn_in_trait)]
             pub fn release(objects: &[u64]) -> () {
                 unsafe {
@@ -391,8 +388,8 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Ends the task that an object comes of, and those that it submitted if
-            /// `recursive`. They are not begun again.
+            /// Cancels the task that produces an object and, if `recursive`, the tasks that it submitted. Cancelled tasks are not
+            /// retried.
             #[allow(async_fn_in_trait)]
             pub fn cancel(object: u64, recursive: bool) -> () {
                 unsafe {
@@ -416,8 +413,8 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// The actor of this name: an object whose value is its handle. The caller
-            /// holds the object.
+            /// Looks up an actor by name. Returns an object whose value is the actor's handle. The caller holds a reference to
+            /// the object.
             #[allow(async_fn_in_trait)]
             pub fn find(name: &str) -> u64 {
                 unsafe {
@@ -439,8 +436,8 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Ends the actor behind this handle, and all calls of it that have not; or has
-            /// it begun anew, if it may be.
+            /// Kills the actor behind this handle and fails its unfinished calls. With `restart`, the actor restarts if its
+            /// options allow it.
             #[allow(async_fn_in_trait)]
             pub fn kill(actor: u64, restart: bool) -> () {
                 unsafe {
@@ -464,8 +461,8 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// What the call at hand waits for, of a method that says that it has not ended:
-            /// it is resumed when one of these objects is there, with a value or an error.
+            /// Names the objects that the current call waits for. For a method whose `run` returns that the call has not
+            /// finished: the host resumes the call when one of these objects is ready.
             #[allow(async_fn_in_trait)]
             pub fn awaits(objects: &[u64]) -> () {
                 unsafe {
@@ -486,8 +483,8 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// How far the task at hand is with what it calls by this name: so much is done,
-            /// of so much if that is known. The host shows it now and then.
+            /// Reports progress of the current task under a name: `done` units out of `total`, if the total is known. The host
+            /// displays it periodically.
             #[allow(async_fn_in_trait)]
             pub fn progress(
                 name: &str,
@@ -528,9 +525,8 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// The task at hand is going to fail with what another has failed with: a
-            /// `TaskError` of `sandbar-core`, in postcard. It then does, by an error of its
-            /// own or a trap.
+            /// Announces that the current task is about to fail with another task's error: a `TaskError` of `sandbar-core`,
+            /// encoded with postcard. The task then fails, by an error of its own or a trap.
             #[allow(async_fn_in_trait)]
             pub fn failed(error: &[u8]) -> () {
                 unsafe {
@@ -551,10 +547,9 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Has room set aside for tasks and actors together: a placement group. `request`
-            /// is a `GroupRequest` of `sandbar-core`, in postcard. Gives its number: that of an
-            /// object that is there, with a value of no bytes, once all of it is set aside.
-            /// The caller holds it.
+            /// Reserves resources for several tasks and actors: a placement group. `request` is a `GroupRequest` of
+            /// `sandbar-core`, encoded with postcard. Returns the group's number, which is also an object: it becomes ready, with
+            /// an empty value, once all resources are reserved. The caller holds a reference to it.
             #[allow(async_fn_in_trait)]
             pub fn group(request: &[u8]) -> u64 {
                 unsafe {
@@ -576,7 +571,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// What was set aside for a placement group is given back. What runs there ends.
+            /// Removes a placement group and frees its resources. Tasks and actors in it end.
             #[allow(async_fn_in_trait)]
             pub fn remove_group(group: u64) -> () {
                 unsafe {
@@ -594,8 +589,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// The next result of the task at hand: the parts one behind another, which
-            /// contain these objects.
+            /// Returns the next result of the current task: `parts` in order, which contain the given objects.
             #[allow(async_fn_in_trait)]
             pub fn returned(parts: &[&[u8]], objects: &[u64]) -> () {
                 unsafe {
@@ -642,9 +636,8 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// The next item of the generator at hand: as `returned`. Waits while there are as
-            /// many that were not taken as its buffer has room for. What it returns at its end
-            /// is how many there were.
+            /// Yields the next item of the current generator; arguments are those of `returned`. Waits while the generator's
+            /// buffer is full of items that the consumer has not taken. The generator's result is its number of items.
             #[allow(async_fn_in_trait)]
             pub fn yielded(parts: &[&[u8]], objects: &[u64]) -> () {
                 unsafe {
@@ -691,9 +684,8 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Waits for the next item of a generator that the caller has submitted, for so
-            /// many nanoseconds at most: `items` is what it returns. Who releases that ends the
-            /// generator.
+            /// Waits for the next item of a generator that the caller submitted, `timeout` nanoseconds at most. `items` is the
+            /// generator's result; releasing it cancels the generator.
             #[allow(async_fn_in_trait)]
             pub fn next(items: u64, timeout: ::core::option::Option<u64>) -> Following {
                 unsafe {
@@ -741,9 +733,8 @@ pub mod sandbar {
                 }
             }
         }
-        /// Record batches in and out. A batch is a header (schema, rows, where each
-        /// buffer lies) and a body (the buffers, each 64-byte aligned), as the crate
-        /// `sandbar-batch` documents it.
+        /// Record batches in and out. A batch consists of a header (schema, row count, buffer offsets) and a body (the buffers,
+        /// each 64-byte aligned); the crate `sandbar-batch` documents both.
         #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
         pub mod data {
             #[used]
@@ -751,9 +742,8 @@ pub mod sandbar {
             static __FORCE_SECTION_REF: fn() = super::super::super::__link_custom_section_describing_imports;
             use super::super::super::_rt;
             #[allow(unused_unsafe, clippy::all)]
-            /// Copies `region.len()` bytes of the input's body, from byte `offset` on,
-            /// into `region` (guest memory that the guest owns; passed as a list so that
-            /// the host receives checked bounds).
+            /// Copies `region.len()` bytes of the input's body, starting at byte `offset`, into `region`. The region is memory
+            /// that the guest owns; it is passed as a list so that the host receives checked bounds.
             #[allow(async_fn_in_trait)]
             pub fn read(offset: u64, region: &[u8]) -> () {
                 unsafe {
@@ -774,10 +764,9 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// As `read`, but lays the input's pages over `region` instead of copying:
-            /// what the guest writes there stays its own. `offset`, the address of
-            /// `region` and its length are multiples of 4096, and the region covers no
-            /// initialised data of the component.
+            /// Like `read`, but maps the input's pages over `region` instead of copying. Writes of the guest stay private to it.
+            /// `offset`, the address of `region` and its length are multiples of 4096, and the region covers no initialised data
+            /// of the component.
             #[allow(async_fn_in_trait)]
             pub fn map_pages(offset: u64, region: &[u8]) -> () {
                 unsafe {
@@ -798,7 +787,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Hands one batch to the host, which copies it before it returns.
+            /// Hands one batch to the host. The host copies the batch before it returns.
             #[allow(async_fn_in_trait)]
             pub fn emit(header: &[u8], buffers: &[&[u8]]) -> () {
                 unsafe {
@@ -888,7 +877,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Writes a line to the task's log. Bounded by the call's limit on log bytes.
+            /// Writes a line to the task's log. The call's limit on log bytes bounds it.
             #[allow(async_fn_in_trait)]
             pub fn write(level: Level, message: &str) -> () {
                 unsafe {
@@ -909,8 +898,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Appends to what the guest prints, which becomes lines of the log as well: `info` is its standard output, `warn`
-            /// its standard error.
+            /// Appends to the guest's output, which the log shows as lines: `info` is standard output, `warn` is standard error.
             #[allow(async_fn_in_trait)]
             pub fn print(level: Level, text: &[u8]) -> () {
                 unsafe {
@@ -931,7 +919,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Says what the guest panics with, just before it traps.
+            /// Reports a panic message, just before the guest traps.
             #[allow(async_fn_in_trait)]
             pub fn panic(message: &str) -> () {
                 unsafe {
@@ -952,8 +940,7 @@ pub mod sandbar {
                 }
             }
         }
-        /// Groups of a training or prediction call, handed over one after another while
-        /// the call runs: the guest pulls, so that a trap costs one group.
+        /// Groups of a training or prediction call. The guest pulls one group after another, so that a trap costs one group.
         #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
         pub mod groups {
             #[used]
@@ -963,12 +950,11 @@ pub mod sandbar {
             #[repr(C)]
             #[derive(Clone, Copy)]
             pub struct Group {
-                /// Row at which the group starts in every column of the input. Its rows to
-                /// train on come first, its rows to test on after them.
+                /// First row of the group in every column of the input. The training rows come first, the test rows after them.
                 pub first_row: u32,
                 pub train_rows: u32,
                 pub test_rows: u32,
-                /// A function of the job's seed and of the group, nothing else.
+                /// Seed derived from the job's seed and the group, and from nothing else.
                 pub seed: u64,
             }
             impl ::core::fmt::Debug for Group {
@@ -985,8 +971,8 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// The next group, or none when all are done. A group must be settled by
-            /// `fitted`, `predicted` or `failed` before the next is asked for.
+            /// Returns the next group, or none after the last one. The guest settles a group with `fitted`, `predicted` or
+            /// `failed` before it asks for the next.
             #[allow(async_fn_in_trait)]
             pub fn next() -> ::core::option::Option<Group> {
                 unsafe {
@@ -1029,7 +1015,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Those that `next` has yet to hand over, in order: for what is done for all of them at once.
+            /// Returns the groups that `next` has not returned yet, in order. For operations over all groups at once.
             #[allow(async_fn_in_trait)]
             pub fn ahead() -> _rt::Vec<Group> {
                 unsafe {
@@ -1068,7 +1054,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// The stored model of the group at hand (prediction calls).
+            /// Returns the stored model of the current group (prediction calls).
             #[allow(async_fn_in_trait)]
             pub fn model() -> _rt::Vec<u8> {
                 unsafe {
@@ -1107,8 +1093,8 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// A fitted model: its serialised form, its parameters as JSON, and what it
-            /// predicts for each test row (f64, little-endian).
+            /// Settles the current group with a fitted model: its serialised form, its parameters as JSON, and its prediction for
+            /// each test row (f64, little-endian).
             #[allow(async_fn_in_trait)]
             pub fn fitted(model: &[u8], params: &str, predictions: &[u8]) -> () {
                 unsafe {
@@ -1156,7 +1142,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// What a stored model predicts for each test row (f64, little-endian).
+            /// Settles the current group with the stored model's prediction for each test row (f64, little-endian).
             #[allow(async_fn_in_trait)]
             pub fn predicted(predictions: &[u8]) -> () {
                 unsafe {
@@ -1177,7 +1163,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// The group at hand can't be fitted or predicted, and why.
+            /// Settles the current group with an error message: it can't be fitted or predicted.
             #[allow(async_fn_in_trait)]
             pub fn failed(message: &str) -> () {
                 unsafe {
@@ -1198,12 +1184,12 @@ pub mod sandbar {
                 }
             }
         }
-        /// Dense algebra: products of matrices, systems of equations, least squares of many groups, functions of each value, what
-        /// comes of rows and columns. The host does it natively on the processor, or on a GPU, with the same answers within
-        /// what each operation says.
+        /// Dense algebra: matrix products, linear systems, grouped least squares, element-wise functions, reductions. The host
+        /// runs the operations natively on the processor or on a GPU. Results agree within the precision that each operation
+        /// states.
         ///
-        /// A tensor lies in the host's memory, or on the GPU. What is asked for is checked at once, and done at once or some time
-        /// later: what goes wrong then is said to whoever reads what should have come of it.
+        /// A tensor lies in the host's memory or on the GPU. The host checks an operation at once and may run it later: an
+        /// error of a later run is reported when its result is read.
         #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
         pub mod dense {
             #[used]
@@ -1213,13 +1199,13 @@ pub mod sandbar {
             #[repr(u8)]
             #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
             pub enum Dtype {
-                /// IEEE 754 binary16, summed in binary32.
+                /// IEEE 754 binary16, accumulated in binary32.
                 F16,
                 /// IEEE 754 binary32.
                 F32,
                 /// IEEE 754 binary64.
                 F64,
-                /// Whole numbers: places and bins.
+                /// Unsigned integers: indices and bins.
                 U32,
             }
             impl ::core::fmt::Debug for Dtype {
@@ -1253,17 +1239,17 @@ pub mod sandbar {
             #[repr(u8)]
             #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
             pub enum ErrorCode {
-                /// An operation does not take these tensors, or they are none.
+                /// The operation does not accept these tensors, or a tensor's shape is invalid.
                 Shape,
-                /// There is no room: in what the task may take, or on the GPU.
+                /// Memory is exhausted: the task's limit, or the GPU's memory.
                 Memory,
-                /// A kernel is none, or does not take what it is given.
+                /// The kernel is invalid, or does not accept its arguments.
                 Kernel,
-                /// There is no GPU for it.
+                /// No GPU is available.
                 NoGpu,
-                /// What the GPU was given took longer than it may.
+                /// The GPU work exceeded its time limit.
                 TimeOut,
-                /// The GPU is gone, with all that was on it. The task may be run again.
+                /// The GPU and all tensors on it were lost. The task may be retried.
                 Lost,
             }
             impl ::core::fmt::Debug for ErrorCode {
@@ -1325,7 +1311,7 @@ pub mod sandbar {
                 }
             }
             impl ::core::error::Error for Error {}
-            /// Values in up to four directions, row by row, at most 2³¹ of them.
+            /// An array of up to four dimensions in row-major order, with 2³¹ values at most.
             #[derive(Debug)]
             #[repr(transparent)]
             pub struct Tensor {
@@ -1383,10 +1369,11 @@ pub mod sandbar {
                         .finish()
                 }
             }
-            /// What an operation takes.
+            /// An input of an operation.
             pub enum Operand<'a> {
                 Tensor(&'a Tensor),
-                /// Values that are looked at where they are, before the call returns: at a multiple of their size, in one piece.
+                /// Values in guest memory, which the host reads before the call returns. They are contiguous and aligned to their
+                /// size.
                 Values(Values<'a>),
             }
             impl<'a> ::core::fmt::Debug for Operand<'a> {
@@ -1424,11 +1411,12 @@ pub mod sandbar {
             #[repr(C)]
             #[derive(Clone, Copy)]
             pub struct Grouped {
-                /// Whether there is an intercept; otherwise it is zero.
+                /// Whether to fit an intercept; otherwise it is zero.
                 pub intercept: bool,
-                /// The weight of the sum of the coefficients' squares, at least 0.
+                /// Weight of the sum of squared coefficients, at least 0.
                 pub ridge: f64,
-                /// A group is singular if of the sum of squares of one of its columns less than this share is left by those before it.
+                /// Singularity threshold: a group is singular if the columns before some column leave less than this share of that
+                /// column's sum of squares.
                 pub pivot_min: f64,
             }
             impl ::core::fmt::Debug for Grouped {
@@ -1488,7 +1476,8 @@ pub mod sandbar {
                     }
                 }
             }
-            /// Of two values, of which the one that came first is the first. `pow` is NaN for a first value below 0; `less` is 1 or 0.
+            /// Functions of two values: the top of the stack is the second one. `pow` of a negative first value is NaN; `less`
+            /// returns 1 or 0.
             #[repr(u8)]
             #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
             pub enum Binary {
@@ -1537,15 +1526,15 @@ pub mod sandbar {
                     }
                 }
             }
-            /// Functions of values are a few steps on a stack, of which one value is left: 64 steps, and 16 values, at most.
+            /// A function is a program for a stack machine that leaves one value: 64 steps and a stack of 16 values at most.
             #[derive(Clone, Copy)]
             pub enum Step {
-                /// The value of an operand, from 0.
+                /// Pushes the value of an operand (index from 0).
                 Input(u8),
                 Constant(f64),
                 One(Unary),
                 Two(Binary),
-                /// Of the last three the second if the first is not 0, or else the third.
+                /// Replaces the top three values: by the second if the first is not 0, otherwise by the third.
                 Select,
             }
             impl ::core::fmt::Debug for Step {
@@ -1564,7 +1553,8 @@ pub mod sandbar {
                     }
                 }
             }
-            /// Places are whole numbers, of several the first; NaN counts as the largest, and as the smallest.
+            /// Reductions. `arg-max` and `arg-min` return integers, the first index among equal values; NaN counts as the largest
+            /// and as the smallest.
             #[repr(u8)]
             #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
             pub enum Reduction {
@@ -1611,7 +1601,7 @@ pub mod sandbar {
             #[derive(Clone, Copy)]
             pub struct Reduce {
                 pub with: Reduction,
-                /// The direction, from 0, which the result lacks.
+                /// The dimension to reduce (index from 0), which the result lacks.
                 pub along: u8,
             }
             impl ::core::fmt::Debug for Reduce {
@@ -1625,39 +1615,40 @@ pub mod sandbar {
                         .finish()
                 }
             }
-            /// Unless it says otherwise, of operands of one type of floats, and with one result of that type.
+            /// Unless an operation says otherwise, its operands have one floating-point type, and it has one result of that type.
             #[derive(Clone)]
             pub enum Operation<'a> {
-                /// Of stacks of matrices [.., m, k] and [.., k, n], each perhaps transposed: [.., m, n]. A matrix alone is
-                /// multiplied with each of the other's.
+                /// Matrix product of stacks [.., m, k] and [.., k, n], each optionally transposed: [.., m, n]. A single matrix is
+                /// multiplied with each matrix of the other stack.
                 Product(Transposed),
-                /// Of columns [width, rows], a target [rows], offsets [groups + 1] (u32), or where each group begins and ends
-                /// [groups, 2], and perhaps weights [rows], all else f64: the coefficients [groups, width + 1], the intercept
-                /// last, and what became of each group [groups] (u32: 0 solved, 1 empty, 2 singular, 3 not finite, 4 no rows),
-                /// whose rows are from an offset to before the next.
+                /// Least squares of many groups. Operands, f64 unless noted: columns [width, rows], a target [rows], group offsets
+                /// [groups + 1] (u32) or group starts and ends [groups, 2] (u32), and optionally weights [rows]. Results:
+                /// coefficients [groups, width + 1], the intercept last, and a status per group [groups] (u32: 0 solved, 1 empty, 2
+                /// singular, 3 not finite, 4 rows out of range). A group's rows run from its start up to, but not including, its
+                /// end.
                 GroupedLeastSquares(Grouped),
-                /// Of systems [.., n, n], symmetric and positive definite, and right sides [.., n, m]: [.., n, m]. NaN of
-                /// others.
+                /// Solutions of symmetric positive definite systems [.., n, n] for right-hand sides [.., n, m]: [.., n, m]. NaN for
+                /// other systems.
                 SolveCholesky,
-                /// Least squares of [.., rows, n], no fewer rows than columns, for [.., rows, m]: [.., n, m].
+                /// Least-squares solutions of [.., rows, n], with at least as many rows as columns, for [.., rows, m]: [.., n, m].
                 SolveQr,
-                /// A function of each value of up to eight operands: of the shape of the first to which all others can be stretched,
-                /// which are one value, a row [columns] or a column [.., 1].
+                /// Element-wise function of up to eight operands. The result has the shape of the first operand to which all others
+                /// broadcast: a single value, a row [columns] or a column [.., 1].
                 Map(&'a [Step]),
                 Reduce(Reduce),
-                /// exp(x - max) / sum(exp(x - max)) along the last direction.
+                /// exp(x - max) / sum(exp(x - max)) along the last dimension.
                 Softmax,
-                /// log(sum(exp(x))) along the last direction, which the result lacks.
+                /// log(sum(exp(x))) along the last dimension, which the result lacks.
                 LogSumExp,
-                /// Of points [n, d] and centres [k, d]: the place of the nearest centre of each [n] (u32), and the square of the
+                /// For points [n, d] and centres [k, d]: the index of each point's nearest centre [n] (u32), and the squared
                 /// distance to it [n].
                 Nearest,
-                /// Of bins [features, rows] (u32) and values [rows, channels], so many bins: the sums of the values of each
-                /// [features, bins, channels]. A row whose bin is none is left out.
+                /// For bins [features, rows] (u32), values [rows, channels] and a number of bins: the sums of the values per bin
+                /// [features, bins, channels]. Skips rows whose bin is out of range.
                 Histogram(u32),
-                /// Of [n, ..] of any type and places [m] (u32): the rows at these [m, ..], zeros where there is none.
+                /// Gathers rows of [n, ..], of any type, by indices [m] (u32): [m, ..]. An index out of range gives zeros.
                 Take,
-                /// Of one operand of any type: the same values as floats of this one.
+                /// Converts one operand of any type to this floating-point type.
                 Convert(Dtype),
             }
             impl<'a> ::core::fmt::Debug for Operation<'a> {
@@ -1705,7 +1696,7 @@ pub mod sandbar {
                     }
                 }
             }
-            /// A kernel for GPUs, in WGSL: one entry point of any name, whose bindings are arrays in group 0.
+            /// A GPU kernel in WGSL: one entry point of any name, whose bindings are arrays in group 0.
             #[derive(Debug)]
             #[repr(transparent)]
             pub struct Kernel {
@@ -1768,10 +1759,10 @@ pub mod sandbar {
             #[repr(u8)]
             #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
             pub enum Device {
-                /// Where operations are done soonest.
+                /// Wherever an operation finishes soonest.
                 Auto,
                 Cpu,
-                /// On the GPU, but for what it does not do.
+                /// On the GPU, except for operations that it does not support.
                 Gpu,
             }
             impl ::core::fmt::Debug for Device {
@@ -1802,7 +1793,7 @@ pub mod sandbar {
             }
             impl Tensor {
                 #[allow(unused_unsafe, clippy::all)]
-                /// Of these values, little-endian, or of zeros.
+                /// Creates a tensor from little-endian values, or filled with zeros.
                 #[allow(async_fn_in_trait)]
                 pub fn make(
                     dtype: Dtype,
@@ -1912,7 +1903,7 @@ pub mod sandbar {
             }
             impl Tensor {
                 #[allow(unused_unsafe, clippy::all)]
-                /// Of bytes of the call's input, from byte `offset` on.
+                /// Creates a tensor from bytes of the call's input, starting at byte `offset`.
                 #[allow(async_fn_in_trait)]
                 pub fn from_input(
                     dtype: Dtype,
@@ -2007,7 +1998,7 @@ pub mod sandbar {
             }
             impl Tensor {
                 #[allow(unused_unsafe, clippy::all)]
-                /// Of bytes of an object that `tasks.get` gave, from byte `offset` on.
+                /// Creates a tensor from bytes of an object of an earlier `tasks.get`, starting at byte `offset`.
                 #[allow(async_fn_in_trait)]
                 pub fn from_object(
                     dtype: Dtype,
@@ -2106,7 +2097,7 @@ pub mod sandbar {
             }
             impl Tensor {
                 #[allow(unused_unsafe, clippy::all)]
-                /// The same values in another shape.
+                /// Returns the same values in another shape.
                 #[allow(async_fn_in_trait)]
                 pub fn reshaped(
                     &self,
@@ -2187,7 +2178,7 @@ pub mod sandbar {
             }
             impl Tensor {
                 #[allow(unused_unsafe, clippy::all)]
-                /// Waits for its values, and copies those from byte `offset` on, a multiple of four, into `region`.
+                /// Waits for the values and copies them into `region`, starting at byte `offset`, a multiple of four.
                 #[allow(async_fn_in_trait)]
                 pub fn read(
                     &self,
@@ -2276,7 +2267,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Does an operation, or has it done some time later. Gives what comes of it.
+            /// Runs an operation, at once or later. Returns its results.
             #[allow(async_fn_in_trait)]
             pub fn run(
                 operation: Operation<'_>,
@@ -2545,7 +2536,7 @@ pub mod sandbar {
             }
             impl Kernel {
                 #[allow(unused_unsafe, clippy::all)]
-                /// Whether it is one is said to who reads what it should have written.
+                /// Creates a kernel. An error in the source is reported when a tensor that the kernel writes is read.
                 #[allow(async_fn_in_trait)]
                 pub fn make(wgsl: &str) -> ::core::result::Result<Kernel, Error> {
                     unsafe {
@@ -2622,7 +2613,8 @@ pub mod sandbar {
             }
             impl Kernel {
                 #[allow(unused_unsafe, clippy::all)]
-                /// Runs it bound to these tensors, from place 0 on, in so many groups of threads. It may change them.
+                /// Runs the kernel with these tensors bound from binding 0 on, in `x` × `y` × `z` workgroups. The kernel may change
+                /// the tensors.
                 #[allow(async_fn_in_trait)]
                 pub fn dispatch(
                     &self,
@@ -2732,7 +2724,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// The GPU that this task has, if it has one.
+            /// Returns this task's GPU, if it has one.
             #[allow(async_fn_in_trait)]
             pub fn get_gpu() -> ::core::option::Option<Gpu> {
                 unsafe {
@@ -2801,7 +2793,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Where the job says that they are to be done, if it does.
+            /// Returns the device that the job requests, if it requests one.
             #[allow(async_fn_in_trait)]
             pub fn job_device() -> ::core::option::Option<Device> {
                 unsafe {
@@ -2836,7 +2828,7 @@ pub mod sandbar {
                 }
             }
             #[allow(unused_unsafe, clippy::all)]
-            /// Where operations are to be done from here on. Otherwise it is what the job says, or `auto`.
+            /// Selects the device for all later operations. The default is the job's device, or `auto`.
             #[allow(async_fn_in_trait)]
             pub fn use_device(device: Device) -> () {
                 unsafe {
@@ -2861,7 +2853,7 @@ pub mod sandbar {
 pub mod exports {
     pub mod sandbar {
         pub mod udf {
-            /// The parameters of functions, which a component may export besides, for people. A host can do without it.
+            /// Parameters of functions, for display. An optional export: the host can do without it.
             #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
             pub mod parameters {
                 #[used]
@@ -2870,13 +2862,13 @@ pub mod exports {
                 use super::super::super::super::_rt;
                 #[derive(Clone)]
                 pub struct Parameter {
-                    /// Its key in the JSON object that `guest.open` takes.
+                    /// Key in the JSON object that `guest.open` takes.
                     pub name: _rt::String,
-                    /// Its type, for people.
+                    /// Type name, for display.
                     pub type_: _rt::String,
-                    /// Its value where the object lacks it, as JSON; empty where that is not known.
+                    /// Default value as JSON; empty if unknown.
                     pub default: _rt::String,
-                    /// Whether the object has to have it.
+                    /// Whether the JSON object must contain the parameter.
                     pub required: bool,
                 }
                 impl ::core::fmt::Debug for Parameter {
@@ -3046,7 +3038,7 @@ pub mod exports {
                     }
                 }
                 pub trait Guest {
-                    /// The parameters of each function of `guest.describe`, in its order.
+                    /// The parameters of each function of `guest.describe`, in the same order.
                     #[allow(async_fn_in_trait)]
                     fn describe() -> _rt::Vec<_rt::Vec<Parameter>>;
                 }
@@ -3076,7 +3068,7 @@ pub mod exports {
                         * ::core::mem::size_of::<*const u8>()],
                 );
             }
-            /// What a component exports besides that has tasks.
+            /// Additional exports of a component with tasks.
             #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
             pub mod program {
                 #[used]
@@ -3086,7 +3078,7 @@ pub mod exports {
                 #[derive(Clone)]
                 pub struct Argument {
                     pub name: _rt::String,
-                    /// Its type, for people.
+                    /// Type name, for display.
                     pub type_: _rt::String,
                 }
                 impl ::core::fmt::Debug for Argument {
@@ -3105,18 +3097,17 @@ pub mod exports {
                 pub enum TaskKind {
                     /// A function.
                     Task,
-                    /// Makes an actor: the component instance keeps it, and from then on runs its
-                    /// methods.
+                    /// Creates an actor: the component instance keeps it and runs its methods from then on.
                     Make,
-                    /// A method that has its actor for itself.
+                    /// A method with exclusive access to its actor.
                     Method,
-                    /// A method beside which others of its kind may be called while it waits.
+                    /// A method that, while it waits, allows calls of other shared methods.
                     Shared,
-                    /// A method without arguments that gives what `restore` takes.
+                    /// A method without arguments whose result `restore` takes.
                     Checkpoint,
-                    /// As `make`, of what `checkpoint` gave.
+                    /// Like `make`, from the result of `checkpoint`.
                     Restore,
-                    /// A function whose result comes item by item.
+                    /// A function that returns its result item by item.
                     Generator,
                 }
                 impl ::core::fmt::Debug for TaskKind {
@@ -3165,15 +3156,14 @@ pub mod exports {
                 }
                 #[derive(Clone)]
                 pub struct Task {
-                    /// Of what belongs to an actor, the actor's type, a dot and the rest.
+                    /// Name of the task. For an actor's functions: the actor's type, a dot and the function's name.
                     pub name: _rt::String,
                     pub kind: TaskKind,
                     pub arguments: _rt::Vec<Argument>,
-                    /// Its results' type, for people, or that of its items, and how many results there
-                    /// are: of a generator one.
+                    /// Type of the results (of a generator: of its items), for display, and number of results (of a generator: one).
                     pub returns: _rt::String,
                     pub count: u32,
-                    /// One line for people.
+                    /// One-line description.
                     pub about: _rt::String,
                 }
                 impl ::core::fmt::Debug for Task {
@@ -3514,11 +3504,10 @@ pub mod exports {
                 pub trait Guest {
                     #[allow(async_fn_in_trait)]
                     fn describe() -> _rt::Vec<Task>;
-                    /// Runs the task in this place of `describe`'s list. `arguments` is a list of
-                    /// `Argument` of `sandbar-core`, in postcard. What it returns it hands over by
-                    /// `tasks.returned`. Gives whether it has ended: a method of kind `shared` may
-                    /// wait, after having said for what (`tasks.awaits`); it is then resumed by its
-                    /// number.
+                    /// Runs the task at this index of `describe`'s list. `arguments` is a list of `Argument` of `sandbar-core`, encoded
+                    /// with postcard. The task passes its results to `tasks.returned`. Returns whether the call has finished: a method of
+                    /// kind `shared` may wait after naming the objects that it waits for (`tasks.awaits`); the host then resumes the call
+                    /// by its number.
                     #[allow(async_fn_in_trait)]
                     fn run(
                         task: u32,
@@ -3526,10 +3515,10 @@ pub mod exports {
                         seed: u64,
                         arguments: _rt::Vec<u8>,
                     ) -> ::core::result::Result<bool, _rt::String>;
-                    /// Goes on with a call that waits.
+                    /// Resumes a waiting call. Returns whether the call has finished.
                     #[allow(async_fn_in_trait)]
                     fn resume(call: u64) -> ::core::result::Result<bool, _rt::String>;
-                    /// A call that waits is not wanted any more: it is forgotten, with what it held.
+                    /// Drops a waiting call and the references that it holds.
                     #[allow(async_fn_in_trait)]
                     fn abandon(call: u64) -> ();
                 }
@@ -3577,7 +3566,7 @@ pub mod exports {
                         * ::core::mem::size_of::<*const u8>()],
                 );
             }
-            /// What every component exports.
+            /// The exports of every component.
             #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
             pub mod guest {
                 #[used]
@@ -3591,7 +3580,7 @@ pub mod exports {
                     Scalar,
                     /// A record batch in, record batches out.
                     Batch,
-                    /// A group in, a model out; a model and rows in, predictions out.
+                    /// A group in, a model out; later a model and rows in, predictions out.
                     Trainer,
                 }
                 impl ::core::fmt::Debug for Kind {
@@ -3624,11 +3613,11 @@ pub mod exports {
                 pub struct Function {
                     pub name: _rt::String,
                     pub kind: Kind,
-                    /// Encoded schema of the columns it needs; empty when it takes any.
+                    /// Encoded schema of the required columns; empty if the function takes any columns.
                     pub arguments: _rt::Vec<u8>,
-                    /// Encoded schema of what it returns; empty when that depends on the input.
+                    /// Encoded schema of the result; empty if it depends on the input.
                     pub returns: _rt::Vec<u8>,
-                    /// One line for people.
+                    /// One-line description.
                     pub about: _rt::String,
                 }
                 impl ::core::fmt::Debug for Function {
@@ -4013,21 +4002,21 @@ pub mod exports {
                 pub trait Guest {
                     #[allow(async_fn_in_trait)]
                     fn describe() -> _rt::Vec<Function>;
-                    /// Chooses the function (its place in `describe`'s list), its parameters
-                    /// (a JSON object) and its seed for the calls that follow.
+                    /// Selects the function (an index into `describe`'s list), its parameters (a JSON object) and its seed for the
+                    /// following calls.
                     #[allow(async_fn_in_trait)]
                     fn open(
                         function: u32,
                         params: _rt::String,
                         seed: u64,
                     ) -> ::core::result::Result<(), _rt::String>;
-                    /// Runs a scalar or batch function over the input. Called again for each
-                    /// further batch of the task, which is the input from then on.
+                    /// Runs a scalar or batch function over the input. The host calls it again for each further batch of the task, which
+                    /// then is the input.
                     #[allow(async_fn_in_trait)]
                     fn process(
                         header: _rt::Vec<u8>,
                     ) -> ::core::result::Result<(), _rt::String>;
-                    /// Fits, and predicts the test rows of, each group of the input.
+                    /// Fits each group of the input and predicts its test rows.
                     #[allow(async_fn_in_trait)]
                     fn fit(
                         header: _rt::Vec<u8>,
