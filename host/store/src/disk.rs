@@ -1,4 +1,4 @@
-//! The thread that writes values to disk and reads them back, so that nobody else waits for a disk.
+//! The thread that writes values to disk and reads them back, so that no other thread waits for the disk.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,45 +11,45 @@ use sandbar_core::Fault;
 use crate::spill::{Restored, Source, SpillFolder, Spilled};
 use crate::values::ValueKey;
 
-/// What the thread has before it, at most. The rest waits here.
+/// Maximum number of tasks in the thread's channel. Further tasks wait in the queues of [`Disk`].
 const AHEAD_MAX: usize = 8;
 
-/// What is to be done with a disk.
+/// A task of the disk thread.
 #[derive(Debug)]
 pub enum DiskTask {
-    /// Write values, all or none.
+    /// Write these values, all or none.
     Write(Vec<(ValueKey, Source)>),
     /// Read a value back.
     Read(ValueKey, Arc<Spilled>),
-    /// Give up what a value takes.
+    /// Free the disk space of a value.
     Free(Arc<Spilled>),
 }
 
-/// What came of it.
+/// A completed disk task.
 #[derive(Debug)]
 pub enum DiskDone {
-    /// These were written, or none of them.
+    /// These values were written, or none of them.
     Written(Vec<ValueKey>, Result<Vec<Spilled>, Fault>),
-    /// This was read, or can't be.
+    /// This value was read, or reading it failed.
     Read(ValueKey, io::Result<Restored>),
 }
 
-/// A disk, by its thread. Dropping it waits for what the thread is at.
+/// Handle of the disk thread. Dropping it waits for the thread's current task.
 #[derive(Debug)]
 pub struct Disk {
     tasks: Option<SyncSender<DiskTask>>,
     done: Receiver<DiskDone>,
     thread: Option<JoinHandle<()>>,
-    /// Values that somebody waits for come first.
+    /// Read tasks; these come first because tasks wait for the values.
     reads: VecDeque<DiskTask>,
     others: VecDeque<DiskTask>,
 }
 
 impl Disk {
-    /// Starts the thread. It calls `notify` whenever it has done something.
+    /// Starts the thread. The thread calls `notify` after each completed task.
     ///
     /// # Errors
-    /// When there is no thread.
+    /// Fails if the thread can't be started.
     pub fn start(folder: SpillFolder, notify: impl Fn() + Send + 'static) -> io::Result<Disk> {
         let (tasks, received) = sync_channel(AHEAD_MAX);
         let (sender, done) = channel();
@@ -58,7 +58,7 @@ impl Disk {
         Ok(Disk { tasks: Some(tasks), done, thread: Some(thread), reads: VecDeque::new(), others: VecDeque::new() })
     }
 
-    /// Has something done.
+    /// Queues a task.
     pub fn ask(&mut self, task: DiskTask) {
         match task {
             DiskTask::Read(..) => self.reads.push_back(task),
@@ -67,7 +67,7 @@ impl Disk {
         self.send();
     }
 
-    /// The next that was done, if there is any.
+    /// Returns the next completed task, if any.
     pub fn next_done(&mut self) -> Option<DiskDone> {
         self.send();
         self.done.try_recv().ok()

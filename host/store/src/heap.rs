@@ -1,4 +1,4 @@
-//! The memory of a node's own process.
+//! The memory allocator of a node's process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -6,32 +6,33 @@ use mimalloc::MiMalloc;
 
 use crate::mapping::HUGE_PAGE_BYTES;
 
-/// Pieces of this length or longer are large: buffers of batches and files.
+/// Minimum size in bytes of large allocations: buffers of batches and files.
 const LARGE_BYTES: usize = 8 << 10;
-/// Large pieces from this length on are mapped, each for itself: the most that can be chosen.
+/// Minimum size in bytes of allocations with a mapping of their own: the maximum of the setting.
 const MAPPED_BYTES: usize = 32 << 20;
-/// A small heap returns free memory from this size on.
+/// Free memory from which on a small heap returns memory to the kernel, in bytes.
 const GIVEN_BACK_BYTES: usize = 1 << 20;
-/// So much of the heap comes in huge pages.
+/// Bytes of the heap that are in huge pages.
 const HUGE_HEAP_BYTES: usize = 1 << 30;
-/// Then it grows by so much.
+/// Increment of the heap beyond its huge pages, in bytes.
 const GROWTH_BYTES: usize = 16 << 20;
 
-/// An allocator for processes whose threads hand each other much memory. Small pieces come from a heap of each thread,
-/// large ones from the C library's, which [`Heap::set_up`] makes one for all threads.
+/// An allocator for processes whose threads pass much memory to each other. Small allocations come from mimalloc's
+/// per-thread heaps, large ones from the C library's heap, which [`Heap::set_up`] configures as one heap for all
+/// threads.
 ///
-/// Batches are made by one thread and dropped by another. Where each thread has a heap for them, their memory is kept
-/// for the thread that made them, and others take new pages meanwhile; clearing a page costs more than most of what is
-/// done with it. To group 14M rows and train on them took 290 MB of new pages with mimalloc alone, and takes 190 so.
+/// One thread creates batches and another drops them. Per-thread heaps keep freed memory for the thread that allocated
+/// it while other threads take new pages, and clearing a page costs more than most operations on it. Grouping and
+/// training on 14M rows takes 290 MB of new pages with mimalloc alone, and 190 MB with one heap.
 #[derive(Debug)]
 pub struct Heap;
 
 impl Heap {
-    /// Has the C library keep one heap for all threads that returns free memory to the kernel, for processes with a low
-    /// memory limit. To be called before there are threads.
+    /// Configures one C heap for all threads that returns free memory to the kernel, for processes with a low memory
+    /// limit. Must be called before threads start.
     pub fn set_up_small(&self) {
         #[cfg(target_env = "gnu")]
-        // SAFETY: these set numbers of the allocator.
+        // SAFETY: the calls set parameters of the allocator.
         unsafe {
             use libc::{M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, c_int, mallopt};
 
@@ -41,12 +42,12 @@ impl Heap {
         }
     }
 
-    /// Has the C library keep one heap for all threads, which gives nothing back to the kernel and whose first part
-    /// comes in huge pages, where the kernel makes some for who asks. To be called before there are threads.
+    /// Configures one C heap for all threads that keeps its memory and whose first part is in huge pages, where the
+    /// kernel provides them on request. Must be called before threads start.
     pub fn set_up(&self) {
         #[cfg(target_env = "gnu")]
-        // SAFETY: these set numbers of the allocator. The advice changes no content: it is given for addresses from the
-        // block's, which is the heap's first, to the heap's end. The block is freed once.
+        // SAFETY: the calls set parameters of the allocator. The advice changes no content: its range starts at the
+        // block, which is the heap's first, and ends at the heap's end. The block is freed once.
         unsafe {
             use libc::{M_ARENA_MAX, M_MMAP_THRESHOLD, M_TOP_PAD, M_TRIM_THRESHOLD, c_int, mallopt};
 
@@ -56,7 +57,7 @@ impl Heap {
             mallopt(M_TOP_PAD, HUGE_HEAP_BYTES as c_int);
             let block = libc::malloc(HUGE_PAGE_BYTES);
             let (start, end) = (block.addr().next_multiple_of(HUGE_PAGE_BYTES), libc::sbrk(0).addr());
-            // Otherwise the kernel refused the heap so many addresses, and the block is somewhere else.
+            // Otherwise the kernel refused to grow the heap by this many addresses, and the block is elsewhere.
             if !block.is_null() && end.saturating_sub(start).abs_diff(HUGE_HEAP_BYTES) <= HUGE_PAGE_BYTES {
                 libc::madvise(block.with_addr(start), end - start, libc::MADV_HUGEPAGE);
             }
@@ -66,29 +67,30 @@ impl Heap {
     }
 }
 
-// SAFETY: each piece goes back to whom it came from, which its length says.
+// SAFETY: each allocation returns to its allocator, which its size identifies.
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller upholds the contract.
         unsafe { if layout.size() < LARGE_BYTES { MiMalloc.alloc(layout) } else { System.alloc(layout) } }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller upholds the contract.
         unsafe { if layout.size() < LARGE_BYTES { MiMalloc.alloc_zeroed(layout) } else { System.alloc_zeroed(layout) } }
     }
 
     #[inline]
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller upholds the contract.
         unsafe { if layout.size() < LARGE_BYTES { MiMalloc.dealloc(at, layout) } else { System.dealloc(at, layout) } }
     }
 
     #[inline]
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: as the caller says; the new piece is as long as what is copied, and the old one is let go of after it.
+        // SAFETY: the caller upholds the contract; the new allocation holds the copied bytes, and the old one is freed
+        // after the copy.
         unsafe {
             match (layout.size() < LARGE_BYTES, bytes < LARGE_BYTES) {
                 (true, true) => MiMalloc.realloc(at, layout, bytes),
@@ -116,7 +118,7 @@ mod tests {
         for (from, to) in lengths.iter().flat_map(|from| lengths.map(|to| (*from, to))) {
             for align in [1, 64, 4096] {
                 let layout = |bytes| Layout::from_size_align(bytes, align).unwrap();
-                // SAFETY: the layouts are not empty, and each piece is used and let go of by its own.
+                // SAFETY: the layouts are not empty, and each allocation is used and freed with its own layout.
                 unsafe {
                     let piece = Heap.alloc_zeroed(layout(from));
                     assert!(piece.addr().is_multiple_of(align));

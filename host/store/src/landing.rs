@@ -1,7 +1,7 @@
-//! Memory files that are written in any order, by several at once, and read meanwhile where they are written already.
+//! Memory files that several writers fill in any order while readers read completed parts.
 //!
-//! What is fetched lands here. Who reads what has come maps it without being able to write it, so that the file can be
-//! sealed, when all of it is there, before the last of them is done.
+//! Transfers write received bytes here. A reader maps the file read-only, so that the file can be sealed, once
+//! complete, before its readers finish.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +13,7 @@ use rustix::mm::{MapFlags, ProtFlags, munmap};
 use crate::mapping::map;
 use crate::{Object, Unsealed};
 
-/// A file of so many bytes, zeros at first, that is mapped to be written.
+/// A memory file of a fixed size, initially zero, that is mapped for writing.
 #[derive(Debug)]
 pub struct Landing {
     written: Mapped,
@@ -22,20 +22,20 @@ pub struct Landing {
     bytes: usize,
 }
 
-/// The bytes of a [`Landing`], mapped to be read.
+/// The bytes of a [`ReceiveBuffer`], mapped for reading.
 #[derive(Debug)]
 pub struct LandingView(Mapped);
 
 #[derive(Debug)]
 struct Mapped {
     at: NonNull<u8>,
-    /// None of nothing.
+    /// Length of the mapping; 0 for no mapping.
     bytes: usize,
 }
 
-// SAFETY: it is an address; who reads and writes which of it is told apart by those who do.
+// SAFETY: the value is an address; the owners of writer and reader roles keep their ranges apart.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
@@ -48,44 +48,44 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            // SAFETY: mapped in `of`; who has the address does not use it any longer than this lives.
+            // SAFETY: mapped in `of`; holders of the address do not use it after this value is dropped.
             let _ = unsafe { munmap(self.at.as_ptr().cast(), self.bytes) };
         }
     }
 }
 
 impl Landing {
-    /// Has room for so many bytes.
+    /// Creates a buffer of `bytes` bytes.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// Fails if no memory is available.
     pub fn new(bytes: usize) -> io::Result<Landing> {
         let file = Unsealed::new(bytes)?;
         let written = Mapped::of(file.as_fd(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;
-        // A private mapping of which nothing is written shows what the file has, and does not keep it from being sealed.
+        // A private mapping without writes shows the file's content, and does not prevent sealing.
         let read = Mapped::of(file.as_fd(), bytes, ProtFlags::READ, MapFlags::PRIVATE)?;
         Ok(Landing { written, read: Arc::new(LandingView(read)), file, bytes })
     }
 
-    /// Its length.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Where it is written, as long as this lives.
+    /// Returns the address for writes, valid as long as `self` lives.
     pub fn start(&self) -> NonNull<u8> {
         self.written.at
     }
 
-    /// Where it is read.
+    /// Returns the read-only view.
     pub fn view(&self) -> Arc<LandingView> {
         self.read.clone()
     }
 
-    /// Seals it: it is an object.
+    /// Seals the file.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Kernel errors.
     pub fn seal(self) -> io::Result<Object> {
         let Landing { written, file, bytes, .. } = self;
         drop(written);
@@ -94,7 +94,7 @@ impl Landing {
 }
 
 impl LandingView {
-    /// Where it is read, as long as this lives.
+    /// Returns the address for reads, valid as long as `self` lives.
     pub fn start(&self) -> NonNull<u8> {
         self.0.at
     }
@@ -112,10 +112,10 @@ mod tests {
             let landing = Landing::new(bytes).unwrap();
             let view = landing.view();
             let value: Vec<u8> = (0..bytes).map(|at| (at * 7 % 251) as u8).collect();
-            // SAFETY: as many bytes, which nobody else uses.
+            // SAFETY: the buffer holds `bytes` bytes, and nothing else accesses them.
             unsafe { landing.start().as_ptr().copy_from_nonoverlapping(value.as_ptr(), bytes) };
             let seen = |view: &LandingView| {
-                // SAFETY: as many bytes, which nobody writes now.
+                // SAFETY: the view holds `bytes` bytes, and nothing writes them now.
                 unsafe { std::slice::from_raw_parts(view.start().as_ptr(), bytes) }.to_vec()
             };
             assert!(seen(&view) == value, "{bytes} bytes, before");

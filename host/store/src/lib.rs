@@ -1,17 +1,14 @@
-//! Objects: immutable bytes in sealed memory files.
+//! Immutable bytes in sealed memory files, shared memory, and the values of objects.
 //!
-//! An [`Object`] is written once, sealed, and
-//! from then on mapped by whoever has its file: no copy is made for a reader, and no
-//! one can change or shrink it under one. [`Segments`] are memory for inputs: each is written by the node, lent
-//! to one call at a time, and used again when the call has ended. [`Scratch`] is
-//! shared memory that is written many times: what one process hands to another,
-//! which copies it before it looks.
+//! A [`SealedFile`] is written once, sealed, and from then on mapped by any process that has the file: readers need no
+//! copy, and no process can change or shrink it. [`SegmentPool`] provides memory for inputs: the node writes a segment,
+//! lends it to one call at a time, and reuses it after the call. [`SharedMemory`] is written many times: one process
+//! writes it, another copies from it before it interprets the bytes. [`ValueStore`] holds the values of a program's
+//! objects: in memory up to a quota, on [`Disk`] beyond.
 //!
-//! [`Values`] are what the objects of programs hold: in memory up to a quota, on [`Disk`] beyond.
-//!
-//! Non-goals: names of objects, and who refers to them.
+//! Non-goals: names of objects, and references to objects.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// Input of a guest, a peer, a file or a user must not end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod disk;

@@ -1,4 +1,4 @@
-//! Memory files in this process's memory.
+//! Mappings of memory files into this process.
 
 use std::ffi::c_void;
 use std::io;
@@ -16,12 +16,12 @@ use sandbar_core::{copy_from_shared, copy_to_shared};
 
 /// Bytes of a huge page.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// From so many bytes on a huge page is made for them.
+/// Minimum size in bytes for which a huge page is used.
 pub(crate) const HUGE_FROM_BYTES: usize = 1 << 20;
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Maps `bytes` bytes of a file, at least one, from the offset `from` on, a multiple of [`HUGE_PAGE_BYTES`]. At the
-/// start of a huge page when there are as many: only there is a huge page of the file mapped as one.
+/// Maps `bytes` bytes (at least one) of a file from the offset `from` on, a multiple of [`HUGE_PAGE_BYTES`]. Aligns
+/// mappings of at least a huge page to a huge page: the kernel maps a file's huge page as one only there.
 pub(crate) fn map(
     file: BorrowedFd<'_>,
     from: usize,
@@ -37,12 +37,12 @@ pub(crate) fn map(
     let len = bytes.checked_next_multiple_of(PAGE_BYTES).and_then(|len| len.checked_add(HUGE_PAGE_BYTES));
     let len = len.ok_or_else(|| io::Error::other("more bytes than there are addresses"))?;
     let nothing = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: as above.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let reserved = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), nothing) }?;
     let head = reserved.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
     let at = reserved.wrapping_byte_add(head);
     let tail = head + bytes.next_multiple_of(PAGE_BYTES);
-    // SAFETY: all of it is in what was just reserved, which nobody else knows of.
+    // SAFETY: the range is part of the reservation, which no other code knows.
     unsafe {
         let mapped = mmap(at, bytes, protection, shared | MapFlags::FIXED, file, from as u64);
         if let Err(e) = mapped {
@@ -59,32 +59,31 @@ pub(crate) fn map(
     found(at)
 }
 
-/// A file whose bytes do not change, readable in place.
+/// A mapping of a file whose bytes do not change, readable in place.
 #[derive(Debug)]
 pub struct Mapping {
     at: NonNull<u8>,
     bytes: usize,
-    /// As many, or those of the last huge page as well.
+    /// Mapped length: `bytes`, or up to the end of the last huge page.
     mapped: usize,
 }
 
 // SAFETY: the mapped bytes never change.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: the mapped bytes never change.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `bytes` of a file that someone else sealed, after checking
-    /// that it is sealed and that long.
+    /// Maps the first `bytes` of a file that another process sealed, after checking its seals and its length.
     pub fn sealed(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Mapping> {
         Mapping::with_seals(file, bytes, SealFlags::SHRINK | SealFlags::WRITE)
     }
 
-    /// Maps the first `bytes` of a file that is [lent](crate::Lent) to this
-    /// process, after checking that it is that long and stays so.
+    /// Maps the first `bytes` of a file that is [lent](crate::LentSegment) to this process, after checking its length
+    /// and that it can't shrink.
     ///
     /// # Safety
-    /// It is not written while the mapping lives.
+    /// The file must not be written while the mapping lives.
     pub unsafe fn lent(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Mapping> {
         Mapping::with_seals(file, bytes, SealFlags::SHRINK)
     }
@@ -92,10 +91,10 @@ impl Mapping {
     fn with_seals(file: BorrowedFd<'_>, bytes: u64, seals: SealFlags) -> io::Result<Mapping> {
         let file_bytes = check_seals(file, bytes, seals)?;
         let bytes = usize::try_from(bytes).map_err(|_| wrong("the file is longer than memory"))?;
-        // Of a huge page all is mapped, or it would be mapped as small ones.
+        // Includes the last huge page as a whole; a part of it would be mapped as small pages.
         let mapped = Some(huge_bytes(bytes)).filter(|huge| *huge as u64 <= file_bytes).unwrap_or_default().max(bytes);
-        // What is never written is the same either way, but kernels before 6.7 refuse to share a file that is sealed
-        // against it.
+        // Both kinds of mapping show the same bytes of a file that is never written, but kernels before 6.7 refuse
+        // shared mappings of write-sealed files.
         let shared = if seals.contains(SealFlags::WRITE) { MapFlags::PRIVATE } else { MapFlags::SHARED };
         let at = if bytes == 0 { NonNull::dangling() } else { map(file, 0, mapped, ProtFlags::READ, shared)? };
         Ok(Mapping { at, bytes, mapped })
@@ -106,14 +105,14 @@ fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
-/// Checks that a file has at least `bytes` bytes and these seals. Gives how many it has.
+/// Checks that a file has at least `bytes` bytes and these seals. Returns its length in bytes.
 pub(crate) fn check_seals(file: BorrowedFd<'_>, bytes: u64, seals: SealFlags) -> io::Result<u64> {
     if !fcntl_get_seals(file)?.contains(seals) {
         return Err(wrong("the file is not sealed"));
     }
     let file_bytes = fstat(file)?.st_size as u64;
     if file_bytes < bytes {
-        return Err(wrong("the file is shorter than was said"));
+        return Err(wrong("the file is shorter than declared"));
     }
     Ok(file_bytes)
 }
@@ -122,8 +121,8 @@ impl Deref for Mapping {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: mapped in `with_seals`, unmapped in `drop`; the bytes do not end (sealed) and do not change (sealed,
-        // or so the caller of `lent` promised).
+        // SAFETY: mapped in `with_seals`, unmapped in `drop`; the file can't shrink (sealed), and its bytes do not
+        // change (sealed, or guaranteed by the caller of `lent`).
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.bytes) }
     }
 }
@@ -137,29 +136,29 @@ impl AsRef<[u8]> for Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.mapped > 0 {
-            // SAFETY: mapped in `with_seals`; slices of it can't outlive it.
+            // SAFETY: mapped in `with_seals`; slices of it can't outlive `self`.
             let _ = unsafe { munmap(self.at.as_ptr().cast(), self.mapped) };
         }
     }
 }
 
-/// How many of `bytes` bytes from the start of a huge page on, or somewhat more, huge pages are made for: all but a
-/// small rest.
+/// Returns the length of the huge pages for `bytes` bytes that start at a huge page: all bytes but a small remainder,
+/// rounded up if the remainder is large.
 pub(crate) fn huge_bytes(bytes: usize) -> usize {
     let rest = bytes % HUGE_PAGE_BYTES;
     bytes - rest + if rest < HUGE_FROM_BYTES { 0 } else { HUGE_PAGE_BYTES }
 }
 
-/// Has the kernel make huge pages of the bytes from `at` on.
+/// Asks the kernel to collapse the bytes from `at` on into huge pages.
 ///
 /// # Safety
-/// They are whole huge pages, mapped to be written, of a file that nobody else writes meanwhile.
+/// The range must be whole huge pages, mapped for writing, of a file that no other process writes meanwhile.
 pub(crate) unsafe fn gather(at: NonNull<u8>, bytes: usize) {
     if bytes == 0 {
         return;
     }
     for page in (0..bytes).step_by(HUGE_PAGE_BYTES) {
-        // The kernel gathers small pages that were written, so there must be one.
+        // The kernel collapses only ranges with at least one page that was written.
         // SAFETY: in bounds, and written by nobody else.
         unsafe {
             let first = at.as_ptr().add(page);
@@ -170,8 +169,7 @@ pub(crate) unsafe fn gather(at: NonNull<u8>, bytes: usize) {
     unsafe { libc::madvise(at.as_ptr().cast(), bytes, libc::MADV_COLLAPSE) };
 }
 
-/// Shared memory that one process writes and another copies from. Its pages
-/// come into being when they are first written.
+/// Shared memory that one process writes and another copies from. Its pages are allocated on their first write.
 #[derive(Debug)]
 pub struct Scratch {
     file: OwnedFd,
@@ -179,13 +177,13 @@ pub struct Scratch {
     bytes: usize,
 }
 
-// SAFETY: access is by copying through methods that take care of overlap; the mapping lives as long as the value.
+// SAFETY: access is by copying through methods that handle overlap; the mapping lives as long as the value.
 unsafe impl Send for Scratch {}
-// SAFETY: as above: `read` and `atomic` are the only shared accesses.
+// SAFETY: as for `Send`: `read` and the atomics are the only shared accesses.
 unsafe impl Sync for Scratch {}
 
 impl Scratch {
-    /// New shared memory of `bytes` bytes, all zero.
+    /// Creates shared memory of `bytes` bytes, all zero.
     pub fn new(bytes: usize) -> io::Result<Scratch> {
         let file = memfd_create("sandbar-scratch", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes as u64)?;
@@ -193,17 +191,17 @@ impl Scratch {
         Scratch::open(file, bytes)
     }
 
-    /// Shared memory that another process made.
+    /// Maps shared memory that another process created.
     pub fn open(file: OwnedFd, bytes: usize) -> io::Result<Scratch> {
         let sealed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
         if bytes == 0 || !sealed || (fstat(&file)?.st_size as u64) < bytes as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory is shorter than was said"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory is shorter than declared"));
         }
         let at = map(file.as_fd(), 0, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;
         Ok(Scratch { file, at, bytes })
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -211,47 +209,48 @@ impl Scratch {
     /// Copies `from` to `at`.
     ///
     /// # Panics
-    /// When the range is not in the memory.
+    /// Panics if the range is out of bounds.
     pub fn write(&self, at: usize, from: &[u8]) {
         assert!(self.has(at, from.len()), "{} bytes at {at} of {}", from.len(), self.bytes);
-        // SAFETY: in bounds; `from` is not shared memory: it was made by this process from its own.
+        // SAFETY: in bounds; `from` is private memory of this process.
         unsafe { copy_to_shared(from.as_ptr(), self.at.as_ptr().add(at), from.len()) }
     }
 
-    /// Copies `to.len()` bytes from `at` on. The other process may be writing
-    /// them: what is copied is some bytes, to be checked as such.
+    /// Copies `to.len()` bytes from `at` on. The other process may write them concurrently: the result is untrusted
+    /// bytes.
     ///
     /// # Panics
-    /// When the range is not in the memory.
+    /// Panics if the range is out of bounds.
     pub fn read<'a>(&self, at: usize, to: &'a mut [MaybeUninit<u8>]) -> &'a mut [u8] {
         assert!(self.has(at, to.len()), "{} bytes at {at} of {}", to.len(), self.bytes);
-        // SAFETY: in bounds; `to` is not shared memory, and initialised by this.
+        // SAFETY: in bounds; `to` is private memory, and initialised by the copy.
         unsafe {
             copy_from_shared(self.at.as_ptr().add(at), to.as_mut_ptr().cast(), to.len());
             to.assume_init_mut()
         }
     }
 
-    /// Writes zeros.
+    /// Zeroes a range.
     ///
     /// # Panics
-    /// When the range is not in the memory.
+    /// Panics if the range is out of bounds.
     pub fn clear(&self, at: usize, bytes: usize) {
         assert!(self.has(at, bytes), "{bytes} bytes at {at} of {}", self.bytes);
         // SAFETY: in bounds.
         unsafe { std::ptr::write_bytes(self.at.as_ptr().add(at), 0, bytes) }
     }
 
-    /// Its first `count` words.
+    /// Returns the first `count` words, as numbers.
     ///
     /// # Safety
-    /// No other process writes them while the slice lives.
+    /// No other process may write them while the slice lives.
     ///
     /// # Panics
-    /// When they are not in the memory.
+    /// Panics if the words are out of bounds.
     pub unsafe fn numbers(&mut self, count: usize) -> &mut [f64] {
         assert!(count.checked_mul(8).is_some_and(|bytes| bytes <= self.bytes), "{count} words of {} bytes", self.bytes);
-        // SAFETY: in bounds and aligned (mappings start at a page); any bytes are a number; the caller vouches for others.
+        // SAFETY: in bounds and aligned (mappings start at a page); every bit pattern is a number; the caller excludes
+        // other writers.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr().cast(), count) }
     }
 
@@ -259,40 +258,39 @@ impl Scratch {
         at.checked_add(bytes).is_some_and(|end| end <= self.bytes)
     }
 
-    /// The `index`th u64, for both processes to read and write.
+    /// Returns the u64 at `index`, for both processes to read and write.
     ///
     /// # Panics
-    /// When it is not in the memory.
+    /// Panics if the index is out of bounds.
     pub fn atomic(&self, index: usize) -> &AtomicU64 {
         assert!((index + 1) * 8 <= self.bytes);
         // SAFETY: in bounds and aligned (mappings start at a page); atomics may be shared.
         unsafe { &*self.at.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
-    /// The `index`th u32, for both processes to read and write, and to wait for.
+    /// Returns the u32 at `index`, for both processes to read, write and wait for.
     ///
     /// # Panics
-    /// When it is not in the memory.
+    /// Panics if the index is out of bounds.
     pub fn atomic32(&self, index: usize) -> &AtomicU32 {
         assert!((index + 1) * 4 <= self.bytes);
-        // SAFETY: as in `atomic`.
+        // SAFETY: in bounds and aligned (mappings start at a page); atomics may be shared.
         unsafe { &*self.at.as_ptr().cast::<AtomicU32>().add(index) }
     }
 
-    /// Has the kernel make huge pages of the bytes from `at` on, both multiples of
-    /// [`HUGE_PAGE_BYTES`]: one costs less than its first use in small ones, and
-    /// whoever maps it later has one page fault instead of many. Where it can't be
-    /// done, nothing has changed. No other process writes the memory meanwhile.
+    /// Asks the kernel to collapse the bytes from `at` on into huge pages; `at` and `bytes` are multiples of
+    /// [`HUGE_PAGE_BYTES`]. A collapse costs less than the first use in small pages, and later mappings take one page
+    /// fault instead of many. A failed collapse changes nothing. No other process may write the memory meanwhile.
     ///
     /// # Panics
-    /// When the range is not in the memory.
+    /// Panics if the range is out of bounds.
     pub(crate) fn gather(&mut self, at: usize, bytes: usize) {
         assert!(self.has(at, bytes), "{bytes} bytes at {at} of {}", self.bytes);
-        // SAFETY: in bounds, and nobody else has the memory: it was not shared yet, or its readers only read.
+        // SAFETY: in bounds, and no other process writes the memory: it was not shared yet, or its readers only read.
         unsafe { gather(self.at.add(at), bytes) };
     }
 
-    /// Gives the pages from `at` on back: they read as zero again.
+    /// Returns the pages from `at` on to the kernel: they read as zero again.
     pub fn forget(&self, at: usize) -> io::Result<()> {
         if at < self.bytes {
             fallocate(

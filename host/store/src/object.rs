@@ -18,12 +18,12 @@ pub struct Object {
 }
 
 impl Object {
-    /// Writes and seals an object.
+    /// Writes and seals a file.
     pub fn new(bytes: &[u8]) -> io::Result<Object> {
         Object::of_parts(&[bytes])
     }
 
-    /// Writes and seals an object of several parts, one behind another.
+    /// Writes several parts one behind another and seals the file.
     pub fn of_parts(parts: &[&[u8]]) -> io::Result<Object> {
         let file = new_file()?;
         for part in parts {
@@ -38,26 +38,26 @@ impl Object {
         Object::seal(file, parts.iter().map(|part| part.len() as u64).sum())
     }
 
-    /// An object that another process made.
+    /// Adopts a file that another process sealed.
     ///
     /// # Errors
-    /// When it is not sealed, or shorter.
+    /// Fails if the file is not sealed, or is shorter than `bytes`.
     pub fn of_sealed(file: OwnedFd, bytes: u64) -> io::Result<Object> {
         crate::mapping::check_seals(file.as_fd(), bytes, SEALS)?;
         Ok(Object { file: Arc::new(file), bytes })
     }
 
-    /// Copies the first `bytes` bytes of a file into an object, and seals it. They do not come through this process's
-    /// memory.
+    /// Copies the first `bytes` bytes of a file in the kernel, and seals the copy. The bytes do not pass through this
+    /// process's memory.
     ///
     /// # Errors
-    /// When the file is shorter, and those of the kernel.
+    /// Fails if the file is shorter than `bytes`, and on kernel errors.
     pub fn of_file(from: BorrowedFd<'_>, bytes: u64) -> io::Result<Object> {
         let file = new_file()?;
         let mut at = 0;
         while at < bytes {
             let left = usize::try_from(bytes - at).unwrap_or(usize::MAX);
-            // It moves `at`.
+            // `sendfile` advances `at`.
             if sendfile(&file, from, Some(&mut at), left)? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -70,12 +70,12 @@ impl Object {
         Ok(Object { file: Arc::new(file), bytes })
     }
 
-    /// A file that was just sealed.
+    /// Wraps a file that was just sealed.
     pub(crate) fn of_shared(file: Arc<OwnedFd>, bytes: u64) -> Object {
         Object { file, bytes }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -103,7 +103,7 @@ mod tests {
         for bytes in [&b""[..], b"abc", &[7; 100_000]] {
             let object = Object::new(bytes).unwrap();
             assert_eq!(&*Mapping::sealed(object.as_fd(), object.bytes()).unwrap(), bytes);
-            // The first half, all, and more than there is.
+            // The first half, the whole, and one byte too many.
             let part = |bytes| Object::of_file(object.as_fd(), bytes);
             for count in [bytes.len() / 2, bytes.len()] {
                 let part = part(count as u64).unwrap();

@@ -1,4 +1,4 @@
-//! Memory for the inputs of calls, used again and again.
+//! Reusable memory files for the inputs of calls.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -10,17 +10,17 @@ use rustix::fs::{Mode, OFlags, open};
 use crate::Scratch;
 use crate::mapping::{HUGE_FROM_BYTES, PAGE_BYTES, huge_bytes};
 
-/// The least that is made, in bytes: one page would be made anew for each larger input.
+/// Minimum size of a segment, in bytes: a segment of one page would be replaced for each larger input.
 const SEGMENT_BYTES_MIN: usize = 64 << 10;
-/// Of large ones the addresses are for so many bytes, so that a larger input can have the pages of a smaller one.
+/// Minimum address space of a large segment, in bytes, so that a larger input can reuse the pages of a smaller one.
 const ROOM_BYTES: usize = 64 << 20;
-/// Memory that waits for its next use, at most, in bytes.
+/// Maximum total size of free segments, in bytes.
 const FREE_BYTES_MAX: usize = 128 << 20;
-/// A segment this many times larger than what it is to hold is left for a larger input.
+/// Maximum ratio of a segment's size to the requested size; larger segments are left for larger inputs.
 const OVERSIZE_MAX: usize = 8;
 
-/// Memory files that are lent to one call at a time. A new file costs the kernel
-/// a cleared page for each 4 KiB, more than the copy into it; these keep theirs.
+/// A pool of memory files, each lent to one call at a time. A new file costs the kernel a cleared page for each 4 KiB,
+/// more than the copy into it; pooled files keep their pages.
 #[derive(Debug, Clone, Default)]
 pub struct Segments(Arc<Mutex<Free>>);
 
@@ -33,45 +33,45 @@ struct Free {
 #[derive(Debug)]
 struct Segment {
     memory: Scratch,
-    /// The same file, which can't be written through this.
+    /// A read-only descriptor of the same file.
     reader: OwnedFd,
-    /// Bytes from the start on that it was wanted for, which are those that take memory.
+    /// Bytes from the start on that were ever requested, which take memory.
     used: usize,
-    /// Bytes from the start on that are in huge pages, where there are any.
+    /// Bytes from the start on that are in huge pages.
     huge: usize,
 }
 
-/// What stands in lent memory, from an offset on.
+/// Content of lent memory at an offset.
 #[derive(Debug, Clone, Copy)]
 pub enum Part<'a> {
-    /// At the offset, these bytes.
+    /// These bytes, at this offset.
     Bytes(usize, &'a [u8]),
-    /// At the offset, so many bytes that were [written](Draft::numbers) there before.
+    /// A range (offset, length) that was [written](Draft::numbers) before.
     Written(usize, usize),
 }
 
-/// Bytes that stay as they are until this is dropped; then their memory is used
-/// for others. Its file can be read and mapped, not written.
+/// A segment with fixed content, readable and mappable through its file descriptor. Dropping it returns the segment to
+/// the pool.
 #[derive(Debug)]
 pub struct Lent(Draft);
 
-/// Memory that is written before it is lent.
+/// A segment that is written before it is lent.
 #[derive(Debug)]
 pub struct Draft {
-    /// There until `drop`, which gives it back.
+    /// Taken by `drop`, which returns it to the pool.
     segment: ManuallyDrop<Segment>,
     bytes: usize,
-    /// Where the last part ends that was put there.
+    /// End of the last part.
     end: usize,
     home: Segments,
 }
 
 impl Segments {
-    /// Memory of `bytes` bytes to be written. It holds what was left in it: who lends
-    /// parts of it as written has written all of them.
+    /// Takes a segment of `bytes` bytes for writing. It holds stale content: the caller overwrites every range that it
+    /// lends as [`SegmentPart::Written`].
     ///
     /// # Errors
-    /// When there is no memory.
+    /// Fails if no memory is available.
     pub fn draft(&self, bytes: usize) -> io::Result<Draft> {
         let mut segment = match self.take(bytes) {
             Some(segment) => segment,
@@ -85,18 +85,18 @@ impl Segments {
         Ok(Draft { segment: ManuallyDrop::new(segment), bytes, end: 0, home: self.clone() })
     }
 
-    /// Lends memory that holds `parts`, of `bytes` bytes or less.
+    /// Lends a segment that holds `parts`, of `bytes` bytes or less.
     ///
     /// # Errors
-    /// When parts overlap or end behind `bytes`, or there is no memory.
+    /// Fails if parts overlap or exceed `bytes`, or no memory is available.
     pub fn lend(&self, bytes: usize, parts: &[Part<'_>]) -> io::Result<Lent> {
         let mut draft = self.draft(bytes)?;
         parts.iter().try_for_each(|part| draft.put(part))?;
         Ok(draft.lend())
     }
 
-    /// The free segment with the least memory that is enough, unless it is much too much; otherwise the one with the
-    /// most, of those that have room for more.
+    /// Takes the free segment with the least sufficient memory, unless that is more than [`OVERSIZE_MAX`] times the
+    /// request. Otherwise takes the segment with the most memory among those with enough address space.
     fn take(&self, bytes: usize) -> Option<Segment> {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let most = bytes.max(SEGMENT_BYTES_MIN).saturating_mul(OVERSIZE_MAX);
@@ -106,9 +106,8 @@ impl Segments {
         Some(free.segments.swap_remove(at))
     }
 
-    /// Gives so many bytes of what is free back to the kernel, or somewhat more, or all there are. Free memory that was
-    /// too little is what the next larger input grows by: the kernel has it at hand, and all together stays as much as
-    /// was used at once.
+    /// Returns at least `bytes` bytes of free segments to the kernel, or all of them. A growing input takes over this
+    /// memory: the kernel has it at hand, and the total stays at the most that was used at once.
     fn give_up(&self, bytes: usize) {
         if bytes < HUGE_FROM_BYTES {
             return;
@@ -135,7 +134,7 @@ impl Segments {
 }
 
 impl Segment {
-    /// A segment for `bytes` bytes, or somewhat more.
+    /// Creates a segment of at least `bytes` bytes.
     fn new(bytes: usize) -> io::Result<Segment> {
         let least = if bytes < HUGE_FROM_BYTES { SEGMENT_BYTES_MIN } else { ROOM_BYTES };
         let memory = Scratch::new(bytes.max(least).next_power_of_two())?;
@@ -144,7 +143,7 @@ impl Segment {
         Ok(Segment { memory, reader, used: 0, huge: 0 })
     }
 
-    /// Sees to it that the first `bytes` bytes are in huge pages, but for a small rest.
+    /// Collapses the first `bytes` bytes into huge pages, except for a small remainder.
     fn gather(&mut self, bytes: usize) {
         let huge = huge_bytes(bytes);
         if huge > self.huge {
@@ -155,26 +154,27 @@ impl Segment {
 }
 
 impl Draft {
-    /// Its whole words, as numbers.
+    /// Returns the whole words of the segment, as numbers.
     pub fn numbers(&mut self) -> &mut [f64] {
         self.words(self.bytes / size_of::<f64>())
     }
 
     fn words(&mut self, count: usize) -> &mut [f64] {
         let memory = &mut self.segment.memory;
-        // SAFETY: any bytes are a number, and no other process can write them: only readers of the file are handed out.
+        // SAFETY: every bit pattern is a number, and no other process can write them: other processes get the read-only
+        // descriptor.
         unsafe { memory.numbers(count) }
     }
 
-    /// Bytes there are for parts.
+    /// Returns the size in bytes available for parts.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Puts a part behind those that are there already. What is between them is zero.
+    /// Appends a part. The gap to the part before is zeroed.
     ///
     /// # Errors
-    /// When it starts before the last one's end or ends behind the memory.
+    /// Fails if the part starts before the end of the last one or exceeds the segment.
     pub fn put(&mut self, part: &Part<'_>) -> io::Result<()> {
         let (at, len) = match part {
             Part::Bytes(at, bytes) => (*at, bytes.len()),
@@ -194,10 +194,10 @@ impl Draft {
         Ok(())
     }
 
-    /// The same parts in memory of `bytes` bytes, at least as many as they take.
+    /// Copies the parts into a segment of `bytes` bytes, or of their size if that is larger.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// Fails if no memory is available.
     pub fn moved(mut self, bytes: usize) -> io::Result<Draft> {
         let mut moved = self.home.draft(bytes.max(self.end))?;
         let words = self.end.div_ceil(size_of::<f64>());
@@ -206,7 +206,7 @@ impl Draft {
         Ok(moved)
     }
 
-    /// Lends the memory up to the end of its last part. What is behind that part on its page is zero.
+    /// Lends the memory up to the end of the last part. The rest of that part's page is zeroed.
     pub fn lend(mut self) -> Lent {
         let memory = &self.segment.memory;
         let rest = self.end.next_multiple_of(PAGE_BYTES).min(memory.bytes()) - self.end;
@@ -231,7 +231,7 @@ impl AsFd for Lent {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // SAFETY: what is dropped is not used again.
+        // SAFETY: `segment` is not used after `drop`.
         let segment = unsafe { ManuallyDrop::take(&mut self.segment) };
         self.home.give_back(segment);
     }
@@ -247,7 +247,7 @@ mod tests {
         let parts: Vec<_> = parts.iter().map(|(at, bytes)| Part::Bytes(*at, bytes)).collect();
         let lent = segments.lend(bytes, &parts).unwrap();
         assert_eq!(lent.bytes(), expect.len());
-        // To the end of the last page there are zeros.
+        // The rest of the last page is zero.
         let page_end = expect.len().next_multiple_of(PAGE_BYTES);
         // SAFETY: `lent` outlives the mapping.
         let mapping = unsafe { Mapping::lent(lent.as_fd(), page_end as u64) }.unwrap();
@@ -282,7 +282,7 @@ mod tests {
         draft.numbers()[1] = f64::from_bits(0x0101_0101_0101_0101);
         draft.put(&Part::Bytes(2, b"a")).unwrap();
         draft.put(&Part::Written(8, 8)).unwrap();
-        // Somewhere else nothing of it is different.
+        // A copy in a larger segment has the same content.
         let mut draft = draft.moved(200_000).unwrap();
         assert_eq!(draft.bytes(), 200_000);
         draft.put(&Part::Bytes(20, b"b")).unwrap();
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(*mapping, expect);
     }
 
-    /// Whatever pages they lie in.
+    /// With any mix of small and huge pages.
     #[test]
     fn large_inputs_are_what_was_put_in() {
         let segments = Segments::default();
@@ -326,11 +326,11 @@ mod tests {
         let first = inode(&a);
         drop(a);
         assert_eq!(inode(&segments.lend(20, &[]).unwrap()), first);
-        // Much too large for a small one.
+        // Too large for a small input.
         let segments = Segments::default();
         let large = inode(&segments.lend(8 << 20, &[]).unwrap());
         assert_ne!(inode(&segments.lend(10, &[]).unwrap()), large);
-        // A larger one has its pages too, the largest can't.
+        // Another large input reuses its pages, unless it exceeds the address space.
         assert_eq!(inode(&segments.lend(ROOM_BYTES, &[]).unwrap()), large);
         assert_ne!(inode(&segments.lend(ROOM_BYTES + 1, &[]).unwrap()), large);
     }
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn what_grows_takes_what_was_free() {
         const MIB: usize = 1 << 20;
-        // What is lent at once, then what is, and how much waits after that in so many pieces.
+        // Sizes lent at once, then a size that is lent, and the number and bytes of the segments that stay free.
         for (first, then, waits) in [
             (&[8 * MIB, 8 * MIB][..], 8 * MIB, (1, 8 * MIB)),
             (&[8 * MIB, 8 * MIB], 16 * MIB, (0, 0)),

@@ -1,8 +1,8 @@
 //! Values on disk: many in one file, each with its length and checksum.
 //!
-//! Files have no name: they vanish with the process, however it ends. What is not needed any more is given back to the
-//! disk at once where the file system can do that, and with its file otherwise. Nothing is read that was not written to
-//! its end: a [`Spilled`] comes into being after that.
+//! Files have no name: they vanish with the process, however it ends. Freed space is returned to the disk at once where
+//! the file system supports hole punching, and with the file otherwise. A [`SpilledValue`] exists only after its bytes
+//! are completely written, so that no partial value is ever read.
 
 use std::fs::File;
 use std::io;
@@ -18,38 +18,38 @@ use sandbar_core::{Code, Fault};
 
 use crate::{Object, Taken, Unsealed};
 
-/// A file takes values up to so many bytes; then the next one begins.
+/// Size in bytes from which on a new file is started.
 const FILE_BYTES: u64 = 64 << 20;
-/// Bytes that are copied at once.
+/// Bytes per copy.
 const COPY_BYTES: usize = 1 << 20;
-/// From so many bytes on what comes back lies in a memory file with huge pages.
+/// Minimum size in bytes of a restored value that is placed in a memory file with huge pages.
 const LARGE_BYTES: u64 = 1 << 20;
 
-/// A folder for values.
+/// A folder that spilled values are written to.
 #[derive(Debug)]
 pub struct SpillFolder {
     folder: PathBuf,
-    /// Bytes of the disk that are left free.
+    /// Disk space to keep free when spilling, in bytes.
     reserve_bytes: u64,
-    /// The file at hand, and where its next value goes.
+    /// Current file, and the offset of its next value.
     current: Option<(Arc<File>, u64)>,
     buffer: Vec<u8>,
 }
 
-/// Space on the disk of a folder, in bytes.
+/// Disk space of a folder's file system, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskSpace {
     /// Space that this user can fill.
     pub free_bytes: u64,
-    /// Space that objects leave free unless a node is told otherwise: a twentieth of the disk, 8 GiB at most.
+    /// Default of the space to keep free when spilling: a twentieth of the disk, at most 8 GiB.
     pub reserve_bytes: u64,
 }
 
 impl DiskSpace {
-    /// Asks the file system of `folder`.
+    /// Queries the file system of `folder`.
     ///
     /// # Errors
-    /// When the folder is not there.
+    /// Fails if the folder does not exist.
     pub fn of(folder: &Path) -> io::Result<DiskSpace> {
         let disk = statvfs(folder)?;
         let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
@@ -57,18 +57,18 @@ impl DiskSpace {
     }
 }
 
-/// The bytes of a value that goes to disk.
+/// The bytes of a value to spill.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// In this process's memory.
+    /// Bytes in this process's memory.
     Bytes(Arc<[u8]>),
-    /// In a sealed file.
+    /// A sealed file.
     Object(Object),
-    /// In a file that its writer could still write to.
+    /// A file that its writer can still write.
     Taken(Taken),
 }
 
-/// A value on disk. Dropping it gives its place up.
+/// A value on disk. Dropping it frees its disk space.
 #[derive(Debug)]
 pub struct Spilled {
     file: Arc<File>,
@@ -78,27 +78,27 @@ pub struct Spilled {
     is_file: bool,
 }
 
-/// A value that has come back.
+/// A value that was read back from disk.
 #[derive(Debug)]
 pub enum Restored {
-    /// In this process's memory, as it was.
+    /// Bytes in this process's memory.
     Bytes(Arc<[u8]>),
-    /// In a sealed file.
+    /// A sealed file.
     Object(Object),
 }
 
 impl SpillFolder {
-    /// A folder on whose disk `reserve_bytes` are left free; none of the disk's twentieth, 8 GiB at most.
+    /// Creates a folder that keeps `reserve_bytes` of its disk free. Default: a twentieth of the disk, at most 8 GiB.
     pub fn new(folder: PathBuf, reserve_bytes: Option<u64>) -> SpillFolder {
         let reserve_bytes =
             reserve_bytes.unwrap_or_else(|| DiskSpace::of(&folder).map_or(0, |space| space.reserve_bytes));
         SpillFolder { folder, reserve_bytes, current: None, buffer: Vec::new() }
     }
 
-    /// Writes values, one behind another. All of them are on disk then, or none.
+    /// Writes values one behind another, all or none.
     ///
     /// # Errors
-    /// [`Code::StoreFull`] when the disk is, or can't be written to.
+    /// [`Code::StoreFull`] if the disk is full or can't be written to.
     pub fn write(&mut self, values: &[Source]) -> Result<Vec<Spilled>, Fault> {
         let bytes = values.iter().map(Source::bytes).sum();
         self.has_room(bytes)?;
@@ -109,7 +109,7 @@ impl SpillFolder {
         let written = write_all(&file, start, values, &mut self.buffer);
         let end = start + if written.is_ok() { bytes } else { 0 };
         if written.is_err() {
-            // What is there of them is no good to anybody.
+            // Removes partially written values.
             let _ = file.set_len(start);
         }
         self.current = Some((file, end));
@@ -122,7 +122,7 @@ impl SpillFolder {
             return Ok(());
         }
         let message = format!(
-            "no room for {bytes} bytes of objects on the disk of {}: {free} bytes are free, of which {} are left alone",
+            "no room for {bytes} bytes of objects on the disk of {}: {free} bytes are free, and {} bytes are kept free",
             self.folder.display(),
             self.reserve_bytes
         );
@@ -155,7 +155,7 @@ fn write_all(file: &Arc<File>, start: u64, values: &[Source], buffer: &mut Vec<u
     Ok(spilled)
 }
 
-/// Copies the first `bytes` bytes of a memory file. They are not mapped: its writer could cut it off.
+/// Copies the first `bytes` bytes of a memory file. Reads instead of mapping: the file's writer could truncate it.
 fn copy(
     from: BorrowedFd<'_>,
     bytes: u64,
@@ -179,7 +179,7 @@ fn copy(
 }
 
 impl Source {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             Source::Bytes(bytes) => bytes.len() as u64,
@@ -190,15 +190,15 @@ impl Source {
 }
 
 impl Spilled {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Reads it back: as bytes if it was, as an object otherwise.
+    /// Reads the value back: as bytes if it was spilled from bytes, as a sealed file otherwise.
     ///
     /// # Errors
-    /// When it can't be read, or is not what was written.
+    /// Fails if the value can't be read, or its checksum differs.
     pub fn read(&self) -> io::Result<Restored> {
         let len = usize::try_from(self.bytes).map_err(io::Error::other)?;
         if self.is_file && self.bytes >= LARGE_BYTES {
@@ -218,7 +218,7 @@ impl Spilled {
             hasher.update(piece);
         }
         let is_same = hasher.finalize() == self.checksum;
-        is_same.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its checksum is another"))
+        is_same.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the checksum differs"))
     }
 }
 
@@ -226,7 +226,7 @@ impl Drop for Spilled {
     fn drop(&mut self) {
         if self.bytes > 0 {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // Where that can't be done, the bytes go with the file.
+            // Without hole punching, the space is freed with the file.
             let _ = fallocate(&*self.file, hole, self.at, self.bytes);
         }
     }
@@ -273,7 +273,7 @@ mod tests {
             all.extend(spill.write(&sources).unwrap().into_iter().map(|spilled| (spilled, len)));
         }
         all.iter().for_each(|(spilled, len)| check(spilled, &bytes(*len)));
-        // Those that are left stay what they are.
+        // Dropping some values leaves the others intact.
         all.retain(|(_, len)| len % 2 == 1);
         all.iter().for_each(|(spilled, len)| check(spilled, &bytes(*len)));
         assert_eq!(std::fs::read_dir(kept.path()).unwrap().count(), 0, "files have no names");
@@ -300,7 +300,7 @@ mod tests {
         assert!(spill.current.is_none());
     }
 
-    /// `/dev/full` is a disk without any room.
+    /// `/dev/full` behaves like a full disk.
     #[test]
     fn what_can_t_be_written_is_an_error_and_costs_nothing_that_was_written_before() {
         let (_kept, mut spill) = folder(0);

@@ -1,11 +1,10 @@
-//! Memory files that are written before they are sealed, and used again by their writer where nobody else had them.
+//! Memory files that are written before they are sealed, and reused by their writer if no other process mapped them.
 //!
-//! A new file costs the kernel a cleared page for each 4 KiB, more than the copy into it. What is written here lies in
-//! huge pages where the kernel makes them, which are mapped for as long as the writing takes: so mapping costs next to
-//! nothing, and when it is over nobody can write to the file by what it has mapped. Whoever keeps the value
-//! [takes](Taken::of) the file unsealed, seals it before another process than the writer gets it, and tells the writer
-//! to use the memory again if none ever did. Bytes past the value's end are the writer's older ones: they are cut off
-//! when the file is sealed.
+//! A new file costs the kernel a cleared page for each 4 KiB, more than the copy into it. The files use huge pages
+//! where the kernel provides them, and are mapped only while they are written: mapping costs next to nothing, and
+//! afterwards no mapping allows writes. The keeper of a value [adopts](UnsealedValue::of) the unsealed file, seals it
+//! before any process but the writer gets it, and allows the writer to reuse the memory if no other process ever did.
+//! Bytes past the value's end are older bytes of the writer: sealing cuts them off.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,11 +20,11 @@ use crate::Object;
 use crate::mapping::{HUGE_PAGE_BYTES, PAGE_BYTES, gather, huge_bytes, map};
 use crate::object::{SEALS, new_file};
 
-/// A file that is busy is sealed again so often, after this.
+/// Maximum number of attempts to seal a busy file.
 const SEALS_MAX: u32 = 50;
 const SEAL_AGAIN: Duration = Duration::from_millis(2);
 
-/// A memory file that is written.
+/// A memory file that its writer still writes.
 #[derive(Debug)]
 pub struct Unsealed {
     file: Arc<OwnedFd>,
@@ -33,10 +32,10 @@ pub struct Unsealed {
 }
 
 impl Unsealed {
-    /// A file with room for `bytes` bytes, or somewhat more.
+    /// Creates a file with a capacity of at least `bytes` bytes.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// Fails if no memory is available.
     pub fn new(bytes: usize) -> io::Result<Unsealed> {
         let file = new_file()?;
         let room = bytes.next_multiple_of(PAGE_BYTES).max(huge_bytes(bytes)).max(PAGE_BYTES);
@@ -44,47 +43,47 @@ impl Unsealed {
         let unsealed = Unsealed { file: Arc::new(file), room };
         unsealed.with_pages(|at| {
             let huge = huge_bytes(room).min(room) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-            // SAFETY: just mapped, of a file that nobody else has.
+            // SAFETY: the range was just mapped, and no other process has the file.
             unsafe { gather(at, huge) };
             Ok(())
         })?;
         Ok(unsealed)
     }
 
-    /// How many bytes it has room for.
+    /// Returns the capacity in bytes.
     pub fn room(&self) -> usize {
         self.room
     }
 
-    /// Writes parts, one behind another, and zeros up to the end of the last page.
+    /// Writes parts one behind another, and zeros up to the end of the last page.
     ///
     /// # Errors
-    /// When there is no room or no memory.
+    /// Fails if the capacity or the memory does not suffice.
     pub fn write(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
         self.has_room(bytes)?;
         self.with_pages(|at| {
             let mut end = at.as_ptr();
             for part in parts {
-                // SAFETY: all parts together have room; nobody else has the file mapped.
+                // SAFETY: the capacity holds all parts together; no other process has the file mapped.
                 unsafe {
                     copy_to_shared(part.as_ptr(), end, part.len());
                     end = end.add(part.len());
                 }
             }
-            // SAFETY: the room is whole pages.
+            // SAFETY: the capacity is a multiple of the page size.
             unsafe { end.write_bytes(0, bytes.next_multiple_of(PAGE_BYTES) - bytes) };
             Ok(())
         })
     }
 
-    /// Has `fill` write its first `bytes` bytes, which are some before.
+    /// Calls `fill` to write the first `bytes` bytes. The slice holds arbitrary bytes before.
     ///
     /// # Errors
-    /// Those of `fill`, and when there is no room or no memory.
+    /// Errors of `fill`, and if the capacity or the memory does not suffice.
     pub fn fill(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<()> {
         self.has_room(bytes)?;
-        // SAFETY: mapped, and nobody else has the file mapped; any bytes are bytes.
+        // SAFETY: the range is mapped, no other process has the file mapped, and `u8` has no invalid values.
         self.with_pages(|at| fill(unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), bytes) }))
     }
 
@@ -93,25 +92,25 @@ impl Unsealed {
         (bytes <= self.room).then_some(()).ok_or_else(wrong)
     }
 
-    /// Maps the file for as long as `act` takes.
+    /// Maps the file during `act`.
     fn with_pages(&self, act: impl FnOnce(NonNull<u8>) -> io::Result<()>) -> io::Result<()> {
         let _allowed = (self.room >= HUGE_PAGE_BYTES).then(HugePages::allow);
         let at = map(self.file.as_fd(), 0, self.room, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;
         let done = act(at);
-        // SAFETY: mapped above, and nothing of it is referred to any more.
+        // SAFETY: mapped by `map`, and no reference into the mapping is left.
         unsafe { munmap(at.as_ptr().cast(), self.room)? };
         done
     }
 
-    /// Seals it: its first `bytes` bytes are an object.
+    /// Seals the file: its first `bytes` bytes become immutable.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Kernel errors.
     pub fn seal(self, bytes: u64) -> io::Result<Object> {
         let taken = Taken { file: self.file, bytes };
         for _ in 0..SEALS_MAX {
             match taken.seal() {
-                // Nobody else has it: the kernel itself moves a page, or looks whether it is in use.
+                // No other process has the file: the kernel itself moves a page, or checks whether it is in use.
                 Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(SEAL_AGAIN),
                 sealed => return sealed,
             }
@@ -120,7 +119,8 @@ impl Unsealed {
     }
 }
 
-/// Whether this process may have huge pages is as it was before when this is dropped. A worker wants none for sandboxes.
+/// Guard that restores the process's transparent-huge-page setting when dropped. Workers disable huge pages for
+/// sandboxes.
 #[derive(Debug)]
 struct HugePages {
     were_disabled: bool,
@@ -128,10 +128,10 @@ struct HugePages {
 
 impl HugePages {
     fn allow() -> HugePages {
-        // SAFETY: this asks for a number, and the next sets it; no memory of this process is given to the kernel.
+        // SAFETY: this call reads a flag, the next one sets it; no memory of this process is passed to the kernel.
         let were_disabled = unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) } == 1;
         if were_disabled {
-            // SAFETY: as above.
+            // SAFETY: sets a flag alone.
             unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0) };
         }
         HugePages { were_disabled }
@@ -141,7 +141,7 @@ impl HugePages {
 impl Drop for HugePages {
     fn drop(&mut self) {
         if self.were_disabled {
-            // SAFETY: as above.
+            // SAFETY: sets a flag alone.
             unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
         }
     }
@@ -153,8 +153,8 @@ impl AsFd for Unsealed {
     }
 }
 
-/// A value in a file that its writer could still write to. It is read by copying, and judged by nobody: what its writer
-/// makes of it harms its own program.
+/// A value in a file that its writer can still write. The host reads it by copying and does not interpret it: a writer
+/// that changes it harms its own program alone.
 #[derive(Debug, Clone)]
 pub struct Taken {
     file: Arc<OwnedFd>,
@@ -162,25 +162,25 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// A file that another process wrote.
+    /// Adopts a file that another process wrote.
     ///
     /// # Errors
-    /// When it is no memory file, or shorter.
+    /// Fails if the file is not a memory file, or is shorter than `bytes`.
     pub fn of(file: OwnedFd, bytes: u64) -> io::Result<Taken> {
         fcntl_get_seals(&file)?;
         let taken = Taken { file: Arc::new(file), bytes };
         taken.has_bytes().map(|()| taken)
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Cuts off what is behind the value, and seals it: from here on it is an object.
+    /// Truncates the file behind the value and seals it: from here on it is immutable.
     ///
     /// # Errors
-    /// When its writer has it mapped, has cut it off, or sealed it otherwise.
+    /// Fails if the writer has the file mapped, has truncated it, or has set other seals.
     pub fn seal(&self) -> io::Result<Object> {
         let bytes = usize::try_from(self.bytes).map_err(io::Error::other)?;
         let pages = bytes.next_multiple_of(PAGE_BYTES).max(huge_bytes(bytes));
@@ -188,15 +188,15 @@ impl Taken {
             ftruncate(&self.file, pages as u64)?;
         }
         fcntl_add_seals(&self.file, SEALS)?;
-        // Nobody can cut it off from here on.
+        // After sealing, the file can't be truncated any more.
         self.has_bytes()?;
         Ok(Object::of_shared(self.file.clone(), self.bytes))
     }
 
-    /// Gives all of its memory back, whoever has the file.
+    /// Returns all memory of the file to the kernel, whichever processes have the file.
     ///
     /// # Errors
-    /// When it is sealed.
+    /// Fails if the file is sealed.
     pub fn forget(&self) -> io::Result<()> {
         let all = fstat(&self.file)?.st_size as u64;
         if all > 0 {
@@ -206,7 +206,7 @@ impl Taken {
     }
 
     fn has_bytes(&self) -> io::Result<()> {
-        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the file is shorter than was said");
+        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the file is shorter than declared");
         (fstat(&self.file)?.st_size as u64 >= self.bytes).then_some(()).ok_or_else(wrong)
     }
 }
@@ -241,7 +241,7 @@ mod tests {
             assert_eq!(mapping[..first], half[..first]);
             assert_eq!(mapping[first..bytes], whole[..rest]);
             assert!(mapping[bytes..].iter().all(|byte| *byte == 0), "behind {bytes} bytes");
-            // What was there before is cut off.
+            // Older bytes are truncated.
             assert!(fstat(&object).unwrap().st_size as usize <= bytes.next_multiple_of(HUGE_PAGE_BYTES));
             assert!(unsealed.write(&[b"x"]).is_err(), "its writer writes no more");
             assert!(rustix::io::pwrite(&unsealed, b"x", 0).is_err());
@@ -277,7 +277,7 @@ mod tests {
         assert!(fstat(&unsealed).unwrap().st_blocks > 0);
         taken(&unsealed, 10).forget().unwrap();
         assert_eq!(fstat(&unsealed).unwrap().st_blocks, 0);
-        // And is there to be written again.
+        // The file is writable again.
         unsealed.write(&[b"abc"]).unwrap();
         let object = unsealed.seal(3).unwrap();
         assert_eq!(&*Mapping::sealed(object.as_fd(), 3).unwrap(), b"abc");

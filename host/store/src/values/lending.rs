@@ -1,4 +1,4 @@
-//! Which worker has which value's file.
+//! Lending of values' files to workers.
 
 use std::sync::Arc;
 
@@ -9,35 +9,35 @@ use super::{Doing, Fate, Memory, Order, Value, ValueKey, Values};
 use crate::Object;
 use crate::disk::DiskTask;
 
-/// Files that one worker may have been lent at once.
+/// Maximum number of files that one worker may have at once.
 pub(super) const LENT_MAX: usize = 1024;
 
-/// What a worker gets that asks for a value.
+/// Reply to a worker that asks for a value.
 #[derive(Debug)]
 pub enum Lending {
     /// The bytes.
     Bytes(Arc<[u8]>),
-    /// A file with so many bytes, which it has not got yet.
+    /// The value's file, which the worker does not have yet.
     File(Object),
-    /// It has the file.
+    /// The worker already has the file.
     Same,
-    /// Nothing yet: it is on its way from disk.
+    /// The value is being read from disk.
     Later,
-    /// Nothing any more.
+    /// The value is lost, for this reason.
     Gone(String),
 }
 
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) worker: WorkerId,
-    /// How often it was lent the file and did not give it back.
+    /// Number of times that the worker was lent the file and did not return it.
     times: u32,
-    /// Whether it still keeps it.
+    /// Whether the worker still keeps the file.
     has: bool,
 }
 
 impl Values {
-    /// Lends a value to a worker that asks for it.
+    /// Lends a value to a worker.
     pub fn lend(&mut self, key: ValueKey, worker: WorkerId) -> Lending {
         let now = self.tick();
         let Some(value) = self.all.get_mut(&key) else { return Lending::Gone("there is no such value".into()) };
@@ -69,16 +69,17 @@ impl Values {
         }
     }
 
-    /// Lends a value for a moment to somebody who is no worker, and keeps no file: its memory is not waited for.
+    /// Lends a value for a moment to a caller that is not a worker and keeps no file. The store does not wait for its
+    /// memory.
     pub fn share(&mut self, key: ValueKey) -> Lending {
-        // Nobody is that worker: that it has the file is forgotten at once.
+        // No worker has this id; its loan is removed at once.
         let lending = self.lend(key, WorkerId(u32::MAX));
         self.forgot(key, WorkerId(u32::MAX));
         self.of_worker.remove(&WorkerId(u32::MAX));
         lending
     }
 
-    /// Has a value come back from disk, if it is not in memory.
+    /// Starts reading a value from disk, if it is not in memory.
     pub fn restore(&mut self, key: ValueKey) -> Lending {
         let gone = || Lending::Gone("its bytes are neither in memory nor on disk".into());
         let Some(value) = self.all.get_mut(&key) else { return gone() };
@@ -87,7 +88,7 @@ impl Values {
         }
         let Some(spilled) = value.disk.clone() else { return gone() };
         value.doing = Doing::Reading;
-        // There is to be room by then.
+        // Reserves the memory for the value in advance.
         value.charge = charge(value.bytes);
         self.used += value.charge;
         self.orders.push(Order::Disk(DiskTask::Read(key, spilled)));
@@ -95,7 +96,7 @@ impl Values {
         Lending::Later
     }
 
-    /// A worker has let go of a value's file.
+    /// Handles a worker's return of a value's file.
     pub fn forgot(&mut self, key: ValueKey, worker: WorkerId) {
         let Some(value) = self.all.get_mut(&key) else { return };
         let Some(at) = value.lent.iter().position(|lent| lent.worker == worker) else { return };
@@ -107,7 +108,7 @@ impl Values {
         self.make_room();
     }
 
-    /// A worker is gone, with all that it was lent and all memory that it wrote to.
+    /// Removes a dead worker, with all files that it was lent and all memory that it wrote.
     pub fn lose_worker(&mut self, worker: WorkerId) {
         let mut back = Vec::new();
         for (key, value) in &mut self.all {
@@ -130,7 +131,7 @@ impl Values {
         self.of_worker.remove(&worker);
     }
 
-    /// A worker has one file more. The first that it got goes, if these are too many.
+    /// Records a new loan to a worker. Recalls the worker's oldest file if it has more than [`LENT_MAX`].
     fn note_lent(&mut self, worker: WorkerId, key: ValueKey) {
         let lent = self.of_worker.entry(worker).or_default();
         lent.push_back(key);
@@ -144,7 +145,7 @@ impl Values {
         }
     }
 
-    /// Somebody has let go of a value's file.
+    /// Handles the return of a value's file.
     fn came_back(&mut self, key: ValueKey) {
         self.stuck_at = None;
         if let Some(value) = self.all.get_mut(&key)
@@ -159,7 +160,7 @@ impl Values {
 }
 
 impl Value {
-    /// Lends it to a worker. Says whether that did not have it.
+    /// Lends the value to a worker. Returns whether the worker needs the file.
     fn lend(&mut self, worker: WorkerId) -> bool {
         match self.lent.iter_mut().find(|lent| lent.worker == worker) {
             Some(lent) if lent.has => false,
@@ -175,7 +176,7 @@ impl Value {
     }
 }
 
-/// Has everybody let go of a value's file.
+/// Recalls a value's file from all workers.
 pub(super) fn ask_back(key: ValueKey, value: &mut Value, orders: &mut Vec<Order>) {
     value.is_asked = true;
     for lent in value.lent.iter_mut().filter(|lent| lent.has) {

@@ -1,4 +1,4 @@
-//! Memory that values lie in, and what becomes of it when its writer could write to it again.
+//! Memory of values, and its reuse by the worker that wrote it.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use crate::{Object, Taken};
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Where a value lies that is in memory.
+/// The memory of a value.
 #[derive(Debug)]
 pub enum Memory {
-    /// In this process's own.
+    /// Bytes in this process's memory.
     Bytes(Arc<[u8]>),
-    /// In a sealed file.
+    /// A sealed file.
     Object(Object),
-    /// In a file that its writer could still write to: which worker, and its number for this memory.
+    /// A file that its writer can still write, with the writer's id and the writer's number of the memory.
     Taken(Taken, (WorkerId, u32)),
 }
 
-/// What becomes of memory that a worker wrote a value to.
+/// Instruction to a worker about memory that it wrote a value to.
 #[derive(Debug)]
 pub enum Fate {
-    /// Nobody else had it: it may be written again.
+    /// Reuse the memory: no other process has had it.
     Reuse,
-    /// It is to be taken back and [forgotten](Taken::forget), unless it is being written again.
+    /// Return the memory, which is then [discarded](UnsealedValue::discard), unless the worker is writing it again.
     Trim(Taken),
-    /// It is to be given up.
+    /// Close the file.
     Close,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Warm {
 }
 
 impl Values {
-    /// Memory that only its writer had is its to write again, if there is enough.
+    /// Offers memory that only its writer has had for reuse, if enough memory is free.
     pub(super) fn keep_warm(&mut self, key: ValueKey) {
         let high = self.high();
         let warm: u64 = self.warm.iter().map(|warm| warm.charge).sum();
@@ -58,7 +58,7 @@ impl Values {
         }
     }
 
-    /// A worker has written again to memory that waited for that.
+    /// Handles a worker's new value in memory that was kept for reuse.
     pub(super) fn take_warm(&mut self, worker: WorkerId, number: u32) {
         if let Some(at) = self.warm.iter().position(|warm| (warm.writer, warm.number) == (worker, number))
             && let Some(warm) = self.warm.remove(at)

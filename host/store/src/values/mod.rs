@@ -1,12 +1,13 @@
-//! Which values there are, where each lies, and what goes to disk when they are more than memory is to hold.
+//! The value store: tracks where each value is, and spills values to disk when memory runs short.
 //!
-//! Values are bytes in this process's memory, sealed files, or files that nobody but their writer has had. Files are
-//! lent to workers, each once: a worker keeps what it was lent until it is told to forget it, and says when no task of
-//! it has it in use any more. Until then its memory is not free, whatever is done here, and counts.
+//! Values are bytes in this process's memory, sealed files, or unsealed files that only their writer has had. The store
+//! lends each file to a worker at most once: a worker keeps a lent file until it is told to forget it, and reports when
+//! none of its tasks uses it any more. Until then its memory is not free, even if the store drops the value, and
+//! counts.
 //!
-//! Above four fifths of what memory may hold, values go to disk until three fifths and a half are left: the biggest and
-//! coldest first, a file full at once, but for what workers have in use. What comes back stays on disk as well, so that
-//! it can go again for nothing. This decides, and does nothing by itself: what is to be done are [`Order`]s.
+//! Above four fifths of the memory limit the store spills values until seven tenths are left: the largest and coldest
+//! first, up to a file at once, except for those in use by workers. A restored value stays on disk as well, so that it
+//! can be evicted without another write. The store decides and performs no IO itself: it returns [`StoreAction`]s.
 
 mod lending;
 mod memory;
@@ -32,29 +33,29 @@ pub use lending::Lending;
 pub use memory::{Fate, Memory};
 pub use view::{StoreUse, ValueView};
 
-/// A value. No two have the same.
+/// Unique key of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueKey(pub u64);
 
-/// What values may take.
+/// Limits of a value store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreLimits {
     /// Bytes of memory.
     pub memory_bytes_max: u64,
-    /// Files that are open at once.
+    /// Number of open files.
     pub files_max: usize,
     /// Bytes of one job, in memory and on disk.
     pub job_bytes_max: u64,
 }
 
-/// What is to be done.
+/// An action that the store's owner performs.
 #[derive(Debug)]
 pub enum Order {
     /// Tell a worker to forget a value's file.
     Forget(WorkerId, ValueKey),
-    /// Tell a writer what becomes of its memory of this number.
+    /// Tell a writer what to do with its memory of this number.
     Writer(WorkerId, u32, Fate),
-    /// Something with the disk.
+    /// Run a disk task.
     Disk(DiskTask),
 }
 
@@ -63,17 +64,17 @@ struct Value {
     job: JobId,
     object: ObjectId,
     bytes: u64,
-    /// What it counts for in memory.
+    /// Bytes that the value counts for in memory.
     charge: u64,
     memory: Option<Memory>,
     disk: Option<Arc<Spilled>>,
     doing: Doing,
-    /// When it was last asked for.
+    /// Logical time of the last access.
     touched: u64,
     lent: Vec<Lent>,
-    /// Who has it was told to forget it.
+    /// The workers that have the file were told to forget it.
     is_asked: bool,
-    /// Nobody needs it any more.
+    /// Its owner dropped the value.
     is_dropped: bool,
 }
 
@@ -95,25 +96,26 @@ pub struct Values {
     on_disk: u64,
     spilled: u64,
     restored: u64,
-    /// Those that have memory, and how many of these are files.
+    /// Values in memory.
+    /// `files` counts those that are files.
     resident: FxHashSet<ValueKey>,
     files: usize,
     of_job: FxHashMap<JobId, u64>,
     of_worker: FxHashMap<WorkerId, VecDeque<ValueKey>>,
-    /// Memory that waits to be written again.
+    /// Memory that its writers may reuse.
     warm: VecDeque<Warm>,
-    /// Some are being written.
+    /// A write is in progress.
     is_writing: bool,
-    /// There is too much, and there was since it was more than four fifths.
+    /// Memory use exceeded the high watermark, and is still above the low one.
     is_draining: bool,
-    /// Nothing can be done before this is more than so much.
+    /// Memory use below which evicting more is known to be impossible.
     stuck_at: Option<u64>,
     full: Option<Fault>,
     orders: Vec<Order>,
 }
 
 impl Values {
-    /// None.
+    /// Creates an empty store.
     pub fn new(limits: StoreLimits) -> Values {
         Values {
             limits,
@@ -137,15 +139,16 @@ impl Values {
         }
     }
 
-    /// What is to be done since this was asked last.
+    /// Returns the actions since the last call.
     pub fn orders(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)
     }
 
-    /// Takes the value of an object in.
+    /// Adds the value of an object.
     ///
     /// # Errors
-    /// [`Code::StoreFull`] when it is larger than memory may be, or its job has too much. Its memory is let go of then.
+    /// [`Code::StoreFull`] if the value is larger than the memory limit, or its job exceeds its limit. The value's
+    /// memory is released then.
     pub fn add(&mut self, job: JobId, object: ObjectId, memory: Memory) -> Result<ValueKey, Fault> {
         let bytes = memory.bytes();
         let of_job = self.of_job.get(&job).copied().unwrap_or(0).saturating_add(bytes);
@@ -191,7 +194,7 @@ impl Values {
         Ok(key)
     }
 
-    /// Nobody needs a value any more.
+    /// Drops a value that has no references left.
     pub fn drop_value(&mut self, key: ValueKey) {
         let Some(value) = self.all.get_mut(&key) else { return };
         if std::mem::replace(&mut value.is_dropped, true) {
@@ -209,7 +212,7 @@ impl Values {
         self.stuck_at = None;
     }
 
-    /// Takes in what a disk has done. Gives the value that was read, or why it can't be.
+    /// Handles a completed disk task. Returns the value that was read, or the reason of the failure.
     pub fn disk_done(&mut self, done: DiskDone) -> Option<(ValueKey, Result<(), String>)> {
         let read = match done {
             DiskDone::Written(keys, result) => {
@@ -281,7 +284,7 @@ impl Values {
         self.clock
     }
 
-    /// Gives up the memory of a value that nobody has.
+    /// Releases the memory of a value that no worker has.
     fn let_go(&mut self, key: ValueKey) {
         let Some(value) = self.all.get_mut(&key) else { return };
         self.used -= std::mem::take(&mut value.charge);
@@ -289,13 +292,13 @@ impl Values {
         let memory = value.memory.take();
         self.files -= usize::from(memory.as_ref().is_some_and(Memory::is_file));
         if let Some(Memory::Taken(taken, (writer, number))) = memory {
-            // Its writer has the file, too, and may compute on for a while.
+            // The writer has the file as well, and may keep it open for a while.
             let _ = taken.forget();
             self.orders.push(Order::Writer(writer, number, Fate::Close));
         }
     }
 
-    /// Forgets a value that nobody needs and nobody has.
+    /// Removes a dropped value that no worker has.
     fn end_dropped(&mut self, key: ValueKey) {
         let is_left = |value: &Value| value.is_dropped && value.lent.is_empty() && value.doing == Doing::Nothing;
         if !self.all.get(&key).is_some_and(is_left) {

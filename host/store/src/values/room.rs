@@ -1,4 +1,4 @@
-//! What goes to disk, so that there is room for what comes.
+//! Eviction of values from memory, to disk if they are not there yet.
 
 use sandbar_core::Fault;
 
@@ -8,23 +8,23 @@ use super::{Doing, Fate, Memory, Order, Value, ValueKey, Values};
 use crate::disk::DiskTask;
 use crate::spill::Source;
 
-/// Values go to disk in pieces of so many bytes, or of one that is larger.
+/// Maximum bytes per write to disk, except for a single larger value.
 const BATCH_BYTES: u64 = 64 << 20;
 
 impl Values {
-    /// Whether there is more in memory than may be, or in more files, and this value is some of it.
+    /// Whether memory or open files exceed their limits and this value takes some of them.
     pub fn is_over(&self, key: ValueKey) -> bool {
         let is_file = || self.all.get(&key).and_then(|value| value.memory.as_ref()).is_some_and(Memory::is_file);
         self.used > self.limits.memory_bytes_max && self.resident.contains(&key)
             || self.files > self.limits.files_max && is_file()
     }
 
-    /// Why nothing more can go to disk, if it could not when that was tried last.
+    /// Returns why the last attempt to write to disk failed, if it did.
     pub fn full(&self) -> Option<&Fault> {
         self.full.as_ref().filter(|_| !self.is_writing)
     }
 
-    /// Tries again what the disk had no room for.
+    /// Retries after a full disk.
     pub fn try_again(&mut self) {
         self.full = None;
         self.stuck_at = None;
@@ -39,7 +39,7 @@ impl Values {
         self.limits.memory_bytes_max / 10 * 7
     }
 
-    /// Sees to it that there is room.
+    /// Starts evicting values if memory or open files exceed the high watermark.
     pub(super) fn make_room(&mut self) {
         let files = self.files;
         let (files_high, files_low) = (self.limits.files_max / 5 * 4, self.limits.files_max / 10 * 7);
@@ -60,7 +60,8 @@ impl Values {
         }
     }
 
-    /// Chooses values of so many bytes or as many as this, the biggest and coldest first. Says whether there are any.
+    /// Evicts values until `bytes` bytes and `files` files are freed, the largest and coldest first. Returns whether it
+    /// found any.
     fn choose(&mut self, mut bytes: u64, mut files: usize) -> bool {
         let now = self.clock + 1;
         let rank = |key: &ValueKey| {

@@ -1,4 +1,4 @@
-//! What goes to disk when, and who is told of it.
+//! Eviction to disk, and notifications of workers.
 
 use std::os::fd::AsFd as _;
 
@@ -9,12 +9,12 @@ use crate::{Object, SpillFolder, Taken, Unsealed};
 
 const MIB: u64 = 1 << 20;
 
-/// Values, with a disk that does at once what it is asked to.
+/// A value store with a disk that completes each task at once.
 struct World {
     values: Values,
     folder: SpillFolder,
     _kept: tempfile::TempDir,
-    /// What was ordered, but for the disk.
+    /// Actions other than disk tasks, as text.
     said: Vec<String>,
     /// Values that could not be read.
     lost: Vec<ValueKey>,
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// Which are in memory and which are on disk.
+    /// Returns a letter per value: in memory, on disk, both or none.
     fn places(&self, keys: &[ValueKey]) -> String {
         let place = |key: &ValueKey| match self.values.view(*key).map(|view| (view.in_memory, view.on_disk)) {
             Some((true, false)) => 'm',
@@ -115,7 +115,7 @@ fn the_biggest_and_coldest_go_first() {
     assert_eq!((world.places(&all), world.used()), ("mmmm".into(), 75));
     let last = world.object(10);
     assert_eq!((world.places(&all), world.places(&[last]), world.used()), ("mdmm".into(), "m".into(), 45));
-    // What comes back stays on disk, and goes again for nothing.
+    // A restored value stays on disk, and is evicted again without a write.
     assert_eq!((world.lend(all[1], 1), world.places(&all)), ("later", "dbmd".into()));
     assert_eq!((world.lend(all[1], 1), world.lend(all[1], 1), world.lend(all[1], 2)), ("file", "same", "file"));
 }
@@ -128,14 +128,14 @@ fn what_workers_have_is_asked_back_and_counts_until_then() {
     let second = world.object(30);
     world.says("forget w1 v0, forget w2 v0");
     assert_eq!((world.places(&[first, second]), world.used()), ("mm".into(), 90));
-    // As long as one of them has it in use, others go.
+    // A file that a worker still uses can't be evicted; others are.
     world.values.forgot(first, WorkerId(1));
     world.says("");
     assert_eq!((world.places(&[first, second]), world.used()), ("md".into(), 60));
     world.values.lose_worker(WorkerId(2));
     let third = world.object(30);
     assert_eq!((world.places(&[first, second, third]), world.used()), ("ddm".into(), 30));
-    // As one that nobody needs any more.
+    // A dropped value counts until its worker returns the file.
     assert_eq!((world.lend(third, 1), world.used()), ("file", 30));
     world.values.drop_value(third);
     world.says("forget w1 v2");
@@ -157,7 +157,7 @@ fn what_only_its_writer_had_is_written_again() {
     world.says("Close w1 m7");
     world.values.drop_value(again);
     world.says("forget w1 v1");
-    // What waits is given up before anything goes to disk.
+    // Memory kept for reuse is released before values go to disk.
     let waits = world.taken(20, 2, 8);
     world.values.drop_value(waits);
     world.says("Reuse w2 m8");
@@ -247,7 +247,7 @@ fn what_can_t_be_read_is_lost() {
     assert_eq!(world.used(), 30);
 }
 
-/// What comes is over the bound while there are more files than may be, though there is memory for more.
+/// A new value is over the limit while too many files are open, even if memory is free.
 #[test]
 fn files_that_are_too_many_wait_for_room() {
     let mut world = World::new(1 << 40, 0);
@@ -258,7 +258,7 @@ fn files_that_are_too_many_wait_for_room() {
     assert!(world.values.is_over(keys[100]));
     let own = world.values.add(JobId(1), ObjectId(200), Memory::Bytes(bytes.as_slice().into())).unwrap();
     assert!(!world.values.is_over(own), "it lies in no file");
-    // The disk takes some.
+    // The disk takes some of the files.
     world.settle();
     assert!(keys.iter().all(|key| !world.values.is_over(*key)));
 }

@@ -1,4 +1,4 @@
-//! What can be seen of values.
+//! Read access to values, for inspection.
 
 use std::io;
 
@@ -8,43 +8,43 @@ use super::{Memory, ValueKey, Values};
 use crate::Object;
 use crate::spill::Restored;
 
-/// Where values are, in bytes.
+/// Use of memory and disk by values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreUse {
-    /// In memory, and what is kept for the next values.
+    /// Bytes in memory, including memory kept for reuse.
     pub memory_bytes: u64,
-    /// On disk, those that are in memory as well among them.
+    /// Bytes on disk, including values that are in memory as well.
     pub disk_bytes: u64,
-    /// Values.
+    /// Number of values.
     pub values: usize,
-    /// What was ever written to disk, and read from it.
+    /// Total bytes ever written to disk.
     pub spilled_bytes: u64,
-    /// As above.
+    /// Total bytes ever read from disk.
     pub restored_bytes: u64,
 }
 
-/// A value, as it can be seen.
+/// A value, for inspection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueView {
-    /// Whose value it is.
+    /// Object of the value.
     pub object: ObjectId,
-    /// And of which job.
+    /// Job of the object.
     pub job: JobId,
     /// Length in bytes.
     pub bytes: u64,
-    /// Whether it is in memory.
+    /// Whether the value is in memory.
     pub in_memory: bool,
-    /// Whether it is on disk.
+    /// Whether the value is on disk.
     pub on_disk: bool,
     /// Workers that have its file.
     pub lent: Vec<WorkerId>,
 }
 
 impl Values {
-    /// The bytes of a value, at most so many. Waits for the disk.
+    /// Returns the bytes of a value, at most `max`. Blocks on the disk.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// Fails if the value is missing, larger than `max`, or unreadable.
     pub fn bytes(&self, key: ValueKey, max: u64) -> io::Result<Vec<u8>> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let value = self.all.get(&key).ok_or_else(missing)?;
@@ -64,7 +64,7 @@ impl Values {
         }
     }
 
-    /// What all of them take.
+    /// Returns the use of memory and disk.
     pub fn usage(&self) -> StoreUse {
         StoreUse {
             memory_bytes: self.used,
@@ -75,7 +75,7 @@ impl Values {
         }
     }
 
-    /// One of them.
+    /// Returns one value, for inspection.
     pub fn view(&self, key: ValueKey) -> Option<ValueView> {
         let value = self.all.get(&key)?;
         Some(ValueView {
