@@ -13,20 +13,20 @@ use crate::params::{Parameter, parse};
 use crate::registry::{Function, Opened};
 use crate::scalar::emit_batch;
 
-/// What [`macro@crate::batch`] makes of a function.
+/// A batch function, as [`macro@crate::batch`] implements it.
 pub trait Batch: 'static {
     /// Its parameters.
     type Params: serde::de::DeserializeOwned;
 
-    /// Calls it.
+    /// Calls the function.
     ///
     /// # Errors
-    /// The function's own, in words.
+    /// The function's own error as text.
     fn call(batch: RecordBatch, params: &Self::Params) -> Result<RecordBatch, String>;
 }
 
 impl Function {
-    /// Announces a batch function.
+    /// Registers a batch function.
     pub const fn batch<F: Batch>(
         name: &'static str,
         about: &'static str,
@@ -37,7 +37,7 @@ impl Function {
     }
 }
 
-/// A column of a name and of any type.
+/// A column of any type.
 pub fn any(name: &str) -> Field {
     Field::new(name, DataType::Null, true)
 }
@@ -48,7 +48,7 @@ fn open<F: Batch>(params: &str) -> Result<Box<dyn Opened>, String> {
 
 struct OpenedBatch<F: Batch> {
     params: F::Params,
-    /// The last input's schema with its encoded form: the next is mostly the same.
+    /// The last input's schema and its encoded form: the next input mostly has the same schema.
     schema: Option<(Vec<u8>, SchemaRef)>,
     function: PhantomData<F>,
 }
@@ -71,7 +71,7 @@ impl<F: Batch> Opened for OpenedBatch<F> {
         let header = Header::parse(header).map_err(|e| e.to_string())?;
         let schema = self.schema(header.schema_bytes())?;
         let body = input::body(header.body_bytes());
-        // SAFETY: the host wrote header and body with `encode`, and a guest has no one but its host to trust.
+        // SAFETY: the host wrote header and body with `encode`, and a guest trusts its host.
         let batch = unsafe { read_trusted(&header, schema, &body) }.map_err(|e| e.to_string())?;
         emit_batch(&F::call(batch, &self.params)?)
     }

@@ -1,4 +1,4 @@
-//! The component's side of the contract: which function, then calls of it.
+//! The component's exports: selecting a function or task, and calling it.
 
 use std::cell::RefCell;
 
@@ -32,8 +32,9 @@ impl Guest for Component {
     fn open(function: u32, params: String, seed: u64) -> Result<(), String> {
         begin(seed);
         let all = functions();
-        let function =
-            all.get(function as usize).ok_or_else(|| format!("there is no function {function}, only {}", all.len()))?;
+        let function = all.get(function as usize).ok_or_else(|| {
+            format!("function index {function} is out of range: the component has {} functions", all.len())
+        })?;
         let opened = (function.open)(&params)?;
         OPENED.with_borrow_mut(|slot| *slot = Some(opened));
         Ok(())
@@ -94,8 +95,8 @@ impl program::Guest for Component {
     }
 }
 
-/// What comes after a part of a call: an actor holds what its value holds, and its calls that wait. Of others the host
-/// knows that nothing is left.
+/// Runs after each part of a call. An actor's value and waiting calls keep references between calls, so dropped
+/// references are released here. For other instances, the host releases everything when the call ends.
 fn settled(has_ended: Result<bool, String>) -> Result<bool, String> {
     if actor::is_made() {
         task::release_gone();
@@ -103,9 +104,9 @@ fn settled(has_ended: Result<bool, String>) -> Result<bool, String> {
     has_ended
 }
 
-/// What comes before each call.
+/// Runs before each call.
 fn begin(seed: u64) {
-    // A second call in one instance finds the logger set already.
+    // In the second call of an instance, the logger is already set.
     if log::set_logger(&HostLog).is_ok() {
         log::set_max_level(log::LevelFilter::Debug);
         std::panic::set_hook(Box::new(|info| bindings::log::panic(&info.to_string())));
@@ -116,7 +117,7 @@ fn begin(seed: u64) {
 fn with_opened(call: impl FnOnce(&mut dyn Opened) -> Result<(), String>) -> Result<(), String> {
     OPENED.with_borrow_mut(|slot| match slot {
         Some(function) => call(function.as_mut()),
-        None => Err("no function was opened".into()),
+        None => Err("`open` was not called before this function".into()),
     })
 }
 

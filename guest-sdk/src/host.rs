@@ -1,4 +1,4 @@
-//! What a component asks of its host. Elsewhere than in a sandbox a stand-in answers, see [`crate::testing`].
+//! The guest's requests to its host. Outside a sandbox, an in-process test host answers them: see [`crate::testing`].
 
 #[cfg(target_family = "wasm")]
 #[path = "host/dense_imported.rs"]

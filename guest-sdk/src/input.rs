@@ -9,31 +9,30 @@ use sandbar_batch::ALIGNMENT;
 
 use crate::host;
 
-/// From this many bytes on pages are mapped: a mapping costs about 25 µs and, in
-/// small pages, 25 µs a MiB; a copy about 30 µs a MiB, and the first touch of the
-/// guest's own pages as much again.
+/// Minimum size of a mapped body, in bytes. A mapping costs about 25 µs plus, in small pages, 25 µs per MiB. A copy
+/// costs about 30 µs per MiB, plus as much again for the first touch of the guest's own pages.
 const MAP_FROM_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
-/// A huge page that is mapped as a whole, since the region starts like one, costs as much as a small one.
+/// Alignment of regions that can take huge pages, in bytes. Mapping one huge page costs as much as mapping one small
+/// page.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Guest memory that the host fills. Its bytes are whatever the allocator left
-/// there until then.
+/// Guest memory that the host fills. It is uninitialised until then.
 pub(crate) struct Region {
     at: NonNull<u8>,
     layout: Layout,
-    /// Bytes from the start on that the host has filled.
+    /// Bytes from the start that the host has filled.
     filled: usize,
 }
 
 // SAFETY: a region owns its memory; components have one thread.
 unsafe impl Send for Region {}
-// SAFETY: as above; a shared region is only read.
+// SAFETY: a shared region is only read.
 unsafe impl Sync for Region {}
 impl std::panic::RefUnwindSafe for Region {}
 
 impl Region {
-    /// `bytes` bytes (at least one), at a multiple of `align`.
+    /// Allocates `bytes` bytes (at least one), aligned to `align`.
     pub(crate) fn new(bytes: usize, align: usize) -> Region {
         let layout = Layout::from_size_align(bytes.max(1), align).expect("a body fits the address space");
         // SAFETY: the layout's size is not zero.
@@ -43,7 +42,8 @@ impl Region {
         }
     }
 
-    /// Forgets what it holds, and makes room for `bytes` bytes (of several parts: with the gaps between them).
+    /// Empties the region and ensures a capacity of `bytes` bytes. For several parts, `bytes` includes the gaps between
+    /// them.
     pub(crate) fn reserve(&mut self, bytes: usize) {
         self.filled = 0;
         if self.layout.size() < bytes {
@@ -51,7 +51,8 @@ impl Region {
         }
     }
 
-    /// Appends `len` bytes of the body, from `offset` on, at the next multiple of [`ALIGNMENT`]; returns where.
+    /// Appends `len` bytes of the body, starting at `offset`, at the next multiple of [`ALIGNMENT`]. Returns their
+    /// position.
     pub(crate) fn append(&mut self, offset: usize, len: usize) -> usize {
         let at = self.filled.next_multiple_of(ALIGNMENT);
         assert!(at + len <= self.layout.size(), "the region has room for what is appended");
@@ -65,19 +66,19 @@ impl Region {
         at
     }
 
-    /// What the host has filled.
+    /// The bytes that the host has filled.
     pub(crate) fn filled(&self) -> &[u8] {
         // SAFETY: in bounds, and initialised by `append` or `map`.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.filled) }
     }
 
-    /// `bytes` bytes of the body, its pages laid over the region.
+    /// Maps the first `bytes` bytes of the body over a new region.
     pub(crate) fn map(bytes: usize) -> Region {
-        // SAFETY: whole pages, just allocated.
+        // SAFETY: `mapped` allocated whole pages at `at`.
         Region::mapped(bytes, |at, pages| unsafe { host::map_pages(at, pages) })
     }
 
-    /// `bytes` bytes, which `map` lays over whole pages of the region: it takes where they start, and their bytes.
+    /// Allocates a region and calls `map` with its address and its size in whole pages.
     fn mapped(bytes: usize, map: impl FnOnce(*mut u8, usize)) -> Region {
         let pages = bytes.next_multiple_of(PAGE_BYTES);
         let mut region = Region::new(pages, if pages < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES });
@@ -86,7 +87,7 @@ impl Region {
         region
     }
 
-    /// All that is filled.
+    /// Converts the filled part into an Arrow buffer.
     fn into_buffer(self) -> Buffer {
         let (at, filled) = (self.at, self.filled);
         // SAFETY: the region holds `filled` filled bytes and lives as long as the buffer.
@@ -101,15 +102,16 @@ impl Drop for Region {
     }
 }
 
-/// The whole body as one buffer, copied or mapped as its size wants.
+/// Returns the whole body as one buffer. Copies small bodies and maps large ones.
 pub(crate) fn body(bytes: usize) -> Buffer {
-    // SAFETY: all of it, just allocated.
+    // SAFETY: `buffer` allocated `bytes` bytes at `at`.
     let copy = |at| unsafe { host::read(0, at, bytes) };
-    // SAFETY: whole pages, just allocated.
+    // SAFETY: `buffer` allocated whole pages at `at`.
     buffer(bytes, copy, |at, pages| unsafe { host::map_pages(at, pages) })
 }
 
-/// `bytes` bytes at a multiple of [`ALIGNMENT`], which `copy` fills, or `map`, whole pages of them, as their number wants.
+/// Returns a buffer of `bytes` bytes at a multiple of [`ALIGNMENT`]. Fills it with `copy`, or, from [`MAP_FROM_BYTES`]
+/// on, with `map` in whole pages.
 pub(crate) fn buffer(bytes: usize, copy: impl FnOnce(*mut u8), map: impl FnOnce(*mut u8, usize)) -> Buffer {
     if bytes == 0 {
         return MutableBuffer::new(0).into();

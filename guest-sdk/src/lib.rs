@@ -1,4 +1,4 @@
-//! Write a Sandbar function: plain Rust, one attribute, compiled to a component.
+//! The SDK for Sandbar functions: plain Rust with one attribute, compiled to a WebAssembly component.
 //!
 //! ```
 //! use sandbar_guest::prelude::*;
@@ -10,10 +10,10 @@
 //! }
 //! ```
 //!
-//! - [`macro@scalar`]: columns in, one column out, row by row. `Option<T>` sees nulls; without it a
-//!   row with a null gives a null.
+//! - [`macro@scalar`]: columns in, one column out, row by row. An `Option<T>` argument receives nulls; any other
+//!   argument makes a row with a null give a null.
 //! - [`macro@batch`]: a [`RecordBatch`](arrow_array::RecordBatch) in, one out.
-//! - [`macro@trainer`]: a [`Group`] in, a [`Model`] out, which predicts and can be stored.
+//! - [`macro@trainer`]: a [`Group`] in, a serialisable [`Model`] out, which predicts.
 //!
 //! A trainer and its model:
 //!
@@ -55,10 +55,10 @@
 //! }
 //! ```
 //!
-//! A program is functions that call each other elsewhere, on other processors and machines: [`macro@task`] makes of a
-//! function one that can be submitted. What it returns is an object then, an immutable value that is there some
-//! time later: [`ObjectRef`]. Tasks take objects in the place of values, so that what is large is not carried around; a
-//! record batch among them is a [`Batch`].
+//! A program consists of functions that call each other on other processors and machines: [`macro@task`] makes a
+//! function submittable. A submitted call returns an [`ObjectRef`] at once, a handle to an immutable object that gets
+//! its value later. Tasks accept objects in place of values, so that large values stay where they are. A record batch
+//! as a value is a [`Batch`].
 //!
 //! ```
 //! use sandbar_guest::prelude::*;
@@ -71,26 +71,27 @@
 //!
 //! #[task]
 //! fn sums(n: i64) -> Result<Vec<i64>, TaskError> {
-//!     let one = put(&1); // stored once, for all
+//!     let one = put(&1); // stored once for all calls
 //!     let parts: Vec<ObjectRef<i64>> = (0..n).map(|i| add::submit(i, &one)).collect();
-//!     let (ready, _rest) = wait(&parts, 1, None); // the first that is there
+//!     let (ready, _rest) = wait(&parts, 1, None); // the first that is ready
 //!     let _more = add::options().cpus(0.5).max_retries(0).submit(&ready[0], 5);
 //!     get_all(&parts)
 //! }
 //!
-//! assert_eq!(add(1, 2), 3); // here and now
+//! assert_eq!(add(1, 2), 3); // a direct call
 //! assert_eq!(sums::submit(3).get(), Ok(vec![1, 2, 3]));
 //! ```
 //!
-//! A task of one argument can be run for each of many: [`Pool`]. What a job was given on its command line are a [`File`] or
-//! [`Files`], which any of its tasks opens.
+//! A [`Pool`] runs a task of one argument for each of many arguments. A job's input files from the command line are a
+//! [`File`] or [`Files`], which any task of the job can open.
 //!
-//! A task that returns an iterator is a generator: its items are taken one after another, while it goes on ([`ObjectStream`]).
+//! A task that returns an iterator is a generator: the caller takes its items from an [`ObjectStream`] while the
+//! generator runs.
 //!
 //! ```
 //! use sandbar_guest::prelude::*;
 //!
-//! /// Squares, as many as are wanted.
+//! /// Squares, without end.
 //! #[task]
 //! fn squares(from: u64) -> impl Iterator<Item = u64> {
 //!     (from..).map(|i| i * i)
@@ -99,15 +100,15 @@
 //! # fn main() -> Result<(), TaskError> {
 //! let mut sum = 0;
 //! for square in squares::options().buffer(16).submit(1).take(3) {
-//!     sum += square?.get()?; // an ObjectRef<u64>, which is there
+//!     sum += square?.get()?; // a ready ObjectRef<u64>
 //! }
 //! assert_eq!(sum, 1 + 4 + 9);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! An [`macro@actor`] keeps its state between calls, in a sandbox of its own. Its methods are called by a handle: in order,
-//! and one that takes `&mut self` alone. Those that take `&self` may wait beside each other, by `.await`.
+//! An [`macro@actor`] keeps its state between calls, in a sandbox of its own. A handle calls its methods, in order. A
+//! method with `&mut self` has exclusive access. Methods with `&self` can wait concurrently, with `.await`.
 //!
 //! ```
 //! use sandbar_guest::prelude::*;
@@ -128,7 +129,7 @@
 //!         self.count
 //!     }
 //!
-//!     /// What it is, and these, together. Other methods are called until all of them are there.
+//!     /// The sum of the count and these objects. Other methods run while it waits for them.
 //!     pub async fn sum_with(&self, others: Vec<ObjectRef<i64>>) -> Result<i64, TaskError> {
 //!         let mut sum = self.count;
 //!         for other in others {
@@ -137,7 +138,7 @@
 //!         Ok(sum)
 //!     }
 //!
-//!     /// What is saved after calls, and what it begins anew with.
+//!     /// Saves the state after calls; `restore` restarts from it.
 //!     pub fn checkpoint(&self) -> i64 {
 //!         self.count
 //!     }
@@ -149,7 +150,7 @@
 //!
 //! # fn main() -> Result<(), TaskError> {
 //! let counter = Counter::options().name("counter").max_restarts(3).submit(5);
-//! let six = counter.add(1); // an ObjectRef<i64>, at once
+//! let six = counter.add(1); // returns an ObjectRef<i64> at once
 //! assert_eq!(counter.sum_with(vec![six.clone(), six]).get(), Ok(18));
 //! counter.restart(); // as if its worker had died
 //! assert_eq!(CounterHandle::find("counter")?.add(1).get(), Ok(7));
@@ -157,13 +158,11 @@
 //! # }
 //! ```
 //!
-//! Columns are viewed in place, in the memory the host laid them in. A function
-//! has its parameters, [`log`], a seeded [`random`] source, and nothing else: no
-//! files, network, clock or environment.
+//! Functions view columns in place, in the memory that the host wrote. A function can use its parameters, [`log`] and a
+//! seeded [`random`] source, but no files, network, clock or environment.
 //!
-//! On other targets than wasm32-wasip2 everything compiles and functions can be
-//! tested: called as they are, or through [`testing`] as a host calls them. A task that is submitted runs at once, in the
-//! same thread.
+//! On targets other than wasm32-wasip2, everything compiles and functions can be tested: call them directly, or through
+//! [`testing`] as a host does. A submitted task then runs at once, in the same thread.
 
 mod actor;
 mod batch;
@@ -192,13 +191,14 @@ pub use task::{Arg, Batch, Bundle, Bytes, File, Files, FilesIter, Handles, Objec
 pub use task::{Pool, Results, Submission, Value, cancel, get_all, put, wait};
 pub use trainer::{Features, Group, Groups, Model};
 
-/// Has the host show how far the task at hand is with something: so much is done, of so much if that is known. It can be said
-/// as often as one likes. Tasks that say the same name are summed. ([`Pool::progress`] says it of a pool.)
+/// Reports progress of the current task under a name: `done` units out of `total`, if the total is known. Calls are
+/// cheap: the host displays progress periodically. Tasks that report under the same name are summed.
+/// ([`Pool::progress`] reports the progress of a pool.)
 pub fn progress(name: &str, done: u64, total: Option<u64>) {
     host::progress(name, done, total);
 }
 
-/// What most functions need.
+/// The items that most functions need.
 pub mod prelude {
     pub use crate::{
         ActorHandle, Batch, Bundle, Bytes, CallOptions, Date, Features, File, Files, Group, GroupStrategy, Model,
@@ -210,7 +210,7 @@ pub mod prelude {
     pub use serde::{Deserialize, Serialize};
 }
 
-/// What the attributes expand to. Not for use by hand.
+/// Items that the attributes expand to. Not for direct use.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::actor::{ActorRef, Method, exclusive, keep, shared, until_done};

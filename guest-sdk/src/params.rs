@@ -1,4 +1,4 @@
-//! The parameters of functions: read from JSON, and described for people by what their type asks a deserializer for.
+//! Function parameters: parsing them from JSON, and describing them from the requests of their type to a deserializer.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,7 +13,7 @@ pub use crate::bindings::parameters::Parameter;
 
 /// Parses the parameters of a call.
 pub(crate) fn parse<P: DeserializeOwned>(params: &str) -> Result<P, String> {
-    serde_json::from_str(params).map_err(|e| format!("its parameters are wrong: {e}"))
+    serde_json::from_str(params).map_err(|e| format!("invalid parameters: {e}"))
 }
 
 /// Parameters of a function that takes none: only `{}` parses.
@@ -21,31 +21,31 @@ pub(crate) fn parse<P: DeserializeOwned>(params: &str) -> Result<P, String> {
 #[serde(deny_unknown_fields)]
 pub struct NoParams {}
 
-/// What describes parameters of this type. The attributes call `(&&Describe::<P>::NEW).parameters()`: that is
-/// [`WithDefaults`]' where `P` can be serialised, else [`WithoutDefaults`]', or [`NoDescription`]'s, of what are no
-/// parameters, which the compiler says elsewhere.
+/// Describes parameters of type `P`. The attributes call `(&&Describe::<P>::NEW).parameters()`. Method resolution picks
+/// [`WithDefaults`] where `P` implements `Serialize`, otherwise [`WithoutDefaults`], otherwise [`NoDescription`] for a
+/// type that can't be parameters (the compiler reports that elsewhere).
 pub struct Describe<P>(PhantomData<P>);
 
 impl<P> Describe<P> {
-    /// It has no state.
+    /// The only value.
     pub const NEW: Self = Describe(PhantomData);
 }
 
 /// Describes parameters whose defaults can be shown.
 pub trait WithDefaults {
-    /// What they are.
+    /// Returns the descriptions.
     fn parameters(&self) -> Vec<Parameter>;
 }
 
 /// Describes parameters that can't be serialised.
 pub trait WithoutDefaults {
-    /// What they are.
+    /// Returns the descriptions.
     fn parameters(&self) -> Vec<Parameter>;
 }
 
-/// Describes nothing.
+/// Fallback for other types.
 pub trait NoDescription {
-    /// None.
+    /// Returns no descriptions.
     fn parameters(&self) -> Vec<Parameter> {
         Vec::new()
     }
@@ -74,7 +74,7 @@ fn describe<P: DeserializeOwned>(shown: &dyn Fn(&P) -> serde_json::Value) -> Vec
         let _ = P::deserialize(Probe::Field(field, &asked));
         asked.into_inner().name
     };
-    // Each time the first field that is missing is said, until none is.
+    // Each attempt reports the first missing field, until no field is missing.
     let (mut required, mut least) = (Vec::new(), None);
     while required.len() <= fields.len() && least.is_none() {
         match P::deserialize(Probe::Fields(&required)) {
@@ -92,7 +92,7 @@ fn describe<P: DeserializeOwned>(shown: &dyn Fn(&P) -> serde_json::Value) -> Vec
     fields.iter().map(parameter).collect()
 }
 
-/// What a type asked for: as people call it, and its fields.
+/// The request of a type: its display name, and its fields.
 #[derive(Debug, Default)]
 struct Request {
     name: String,
@@ -101,21 +101,21 @@ struct Request {
 
 type Asked = RefCell<Request>;
 
-/// What is deserialised to find out what a type is.
+/// A deserializer that finds out what a type is.
 #[derive(Clone, Copy)]
 enum Probe<'a> {
-    /// Nothing: the request is noted.
+    /// Records the request, and returns no value.
     Ask(&'a Asked),
-    /// A struct of one field, whose request is noted.
+    /// Provides a struct with this one field, and records the field's request.
     Field(&'static str, &'a Asked),
-    /// A struct of these fields, their values as below.
+    /// Provides a struct with these fields and minimal values.
     Fields(&'a [&'static str]),
-    /// The least value of each type: false, zero, an empty text or list, none.
+    /// Provides the minimal value of each type: false, zero, an empty string or list, none.
     Least,
 }
 
 impl<'a> Probe<'a> {
-    /// Where a request for a value is noted, unless there is one.
+    /// The cell that records a request for a value; none for probes that provide a value.
     fn asked(self) -> Option<&'a Asked> {
         match self {
             Probe::Ask(asked) | Probe::Field(_, asked) => Some(asked),
@@ -129,17 +129,17 @@ fn note<T>(asked: &Asked, name: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Other)
 }
 
-/// Why there is no value.
+/// The reason for a missing value.
 #[derive(Debug)]
 enum Stop {
-    /// The struct has to have this field.
+    /// The struct requires this field.
     Missing(&'static str),
     Other,
 }
 
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this is no value")
+        f.write_str("the probe has no value")
     }
 }
 
@@ -155,7 +155,7 @@ impl de::Error for Stop {
     }
 }
 
-/// Methods that are asked for values that have no parts.
+/// Deserializer methods for values without parts.
 macro_rules! plain {
     ($($method:ident => $name:literal, $visit:ident($($value:expr)?);)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
@@ -273,7 +273,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 }
 
-/// The fields of a struct, each with this value.
+/// The fields of a struct, each with the same value.
 struct Entries<'a> {
     fields: &'a [&'static str],
     value: Probe<'a>,
@@ -293,7 +293,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
     }
 }
 
-/// A list of as many of this value.
+/// A list that repeats a value.
 struct Items<'a>(Probe<'a>, usize);
 
 impl<'de> SeqAccess<'de> for Items<'_> {
@@ -308,7 +308,7 @@ impl<'de> SeqAccess<'de> for Items<'_> {
     }
 }
 
-/// A variant of an enum, without values of its own.
+/// A variant of an enum, without fields.
 struct Variant(&'static str);
 
 impl<'de> EnumAccess<'de> for Variant {
@@ -394,7 +394,7 @@ mod tests {
         7
     }
 
-    /// Parameters as one would write them down.
+    /// Compares parameters in the form `name: type = default, required`.
     #[track_caller]
     fn check(parameters: Vec<Parameter>, expected: &[&str]) {
         let written = parameters.into_iter().map(|parameter| {
@@ -440,6 +440,6 @@ mod tests {
         assert_eq!((name.as_str(), is_wide, pair, nested.inner, perhaps), ("a", false, (1, 2.0), 3, None));
         assert!(matches!(splitter, Splitter::Random));
         let Err(error) = parse::<NoParams>(r#"{"x": 1}"#) else { panic!("it takes none") };
-        assert!(error.starts_with("its parameters are wrong"), "{error}");
+        assert!(error.starts_with("invalid parameters"), "{error}");
     }
 }

@@ -1,5 +1,4 @@
-//! The seeded random source: the same job, seed and input draw the same numbers,
-//! whatever machine or worker runs them.
+//! The seeded random source: the same job, seed and input draw the same numbers, on any machine and worker.
 
 use std::cell::Cell;
 
@@ -10,22 +9,22 @@ thread_local! {
     static SEED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A generator for the call at hand; two of them draw the same numbers.
+/// Returns a generator for the current call. Two generators of a call draw the same numbers.
 pub fn rng() -> Xoshiro256PlusPlus {
     seeded(SEED.get())
 }
 
-/// A generator from a seed, such as [`crate::Group::seed`].
+/// Returns a generator from a seed, such as [`crate::Group::seed`].
 pub fn seeded(seed: u64) -> Xoshiro256PlusPlus {
     Xoshiro256PlusPlus::seed_from_u64(seed)
 }
 
-/// The seed of the call at hand.
+/// The seed of the current call.
 pub(crate) fn at_hand() -> u64 {
     SEED.get()
 }
 
-/// Sets the seed; gives the one before.
+/// Sets the seed. Returns the previous one.
 pub(crate) fn seed(seed: u64) -> u64 {
     SEED.replace(seed)
 }

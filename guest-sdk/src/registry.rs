@@ -1,4 +1,4 @@
-//! The functions and tasks of a component, as their attributes announced them.
+//! The functions and tasks of a component, as their attributes registered them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use crate::bindings::parameters::Parameter;
 use crate::bindings::program::TaskKind;
 use crate::task::Arguments;
 
-/// A function the component offers. One static value each, made by an attribute.
+/// A function of the component: one static value per function, which an attribute expands to.
 pub struct Function {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
@@ -25,7 +25,7 @@ pub struct Function {
 
 inventory::collect!(Function);
 
-/// A function with its parameters, ready for calls.
+/// A function bound to its parameters, ready for calls.
 pub(crate) trait Opened {
     fn process(&mut self, _header: &[u8]) -> Result<(), String> {
         Err("this function takes groups, not batches".into())
@@ -38,53 +38,53 @@ pub(crate) trait Opened {
     }
 }
 
-/// All functions of this component, by name. (The linker gives no order.)
+/// Returns all functions of this component, sorted by name. (The linker gives no order.)
 pub(crate) fn functions() -> Vec<&'static Function> {
     let mut all: Vec<_> = inventory::iter::<Function>.into_iter().collect();
     all.sort_by_key(|f| f.name);
     all
 }
 
-/// A task the component offers, or what belongs to an actor.
+/// A task of the component, or a function of one of its actors.
 #[derive(Debug)]
 pub struct Offered {
     pub(crate) name: &'static str,
     pub(crate) kind: TaskKind,
     pub(crate) about: &'static str,
-    /// Name and type of each.
+    /// Name and type of each argument.
     pub(crate) arguments: &'static [(&'static str, &'static str)],
     pub(crate) returns: &'static str,
-    /// How many values it returns.
+    /// Number of results.
     pub(crate) count: u32,
     pub(crate) run: Run,
-    /// What [`Offered::place`] found.
+    /// The cached result of [`Offered::place`].
     place: AtomicU32,
 }
 
-/// How it is run.
+/// The entry point of a task.
 #[derive(Debug, Clone, Copy)]
 pub enum Run {
-    /// Until it has ended.
+    /// Runs to its end.
     Now(fn(&Arguments<'_>) -> Result<(), String>),
-    /// Item by item.
+    /// Returns an iterator of items.
     Items(fn(&Arguments<'_>) -> Result<Items, String>),
-    /// Until it waits, or has ended.
+    /// Returns a future, which may wait.
     Later(fn(&Arguments<'_>) -> Result<Later, String>),
 }
 
-/// Hands over an item each time, or says why there is none.
+/// A generator's iterator: each step yields an item to the host, or returns an error.
 pub type Items = Box<dyn Iterator<Item = Result<(), String>>>;
 
-/// A call that may wait.
+/// The future of a call that may wait.
 pub type Later = Pin<Box<dyn Future<Output = Result<(), String>>>>;
 
 inventory::collect!(&'static Offered);
 
-/// Not looked for yet.
+/// Marks an index that was not computed yet.
 const NOWHERE: u32 = u32::MAX;
 
 impl Offered {
-    /// Announces a task.
+    /// Defines a task.
     pub const fn new(
         name: &'static str,
         about: &'static str,
@@ -97,7 +97,7 @@ impl Offered {
         Offered { name, kind, about, arguments, returns, count, run, place }
     }
 
-    /// Announces a generator.
+    /// Defines a generator.
     pub const fn of_generator(
         name: &'static str,
         about: &'static str,
@@ -109,7 +109,7 @@ impl Offered {
         Offered { name, kind, about, arguments, returns: items, count: 1, run, place }
     }
 
-    /// Announces what belongs to an actor.
+    /// Defines a function of an actor.
     pub const fn of_actor(
         name: &'static str,
         kind: TaskKind,
@@ -121,7 +121,7 @@ impl Offered {
         Offered { name, kind, about, arguments, returns, count: 1, run, place: AtomicU32::new(NOWHERE) }
     }
 
-    /// Its place among [`tasks`].
+    /// Returns its index in [`tasks`].
     pub(crate) fn place(&self) -> u32 {
         match self.place.load(Ordering::Relaxed) {
             NOWHERE => {
@@ -134,20 +134,20 @@ impl Offered {
         }
     }
 
-    /// Tasks are in this order. Of two of one name the host calls neither, but each still has its place.
+    /// The sort key of tasks. The host calls neither of two tasks with the same name, but each has its own index.
     fn key(&self) -> (&'static str, usize) {
         (self.name, std::ptr::from_ref(self).addr())
     }
 }
 
-/// All tasks of this component, by name.
+/// Returns all tasks of this component, sorted by name.
 pub(crate) fn tasks() -> Vec<&'static Offered> {
     let mut all: Vec<_> = inventory::iter::<&'static Offered>.into_iter().copied().collect();
     all.sort_unstable_by_key(|task| task.key());
     all
 }
 
-/// The task in a place of [`tasks`]. (A fresh sandbox asks for one: it does not sort all.)
+/// Returns the task at an index of [`tasks`]. Selects it without sorting: a fresh sandbox looks up one task only.
 pub(crate) fn task(place: u32) -> Result<&'static Offered, String> {
     let mut all: Vec<_> = inventory::iter::<&'static Offered>.into_iter().copied().collect();
     match place as usize {
@@ -156,7 +156,7 @@ pub(crate) fn task(place: u32) -> Result<&'static Offered, String> {
     }
 }
 
-/// The same, where others are asked for later.
+/// Like [`task`], for instances that look up several tasks: caches the sorted list.
 pub(crate) fn one_of_many(place: u32) -> Result<&'static Offered, String> {
     static ALL: OnceLock<Vec<&'static Offered>> = OnceLock::new();
     let all = ALL.get_or_init(tasks);
@@ -164,5 +164,5 @@ pub(crate) fn one_of_many(place: u32) -> Result<&'static Offered, String> {
 }
 
 fn no_task(place: usize, of: usize) -> String {
-    format!("there is no task {place}, only {of}")
+    format!("task index {place} is out of range: the component has {of} tasks")
 }

@@ -1,7 +1,7 @@
-//! Calls of a crate's functions as a host makes them, without a host: for the function's own tests.
+//! Runs a crate's functions as a host does, without a host: for tests of the functions.
 //!
-//! Everything but the sandbox is as it will be: parameters are parsed, columns laid out and viewed, results checked. For
-//! the crate's unit tests, not those under `tests/`: a linker leaves out functions that nothing there names.
+//! Only the sandbox is missing: parameters are parsed, columns are laid out and viewed, results are checked. Use it in
+//! the crate's unit tests, not in those under `tests/`: there, the linker drops functions that the test does not name.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -35,40 +35,40 @@ use crate::random;
 use crate::registry::{Opened, functions, tasks};
 use crate::task::{File, Files, ObjectRef, Value, release_gone};
 
-/// A group of a training or prediction call: where its rows are.
+/// Rows and seed of a group in a training or prediction call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Split {
-    /// Row at which the group starts.
+    /// First row of the group.
     pub first_row: u32,
-    /// Rows to train on, which come first.
+    /// Number of training rows, which come first.
     pub train_rows: u32,
-    /// Rows to test on, behind them.
+    /// Number of test rows, after the training rows.
     pub test_rows: u32,
-    /// What [`crate::Group::seed`] gives.
+    /// The value of [`crate::Group::seed`].
     pub seed: u64,
 }
 
-/// What became of a group.
+/// The outcome of a group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fitted {
     /// The model's serialised form; empty for predictions.
     pub model: Vec<u8>,
-    /// What people read of it, as JSON; empty for predictions.
+    /// The model's parameters for display, as JSON; empty for predictions.
     pub params: String,
-    /// What it predicts for each test row.
+    /// Predictions for the test rows.
     pub predictions: Vec<f64>,
 }
 
-/// Runs `call` as of a job that says where dense algebra is to be done; here the processor does it.
+/// Runs `call` as part of a job that requests `device` for dense algebra. The test host always uses the processor.
 pub fn with_device<T>(device: Device, call: impl FnOnce() -> T) -> T {
     host::dense::with_device(device, call)
 }
 
-/// Calls the scalar or batch function of this name, with parameters as a JSON object, on `input`. Large inputs of a scalar
-/// function come back in several batches.
+/// Calls the scalar or batch function of this name, with parameters as a JSON object, on `input`. A large input of a
+/// scalar function may give several batches.
 ///
 /// # Errors
-/// What a host would be told: a wrong parameter, a function's own error, a result that is malformed.
+/// The error that the host would receive: a wrong parameter, the function's own error, or a malformed result.
 pub fn call(function: &str, params: &str, input: &RecordBatch) -> Result<Vec<RecordBatch>, String> {
     let mut opened = open(function, params)?;
     let (header, local) = laid_out(input)?;
@@ -77,10 +77,10 @@ pub fn call(function: &str, params: &str, input: &RecordBatch) -> Result<Vec<Rec
     local.emitted.iter().map(|(header, buffers)| reassembled(header, buffers)).collect()
 }
 
-/// Fits each group of `input`, whose columns are features as f64 and, last, the target.
+/// Fits each group of `input`. Its columns are features of f64; the last one is the target.
 ///
 /// # Errors
-/// What a host would be told of the call as a whole; what it is told of a group is in the group's place.
+/// An error of the call as a whole, as the host would receive it. The error of a group is in the group's position.
 pub fn fit(
     trainer: &str,
     params: &str,
@@ -94,7 +94,7 @@ pub fn fit(
     answer.map(|()| local.settled)
 }
 
-/// Predicts the test rows of each group of `input`, whose columns are features as f64, with the group's stored model.
+/// Predicts the test rows of each group of `input`, whose columns are features of f64, with the group's stored model.
 ///
 /// # Errors
 /// As [`fit`].
@@ -112,21 +112,27 @@ pub fn predict(
     answer.map(|()| local.settled.into_iter().map(|group| group.map(|fitted| fitted.predictions)).collect())
 }
 
-/// Runs the task of this name, with its arguments as a JSON object. Tasks that it submits run when they are submitted, in
-/// this thread. (Tasks can be submitted without this as well: outside of a sandbox they all run so.)
+/// Runs the task of this name, with its arguments as a JSON object. Tasks that it submits run at once, in this thread.
+/// (Outside a sandbox, every submitted task runs that way, with or without this function.)
 ///
 /// # Errors
-/// What a host would be told: arguments that are missing, wrong or too many, and the task's own errors.
+/// The error that the host would receive: missing, wrong or extra arguments, and the task's own errors.
 pub fn run<R: Value>(task: &str, arguments: &str) -> Result<R, String> {
     let of_name: Vec<_> = tasks().into_iter().filter(|t| t.name == task).collect();
     let task = match of_name[..] {
         [task] if task.count == 1 => task,
-        [task] => return Err(format!("{task} returns {} objects: call it instead", task.count, task = task.name)),
+        [task] => {
+            return Err(format!(
+                "{task} returns {} objects, and `run` supports one: call the function directly",
+                task.count,
+                task = task.name
+            ));
+        }
         [] => return Err(format!("there is no task {task}")),
         _ => return Err(format!("there are {} tasks called {task}; rename all but one", of_name.len())),
     };
     let mut given: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_str(arguments).map_err(|e| format!("the arguments are no JSON object: {e}"))?;
+        serde_json::from_str(arguments).map_err(|e| format!("the arguments are not a JSON object: {e}"))?;
     let texts: Vec<_> =
         task.arguments.iter().map(|(name, _)| given.remove(*name).map(|json| json.to_string())).collect();
     if let Some(name) = given.keys().next() {
@@ -142,22 +148,22 @@ pub fn run<R: Value>(task: &str, arguments: &str) -> Result<R, String> {
     ObjectRef::held(host::submit(task.place(), 1, &request)).get().map_err(|e| e.to_string())
 }
 
-/// A file that the tasks of this thread may open, as if their job had been given it.
+/// Adds a file that the tasks of this thread can open, like an input file of their job.
 pub fn file(path: impl Into<PathBuf>) -> File {
     let path = path.into();
     let name = path.to_string_lossy().into_owned();
     FileRef { number: host::give(vec![path]).first, name }.into()
 }
 
-/// Files, in this order, as [`file()`].
+/// Adds files in this order, like [`file()`].
 pub fn files(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Files {
     host::give(paths.into_iter().map(Into::into).collect()).into()
 }
 
-/// How many objects there are in this thread. What is dropped is gone when the next task is submitted, or the next object is
-/// waited for, and here.
+/// Number of live objects of this thread. Dropped objects are released at the next submission or wait, and by this
+/// function.
 pub fn objects() -> usize {
-    // What is dropped may be an actor, with what that had.
+    // A dropped actor releases the objects that it held.
     let mut before = usize::MAX;
     while host::count() < before {
         before = host::count();
@@ -182,7 +188,7 @@ fn laid_out(input: &RecordBatch) -> Result<(Vec<u8>, Local), String> {
     Ok((encoded.header, Local { body, ..Local::default() }))
 }
 
-/// The batch that was handed over, checked as a host checks it.
+/// Reassembles an emitted batch, with the host's checks.
 fn reassembled(header: &[u8], buffers: &[Vec<u8>]) -> Result<RecordBatch, String> {
     let header = Header::parse(header).map_err(|e| e.to_string())?;
     let mut body = vec![0; header.body_bytes()];

@@ -1,8 +1,6 @@
-//! Trainers: a group of rows in, a model out; later the model and rows in,
-//! predictions out.
+//! Trainers: a group of rows in, a model out; later the model and rows in, predictions out.
 //!
-//! The host has split each group: the rows to train on come first. A trainer
-//! never sees the targets of the rows it is tested on.
+//! The host splits each group: the training rows come first. A trainer never sees the targets of its test rows.
 
 use std::marker::PhantomData;
 
@@ -21,19 +19,19 @@ use crate::{host, input, random};
 /// The features of some rows: `rows × width` values, each feature contiguous.
 #[derive(Debug, Clone, Copy)]
 pub struct Features<'a> {
-    /// The first feature of the first row, and all that follows it.
+    /// The values from the first feature of the first row on.
     values: &'a [f64],
-    /// Values from one feature of a row to the next.
+    /// Distance between two features of a row, in values.
     stride: usize,
     rows: usize,
     width: usize,
 }
 
 impl<'a> Features<'a> {
-    /// Views `values`, in which feature `j` of row `i` is at `j * stride + i`.
+    /// Views `values`, with feature `j` of row `i` at index `j * stride + i`.
     ///
     /// # Panics
-    /// When `values` is too short for that.
+    /// Panics when `values` is too short.
     pub fn new(values: &'a [f64], stride: usize, rows: usize, width: usize) -> Self {
         assert!(
             width == 0 || (rows <= stride && (width - 1) * stride + rows <= values.len()),
@@ -53,23 +51,23 @@ impl<'a> Features<'a> {
         self.width
     }
 
-    /// Feature `j` of all rows.
+    /// The values of feature `j` in all rows.
     ///
     /// # Panics
-    /// When there is no feature `j`.
+    /// Panics when there is no feature `j`.
     #[inline]
     pub fn column(&self, j: usize) -> &'a [f64] {
         assert!(j < self.width, "feature {j} of {}", self.width);
         &self.values[j * self.stride..][..self.rows]
     }
 
-    /// All features as a matrix of shape (rows, width), in place.
+    /// All features as a matrix of shape (rows, width), without a copy.
     pub fn view(&self) -> ArrayView2<'a, f64> {
         let (shape, values) = ((self.rows, self.width), self.values);
-        // Steps are to lie within the values even where there are none.
+        // ndarray requires strides within the values even for an empty matrix.
         let stride = if self.rows == 0 || self.width == 0 { 0 } else { self.stride };
         ArrayView2::from_shape(shape.strides((usize::from(stride > 0), stride)), values)
-            .expect("checked when it was made")
+            .expect("`new` checked the length")
     }
 }
 
@@ -82,101 +80,101 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// A group made by hand, for tests.
+    /// Builds a group, for tests.
     ///
     /// # Panics
-    /// When features and target have different numbers of rows.
+    /// Panics when features and target have different numbers of rows.
     pub fn new(features: Features<'a>, target: &'a [f64], seed: u64) -> Self {
         assert_eq!(features.rows(), target.len(), "a target for each row");
         Group { features, target, seed }
     }
 
-    /// The features of the rows to train on.
+    /// The features of the training rows.
     pub fn features(&self) -> Features<'a> {
         self.features
     }
 
-    /// The target of each row.
+    /// The target of each training row.
     pub fn target(&self) -> &'a [f64] {
         self.target
     }
 
-    /// The target as a vector, in place.
+    /// The target as a vector, without a copy.
     pub fn target_view(&self) -> ArrayView1<'a, f64> {
         ArrayView1::from(self.target)
     }
 
-    /// A function of the job's seed and of the group, nothing else.
+    /// Seed derived from the job's seed and the group, and from nothing else.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// A random source seeded with [`Group::seed`].
+    /// Returns a random source seeded with [`Group::seed`].
     pub fn rng(&self) -> random::Xoshiro256PlusPlus {
         random::seeded(self.seed)
     }
 }
 
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no model",
+    message = "`{Self}` is not a model",
     label = "a trainer returns its model or a `Result` of one",
-    note = "implement `sandbar_guest::Model` for it: how it predicts, with `serde::Serialize` and `serde::Deserialize`"
+    note = "implement `sandbar_guest::Model`, `serde::Serialize` and `serde::Deserialize` for it"
 )]
-/// A fitted model. Its serialised form is what the host stores and hands back.
+/// A fitted model. The host stores its serialised form and passes it back for predictions.
 pub trait Model: Serialize + DeserializeOwned + 'static {
-    /// Predicts a value for each row of `features` into `out`, which is as long.
+    /// Predicts a value for each row of `features` into `out`, which has the same length.
     fn predict(&self, features: Features<'_>, out: &mut [f64]);
 
-    /// What people read of the model, such as its coefficients: any value that
-    /// serialises to JSON.
+    /// Returns the model's parameters for display, such as its coefficients: any value that serialises to JSON.
     fn params(&self) -> impl Serialize {}
 
-    /// How many features it was trained on, if it can tell. A stored model that
-    /// says so is never asked to predict from another number of them.
+    /// The number of features that the model was trained on, if known. The SDK then rejects predictions from another
+    /// number of features.
     fn width(&self) -> Option<usize> {
         None
     }
 }
 
-/// What [`macro@crate::trainer`] makes of a function.
+/// A trainer function, as [`macro@crate::trainer`] implements it.
 pub trait Trainer: 'static {
     /// Its parameters.
     type Params: DeserializeOwned;
-    /// What it fits.
+    /// Its model.
     type Model: Model;
 
     /// Fits a group.
     ///
     /// # Errors
-    /// The function's own, in words.
+    /// The function's own error as text.
     fn fit(group: &Group<'_>, params: &Self::Params) -> Result<Self::Model, String>;
 
-    /// Fits groups together, where a job says `device`.
+    /// Fits all groups together, for jobs with a `device`.
     const TOGETHER: Option<Together<Self::Params, Self::Model>> = None;
 }
 
-/// Fits groups together: of each, in order, its model, or none if it is to be fitted by itself.
+/// A function that fits groups together. Returns a model for each group in order; groups with none are fitted one by
+/// one.
 pub type Together<P, M> = fn(&Groups<'_>, &P) -> Vec<Option<M>>;
 
-/// Groups to train on, all that are to be trained in a call.
+/// All groups of a training call.
 #[derive(Debug)]
 pub struct Groups<'a> {
-    /// Columns of so many values each, the target last.
+    /// Columns at a distance of `stride` values, the target last.
     values: &'a [f64],
     stride: usize,
     width: usize,
     rows: usize,
-    /// Where the rows to train on begin, and where they end.
+    /// First row and end of the training rows of each group.
     ends: Vec<[u32; 2]>,
 }
 
 impl Groups<'_> {
-    /// How many there are.
+    /// Number of groups.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no groups.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -186,12 +184,12 @@ impl Groups<'_> {
         self.width
     }
 
-    /// Fits least squares of all of them at once, by the host.
+    /// Fits least squares for all groups at once, on the host.
     ///
     /// # Errors
-    /// When there is no room for that, or a GPU fails.
+    /// Reports exhausted memory and GPU failures.
     pub fn least_squares(&self, options: Grouped) -> Result<GroupedFit, DenseError> {
-        // Columns lie at multiples of a vector's length; what is behind the last row belongs to no group.
+        // Columns are padded to a multiple of a vector's length; the padding belongs to no group.
         let mut target = vec![0.0; self.stride];
         target[..self.rows].copy_from_slice(&self.values[self.width * self.stride..][..self.rows]);
         grouped_least_squares(&self.values[..self.width * self.stride], &target, &self.ends, None, options)
@@ -199,7 +197,7 @@ impl Groups<'_> {
 }
 
 impl Function {
-    /// Announces a trainer.
+    /// Registers a trainer.
     pub const fn trainer<F: Trainer>(
         name: &'static str,
         about: &'static str,
@@ -271,10 +269,10 @@ impl<F: Trainer> Opened for OpenedTrainer<F> {
     }
 }
 
-/// Reads a model back, which must be of `width` features where it says of how many.
+/// Decodes a stored model and checks its number of features, if known.
 fn stored<M: Model>(bytes: &[u8], width: usize) -> Result<M, String> {
     let model: M =
-        postcard::from_bytes(bytes).map_err(|e| format!("the stored model is not one of this function's: {e}"))?;
+        postcard::from_bytes(bytes).map_err(|e| format!("the stored model does not belong to this function: {e}"))?;
     match model.width() {
         Some(trained) if trained != width => {
             Err(format!("the stored model takes {trained} features, the input has {width}"))
@@ -283,7 +281,7 @@ fn stored<M: Model>(bytes: &[u8], width: usize) -> Result<M, String> {
     }
 }
 
-/// Predictions as the contract wants them; wasm32 is little-endian.
+/// Predictions as bytes for the contract; wasm32 is little-endian.
 fn bytes(predictions: &[f64]) -> &[u8] {
     // SAFETY: an f64 has no padding.
     unsafe { std::slice::from_raw_parts(predictions.as_ptr().cast(), size_of_val(predictions)) }
@@ -299,7 +297,7 @@ fn serialise<'a, M: Model>(model: &M, stored: &mut Vec<u8>, params: &'a mut Vec<
     Ok(unsafe { std::str::from_utf8_unchecked(params) })
 }
 
-/// The input of a training call: columns of f64, one after another at one stride.
+/// The input of a training call: columns of f64 at a constant stride.
 struct Matrix {
     values: ScalarBuffer<f64>,
     stride: usize,
@@ -322,13 +320,13 @@ impl Matrix {
         &self.values[j * self.stride..][..self.rows]
     }
 
-    /// The groups that are ahead.
+    /// The groups that are not settled yet.
     fn groups(&self) -> Groups<'_> {
         let ends = host::groups_ahead().into_iter().map(|at| [at.first_row, at.first_row + at.train_rows]).collect();
         Groups { values: &self.values, stride: self.stride, width: self.columns - 1, rows: self.rows, ends }
     }
 
-    /// All columns but the last `without`, for some rows.
+    /// All columns except the last `without`, for `rows` rows from `first` on.
     fn features(&self, first: usize, rows: usize, without: usize) -> Features<'_> {
         Features::new(&self.values[first..], self.stride, rows, self.columns - without)
     }

@@ -211,7 +211,7 @@ fn they_go_with_their_last_handle() {
     assert_eq!(testing::objects(), 0);
     assert_eq!(
         serde_json::to_string(&Counter::submit(1)).unwrap_err().to_string(),
-        "an ObjectRef can only be written into a value of a task or an object"
+        "an ObjectRef can only be serialised inside a value of a task or an object"
     );
     assert!(format!("{:?}", Counter::submit(1)).starts_with("CounterHandle("));
 }
@@ -343,7 +343,7 @@ fn methods_wait_beside_each_other() {
 #[test]
 fn what_waits_for_ever() {
     let gate = Gate::submit();
-    let closed = "Gate.closed: it waits for what is no object: nobody would tell it to go on [refused]";
+    let closed = "Gate.closed: the call awaits a future that no object completes, and the host could not resume it; await only `ObjectRef`s [refused]";
     check_error(gate.closed().get(), Code::Refused, closed);
     assert_eq!(gate.first(&gate).get().unwrap_err().fault.code, Code::Refused);
     assert_eq!(gate.open().get(), Ok(2));
@@ -369,7 +369,7 @@ fn calls_that_wait_are_ended() {
         check_error(
             crossed.get_timeout(Duration::ZERO).map_err(|error| TaskError { chain: vec![], ..error }),
             Code::GetTimeOut,
-            &format!("object {} was not there within 0ns [get-time-out]", number(&crossed)),
+            &format!("object {} was not ready within 0ns [get-time-out]", number(&crossed)),
         );
         (gate, crossed)
     };

@@ -63,6 +63,6 @@ fn batches() {
     check("params", r#"{"from": 1, "rows": 2}"#, &input(9), Ok(input(9).slice(1, 2)));
     check("by_value", r#"{"from": 0, "rows": 1}"#, &input(9), Ok(input(9).slice(0, 1)));
     let refused = testing::call("slice", r#"{"from": 3}"#, &input(9)).unwrap_err();
-    assert!(refused.starts_with("its parameters are wrong: missing field `rows`"), "{refused}");
+    assert!(refused.starts_with("invalid parameters: missing field `rows`"), "{refused}");
     assert_eq!(testing::fit("same", "{}", &input(1), &[]).unwrap_err(), "this function takes batches, not groups");
 }

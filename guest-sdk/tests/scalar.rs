@@ -297,7 +297,7 @@ fn large_inputs_come_in_chunks() {
 fn takes_no_parameters() {
     let input = batch(vec![ints([1]), ints([2])]);
     let refused = testing::call("add", r#"{"c": 1}"#, &input).unwrap_err();
-    assert!(refused.starts_with("its parameters are wrong: unknown field `c`"), "{refused}");
+    assert!(refused.starts_with("invalid parameters: unknown field `c`"), "{refused}");
     assert_eq!(testing::call("nothing", "{}", &input).unwrap_err(), "there is no function nothing");
 }
 

@@ -180,7 +180,7 @@ fn errors() {
     let object = put(&1);
     assert_eq!(
         serde_json::to_string(&object).unwrap_err().to_string(),
-        "an ObjectRef can only be written into a value of a task or an object"
+        "an ObjectRef can only be serialised inside a value of a task or an object"
     );
 }
 
@@ -204,7 +204,7 @@ fn from_json() {
     refused(
         "add",
         "[1, 2]",
-        "the arguments are no JSON object: invalid type: sequence, expected a map at line 1 column 0",
+        "the arguments are not a JSON object: invalid type: sequence, expected a map at line 1 column 0",
     );
     refused(
         "add",
@@ -214,7 +214,7 @@ fn from_json() {
     refused(
         "doubled",
         r#"{"batch": []}"#,
-        "doubled: argument `batch` can't be read as Batch: a batch has no JSON [refused]",
+        "doubled: argument `batch` can't be read as Batch: a record batch has no JSON form [refused]",
     );
     refused("doubled", "{}", "doubled: argument `batch` is missing [refused]");
     refused(
@@ -224,7 +224,11 @@ fn from_json() {
          object [refused]",
     );
     refused("half", r#"{"n": 3}"#, "half: 3 is odd [refused]");
-    refused("divided", r#"{"a": 1, "b": 0}"#, "divided returns 2 objects: call it instead");
+    refused(
+        "divided",
+        r#"{"a": 1, "b": 0}"#,
+        "divided returns 2 objects, and `run` supports one: call the function directly",
+    );
     refused("none", "{}", "there is no task none");
 }
 

@@ -96,7 +96,7 @@ fn models_that_are_not_its_own_are_refused() {
     let models = [trained[..4].to_vec(), trained.clone(), trained];
     let splits = [split(0, 0, 5); 3];
     let predicted = testing::predict("mean", "{}", &input(&[X]), &splits, &models).unwrap();
-    assert!(predicted[0].as_ref().unwrap_err().starts_with("the stored model is not one of this function's: "));
+    assert!(predicted[0].as_ref().unwrap_err().starts_with("the stored model does not belong to this function: "));
     assert_eq!(predicted[1].as_ref().unwrap_err(), "the stored model takes 2 features, the input has 1");
 }
 

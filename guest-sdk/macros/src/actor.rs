@@ -1,4 +1,4 @@
-//! What `#[actor]` expands to.
+//! Expansion of `#[actor]`.
 
 use proc_macro2::{Group, TokenStream as Tokens, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -9,18 +9,18 @@ use crate::at;
 use crate::signature::Signature;
 use crate::task::{check_arguments, own, taken_as, text};
 
-/// Names that the type itself gets.
+/// Names of generated functions.
 const TAKEN: [&str; 2] = ["submit", "options"];
 
-/// What a function is to its actor.
+/// The kind of an actor's function.
 #[derive(Clone, Copy, PartialEq)]
 enum Role {
     New,
     Restore,
     Checkpoint,
-    /// Takes `&mut self`.
+    /// Takes `&mut self`: exclusive access.
     Alone,
-    /// Takes `&self`.
+    /// Takes `&self`: shared access.
     Beside,
 }
 
@@ -39,29 +39,29 @@ impl Role {
     }
 }
 
-/// The type that is an actor.
+/// The actor's type.
 struct Actor<'a> {
     of: &'a Type,
-    /// Its last name.
+    /// The last segment of its path.
     name: &'a Ident,
 }
 
-/// A function of an actor.
+/// A public function of an actor.
 struct Member<'a> {
     function: &'a ImplItemFn,
     role: Role,
     signature: Signature<'a>,
-    /// Its arguments' types, and what it gives, without `Self`.
+    /// Types of the arguments and of the success value, with `Self` replaced.
     types: Vec<Type>,
     success: Type,
-    /// Its announcement.
+    /// Name of the static task definition.
     offered: Ident,
 }
 
-/// What announces the methods of an `impl`, which stays as it is, and the type by which they are called.
+/// Expands to the definitions of the actor's functions and its handle type. The caller keeps the `impl` itself.
 pub fn expand(item: &Item) -> syn::Result<Tokens> {
     let Item::Impl(item) = item else {
-        return Err(syn::Error::new_spanned(item, "#[actor] stands above `impl Name { … }`, where the methods are"));
+        return Err(syn::Error::new_spanned(item, "#[actor] applies to an inherent `impl Name { … }` block"));
     };
     let actor = Actor::parse(item)?;
     let members = members(&actor, item)?;
@@ -77,8 +77,8 @@ pub fn expand(item: &Item) -> syn::Result<Tokens> {
         #(#conditions)*
         #[doc = #about]
         ///
-        /// It is a value like any other: tasks and actors take it, and return it. The actor lives as long as somebody has
-        /// a handle to it.
+        /// A handle is a value like any other: tasks and actors take and return it. The actor lives as long as a handle
+        /// to it exists.
         #[derive(Clone)]
         pub struct #handle(::sandbar_guest::__private::ActorRef);
         #(#conditions)*
@@ -87,7 +87,7 @@ pub fn expand(item: &Item) -> syn::Result<Tokens> {
             impl #of {
                 #(#made)*
             }
-            #[allow(dead_code, private_interfaces, clippy::too_many_arguments, reason = "as the actor has it")]
+            #[allow(dead_code, private_interfaces, clippy::too_many_arguments, reason = "the actor's methods determine it")]
             impl #handle {
                 #(#methods)*
             }
@@ -127,13 +127,13 @@ impl<'a> Actor<'a> {
     fn parse(item: &'a ItemImpl) -> syn::Result<Self> {
         let refused = |at: &dyn ToTokens, message: &str| Err(syn::Error::new_spanned(at, message));
         if let Some(token) = &item.unsafety {
-            return refused(token, "the host has nothing to promise: it can't be unsafe");
+            return refused(token, "an actor can't be unsafe: the host guarantees no safety conditions");
         }
         if let Some((_, of, _)) = &item.trait_ {
-            return refused(of, "an actor's methods are its own, not a trait's: `impl Name { … }`");
+            return refused(of, "an actor's methods can't be those of a trait: use an inherent `impl Name { … }`");
         }
         if let Some(generic) = item.generics.params.first() {
-            return refused(generic, "an actor is one type, not a family: give the types");
+            return refused(generic, "an actor can't be generic: use concrete types");
         }
         let last = match item.self_ty.as_ref() {
             Type::Path(path) if path.qself.is_none() => path.path.segments.last(),
@@ -143,18 +143,18 @@ impl<'a> Actor<'a> {
             Some(last) if matches!(last.arguments, PathArguments::None) => {
                 Ok(Actor { of: &item.self_ty, name: &last.ident })
             }
-            Some(last) => refused(&last.arguments, "an actor is a type without arguments: put it into a struct"),
-            None => refused(&item.self_ty, "an actor is a struct or an enum of this crate"),
+            Some(last) => refused(&last.arguments, "an actor's type can't have generic arguments: wrap it in a struct"),
+            None => refused(&item.self_ty, "an actor must be a struct or an enum of this crate"),
         }
     }
 
-    /// A type that can be named outside of the `impl`.
+    /// Replaces `Self`, so that the type can be named outside the `impl`.
     fn named(&self, of: &Type) -> syn::Result<Type> {
         syn::parse2(without_self(of.to_token_stream(), self.of))
     }
 }
 
-/// All functions that are the actor's, or everything that is wrong with them.
+/// Parses all public functions, or returns all their errors.
 fn members<'a>(actor: &Actor<'a>, item: &'a ItemImpl) -> syn::Result<Vec<Member<'a>>> {
     let functions = item.items.iter().filter_map(|item| match item {
         ImplItem::Fn(function) => Some(function),
@@ -173,38 +173,38 @@ fn members<'a>(actor: &Actor<'a>, item: &'a ItemImpl) -> syn::Result<Vec<Member<
     wrong.map_or(Ok(members), Err)
 }
 
-/// Refuses an actor that can't be made, or can't be made anew of what it saved.
+/// Rejects an actor without `new`, or with only one of `checkpoint` and `restore`.
 fn check_hooks(actor: &Actor<'_>, members: &[Member<'_>]) -> syn::Result<()> {
     let find = |role: Role| members.iter().find(|member| member.role == role);
     if find(Role::New).is_none() {
-        return Err(syn::Error::new_spanned(actor.of, "an actor is made by its `pub fn new`, and there is none"));
+        return Err(syn::Error::new_spanned(actor.of, "an actor needs a constructor: add `pub fn new(…) -> Self`"));
     }
     match (find(Role::Checkpoint), find(Role::Restore)) {
         (None, None) => Ok(()),
         (None, Some(restore)) => {
-            Err(restore.wrong("`restore` takes what `checkpoint` gives: write `pub fn checkpoint(&self)`"))
+            Err(restore.wrong("`restore` needs a `checkpoint`: add `pub fn checkpoint(&self) -> …`"))
         }
         (Some(checkpoint), None) => {
-            Err(checkpoint.wrong("what `checkpoint` gives `restore` takes: write `pub fn restore(saved: …)`"))
+            Err(checkpoint.wrong("`checkpoint` needs a `restore`: add `pub fn restore(saved: …) -> Self`"))
         }
         (Some(checkpoint), Some(restore)) => {
             let [takes] = &restore.types[..] else {
-                return Err(restore.wrong("`restore` takes one argument: what `checkpoint` gives"));
+                return Err(restore.wrong("`restore` takes one argument: the result of `checkpoint`"));
             };
             let (given, taken) = (text(&checkpoint.success), text(takes));
-            let message = format!("`restore` takes what `checkpoint` gives, which is `{given}`");
+            let message = format!("`restore` must take the result of `checkpoint`, `{given}`");
             if given == taken { Ok(()) } else { Err(syn::Error::new_spanned(restore.signature.inputs[0].1, message)) }
         }
     }
 }
 
 impl<'a> Member<'a> {
-    /// None of a function that is not the actor's.
+    /// None for a private function.
     fn parse(actor: &Actor<'a>, function: &'a ImplItemFn, place: usize) -> syn::Result<Option<Self>> {
         let sig = &function.sig;
         let name = sig.ident.unraw().to_string();
         if TAKEN.contains(&name.as_str()) {
-            let message = format!("`{}::{name}` is made by #[actor]: call it something else", actor.name);
+            let message = format!("`{}::{name}` is generated by #[actor]: rename this function", actor.name);
             return Err(syn::Error::new_spanned(&sig.ident, message));
         }
         if !matches!(function.vis, Visibility::Public(_)) {
@@ -212,7 +212,7 @@ impl<'a> Member<'a> {
         }
         let signature = Signature::of_any(sig, &function.attrs)?;
         if let Some(of @ Type::ImplTrait(_)) = signature.output {
-            let message = "a method returns a value or a Result of one: only a #[task] can be a generator";
+            let message = "a method can't be a generator, only a #[task] can: return a value or a `Result`";
             return Err(syn::Error::new_spanned(of, message));
         }
         let role = role(&name, function)?;
@@ -226,8 +226,10 @@ impl<'a> Member<'a> {
         let member = Member { function, role, signature, types, success, offered };
         if matches!(role, Role::New | Role::Restore) && text(&member.success) != text(actor.of) {
             return Err(match member.signature.output {
-                Some(output) => syn::Error::new_spanned(output, format!("`{name}` returns `Self`, or a Result of it")),
-                None => member.wrong(&format!("`{name}` gives the actor: add `-> Self`")),
+                Some(output) => {
+                    syn::Error::new_spanned(output, format!("`{name}` must return `Self` or a `Result` of it"))
+                }
+                None => member.wrong(&format!("`{name}` must return the actor: add `-> Self`")),
             });
         }
         Ok(Some(member))
@@ -241,7 +243,7 @@ impl<'a> Member<'a> {
         conditions(&self.function.attrs)
     }
 
-    /// Its announcement, and how it is called here.
+    /// The static definition of the task, with the function that runs it.
     fn announced(&self, actor: &Actor<'_>) -> syn::Result<Tokens> {
         let Member { role, signature, types, success, offered, .. } = self;
         let (conditions, kind, about) = (self.conditions(), role.kind(), &signature.about);
@@ -280,7 +282,7 @@ impl<'a> Member<'a> {
         })
     }
 
-    /// Runs it to its end.
+    /// The body that runs the function to its end.
     fn now(&self, actor: &Actor<'_>) -> syn::Result<Tokens> {
         let (of, success) = (actor.of, &self.success);
         let [arguments, results, state] = names();
@@ -311,7 +313,7 @@ impl<'a> Member<'a> {
         })
     }
 
-    /// Begins it, for it to wait beside others.
+    /// The body that creates the function's future, which may wait while other calls run.
     fn later(&self, actor: &Actor<'_>) -> syn::Result<Tokens> {
         let (of, success, taken) = (actor.of, &self.success, self.taken());
         let [_, results, state] = names();
@@ -328,14 +330,14 @@ impl<'a> Member<'a> {
         })
     }
 
-    /// Its arguments, one by one.
+    /// Expressions that decode the arguments.
     fn taken(&self) -> impl Iterator<Item = Tokens> {
         let [arguments, ..] = names();
         let types = self.types.iter().enumerate();
         types.map(move |(i, of)| quote_spanned!(at(of)=> #arguments.take::<#of>(#i)?))
     }
 
-    /// What it gives, as a Result.
+    /// The call, as a `Result`.
     fn call(&self, actor: &Actor<'_>, with: Tokens) -> syn::Result<Tokens> {
         let (of, ident) = (actor.of, self.signature.ident);
         let waits = self.signature.is_async().then(|| quote!(.await));
@@ -346,31 +348,30 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// How the actor is made elsewhere.
+    /// The functions that create the actor remotely.
     fn made(&self, handle: &Ident, name: &str) -> Tokens {
         let Member { types, offered, .. } = self;
         let (conditions, own, taken_as) = (self.conditions(), self.own(), types.iter().map(taken_as));
-        let about =
-            format!("Has a [`{name}`] made elsewhere, of these arguments: values, or objects in the place of values.");
+        let about = format!("Creates a remote [`{name}`] from these arguments: values, or objects in place of values.");
         let as_function = quote!(fn(#(#types),*));
         quote! {
             #(#conditions)*
             #[doc = #about]
-            #[allow(dead_code, private_interfaces, clippy::too_many_arguments, reason = "as `new` has it")]
+            #[allow(dead_code, private_interfaces, clippy::too_many_arguments, reason = "`new` determines it")]
             pub fn submit(#(#own: #taken_as),*) -> #handle {
                 ::sandbar_guest::__private::Task::<#as_function, #handle>::new(&#offered).submit(#(#own),*)
             }
 
             #(#conditions)*
-            /// How it is to be made and to live, where that is not as usual.
-            #[allow(dead_code, private_interfaces, reason = "mostly it is as usual")]
+            /// Options of the actor, if they differ from the defaults.
+            #[allow(dead_code, private_interfaces, reason = "most actors use the default options")]
             pub fn options() -> ::sandbar_guest::Creation<#as_function, #handle> {
                 ::sandbar_guest::Creation::new(&#offered)
             }
         }
     }
 
-    /// How it is called elsewhere.
+    /// The handle's method that calls the function remotely.
     fn called(&self, actor: &str) -> Tokens {
         let Member { signature, types, success, offered, .. } = self;
         let (conditions, own, taken_as, ident) =
@@ -395,7 +396,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// Of the macro's own span they would still be no names of variables where methods of the user's have them.
+/// Variable names. With the macro's own hygiene, a user's tasks of the same names could shadow them.
 fn names() -> [Ident; 3] {
     ["__sandbar_arguments", "__sandbar_results", "__sandbar_state"].map(|name| format_ident!("{name}"))
 }
@@ -404,7 +405,7 @@ fn conditions(attrs: &[Attribute]) -> Vec<&Attribute> {
     attrs.iter().filter(|a| a.path().is_ident("cfg")).collect()
 }
 
-/// What a public function is, by its name and its `self`.
+/// Returns the kind of a public function, from its name and its receiver.
 fn role(name: &str, function: &ImplItemFn) -> syn::Result<Role> {
     let sig = &function.sig;
     let refused = |at: &dyn ToTokens, message: &str| Err(syn::Error::new_spanned(at, message));
@@ -415,10 +416,7 @@ fn role(name: &str, function: &ImplItemFn) -> syn::Result<Role> {
         _ => None,
     };
     if let (Some(_), Some(token)) = (hook, &sig.asyncness) {
-        return refused(
-            token,
-            &format!("nothing of the actor is beside `{name}`: it can't be async, it waits with `get`"),
-        );
+        return refused(token, &format!("`{name}` can't be async: it runs alone; wait with `get` instead of `.await`"));
     }
     let by = |receiver: &Receiver| match (&receiver.reference, &receiver.mutability, &receiver.colon_token) {
         (Some(_), None, None) => Some(Role::Beside),
@@ -428,21 +426,23 @@ fn role(name: &str, function: &ImplItemFn) -> syn::Result<Role> {
     let taken = sig.receiver().map(|receiver| (receiver, by(receiver)));
     match (hook, taken) {
         (Some(Role::Checkpoint), Some((_, Some(Role::Beside)))) if sig.inputs.len() == 1 => Ok(Role::Checkpoint),
-        (Some(Role::Checkpoint), _) => refused(&sig.inputs, "`checkpoint` takes `&self`, and nothing else"),
+        (Some(Role::Checkpoint), _) => refused(&sig.inputs, "`checkpoint` takes `&self` and no arguments"),
         (Some(hook), None) => Ok(hook),
         (Some(_), Some((receiver, _))) => {
-            refused(receiver, &format!("`{name}` makes the actor: there is no `self` yet"))
+            refused(receiver, &format!("`{name}` creates the actor, so it can't take `self`"))
         }
         (None, Some((_, Some(role)))) => Ok(role),
-        (None, Some((receiver, None))) => refused(receiver, "an actor keeps itself: take `&self` or `&mut self`"),
+        (None, Some((receiver, None))) => {
+            refused(receiver, "a method can't consume the actor: take `&self` or `&mut self`")
+        }
         (None, None) => {
-            let message = "it has no `self`, so it is no method of an actor: make it private, or `pub(crate)`";
+            let message = "an actor's public function without `self` can't be called: make it private or `pub(crate)`";
             refused(&sig.ident, message)
         }
     }
 }
 
-/// Tokens with another type in the place of `Self`.
+/// Replaces `Self` in tokens.
 fn without_self(tokens: Tokens, of: &Type) -> Tokens {
     let replaced = tokens.into_iter().map(|token| match token {
         TokenTree::Ident(ident) if ident == "Self" => quote_spanned!(ident.span()=> #of),

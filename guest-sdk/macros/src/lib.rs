@@ -1,5 +1,4 @@
-//! The attributes of `sandbar-guest`: each leaves the function as it is and
-//! announces it to the host beside it.
+//! The attributes of `sandbar-guest`. Each keeps the function and generates its registration with the host.
 
 mod actor;
 mod signature;
@@ -14,12 +13,12 @@ use syn::{Ident, Item, ItemFn, LitStr, Token, parse_macro_input};
 
 use signature::{Lifetimes, Signature, with_lifetimes};
 
-/// Turns a function of plain values into a scalar function over columns.
+/// Makes a function of plain values a scalar function over columns.
 ///
-/// Arguments are numbers, `bool`, `Date`, `Timestamp`, `&str`, `String`, `&[f64]` (lists) or an `Option` of
-/// these; each is a column. It returns one such value (a list as `Vec<f64>` or `&[f64]`), an `Option`
-/// of it, or a `Result` of either, whose errors implement `Display`. A row in which an argument that
-/// is no `Option` is null gives null and is not computed.
+/// Parameters are numbers, `bool`, `Date`, `Timestamp`, `&str`, `String`, `&[f64]` (lists) or an `Option` of these;
+/// each is a column. The function returns one such value (a list as `Vec<f64>` or `&[f64]`), an `Option` of it, or a
+/// `Result` of either, whose errors implement `Display`. A row with a null in a parameter that is not an `Option` gives
+/// null, without a call.
 #[proc_macro_attribute]
 pub fn scalar(args: TokenStream, item: TokenStream) -> TokenStream {
     let function = parse_macro_input!(item as ItemFn);
@@ -32,11 +31,11 @@ pub fn scalar(args: TokenStream, item: TokenStream) -> TokenStream {
     })
 }
 
-/// Turns a function from record batch to record batch into a batch function.
+/// Makes a function from record batch to record batch a batch function.
 ///
-/// It takes a `RecordBatch` and, if it likes, parameters (any `serde::Deserialize`, by value or by
-/// reference), and returns a `RecordBatch` or a `Result` of one. `#[batch(columns("a", "b"))]` names
-/// the columns it needs: no others are read.
+/// It takes a `RecordBatch` and optionally parameters (any `serde::Deserialize`, by value or by reference), and returns
+/// a `RecordBatch` or a `Result` of one. `#[batch(columns("a", "b"))]` names the columns that it needs; the host reads
+/// no others.
 #[proc_macro_attribute]
 pub fn batch(args: TokenStream, item: TokenStream) -> TokenStream {
     let function = parse_macro_input!(item as ItemFn);
@@ -44,13 +43,14 @@ pub fn batch(args: TokenStream, item: TokenStream) -> TokenStream {
     expand(function, |f| expand_batch(f, args))
 }
 
-/// Turns a function from group to model into a trainer.
+/// Makes a function from group to model a trainer.
 ///
-/// It takes a `&Group` and, if it likes, parameters (any `serde::Deserialize`, by value or by
-/// reference), and returns a `Model` or a `Result` of one.
+/// It takes a `&Group` and optionally parameters (any `serde::Deserialize`, by value or by reference), and returns a
+/// `Model` or a `Result` of one.
 ///
-/// `#[trainer(together = function)]` names a function that fits many groups at once, for jobs that say `device`: it takes
-/// `&Groups` and a reference to the parameters, and returns a `Vec<Option<Model>>`. Groups without one are fitted one by one.
+/// `#[trainer(together = function)]` names a function that fits many groups at once, for jobs with a `device`. It takes
+/// `&Groups` and a reference to the parameters, and returns a `Vec<Option<Model>>`. Groups with `None` are fitted one
+/// by one.
 #[proc_macro_attribute]
 pub fn trainer(args: TokenStream, item: TokenStream) -> TokenStream {
     let function = parse_macro_input!(item as ItemFn);
@@ -64,14 +64,14 @@ pub fn trainer(args: TokenStream, item: TokenStream) -> TokenStream {
     })
 }
 
-/// Turns a function into a task: it stays as it is, and a type of its name submits it.
+/// Makes a function a task: a type of the same name submits it. The function itself stays callable.
 ///
-/// Its arguments are values: what implements `serde::Serialize` and `serde::Deserialize` and borrows nothing, or a `Batch`.
-/// It returns one, or a `Result` of one whose errors implement `Display`. With `#[task(returns = 2)]` it returns a tuple of
-/// two (up to eight), and `submit` gives a tuple of two handles.
+/// Its parameters are values: owned types that implement `serde::Serialize` and `serde::Deserialize`, or a `Batch`. It
+/// returns a value, or a `Result` of one whose errors implement `Display`. With `#[task(returns = 2)]` it returns a
+/// tuple of two values (up to eight), and `submit` returns a tuple of two handles.
 ///
-/// A task that returns `impl Iterator<Item = T>` is a generator: `submit` gives an `ObjectStream<T>`, whose items are taken
-/// while it goes on. Where `T` is a `Result`, an error is the last item.
+/// A task that returns `impl Iterator<Item = T>` is a generator: `submit` returns an `ObjectStream<T>`, whose items can
+/// be taken while the generator runs. If `T` is a `Result`, an error is the last item.
 ///
 /// ```text
 /// #[task]
@@ -95,13 +95,13 @@ pub fn task(args: TokenStream, item: TokenStream) -> TokenStream {
     }
 }
 
-/// Turns the public methods of an `impl` into those of an actor: it stays as it is, and `NameHandle` calls them elsewhere.
+/// Makes the public methods of an `impl` those of an actor: `NameHandle` calls them remotely. The `impl` itself stays.
 ///
-/// `pub fn new` makes the actor; `Name::submit` takes its arguments, has it made in a sandbox of its own, and gives a
-/// `NameHandle`. A method takes `&self` or `&mut self`, and values as a `#[task]` does. One that takes `&mut self` has the
-/// actor for itself until it has ended. Those that take `&self` may be `async`: while they wait for objects
-/// (`object.await`), others of them are called. `pub fn checkpoint(&self)` and `pub fn restore(saved: …)` save the actor and
-/// make it anew of what was saved. What is not `pub` is no method of the actor.
+/// `pub fn new` creates the actor: `Name::submit` takes its arguments, runs it in a sandbox of its own, and returns a
+/// `NameHandle`. A method takes `&self` or `&mut self`, and values as a `#[task]` does. A method with `&mut self` has
+/// exclusive access until it returns. A method with `&self` may be `async`: while it waits for an object
+/// (`object.await`), other such methods run. `pub fn checkpoint(&self)` and `pub fn restore(saved: …)` save the actor
+/// and recreate it from the saved value. A function that is not `pub` is not a method of the actor.
 ///
 /// ```text
 /// #[actor]
@@ -125,13 +125,16 @@ pub fn actor(args: TokenStream, item: TokenStream) -> TokenStream {
     let args = Tokens::from(args);
     let expanded = match args.is_empty() {
         true => actor::expand(&item),
-        false => Err(syn::Error::new_spanned(&args, "#[actor] takes no arguments: the actor's are those of `new`")),
+        false => Err(syn::Error::new_spanned(
+            &args,
+            "#[actor] takes no arguments: the arguments of the actor are those of `new`",
+        )),
     };
     let expanded = expanded.unwrap_or_else(|e| e.to_compile_error());
     quote!(#item #expanded).into()
 }
 
-/// The function as it was, with its announcement or with what is wrong with it.
+/// The function itself, followed by its registration or its error.
 fn expand(function: ItemFn, announce: impl FnOnce(&ItemFn) -> syn::Result<Tokens>) -> TokenStream {
     let conditions = function.attrs.iter().filter(|a| a.path().is_ident("cfg"));
     let announcement = match announce(&function) {
@@ -188,12 +191,12 @@ fn expand_scalar(function: &ItemFn) -> syn::Result<Tokens> {
     })
 }
 
-/// A name that no name of the user's is taken for, nor the other way round.
+/// An identifier that can't collide with the user's names.
 fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
-/// Where the compiler should say that something is wrong with a type.
+/// The span for compiler errors about a type.
 fn at(of: &impl Spanned) -> Span {
     of.span().resolved_at(Span::call_site())
 }
@@ -201,7 +204,7 @@ fn at(of: &impl Spanned) -> Span {
 fn expand_batch(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
     let columns = parse_columns(args)?;
     let signature = Signature::parse(function)?;
-    let usage = "a batch function takes a RecordBatch and, if it likes, parameters";
+    let usage = "a batch function takes a RecordBatch and, optionally, parameters";
     let (params, call) =
         call_with_params(function, &signature, usage, "a batch function returns a RecordBatch or a Result of one")?;
     let success = signature.success("")?;
@@ -228,13 +231,13 @@ fn expand_batch(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
     })
 }
 
-/// `together = function`.
+/// The argument `together = function`.
 struct Together(syn::Path);
 
 impl syn::parse::Parse for Together {
     fn parse(input: syn::parse::ParseStream<'_>) -> syn::Result<Together> {
         let named: syn::MetaNameValue = input.parse()?;
-        let wrong = || syn::Error::new_spanned(&named, "#[trainer] takes `together = function` alone");
+        let wrong = || syn::Error::new_spanned(&named, "the only argument of #[trainer] is `together = function`");
         match &named.value {
             syn::Expr::Path(function) if named.path.is_ident("together") && input.is_empty() => {
                 Ok(Together(function.path.clone()))
@@ -247,7 +250,7 @@ impl syn::parse::Parse for Together {
 fn expand_trainer(function: &ItemFn, together: Option<&syn::Path>) -> syn::Result<Tokens> {
     let signature = Signature::parse(function)?;
     let returns = "a trainer returns its model or a Result of one";
-    let usage = "a trainer takes a &Group and, if it likes, parameters";
+    let usage = "a trainer takes a &Group and, optionally, parameters";
     let (params, call) = call_with_params(function, &signature, usage, returns)?;
     let model = signature.success(returns)?;
     let (name, about) = (&signature.name, &signature.about);
@@ -277,10 +280,10 @@ fn expand_trainer(function: &ItemFn, together: Option<&syn::Path>) -> syn::Resul
     })
 }
 
-/// A function that describes parameters of this type for people: with their defaults, if it can be serialised.
+/// A function that describes parameters of this type, with their defaults if the type implements `Serialize`.
 fn describe_params(params: &Tokens) -> Tokens {
     quote! {
-        #[allow(unused_imports, reason = "which of the traits is used depends on the type")]
+        #[allow(unused_imports, reason = "the type determines which of the traits is used")]
         fn __sandbar_parameters() -> ::std::vec::Vec<::sandbar_guest::__private::Parameter> {
             use ::sandbar_guest::__private::{NoDescription as _, WithDefaults as _, WithoutDefaults as _};
             (&&::sandbar_guest::__private::Describe::<#params>::NEW).parameters()
@@ -288,8 +291,8 @@ fn describe_params(params: &Tokens) -> Tokens {
     }
 }
 
-/// The type of the second argument (one that only `{}` parses as, when there is none), and the call with `input` and
-/// `params` as a `Result`.
+/// Returns the type of the second parameter (`NoParams` if there is none), and the call with `input` and `params` as a
+/// `Result`.
 fn call_with_params(
     function: &ItemFn,
     signature: &Signature<'_>,
@@ -302,7 +305,10 @@ fn call_with_params(
         [(_, input)] => (input, quote!(::sandbar_guest::__private::NoParams), quote!()),
         [(_, input), (_, syn::Type::Reference(by_reference))] => {
             if by_reference.mutability.is_some() {
-                return Err(syn::Error::new_spanned(by_reference, "all calls share the parameters: take them as `&P`"));
+                return Err(syn::Error::new_spanned(
+                    by_reference,
+                    "all calls share the parameters: take them as `&P`, not `&mut P`",
+                ));
             }
             let params = &by_reference.elem;
             (input, quote!(#params), quote!(#own_params))
@@ -313,7 +319,7 @@ fn call_with_params(
         }
         _ => return Err(syn::Error::new_spanned(&function.sig, usage)),
     };
-    // Says at the user's type that it is another.
+    // A mismatch is reported at the user's type.
     let input_type = with_lifetimes(input, Lifetimes::Inferred);
     let own_input = Ident::new("input", Span::mixed_site().located_at(input.span()));
     let input = quote_spanned!(at(input)=> { let own: #input_type = #own_input; own });

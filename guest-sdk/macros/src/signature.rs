@@ -1,4 +1,4 @@
-//! What an attribute needs to know of the function under it.
+//! The parts of a function that an attribute needs.
 
 use proc_macro2::{Span, TokenStream as Tokens};
 use quote::{quote, quote_spanned};
@@ -9,38 +9,38 @@ use syn::{
     PathArguments, ReturnType, Type, TypeParamBound,
 };
 
-/// Why what the host calls can't be async.
-const WAITED_FOR: &str = "the host calls it and waits: it can't be async";
+/// Error for an async function.
+const WAITED_FOR: &str = "this function can't be async: the host waits for its result";
 
 /// A function's name, arguments, result and documentation.
 pub struct Signature<'a> {
     pub ident: &'a Ident,
-    /// The name as people read it, without `r#`.
+    /// Name without `r#`.
     pub name: String,
-    /// Name and type of each argument.
+    /// Name and type of each parameter.
     pub inputs: Vec<(String, &'a Type)>,
     pub output: Option<&'a Type>,
-    /// The first line of the documentation.
+    /// First line of the documentation.
     pub about: String,
     sig: &'a syn::Signature,
 }
 
-/// What a generator yields.
+/// The items of a generator.
 pub struct Items<'a> {
     /// `T` of `impl Iterator<Item = T>`.
     pub of: &'a Type,
-    /// The same, or, if that is a `Result`, what it is of.
+    /// `T`, or its success type if `T` is a `Result`.
     pub value: &'a Type,
     pub may_fail: bool,
 }
 
 impl<'a> Signature<'a> {
-    /// Refuses what the host can't call, pointing at it.
+    /// Parses a function. Rejects one that the host can't call, with an error at the offending token.
     pub fn parse(function: &'a ItemFn) -> syn::Result<Self> {
         Self::of_function(function, WAITED_FOR)
     }
 
-    /// As above, with why it can't be async.
+    /// Like `parse`, with the error for an async function.
     pub fn of_function(function: &'a ItemFn, waited_for: &str) -> syn::Result<Self> {
         let sig = &function.sig;
         let signature = Self::of_any(sig, &function.attrs)?;
@@ -48,18 +48,24 @@ impl<'a> Signature<'a> {
             return Err(syn::Error::new_spanned(token, waited_for));
         }
         match sig.receiver() {
-            Some(receiver) => Err(syn::Error::new_spanned(receiver, "the host calls functions, not methods")),
+            Some(receiver) => Err(syn::Error::new_spanned(
+                receiver,
+                "the host can't call a method: move the function out of the `impl`",
+            )),
             None => Ok(signature),
         }
     }
 
-    /// Of a function or a method, whose receiver is none of its arguments. It may be async.
+    /// Parses a function or a method, which may be async. The receiver is not part of `inputs`.
     pub fn of_any(sig: &'a syn::Signature, attrs: &[Attribute]) -> syn::Result<Self> {
         if let Some(generic) = sig.generics.params.iter().find(|p| !matches!(p, GenericParam::Lifetime(_))) {
-            return Err(syn::Error::new_spanned(generic, "the host calls one function, not a family: give the types"));
+            return Err(syn::Error::new_spanned(generic, "the function can't be generic: use concrete types"));
         }
         if let Some(token) = &sig.unsafety {
-            return Err(syn::Error::new_spanned(token, "the host has nothing to promise: it can't be unsafe"));
+            return Err(syn::Error::new_spanned(
+                token,
+                "the function can't be unsafe: the host guarantees no safety conditions",
+            ));
         }
         let inputs = sig.inputs.iter().filter_map(|input| match input {
             FnArg::Receiver(_) => None,
@@ -74,23 +80,23 @@ impl<'a> Signature<'a> {
         Ok(Signature { ident: &sig.ident, name, inputs, output, about: first_line(attrs), sig })
     }
 
-    /// Whether it may wait by `.await`.
+    /// Returns whether the function is async.
     pub fn is_async(&self) -> bool {
         self.sig.asyncness.is_some()
     }
 
-    /// What it yields, if it is a generator.
+    /// Returns the items of a generator; none for other functions.
     pub fn items(&self) -> syn::Result<Option<Items<'a>>> {
         let Some(output) = self.output else { return Ok(None) };
         let wrong = |message: &str| Err(syn::Error::new_spanned(output, message));
         if result_of(output).flatten().is_some_and(|success| iterator_of(success).is_some()) {
-            return wrong("an item may be an error, the generator is none: `impl Iterator<Item = Result<T, E>>`");
+            return wrong(
+                "a generator can't fail as a whole, only its items can: return `impl Iterator<Item = Result<T, E>>`",
+            );
         }
         let Some(arguments) = iterator_of(output) else {
             return match output {
-                Type::ImplTrait(_) => {
-                    wrong("a task returns a value, or a generator's items: `impl Iterator<Item = T>`")
-                }
+                Type::ImplTrait(_) => wrong("a task returns a value, or `impl Iterator<Item = T>` to be a generator"),
                 _ => Ok(None),
             };
         };
@@ -101,15 +107,17 @@ impl<'a> Signature<'a> {
             }),
             _ => None,
         };
-        let Some(of) = item else { return wrong("what are its items? `impl Iterator<Item = T>`") };
+        let Some(of) = item else {
+            return wrong("the iterator's item type is missing: write `impl Iterator<Item = T>`");
+        };
         match result_of(of) {
             None => Ok(Some(Items { of, value: of, may_fail: false })),
             Some(Some(value)) => Ok(Some(Items { of, value, may_fail: true })),
-            Some(None) => Err(syn::Error::new_spanned(of, "an item is a value or a Result of one: `Result<T, E>`")),
+            Some(None) => Err(syn::Error::new_spanned(of, "an item is a value or a `Result<T, E>`")),
         }
     }
 
-    /// The type returned on success: `T` of `T` or of `Result<T, E>`.
+    /// The success type: `T` of `T` or of `Result<T, E>`.
     pub fn success(&self, usage: &str) -> syn::Result<&'a Type> {
         let output = self.output.ok_or_else(|| syn::Error::new_spanned(self.sig, usage))?;
         match result_of(output) {
@@ -118,12 +126,12 @@ impl<'a> Signature<'a> {
         }
     }
 
-    /// `call` as a `Result<T, String>`.
+    /// Wraps `call` as a `Result<T, String>`.
     pub fn as_result(&self, call: Tokens, usage: &str) -> syn::Result<Tokens> {
         self.as_result_with(call, usage, quote!(|e| ::std::string::ToString::to_string(&e)))
     }
 
-    /// As above, with how an error becomes a `String`.
+    /// Like `as_result`, with the function that converts an error to a `String`.
     pub fn as_result_with(&self, call: Tokens, usage: &str, failed: Tokens) -> syn::Result<Tokens> {
         let success = self.success(usage)?;
         let output = self.output.unwrap_or(success);
@@ -137,7 +145,7 @@ impl<'a> Signature<'a> {
 
 fn argument(index: usize, typed: &PatType) -> syn::Result<(String, &Type)> {
     if let Some(condition) = typed.attrs.iter().find(|a| a.path().is_ident("cfg")) {
-        let message = "the host passes all arguments or none: put the condition at the function";
+        let message = "a single parameter can't be conditional: put the `#[cfg]` on the function";
         return Err(syn::Error::new_spanned(condition, message));
     }
     let name = match typed.pat.as_ref() {
@@ -147,7 +155,7 @@ fn argument(index: usize, typed: &PatType) -> syn::Result<(String, &Type)> {
     Ok((name, typed.ty.as_ref()))
 }
 
-/// For `impl Iterator<Item = T>`, the bound's arguments.
+/// The arguments of `Iterator` in `impl Iterator<Item = T>`.
 fn iterator_of(output: &Type) -> Option<&PathArguments> {
     let Type::ImplTrait(of) = output else { return None };
     let mut bounds = of.bounds.iter().filter_map(|bound| match bound {
@@ -157,7 +165,7 @@ fn iterator_of(output: &Type) -> Option<&PathArguments> {
     bounds.find(|last| last.ident == "Iterator").map(|last| &last.arguments)
 }
 
-/// For a `Result`, its first argument, if it has one.
+/// The first argument of a `Result`, if any; none for other types.
 fn result_of(output: &Type) -> Option<Option<&Type>> {
     let Type::Path(path) = output else { return None };
     let last = path.path.segments.last().filter(|s| s.ident == "Result")?;
@@ -168,16 +176,16 @@ fn result_of(output: &Type) -> Option<Option<&Type>> {
     }))
 }
 
-/// What to put for the lifetimes of a type.
+/// The replacement for a type's lifetimes.
 #[derive(Debug, Clone, Copy)]
 pub enum Lifetimes {
-    /// `'static`: a type that can be named anywhere.
+    /// `'static`, for a type that is named elsewhere.
     Static,
-    /// `'_`: whatever fits.
+    /// `'_`, inferred by the compiler.
     Inferred,
 }
 
-/// The type with other lifetimes in its references and arguments.
+/// Replaces the lifetimes in the type's references and arguments.
 pub fn with_lifetimes(of: &Type, lifetimes: Lifetimes) -> Type {
     let mut of = of.clone();
     replace(&mut of, lifetimes);
@@ -224,7 +232,7 @@ fn first_line(attributes: &[Attribute]) -> String {
         },
         _ => None,
     });
-    // Of a comment between `/**` and `*/` all is one text, and each line of it may start with a star.
+    // A block comment `/** … */` is one text, whose lines may start with a star.
     let line = |text: String| {
         text.lines().map(|line| line.trim().trim_start_matches('*').trim().to_owned()).find(|line| !line.is_empty())
     };

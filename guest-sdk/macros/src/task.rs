@@ -1,4 +1,4 @@
-//! What `#[task]` expands to.
+//! Expansion of `#[task]`.
 
 use proc_macro2::{Span, TokenStream as Tokens};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -7,14 +7,17 @@ use syn::{Attribute, Expr, ExprLit, FnArg, Ident, Index, ItemFn, Lit, Meta, Type
 use crate::at;
 use crate::signature::{Items, Signature};
 
-/// As many as `Task::submit` is written for.
+/// Maximum number of parameters: `Task::submit` has as many implementations.
 const ARGUMENTS_MAX: usize = 12;
-/// As many as `Handles` is written for.
+/// Maximum number of results: `Handles` has as many implementations.
 const RETURNS_MAX: usize = 8;
 
-/// The function as it is, and a type of the same name, by which it is submitted.
+/// Expands to the function itself and a type of the same name that submits it.
 pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
-    let signature = Signature::of_function(function, "a task waits with `get`: only methods of an actor can be async")?;
+    let signature = Signature::of_function(
+        function,
+        "a task can't be async, only methods of an actor can: wait with `get` instead",
+    )?;
     check_arguments("task", &function.sig, &signature)?;
     let Kind { handles, output, run, offered, pool } = match signature.items()? {
         Some(items) => generator(function, &signature, args, &items)?,
@@ -30,7 +33,7 @@ pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
         #function
         #(#conditions)*
         #[doc = #submits]
-        #[allow(non_camel_case_types, reason = "it is named as the function")]
+        #[allow(non_camel_case_types, reason = "it has the function's name")]
         #vis enum #ident {}
         #(#conditions)*
         const _: () = {
@@ -38,16 +41,16 @@ pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
             static __SANDBAR_OFFERED: ::sandbar_guest::__private::Offered = #offered;
             ::sandbar_guest::__private::inventory::submit!(&__SANDBAR_OFFERED);
             impl #ident {
-                /// Has it called elsewhere with these arguments: values, or objects in the place of values.
-                #[allow(dead_code, clippy::too_many_arguments, reason = "as the function has it")]
+                /// Submits a remote call with these arguments: values, or objects in place of values.
+                #[allow(dead_code, clippy::too_many_arguments, reason = "the function determines it")]
                 #vis fn submit(#(#own: #taken_as),*) -> #handles {
                     ::sandbar_guest::__private::Task::<#as_function, #handles>::new(&__SANDBAR_OFFERED).submit(#(#own),*)
                 }
 
                 #pool
 
-                /// How calls are to be run, where that is not as usual: one processor, nothing else.
-                #[allow(dead_code, reason = "mostly it is as usual")]
+                /// Options of a call, if they differ from the defaults: one processor and nothing else.
+                #[allow(dead_code, reason = "most calls use the default options")]
                 #vis fn options() -> ::sandbar_guest::Submission<#as_function, #handles> {
                     ::sandbar_guest::Submission::new(&__SANDBAR_OFFERED)
                 }
@@ -56,21 +59,21 @@ pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
     })
 }
 
-/// In what tasks and generators differ.
+/// The parts in which tasks and generators differ.
 struct Kind {
-    /// What `submit` gives.
+    /// The return type of `submit`.
     handles: Tokens,
-    /// What the function returns, as a type that can be named.
+    /// The function's return type, as a type that can be named.
     output: Tokens,
     /// The function `__sandbar_run`.
     run: Tokens,
-    /// Its announcement.
+    /// The static task definition.
     offered: Tokens,
-    /// Calls for many arguments.
+    /// The function `pool`, if the task supports it.
     pool: Tokens,
 }
 
-/// Of a task that returns values.
+/// Expands a task that returns values.
 fn plain(function: &ItemFn, signature: &Signature<'_>, args: Tokens) -> syn::Result<Kind> {
     let values = values(signature, parse_returns(args)?)?;
     let handles = match values.as_slice() {
@@ -107,8 +110,8 @@ fn plain(function: &ItemFn, signature: &Signature<'_>, args: Tokens) -> syn::Res
     let vis = &function.vis;
     let pool = match (signature.inputs.as_slice(), values.as_slice()) {
         ([(_, one)], [result]) => quote! {
-            /// Runs it for each of many arguments: see [`Pool`](::sandbar_guest::Pool).
-            #[allow(dead_code, reason = "mostly it is called by itself")]
+            /// Runs the task for each of many arguments: see [`Pool`](::sandbar_guest::Pool).
+            #[allow(dead_code, reason = "most tasks are called without a pool")]
             #vis fn pool<'p>() -> ::sandbar_guest::Pool<'p, #one, #result> {
                 Self::options().pool()
             }
@@ -119,11 +122,11 @@ fn plain(function: &ItemFn, signature: &Signature<'_>, args: Tokens) -> syn::Res
     Ok(Kind { handles, output, run, offered, pool })
 }
 
-/// Of a generator.
+/// Expands a generator.
 fn generator(function: &ItemFn, signature: &Signature<'_>, args: Tokens, items: &Items<'_>) -> syn::Result<Kind> {
     let Items { of, value, may_fail } = *items;
     if parse_returns(args.clone())? != 1 {
-        return Err(syn::Error::new_spanned(args, "a generator returns one stream, of one kind of items"));
+        return Err(syn::Error::new_spanned(args, "a generator has one result, its stream: remove `returns`"));
     }
     let [arguments, yielded] = locals();
     let call = call(signature, &arguments);
@@ -149,13 +152,12 @@ fn generator(function: &ItemFn, signature: &Signature<'_>, args: Tokens, items: 
     Ok(Kind { output: handles.clone(), handles, run, offered, pool: quote!() })
 }
 
-/// Names of variables. Of the macro's own span they would still be no names of variables where tasks of the user's have
-/// them.
+/// Variable names. With the macro's own hygiene, a user's tasks of the same names could shadow them.
 fn locals() -> [Ident; 2] {
     ["__sandbar_arguments", "__sandbar_results"].map(|name| format_ident!("{name}"))
 }
 
-/// The function, called with its arguments.
+/// A call of the function with its decoded arguments.
 fn call(signature: &Signature<'_>, arguments: &Ident) -> Tokens {
     let ident = signature.ident;
     let taken = signature.inputs.iter().enumerate();
@@ -163,7 +165,7 @@ fn call(signature: &Signature<'_>, arguments: &Ident) -> Tokens {
     quote!(#ident(#(#taken),*))
 }
 
-/// Name and type of each argument.
+/// Name and type of each parameter.
 fn described(signature: &Signature<'_>) -> Tokens {
     let described = signature.inputs.iter().map(|(name, of)| {
         let of = text(*of);
@@ -172,21 +174,21 @@ fn described(signature: &Signature<'_>) -> Tokens {
     quote!(&[#(#described),*])
 }
 
-/// Names of arguments as identifiers.
+/// Parameter names as identifiers.
 pub fn own(names: &[String], span: Span) -> Vec<Ident> {
     let own = |name: &String| parse_str(name).unwrap_or_else(|_| Ident::new_raw(name, span));
     names.iter().map(own).collect()
 }
 
-/// What is taken in the place of a value of this type.
+/// The parameter type of `submit` for a parameter of this type.
 pub fn taken_as(of: &impl ToTokens) -> Tokens {
     quote_spanned!(at(of)=> impl ::core::convert::Into<::sandbar_guest::Arg<#of>>)
 }
 
-/// Refuses what can't come from elsewhere.
+/// Rejects parameters that can't be sent to another process.
 pub fn check_arguments(what: &str, sig: &syn::Signature, signature: &Signature<'_>) -> syn::Result<()> {
     if let Some(lifetime) = sig.generics.params.first() {
-        let message = format!("a {what}'s arguments come from elsewhere: it can't borrow them");
+        let message = format!("a {what} can't borrow its arguments: they come from another process");
         return Err(syn::Error::new_spanned(lifetime, message));
     }
     for (_, of) in &signature.inputs {
@@ -200,29 +202,30 @@ pub fn check_arguments(what: &str, sig: &syn::Signature, signature: &Signature<'
                         .and_then(|o| o.strip_suffix(']'))
                         .map_or(own.to_owned(), |item| format!("Vec<{item}>")),
                 };
-                let message = format!("a {what}'s arguments come from elsewhere, it can't borrow them: take `{own}`");
+                let message =
+                    format!("a {what} can't borrow its arguments: they come from another process; take `{own}`");
                 return Err(syn::Error::new_spanned(of, message));
             }
             Type::ImplTrait(_) => {
-                return Err(syn::Error::new_spanned(of, "the host calls one function, not a family: give the types"));
+                return Err(syn::Error::new_spanned(of, "the function can't be generic: use concrete types"));
             }
             _ => {}
         }
     }
     let typed = |input: &&FnArg| matches!(input, FnArg::Typed(_));
     if let Some(over) = sig.inputs.iter().filter(typed).nth(ARGUMENTS_MAX) {
-        let message = format!("a {what} takes up to {ARGUMENTS_MAX} arguments: put some into a struct");
+        let message = format!("a {what} takes at most {ARGUMENTS_MAX} arguments: combine some in a struct");
         return Err(syn::Error::new_spanned(over, message));
     }
     Ok(())
 }
 
-/// `N` of `returns = N`; 1 when nothing is said.
+/// Parses `N` of `returns = N`; 1 by default.
 fn parse_returns(args: Tokens) -> syn::Result<usize> {
     if args.is_empty() {
         return Ok(1);
     }
-    let expected = "expected `returns = N`: how many objects its tuple becomes";
+    let expected = "expected `returns = N`, the number of values in the task's tuple";
     let literal = match syn::parse2(args)? {
         Meta::NameValue(pair) if pair.path.is_ident("returns") => match pair.value {
             Expr::Lit(ExprLit { lit: Lit::Int(literal), .. }) => literal,
@@ -236,7 +239,7 @@ fn parse_returns(args: Tokens) -> syn::Result<usize> {
     }
 }
 
-/// The types of what becomes an object each.
+/// The types of the results, each of which becomes an object.
 fn values(signature: &Signature<'_>, count: usize) -> syn::Result<Vec<Type>> {
     let unit: Type = syn::parse_quote!(());
     let success = match signature.output {
@@ -248,7 +251,7 @@ fn values(signature: &Signature<'_>, count: usize) -> syn::Result<Vec<Type>> {
         Type::Tuple(tuple) if tuple.elems.len() == count => Ok(tuple.elems.iter().cloned().collect()),
         other => {
             let message =
-                format!("`returns = {count}`, but it is no tuple of {count} that `{}` returns", signature.name);
+                format!("`returns = {count}`, but `{}` does not return a tuple of {count} values", signature.name);
             Err(match signature.output {
                 Some(_) => syn::Error::new_spanned(other, message),
                 None => syn::Error::new_spanned(signature.ident, message),
@@ -257,7 +260,7 @@ fn values(signature: &Signature<'_>, count: usize) -> syn::Result<Vec<Type>> {
     }
 }
 
-/// A type as people write it.
+/// The usual notation of a type.
 pub fn text(of: impl ToTokens) -> String {
     let spaced = of.to_token_stream().to_string();
     let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');

@@ -1,4 +1,4 @@
-//! Calls that wait: futures that go on when the host says so.
+//! Asynchronous calls of actors: futures that the host resumes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,28 +13,29 @@ use crate::registry::Later;
 use crate::task::release_gone;
 use crate::{host, random};
 
-/// What is said of a call that nothing will ever go on with.
-const FOR_NOTHING: &str = "it waits for what is no object: nobody would tell it to go on";
+/// The error of a call that nothing will resume.
+const FOR_NOTHING: &str =
+    "the call awaits a future that no object completes, and the host could not resume it; await only `ObjectRef`s";
 
 thread_local! {
     static CALLS: RefCell<BTreeMap<u64, Call>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// A call that waits.
+/// A waiting call.
 struct Call {
     future: Later,
     seed: u64,
 }
 
-/// Begins a call that may wait. Gives whether it has ended.
+/// Starts a call that may wait. Returns whether it has finished.
 pub(crate) fn begin(number: u64, future: Later) -> Result<bool, String> {
     go_on(number, Call { future, seed: random::at_hand() })
 }
 
-/// Goes on with a call that waits. Gives whether it has ended.
+/// Resumes a waiting call. Returns whether it has finished.
 pub(crate) fn resume(number: u64) -> Result<bool, String> {
     let call = CALLS.with_borrow_mut(|calls| calls.remove(&number));
-    let call = call.ok_or_else(|| format!("there is no call {number} that waits"))?;
+    let call = call.ok_or_else(|| format!("call {number} is not waiting"))?;
     waiting::tell(number);
     let before = random::seed(call.seed);
     let result = go_on(number, call);
@@ -42,15 +43,15 @@ pub(crate) fn resume(number: u64) -> Result<bool, String> {
     result
 }
 
-/// Forgets a call that waits.
+/// Drops a waiting call.
 pub(crate) fn abandon(number: u64) {
     let call = CALLS.with_borrow_mut(|calls| calls.remove(&number));
     drop(call);
 }
 
-/// Runs something that is part of a call or, if that is none, waits where it is.
+/// Runs `run` with `call` as the current call. Without a call, awaiting an object blocks.
 pub(crate) fn within<T>(call: Option<u64>, run: impl FnOnce() -> T) -> T {
-    /// Puts back what was, also when `run` panics, as in tests.
+    /// Restores the previous call, also when `run` panics, as in tests.
     struct Before(Option<u64>);
 
     impl Drop for Before {
@@ -67,7 +68,7 @@ fn go_on(number: u64, mut call: Call) -> Result<bool, String> {
     if let Poll::Ready(result) = poll(number, call.future.as_mut()) {
         return result.map(|()| true);
     }
-    // Handles that the call dropped are none to wait for.
+    // Drops handles first: the call must not wait for objects that it has dropped.
     release_gone();
     let objects = waiting::awaited(number);
     if objects.is_empty() {
@@ -78,7 +79,7 @@ fn go_on(number: u64, mut call: Call) -> Result<bool, String> {
     Ok(false)
 }
 
-/// Polls a call's future, again as long as it wakes itself.
+/// Polls a call's future, and repeats while the future wakes itself.
 fn poll<F: Future + ?Sized>(number: u64, mut future: Pin<&mut F>) -> Poll<F::Output> {
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(woken.clone());
@@ -90,10 +91,10 @@ fn poll<F: Future + ?Sized>(number: u64, mut future: Pin<&mut F>) -> Poll<F::Out
     }
 }
 
-/// Runs the future of the call of this number to its end, and nothing of the actor meanwhile.
+/// Runs a call's future to its end, with no other call of the actor in between.
 ///
 /// # Errors
-/// Those of the future; when it waits for what is no object.
+/// The errors of the future, or a future that awaits something other than an object.
 pub fn until_done<T>(number: u64, future: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let mut future = pin!(future);
     loop {
@@ -108,7 +109,7 @@ pub fn until_done<T>(number: u64, future: impl Future<Output = Result<T, String>
     }
 }
 
-/// Whether a future is to be polled again.
+/// Whether the future needs another poll.
 #[derive(Default)]
 struct Woken(AtomicBool);
 

@@ -11,19 +11,19 @@ use crate::host;
 use crate::registry::Offered;
 use crate::task::{Arg, Call, Handles, ObjectRef, fetch, milliseconds, release_gone};
 
-/// The value of a handle: that of the actor that is meant instead, if there was one of its name.
+/// The value of a handle's object: the handle of an existing actor with the requested name, if there is one.
 #[derive(Serialize, Deserialize)]
 struct Made(Option<ObjectRef<Made>>);
 
-/// What a handle to an actor consists of.
+/// The content of a handle to an actor.
 pub struct ActorRef {
     handle: ObjectRef<Made>,
-    /// How calls by it are to be run, where that is not as usual.
+    /// Options of calls through this handle, if they differ from the defaults.
     options: Option<Rc<RequestOptions>>,
 }
 
 impl ActorRef {
-    /// For people.
+    /// The number of the handle's object, for display.
     pub fn number(&self) -> u64 {
         self.handle.number()
     }
@@ -47,32 +47,32 @@ impl<'de> Deserialize<'de> for ActorRef {
     }
 }
 
-/// What can be done with every handle to an actor. A method of the actor's own that is called the same comes first:
-/// `ActorHandle::kill(&handle)` is this one.
+/// Operations on every handle to an actor. A method of the actor with the same name takes precedence:
+/// `ActorHandle::kill(&handle)` calls this trait's.
 pub trait ActorHandle: Sized {
-    /// For the attribute.
+    /// For the macro only.
     #[doc(hidden)]
     fn from_actor(actor: ActorRef) -> Self;
 
-    /// For the attribute.
+    /// For the macro only.
     #[doc(hidden)]
     fn as_actor(&self) -> &ActorRef;
 
-    /// The actor of this name, of this job or detached.
+    /// Finds the actor of this name, either of this job or detached.
     ///
     /// # Errors
-    /// [`Code::NoActor`](crate::Code::NoActor) when there is none. One of another type is only known by its calls, which
-    /// fail with the same.
+    /// [`Code::NoActor`](crate::Code::NoActor) when no actor has this name. An actor of another type is found, but its
+    /// calls fail with the same code.
     fn find(name: &str) -> Result<Self, TaskError> {
         release_gone();
         let found: ObjectRef<ObjectRef<Made>> = ObjectRef::held(host::find(name));
         found.get().map(|handle| Self::from_actor(ActorRef { handle, options: None }))
     }
 
-    /// Waits until it is made.
+    /// Waits until the actor is created.
     ///
     /// # Errors
-    /// Why it could not be.
+    /// The error of its creation.
     fn ready(&self) -> Result<(), TaskError> {
         let mut handle = self.as_actor().handle.clone();
         release_gone();
@@ -82,18 +82,18 @@ pub trait ActorHandle: Sized {
         Ok(())
     }
 
-    /// Ends it where it is. Calls of it that have not ended fail with [`Code::ActorDied`](crate::Code::ActorDied).
+    /// Kills the actor. Its unfinished calls fail with [`Code::ActorDied`](crate::Code::ActorDied).
     fn kill(&self) {
         host::kill(self.as_actor().handle.number(), false);
     }
 
-    /// Ends it where it is, and has it begin anew if it may ([`Creation::max_restarts`](crate::Creation::max_restarts)).
+    /// Kills the actor and restarts it, if its [`Creation::max_restarts`](crate::Creation::max_restarts) allow it.
     fn restart(&self) {
         host::kill(self.as_actor().handle.number(), true);
     }
 
-    /// A handle whose calls are run with these options.
-    #[must_use = "it is another handle that has the options"]
+    /// Returns a handle whose calls have these options.
+    #[must_use = "the returned handle has the options, not this one"]
     fn with(&self, options: CallOptions) -> Self {
         let handle = self.as_actor().handle.clone();
         Self::from_actor(ActorRef { handle, options: Some(Rc::new(options.0)) })
@@ -108,63 +108,63 @@ impl<H: ActorHandle> Handles for H {
     }
 }
 
-/// For a task that takes a handle.
+/// For a task whose parameter is a handle.
 impl<H: ActorHandle> From<&H> for Arg<H> {
     fn from(handle: &H) -> Self {
         Arg::from(H::from_actor(handle.as_actor().clone()))
     }
 }
 
-/// How calls of an actor are to be run, where that is not as usual: see [`ActorHandle::with`].
+/// Options for calls of an actor's methods: see [`ActorHandle::with`].
 #[derive(Debug, Clone, Default)]
 pub struct CallOptions(RequestOptions);
 
 impl CallOptions {
-    /// As usual.
+    /// The default options.
     pub fn new() -> CallOptions {
         CallOptions::default()
     }
 
-    /// What people call them; the method's name otherwise.
+    /// Display name of the calls; the method's name by default.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.0.name = Some(name.into());
         self
     }
 
-    /// Wall time of an attempt from when the method begins, to milliseconds (and one at least); without a limit otherwise. A
-    /// method that is late where it computes ends with its actor.
+    /// Maximum wall time of an attempt, from the start of the method, in milliseconds (rounded up, at least one);
+    /// unlimited by default. A method that exceeds it while it computes ends together with its actor.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.0.timeout_ms = Some(milliseconds(time));
         self
     }
 
-    /// How often one is begun again that was begun when the actor died; what the actor says otherwise
-    /// ([`Creation::max_task_retries`](crate::Creation::max_task_retries)).
+    /// Maximum number of retries of a call that was running when the actor died; the actor's
+    /// [`Creation::max_task_retries`](crate::Creation::max_task_retries) by default.
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.0.max_retries = Some(retries);
         self
     }
 
-    /// After which errors one is begun again: [`RetryOn::All`], or codes, as in `[Code::TimeOut, Code::Refused]`; only when the
-    /// actor died otherwise.
+    /// Errors that cause a retry: [`RetryOn::All`], or codes such as `[Code::TimeOut, Code::Refused]`; only the actor's
+    /// death by default.
     pub fn retry_on(mut self, errors: impl Into<RetryOn>) -> Self {
         self.0.retry_on = errors.into();
         self
     }
 }
 
-/// A method of an actor.
+/// A method of an actor, bound to a handle.
 #[derive(Debug)]
 pub struct Method<F, R> {
     offered: &'static Offered,
-    /// Its handle, which whoever calls has.
+    /// Number of the handle's object. The caller's handle keeps it alive.
     actor: u64,
     options: Option<Rc<RequestOptions>>,
     method: PhantomData<fn() -> (F, R)>,
 }
 
 impl<F, R> Method<F, R> {
-    /// For the attribute.
+    /// For the macro only.
     pub fn new(offered: &'static Offered, actor: &ActorRef) -> Self {
         Method { offered, actor: actor.handle.number(), options: actor.options.clone(), method: PhantomData }
     }

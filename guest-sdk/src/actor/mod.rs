@@ -1,6 +1,6 @@
 //! Actors: values that keep their state between calls, each in a sandbox of its own.
 //!
-//! An `#[actor]` is an `impl` of a struct, and a type by which its public methods are called elsewhere.
+//! `#[actor]` takes the `impl` of a struct, and generates a handle type that calls its public methods remotely.
 
 mod calls;
 mod handle;

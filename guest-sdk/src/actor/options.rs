@@ -1,4 +1,4 @@
-//! How an actor is to be made, and to live.
+//! Options for creating an actor.
 
 use std::marker::PhantomData;
 
@@ -7,9 +7,9 @@ use sandbar_core::{ActorOptions, RequestOptions, Strategy};
 use crate::registry::Offered;
 use crate::task::{Call, PlacementGroup, release_gone};
 
-/// An actor with options: what `options()` of an [actor](macro@crate::actor) gives. It can be made any number of times.
+/// A builder for actors: the `options()` of an [actor](macro@crate::actor). It can be submitted any number of times.
 #[derive(Debug)]
-#[must_use = "nothing is made until it is submitted"]
+#[must_use = "it creates no actor until it is submitted"]
 pub struct Creation<F, R> {
     offered: &'static Offered,
     options: RequestOptions,
@@ -17,14 +17,14 @@ pub struct Creation<F, R> {
 }
 
 impl<F, R> Creation<F, R> {
-    /// For the attribute.
+    /// For the macro only.
     #[doc(hidden)]
     pub fn new(offered: &'static Offered) -> Self {
         Creation { offered, options: RequestOptions::default(), actor: PhantomData }
     }
 
     pub(crate) fn begin(&self) -> Call {
-        // With an actor that nobody here holds any more its name goes.
+        // Releases dropped handles first: an actor without handles frees its name.
         release_gone();
         Call::begin(self.offered, Some(&self.options), None)
     }
@@ -38,81 +38,82 @@ impl<F, R> Creation<F, R> {
         self.with(|options| set(options.actor.get_or_insert_default()))
     }
 
-    /// By which it is found ([`ActorHandle::find`](crate::ActorHandle::find)). There is one actor of a name.
+    /// Name of the actor, for [`ActorHandle::find`](crate::ActorHandle::find). A name belongs to one actor at a time.
     pub fn name(self, name: impl Into<String>) -> Self {
         self.with(|options| options.name = Some(name.into()))
     }
 
-    /// The actor of that name is meant, if there is one; it is made otherwise.
+    /// Returns a handle to the actor of this name if it exists, and creates it otherwise.
     pub fn get_if_exists(self) -> Self {
         self.living(|actor| actor.get_if_exists = true)
     }
 
-    /// It lives until it is killed, and other jobs find it; as long as its job and its handles otherwise. It is made of
-    /// values, not of objects.
+    /// Detaches the actor: it lives until it is killed, and other jobs find it by name. By default, an actor lives as
+    /// long as its job and its handles. The arguments of a detached actor are values, not objects.
     pub fn detached(self) -> Self {
         self.living(|actor| actor.detached = true)
     }
 
-    /// How often it begins anew when its sandbox or its worker has ended: with what its last checkpoint gave, or else with
-    /// what it was made of; 0 otherwise.
+    /// Maximum number of restarts after the actor's sandbox or worker has died; 0 by default. A restart uses the last
+    /// checkpoint, or the original arguments.
     pub fn max_restarts(self, restarts: u32) -> Self {
         self.living(|actor| actor.max_restarts = restarts)
     }
 
-    /// How often a call is begun again that was begun when it died; 0 otherwise.
+    /// Maximum number of retries of a call that was running when the actor died; 0 by default.
     pub fn max_task_retries(self, retries: u32) -> Self {
         self.living(|actor| actor.max_task_retries = retries)
     }
 
-    /// So many calls may wait for it, or run, at once: those over it fail with
-    /// [`Code::PendingCalls`](crate::Code::PendingCalls); without a limit otherwise.
+    /// Maximum number of queued and running calls; unlimited by default. Further calls fail with
+    /// [`Code::PendingCalls`](crate::Code::PendingCalls).
     pub fn max_pending_calls(self, calls: u64) -> Self {
         self.living(|actor| actor.max_pending_calls = Some(calls))
     }
 
-    /// So many calls that wait may be begun at once; 1000 otherwise.
+    /// Maximum number of concurrently waiting calls; 1000 by default.
     pub fn max_concurrency(self, calls: u32) -> Self {
         self.living(|actor| actor.max_concurrency = Some(calls))
     }
 
-    /// After how many calls its `checkpoint` is asked, if it has one; 1 otherwise.
+    /// Checkpoint interval in calls, if the actor has `checkpoint`; 1 by default.
     pub fn checkpoint_every(self, calls: u32) -> Self {
         self.living(|actor| actor.checkpoint_every = Some(calls))
     }
 
-    /// Processors that it has for itself while it lives, to ten thousandths; 0 otherwise: it takes its turn.
+    /// Processors reserved during the actor's life, with a precision of 1/10,000; 0 by default: the actor shares
+    /// processors.
     pub fn cpus(self, cpus: f64) -> Self {
         self.with(|options| options.cpus = Some(cpus))
     }
 
-    /// Devices that it has for itself while it lives, to ten thousandths; 0 otherwise.
+    /// GPUs reserved during the actor's life, with a precision of 1/10,000; 0 by default.
     pub fn gpus(self, gpus: f64) -> Self {
         self.with(|options| options.gpus = Some(gpus))
     }
 
-    /// Memory in bytes that is set aside for it while it lives; none otherwise.
+    /// Memory reserved during the actor's life, in bytes; none by default.
     pub fn memory(self, bytes: u64) -> Self {
         self.with(|options| options.memory = Some(bytes))
     }
 
-    /// So much of something else that a node was said to have, while it lives.
+    /// Amount of a custom resource of a node, reserved during the actor's life.
     pub fn resource(self, name: impl Into<String>, amount: f64) -> Self {
         self.with(|options| options.resources.push((name.into(), amount)))
     }
 
-    /// It lives in this bundle of a placement group, and takes what it asks for of that. In any of them:
+    /// Places the actor in this bundle of a placement group, whose resources it uses. For any bundle:
     /// [`Creation::placement_any`].
     pub fn placement(self, group: &PlacementGroup, bundle: u32) -> Self {
         self.with(|options| options.strategy = group.strategy(Some(bundle)))
     }
 
-    /// It lives in whatever bundle of a placement group has room.
+    /// Places the actor in any bundle of a placement group that has room.
     pub fn placement_any(self, group: &PlacementGroup) -> Self {
         self.with(|options| options.strategy = group.strategy(None))
     }
 
-    /// Where it is to live, if not in a placement group: where there is room otherwise.
+    /// Placement of an actor outside placement groups; any node with room by default.
     pub fn strategy(self, strategy: Strategy) -> Self {
         self.with(|options| options.strategy = strategy)
     }

@@ -1,4 +1,4 @@
-//! The value that an actor is: the instance that made it keeps it until it ends.
+//! The actor's value: the instance that created it keeps it.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -6,31 +6,31 @@ use std::rc::Rc;
 
 use crate::host;
 
-/// None before it is made.
+/// The actor's value; none before its creation.
 pub(crate) type State = Option<Rc<dyn Any>>;
 
-/// What the value of a handle is that was not another actor's all along: none.
+/// The encoded value of the handle of a new actor: no alias.
 const NO_OTHER: &[u8] = &[0];
 
 thread_local! {
     static STATE: RefCell<State> = const { RefCell::new(None) };
 }
 
-/// Whether this instance is an actor.
+/// Returns whether this instance is an actor.
 pub(crate) fn is_made() -> bool {
     STATE.with_borrow(Option::is_some)
 }
 
-/// Has calls find another value; gives the one before.
+/// Replaces the value. Returns the previous one.
 #[cfg(not(target_family = "wasm"))]
 pub(crate) fn swapped(state: State) -> State {
     STATE.replace(state)
 }
 
-/// Keeps what was made, and tells the host that it is there.
+/// Stores a new actor's value, and reports its creation to the host.
 ///
 /// # Errors
-/// When there is a value already.
+/// Fails when there is a value already.
 pub fn keep<T: 'static>(value: T) -> Result<(), String> {
     if is_made() {
         return Err("this instance is an actor already".to_owned());
@@ -40,25 +40,27 @@ pub fn keep<T: 'static>(value: T) -> Result<(), String> {
     Ok(())
 }
 
-/// The value, beside others who have it.
+/// Returns the value for shared access.
 ///
 /// # Errors
-/// When there is none, or it is of another type.
+/// Fails when there is no value, or one of another type.
 pub fn shared<T: 'static>() -> Result<Rc<T>, String> {
-    let state = STATE.with_borrow(Option::clone).ok_or("there is no actor here: nothing made it")?;
-    state.downcast().map_err(|_| format!("this instance is another actor, no {}", std::any::type_name::<T>()))
+    let state = STATE.with_borrow(Option::clone).ok_or("this instance has no actor: its constructor has not run")?;
+    state
+        .downcast()
+        .map_err(|_| format!("this instance is an actor of another type than {}", std::any::type_name::<T>()))
 }
 
-/// Calls `call` with the value, which nobody else has meanwhile.
+/// Calls `call` with exclusive access to the value.
 ///
 /// # Errors
-/// Those of `call`; when somebody has it, or [`shared`] gives none.
+/// The errors of `call` and [`shared`], and concurrent access to the value.
 pub fn exclusive<T: 'static, R>(call: impl FnOnce(&mut T) -> Result<R, String>) -> Result<R, String> {
     let mut state = shared::<T>()?;
     STATE.set(None);
     let result = match Rc::get_mut(&mut state) {
         Some(value) => call(value),
-        None => Err("it changes its actor, and was called while others wait in it".to_owned()),
+        None => Err("a method with `&mut self` was called while other calls of the actor wait".to_owned()),
     };
     STATE.set(Some(state));
     result

@@ -1,4 +1,4 @@
-//! What calls wait for: objects, each by a future that is ready when the object is there.
+//! The objects that calls wait for: each has a future that completes when the object is ready.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,25 +18,25 @@ thread_local! {
 struct Waiting {
     /// The call that is being polled.
     at_hand: Option<u64>,
-    /// The key given out last.
+    /// The last key in use.
     last: u64,
-    /// By call, and by a key of each future.
+    /// Waiters by call and by the key of their future.
     all: BTreeMap<(u64, u64), For>,
 }
 
-/// An object that is waited for, and whom to tell.
+/// An object that a future waits for, and the future's waker.
 struct For {
     object: u64,
     waker: Waker,
 }
 
-/// Waits for the value of an object: in a method of an actor beside other calls of it. Elsewhere it waits as
-/// [`ObjectRef::get`] does.
+/// A future for the value of an object. In an async method of an actor, other calls run while it waits. Elsewhere it
+/// blocks like [`ObjectRef::get`].
 #[derive(Debug)]
-#[must_use = "it waits when it is awaited"]
+#[must_use = "a future does nothing until it is awaited"]
 pub struct Awaited<T> {
     object: ObjectRef<T>,
-    /// Under which it is waited for.
+    /// Key of its waiter.
     key: Option<(u64, u64)>,
 }
 
@@ -93,12 +93,12 @@ impl Waiting {
 }
 
 fn forget(key: Option<(u64, u64)>) {
-    // A waker goes when nothing is borrowed, and a thread that ends may have dropped all of them before.
+    // The waker is dropped while nothing is borrowed. At a thread's end, the thread-local may be gone already.
     let forgotten = key.map(|key| WAITING.try_with(|waiting| waiting.borrow_mut().all.remove(&key)));
     drop(forgotten);
 }
 
-/// Has what is polled wait on behalf of this call, or of none; gives the one before.
+/// Sets the current call. Returns the previous one.
 pub(super) fn on_behalf_of(call: Option<u64>) -> Option<u64> {
     WAITING.with_borrow_mut(|waiting| std::mem::replace(&mut waiting.at_hand, call))
 }
@@ -108,18 +108,18 @@ pub(super) fn awaited(call: u64) -> Vec<u64> {
     WAITING.with_borrow(|waiting| waiting.all.range(of(call)).map(|(_, waits)| waits.object).collect())
 }
 
-/// Tells what waits for objects that are there by now.
+/// Wakes the futures of a call whose objects are ready.
 pub(super) fn tell(call: u64) {
     let objects = awaited(call);
     let mut ready = vec![1; objects.len()];
-    // Of one there is no doubt: it is why the call goes on.
+    // A single object is certainly ready: the host resumes the call for it.
     if objects.len() > 1 {
         host::wait(&objects, objects.len() as u32, Some(0), &mut ready);
     }
     tell_ready(call, &ready);
 }
 
-/// Waits for one of the objects that a call waits for.
+/// Waits for one of a call's objects, and wakes its future.
 pub(super) fn wait(call: u64) {
     let objects = awaited(call);
     let mut ready = vec![0; objects.len()];
@@ -127,7 +127,7 @@ pub(super) fn wait(call: u64) {
     tell_ready(call, &ready);
 }
 
-/// Tells what waits for those objects of a call that are `ready`.
+/// Wakes a call's futures whose flag in `ready` is 1.
 fn tell_ready(call: u64, ready: &[u8]) {
     let ready = |waiting: &mut Waiting| {
         let all = waiting.all.range(of(call)).zip(ready).filter(|(_, ready)| **ready == 1);

@@ -2,8 +2,8 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use crate::bindings::dense::{Binary, Step, Unary};
 
-/// A function of a value of each of some tensors, for [`Tensor::map`](super::Tensor::map): made of [`input`]s, numbers, and
-/// what is done with them.
+/// An element-wise function of tensors, for [`Tensor::map`](super::Tensor::map): an expression of [`input`]s, numbers
+/// and operators.
 ///
 /// ```
 /// use sandbar_guest::dense::{Tensor, input};
@@ -19,7 +19,7 @@ use crate::bindings::dense::{Binary, Step, Unary};
 #[derive(Debug, Clone)]
 pub struct Expression(Vec<Step>);
 
-/// The value of one of the tensors, from 0.
+/// The value of a tensor, by its index from 0.
 pub fn input(place: u8) -> Expression {
     Expression(vec![Step::Input(place)])
 }
@@ -46,57 +46,57 @@ impl Expression {
         self
     }
 
-    /// Its magnitude.
+    /// The absolute value.
     pub fn abs(self) -> Expression {
         self.one(Unary::Abs)
     }
 
-    /// The largest whole number that is no larger.
+    /// The largest integer that is not greater.
     pub fn floor(self) -> Expression {
         self.one(Unary::Floor)
     }
 
-    /// Its square root.
+    /// The square root.
     pub fn sqrt(self) -> Expression {
         self.one(Unary::Sqrt)
     }
 
-    /// Its exponential.
+    /// The exponential.
     pub fn exp(self) -> Expression {
         self.one(Unary::Exp)
     }
 
-    /// Its natural logarithm.
+    /// The natural logarithm.
     pub fn ln(self) -> Expression {
         self.one(Unary::Log)
     }
 
-    /// Its hyperbolic tangent.
+    /// The hyperbolic tangent.
     pub fn tanh(self) -> Expression {
         self.one(Unary::Tanh)
     }
 
-    /// The smaller one.
+    /// The smaller of two values.
     pub fn min(self, other: impl Into<Expression>) -> Expression {
         self.two(Binary::Min, other)
     }
 
-    /// The larger one.
+    /// The larger of two values.
     pub fn max(self, other: impl Into<Expression>) -> Expression {
         self.two(Binary::Max, other)
     }
 
-    /// A power of it; NaN below zero.
+    /// A power; NaN for a negative base.
     pub fn pow(self, power: impl Into<Expression>) -> Expression {
         self.two(Binary::Pow, power)
     }
 
-    /// 1 where it is less than the other, else 0.
+    /// 1 if the value is less than `than`, otherwise 0.
     pub fn less(self, than: impl Into<Expression>) -> Expression {
         self.two(Binary::Less, than)
     }
 
-    /// The first of the others where it is not 0, else the second.
+    /// `first` if the value is not 0, otherwise `second`.
     pub fn select(mut self, first: impl Into<Expression>, second: impl Into<Expression>) -> Expression {
         self.0.extend(first.into().0);
         self.0.extend(second.into().0);

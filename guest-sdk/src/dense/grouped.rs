@@ -2,16 +2,17 @@ use super::{DenseError, directions, of_host, values};
 use crate::bindings::dense::{self as contract, Operation};
 use crate::host::dense as host;
 
-/// How least squares of many groups are fitted.
+/// Options of grouped least squares.
 ///
-/// Minimises `Σ wᵢ (yᵢ - xᵢ·c - c₀)² + ridge · ‖c‖²` in each group; the intercept `c₀` is not penalised.
+/// Each group minimises `Σ wᵢ (yᵢ - xᵢ·c - c₀)² + ridge · ‖c‖²`; the intercept `c₀` is not penalised.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Grouped {
-    /// Whether there is an intercept; otherwise it is zero.
+    /// Whether to fit an intercept; otherwise it is zero.
     pub intercept: bool,
-    /// The weight of the penalty, at least 0.
+    /// Weight of the penalty, at least 0.
     pub ridge: f64,
-    /// A group is singular if of the sum of squares of one of its columns less than this share is left by those before it.
+    /// Singularity threshold: a group is singular if the columns before some column leave less than this share of that
+    /// column's sum of squares.
     pub pivot_min: f64,
 }
 
@@ -21,23 +22,23 @@ impl Default for Grouped {
     }
 }
 
-/// What became of a group.
+/// The status of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
-    /// It has its coefficients.
+    /// The group has coefficients.
     Solved,
-    /// It has no rows, or none of a weight above zero.
+    /// The group has no rows, or no row with a weight above zero.
     Empty,
-    /// Its columns depend on each other.
+    /// The group's columns are linearly dependent.
     Singular,
-    /// A value of it is NaN or infinite, a weight is negative, or a sum is too large.
+    /// A value is NaN or infinite, a weight is negative, or a sum overflows.
     NotFinite,
-    /// Its offsets are no rows.
+    /// The group's offsets are outside the rows.
     OutOfRange,
 }
 
-/// Groups that were fitted.
+/// The results of grouped least squares.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupedFit {
     width: usize,
@@ -46,13 +47,13 @@ pub struct GroupedFit {
 }
 
 impl GroupedFit {
-    /// The coefficients of a group and its intercept, or why it has none.
+    /// Returns the coefficients and the intercept of a group.
     ///
     /// # Errors
-    /// What became of it instead.
+    /// The status of a group without coefficients.
     ///
     /// # Panics
-    /// When there is no such group.
+    /// Panics when there is no such group.
     pub fn group(&self, group: usize) -> Result<(&[f64], f64), Status> {
         let own = &self.coefficients[group * (self.width + 1)..][..self.width + 1];
         match (self.statuses[group], own) {
@@ -64,22 +65,22 @@ impl GroupedFit {
         }
     }
 
-    /// How many groups there are.
+    /// Number of groups.
     pub fn len(&self) -> usize {
         self.statuses.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no groups.
     pub fn is_empty(&self) -> bool {
         self.statuses.is_empty()
     }
 }
 
-/// Fits least squares of many groups at once: of `width` columns, one behind another, a target as long as each, the rows of
-/// each group (where they begin, and where they end) and, perhaps, weights. They are looked at where they are.
+/// Fits least squares for many groups at once. `columns` holds `width` columns, one after another; `target` has the
+/// length of one column. `groups` has the first row and the end of each group. The host reads all of them in place.
 ///
 /// # Errors
-/// When lengths don't agree, or there is no room.
+/// Reports lengths that don't agree, and exhausted memory.
 pub fn grouped_least_squares(
     columns: &[f64],
     target: &[f64],

@@ -1,10 +1,10 @@
 use super::{DenseError, Tensor};
 use crate::host::dense as host;
 
-/// A kernel for GPUs that this crate brings, in WGSL: one entry point, whose bindings are arrays of storage in group 0.
+/// A kernel for GPUs in WGSL: one entry point, whose bindings are storage arrays in group 0.
 ///
-/// The host validates it, bounds what it reads and writes, and ends what takes too long. It runs where this task has a GPU,
-/// and nowhere else: see [`gpu`](super::gpu).
+/// The host validates the kernel, checks the bounds of its accesses, and ends it when it takes too long. It runs on the
+/// GPU of this task, and nowhere else: see [`gpu`](super::gpu).
 ///
 /// ```no_run
 /// use sandbar_guest::dense::{Kernel, Tensor};
@@ -27,19 +27,20 @@ use crate::host::dense as host;
 pub struct Kernel(host::Kernel);
 
 impl Kernel {
-    /// A kernel of a text in WGSL.
+    /// Creates a kernel from WGSL source.
     ///
     /// # Errors
-    /// When there is no GPU, or the text is too long. What else is wrong with it is said to who reads what it should have
-    /// written.
+    /// Reports a missing GPU, and source that is too long. Other errors in the source are reported when a tensor that
+    /// the kernel writes is read.
     pub fn new(wgsl: &str) -> Result<Kernel, DenseError> {
         Ok(Kernel(host::kernel(wgsl)?))
     }
 
-    /// Runs it bound to tensors, from place 0 on, in so many groups of threads; some time later. It may change them.
+    /// Runs the kernel later, with tensors bound from binding 0 on, in a grid of workgroups. The kernel may change the
+    /// tensors.
     ///
     /// # Errors
-    /// When there are too many tensors. What else is wrong is said to who reads one of them.
+    /// Reports too many tensors. Other errors are reported when one of the tensors is read.
     pub fn dispatch(&self, tensors: &[&Tensor], groups: [u32; 3]) -> Result<(), DenseError> {
         let handles: Vec<&host::Tensor> = tensors.iter().map(|tensor| &tensor.handle).collect();
         self.0.dispatch(&handles, groups)

@@ -1,10 +1,10 @@
-//! Dense algebra that the host does natively, on its processor or on a GPU: products of matrices, systems of equations, least
-//! squares of many groups, functions of each value, what comes of rows and columns.
+//! Dense algebra that the host runs natively, on its processor or a GPU: matrix products, linear systems, grouped least
+//! squares, element-wise functions and reductions.
 //!
-//! A [`Tensor`] lies in the host's memory or on the GPU, and so does what is made of it: values cross once each way. Where
-//! an operation is done is the host's choice, unless [`use_device`] says otherwise; what comes of it is the same within
-//! a few units in the last place of its type. What is wrong with an operation is said at once; what goes wrong later, on a
-//! GPU, to who reads what should have come of it.
+//! A [`Tensor`] lies in the host's memory or on the GPU, and so do the results of operations: values cross the boundary
+//! once each way. The host chooses the device of an operation, unless [`use_device`] selects one; the results agree
+//! within a few units in the last place of their type. The host checks an operation at once. An error of a later run on
+//! a GPU is reported when a result is read.
 //!
 //! ```
 //! use sandbar_guest::dense::{Tensor, input};
@@ -34,7 +34,7 @@ pub use self::grouped::{Grouped, GroupedFit, Status, grouped_least_squares};
 pub use self::kernel::Kernel;
 pub use crate::bindings::dense::{Device, Dtype};
 
-/// Values in up to four directions, row by row, which the host has.
+/// An array of up to four dimensions in row-major order, owned by the host.
 #[derive(Debug)]
 pub struct Tensor {
     handle: host::Tensor,
@@ -42,30 +42,30 @@ pub struct Tensor {
     sizes: Vec<usize>,
 }
 
-/// Why there is no result.
+/// The error of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DenseError {
-    /// What happened.
+    /// The kind of error.
     pub kind: DenseErrorKind,
-    /// In words.
+    /// The error as text.
     pub message: String,
 }
 
-/// What happened.
+/// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DenseErrorKind {
-    /// An operation does not take these tensors, or they are none.
+    /// The operation does not accept these tensors, or a tensor's shape is invalid.
     Shape,
-    /// There is no room for more tensors.
+    /// Memory is exhausted.
     Memory,
-    /// A kernel is none, or does not take what it is given.
+    /// The kernel is invalid, or does not accept its arguments.
     Kernel,
-    /// There is no GPU, and a kernel needs one.
+    /// No GPU is available, and a kernel needs one.
     NoGpu,
-    /// What the GPU was given took longer than it may.
+    /// The GPU work exceeded its time limit.
     TimeOut,
-    /// The GPU is gone, with all that was on it.
+    /// The GPU and all tensors on it were lost.
     Lost,
 }
 
@@ -97,69 +97,70 @@ impl From<contract::Error> for DenseError {
     }
 }
 
-/// Types of values that Rust has.
+/// Rust types of tensor elements.
 ///
 /// # Safety
-/// [`Element::DTYPE`] is its type: of any bytes as many as it has are a value, and it has no others.
+/// [`Element::DTYPE`] must be the type's element type, every bit pattern must be a valid value, and the type must have
+/// no padding.
 pub unsafe trait Element: Copy + Default + 'static {
-    /// Its type.
+    /// Its element type.
     const DTYPE: Dtype;
 }
 
-// SAFETY: as it says.
+// SAFETY: every bit pattern is an `f32`, without padding.
 unsafe impl Element for f32 {
     const DTYPE: Dtype = Dtype::F32;
 }
 
-// SAFETY: as it says.
+// SAFETY: every bit pattern is an `f64`, without padding.
 unsafe impl Element for f64 {
     const DTYPE: Dtype = Dtype::F64;
 }
 
-// SAFETY: as it says.
+// SAFETY: every bit pattern is a `u32`, without padding.
 unsafe impl Element for u32 {
     const DTYPE: Dtype = Dtype::U32;
 }
 
-/// Values as bytes; wasm32 is little-endian, as hosts are.
+/// Values as little-endian bytes; wasm32 and the hosts are little-endian.
 pub(crate) fn bytes<T: Element>(values: &[T]) -> &[u8] {
     // SAFETY: an element has no padding.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
 fn bytes_mut<T: Element>(values: &mut [T]) -> &mut [u8] {
-    // SAFETY: an element has no padding, and any bytes are one.
+    // SAFETY: an element has no padding, and every bit pattern is valid.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
 }
 
-/// The sizes of a shape as the contract has them: of what has more values than a tensor may, too large ones.
+/// The sizes of a shape for the contract. A size beyond 32 bits becomes the maximum, which the host rejects.
 fn directions(sizes: &[usize]) -> Vec<u32> {
     sizes.iter().map(|size| u32::try_from(*size).unwrap_or(u32::MAX)).collect()
 }
 
 impl Tensor {
-    /// A tensor of these values, row by row.
+    /// Creates a tensor from values in row-major order.
     ///
     /// # Errors
-    /// When they are too few or too many, or there is no room.
+    /// Reports a wrong number of values, and exhausted memory.
     pub fn new<T: Element>(sizes: &[usize], values: &[T]) -> Result<Tensor, DenseError> {
         let handle = host::make(T::DTYPE, &directions(sizes), Some(bytes(values)))?;
         Ok(Tensor { handle, dtype: T::DTYPE, sizes: sizes.to_vec() })
     }
 
-    /// A tensor of zeros.
+    /// Creates a tensor of zeros.
     ///
     /// # Errors
-    /// When there is no room.
+    /// Reports exhausted memory.
     pub fn zeros(dtype: Dtype, sizes: &[usize]) -> Result<Tensor, DenseError> {
         let handle = host::make(dtype, &directions(sizes), None)?;
         Ok(Tensor { handle, dtype, sizes: sizes.to_vec() })
     }
 
-    /// A tensor of an array's values.
+    /// Creates a tensor from an array.
     ///
     /// # Errors
-    /// When there is no room, or it has more than four directions.
+    /// Reports exhausted memory, and arrays of more than four dimensions.
     pub fn of_array<T: Element, D: Dimension>(array: &ArrayBase<impl Data<Elem = T>, D>) -> Result<Tensor, DenseError> {
         match array.as_slice() {
             Some(values) => Tensor::new(array.shape(), values),
@@ -167,7 +168,7 @@ impl Tensor {
         }
     }
 
-    /// What comes of an operation, of which a tensor comes of such a type and shape.
+    /// Runs an operation with one result of this type and shape.
     fn of(
         operation: Operation<'_>,
         operands: &[Operand<'_>],
@@ -185,74 +186,74 @@ impl Tensor {
         Operand::Tensor(self.handle.borrow())
     }
 
-    /// How many values it has in each direction.
+    /// Size of each dimension.
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
     }
 
-    /// The type of its values.
+    /// Type of the values.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// How many values it has.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.sizes.iter().product()
     }
 
-    /// Whether it has none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The same values in another shape.
+    /// Returns the same values in another shape.
     ///
     /// # Errors
-    /// When that has another number of them, or there is no room for a copy.
+    /// Reports a shape with another number of values, and exhausted memory.
     pub fn reshaped(&self, sizes: &[usize]) -> Result<Tensor, DenseError> {
         let handle = self.handle.reshaped(&directions(sizes))?;
         Ok(Tensor { handle, dtype: self.dtype, sizes: sizes.to_vec() })
     }
 
-    /// Waits for its values.
+    /// Waits for the values.
     ///
     /// # Errors
-    /// When they are of another type, and what went wrong before.
+    /// Reports another element type, and errors of earlier operations.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, DenseError> {
         let mut values = vec![T::default(); self.len()];
         self.read(0, &mut values)?;
         Ok(values)
     }
 
-    /// Waits for its values, as an array.
+    /// Waits for the values, and returns them as an array.
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`].
+    /// Like [`Tensor::to_vec`].
     pub fn to_array<T: Element>(&self) -> Result<ArrayD<T>, DenseError> {
         ArrayD::from_shape_vec(IxDyn(&self.sizes), self.to_vec()?).map_err(|_| of_host())
     }
 
-    /// Waits for its values, and reads those from one on.
+    /// Waits for the values, and reads those from index `first` on.
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`], and when it has no such values.
+    /// Like [`Tensor::to_vec`]; also reports indices out of range.
     pub fn read<T: Element>(&self, first: usize, to: &mut [T]) -> Result<(), DenseError> {
         if T::DTYPE != self.dtype {
-            return Err(shape(format!("a tensor of {:?} is read as {:?}", self.dtype, T::DTYPE)));
+            return Err(shape(format!("a tensor of {:?} can't be read as {:?}", self.dtype, T::DTYPE)));
         }
         self.handle.read((first * size_of::<T>()) as u64, bytes_mut(to))
     }
 
-    /// The product of two matrices, `[m, k]` and `[k, n]`; of stacks of them, `[.., m, k]` and `[.., k, n]`, that of each
-    /// pair, where a matrix alone is multiplied with each of the other's.
+    /// The product of two matrices, `[m, k]` and `[k, n]`, or of each pair in two stacks, `[.., m, k]` and `[.., k,
+    /// n]`. A single matrix is multiplied with each matrix of the other stack.
     ///
     /// # Errors
-    /// When their shapes don't agree.
+    /// Reports shapes that don't agree.
     pub fn dot(&self, other: &Tensor) -> Result<Tensor, DenseError> {
         self.product(other, Transposed { first: false, second: false })
     }
 
-    /// As [`Tensor::dot`], of this one transposed: `[k, m]` and `[k, n]`.
+    /// Like [`Tensor::dot`], with `self` transposed: `[k, m]` and `[k, n]`.
     ///
     /// # Errors
     /// As [`Tensor::dot`].
@@ -260,7 +261,7 @@ impl Tensor {
         self.product(other, Transposed { first: true, second: false })
     }
 
-    /// As [`Tensor::dot`], of the other one transposed: `[m, k]` and `[n, k]`.
+    /// Like [`Tensor::dot`], with `other` transposed: `[m, k]` and `[n, k]`.
     ///
     /// # Errors
     /// As [`Tensor::dot`].
@@ -268,7 +269,7 @@ impl Tensor {
         self.product(other, Transposed { first: false, second: true })
     }
 
-    /// The products of its columns, `xᵀ·x`. They have twice the digits of what they are made of: of f64, mostly.
+    /// The products of all pairs of columns, `xᵀ·x`. They need twice the digits of the values: usually f64.
     ///
     /// # Errors
     /// As [`Tensor::dot`].
@@ -278,7 +279,7 @@ impl Tensor {
 
     fn product(&self, other: &Tensor, transposed: Transposed) -> Result<Tensor, DenseError> {
         let ([.., a, b], [.., c, d]) = (&self.sizes[..], &other.sizes[..]) else {
-            return Err(shape("matrices have two directions".to_owned()));
+            return Err(shape("a matrix needs at least two dimensions".to_owned()));
         };
         let rows = if transposed.first { *b } else { *a };
         let columns = if transposed.second { *c } else { *d };
@@ -288,19 +289,20 @@ impl Tensor {
         Tensor::of(Operation::Product(transposed), &[self.operand(), other.operand()], self.dtype, sizes)
     }
 
-    /// The solutions of systems `[.., n, n]`, symmetric and positive definite, for `[.., n, m]`. Of others they are NaN.
+    /// The solutions of symmetric positive definite systems `[.., n, n]` for `[.., n, m]`. NaN for other systems.
     ///
     /// # Errors
-    /// When their shapes don't agree.
+    /// Reports shapes that don't agree.
     pub fn solve_cholesky(&self, right: &Tensor) -> Result<Tensor, DenseError> {
         let operands = [self.operand(), right.operand()];
         Tensor::of(Operation::SolveCholesky, &operands, self.dtype, right.sizes.clone())
     }
 
-    /// The least squares solutions of systems `[.., rows, n]`, no fewer rows than columns, for `[.., rows, m]`.
+    /// The least-squares solutions of systems `[.., rows, n]`, with at least as many rows as columns, for `[.., rows,
+    /// m]`.
     ///
     /// # Errors
-    /// When their shapes don't agree.
+    /// Reports shapes that don't agree.
     pub fn solve_least_squares(&self, right: &Tensor) -> Result<Tensor, DenseError> {
         let mut sizes = right.sizes.clone();
         if let ([.., rows, _], [.., unknowns]) = (&mut sizes[..], &self.sizes[..]) {
@@ -309,30 +311,32 @@ impl Tensor {
         Tensor::of(Operation::SolveQr, &[self.operand(), right.operand()], self.dtype, sizes)
     }
 
-    /// A function of each value of some tensors, of the shape of the first to which all others can be stretched: others are
-    /// one value, a row `[columns]`, or a column `[.., 1]`.
+    /// Applies an element-wise function. The result has the shape of the first input to which all others broadcast: a
+    /// single value, a row `[columns]`, or a column `[.., 1]`.
     ///
     /// # Errors
-    /// When their shapes don't agree, or the function has too many steps.
+    /// Reports shapes that don't agree, and functions with too many steps.
     pub fn map(function: &Expression, inputs: &[&Tensor]) -> Result<Tensor, DenseError> {
         let sizes =
             inputs.iter().map(|tensor| &tensor.sizes).find(|to| inputs.iter().all(|of| stretches(&of.sizes, to)));
         let (Some(sizes), Some(first)) = (sizes, inputs.first()) else {
-            return Err(shape("a function of tensors whose shapes don't agree, or of none".to_owned()));
+            return Err(shape(
+                "`map` needs at least one input, and inputs that broadcast to the shape of one of them".to_owned(),
+            ));
         };
         let operands: Vec<Operand<'_>> = inputs.iter().map(|tensor| tensor.operand()).collect();
         Tensor::of(Operation::Map(function.steps()), &operands, first.dtype, sizes.clone())
     }
 
-    /// The sums along a direction, which the result lacks.
+    /// The sums along a dimension, which the result lacks.
     ///
     /// # Errors
-    /// When there is no such direction.
+    /// Reports a missing dimension.
     pub fn sum(&self, along: usize) -> Result<Tensor, DenseError> {
         self.reduce(Reduction::Sum, along)
     }
 
-    /// The means along a direction; of none NaN.
+    /// The means along a dimension; NaN for an empty one.
     ///
     /// # Errors
     /// As [`Tensor::sum`].
@@ -340,7 +344,7 @@ impl Tensor {
         self.reduce(Reduction::Mean, along)
     }
 
-    /// The largest along a direction, NaN where one is; of none -∞.
+    /// The largest values along a dimension: NaN if one is NaN, -∞ for an empty one.
     ///
     /// # Errors
     /// As [`Tensor::sum`].
@@ -348,7 +352,7 @@ impl Tensor {
         self.reduce(Reduction::Max, along)
     }
 
-    /// The smallest along a direction, NaN where one is; of none ∞.
+    /// The smallest values along a dimension: NaN if one is NaN, ∞ for an empty one.
     ///
     /// # Errors
     /// As [`Tensor::sum`].
@@ -356,15 +360,15 @@ impl Tensor {
         self.reduce(Reduction::Min, along)
     }
 
-    /// The places of the largest along a direction (u32), of several the first.
+    /// The indices of the largest values along a dimension (u32), the first of equal ones.
     ///
     /// # Errors
-    /// As [`Tensor::sum`], and when that is empty.
+    /// Like [`Tensor::sum`]; also reports an empty dimension.
     pub fn arg_max(&self, along: usize) -> Result<Tensor, DenseError> {
         self.reduce(Reduction::ArgMax, along)
     }
 
-    /// The places of the smallest along a direction (u32), of several the first.
+    /// The indices of the smallest values along a dimension (u32), the first of equal ones.
     ///
     /// # Errors
     /// As [`Tensor::arg_max`].
@@ -382,25 +386,25 @@ impl Tensor {
         Tensor::of(Operation::Reduce(contract::Reduce { with, along }), &[self.operand()], dtype, sizes)
     }
 
-    /// The shares of the exponentials in their sum, along the last direction.
+    /// The softmax along the last dimension: each exponential divided by their sum.
     ///
     /// # Errors
-    /// When it has no direction.
+    /// Reports a tensor without dimensions.
     pub fn softmax(&self) -> Result<Tensor, DenseError> {
         Tensor::of(Operation::Softmax, &[self.operand()], self.dtype, self.sizes.clone())
     }
 
-    /// The logarithm of the sum of the exponentials along the last direction, which the result lacks.
+    /// The logarithm of the sum of the exponentials along the last dimension, which the result lacks.
     ///
     /// # Errors
-    /// When it has no direction.
+    /// Reports a tensor without dimensions.
     pub fn log_sum_exp(&self) -> Result<Tensor, DenseError> {
         let sizes = self.sizes.split_last().map_or(Vec::new(), |(_, rest)| rest.to_vec());
         Tensor::of(Operation::LogSumExp, &[self.operand()], self.dtype, sizes)
     }
 
-    /// The same values as floats of another type; from whole numbers, too. There are no values of f16 in Rust: tensors of them
-    /// are made this way, take half of the memory, and GPUs multiply them sooner.
+    /// Converts the values, floats or integers, to another floating-point type. Rust has no f16 type: tensors of f16
+    /// come from this conversion. They take half the memory of f32, and GPUs multiply them faster.
     ///
     /// ```
     /// # use sandbar_guest::dense::{Dtype, Tensor};
@@ -412,16 +416,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When that is not a type of floats.
+    /// Reports a type that is not a floating-point type.
     pub fn to(&self, dtype: Dtype) -> Result<Tensor, DenseError> {
         Tensor::of(Operation::Convert(dtype), &[self.operand()], dtype, self.sizes.clone())
     }
 
-    /// Of points `[n, d]`, this one, and centres `[k, d]`: the place of the nearest centre of each (u32, `[n]`), and the square
-    /// of the distance to it, `[n]`.
+    /// For points `[n, d]` (`self`) and centres `[k, d]`: the index of each point's nearest centre (u32, `[n]`), and
+    /// the squared distance to it, `[n]`.
     ///
     /// # Errors
-    /// When their shapes don't agree.
+    /// Reports shapes that don't agree.
     pub fn nearest(&self, centres: &Tensor) -> Result<(Tensor, Tensor), DenseError> {
         let made = host::run(Operation::Nearest, &[self.operand(), centres.operand()])?;
         let Ok([places, squares]) = <[host::Tensor; 2]>::try_from(made) else { return Err(of_host()) };
@@ -432,11 +436,11 @@ impl Tensor {
         ))
     }
 
-    /// Of values `[rows, channels]`, this one, and bins (u32, `[features, rows]`): the sums of the values of each bin,
-    /// `[features, bins, channels]`. A row whose bin is not below `bins` is left out.
+    /// For values `[rows, channels]` (`self`) and bins (u32, `[features, rows]`): the sums of the values per bin,
+    /// `[features, bins, channels]`. Skips rows whose bin is not less than `bins`.
     ///
     /// # Errors
-    /// When their shapes don't agree.
+    /// Reports shapes that don't agree.
     pub fn histogram(&self, bins_of: &Tensor, bins: u32) -> Result<Tensor, DenseError> {
         let sizes = vec![
             bins_of.sizes.first().copied().unwrap_or_default(),
@@ -447,10 +451,10 @@ impl Tensor {
         Tensor::of(Operation::Histogram(bins), &operands, self.dtype, sizes)
     }
 
-    /// The rows at some places (u32, `[m]`): `[m, ..]`, zeros where there is none.
+    /// Gathers rows by indices (u32, `[m]`): `[m, ..]`. An index out of range gives zeros.
     ///
     /// # Errors
-    /// When it has no direction, or places are none.
+    /// Reports a tensor without dimensions, and indices of another type or shape.
     pub fn take(&self, places: &Tensor) -> Result<Tensor, DenseError> {
         let rest = self.sizes.split_first().map_or(&[][..], |(_, rest)| rest);
         let sizes = [&[places.len()], rest].concat();
@@ -458,7 +462,7 @@ impl Tensor {
     }
 }
 
-/// Whether a shape can be stretched to another, as the host has it.
+/// Returns whether a shape broadcasts to another, by the host's rules.
 fn stretches(of: &[usize], to: &[usize]) -> bool {
     let is_row = matches!((of, to), ([columns], [.., last]) if columns == last);
     let is_column = matches!((of, to), ([rows @ .., 1], [all @ .., _]) if rows == all);
@@ -470,40 +474,40 @@ fn shape(message: String) -> DenseError {
 }
 
 fn of_host() -> DenseError {
-    shape("the host gave something else than was asked for".to_owned())
+    shape("the host returned an unexpected number of tensors or values".to_owned())
 }
 
-/// What a GPU is.
+/// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// As its driver calls it.
+    /// Name from its driver.
     pub name: String,
-    /// Bytes of its memory.
+    /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Whether it computes in f16, and in f64; it does in f32.
+    /// Whether it supports f16. (Every GPU supports f32.)
     pub has_f16: bool,
-    /// As above.
+    /// Whether it supports f64.
     pub has_f64: bool,
 }
 
-/// The GPU that this task has, if it has one.
+/// Returns this task's GPU, if it has one.
 pub fn gpu() -> Option<Gpu> {
     let contract::Gpu { name, memory_bytes, has_f16, has_f64 } = host::get_gpu()?;
     Some(Gpu { name, memory_bytes, has_f16, has_f64 })
 }
 
-/// Where the job says that operations are to be done, if it does: a function that could do without leaves them to the host
-/// then.
+/// Returns the device that the job requests, if it requests one. A function that can also run without dense algebra
+/// then uses it.
 pub fn job_device() -> Option<Device> {
     host::job_device()
 }
 
-/// Where operations are to be done from here on.
+/// Selects the device for all later operations.
 pub fn use_device(device: Device) {
     host::use_device(device);
 }
 
-/// Values that lie here, which an operation looks at in place.
+/// Values in guest memory, which an operation reads in place.
 fn values<'a, T: Element>(sizes: &'a [u32], values: &'a [T]) -> Operand<'a> {
     Operand::Values(Values { dtype: T::DTYPE, sizes, bytes: bytes(values) })
 }

@@ -1,4 +1,4 @@
-//! Actors of a host in this process and thread, for tests.
+//! Actors of the test host, in this process and thread.
 
 use sandbar_core::{ActorOptions, Argument, Code, Fault, RequestOptions, TaskError};
 
@@ -10,7 +10,7 @@ use crate::bindings::tasks::Outcome;
 use crate::registry::{Offered, tasks};
 use crate::task;
 
-/// Calls that wait beside each other, unless the actor says otherwise.
+/// Default maximum number of concurrently waiting calls.
 const CONCURRENCY: u32 = 1000;
 
 pub(super) struct Actor {
@@ -19,29 +19,29 @@ pub(super) struct Actor {
     hooks: Option<[&'static Offered; 2]>,
     name: Option<String>,
     options: ActorOptions,
-    /// None before it is made, and while a call has it.
+    /// None before the creation, and while a call uses it.
     state: State,
-    /// A part of a call of it runs, or it is being made.
+    /// Whether a part of a call runs, or the actor is being created.
     entered: bool,
-    /// It was killed while something of it ran; whether it is to begin anew.
+    /// Set when the actor was killed while it ran: whether it restarts.
     doomed: Option<bool>,
     to_remake: bool,
     restarts: u32,
-    /// Calls that have ended since it was saved.
+    /// Calls that have finished since the last checkpoint.
     unsaved: u32,
     saved: Option<Returned>,
     died: Option<Fault>,
 }
 
-/// How an actor is made.
+/// The call that creates an actor.
 #[derive(Clone)]
 pub(super) struct Making {
     pub(super) offered: &'static Offered,
     pub(super) chain: Vec<String>,
     pub(super) arguments: Vec<u8>,
-    /// Objects in the place of arguments.
+    /// Objects in place of arguments.
     pub(super) needs: Vec<u64>,
-    /// Objects in arguments.
+    /// Objects inside arguments.
     pub(super) refs: Vec<u64>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn kill(actor: u64, restart: bool) {
     settle();
 }
 
-/// Makes an actor anew: of what it saved last, or of what it was made of.
+/// Restarts an actor from its last checkpoint, or from its original arguments.
 pub(super) fn remake(number: u64) {
     task::release_gone();
     let Making { offered, chain, arguments, refs, .. } = host(|host| {
@@ -80,7 +80,7 @@ pub(super) fn remake(number: u64) {
     host(|host| host.remade(number, made));
 }
 
-/// Asks an actor for what it can begin anew with.
+/// Runs an actor's `checkpoint`.
 pub(super) fn save(number: u64) {
     task::release_gone();
     let (offered, chain, state) = host(|host| {
@@ -94,7 +94,7 @@ pub(super) fn save(number: u64) {
 }
 
 impl Actor {
-    /// The state that it has, for a part of a call.
+    /// Takes the state for a part of a call.
     pub(super) fn enter(&mut self) -> State {
         self.entered = true;
         self.state.take()
@@ -123,7 +123,7 @@ impl Actor {
     }
 }
 
-/// `Counter` of `Counter.new`.
+/// Returns the type of an actor's function: `Counter` for `Counter.new`.
 fn type_of(offered: &Offered) -> &'static str {
     offered.name.rsplit_once('.').map_or(offered.name, |(of, _)| of)
 }
@@ -135,7 +135,7 @@ fn hooks(of: &str) -> Option<[&'static Offered; 2]> {
 }
 
 impl Host {
-    /// What is to be done for actors.
+    /// Returns the next step that an actor needs.
     pub(super) fn next_of_actors(&self) -> Option<Step> {
         self.actors.iter().filter(|(_, actor)| !actor.entered).find_map(|(number, actor)| {
             let every = actor.options.checkpoint_every.unwrap_or(1).max(1);
@@ -147,13 +147,13 @@ impl Host {
         })
     }
 
-    /// The actor that a handle is one to.
+    /// Returns the actor of a handle, which may be an alias of another actor's handle.
     fn meant(&self, handle: u64) -> u64 {
         let other = self.value(handle).and_then(|bytes| postcard::from_bytes::<Option<u64>>(bytes).ok());
         other.flatten().map_or(handle, |other| self.meant(other))
     }
 
-    /// A call is to make an actor. Gives why it can't.
+    /// Admits a call that creates an actor. Returns the fault of a rejected one.
     pub(super) fn admit_actor(&mut self, number: u64, options: RequestOptions) -> Option<Fault> {
         let (name, options) = (options.name, options.actor.map(|actor| *actor).unwrap_or_default());
         if let Some((name, other)) = name.as_ref().and_then(|name| Some((name, *self.names.get(name)?))) {
@@ -199,7 +199,7 @@ impl Host {
         None
     }
 
-    /// A call is one of a method of an actor. Gives why it can't be.
+    /// Admits a call of an actor's method. Returns the fault of a rejected one.
     pub(super) fn admit_method(&mut self, number: u64, handle: u64) -> Option<Fault> {
         let number_of_actor = self.meant(handle);
         let unmade = self.failed(&[handle]).map(|error| postcard::from_bytes::<TaskError>(&error));
@@ -227,7 +227,7 @@ impl Host {
         None
     }
 
-    /// Whether a call of this kind can begin.
+    /// Returns whether a call of this kind can start.
     pub(super) fn is_free_for(&self, number: u64, kind: TaskKind) -> bool {
         let Some(actor) = self.actors.get(&number) else { return false };
         let waits = |call: &&Call| call.actor == Some(number) && call.waits();
@@ -240,7 +240,8 @@ impl Host {
         }
     }
 
-    /// A call of an actor waits, or has ended, with this state and whether it panicked.
+    /// Updates an actor after a part of a call: the new state, whether the call panicked, and its result if it has
+    /// finished.
     pub(super) fn advanced_of_actor(
         &mut self,
         number: u64,
@@ -252,7 +253,7 @@ impl Host {
         self.left(number, call, state, ended.is_some());
         let doomed = self.actors.get_mut(&number).and_then(|actor| actor.doomed.take());
         match ended {
-            // It is the handle that fails, with what became of the actor.
+            // A failed creation makes the handle fail, with the actor's error.
             Some(Err(error)) if call == number => {
                 self.calls.get_mut(&call).expect("it was run just now").state = Progress::Queued;
                 self.lose(number, false, &error);
@@ -269,7 +270,7 @@ impl Host {
         self.unpin(&[number]);
     }
 
-    /// Nothing of an actor runs any more.
+    /// Marks an actor as idle after a part of a call.
     fn left(&mut self, number: u64, call: u64, state: State, has_ended: bool) {
         match self.actors.get_mut(&number) {
             Some(actor) => {
@@ -303,7 +304,7 @@ impl Host {
         }
     }
 
-    /// Ends an actor, now or when nothing of it runs any more.
+    /// Kills an actor, now or after the running part of its call.
     pub(super) fn kill(&mut self, number: u64, restart: bool) {
         let Some(actor) = self.actors.get_mut(&number) else { return };
         if actor.entered {
@@ -316,7 +317,7 @@ impl Host {
         }
     }
 
-    /// An actor has come to its end by an error. It begins anew if it `may`, and may once more.
+    /// Handles an actor's failure. Restarts the actor if `may` and its options allow it.
     fn lose(&mut self, number: u64, may: bool, error: &TaskError) {
         let Some(actor) = self.actors.get_mut(&number).filter(|actor| actor.died.is_none()) else { return };
         let begins_anew = may && actor.restarts < actor.options.max_restarts;
@@ -333,7 +334,7 @@ impl Host {
         self.unpin(&[number]);
     }
 
-    /// An actor has died for good.
+    /// Ends an actor for good.
     fn end_actor(&mut self, number: u64, what: &str) {
         let Some(actor) = self.actors.get_mut(&number).filter(|actor| actor.died.is_none()) else { return };
         let message = format!("actor `{}` {what}", actor.name.as_deref().unwrap_or(actor.made_by.offered.name));
@@ -348,7 +349,7 @@ impl Host {
         self.unpin(&[number]);
     }
 
-    /// Nobody has a handle to an actor any more, and so no call of it is left.
+    /// Removes an actor without handles, and therefore without calls.
     pub(super) fn drop_actor(&mut self, number: u64) {
         if self.actors.contains_key(&number) {
             let gone = self.forget_actor(number);
@@ -360,7 +361,7 @@ impl Host {
         }
     }
 
-    /// Forgets the name, the state and what was saved; gives what the actor kept.
+    /// Removes the name, the state and the checkpoint. Returns the objects that the actor referred to.
     fn forget_actor(&mut self, number: u64) -> Vec<u64> {
         let Some(actor) = self.actors.get_mut(&number) else { return Vec::new() };
         self.trash.states.extend(actor.state.take().map(Some));
@@ -373,7 +374,7 @@ impl Host {
         gone
     }
 
-    /// Ends calls of an actor that do not run.
+    /// Stops calls of an actor that are not running.
     fn stop_calls(&mut self, number: u64, fault: &Fault, which: impl Fn(&Call) -> bool) {
         let calls = self.calls.iter().filter(|(_, call)| call.actor == Some(number) && which(call));
         let calls: Vec<_> = calls.map(|(number, call)| (*number, call.chain.clone())).collect();

@@ -1,5 +1,5 @@
-//! Calls of a host in this process and thread, for tests: one runs when it is submitted, or else as soon as what it needs is
-//! there and its actor is free.
+//! Calls of the test host, in this process and thread. A call runs when it is submitted, or as soon as its inputs are
+//! ready and its actor is free.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -17,43 +17,43 @@ use crate::{random, task};
 
 pub(super) struct Call {
     pub(super) offered: &'static Offered,
-    /// Names of the tasks that led to it, and its own.
+    /// Names of the calling tasks, and its own.
     pub(super) chain: Vec<String>,
-    /// As the guest reads them.
+    /// Arguments in the encoding of the contract.
     pub(super) arguments: Vec<u8>,
     needs: Vec<u64>,
     refs: Vec<u64>,
     returns: u32,
-    /// That it makes, or that it is a method of.
+    /// The actor that the call creates, or whose method it is.
     pub(super) actor: Option<u64>,
     pub(super) state: Progress,
 }
 
-/// How far a call has come.
+/// State of a call.
 #[derive(Debug, PartialEq)]
 pub(super) enum Progress {
     Queued,
     Runs,
-    /// For one of these objects.
+    /// Waits for one of these objects.
     Waits(Vec<u64>),
 }
 
-/// A part of a call that is under way.
+/// A running part of a call.
 #[derive(Default)]
 pub(super) struct Running {
     chain: Vec<String>,
-    /// What it returned so far.
+    /// Results so far.
     pub(super) returned: Vec<Returned>,
-    /// And what it yielded.
+    /// Items so far.
     pub(super) yielded: Vec<Returned>,
-    /// What another failed with, if it is going to fail with that.
+    /// Another task's error that this task is about to fail with.
     fails_with: Option<TaskError>,
     awaits: Vec<u64>,
-    /// Nothing of its instance can be used any more.
+    /// Whether the call panicked: its instance can't be used any more.
     pub(super) panicked: bool,
 }
 
-/// What is to be done next.
+/// The next step of the test host.
 pub(super) enum Step {
     Begin(u64),
     GoOn(u64),
@@ -61,7 +61,7 @@ pub(super) enum Step {
     Save(u64),
 }
 
-/// What became of a call, or what its error is.
+/// The results of a finished call, or its error.
 pub(super) type Ended = Result<Vec<Returned>, TaskError>;
 
 pub(crate) fn submit(function: u32, returns: u32, request: &[u8]) -> u64 {
@@ -115,14 +115,14 @@ pub(crate) fn returned(parts: &[&[u8]], objects: &[u64]) {
     });
 }
 
-/// Nobody looks.
+/// Ignored: the test host displays no progress.
 pub(crate) fn progress(_name: &str, _done: u64, _total: Option<u64>) {}
 
 pub(crate) fn awaits(objects: &[u64]) {
     host(|host| host.running.last_mut().expect("a task waits while it runs").awaits = objects.to_vec());
 }
 
-/// What runs is not ended.
+/// Does not end a running call.
 pub(crate) fn cancel(object: u64, _recursive: bool) {
     host(|host| {
         host.is_there(object);
@@ -140,7 +140,7 @@ pub(crate) fn cancel(object: u64, _recursive: bool) {
     settle();
 }
 
-/// Does all that can be done.
+/// Runs all steps that can run.
 pub(super) fn settle() {
     while let Some(step) = host(Host::next) {
         match step {
@@ -152,9 +152,9 @@ pub(super) fn settle() {
     }
 }
 
-/// Begins a call, or goes on with it.
+/// Starts a call, or resumes it.
 fn advance(number: u64, begun: bool) {
-    // What the program holds no more is to be known before a call begins to hold it.
+    // Releases dropped handles first: the call may refer to the same objects.
     task::release_gone();
     let (offered, chain, arguments, state) = host(|host| {
         let call = host.calls.get_mut(&number).expect("it was found just now");
@@ -180,7 +180,8 @@ fn advance(number: u64, begun: bool) {
     host(|host| host.advanced(number, has_ended, part, state));
 }
 
-/// Runs a part of a call in an instance with this state. Gives whether it has ended, what it said meanwhile, and the state.
+/// Runs a part of a call in an instance with this state. Returns its result, its requests to the host and the new
+/// state.
 pub(super) fn run(
     chain: Vec<String>,
     state: State,
@@ -224,7 +225,7 @@ impl Call {
         matches!(self.state, Progress::Waits(_))
     }
 
-    /// For who makes an actor by it, now and again.
+    /// Copies the call for the actor that it creates: the first time and for restarts.
     pub(super) fn making(&self) -> Making {
         Making {
             offered: self.offered,
@@ -237,14 +238,14 @@ impl Call {
 }
 
 impl Host {
-    /// Names of the tasks that run, and this one.
+    /// Names of the running tasks, followed by this one.
     pub(super) fn chain_to(&self, name: &str) -> Vec<String> {
         let mut chain = self.running.last().map(|part| part.chain.clone()).unwrap_or_default();
         chain.push(name.to_owned());
         chain
     }
 
-    /// What can be done: what was submitted first comes first, and of an actor nothing before what was submitted earlier.
+    /// Returns the next step. Calls run in the order of submission, and the calls of an actor in exactly this order.
     fn next(&mut self) -> Option<Step> {
         if let Some(step) = self.next_of_actors() {
             return Some(step);
@@ -277,7 +278,7 @@ impl Host {
         })
     }
 
-    /// A call waits, or has ended.
+    /// Updates a call after a part of it has run.
     fn advanced(&mut self, number: u64, has_ended: Result<bool, TaskError>, part: Running, state: State) {
         let Running { mut returned, awaits, panicked, .. } = part;
         let call = self.calls.get_mut(&number).expect("what runs is not ended by others");
@@ -296,7 +297,7 @@ impl Host {
             Err(error) => Some(Err(error)),
         };
         let actor = call.actor;
-        // Of what is no result.
+        // Unpins the objects of values that are no results.
         returned.iter().for_each(|(_, contains)| self.unpin(contains));
         match actor {
             Some(actor) => self.advanced_of_actor(actor, number, (state, panicked), ended),
@@ -304,7 +305,7 @@ impl Host {
         }
     }
 
-    /// A call has ended, or does not come to anything. What is returned contains is pinned.
+    /// Finishes a call, or fails one that can't run. Objects in the results are pinned.
     pub(super) fn finish(&mut self, number: u64, ended: Ended) {
         let call = self.calls.remove(&number).expect("a call ends once");
         self.trash.streams.extend(self.streams.remove(&number).and_then(Flow::into_items));
@@ -328,7 +329,7 @@ impl Host {
         }
     }
 
-    /// Ends a call that does not run.
+    /// Fails a call that is not running.
     pub(super) fn stop(&mut self, number: u64, error: TaskError) {
         match self.calls.get(&number).map(|call| &call.state) {
             None | Some(Progress::Runs) => {}

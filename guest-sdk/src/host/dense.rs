@@ -1,4 +1,4 @@
-//! Dense algebra of a host in this process and thread, for tests: on the processor, by plain loops.
+//! Dense algebra of the test host, in this process and thread: on the processor, with plain loops.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use crate::bindings::dense as contract;
 use crate::bindings::dense::{Dtype, Operand, Operation};
 use crate::dense::{DenseError, DenseErrorKind};
 
-/// Bytes that tensors may take.
+/// Maximum size of all tensors, in bytes.
 const TENSOR_BYTES_MAX: u64 = 1 << 30;
 
 thread_local! {
@@ -22,7 +22,7 @@ thread_local! {
 #[derive(Default)]
 struct Session {
     tensors: HashMap<u32, (Spec, Rc<Owned>)>,
-    /// Numbers that were given.
+    /// The last tensor number in use.
     last: u32,
     bytes: u64,
 }
@@ -45,7 +45,7 @@ impl Session {
         }
     }
 
-    /// Refuses tensors that would take more than there is.
+    /// Rejects tensors that exceed the limit.
     fn reserve(&self, bytes: u64) -> Result<(), sandbar_dense::DenseError> {
         match self.bytes.checked_add(bytes).is_some_and(|all| all <= TENSOR_BYTES_MAX) {
             true => Ok(()),
@@ -76,7 +76,7 @@ impl Session {
     }
 }
 
-/// The values in these bytes.
+/// Decodes the values of a tensor.
 fn read_values(spec: Spec, bytes: &[u8]) -> Result<Owned, sandbar_dense::DenseError> {
     if bytes.len() as u64 != spec.bytes() {
         let message = format!("{} bytes are no {spec}, which takes {}", bytes.len(), spec.bytes());
@@ -85,11 +85,12 @@ fn read_values(spec: Spec, bytes: &[u8]) -> Result<Owned, sandbar_dense::DenseEr
     Ok(Owned::from_bytes(spec.dtype, bytes))
 }
 
-/// A tensor of the host's: its number stands where a component has a handle. What a handle is dropped by is not there.
+/// A tensor of the test host. Its number takes the place of a component's handle. The handle is never dropped, since
+/// the host function for that is missing here.
 #[derive(Debug)]
 pub(crate) struct Tensor(ManuallyDrop<contract::Tensor>);
 
-/// A kernel of the host's: there is none without a GPU.
+/// A kernel of the test host, which has no GPU and therefore no kernels.
 #[derive(Debug)]
 pub(crate) enum Kernel {}
 
@@ -106,7 +107,7 @@ fn session<T>(ask: impl FnOnce(&mut Session) -> Result<T, sandbar_dense::DenseEr
 
 impl Tensor {
     fn of(number: u32) -> Tensor {
-        // SAFETY: a number that the session gave, whose tensor this owns; the handle is not dropped.
+        // SAFETY: the session issued the number, and this value owns its tensor; the handle is never dropped.
         Tensor(ManuallyDrop::new(unsafe { contract::Tensor::from_handle(number) }))
     }
 
@@ -150,7 +151,7 @@ impl Tensor {
 
 impl Drop for Tensor {
     fn drop(&mut self) {
-        // At a thread's end the session may be gone.
+        // At a thread's end, the session may be gone already.
         let _ = SESSION.try_with(|session| session.borrow_mut().release(self.number()));
     }
 }
@@ -177,7 +178,7 @@ thread_local! {
     static SAID: Cell<Option<contract::Device>> = const { Cell::new(None) };
 }
 
-/// Runs `call` as of a job that says so.
+/// Runs `call` with `device` as the job's device.
 pub(crate) fn with_device<T>(device: contract::Device, call: impl FnOnce() -> T) -> T {
     let before = SAID.replace(Some(device));
     let result = call();

@@ -1,4 +1,4 @@
-//! The imports for dense algebra.
+//! The contract's imports for dense algebra.
 
 use crate::bindings::dense as contract;
 use crate::bindings::dense::{Dtype, Operand, Operation};
@@ -6,11 +6,11 @@ use crate::dense::DenseError;
 
 pub(crate) use crate::bindings::dense::{get_gpu, job_device, use_device};
 
-/// A tensor of the host's.
+/// A tensor of the host.
 #[derive(Debug)]
 pub(crate) struct Tensor(contract::Tensor);
 
-/// A kernel of the host's.
+/// A kernel of the host.
 #[derive(Debug)]
 pub(crate) struct Kernel(contract::Kernel);
 
@@ -36,7 +36,7 @@ impl Tensor {
     }
 
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), DenseError> {
-        // SAFETY: they are borrowed mutably; the slice only carries address and length to the host.
+        // SAFETY: `to` is borrowed mutably; the slice only carries address and length to the host.
         Ok(self.0.read(offset, unsafe { std::slice::from_raw_parts(to.as_mut_ptr(), to.len()) })?)
     }
 }

@@ -1,4 +1,4 @@
-//! Files of a host in this process and thread, for tests: read where they lie.
+//! Files of the test host, in this process and thread. They are read from their paths.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,15 +9,15 @@ use super::calls::encoded;
 use super::objects::host;
 use crate::bindings::tasks::Outcome;
 
-/// What a number stands for.
+/// An input file of the job.
 #[derive(Debug, Clone)]
 pub(super) enum Given {
     File(PathBuf),
-    /// A list of texts, in postcard.
+    /// A list of file names, encoded with postcard.
     Names(Vec<u8>),
 }
 
-/// Gives files, from here on.
+/// Adds input files to the job.
 pub(crate) fn give(paths: Vec<PathBuf>) -> FileListRef {
     let names: Vec<String> = paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     let blocks = names.chunks(FILE_NAMES_PER_OBJECT as usize);

@@ -1,4 +1,5 @@
-//! Placement groups of a host in this process and thread, for tests: there is always room, and nothing runs beside anything.
+//! Placement groups of the test host, in this process and thread. Resources are unlimited, and nothing runs
+//! concurrently.
 
 use sandbar_core::{Code, Fault, GROUP_BUNDLES_MAX, GroupRequest, RequestOptions, Strategy};
 
@@ -24,7 +25,7 @@ pub(crate) fn remove_group(group: u64) {
 }
 
 impl Host {
-    /// Why nothing can run where these options want it to.
+    /// Returns the fault of options whose placement is impossible.
     pub(super) fn admit_strategy(&self, options: &RequestOptions) -> Option<Fault> {
         let Strategy::Group { group, bundle } = options.strategy else { return None };
         match (self.groups.get(&group.0), bundle) {

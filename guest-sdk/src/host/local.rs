@@ -1,10 +1,10 @@
-//! A host in this process and thread, for tests.
+//! The test host's part for function calls, in this process and thread.
 
 use std::cell::RefCell;
 
 use crate::testing::{Fitted, Split};
 
-/// What the host has, and what it was handed.
+/// Input and output of a function call.
 #[derive(Debug, Default)]
 pub(crate) struct Local {
     pub(crate) body: Vec<u8>,
@@ -12,7 +12,7 @@ pub(crate) struct Local {
     pub(crate) emitted: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
     pub(crate) splits: Vec<Split>,
     pub(crate) models: Vec<Vec<u8>>,
-    /// The groups that were fitted, predicted (without model and params) or failed, in order.
+    /// The outcome of each settled group, in order. Predictions have no model and no parameters.
     pub(crate) settled: Vec<Result<Fitted, String>>,
 }
 
@@ -40,10 +40,10 @@ pub(crate) struct GroupAt {
     pub(crate) seed: u64,
 }
 
-/// As the import.
+/// Like the import.
 ///
 /// # Safety
-/// `len` bytes at `to` must be the caller's to write.
+/// The caller must own `len` bytes at `to`.
 pub(crate) unsafe fn read(offset: usize, to: *mut u8, len: usize) {
     local(|local| {
         let from = &local.body[offset..offset + len];
@@ -52,13 +52,13 @@ pub(crate) unsafe fn read(offset: usize, to: *mut u8, len: usize) {
     });
 }
 
-/// As the import, but copies.
+/// Like the import, but copies.
 ///
 /// # Safety
-/// `len` bytes at `to` must be the caller's to write.
+/// The caller must own `len` bytes at `to`.
 pub(crate) unsafe fn map_pages(to: *mut u8, len: usize) {
     let have = local(|local| local.body.len());
-    // SAFETY: as the caller says.
+    // SAFETY: the caller owns `len` bytes at `to`.
     unsafe { read(0, to, len.min(have)) };
 }
 

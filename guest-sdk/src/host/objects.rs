@@ -1,7 +1,7 @@
-//! Objects of a host in this process and thread, for tests.
+//! Objects of the test host, in this process and thread.
 //!
-//! An object is there while the program holds it or another contains it, as with a host: what the program releases too
-//! early, or twice, is missed here.
+//! As with a real host, an object exists while the program holds it or another object contains it. So tests notice a
+//! program that releases an object too early or twice.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -14,40 +14,40 @@ use crate::actor::{self, State};
 use crate::bindings::tasks::{Got, Outcome};
 use crate::registry::Items;
 
-/// What the host has.
+/// The state of the test host.
 #[derive(Default)]
 pub(super) struct Host {
-    /// The number given out last.
+    /// The last object number in use.
     last: u64,
     objects: HashMap<u64, Object>,
-    /// Calls that have not ended, by the number of their first result.
+    /// Unfinished calls, by the number of their first result.
     pub(super) calls: BTreeMap<u64, Call>,
-    /// Those that run, each called by the one before.
+    /// Running parts of calls: each was started by the one before it.
     pub(super) running: Vec<Running>,
-    /// By the number of their first handle.
+    /// Actors, by the number of their first handle.
     pub(super) actors: BTreeMap<u64, Actor>,
     pub(super) names: HashMap<String, u64>,
-    /// By the number of their call.
+    /// Generators, by the number of their call.
     pub(super) streams: HashMap<u64, Flow>,
-    /// Files, by their numbers.
+    /// Input files, by their number.
     pub(super) given: Vec<Given>,
-    /// How many bundles each placement group has.
+    /// Number of bundles of each placement group.
     pub(super) groups: HashMap<u64, usize>,
     pub(super) trash: Trash,
 }
 
 struct Object {
-    /// A time-out while nothing is known of it yet.
+    /// `TimeOut` while the object is not ready.
     outcome: Outcome,
     bytes: Vec<u8>,
     contains: Vec<u64>,
-    /// Whether the program holds it.
+    /// Whether the program holds a reference.
     held: bool,
-    /// How many objects contain it, and calls that are under way.
+    /// Number of objects that contain it and of unfinished calls that use it.
     contained: usize,
 }
 
-/// What is dropped when nobody uses the host: it may be a user's, and ask for something.
+/// User values to drop after the host is no longer borrowed: their destructors may call the host.
 #[derive(Default)]
 pub(super) struct Trash {
     pub(super) states: Vec<State>,
@@ -55,7 +55,7 @@ pub(super) struct Trash {
     pub(super) streams: Vec<Items>,
 }
 
-/// The bytes of a value, and which objects it contains.
+/// The bytes of a value, and the objects that it contains.
 pub(super) type Returned = (Vec<u8>, Vec<u64>);
 
 thread_local! {
@@ -69,7 +69,7 @@ pub(super) fn host<T>(ask: impl FnOnce(&mut Host) -> T) -> T {
     result
 }
 
-/// How many objects there are.
+/// Number of objects.
 pub(crate) fn count() -> usize {
     host(|host| host.objects.len())
 }
@@ -78,7 +78,7 @@ pub(crate) fn put(parts: &[&[u8]], objects: &[u64]) -> u64 {
     host(|host| host.add(Outcome::Value, parts.concat(), objects.to_vec()))
 }
 
-/// What can be done is done already.
+/// Does not wait: every step that can run has run already.
 pub(crate) fn wait(objects: &[u64], count: u32, timeout: Option<u64>, ready: &mut [u8]) -> u32 {
     let count = objects.len().min(count as usize);
     ready.fill(0);
@@ -114,10 +114,10 @@ pub(super) fn never(object: u64) -> ! {
     panic!("object {object} would never be there: what makes it waits for what waits for it");
 }
 
-/// As the import.
+/// Like the import.
 ///
 /// # Safety
-/// `len` bytes at `to` must be the caller's to write.
+/// The caller must own `len` bytes at `to`.
 pub(crate) unsafe fn read_object(object: u64, offset: usize, to: *mut u8, len: usize) {
     host(|host| {
         let from = &host.object(object).bytes[offset..offset + len];
@@ -126,13 +126,13 @@ pub(crate) unsafe fn read_object(object: u64, offset: usize, to: *mut u8, len: u
     });
 }
 
-/// As the import, but copies.
+/// Like the import, but copies.
 ///
 /// # Safety
-/// As [`read_object`].
+/// Like [`read_object`].
 pub(crate) unsafe fn map_object(object: u64, to: *mut u8, len: usize) {
     let have = host(|host| host.object(object).bytes.len());
-    // SAFETY: as the caller says.
+    // SAFETY: the caller owns `len` bytes at `to`.
     unsafe { read_object(object, 0, to, len.min(have)) };
 }
 
@@ -152,7 +152,7 @@ impl Host {
         self.objects.get_mut(&number).unwrap_or_else(|| panic!("there is no object {number}, or no more"))
     }
 
-    /// A new object, which the program holds.
+    /// Adds an object, to which the program holds a reference.
     pub(super) fn add(&mut self, outcome: Outcome, bytes: Vec<u8>, contains: Vec<u64>) -> u64 {
         self.last += 1;
         self.pin(&contains);
@@ -160,7 +160,7 @@ impl Host {
         self.last
     }
 
-    /// What an object is that nothing was known of, if somebody still wants to know.
+    /// Sets the outcome of an object, unless the object was released.
     pub(super) fn set(&mut self, number: u64, outcome: Outcome, bytes: &[u8], contains: &[u64]) {
         if self.objects.contains_key(&number) {
             self.pin(contains);
@@ -173,7 +173,7 @@ impl Host {
         self.object(number).outcome != Outcome::TimeOut
     }
 
-    /// The bytes of an object, unless it is an error.
+    /// Returns the bytes of an object that has a value.
     pub(super) fn value(&self, number: u64) -> Option<&[u8]> {
         let object = self.objects.get(&number)?;
         (object.outcome == Outcome::Value).then_some(&object.bytes)
@@ -204,7 +204,7 @@ impl Host {
         }
     }
 
-    /// The error of the first of these objects that has one.
+    /// Returns the error of the first of these objects that has one.
     pub(super) fn failed(&self, numbers: &[u64]) -> Option<Vec<u8>> {
         let mut needed = numbers.iter().filter_map(|number| self.objects.get(number));
         needed.find(|object| object.outcome == Outcome::Failed).map(|object| object.bytes.clone())

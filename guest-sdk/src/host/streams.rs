@@ -1,4 +1,4 @@
-//! Streams of a host in this process and thread, for tests: a generator goes on when it is asked for its next item.
+//! Streams of the test host, in this process and thread: a generator runs when its next item is requested.
 
 use sandbar_core::{Code, Fault, TaskError};
 
@@ -9,9 +9,9 @@ use crate::bindings::tasks::{Following, Outcome};
 use crate::registry::Items;
 use crate::task;
 
-/// A generator that was begun.
+/// A started generator.
 pub(super) struct Flow {
-    /// None while it is asked for an item.
+    /// None while the generator computes an item.
     items: Option<Items>,
     yielded: u64,
 }
@@ -22,7 +22,7 @@ impl Flow {
     }
 }
 
-/// A generator was begun: the call of this number.
+/// Registers the generator of a call.
 pub(crate) fn generate(call: u64, items: Items) {
     host(|host| _ = host.streams.insert(call, Flow { items: Some(items), yielded: 0 }));
 }
@@ -35,9 +35,9 @@ pub(crate) fn yielded(parts: &[&[u8]], objects: &[u64]) {
     });
 }
 
-/// What can be done is done already, but for this.
+/// Runs the generator for one item. Every other step that can run has run already.
 pub(crate) fn next_item(stream: u64, timeout: Option<u64>) -> Following {
-    // What the program holds no more is to be known before the generator goes on.
+    // Releases dropped handles before the generator resumes.
     task::release_gone();
     let Some((chain, mut items)) = host(|host| host.begin_item(stream)) else {
         return match host(|host| host.is_there(stream)) {
@@ -51,13 +51,13 @@ pub(crate) fn next_item(stream: u64, timeout: Option<u64>) -> Following {
 }
 
 impl Host {
-    /// A generator that is asked for its next item, and names of the tasks that led to it.
+    /// Takes the iterator of a generator, and the names of the tasks that led to it.
     fn begin_item(&mut self, stream: u64) -> Option<(Vec<String>, Items)> {
         let items = self.streams.get_mut(&stream)?.items.take()?;
         Some((self.calls.get(&stream)?.chain.clone(), items))
     }
 
-    /// What came of it.
+    /// Handles the outcome of a generator's step.
     fn came(&mut self, stream: u64, items: Items, has_ended: Result<bool, TaskError>, part: Running) -> Following {
         let mut yielded = part.yielded.into_iter();
         let item = yielded.next().filter(|_| has_ended == Ok(false));
@@ -76,12 +76,12 @@ impl Host {
                 Following::Ended
             }
         };
-        // Of what is no item.
+        // Unpins the objects of values that are no items.
         yielded.for_each(|(_, contains)| self.unpin(&contains));
         following
     }
 
-    /// Nobody has an object any more: if it is a stream, its generator is not wanted.
+    /// Stops the generator of a stream that was released.
     pub(super) fn drop_stream(&mut self, number: u64) {
         let call = self.calls.get(&number).filter(|call| call.offered.kind == TaskKind::Generator);
         if let Some(call) = call {

@@ -4,58 +4,58 @@ use arrow_schema::{DataType, Field, TimeUnit};
 
 use super::time::{Date, Timestamp};
 
-/// A type that a scalar function can take.
+/// A parameter type of a scalar function.
 #[diagnostic::on_unimplemented(
     message = "a scalar function can't take `{Self}`",
-    label = "not a column's values",
-    note = "it takes numbers, `bool`, `Date`, `Timestamp`, `&str`, `String`, slices of numbers such as `&[f64]`, or an `Option` of one of these"
+    label = "not a type of a column",
+    note = "a scalar function takes numbers, `bool`, `Date`, `Timestamp`, `&str`, `String`, slices of numbers such as `&[f64]`, or an `Option` of one of these"
 )]
 pub trait Argument {
-    /// Buffers of a column of this type, validity first.
+    /// Number of buffers of a column of this type, the validity first.
     const BUFFERS: usize;
-    /// Bytes of a row, zero for a bit; none when rows differ in size.
+    /// Bytes per row, zero for a bit; none if rows differ in size.
     const WIDTH: Option<usize>;
-    /// Whether the function sees nulls itself.
+    /// Whether the function handles nulls itself.
     const NULLABLE: bool = false;
     /// A view of a column's rows.
     type Column<'a>;
-    /// What the function is given for a row.
+    /// The argument for one row.
     type Value<'a>;
 
-    /// The type of a column that it takes.
+    /// The column's Arrow type.
     fn data_type() -> DataType;
 
     /// Views a column's buffers, of which there are [`Argument::BUFFERS`].
     ///
     /// # Errors
-    /// When the values are not what the function can take.
+    /// Reports values that the function can't take.
     fn column<'a>(buffers: &Buffers<'a>, rows: usize) -> Result<Self::Column<'a>, String>;
 
-    /// The value of a row.
+    /// Returns the value of a row.
     fn get<'a>(column: &Self::Column<'a>, row: usize) -> Self::Value<'a>;
 
-    /// A column that it takes.
+    /// The column's Arrow field.
     fn field(name: &str) -> Field {
         Field::new(name, Self::data_type(), true)
     }
 }
 
-/// The buffers of a column among those of a chunk.
+/// The buffers of one column of a chunk.
 pub struct Buffers<'a> {
     pub(super) body: &'a [u8],
-    /// Where each lies in the body: from, to.
+    /// Start and end of each buffer in the body.
     pub(super) places: &'a [(usize, usize)],
 }
 
 impl<'a> Buffers<'a> {
-    /// Buffer `i` of the column, the validity first; empty where it is absent.
+    /// Returns buffer `i` of the column, the validity first; empty if absent.
     #[inline(always)]
     fn get(&self, i: usize) -> &'a [u8] {
         let (from, to) = self.places[i];
         &self.body[from..to]
     }
 
-    /// The validity: empty when there are no nulls.
+    /// Returns the validity; empty if the column has no nulls.
     #[inline(always)]
     pub(super) fn validity(&self) -> &'a [u8] {
         self.get(0)
@@ -158,7 +158,7 @@ impl Argument for &str {
     #[inline(always)]
     fn get<'a>((offsets, bytes): &Self::Column<'a>, row: usize) -> Self::Value<'a> {
         let text = &bytes[offsets[row] as usize..offsets[row + 1] as usize];
-        // SAFETY: a string column's values are UTF-8; the host has checked what it did not make.
+        // SAFETY: the values of a string column are UTF-8: the host checks all strings from outside.
         unsafe { std::str::from_utf8_unchecked(text) }
     }
 }
@@ -183,7 +183,7 @@ impl Argument for String {
     }
 }
 
-/// Whether a row is there, by a validity, which is empty where there are no nulls.
+/// Returns whether a row has a value. An empty validity means that no row is null.
 fn is_set(validity: &[u8], at: usize) -> bool {
     validity.is_empty() || bit(validity, at)
 }
@@ -203,7 +203,7 @@ impl<T: Argument + arrow_buffer::ArrowNativeType> Argument for &[T] {
     fn column<'a>(buffers: &Buffers<'a>, rows: usize) -> Result<Self::Column<'a>, String> {
         let (offsets, items) = (values(buffers.get(1), rows + 1), buffers.get(3));
         let (valid, valid_items) = (buffers.validity(), buffers.get(2));
-        // Lists that are null may have items, which count for nothing.
+        // Null lists may have items, which are ignored.
         let has_nulls = |row: usize| {
             let mut items = offsets[row] as usize..offsets[row + 1] as usize;
             is_set(valid, row) && items.any(|item| !is_set(valid_items, item))

@@ -1,4 +1,4 @@
-//! Columns that a scalar function's results are gathered in.
+//! Columns that collect the results of scalar functions.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use arrow_schema::{Field, Schema};
 use super::argument::Argument;
 use crate::host;
 
-/// Results, and which of them are null. Its memory is kept from call to call.
+/// Results and their validity. The memory is kept between calls.
 #[derive(Default)]
 pub struct Column<V> {
     values: V,
-    /// A bit for each row, set where it has a value; empty while all have.
+    /// One bit per row, set for a value; empty while no row is null.
     validity: Vec<u8>,
     nulls: usize,
     last: LastHeader,
 }
 
-/// The header last handed over, and what it was made for: the next batch mostly has the same.
+/// The last emitted header, and its key. The next batch mostly has the same key.
 #[derive(Default)]
 struct LastHeader {
     bytes: Vec<u8>,
@@ -30,21 +30,21 @@ struct LastHeader {
 
 /// The values of a column.
 pub trait Values: Default {
-    /// Forgets all values.
+    /// Removes all values.
     fn clear(&mut self);
 
-    /// Appends some value, for a row that is null.
+    /// Appends a placeholder value for a null.
     fn push_null(&mut self);
 
-    /// Hands the values to the host.
+    /// Emits the values to the host.
     ///
     /// # Errors
-    /// When they can't be laid out.
+    /// Reports values that can't be laid out.
     fn emit(&self, out: Emission<'_>) -> Result<(), String>;
 }
 
 impl<V: Values> Column<V> {
-    /// Empties the column.
+    /// Removes all rows.
     pub(super) fn clear(&mut self) {
         self.values.clear();
         self.validity.clear();
@@ -55,7 +55,7 @@ impl<V: Values> Column<V> {
         &mut self.values
     }
 
-    /// Appends a null: row `row` of `rows`.
+    /// Appends a null as row `row` of `rows`.
     pub(super) fn push_null(&mut self, row: usize, rows: usize) {
         if self.nulls == 0 {
             self.validity.resize(rows.div_ceil(8), 0xff);
@@ -65,25 +65,25 @@ impl<V: Values> Column<V> {
         self.values.push_null();
     }
 
-    /// Hands the column to the host, as the only one of `schema`.
+    /// Emits the column to the host, as the only one of `schema`.
     pub(super) fn emit(&mut self, schema: &Schema, rows: usize) -> Result<(), String> {
         let (nulls, validity) = (self.nulls, &self.validity);
         self.values.emit(Emission { schema, rows, nulls, validity, last: &mut self.last })
     }
 }
 
-/// A column on its way to the host.
+/// A column to emit, without its values.
 pub struct Emission<'a> {
     schema: &'a Schema,
     rows: usize,
     nulls: usize,
-    /// Empty when there are no nulls.
+    /// Empty if there are no nulls.
     validity: &'a [u8],
     last: &'a mut LastHeader,
 }
 
 impl Emission<'_> {
-    /// A column without children, whose one or two buffers behind the validity these are.
+    /// Emits a column without children: the validity, followed by these one or two buffers.
     fn flat(self, buffers: &[&[u8]]) -> Result<(), String> {
         let (mut all, mut lengths) = ([&[][..]; 3], [0; 3]);
         all[0] = self.validity;
@@ -116,7 +116,7 @@ impl Emission<'_> {
     }
 }
 
-/// Hands a batch to the host.
+/// Emits a batch to the host.
 pub(crate) fn emit_batch(batch: &RecordBatch) -> Result<(), String> {
     let out = sandbar_batch::encode(batch).map_err(|e| e.to_string())?;
     let buffers: Vec<&[u8]> = out.buffers.iter().map(|(_, b)| b.as_slice()).collect();
@@ -143,7 +143,7 @@ fn bytes<T: ArrowNativeType>(values: &[T]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
-/// Booleans, a bit each.
+/// Booleans, one bit each.
 #[derive(Default)]
 pub struct Bits {
     bits: Vec<u8>,
@@ -175,9 +175,9 @@ impl Values for Bits {
     }
 }
 
-/// Values of differing lengths, one after another.
+/// Values of variable length, one after another.
 pub struct Runs<T> {
-    /// Where each starts, and where the last ends.
+    /// The start of each value, and the end of the last.
     ends: Vec<i32>,
     items: Vec<T>,
 }
@@ -194,7 +194,8 @@ impl<T: Copy> Runs<T> {
     pub(super) fn push(&mut self, items: &[T]) {
         self.items.extend_from_slice(items);
         self.ends.push(
-            i32::try_from(self.items.len()).expect("the texts or lists of one batch have less than 2³¹ bytes or items"),
+            i32::try_from(self.items.len())
+                .expect("the strings or lists of one batch have fewer than 2³¹ bytes or items"),
         );
     }
 
@@ -204,7 +205,7 @@ impl<T: Copy> Runs<T> {
     }
 }
 
-/// Texts.
+/// Strings.
 pub type Texts = Runs<u8>;
 
 impl Values for Texts {

@@ -1,5 +1,5 @@
-//! Scalar functions: columns in, one column out, looped here so that a row costs
-//! a few instructions and no call across the boundary.
+//! Scalar functions: columns in, one column out. The loop over rows runs in the guest, so that a row costs a few
+//! instructions and no call across the boundary.
 
 mod argument;
 mod column;
@@ -25,37 +25,36 @@ use crate::input::{self, HUGE_PAGE_BYTES, Region};
 use crate::params::{NoParams, parse};
 use crate::registry::{Function, Opened};
 
-/// Fixed-width columns of a larger body than this are evaluated in chunks of
-/// about this size, so that results, and what is copied in, stay in the
-/// second-level cache: a chunk costs about 1 µs.
+/// Target size of a chunk, in bytes. Fixed-width columns in a larger body are evaluated in chunks of this size, so that
+/// inputs and results stay in the second-level cache. A chunk costs about 1 µs.
 const CHUNK_BYTES: usize = 512 << 10;
-/// The same of a body that is mapped. It was not in a cache to begin with: what reads it and what takes its results
-/// away take fewer and longer turns at the memory. Half as large again, and a cache of 2 MiB no longer keeps the results.
+/// Target size of a chunk of a mapped body, in bytes. A mapped body is not in a cache, so that longer alternating turns
+/// of reads and writes use the memory better. With chunks larger by half, a cache of 2 MiB no longer holds the results.
 const MAPPED_CHUNK_BYTES: usize = 2 * CHUNK_BYTES;
-/// Chunks start at a multiple of this, so that a chunk's validity starts at a byte.
+/// Chunks start at a multiple of this number of rows, so that a chunk's validity starts at a whole byte.
 const CHUNK_ROWS_MULTIPLE: usize = 512;
 
-/// What [`macro@crate::scalar`] makes of a function.
+/// A scalar function, as [`macro@crate::scalar`] implements it.
 pub trait Scalar: 'static {
-    /// What it returns, whatever lifetimes it has being `'static`.
+    /// The return type, with `'static` for all lifetimes.
     type Output: Return;
     /// Its name.
     const NAME: &'static str;
-    /// Bytes a row takes in each argument, where all are of fixed width.
+    /// Bytes per row of each parameter; none for variable width.
     const WIDTHS: &'static [Option<usize>];
 
     /// Evaluates all rows of a chunk.
     ///
     /// # Errors
-    /// Which row failed and why.
+    /// Names the row that failed, and the reason.
     fn evaluate(chunk: &Chunk<'_>, out: &mut ColumnOf<Self>) -> Result<(), String>;
 }
 
-/// What a function's results are gathered in.
+/// The column for a function's results.
 pub type ColumnOf<F> = Column<<<F as Scalar>::Output as Return>::Values>;
 
 impl Function {
-    /// Announces a scalar function.
+    /// Registers a scalar function.
     pub const fn scalar<F: Scalar>(about: &'static str, arguments: fn() -> Vec<Field>) -> Function {
         let (name, kind, returns, parameters) = (F::NAME, Kind::Scalar, returns::<F> as _, Vec::new as _);
         Function { name, kind, about, arguments, returns, parameters, open: open::<F> }
@@ -77,7 +76,7 @@ fn open<F: Scalar>(params: &str) -> Result<Box<dyn Opened>, String> {
     }))
 }
 
-/// Some rows of the argument columns.
+/// A range of rows of the argument columns.
 pub struct Chunk<'a> {
     first_row: usize,
     rows: usize,
@@ -85,17 +84,17 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// The input's row that is the chunk's first, and the chunk's rows.
+    /// The input's row number of the first row, and the number of rows.
     #[inline(always)]
     pub fn rows(&self) -> (usize, usize) {
         (self.first_row, self.rows)
     }
 
-    /// Views the column whose buffers start at `at`, called `name` in errors. Moves `at` behind it. The first is its
-    /// validity where a null keeps a row from being computed, and is empty elsewhere.
+    /// Views the column whose buffers start at index `at`, and advances `at` past it. Also returns the column's
+    /// validity if a null skips the row, and an empty slice otherwise. `name` is for errors.
     ///
     /// # Errors
-    /// When its values are not what the function can take.
+    /// Reports values that the function can't take.
     #[inline(always)]
     pub fn column<A: Argument>(&self, name: &str, at: &mut usize) -> Result<(&'a [u8], A::Column<'a>), String> {
         let places = &self.buffers.places[*at..*at + A::BUFFERS];
@@ -106,8 +105,7 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// One validity of several columns: a bit is set where all have a value. None
-/// when none of them has nulls.
+/// Combines validities: a bit is set if all columns have a value. None if no column has nulls.
 pub fn mask<'a>(validities: &[&'a [u8]]) -> Option<Cow<'a, [u8]>> {
     let mut present = validities.iter().filter(|v| !v.is_empty());
     let mut mask = Cow::Borrowed(*present.next()?);
@@ -120,9 +118,9 @@ pub fn mask<'a>(validities: &[&'a [u8]]) -> Option<Cow<'a, [u8]>> {
 struct OpenedScalar<F: Scalar> {
     out: ColumnOf<F>,
     schema: Schema,
-    /// What the host fills, kept between calls.
+    /// Memory for the input, kept between calls.
     region: Region,
-    /// Where each buffer lies in what it has filled.
+    /// Start and end of each buffer in `region`.
     places: Vec<(usize, usize)>,
     function: PhantomData<F>,
 }
@@ -189,7 +187,7 @@ impl<F: Scalar> OpenedScalar<F> {
     }
 }
 
-/// Where rows `start..start+rows` lie in a buffer of `len` bytes: bytes to skip, bytes to take.
+/// Byte range of rows `start..start+rows` in a buffer of `len` bytes: bytes to skip, bytes to take.
 fn piece(width: Option<usize>, validity: bool, start: usize, rows: usize, len: usize) -> (usize, usize) {
     if len == 0 {
         return (0, 0);

@@ -9,25 +9,25 @@ use super::argument::{Argument, bit};
 use super::column::{Bits, Column, Lists, Texts, Values};
 use super::time::{Date, Timestamp};
 
-/// A type that a scalar function can return.
+/// A return type of a scalar function.
 #[diagnostic::on_unimplemented(
     message = "a scalar function can't return `{Self}`",
-    label = "not a value of a column",
-    note = "it returns a number, `bool`, `Date`, `Timestamp`, `String`, `&str`, a `Vec` of numbers, an `Option` of one of these, or a `Result` of any"
+    label = "not a type of a column",
+    note = "a scalar function returns a number, `bool`, `Date`, `Timestamp`, `String`, `&str`, a `Vec` of numbers, an `Option` of one of these, or a `Result` of any"
 )]
 pub trait Return: Sized {
-    /// What the column's values are gathered in.
+    /// Storage for the column's values.
     type Values: Values;
-    /// Whether a call can give a null.
+    /// Whether a call can return a null.
     const NULLS: bool;
 
-    /// The column's type.
+    /// The column's Arrow type.
     fn data_type() -> DataType;
 
-    /// Appends the value, or says that it is null (appending nothing) or failed.
+    /// Appends the value and returns true, or returns false for a null.
     ///
     /// # Errors
-    /// The call's own error, in words.
+    /// The call's own error as text.
     fn push(self, values: &mut Self::Values) -> Result<bool, String>;
 
     /// Appends a value for each of `rows` rows.
@@ -40,14 +40,14 @@ pub trait Return: Sized {
         (0..rows).try_for_each(|row| value(row).push(values).map(|_| ()).map_err(|e| (row, e)))
     }
 
-    /// The column.
+    /// The column's Arrow field.
     fn field(name: &str) -> Field {
         Field::new(name, Self::data_type(), true)
     }
 }
 
-/// Gathers the results of `rows` rows: null where `mask` has a bit unset (such rows are not computed), else what `value`
-/// gives. `first_row` is what the first of them is called in errors.
+/// Collects the results of `rows` rows: null if the row's bit in `mask` is unset (without calling `value`), otherwise
+/// the result of `value`. Errors number the rows from `first_row` on.
 ///
 /// # Errors
 /// The first error of a row.
@@ -72,7 +72,7 @@ pub fn gather<R: Return>(
     Ok(())
 }
 
-/// A value in a column, as opposed to a wrapper around one.
+/// A plain value, as opposed to a wrapper around one.
 pub trait Plain: Return {}
 
 impl<P: Plain> Return for Option<P> {
@@ -109,7 +109,7 @@ impl<R: Return, E: Display> Return for Result<R, E> {
     }
 }
 
-/// Types gathered as numbers.
+/// Types stored as numbers.
 macro_rules! numbers {
     ($($type:ty => $native:ty, $number:expr;)*) => {$(
         impl Plain for $type {}
@@ -152,7 +152,7 @@ numbers! {
     Timestamp => i64, Timestamp::micros;
 }
 
-/// Types gathered in something else.
+/// Types with another storage.
 macro_rules! gathered {
     ($([$($generics:tt)*] $type:ty => $values:ty, $data_type:expr, |$value:ident| $item:expr;)*) => {$(
         impl<$($generics)*> Plain for $type {}

@@ -1,17 +1,17 @@
-//! Days and instants, as columns have them.
+//! Dates and timestamps of columns.
 
-/// Days of a cycle of 400 years of the Gregorian calendar.
+/// Days in 400 years, a cycle of the Gregorian calendar.
 const CYCLE_DAYS: i64 = 146_097;
-/// Days from 0000-03-01, a cycle's first, to 1970-01-01.
+/// Days from 0000-03-01, the first day of a cycle, to 1970-01-01.
 const EPOCH_DAYS: i64 = 719_468;
 
-/// Days since 1970-01-01 of the Gregorian calendar.
+/// Days since 1970-01-01 in the Gregorian calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Date(i32);
 
 impl Date {
-    /// From days since the epoch.
+    /// Creates a date from days since the epoch.
     pub const fn from_days(days: i32) -> Self {
         Date(days)
     }
@@ -21,9 +21,10 @@ impl Date {
         self.0
     }
 
-    /// From year, month (1 to 12) and day (1 to 31); none if there is no such day, or it is further away than 2³¹ days.
+    /// Creates a date from year, month (1 to 12) and day (1 to 31). None if the date does not exist, or is more than
+    /// 2³¹ days from the epoch.
     pub fn from_ymd(year: i32, month: u32, day: u32) -> Option<Self> {
-        // A year begins in March here, so that a leap day is its last.
+        // Years start in March here, so that the leap day is the last day.
         let (year, since_march) = match month {
             1 | 2 => (i64::from(year) - 1, i64::from(month) + 9),
             3..=12 => (i64::from(year), i64::from(month) - 3),
@@ -45,18 +46,18 @@ impl Date {
         let since_march = (5 * of_year + 2) / 153;
         let day = of_year - (153 * since_march + 2) / 5 + 1;
         let (month, later) = if since_march < 10 { (since_march + 3, 0) } else { (since_march - 9, 1) };
-        // All three are in range: 2³¹ days are six million years.
+        // All three fit: 2³¹ days are about six million years.
         ((cycle * 400 + year + later) as i32, month as u32, day as u32)
     }
 }
 
-/// Microseconds since 1970-01-01T00:00:00, the time zone being the column's.
+/// Microseconds since 1970-01-01T00:00:00 in the column's time zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// From microseconds since the epoch.
+    /// Creates a timestamp from microseconds since the epoch.
     pub const fn from_micros(micros: i64) -> Self {
         Timestamp(micros)
     }
@@ -66,10 +67,10 @@ impl Timestamp {
         self.0
     }
 
-    /// The day that it lies in.
+    /// The date of the timestamp.
     pub fn date(self) -> Date {
         const DAY_MICROS: i64 = 86_400_000_000;
-        // 2⁶³ microseconds are a hundred million days.
+        // 2⁶³ microseconds are about a hundred million days.
         Date(self.0.div_euclid(DAY_MICROS) as i32)
     }
 }
@@ -107,7 +108,7 @@ mod tests {
         for (year, month, day) in [(i32::MAX, 12, 31), (i32::MIN, 1, 1), (5_881_580, 7, 12), (2019, 1, u32::MAX)] {
             assert_eq!(Date::from_ymd(year, month, day), None, "{year}-{month}-{day}");
         }
-        // Days follow each other.
+        // Consecutive days have increasing dates.
         let mut last = Date::from_days(-150_000).ymd();
         for days in -149_999..150_000 {
             let ymd = Date::from_days(days).ymd();

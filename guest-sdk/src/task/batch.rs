@@ -7,7 +7,7 @@
 //!      …      …  body, from the next multiple of 64 on
 //! ```
 //!
-//! Whoever lays such bytes at a multiple of 64 views the columns in place.
+//! A consumer that loads these bytes at a multiple of 64 views the columns in place.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use sandbar_batch::{ALIGNMENT, EncodedBatch, Header, decode_schema, encode, read
 
 use super::value::{Bytes, Scratch, Value};
 
-/// A [`RecordBatch`] that tasks take and return. Its columns are not copied where it is large and comes as an object: they
+/// A [`RecordBatch`] as an argument or result of a task. The columns of a large batch in an object are not copied: they
 /// are viewed in the object's own pages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch(pub RecordBatch);
@@ -75,17 +75,17 @@ impl Value for Batch {
     }
 
     fn from_json(_: &str) -> Result<Batch, String> {
-        Err("a batch has no JSON".to_owned())
+        Err("a record batch has no JSON form".to_owned())
     }
 
     fn to_json(&self) -> Result<Vec<u8>, String> {
-        Err("a batch has no JSON".to_owned())
+        Err("a record batch has no JSON form".to_owned())
     }
 }
 
 /// Views the bytes of a batch in place.
 fn viewed(whole: &Buffer) -> Result<Batch, String> {
-    let short = || format!("{} bytes are no batch", whole.len());
+    let short = || format!("{} bytes are not a record batch", whole.len());
     let (len, _) = whole.split_first_chunk().ok_or_else(short)?;
     let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| short())?;
     let head = whole.get(ALIGNMENT..).and_then(|rest| rest.get(..len)).ok_or_else(short)?;
@@ -95,17 +95,17 @@ fn viewed(whole: &Buffer) -> Result<Batch, String> {
         return Err(short());
     }
     let schema = decode_schema(header.schema_bytes()).map_err(|e| e.to_string())?;
-    // SAFETY: `write` of this component wrote header and body, and a guest has no one but its host to trust.
+    // SAFETY: `write` of this component wrote header and body, and a guest trusts its host.
     let batch = unsafe { read_trusted(&header, Arc::new(schema), &whole.slice(at)) };
     Ok(Batch(batch.map_err(|e| e.to_string())?))
 }
 
-/// Where the body is behind a header of `len` bytes.
+/// Offset of the body after a header of `len` bytes.
 fn body_at(len: usize) -> usize {
     ALIGNMENT + len.next_multiple_of(ALIGNMENT)
 }
 
-/// What pads `len` bytes.
+/// Returns `len` bytes of padding.
 fn gap(len: usize) -> Option<&'static [u8]> {
     const ZEROS: [u8; ALIGNMENT] = [0; ALIGNMENT];
     (len > 0).then(|| &ZEROS[..len])

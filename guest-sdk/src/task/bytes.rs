@@ -8,8 +8,8 @@ use arrow_buffer::Buffer;
 use super::value::{self, Scratch, Value};
 use crate::{host, input};
 
-/// Bytes that tasks take and return as they are, and what a [`File`](crate::File) holds. They are not copied where they are
-/// many and come as an object: they are viewed in the object's own pages.
+/// Raw bytes as an argument or result of a task, and the content of a [`File`](crate::File). The bytes of a large
+/// object are not copied: they are viewed in the object's own pages.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bytes(Buffer);
 
@@ -33,7 +33,7 @@ impl From<Vec<u8>> for Bytes {
     }
 }
 
-/// As a buffer of Arrow's, for what reads from such.
+/// Converts to an Arrow buffer, for readers that take one.
 impl From<Bytes> for Buffer {
     fn from(bytes: Bytes) -> Buffer {
         bytes.0
@@ -56,27 +56,27 @@ impl Value for Bytes {
     }
 
     fn from_json(_: &str) -> Result<Bytes, String> {
-        Err("bytes have no JSON: give a file, and take a `File`".to_owned())
+        Err("Bytes have no JSON form: pass a file, and take a `File`".to_owned())
     }
 
     fn to_json(&self) -> Result<Vec<u8>, String> {
-        Err("bytes have no JSON".to_owned())
+        Err("Bytes have no JSON form".to_owned())
     }
 }
 
 impl value::Bytes<'_> {
-    /// The bytes at a multiple of Arrow's alignment: copied, or mapped where they are many and come as an object.
+    /// Returns the bytes aligned for Arrow. Copies them, or maps them if they are many and in an object.
     pub(super) fn into_buffer(self) -> Buffer {
         match self {
             value::Bytes::Here(bytes) => {
-                // SAFETY: as many bytes, just allocated.
+                // SAFETY: `buffer` allocated `bytes.len()` bytes at `at`.
                 let copy = |at| unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
                 input::buffer(bytes.len(), copy, |at, _| copy(at))
             }
             value::Bytes::Object(object, len) => {
-                // SAFETY: as many bytes, just allocated.
+                // SAFETY: `buffer` allocated `len` bytes at `at`.
                 let copy = |at| unsafe { host::read_object(object, 0, at, len) };
-                // SAFETY: whole pages, just allocated.
+                // SAFETY: `buffer` allocated whole pages at `at`.
                 input::buffer(len, copy, |at, pages| unsafe { host::map_object(object, at, pages) })
             }
         }

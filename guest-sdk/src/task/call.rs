@@ -1,4 +1,4 @@
-//! Calls of tasks: put together here, taken apart there.
+//! Calls of tasks: encoding them in the caller, decoding and running them in the callee.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -15,10 +15,11 @@ use super::value::{Appended, Bytes, Scratch, Value};
 use crate::registry::{self, Offered, Run};
 use crate::{actor, host};
 
-/// Memory that is used again is kept up to this size.
+/// Maximum capacity of a recycled buffer, in bytes.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// What a task fails with, in words. What another task failed with stays what it is.
+/// Converts a task's error to text. Reports another task's error to the host first, so that it keeps its code and
+/// chain.
 pub fn failed<E: Display + 'static>(error: E) -> String {
     let text = error.to_string();
     if let Some(error) = (&error as &dyn Any).downcast_ref::<TaskError>() {
@@ -30,7 +31,7 @@ pub fn failed<E: Display + 'static>(error: E) -> String {
     text
 }
 
-/// An argument of a call: a value, or an object that holds it. Made from either.
+/// An argument of a call: a value, or an object that contains the value. Converts from either.
 #[derive(Debug)]
 pub struct Arg<T>(Kind<T>);
 
@@ -58,7 +59,7 @@ impl<T> From<&ObjectRef<T>> for Arg<T> {
     }
 }
 
-/// For a task that takes the handle itself.
+/// For a task whose parameter is the handle itself.
 impl<T> From<&ObjectRef<T>> for Arg<ObjectRef<T>> {
     fn from(object: &ObjectRef<T>) -> Self {
         Arg(Kind::Value(object.clone()))
@@ -77,7 +78,7 @@ impl From<arrow_array::RecordBatch> for Arg<Batch> {
     }
 }
 
-/// A call that is put together: a `TaskRequest` of `sandbar-core`, written as it grows.
+/// A call under construction: an encoded `TaskRequest` of `sandbar-core`.
 pub(crate) struct Call {
     offered: &'static Offered,
     buffers: Box<Buffers>,
@@ -93,7 +94,7 @@ struct Buffers {
 }
 
 thread_local! {
-    /// Memory that is used again, unless it is in use.
+    /// Recycled buffers; none while they are in use.
     static BUFFERS: Cell<Option<Box<Buffers>>> = const { Cell::new(None) };
 }
 
@@ -112,7 +113,7 @@ impl Buffers {
     }
 }
 
-/// Calls `call` with memory that is used again.
+/// Calls `call` with a recycled scratch buffer.
 pub(super) fn with_scratch<T>(call: impl FnOnce(&mut Scratch) -> T) -> T {
     let mut buffers = Buffers::take();
     let result = call(&mut buffers.scratch);
@@ -121,16 +122,16 @@ pub(super) fn with_scratch<T>(call: impl FnOnce(&mut Scratch) -> T) -> T {
 }
 
 impl Call {
-    /// `actor` is the handle of that whose method it is.
+    /// Starts a call. For a method, `actor` is the handle of its actor.
     pub(crate) fn begin(offered: &'static Offered, options: Option<&RequestOptions>, actor: Option<u64>) -> Call {
         Call::begin_with(offered.arguments.len(), offered, options, actor)
     }
 
-    /// A call with a list of arguments, for a task that takes one.
+    /// Builds a call with a list of arguments, for a task with one parameter.
     pub(super) fn of_list<A: Value>(offered: &'static Offered, options: &RequestOptions, list: List<'_, A>) -> Call {
         let mut call = Call::begin_with(2, offered, Some(options), None);
         call.push(Arg::from(list));
-        // That says that it is a list: `Argument::Missing`.
+        // `Argument::Missing`, which marks the first argument as a list.
         call.buffers.request.push(3);
         call
     }
@@ -180,7 +181,7 @@ impl Call {
         };
         match written {
             Ok(None) => {}
-            // Handles that are dropped by now are released when the call is sent, at the earliest.
+            // Dropped handles are released after the call is sent, at the earliest.
             Ok(Some(object)) => {
                 request.push(1);
                 write_number(request, object);
@@ -204,7 +205,7 @@ impl Call {
     }
 }
 
-/// As postcard writes it: seven bits a byte, the low ones first.
+/// Writes a number as postcard does: seven bits per byte, the low bits first.
 pub(super) fn write_number(to: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         to.push(number as u8 | 0x80);
@@ -213,7 +214,7 @@ pub(super) fn write_number(to: &mut Vec<u8>, mut number: u64) {
     to.push(number as u8);
 }
 
-/// What a task is called with.
+/// The arguments that a task receives.
 #[derive(Debug)]
 pub struct Arguments<'a> {
     pub(super) offered: &'static Offered,
@@ -227,10 +228,10 @@ impl Arguments<'_> {
         self.call
     }
 
-    /// The argument in this place.
+    /// Decodes the argument at an index.
     ///
     /// # Errors
-    /// When it is missing or another value, by its name.
+    /// Names the argument when it is missing or can't be decoded.
     pub fn take<T: Value>(&self, place: usize) -> Result<T, String> {
         let (name, of) = self.offered.arguments[place];
         let wrong = |e| format!("argument `{name}` can't be read as {of}: {e}");
@@ -246,18 +247,18 @@ impl Arguments<'_> {
 }
 
 thread_local! {
-    /// Whether what the task at hand returns is to be JSON.
+    /// Whether the current task returns JSON.
     static RETURNS_JSON: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Hands a result of the task at hand over to the host.
+/// Passes a result of the current task to the host.
 ///
 /// # Errors
-/// When it can't be encoded, and why.
+/// Reports why the value can't be encoded.
 pub fn hand_over<T: Value>(value: T) -> Result<(), String> {
     if RETURNS_JSON.get() {
         let json = value.to_json().unwrap_or_else(|e| {
-            log::warn!("what it returns is not shown: {e}");
+            log::warn!("the result is shown as null: {e}");
             b"null".to_vec()
         });
         host::returned(&[&json], &[]);
@@ -267,20 +268,21 @@ pub fn hand_over<T: Value>(value: T) -> Result<(), String> {
         Some(written) => written,
         None => value.write(scratch, host::returned),
     });
-    written.map_err(|e| format!("what it returns: {e}"))
+    written.map_err(|e| format!("the result can't be encoded: {e}"))
 }
 
-/// Runs the task in this place of [`registry::tasks`]. `arguments` is a list of `Argument`. Gives whether it has ended.
+/// Runs the task at this index of [`registry::tasks`]. `arguments` is an encoded list of `Argument`. Returns whether
+/// the call has finished.
 pub(crate) fn run(place: u32, call: u64, arguments: &[u8]) -> Result<bool, String> {
     let offered = if actor::is_made() { registry::one_of_many(place) } else { registry::task(place) }?;
     let mut given: Vec<Argument<'_>> =
-        postcard::from_bytes(arguments).map_err(|e| format!("its arguments can't be read: {e}"))?;
+        postcard::from_bytes(arguments).map_err(|e| format!("the arguments can't be decoded: {e}"))?;
     let returns_json = given.pop_if(|last| *last == Argument::ReturnsJson).is_some();
     if chunk::is_list(offered, &given) {
         return chunk::apart(|| actor::within(None, || chunk::run(offered, call, &given[0]))).map(|()| true);
     }
     if given.len() > offered.arguments.len() {
-        return Err(format!("it takes {} arguments, not {}", offered.arguments.len(), given.len()));
+        return Err(format!("the task takes {} arguments, not {}", offered.arguments.len(), given.len()));
     }
     let arguments = Arguments { offered, call, given };
     match offered.run {

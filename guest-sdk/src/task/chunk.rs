@@ -1,8 +1,8 @@
 //! Calls of one task with many arguments, one after another, for [pools](super::Pool).
 //!
-//! A task of one argument takes a list of them where a second argument is missing, and returns a list of what came of each:
-//! 0 and the bytes of a value, or 1 and those of a `TaskError`. Lists are of bytes, as postcard writes them; a list of
-//! arguments has the numbers of the objects in them behind it.
+//! A task of one parameter treats its argument as a list if a second argument is `Missing`. It returns a list with one
+//! entry per argument: 0 and the bytes of a value, or 1 and the bytes of a `TaskError`. Lists are postcard lists of
+//! byte strings. The numbers of the objects in an argument list follow the list.
 
 use std::cell::RefCell;
 
@@ -14,11 +14,11 @@ use super::value::{Bytes, Scratch, Value};
 use crate::registry::{Offered, Run};
 use crate::{host, random};
 
-/// What came of an argument.
+/// First byte of a result: a value or an error.
 const VALUE: u8 = 0;
 const FAILED: u8 = 1;
 
-/// Values as a list has them, and the objects that they contain.
+/// An encoded list of values, and the objects that they contain.
 #[derive(Debug, Default)]
 struct Items {
     count: usize,
@@ -36,7 +36,7 @@ impl Items {
         self.count += 1;
     }
 
-    /// Gives `take` the list's bytes, in parts one behind another, and the objects.
+    /// Passes the list's bytes, in parts, and its objects to `take`.
     fn write<T>(&self, take: impl FnOnce(&[&[u8]], &[u64]) -> T) -> T {
         let mut head = Vec::new();
         write_number(&mut head, self.count as u64);
@@ -44,7 +44,7 @@ impl Items {
     }
 }
 
-/// Arguments for one call each.
+/// A list of arguments, one for each call.
 #[derive(Debug)]
 pub(super) struct List<'a, A>(pub(super) &'a [A]);
 
@@ -71,7 +71,7 @@ impl<A: Value> Value for List<'_, A> {
     }
 }
 
-/// What came of the calls.
+/// The results of a list of calls.
 #[derive(Debug)]
 pub(super) struct Outcomes<R>(pub(super) Vec<Result<R, TaskError>>);
 
@@ -84,7 +84,7 @@ impl<R: Value> Value for Outcomes<R> {
         let outcome = |item: &[u8]| match item.split_first() {
             Some((&VALUE, value)) => R::read(Bytes::Here(value)).map(Ok),
             Some((&FAILED, error)) => TaskError::read(Bytes::Here(error)).map(Err),
-            _ => Err("it is neither a value nor an error".to_owned()),
+            _ => Err("a result is neither a value nor an error".to_owned()),
         };
         bytes.with(|bytes| {
             let items: Vec<&[u8]> = postcard::from_bytes(bytes).map_err(|e| e.to_string())?;
@@ -102,22 +102,22 @@ impl<R: Value> Value for Outcomes<R> {
 }
 
 thread_local! {
-    /// What came of the arguments so far, while a list of them is run.
+    /// The results of the current list so far; none outside a list.
     static RESULTS: RefCell<Option<Results>> = const { RefCell::new(None) };
 }
 
 #[derive(Default)]
 struct Results {
     all: Items,
-    /// Those of the objects in them: who returned them holds them no more.
+    /// Handles to the objects in the results: the task itself no longer holds them.
     held: Vec<ObjectRef<()>>,
-    /// What the call at hand is going to fail with.
+    /// The error that the current call is about to fail with.
     fails_with: Option<Vec<u8>>,
 }
 
-/// Calls `run` as it is called outside of a list. (In tests a call may have others run within it.)
+/// Runs `run` outside any list. (In tests, a call can run other calls inside it.)
 pub(super) fn apart<T>(run: impl FnOnce() -> T) -> T {
-    /// Puts back what was, also when `run` panics.
+    /// Restores the previous results, also when `run` panics.
     struct Before(Option<Results>);
 
     impl Drop for Before {
@@ -130,7 +130,7 @@ pub(super) fn apart<T>(run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Takes a result, if a list is run.
+/// Adds a result to the current list, if any.
 pub(super) fn hand_over<T: Value>(value: &T, scratch: &mut Scratch) -> Option<Result<(), String>> {
     let mut results = RESULTS.take()?;
     let written = value.write(scratch, |parts, objects| {
@@ -141,7 +141,7 @@ pub(super) fn hand_over<T: Value>(value: &T, scratch: &mut Scratch) -> Option<Re
     Some(written)
 }
 
-/// Takes what a call is going to fail with, if a list is run.
+/// Stores the error that the current call is about to fail with, if a list runs.
 pub(super) fn fails_with(error: &[u8]) -> bool {
     RESULTS.with_borrow_mut(|results| match results {
         Some(results) => {
@@ -152,19 +152,21 @@ pub(super) fn fails_with(error: &[u8]) -> bool {
     })
 }
 
-/// Whether a task is to be called with a list.
+/// Returns whether the arguments are a list for a task of one parameter.
 pub(super) fn is_list(offered: &Offered, given: &[Argument<'_>]) -> bool {
     offered.arguments.len() == 1 && offered.count == 1 && matches!(given, [_, Argument::Missing])
 }
 
 /// Calls a task with each argument of a list.
 pub(super) fn run(offered: &'static Offered, call: u64, list: &Argument<'_>) -> Result<(), String> {
-    let Run::Now(run) = offered.run else { return Err("a method or a generator takes no lists".to_owned()) };
+    let Run::Now(run) = offered.run else {
+        return Err("a method or a generator takes no list of arguments".to_owned());
+    };
     let seed = random::at_hand();
     let each = |bytes: &[u8]| -> Result<(), String> {
-        let list = postcard::from_bytes(bytes).map_err(|e| format!("a list can't be read: {e}"));
+        let list = postcard::from_bytes(bytes).map_err(|e| format!("the list of arguments can't be decoded: {e}"));
         let (items, objects): (Vec<&[u8]>, Vec<u64>) = list?;
-        // One of them may be in several arguments.
+        // Several arguments may contain the same object: the handles keep it until the last call.
         let _held: Vec<ObjectRef<()>> = objects.into_iter().map(ObjectRef::held).collect();
         let mut seeds = Seed::new(seed);
         for item in items {
@@ -182,7 +184,7 @@ pub(super) fn run(offered: &'static Offered, call: u64, list: &Argument<'_>) -> 
             let got = host::get(object.0, None);
             Bytes::Object(object.0, usize::try_from(got.bytes).unwrap_or(usize::MAX)).with(each)?;
         }
-        _ => return Err("a list is missing".to_owned()),
+        _ => return Err("the list of arguments is missing".to_owned()),
     }
     random::seed(seed);
     let results = RESULTS.take().unwrap_or_default();
@@ -190,7 +192,7 @@ pub(super) fn run(offered: &'static Offered, call: u64, list: &Argument<'_>) -> 
     Ok(())
 }
 
-/// A call of the list that is run has failed.
+/// Adds the failure of a call to the current list.
 fn failed(offered: &Offered, message: String) {
     RESULTS.with_borrow_mut(|results| {
         let results = results.get_or_insert_default();

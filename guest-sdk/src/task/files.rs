@@ -1,4 +1,4 @@
-//! Files that a job was given: what `@` in its arguments stands for.
+//! Input files of a job: the values of `@` arguments on the command line.
 
 use std::vec;
 
@@ -10,14 +10,15 @@ use super::call::Arg;
 use super::object::{ObjectRef, release_many};
 use crate::host;
 
-/// A file that the job was given: `--arg data=@housing.csv` for a task that takes `data: File`.
+/// An input file of the job: `--arg data=@housing.csv` for a task with the parameter `data: File`.
 ///
-/// It is a name and a number, and a value like any other: each task of the job that has it may open it.
+/// It consists of a name and a number. It is a value like any other: every task of the job that receives it can open
+/// it.
 ///
 /// ```
 /// use sandbar_guest::prelude::*;
 ///
-/// /// How many lines a file has.
+/// /// The number of lines of a file.
 /// #[task]
 /// fn lines(file: File) -> Result<usize, TaskError> {
 ///     Ok(file.bytes()?.split(|byte| *byte == b'\n').count())
@@ -34,22 +35,22 @@ use crate::host;
 pub struct File(FileRef);
 
 impl File {
-    /// Its path, as the job was given it.
+    /// Path of the file, as written in the job's arguments.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Has the host read it. The bytes are an object, for whoever wants them: tasks are given them without that they pass
-    /// through this one.
+    /// Asks the host to read the file into an object. The object can be passed to other tasks without loading its bytes
+    /// here.
     pub fn open(&self) -> ObjectRef<Bytes> {
         release_many();
         ObjectRef::held(host::open(self.0.number))
     }
 
-    /// What it holds.
+    /// Reads the file.
     ///
     /// # Errors
-    /// [`Code::Input`](crate::Code::Input) when it can't be read, or has changed since the job began.
+    /// [`Code::Input`](crate::Code::Input) when the file can't be read, or has changed since the job started.
     pub fn bytes(&self) -> Result<Bytes, TaskError> {
         self.open().get()
     }
@@ -68,29 +69,29 @@ impl From<&File> for Arg<File> {
     }
 }
 
-/// Files that the job was given together, in the order of their names: `--arg files=@folder` or `--arg files=@folder/*.csv`
-/// for a task that takes `files: Files`.
+/// Several input files of the job, sorted by name: `--arg files=@folder` or `--arg files=@folder/*.csv` for a task with
+/// the parameter `files: Files`.
 ///
-/// It is as small for a million of them as for one: names come as they are asked for.
+/// Its size does not depend on the number of files: it loads names on demand.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Files(FileListRef);
 
 impl Files {
-    /// How many there are.
+    /// Number of files.
     pub fn len(&self) -> usize {
         usize::try_from(self.0.count).unwrap_or(usize::MAX)
     }
 
-    /// Whether there are none.
+    /// Whether there are no files.
     pub fn is_empty(&self) -> bool {
         self.0.count == 0
     }
 
-    /// Each of them.
+    /// Iterates over the files.
     ///
     /// # Panics
-    /// Where names can't be read: the host has no memory for them.
+    /// Panics when the names can't be loaded, because the host has no memory for them.
     pub fn iter(&self) -> FilesIter {
         FilesIter { files: self.0.clone(), next: 0, names: Vec::new().into_iter() }
     }
@@ -127,12 +128,12 @@ impl IntoIterator for &Files {
     }
 }
 
-/// Each of some [`Files`].
+/// An iterator over [`Files`].
 #[derive(Debug, Clone)]
 pub struct FilesIter {
     files: FileListRef,
     next: u64,
-    /// Of the next.
+    /// Names of the next files.
     names: vec::IntoIter<String>,
 }
 
@@ -148,7 +149,7 @@ impl Iterator for FilesIter {
             release_many();
             let some: ObjectRef<Vec<String>> =
                 ObjectRef::held(host::open(names.saturating_add(self.next / FILE_NAMES_PER_OBJECT)));
-            let some = some.get().unwrap_or_else(|error| panic!("names of files can't be read: {error}"));
+            let some = some.get().unwrap_or_else(|error| panic!("file names can't be loaded: {error}"));
             self.names = some.into_iter();
         }
         let (number, name) = (first.saturating_add(self.next), self.names.next()?);

@@ -1,7 +1,8 @@
-//! Values as JSON: what a job's first task is given on a command line, and what it returns.
+//! Values as JSON: arguments of a job's first task from the command line, and its result.
 //!
-//! JSON has numbers that are neither NaN nor infinite, and its readers keep integers of 64 bits. What is beyond is written as
-//! text, so that nothing becomes `null` or is rounded: `"NaN"`, `"Infinity"`, `"-Infinity"`, and the digits of an integer.
+//! JSON has no NaN or infinite numbers, and common readers support integers up to 64 bits. Numbers beyond that are
+//! written as strings, so that none becomes `null` or is rounded: `"NaN"`, `"Infinity"`, `"-Infinity"`, and the digits
+//! of an integer.
 
 use std::fmt::Display;
 
@@ -11,8 +12,8 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-/// Reads a value. Text that reads as a number, a truth value or `null`, and is none where a value is a text (of a type that
-/// wraps a `String`, say), is that text.
+/// Reads a value. Text such as `12`, `true` or `null` also becomes a string where the type requires a string (for
+/// example, a type that wraps a `String`).
 pub(super) fn read<V: DeserializeOwned>(text: &str) -> Result<V, String> {
     serde_json::from_str(text).or_else(|e| {
         let is_scalar = !text.trim_start().starts_with(['"', '[', '{']);
@@ -28,10 +29,10 @@ pub(super) fn write<V: Serialize>(value: &V) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Writes as `S` does, but numbers that JSON lacks as text; and values within values, likewise.
+/// Serializes like `S`, except that numbers without a JSON form become strings, at any depth.
 struct Lossless<S>(S);
 
-/// A value within another.
+/// A nested value.
 struct Within<'a, T: ?Sized>(&'a T);
 
 impl<T: Serialize + ?Sized> Serialize for Within<'_, T> {
@@ -40,7 +41,7 @@ impl<T: Serialize + ?Sized> Serialize for Within<'_, T> {
     }
 }
 
-/// The word for a number that is not finite.
+/// Returns the name of a number that is not finite.
 fn word(value: f64) -> Option<&'static str> {
     match value {
         _ if value.is_finite() => None,

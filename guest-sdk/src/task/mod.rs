@@ -1,6 +1,6 @@
-//! Tasks: functions that a program calls on other processors, and the values they take and return.
+//! Tasks: functions that a program runs on other processors, and the values that they take and return.
 //!
-//! A `#[task]` is a function, and a type of the same name by which it is submitted.
+//! `#[task]` keeps the function, and generates a type of the same name that submits it.
 
 mod batch;
 mod bytes;
@@ -35,7 +35,7 @@ pub(crate) use options::milliseconds;
 use crate::actor::{Creation, Method};
 use crate::registry::Offered;
 
-/// A function that [`macro@crate::task`] has announced.
+/// A function that [`macro@crate::task`] has registered.
 #[derive(Debug)]
 pub struct Task<F, R> {
     offered: &'static Offered,
@@ -43,7 +43,7 @@ pub struct Task<F, R> {
 }
 
 impl<F, R> Task<F, R> {
-    /// For the attribute.
+    /// For the macro only.
     pub const fn new(offered: &'static Offered) -> Self {
         Task { offered, task: PhantomData }
     }
@@ -57,20 +57,20 @@ impl<F, R> Task<F, R> {
 
 macro_rules! submit {
     ($(($($name:ident $type:ident),*))*) => {
-        submit!(Task, "Has it called with these arguments.": $(($($name $type),*))*);
-        submit!(Submission, "Has the task called with these arguments, and with these options.": $(($($name $type),*))*);
-        submit!(Creation, "Makes an actor of these arguments, with these options.": $(($($name $type),*))*);
-        submit!(Method, "Has it called with these arguments.": $(($($name $type),*))*);
+        submit!(Task, "Submits a call with these arguments.": $(($($name $type),*))*);
+        submit!(Submission, "Submits a call with these arguments and options.": $(($($name $type),*))*);
+        submit!(Creation, "Creates an actor with these arguments and options.": $(($($name $type),*))*);
+        submit!(Method, "Submits a call with these arguments.": $(($($name $type),*))*);
     };
     ($of:ident, $about:literal: $(($($name:ident $type:ident),*))*) => {$(
         impl<$($type: Value,)* Output, R: Handles> $of<fn($($type),*) -> Output, R> {
             #[doc = $about]
             ///
             /// # Panics
-            /// When an argument can't be encoded.
-            #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+            /// Panics when an argument can't be encoded.
+            #[allow(clippy::too_many_arguments, reason = "the function has as many")]
             pub fn submit(&self, $($name: impl Into<Arg<$type>>),*) -> R {
-                #[allow(unused_mut, reason = "of no arguments none is pushed")]
+                #[allow(unused_mut, reason = "without arguments, nothing is pushed")]
                 let mut call = self.begin();
                 $(call.push($name.into());)*
                 call.send()

@@ -1,4 +1,4 @@
-//! Handles to objects, and what is asked of them.
+//! Handles to objects, and operations on them.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,16 +16,16 @@ use super::value::{Bytes, Value};
 use crate::bindings::tasks::{Got, Outcome};
 use crate::host;
 
-/// The host is told of so many objects at once that nobody here holds any more. (It is told before each wait anyway.)
+/// Number of dropped objects that are released together. (Each wait also releases them.)
 const RELEASED_TOGETHER: usize = 64;
 
-/// A handle to an immutable value that is there or will be: what a task returns, or what [`put`] stored.
+/// A handle to an immutable value that exists or will exist: the result of a task, or a value stored by [`put`].
 ///
-/// It is cheap to clone, and a value like any other: tasks take and return it, by itself or in something else. The object is
-/// kept as long as someone has a handle to it.
+/// It is cheap to clone and a value like any other: tasks take and return it, alone or inside other values. The object
+/// lives as long as a handle to it exists.
 pub struct ObjectRef<T> {
     number: u64,
-    // One thread has the counts: a pointer stays there.
+    // A raw pointer makes the type `!Send`: the handle counts belong to one thread.
     of: PhantomData<*const T>,
 }
 
@@ -33,16 +33,16 @@ impl<T: Value> ObjectRef<T> {
     /// Waits for the value.
     ///
     /// # Errors
-    /// Why there is none: its task failed, or one that it needed.
+    /// The error of the task that produces it, or of a task that it depends on.
     pub fn get(&self) -> Result<T, TaskError> {
         release_gone();
         fetch(self.number, None)
     }
 
-    /// As [`ObjectRef::get`], for so long at most.
+    /// Like [`ObjectRef::get`], with a timeout.
     ///
     /// # Errors
-    /// As `get`; [`Code::GetTimeOut`] when nothing is known of it by then.
+    /// The errors of `get`; [`Code::GetTimeOut`] when the object is not ready in time.
     pub fn get_timeout(&self, timeout: Duration) -> Result<T, TaskError> {
         release_gone();
         fetch(self.number, Some(timeout))
@@ -50,7 +50,7 @@ impl<T: Value> ObjectRef<T> {
 }
 
 impl<T> ObjectRef<T> {
-    /// A handle to an object that the host says this program holds.
+    /// Wraps an object to which the host has given this program a reference.
     pub(crate) fn held(number: u64) -> Self {
         HANDLES.with_borrow_mut(|handles| *handles.counts.entry(number).or_insert(0) += 1);
         ObjectRef { number, of: PhantomData }
@@ -69,7 +69,7 @@ impl<T> Clone for ObjectRef<T> {
 
 impl<T> Drop for ObjectRef<T> {
     fn drop(&mut self) {
-        // A thread that ends may have dropped the counts before.
+        // At a thread's end, the thread-local may be gone already.
         let _ = HANDLES.try_with(|handles| handles.borrow_mut().drop_one(self.number));
     }
 }
@@ -102,7 +102,9 @@ impl<T> Serialize for ObjectRef<T> {
             captures
         };
         if !CAPTURED.with_borrow_mut(captures) {
-            return Err(ser::Error::custom("an ObjectRef can only be written into a value of a task or an object"));
+            return Err(ser::Error::custom(
+                "an ObjectRef can only be serialised inside a value of a task or an object",
+            ));
         }
         self.number.serialize(serializer)
     }
@@ -111,20 +113,22 @@ impl<T> Serialize for ObjectRef<T> {
 impl<'de, T> Deserialize<'de> for ObjectRef<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         if deserializer.is_human_readable() {
-            return Err(de::Error::custom("an ObjectRef can only be read from a value of a task or an object"));
+            return Err(de::Error::custom(
+                "an ObjectRef can only be deserialised inside a value of a task or an object",
+            ));
         }
         u64::deserialize(deserializer).map(ObjectRef::held)
     }
 }
 
-/// Stores a value, for tasks to take as often as they like.
+/// Stores a value once, for any number of tasks.
 ///
 /// # Panics
-/// When it can't be encoded.
+/// Panics when the value can't be encoded.
 pub fn put<T: Value>(value: &T) -> ObjectRef<T> {
     release_many();
     let put = |parts: &[&[u8]], objects: &[u64]| {
-        // Memory of large values that nobody needs any more is the next one's.
+        // Releases dropped objects before storing a large value, so that it can reuse their memory.
         if parts.iter().map(|part| part.len()).sum::<usize>() > VALUE_INLINE_BYTES_MAX {
             release_gone();
         }
@@ -132,12 +136,12 @@ pub fn put<T: Value>(value: &T) -> ObjectRef<T> {
     };
     with_scratch(|scratch| match value.write(scratch, put) {
         Ok(number) => ObjectRef::held(number),
-        Err(e) => panic!("a value can't be stored: {e}"),
+        Err(e) => panic!("the value can't be encoded: {e}"),
     })
 }
 
-/// Waits until `count` of these objects are there, with a value or an error, or until the time is over. Gives those that
-/// are, `count` at most, and the rest, both in the order given.
+/// Waits until `count` of these objects are ready (have a value or an error), or until the timeout. Returns the ready
+/// objects, `count` at most, and the rest, both in the given order.
 pub fn wait<T>(
     objects: &[ObjectRef<T>],
     count: usize,
@@ -155,7 +159,7 @@ pub fn wait<T>(
 /// Waits for all of these values.
 ///
 /// # Errors
-/// The first, in the order given.
+/// The first error, in the given order.
 pub fn get_all<T: Value>(objects: &[ObjectRef<T>]) -> Result<Vec<T>, TaskError> {
     if objects.len() > 1 {
         wait_for(objects, objects.len(), None, &mut vec![0; objects.len()]);
@@ -163,14 +167,14 @@ pub fn get_all<T: Value>(objects: &[ObjectRef<T>]) -> Result<Vec<T>, TaskError> 
     objects.iter().map(ObjectRef::get).collect()
 }
 
-/// Ends the task that an object comes of, and those that it submitted if `recursive`: their objects are errors of
-/// [`Code::Cancelled`] then. Of an object that is there already nothing changes. A call of an actor that computes, or waits by
-/// `get`, ends with the actor, which begins anew if it may; one that waits by `.await` ends alone.
+/// Cancels the task that produces an object and, if `recursive`, the tasks that it submitted: their objects fail with
+/// [`Code::Cancelled`]. Has no effect on a ready object. Cancelling an actor's call that computes, or waits in `get`,
+/// ends the actor, which restarts if its options allow it. A call that waits in `.await` is cancelled alone.
 pub fn cancel<T>(object: &ObjectRef<T>, recursive: bool) {
     host::cancel(object.number, recursive);
 }
 
-/// As [`wait`]; gives how many are there.
+/// Like [`wait`], but returns the number of ready objects.
 pub(super) fn wait_for<T>(
     objects: &[ObjectRef<T>],
     count: usize,
@@ -188,19 +192,20 @@ pub(crate) fn fetch<T: Value>(number: u64, timeout: Option<Duration>) -> Result<
     let got = host::get(number, timeout.map(nanoseconds));
     read(number, &got).unwrap_or_else(|| {
         let waited = timeout.unwrap_or_default();
-        Err(failure(Code::GetTimeOut, format!("object {number} was not there within {waited:?}")))
+        Err(failure(Code::GetTimeOut, format!("object {number} was not ready within {waited:?}")))
     })
 }
 
-/// The value of an object that is there.
+/// Returns the value of an object if it is ready.
 pub(crate) fn fetch_now<T: Value>(number: u64) -> Option<Result<T, TaskError>> {
     read(number, &host::get(number, Some(0)))
 }
 
-/// What there is of an object, if there is something.
+/// Decodes the value or error of an object if it is ready.
 fn read<T: Value>(number: u64, got: &Got) -> Option<Result<T, TaskError>> {
     let bytes = Bytes::Object(number, usize::try_from(got.bytes).unwrap_or(usize::MAX));
-    let unreadable = |what: &str, e: String| failure(Code::BadOutput, format!("object {number} is no {what}: {e}"));
+    let unreadable =
+        |what: &str, e: String| failure(Code::BadOutput, format!("object {number} can't be read as {what}: {e}"));
     match got.outcome {
         Outcome::Value => Some(T::read(bytes).map_err(|e| unreadable(std::any::type_name::<T>(), e))),
         Outcome::Failed => Some(Err(TaskError::read(bytes).unwrap_or_else(|e| unreadable("error", e)))),
@@ -216,12 +221,12 @@ pub(super) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What `submit` gives: a handle to each result, one or a tuple.
+/// The result of `submit`: a handle for each result of the task, as one handle or a tuple.
 pub trait Handles: Sized {
-    /// How many results there are.
+    /// Number of results.
     const COUNT: u32;
 
-    /// To the first, and those whose numbers follow.
+    /// Wraps the first object and those with the following numbers.
     #[doc(hidden)]
     fn from_first(number: u64) -> Self;
 }
@@ -261,19 +266,20 @@ thread_local! {
     static CAPTURED: RefCell<Captured> = const { RefCell::new(Captured { depth: 0, objects: Vec::new() }) };
 }
 
-/// What the values that are being written contain.
+/// The objects contained in the values that are being encoded.
 struct Captured {
-    /// How many are being written: to write one may be to store another.
+    /// Nesting depth: encoding one value may store another.
     depth: usize,
-    /// What the last one contains so far, behind what those before it do.
+    /// Objects of the innermost value, after those of the outer ones.
     objects: Vec<u64>,
 }
 
-/// How many handles there are to each object.
+/// Number of handles to each object.
 struct HandleCounts {
-    /// None, too, until the host knows.
+    /// Zero for an object that the host has not been told to release yet.
     counts: HashMap<u64, u32, BuildHasherDefault<Mixed>>,
-    /// Objects whose last handle went, in that order. Some may have got another since, or be there twice.
+    /// Objects in the order in which their last handle was dropped. An object may have a new handle since, or be listed
+    /// twice.
     gone: Vec<u64>,
 }
 
@@ -291,7 +297,7 @@ impl HandleCounts {
         }
     }
 
-    /// Those of `gone` that nobody has a handle to, each once. They are forgotten.
+    /// Removes the objects of `gone` that have no handle. Returns each once.
     fn forget(&mut self) -> Vec<u64> {
         let mut gone = mem::take(&mut self.gone);
         gone.retain(|number| self.counts.get(number) == Some(&0) && self.counts.remove(number).is_some());
@@ -299,16 +305,16 @@ impl HandleCounts {
     }
 }
 
-/// Tells the host which objects nobody holds any more, if there are many.
+/// Releases dropped objects if there are many.
 pub(super) fn release_many() {
     if HANDLES.with_borrow(|handles| handles.gone.len() >= RELEASED_TOGETHER) {
         release_gone();
     }
 }
 
-/// Tells the host which objects nobody holds any more.
+/// Releases dropped objects on the host.
 ///
-/// Never while a call is put together: it may name objects by number alone.
+/// Must not run while a call is under construction: the call may refer to an object by its number alone.
 pub(crate) fn release_gone() {
     if HANDLES.with_borrow(|handles| handles.gone.is_empty()) {
         return;
@@ -325,9 +331,9 @@ pub(crate) fn release_gone() {
     });
 }
 
-/// Tells the host at once that nobody holds an object any more, if its last handle is this one, which is dropped next.
+/// Releases an object at once if `object`, which the caller drops next, is its last handle.
 pub(super) fn release_now<T>(object: &ObjectRef<T>) {
-    // A thread that ends may have dropped the counts before.
+    // At a thread's end, the thread-local may be gone already.
     let is_last = HANDLES.try_with(|handles| {
         let counts = &mut handles.borrow_mut().counts;
         counts.get(&object.number) == Some(&1) && counts.remove(&object.number).is_some()
@@ -337,7 +343,7 @@ pub(super) fn release_now<T>(object: &ObjectRef<T>) {
     }
 }
 
-/// Forgets what an earlier task of this instance held: the host does so when a task ends.
+/// Forgets the handles of an earlier task of this instance: the host released its objects when it ended.
 pub(crate) fn forget_handles() {
     HANDLES.with_borrow_mut(|handles| {
         handles.counts.clear();
@@ -345,7 +351,7 @@ pub(crate) fn forget_handles() {
     });
 }
 
-/// Calls `write`, and appends the numbers of the objects that it wrote to `objects`.
+/// Calls `write`, and appends the objects that it encoded to `objects`.
 pub(super) fn captured<T>(objects: &mut Vec<u64>, write: impl FnOnce() -> T) -> T {
     let start = CAPTURED.with_borrow_mut(|captured| {
         captured.depth += 1;
@@ -359,7 +365,7 @@ pub(super) fn captured<T>(objects: &mut Vec<u64>, write: impl FnOnce() -> T) -> 
     result
 }
 
-/// Numbers follow each other: a multiplication spreads them over the bits that the map looks at.
+/// Hashes consecutive numbers: a multiplication spreads them over the bits that the map uses.
 #[derive(Default)]
 struct Mixed(u64);
 
@@ -373,7 +379,7 @@ impl Hasher for Mixed {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Fibonacci hashing: 2^64 over the golden ratio. The map takes the place from the low bits.
+        // Fibonacci hashing: 2^64 divided by the golden ratio. The map takes the bucket from the low bits.
         self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
     }
 }

@@ -1,4 +1,4 @@
-//! How a call of a task is to be run.
+//! Options of a task's call.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::call::Call;
 use super::group::PlacementGroup;
 use crate::registry::Offered;
 
-/// A task with options: what `options()` of a [task](macro@crate::task) gives. It can be submitted any number of times.
+/// A builder for calls: the `options()` of a [task](macro@crate::task). It can be submitted any number of times.
 #[derive(Debug)]
 #[must_use = "it does nothing until it is submitted"]
 pub struct Submission<F, R> {
@@ -19,7 +19,7 @@ pub struct Submission<F, R> {
 }
 
 impl<F, R> Submission<F, R> {
-    /// For the attribute.
+    /// For the macro only.
     #[doc(hidden)]
     pub fn new(offered: &'static Offered) -> Self {
         Submission { offered, options: RequestOptions::default(), task: PhantomData }
@@ -43,70 +43,70 @@ impl<F, R> Submission<F, R> {
         self
     }
 
-    /// What people call it; the function's name otherwise.
+    /// Display name of the call; the function's name by default.
     pub fn name(self, name: impl Into<String>) -> Self {
         self.with(|options| options.name = Some(name.into()))
     }
 
-    /// Processors, to ten thousandths; 1 otherwise.
+    /// Processors, with a precision of 1/10,000; 1 by default.
     pub fn cpus(self, cpus: f64) -> Self {
         self.with(|options| options.cpus = Some(cpus))
     }
 
-    /// Devices, to ten thousandths; 0 otherwise.
+    /// GPUs, with a precision of 1/10,000; 0 by default.
     pub fn gpus(self, gpus: f64) -> Self {
         self.with(|options| options.gpus = Some(gpus))
     }
 
-    /// Memory in bytes that is set aside for it; none otherwise.
+    /// Memory to reserve, in bytes; none by default.
     pub fn memory(self, bytes: u64) -> Self {
         self.with(|options| options.memory = Some(bytes))
     }
 
-    /// So much of something else that a node was said to have.
+    /// Amount of a custom resource of a node.
     pub fn resource(self, name: impl Into<String>, amount: f64) -> Self {
         self.with(|options| options.resources.push((name.into(), amount)))
     }
 
-    /// How often it is begun again when its worker dies under it, or after what `retry_on` says; 3 otherwise.
+    /// Maximum number of retries after the worker's death or an error of `retry_on`; 3 by default.
     pub fn max_retries(self, retries: u32) -> Self {
         self.with(|options| options.max_retries = Some(retries))
     }
 
-    /// After which errors it is begun again: [`RetryOn::All`], or codes, as in `[Code::TimeOut, Code::Refused]`; only when its
-    /// worker dies under it otherwise.
+    /// Errors that cause a retry: [`RetryOn::All`], or codes such as `[Code::TimeOut, Code::Refused]`; only the
+    /// worker's death by default.
     pub fn retry_on(self, errors: impl Into<RetryOn>) -> Self {
         self.with(|options| options.retry_on = errors.into())
     }
 
-    /// Wall time of an attempt, to milliseconds (and one at least); without a limit otherwise.
+    /// Maximum wall time of an attempt, in milliseconds (rounded up, at least one); unlimited by default.
     pub fn timeout(self, time: Duration) -> Self {
         self.with(|options| options.timeout_ms = Some(milliseconds(time)))
     }
 
-    /// Tasks of higher numbers come first; 0 otherwise.
+    /// Priority: tasks with a higher number run first; 0 by default.
     pub fn priority(self, priority: i32) -> Self {
         self.with(|options| options.priority = priority)
     }
 
-    /// It runs in this bundle of a placement group, and takes what it asks for of that. In any of them:
+    /// Places the task in this bundle of a placement group, whose resources it uses. For any bundle:
     /// [`Submission::placement_any`].
     pub fn placement(self, group: &PlacementGroup, bundle: u32) -> Self {
         self.with(|options| options.strategy = group.strategy(Some(bundle)))
     }
 
-    /// It runs in whatever bundle of a placement group has room.
+    /// Places the task in any bundle of a placement group that has room.
     pub fn placement_any(self, group: &PlacementGroup) -> Self {
         self.with(|options| options.strategy = group.strategy(None))
     }
 
-    /// Where it is to run, if not in a placement group: where there is room otherwise.
+    /// Placement of a task outside placement groups; any node with room by default.
     pub fn strategy(self, strategy: Strategy) -> Self {
         self.with(|options| options.strategy = strategy)
     }
 }
 
-/// At least one.
+/// Converts to milliseconds, rounded up, at least one.
 pub(crate) fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
 }

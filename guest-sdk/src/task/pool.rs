@@ -1,4 +1,4 @@
-//! Pools: a task for each of many arguments, of which few are under way at once.
+//! Pools: a task for each of many arguments, with a limited number of calls in flight.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,11 +15,11 @@ use super::value::Value;
 use crate::host;
 use crate::registry::Offered;
 
-/// Calls that are under way at once, unless a pool says otherwise.
+/// Default maximum number of calls in flight.
 const IN_FLIGHT: usize = 256;
 
-/// Runs a task of one argument for each of many, which may be more than fit into memory: what `pool()` of a
-/// [task](macro@crate::task) gives, or of its `options()`.
+/// Runs a task of one argument for each of many arguments, which need not fit into memory: the `pool()` of a
+/// [task](macro@crate::task) or of its `options()`.
 ///
 /// ```
 /// use sandbar_guest::prelude::*;
@@ -33,7 +33,7 @@ const IN_FLIGHT: usize = 256;
 /// let many = inverse::options().max_retries(5).pool().chunksize(100).imap(-1000..1000);
 /// assert_eq!(many.filter(Result::is_err).count(), 1);
 /// ```
-#[must_use = "nothing is run until it is given arguments"]
+#[must_use = "a pool runs nothing until it receives arguments"]
 pub struct Pool<'p, A, R> {
     offered: &'static Offered,
     options: RequestOptions,
@@ -45,7 +45,7 @@ pub struct Pool<'p, A, R> {
 }
 
 impl<A, Output, R> Submission<fn(A) -> Output, ObjectRef<R>> {
-    /// Runs it for each of many arguments, with these options.
+    /// Runs the task for each of many arguments, with these options.
     pub fn pool<'p>(self) -> Pool<'p, A, R> {
         let (offered, options) = self.into_parts();
         let (chunksize, in_flight) = (1, IN_FLIGHT);
@@ -61,47 +61,48 @@ impl<A, R> fmt::Debug for Pool<'_, A, R> {
 }
 
 impl<'p, A: Value, R: Value> Pool<'p, A, R> {
-    /// How many arguments one call runs one after another: more where each takes less than a millisecond; 1 otherwise.
+    /// Number of arguments per call, run one after another; 1 by default. Larger chunks help if an argument takes less
+    /// than a millisecond.
     ///
-    /// Where such a call ends with a trap, each of its arguments is run once more, by itself.
+    /// If such a call traps, the pool runs each of its arguments once more, in a call of its own.
     pub fn chunksize(mut self, arguments: usize) -> Self {
         self.chunksize = arguments.max(1);
         self
     }
 
-    /// How many calls are under way at once, with those whose results were not taken yet; 256 otherwise.
+    /// Maximum number of calls in flight, including those whose results were not taken yet; 256 by default.
     pub fn in_flight(mut self, calls: usize) -> Self {
         self.in_flight = calls.max(1);
         self
     }
 
-    /// Has the host show how many arguments are done, of how many if their iterator knows, and how many a second: under this
-    /// name, with a bar where there is a terminal.
+    /// Displays progress under this name: finished arguments, their total number if the iterator knows it, and
+    /// arguments per second. A terminal shows a bar.
     pub fn progress(mut self, name: impl Into<String>) -> Self {
         self.progress = Some(name.into());
         self
     }
 
-    /// Is told how many arguments are done, after each call.
+    /// Calls `told` with the number of finished arguments after each call.
     pub fn on_progress(mut self, told: impl FnMut(u64) + 'p) -> Self {
         self.on_progress = Some(Box::new(told));
         self
     }
 
-    /// Runs it for all of these, and waits for all results, in their order.
+    /// Runs the task for all arguments, and waits for all results, in the order of the arguments.
     ///
     /// # Errors
-    /// The first, in the order of the arguments. What was not done by then is cancelled.
+    /// The first error, in the order of the arguments. The pool cancels the remaining calls.
     pub fn map<I: IntoIterator<Item = A>>(self, arguments: I) -> Result<Vec<R>, TaskError> {
         self.imap(arguments).collect()
     }
 
-    /// Runs it for these, as results are taken, which come in the order of the arguments.
+    /// Runs the task for these arguments while results are taken, in the order of the arguments.
     pub fn imap<I: IntoIterator<Item = A>>(self, arguments: I) -> Results<'p, I::IntoIter, R> {
         self.results(arguments, true)
     }
 
-    /// Runs it for these, as results are taken, which come as they are there.
+    /// Runs the task for these arguments while results are taken, in the order of completion.
     pub fn imap_unordered<I: IntoIterator<Item = A>>(self, arguments: I) -> Results<'p, I::IntoIter, R> {
         self.results(arguments, false)
     }
@@ -136,24 +137,24 @@ impl<'p, A: Value, R: Value> Pool<'p, A, R> {
     }
 }
 
-/// What comes of a pool's arguments, of each its result or its error. Dropping it cancels what is under way.
+/// An iterator over a pool's results: a value or an error for each argument. Dropping it cancels the calls in flight.
 pub struct Results<'p, I: Iterator, R> {
     pool: Pool<'p, I::Item, R>,
     arguments: Fuse<I>,
     ordered: bool,
-    /// In the order of their arguments.
+    /// Calls in flight, in the order of their arguments.
     calls: VecDeque<Submitted<I::Item, R>>,
-    /// What was not taken yet of calls that are done.
+    /// Results of finished calls that were not taken yet.
     there: VecDeque<Result<R, TaskError>>,
     done: u64,
-    /// How many arguments there are, if that is known.
+    /// Total number of arguments, if known.
     total: Option<u64>,
 }
 
-/// A call.
+/// A call of a pool.
 enum Submitted<A, R> {
     One(ObjectRef<R>),
-    /// Of these arguments, which are kept in case that it fails as a whole.
+    /// A call with several arguments. The arguments are kept for a rerun if the call fails as a whole.
     Several(Vec<A>, ObjectRef<Outcomes<R>>),
 }
 
@@ -186,7 +187,7 @@ impl<I: Iterator<Item: Value>, R: Value> Iterator for Results<'_, I, R> {
 }
 
 impl<I: Iterator<Item: Value>, R: Value> Results<'_, I, R> {
-    /// Has as many calls under way as may be.
+    /// Submits calls up to the limit.
     fn fill(&mut self) {
         while self.calls.len() < self.pool.in_flight {
             let arguments: Vec<_> = self.arguments.by_ref().take(self.pool.chunksize).collect();
@@ -197,7 +198,7 @@ impl<I: Iterator<Item: Value>, R: Value> Results<'_, I, R> {
         }
     }
 
-    /// The call whose results are to come next.
+    /// Removes the call whose results come next.
     fn take(&mut self) -> Option<Submitted<I::Item, R>> {
         if self.ordered || self.calls.len() < 2 {
             return self.calls.pop_front();
@@ -210,7 +211,7 @@ impl<I: Iterator<Item: Value>, R: Value> Results<'_, I, R> {
         self.calls.remove(first)
     }
 
-    /// Waits for a call, and takes what came of it.
+    /// Waits for a call, and takes its results.
     fn finish(&mut self, call: Submitted<I::Item, R>) {
         match call {
             Submitted::One(object) => self.there.push_back(object.get()),
@@ -220,7 +221,7 @@ impl<I: Iterator<Item: Value>, R: Value> Results<'_, I, R> {
                     self.there.extend(arguments.iter().map(|_| Err(error.clone())));
                 }
                 Err(_) => {
-                    // One of them did it. They are the next in order.
+                    // One of the arguments made the call fail. Each runs again in its own call, next in order.
                     let each: Vec<_> = arguments.into_iter().map(|one| self.pool.submit_one(one)).collect();
                     each.into_iter().rev().for_each(|call| self.calls.push_front(call));
                     return;

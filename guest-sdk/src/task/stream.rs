@@ -1,4 +1,4 @@
-//! Streams: tasks that are generators, and what takes their items.
+//! Streams: generator tasks, and their consumers.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,24 +16,25 @@ use crate::bindings::tasks::Following;
 use crate::host;
 use crate::registry::Items;
 
-/// What a generator yields, item by item: a task that returns `impl Iterator<Item = T>`, or one of `Result<T, E>`.
+/// The items of a generator: a task that returns `impl Iterator<Item = T>`, or one of `Result<T, E>`.
 ///
-/// Each item is an object that is there. The generator goes on elsewhere while items are taken, and waits when there are as
-/// many as its buffer has room for that were not. An error is the last item: the generator's own, or why it was ended. Items
-/// that were taken stay what they are. Dropping the stream ends the generator.
+/// Each item is a ready object. The generator runs elsewhere while the consumer takes items, and waits while its buffer
+/// is full. An error is the last item: the generator's own, or the reason for its end. Items that were taken remain
+/// valid. Dropping the stream cancels the generator.
 ///
-/// A stream is no value: who has submitted the generator takes its items, and passes on these.
+/// A stream is not a value: only the task that submitted the generator can take its items, and it can pass the items
+/// on.
 #[must_use = "dropping it ends its generator"]
 pub struct ObjectStream<T> {
-    /// What is there when there are no more items: how many there were.
+    /// The generator's result, which is ready after the last item: the number of items.
     end: ObjectRef<u64>,
     is_over: bool,
     items: PhantomData<fn() -> T>,
 }
 
 impl<T: Value> ObjectStream<T> {
-    /// As [`Iterator::next`], for so long at most: it is an error of [`Code::GetTimeOut`] when there is no item by then, and
-    /// the stream goes on.
+    /// Like [`Iterator::next`], with a timeout: returns an error of [`Code::GetTimeOut`] when no item is ready in time.
+    /// The stream continues.
     pub fn next_timeout(&mut self, timeout: Duration) -> Option<Result<ObjectRef<T>, TaskError>> {
         self.following(Some(timeout))
     }
@@ -47,7 +48,7 @@ impl<T: Value> ObjectStream<T> {
             Following::Item(object) => Some(Ok(ObjectRef::held(object))),
             Following::TimeOut => {
                 let waited = timeout.unwrap_or_default();
-                Some(Err(failure(Code::GetTimeOut, format!("there was no item within {waited:?}"))))
+                Some(Err(failure(Code::GetTimeOut, format!("no item was ready within {waited:?}"))))
             }
             Following::Ended => {
                 self.is_over = true;
@@ -69,7 +70,7 @@ impl<T: Value> std::iter::FusedIterator for ObjectStream<T> {}
 
 impl<T> Drop for ObjectStream<T> {
     fn drop(&mut self) {
-        // Whatever else is released later: the generator goes on until it is told.
+        // Other handles are released later, but the generator runs until its stream is released.
         release_now(&self.end);
     }
 }
@@ -89,22 +90,23 @@ impl<T> Handles for ObjectStream<T> {
 }
 
 impl<F, T> Submission<F, ObjectStream<T>> {
-    /// How many items there may be that were not taken: then the generator waits. 64 otherwise, 65,536 at most.
+    /// Maximum number of items that were not taken yet; the generator waits at this limit. 64 by default, 65,536 at
+    /// most.
     pub fn buffer(self, items: u32) -> Self {
         self.with(|options| options.buffer = Some(items))
     }
 }
 
-/// Hands over the next item of the generator at hand.
+/// Passes the next item of the current generator to the host.
 ///
 /// # Errors
-/// When it can't be encoded, and why.
+/// Reports why the item can't be encoded.
 pub fn yield_item<T: Value>(item: T) -> Result<(), String> {
     release_many();
-    with_scratch(|scratch| item.write(scratch, host::yielded)).map_err(|e| format!("what it yields: {e}"))
+    with_scratch(|scratch| item.write(scratch, host::yielded)).map_err(|e| format!("an item can't be encoded: {e}"))
 }
 
-/// Runs a generator to its end. Gives whether it has ended.
+/// Runs a generator to its end. Returns whether it has finished.
 #[cfg(target_family = "wasm")]
 pub(super) fn run(_call: u64, items: Items) -> Result<bool, String> {
     let mut count: u64 = 0;
@@ -115,7 +117,7 @@ pub(super) fn run(_call: u64, items: Items) -> Result<bool, String> {
     hand_over(count).map(|()| true)
 }
 
-/// A generator goes on when its items are asked for.
+/// Registers the generator with the test host, which resumes it for each item.
 #[cfg(not(target_family = "wasm"))]
 pub(super) fn run(call: u64, items: Items) -> Result<bool, String> {
     host::generate(call, items);

@@ -1,4 +1,4 @@
-//! Values: what tasks take and return, and what objects hold.
+//! Values: arguments and results of tasks, and the content of objects.
 
 use std::mem::MaybeUninit;
 
@@ -10,54 +10,54 @@ use super::json;
 use super::object::captured;
 use crate::host;
 
-/// Longer values are read into memory of the heap.
+/// Maximum size of a value that is read into a stack buffer, in bytes. Larger values use the heap.
 const STACK_BYTES_MAX: usize = 512;
 
-/// What a task can take and return: whatever implements `serde::Serialize` and `serde::Deserialize` and borrows nothing, or
-/// a [`Batch`](crate::Batch).
+/// An argument or result of a task: any owned type that implements `serde::Serialize` and `serde::Deserialize`, a
+/// [`Batch`](crate::Batch), or [`Bytes`](crate::Bytes).
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no value that a task takes or returns",
-    label = "not a value",
-    note = "it is a `Batch`, or it implements `serde::Serialize` and `serde::Deserialize` and borrows nothing"
+    message = "`{Self}` can't be an argument or a result of a task",
+    label = "not a value of a task",
+    note = "a value is a `Batch`, `Bytes`, or an owned type that implements `serde::Serialize` and `serde::Deserialize`"
 )]
 pub trait Value: Sized {
-    /// Gives `take` the value's bytes, in parts one behind another, and the numbers of the objects that it contains. It may
-    /// write them into `scratch`.
+    /// Passes the value's bytes, in parts, and the numbers of the objects that it contains to `take`. May use
+    /// `scratch`.
     ///
     /// # Errors
-    /// When it can't be written, and why.
+    /// Reports why the value can't be encoded.
     #[doc(hidden)]
     fn write<T>(&self, scratch: &mut Scratch, take: impl FnOnce(&[&[u8]], &[u64]) -> T) -> Result<T, String>;
 
-    /// Reads what `write` wrote.
+    /// Decodes the bytes that `write` produced.
     ///
     /// # Errors
-    /// When the bytes are those of another value.
+    /// Reports bytes of another type.
     #[doc(hidden)]
     fn read(bytes: Bytes<'_>) -> Result<Self, String>;
 
-    /// Reads it from JSON.
+    /// Reads the value from JSON.
     ///
     /// # Errors
-    /// When that is another value, or the value has no JSON.
+    /// Reports JSON of another type, and types without a JSON form.
     #[doc(hidden)]
     fn from_json(text: &str) -> Result<Self, String>;
 
-    /// The value of an argument that is left out, if the type has one: `None`, of an `Option`.
+    /// The value of a missing argument, if the type has one: `None` for an `Option`.
     #[doc(hidden)]
     fn absent() -> Option<Self> {
         None
     }
 
-    /// Writes it as JSON.
+    /// Writes the value as JSON.
     ///
     /// # Errors
-    /// When it has none, and why.
+    /// Reports types without a JSON form.
     #[doc(hidden)]
     fn to_json(&self) -> Result<Vec<u8>, String>;
 }
 
-/// Memory that is used again.
+/// Recycled memory for encoding.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Scratch {
@@ -65,13 +65,13 @@ pub struct Scratch {
     pub(super) objects: Vec<u64>,
 }
 
-/// Where the bytes of a value are.
+/// Location of a value's bytes.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
 pub enum Bytes<'a> {
-    /// In this memory.
+    /// In guest memory.
     Here(&'a [u8]),
-    /// With the host: an object, and how many.
+    /// In an object of the host: its number and length.
     Object(u64, usize),
 }
 
@@ -93,7 +93,7 @@ impl<V: Serialize + DeserializeOwned> Value for V {
     }
 
     fn absent() -> Option<V> {
-        // Not `json::read`, for which a text may be the word `null`.
+        // `json::read` would accept `null` as a string.
         serde_json::from_str("null").ok()
     }
 
@@ -103,7 +103,7 @@ impl<V: Serialize + DeserializeOwned> Value for V {
 }
 
 impl Bytes<'_> {
-    /// Calls `read` with the bytes, copied here where they are not.
+    /// Calls `read` with the bytes. Copies them from the host if necessary.
     pub(super) fn with<T>(self, read: impl FnOnce(&[u8]) -> T) -> T {
         match self {
             Bytes::Here(bytes) => read(bytes),
@@ -111,7 +111,7 @@ impl Bytes<'_> {
             Bytes::Object(object, len) if len <= STACK_BYTES_MAX => {
                 let mut memory = [MaybeUninit::<u8>::uninit(); STACK_BYTES_MAX];
                 let at = memory.as_mut_ptr().cast();
-                // SAFETY: so many bytes are there, and the host fills them.
+                // SAFETY: the buffer has at least `len` bytes, and the host fills them.
                 read(unsafe {
                     host::read_object(object, 0, at, len);
                     std::slice::from_raw_parts(at, len)
@@ -119,7 +119,7 @@ impl Bytes<'_> {
             }
             Bytes::Object(object, len) => {
                 let mut memory = Vec::with_capacity(len);
-                // SAFETY: so many bytes are reserved, and the host fills them.
+                // SAFETY: the vector has capacity for `len` bytes, and the host fills them.
                 unsafe {
                     host::read_object(object, 0, memory.as_mut_ptr(), len);
                     memory.set_len(len);
@@ -130,7 +130,7 @@ impl Bytes<'_> {
     }
 }
 
-/// Writes behind what is there.
+/// Appends to a vector.
 pub(super) struct Appended<'a>(pub(super) &'a mut Vec<u8>);
 
 impl Flavor for Appended<'_> {

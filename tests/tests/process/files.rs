@@ -143,7 +143,7 @@ fn results_of_any_shape_are_shown() {
     assert_eq!(shown("texts", &["text=a"]).stdout, "[\"a\"]\n");
     let ended = shown("object", &[]);
     assert_eq!(ended.stdout, "");
-    ended.expect_talk(&["warn: what it returns is not shown: an ObjectRef can only be written into a value"]);
+    ended.expect_talk(&["warn: the result is shown as null: an ObjectRef can only be serialised inside a value"]);
     check_failure(
         &lab,
         "long",

@@ -74,7 +74,7 @@ fn parameters() {
     for trainer in ALL {
         let refused = testing::fit(trainer, r#"{"alfa": 1}"#, &input(), &[]).unwrap_err();
         assert!(
-            refused.starts_with("its parameters are wrong: unknown field `alfa`, expected"),
+            refused.starts_with("invalid parameters: unknown field `alfa`, expected"),
             "{trainer}: {refused}"
         );
     }
