@@ -177,7 +177,7 @@ mod tests {
         let (node, command) = (Form::Node(LogLevel::Info), |is_quiet| Form::Command { is_quiet });
         for (form, target, level, expected) in [
             (node, "sandbar_node::program::hub::workers", Level::Warn, true),
-            (node, "sandbar_wire::endpoint::door", Level::Info, true),
+            (node, "sandbar_wire::endpoint::accept", Level::Info, true),
             (node, "host::cluster", Level::Info, true),
             // Of `main.rs`.
             (node, "host", Level::Error, true),

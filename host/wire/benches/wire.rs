@@ -1,4 +1,4 @@
-//! Handshakes, frames and requests over the loopback, beside what they are made of: a UDP socket, and QUIC's own streams.
+//! Handshakes, frames and requests over loopback, compared with UDP sockets and QUIC streams.
 //!
 //! Both ends are in this process. `cargo bench -p sandbar-wire`.
 
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use sandbar_wire::*;
 use support::*;
 
-/// How long each figure is measured.
+/// Total time of each measurement.
 const TIME: Duration = Duration::from_secs(2);
-/// Each figure is the median of so many.
+/// Runs of each measurement; the median counts.
 const TURNS: usize = 5;
 const CONTROL: Channel = Channel::new(0);
 
@@ -30,7 +30,7 @@ fn main() {
     });
 }
 
-/// The median of some turns.
+/// Returns the median of several runs.
 async fn median<F: Future<Output = f64>>(mut turn: impl FnMut() -> F) -> f64 {
     let mut all = Vec::new();
     for _ in 0..TURNS {
@@ -40,7 +40,7 @@ async fn median<F: Future<Output = f64>>(mut turn: impl FnMut() -> F) -> f64 {
     all[TURNS / 2]
 }
 
-/// How often something can be done in a second, one after another.
+/// Returns how often an operation completes in a second, one after another.
 async fn rate<F: Future<Output = ()>>(mut one: impl FnMut() -> F) -> f64 {
     let (start, mut count) = (Instant::now(), 0);
     while start.elapsed() < TIME / TURNS as u32 {
@@ -73,7 +73,7 @@ async fn handshakes() {
         let connect = || async {
             let connecting = (0..at_once).map(|_| {
                 let client = client.clone();
-                tokio::spawn(async move { client.connect(address, &Expect::AnyNode).await.unwrap() })
+                tokio::spawn(async move { client.connect(address, &ExpectedPeer::AnyNode).await.unwrap() })
             });
             for connection in connecting.collect::<Vec<_>>() {
                 drop(connection.await.unwrap());
@@ -91,10 +91,10 @@ async fn round_trips() {
     let plain = plain().await;
     let quic = median(|| stream_trips(&plain)).await;
     println!("round trip, QUIC stream:         {:>8.1} µs, {:.2} of UDP's", 1e6 / quic, udp / quic);
-    let (ends, made, accepted) = connected().await;
-    let frames = median(|| frame_trips(&made, &accepted)).await;
+    let (ends, outgoing, accepted) = connected().await;
+    let frames = median(|| frame_trips(&outgoing, &accepted)).await;
     println!("round trip, frame of 64 B:       {:>8.1} µs, {:.2} of a stream's", 1e6 / frames, quic / frames);
-    let requests = median(|| request_trips(&made, &accepted)).await;
+    let requests = median(|| request_trips(&outgoing, &accepted)).await;
     println!("round trip, request and answer:  {:>8.1} µs, {:.2} of a stream's", 1e6 / requests, quic / requests);
     drop(ends);
 }
@@ -102,8 +102,8 @@ async fn round_trips() {
 async fn connected() -> ((Endpoint, Endpoint), Connection, Connection) {
     let cluster = Cluster::new();
     let ends = (cluster.endpoint("a"), cluster.endpoint("b"));
-    let (made, accepted) = connect(&ends.0, &ends.1).await;
-    (ends, made, accepted)
+    let (outgoing, accepted) = connect(&ends.0, &ends.1).await;
+    (ends, outgoing, accepted)
 }
 
 async fn udp_trips() -> f64 {
@@ -127,7 +127,7 @@ async fn udp_trips() -> f64 {
     trips
 }
 
-/// A connection of plain QUIC, with datagrams and windows as large.
+/// Connects plain QUIC with the same datagram and window sizes.
 async fn plain() -> (quinn::Connection, quinn::Connection) {
     let cluster = Cluster::new();
     let raw = raw::Raw::member(&cluster, Role::Node, "a");
@@ -151,14 +151,14 @@ async fn plain() -> (quinn::Connection, quinn::Connection) {
     client.transport_config(transport());
     let (server, from) = (bound(Some(server)), bound(None));
     let connecting = from.connect_with(client, server.local_addr().unwrap(), "sandbar").unwrap();
-    let (made, accepted) = tokio::join!(connecting, async { server.accept().await.unwrap().await });
-    (made.unwrap(), accepted.unwrap())
+    let (outgoing, accepted) = tokio::join!(connecting, async { server.accept().await.unwrap().await });
+    (outgoing.unwrap(), accepted.unwrap())
 }
 
 type Stream = (quinn::SendStream, quinn::RecvStream);
 
-async fn streams((made, accepted): &(quinn::Connection, quinn::Connection)) -> (Stream, Stream) {
-    let mut a = made.open_bi().await.unwrap();
+async fn streams((outgoing, accepted): &(quinn::Connection, quinn::Connection)) -> (Stream, Stream) {
+    let mut a = outgoing.open_bi().await.unwrap();
     a.0.write_all(b"t").await.unwrap();
     let mut b = accepted.accept_bi().await.unwrap();
     b.1.read_exact(&mut [0]).await.unwrap();
@@ -183,8 +183,8 @@ async fn stream_trips(plain: &(quinn::Connection, quinn::Connection)) -> f64 {
     f64::from(count) / start.elapsed().as_secs_f64()
 }
 
-async fn frame_trips(made: &Connection, accepted: &Connection) -> f64 {
-    let mut frames = made.open(CONTROL).await.unwrap();
+async fn frame_trips(outgoing: &Connection, accepted: &Connection) -> f64 {
+    let mut frames = outgoing.open(CONTROL).await.unwrap();
     let accepted = accepted.clone();
     let echo = tokio::spawn(async move {
         let (_, mut frames) = accepted.accept().await.unwrap();
@@ -203,7 +203,7 @@ async fn frame_trips(made: &Connection, accepted: &Connection) -> f64 {
     f64::from(count) / start.elapsed().as_secs_f64()
 }
 
-async fn request_trips(made: &Connection, accepted: &Connection) -> f64 {
+async fn request_trips(outgoing: &Connection, accepted: &Connection) -> f64 {
     let accepted = accepted.clone();
     let answering = tokio::spawn(async move {
         while let Ok(mut request) = accepted.next_request().await {
@@ -212,7 +212,7 @@ async fn request_trips(made: &Connection, accepted: &Connection) -> f64 {
         }
     });
     let trips = rate(|| async {
-        made.request(&[1; 64], Duration::from_secs(5)).await.unwrap();
+        outgoing.request(&[1; 64], Duration::from_secs(5)).await.unwrap();
     });
     let trips = trips.await;
     answering.abort();
@@ -221,11 +221,11 @@ async fn request_trips(made: &Connection, accepted: &Connection) -> f64 {
 
 async fn throughput() {
     for (size, count) in [(64, 400_000), (64 << 10, 4_000)] {
-        let (_ends, made, accepted) = connected().await;
+        let (_ends, outgoing, accepted) = connected().await;
         let bytes = (size * count) as f64;
         let plain = plain().await;
         let stream = median(|| stream_bytes(&plain, size * count)).await;
-        let frames = median(|| many_frames(&made, &accepted, size, count)).await;
+        let frames = median(|| many_frames(&outgoing, &accepted, size, count)).await;
         println!(
             "frames of {size:>5} B: {frames:>9.0} /s, {:>6.0} MiB/s, {:.2} of a stream's {:>6.0} MiB/s",
             frames * size as f64 / 1048576.0,
@@ -235,7 +235,7 @@ async fn throughput() {
     }
 }
 
-/// How often so many bytes go over a plain stream in a second.
+/// Returns how often that many bytes go over a plain stream in a second.
 async fn stream_bytes(plain: &(quinn::Connection, quinn::Connection), bytes: usize) -> f64 {
     let ((mut send, _back), (_, mut receive)) = streams(plain).await;
     let start = Instant::now();
@@ -254,9 +254,9 @@ async fn stream_bytes(plain: &(quinn::Connection, quinn::Connection), bytes: usi
     rate
 }
 
-/// Frames in a second, on one channel.
-async fn many_frames(made: &Connection, accepted: &Connection, size: usize, count: usize) -> f64 {
-    let frames = made.open(CONTROL).await.unwrap();
+/// Returns the frames a second on one channel.
+async fn many_frames(outgoing: &Connection, accepted: &Connection, size: usize, count: usize) -> f64 {
+    let frames = outgoing.open(CONTROL).await.unwrap();
     let start = Instant::now();
     let sending = tokio::spawn(async move {
         let frame = vec![1; size];

@@ -1,13 +1,13 @@
-//! Whose fault an error of this room is.
+//! Attribution of this crate's errors.
 
-/// Who can do something about it.
+/// The party that can fix an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Blame {
-    /// The other end: what it sent, showed or did not do.
+    /// The peer: what it sent, what it presented, or what it failed to do.
     Peer,
-    /// Who runs this machine: a folder, a clock, a token, a limit.
+    /// The operator of this machine: a folder, a clock, a token, or a limit.
     Operator,
-    /// What lies between.
+    /// The network between the peers.
     Network,
     /// This program or this machine.
     Host,

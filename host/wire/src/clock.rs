@@ -1,4 +1,4 @@
-//! Wall time, as certificates and tokens need it: whole seconds, and a clock that a simulation can turn.
+//! Wall time for certificates and tokens: whole seconds, and a clock that tests and simulations can replace.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,27 +6,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustls::pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
-/// By how much the clocks of two machines may differ, in seconds. Certificates are issued to begin so much earlier, and
-/// count so much longer than they say; tokens likewise.
+/// Maximum difference between the clocks of two machines, in seconds. Certificates and tokens become valid this much
+/// before they are issued, and are accepted this much after they expire.
 pub const CLOCK_SKEW_S_MAX: u64 = 120;
 
-/// Seconds since 1970, UTC. Shown as RFC 3339.
+/// Seconds since 1970-01-01 00:00 UTC. `Display` formats it as RFC 3339.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// So much later, or the last there is.
+    /// Adds a duration; saturates at the maximum.
     pub fn after(self, time: Duration) -> Timestamp {
         Timestamp(self.0.saturating_add(time.as_secs()))
     }
 
-    /// So much earlier, or the first there is.
+    /// Subtracts a duration; saturates at zero.
     pub fn before(self, time: Duration) -> Timestamp {
         Timestamp(self.0.saturating_sub(time.as_secs()))
     }
 
-    /// How far it is from another, whichever is later.
-    pub fn apart(self, other: Timestamp) -> Duration {
+    /// Returns the absolute difference between two timestamps.
+    pub fn abs_diff(self, other: Timestamp) -> Duration {
         Duration::from_secs(self.0.abs_diff(other.0))
     }
 
@@ -56,8 +56,8 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Year, month and day of a day since 1970: `civil_from_days` of Howard Hinnant's "chrono-Compatible Low-Level Date
-/// Algorithms".
+/// Converts days since 1970 to year, month and day: `civil_from_days` of Howard Hinnant's "chrono-Compatible Low-Level
+/// Date Algorithms".
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let era = shifted / 146_097;
@@ -70,9 +70,9 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
-/// What time it is. A test has one that is off.
+/// A source of wall time. Tests replace it with a clock that is off.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
-    /// Now, in UTC.
+    /// Returns the current time, in UTC.
     fn now(&self) -> Timestamp;
 }
 

@@ -1,4 +1,4 @@
-//! A connection to a peer that has been let in.
+//! An authenticated connection to a peer.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -7,15 +7,15 @@ use bytes::Bytes;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 
-use crate::channel::{ChannelError, Frames, Most, Request, ask};
-use crate::endpoint::{Entry, Renewals, canonical, close};
+use crate::channel::{ByteLimit, ChannelError, Frames, IncomingRequest, send_request};
+use crate::disconnect::DisconnectReason;
+use crate::endpoint::{PeerEntry, RenewalHandler, canonical, close};
 use crate::limits::WireLimits;
-use crate::lost::Lost;
 use crate::name::PeerIdentity;
 use crate::protocol::{Channel, CloseCode, REQUEST};
 use crate::router::Router;
 
-/// A connection. Clones are the same one, and it is closed when the last is dropped.
+/// A connection. Clones share it; dropping the last clone closes it.
 #[derive(Debug, Clone)]
 pub struct Connection {
     inner: Arc<Inner>,
@@ -26,28 +26,29 @@ pub(crate) struct Inner {
     quinn: quinn::Connection,
     peer: PeerIdentity,
     limits: WireLimits,
-    pub(crate) entry: Entry,
-    arrivals: Arrivals,
+    pub(crate) entry: PeerEntry,
+    incoming: IncomingQueues,
     renewed: std::sync::Mutex<Option<Instant>>,
 }
 
-/// What the peer has opened and nobody has taken yet: bounded, what is over is refused.
+/// Bounded queues of what the peer opened and the application has not accepted yet. The router refuses what exceeds
+/// them.
 #[derive(Debug)]
-struct Arrivals {
+struct IncomingQueues {
     channels: Mutex<mpsc::Receiver<(Channel, Frames)>>,
-    requests: Mutex<mpsc::Receiver<Request>>,
+    requests: Mutex<mpsc::Receiver<IncomingRequest>>,
     raw: Mutex<mpsc::Receiver<RawStream>>,
 }
 
-/// Where the router puts them.
+/// The router's ends of [`IncomingQueues`].
 #[derive(Debug)]
-pub(crate) struct Sinks {
+pub(crate) struct IncomingSenders {
     pub channels: mpsc::Sender<(Channel, Frames)>,
-    pub requests: mpsc::Sender<Request>,
+    pub requests: mpsc::Sender<IncomingRequest>,
     pub raw: mpsc::Sender<RawStream>,
 }
 
-/// A stream that is for another half of this room, and its first byte.
+/// A stream that another module of this crate handles, and its first byte.
 #[derive(Debug)]
 pub(crate) struct RawStream {
     pub head: u8,
@@ -59,14 +60,14 @@ impl Connection {
     pub(crate) fn new(
         quinn: quinn::Connection,
         peer: PeerIdentity,
-        entry: Entry,
+        entry: PeerEntry,
         limits: &WireLimits,
-        renewals: Arc<dyn Renewals>,
+        renewal_handler: Arc<dyn RenewalHandler>,
     ) -> Connection {
         let (channels, taken_channels) = mpsc::channel(limits.channels_max);
         let (requests, taken_requests) = mpsc::channel(limits.requests_waiting_max);
         let (raw, taken_raw) = mpsc::channel(limits.streams_max as usize);
-        let arrivals = Arrivals {
+        let incoming = IncomingQueues {
             channels: Mutex::new(taken_channels),
             requests: Mutex::new(taken_requests),
             raw: Mutex::new(taken_raw),
@@ -76,40 +77,40 @@ impl Connection {
             peer,
             limits: *limits,
             entry,
-            arrivals,
+            incoming,
             renewed: Default::default(),
         });
-        let sinks = Sinks { channels, requests, raw };
+        let senders = IncomingSenders { channels, requests, raw };
         let connection: Weak<Inner> = Arc::downgrade(&inner);
-        tokio::spawn(Router::new(quinn, connection, sinks, *limits, renewals).run());
+        tokio::spawn(Router::new(quinn, connection, senders, *limits, renewal_handler).run());
         Connection { inner }
     }
 
-    /// Who the peer has proved to be. A peer that renews its certificate meanwhile stays who it is.
+    /// Returns the peer's authenticated identity. A certificate renewal does not change it.
     pub fn peer(&self) -> &PeerIdentity {
         &self.inner.peer
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn address(&self) -> std::net::SocketAddr {
         canonical(self.inner.quinn.remote_address())
     }
 
-    /// Whether both are clones of one connection.
+    /// Returns whether both are clones of one connection.
     pub fn is_same(&self, other: &Connection) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// How long a packet and its acknowledgement take, as QUIC estimates it.
+    /// Returns QUIC's estimate of the round-trip time.
     pub fn round_trip(&self) -> Duration {
         self.inner.quinn.rtt()
     }
 
-    /// Opens a channel. The peer gets it by [`accept`](Connection::accept), before the first frame. Waits while the peer
-    /// has as many streams open as it allows.
+    /// Opens a channel. The peer receives it from [`accept`](Connection::accept), before the first frame. Waits while
+    /// the peer's stream limit is reached.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection is closed.
     pub async fn open(&self, channel: Channel) -> Result<Frames, ChannelError> {
         let (mut send, receive) = self.inner.quinn.open_bi().await?;
         let _ = send.set_priority(channel.priority());
@@ -117,71 +118,71 @@ impl Connection {
         Ok(Frames::new(self.inner.quinn.clone(), send, receive, None, &self.inner.limits))
     }
 
-    /// The next channel that the peer opens.
+    /// Returns the next channel that the peer opens.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection is closed.
     pub async fn accept(&self) -> Result<(Channel, Frames), ChannelError> {
-        let next = self.inner.arrivals.channels.lock().await.recv().await;
-        next.ok_or_else(|| self.gone())
+        let next = self.inner.incoming.channels.lock().await.recv().await;
+        next.ok_or_else(|| self.closed_error())
     }
 
-    /// Asks the peer, and waits for its answer: `time` for both together.
+    /// Sends a request and waits for the answer; `time` covers both.
     ///
     /// # Errors
-    /// When the request or the answer is too long or too slow, the peer does not answer, or the connection is gone.
+    /// The request or the answer is too long or too slow, the peer does not answer, or the connection is closed.
     pub async fn request(&self, request: &[u8], time: Duration) -> Result<Bytes, ChannelError> {
-        let most = u64::from(self.inner.limits.request_bytes_max);
+        let max = u64::from(self.inner.limits.request_bytes_max);
         let bytes = request.len() as u64;
-        if bytes > most {
-            return Err(ChannelError::Oversized { what: "request", bytes, most, limit: "request_bytes_max" });
+        if bytes > max {
+            return Err(ChannelError::Oversized { what: "request", bytes, max, limit: "request_bytes_max" });
         }
-        let answer = Most { what: "answer", bytes: self.inner.limits.answer_bytes_max, limit: "answer_bytes_max" };
-        ask(&self.inner.quinn, &[&[REQUEST], request], answer, time).await
+        let answer = ByteLimit { what: "answer", bytes: self.inner.limits.answer_bytes_max, limit: "answer_bytes_max" };
+        send_request(&self.inner.quinn, &[&[REQUEST], request], answer, time).await
     }
 
-    /// The next request of the peer.
+    /// Returns the peer's next request.
     ///
     /// # Errors
-    /// When the connection is gone.
-    pub async fn next_request(&self) -> Result<Request, ChannelError> {
-        let next = self.inner.arrivals.requests.lock().await.recv().await;
-        next.ok_or_else(|| self.gone())
+    /// The connection is closed.
+    pub async fn next_request(&self) -> Result<IncomingRequest, ChannelError> {
+        let next = self.inner.incoming.requests.lock().await.recv().await;
+        next.ok_or_else(|| self.closed_error())
     }
 
-    /// The next stream whose first byte is [`RAW`](crate::protocol::RAW) or more.
+    /// Returns the next stream whose first byte is at least [`RAW`](crate::protocol::RAW).
     pub(crate) async fn next_raw(&self) -> Result<RawStream, ChannelError> {
-        let next = self.inner.arrivals.raw.lock().await.recv().await;
-        next.ok_or_else(|| self.gone())
+        let next = self.inner.incoming.raw.lock().await.recv().await;
+        next.ok_or_else(|| self.closed_error())
     }
 
-    /// For other halves of this room.
+    /// Returns the QUIC connection, for other modules of this crate.
     pub(crate) fn quic(&self) -> &quinn::Connection {
         &self.inner.quinn
     }
 
-    /// Closes the connection, with words for whoever reads the peer's logs. What was sent just before may be lost.
+    /// Closes the connection with a code, and a reason for the peer's log. Data sent just before may be lost.
     pub fn close(&self, code: CloseCode, reason: &str) {
         close(&self.inner.quinn, code, reason);
     }
 
-    /// Whether the connection is gone.
+    /// Returns whether the connection is closed.
     pub fn is_closed(&self) -> bool {
         self.inner.quinn.close_reason().is_some()
     }
 
-    /// Waits until the connection is gone.
-    pub async fn closed(&self) -> Lost {
+    /// Waits until the connection is closed.
+    pub async fn closed(&self) -> DisconnectReason {
         self.inner.quinn.closed().await.into()
     }
 
-    /// How the connection ended; none while it is there.
-    pub fn lost(&self) -> Option<Lost> {
-        self.inner.quinn.close_reason().map(Lost::from)
+    /// Returns why the connection ended; `None` while it is open.
+    pub fn disconnect_reason(&self) -> Option<DisconnectReason> {
+        self.inner.quinn.close_reason().map(DisconnectReason::from)
     }
 
-    fn gone(&self) -> ChannelError {
-        ChannelError::Lost(self.lost().unwrap_or(Lost::Local))
+    fn closed_error(&self) -> ChannelError {
+        ChannelError::Disconnected(self.disconnect_reason().unwrap_or(DisconnectReason::Local))
     }
 }
 
@@ -194,7 +195,7 @@ impl Inner {
         &self.peer
     }
 
-    /// Whether the peer has not renewed its certificate for so long. Then it does now.
+    /// Rate-limits renewals: returns whether the last one is at least `interval` ago, and if so records this one.
     pub(crate) fn may_renew(&self, interval: Duration) -> bool {
         let (now, mut renewed) = (Instant::now(), self.renewed.lock().unwrap_or_else(PoisonError::into_inner));
         let may = renewed.is_none_or(|before| now.duration_since(before) >= interval);
@@ -207,6 +208,6 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        close(&self.quinn, CloseCode::Done, "nobody needs it any more");
+        close(&self.quinn, CloseCode::Done, "no longer needed");
     }
 }

@@ -1,22 +1,23 @@
-//! How nodes talk to each other: QUIC between peers that have proved who they are.
+//! QUIC between authenticated nodes and tenants of a cluster: certificates, framed channels, requests, and object
+//! transfers.
 //!
-//! An [`Authority`] signs who is a node or a tenant of a cluster; who has a [`JoinToken`] gets a certificate by [`join`]. An
-//! [`Endpoint`] connects those who have one. A [`Connection`] has channels of [`Frames`], and requests with answers.
-//! `protocol.rs` says what goes over the wire.
+//! An [`Authority`] signs the certificates of a cluster's nodes and tenants; [`join`] exchanges a [`JoinToken`] for a
+//! certificate. An [`Endpoint`] connects peers that have certificates. A [`Connection`] carries channels of [`Frames`],
+//! and requests with their answers. `protocol.rs` documents the wire format.
 //!
-//! Non-goals: what is said about tasks, who is a member, where objects are stored.
+//! Non-goals: the content of task messages, cluster membership, and object storage.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// Input from a guest, a peer, a file or a user must never panic this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod blame;
 mod channel;
 mod clock;
 mod connection;
+mod disconnect;
 mod endpoint;
 mod identity;
 mod limits;
-mod lost;
 mod name;
 mod objects;
 mod protocol;
@@ -25,19 +26,19 @@ mod tls;
 mod transfer;
 
 pub use blame::Blame;
-pub use channel::{ChannelError, FrameReceiver, FrameSender, Frames, Request, Stop};
+pub use channel::{ChannelError, FrameReceiver, FrameSender, Frames, IncomingRequest, StopReason};
 pub use clock::{CLOCK_SKEW_S_MAX, Clock, SystemClock, Timestamp};
 pub use connection::Connection;
+pub use disconnect::DisconnectReason;
 pub use endpoint::{
-    Admit, Applicant, BindError, ConnectError, Endpoint, EndpointCounts, Expect, Ground, JoinError, Registry, Revoked,
-    SOCKET_BUFFER_BYTES, join, transport_config,
+    Applicant, BindError, CertificateIssuer, ConnectError, Endpoint, EndpointCounts, EndpointEnvironment, ExpectedPeer,
+    JoinError, JoinPolicy, RevocationList, SOCKET_BUFFER_BYTES, join, transport_config,
 };
 pub use identity::{
-    Authority, CERTIFICATE_LIFETIME_S, CERTIFICATE_LIFETIME_S_MAX, Grant, Identity, IdentityError, JoinToken, Key,
-    NodeFolder, PeerError, TOKEN_LIFETIME_S, TOKEN_LIFETIME_S_MAX, TokenError, Trust,
+    Authority, CERTIFICATE_LIFETIME_S, CERTIFICATE_LIFETIME_S_MAX, Identity, IdentityError, JoinGrant, JoinToken, Key,
+    NodeFolder, PeerError, TOKEN_LIFETIME_S, TOKEN_LIFETIME_S_MAX, TokenError, TrustAnchor,
 };
 pub use limits::WireLimits;
-pub use lost::Lost;
 pub use name::{
     ClusterId, Fingerprint, KeyId, NAME_BYTES_MAX, Name, NameError, PeerIdentity, Role, Serial, Subject, TokenId,
 };

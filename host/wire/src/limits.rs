@@ -1,98 +1,105 @@
-//! Every bound on what peers and strangers can make this end hold, do or wait for.
+//! Every bound on the memory, work and waiting that peers and unauthenticated clients can cause at this end.
 
 use serde::{Deserialize, Serialize};
 
-/// What peers may use of this end. Defaults are for a node with a few GiB of memory, in a cluster of up to a thousand.
+/// Limits for connections, handshakes, streams, frames and requests. The defaults fit a node with a few GiB of memory
+/// in a cluster of up to a thousand nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WireLimits {
-    /// Connections of nodes to this end at once. Each name has one.
+    /// Maximum concurrent connections from nodes to this end. Each node name has one.
     pub nodes_max: usize,
-    /// Connections of tenants to this end at once.
+    /// Maximum concurrent connections from tenants to this end.
     pub tenants_max: usize,
-    /// Of these, connections of one tenant: as many commands as it runs at once.
+    /// Maximum concurrent connections of one tenant, which bounds the commands that it runs at once.
     pub connections_per_tenant_max: usize,
-    /// Connections of either role that wait to be accepted; who comes then is told to come later.
+    /// Maximum connections of one role that wait to be accepted. Further peers are closed with `busy`.
     pub accept_queue_max: usize,
-    /// How long a connection may take to be made, from this end's side.
+    /// Maximum time to establish an outgoing connection, in milliseconds.
     pub connect_time_ms_max: u64,
 
-    /// After so long without a packet from the peer it is asked for one.
+    /// Idle time after which this end sends a keep-alive packet, in milliseconds.
     pub keep_alive_ms: u64,
-    /// After so long without a packet from the peer the connection is lost. A peer that dies is noticed after at most
-    /// this and [`keep_alive_ms`](Self::keep_alive_ms): 4.9 s, not 5, so that both come before 5 s with the delays of
-    /// timers and threads.
+    /// Time without a packet from the peer after which the connection is lost, in milliseconds. A dead peer is detected
+    /// after at most this plus [`keep_alive_ms`](Self::keep_alive_ms). The default sum is 4.9 s, not 5 s, so that both
+    /// complete within 5 s despite timer and thread delays.
     pub idle_ms_max: u64,
 
-    /// How long a stranger may take to prove who it is. Its slot is kept for as long again when it fails: QUIC keeps the
-    /// connection about as long, and it makes the bound on how many fail at once one on how many fail in a second.
+    /// Maximum time for a client to authenticate, in milliseconds. A failed handshake keeps its slot for the same time
+    /// again: QUIC keeps the connection about that long, and the delay turns the bound on concurrent failures into a
+    /// bound on failures a second.
     pub handshake_time_ms_max: u64,
-    /// Handshakes at once from addresses that have not proved to be anybody's; who comes then has to (Retry).
+    /// Maximum concurrent handshakes from unvalidated addresses. Further clients must validate their address first
+    /// (QUIC Retry).
     pub handshakes_unproved_max: usize,
-    /// Handshakes at once from addresses that have proved it. As many again are for addresses that nodes came from before.
+    /// Maximum concurrent handshakes from validated addresses. Addresses of known nodes, and those of known tenants,
+    /// have as many again each.
     pub handshakes_max: usize,
-    /// Of these, handshakes from one prefix of addresses.
+    /// Maximum concurrent handshakes from one address prefix, out of the above.
     pub handshakes_per_prefix_max: usize,
-    /// How many bits of an IPv4 address make a prefix. All: neighbours of a node in its own network share no bound.
+    /// Bits of an IPv4 address that form a prefix. The default, all 32, keeps neighbours in a node's network from
+    /// sharing one limit.
     pub prefix_v4_bits: u8,
-    /// How many bits of an IPv6 address make a prefix: whoever has one address mostly has 2⁶⁴.
+    /// Bits of an IPv6 address that form a prefix. The default is 64, as whoever owns one address usually owns 2⁶⁴.
     pub prefix_v6_bits: u8,
-    /// Bytes that a stranger may send in all before it has proved who it is, or joined.
+    /// Maximum bytes that a client may send before it has authenticated or joined.
     pub handshake_window_bytes: u32,
-    /// Packets of one attempt to connect that are kept until it is looked at, in bytes. It is looked at at once.
+    /// Maximum bytes of buffered packets of one connection attempt, until it is examined, which happens immediately.
     pub incoming_buffer_bytes_max: u64,
-    /// The same, of all attempts.
+    /// Maximum bytes of buffered packets of all connection attempts together.
     pub incoming_buffers_bytes_max: u64,
-    /// Addresses of nodes that were here before, which keep room of their own while strangers flood this end; as many of
-    /// tenants.
+    /// Maximum addresses of previously connected nodes that keep handshake capacity of their own during a flood; as
+    /// many of tenants.
     pub familiar_max: usize,
 
-    /// Streams that a peer may have open at once: channels, requests, transfers.
+    /// Maximum concurrent streams that a peer may open: channels, requests and transfers.
     pub streams_max: u32,
-    /// Bytes of one stream that may have arrived and not been read: at 1 ms of round trip 4 GB/s, at 50 ms 80 MB/s.
+    /// Flow-control window of one stream, in unread bytes. It allows 4 GB/s at 1 ms of round-trip time, 80 MB/s at 50
+    /// ms.
     pub stream_window_bytes: u32,
-    /// Bytes of all streams of a node that may have arrived and not been read. Sixteen streams that nobody reads take
-    /// it all: who transfers reads what comes, and has fewer open at once.
+    /// Flow-control window of a node's connection, in unread bytes. Sixteen streams that nobody reads exhaust it;
+    /// transfers read what arrives, and have fewer open at once.
     pub node_window_bytes: u32,
-    /// Bytes of all streams of a tenant that may have arrived and not been read; and that were written for it and that it
+    /// Flow-control window of a tenant's connection, in unread bytes. It also bounds the bytes sent to a tenant that it
     /// has not acknowledged.
     pub tenant_window_bytes: u32,
-    /// Bytes that were written and that the peer has not acknowledged, of one connection. Bulk has to take less, by as many
-    /// streams at once as stay below it with [`stream_window_bytes`](Self::stream_window_bytes) each: what comes first among
-    /// what was written is of no use to what can't be written.
+    /// Maximum unacknowledged bytes of one connection. Bulk transfers must stay below it by limiting their concurrent
+    /// streams, each of which may hold [`stream_window_bytes`](Self::stream_window_bytes): stream priorities order only
+    /// data that was already written.
     pub send_window_bytes: u64,
-    /// The largest datagram that is tried, in bytes of UDP payload: QUIC finds out what the way carries. The default fits
-    /// Ethernet's jumbo frames and goes well beyond what others carry, but is no more than is quick: the kernel is handed
-    /// ten datagrams at once, which together must be no more than one UDP payload can be, 65,507 bytes. With 6,600 bytes
-    /// each nothing gets through; with 9,000 quinn hands over one at a time and takes 2.5 times as long.
+    /// Largest UDP payload that path MTU discovery tries, in bytes. The default fits Ethernet jumbo frames. Larger
+    /// values are slower: the kernel takes ten datagrams a call, which together must fit the largest UDP payload,
+    /// 65,507 bytes. With 6,600 bytes each nothing gets through; with 9,000 quinn sends one datagram a call and takes
+    /// 2.5 times as long.
     pub datagram_bytes_max: u16,
-    /// How long the first byte of a stream, which says what it is, may take.
+    /// Maximum time for the first byte of a stream, which determines its kind, in milliseconds.
     pub stream_head_ms_max: u64,
 
-    /// The longest frame of a channel.
+    /// Maximum bytes of one frame of a channel.
     pub frame_bytes_max: u32,
-    /// How long a frame may take from its first byte to its last.
+    /// Maximum time from the first to the last byte of a frame, in milliseconds.
     pub frame_time_ms_max: u64,
-    /// Bytes of frames that were sent and that QUIC has not taken, of one channel. Who sends more waits.
+    /// Maximum bytes of frames that one channel queues before QUIC takes them. Senders wait beyond it.
     pub send_queue_bytes_max: u32,
-    /// Channels that a peer may have open at once.
+    /// Maximum concurrent channels that a peer may open.
     pub channels_max: usize,
 
-    /// Requests of a peer that wait to be looked at; what comes then is refused.
+    /// Maximum requests of a peer that wait for the application. Further requests are refused.
     pub requests_waiting_max: usize,
-    /// The longest request.
+    /// Maximum bytes of one request.
     pub request_bytes_max: u32,
-    /// The longest answer.
+    /// Maximum bytes of one answer.
     pub answer_bytes_max: u32,
-    /// How long a request's bytes, or its answer's, may take to come.
+    /// Maximum time for the bytes of a request, or of its answer, to arrive, in milliseconds.
     pub request_time_ms_max: u64,
 
-    /// How long joining, or renewing, may take. A stranger keeps the place of its handshake for so long.
+    /// Maximum time for a join or a renewal, in milliseconds. A joining client occupies its handshake slot for that
+    /// time.
     pub join_time_ms_max: u64,
 }
 
 impl WireLimits {
-    /// The defaults.
+    /// The default limits.
     pub const DEFAULT: WireLimits = WireLimits {
         nodes_max: 1024,
         tenants_max: 256,
@@ -129,10 +136,10 @@ impl WireLimits {
         join_time_ms_max: 5_000,
     };
 
-    /// Whether each is one that can be kept, and they fit each other.
+    /// Checks each limit against its range, and limits against each other.
     ///
     /// # Errors
-    /// Names the first that can't, and what it may be.
+    /// Names the first limit out of range, its value, and its range.
     pub fn check(&self) -> Result<(), String> {
         const SECONDS: u64 = 1000;
         let count = |value: usize| value as u64;

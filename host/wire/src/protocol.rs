@@ -1,49 +1,53 @@
-//! What is said on the wire, and the numbers that stand for it.
+//! The wire protocol: its versions, streams, close codes and join messages.
 //!
 //! # Goals
-//! Peers know who the other is before either says anything; what a stranger can make a node do or hold is bounded; two
-//! versions that do not understand each other say so, by number; nothing that is bulk holds up what is not.
+//! Peers authenticate each other before either sends application data. Resources that an unauthenticated client can use
+//! are bounded. Incompatible versions report each other's number. Bulk data never delays control messages.
 //!
 //! # Layers
-//! QUIC version 1 with TLS 1.3 and nothing older, X25519, Ed25519. Both ends show a certificate of the cluster's authority;
-//! a certificate's only URI is `sandbar://<cluster>/<node or tenant>/<name>`. No session is resumed and no data sent
-//! early: both would pass over what a certificate says now. Connections do not move to other addresses.
+//! QUIC version 1 with TLS 1.3 only, X25519 and Ed25519. Both ends present a certificate of the cluster's authority,
+//! whose only URI is `sandbar://<cluster>/<node or tenant>/<name>`. Session resumption and 0-RTT data are disabled, as
+//! both would bypass the current certificate. Connections do not migrate to other addresses.
 //!
 //! # Versions
-//! The application protocol (ALPN) is `sandbar/<version>`, a number from 1 to 255, and a client offers its own alone. A
-//! server completes the handshake with each of them: so it learns the client's. Where that is not its own it closes
-//! with [`CloseCode::Version`] and a reason that begins with its own protocol, `sandbar/3`, by which the client learns the
-//! other. So all versions keep the handshake, this close code, and the beginning of its reason.
+//! The application protocol (ALPN) is `sandbar/<version>`, with a version from 1 to 255. A client offers only its own.
+//! A server completes the handshake with every version, and so learns the client's. If it differs, the server closes
+//! with [`CloseCode::Version`] and a reason that begins with its own protocol, such as `sandbar/3`, from which the
+//! client learns the server's version. All versions therefore keep the handshake, this close code, and the beginning of
+//! its reason.
 //!
-//! # Being let in
-//! TLS lets through what the authority signed, whatever the time. Then each end looks at the other's certificate once
-//! more, and now at its time, its role, its name, and whether it was revoked, and closes with a code and a reason where
-//! that is not as it should be. A server that has found nothing opens a unidirectional stream and writes [`WELCOME`];
-//! a client counts itself connected when it has read that. Until then a client may send
-//! [`handshake_window_bytes`](crate::WireLimits::handshake_window_bytes) and open one stream, and nobody looks at it.
+//! # Admission
+//! TLS accepts every certificate that the authority signed, whatever the time. Afterwards each end checks the validity
+//! period, role, name and revocation of the other's certificate, and closes with a code and a reason if a check fails.
+//! A server that admits a client opens a unidirectional stream and writes [`WELCOME`]; the client is connected once it
+//! has read that byte. Until then a client may send
+//! [`handshake_window_bytes`](crate::WireLimits::handshake_window_bytes) on one stream, which the server does not read.
 //!
 //! # Streams
-//! All are bidirectional, but for the welcome. The first byte says what a stream is, and has to come soon:
+//! All streams but the welcome are bidirectional. The first byte is the stream's kind and must arrive within
+//! [`stream_head_ms_max`](crate::WireLimits::stream_head_ms_max):
 //!
-//! | first byte | what follows |
+//! | first byte | content |
 //! |---|---|
-//! | 0 to 63 | the channel of that number: frames both ways, for as long as both like |
-//! | 64 | a request; then the end. The answer; then the end |
-//! | 65 | to renew: as 64, with a [`RenewRequest`]; the answer is a [`JoinAnswer`] |
-//! | 66 | a newer certificate of who opens it, in postcard; then the end. No answer |
-//! | 96 to 255 | what the other half of this room makes of it: `t`, 116, is a transfer |
+//! | 0 to 63 | the channel with that number: frames in both directions, until each end finishes |
+//! | 64 | a request, then the end; back: the answer, then the end |
+//! | 65 | a renewal: like 64, with a [`RenewRequest`] and a [`JoinAnswer`] |
+//! | 66 | the opener's newer certificate in postcard, then the end; no answer |
+//! | 96 to 255 | handled by another module of this crate: `t`, 116, is a transfer |
 //!
-//! A frame is its length, 4 bytes with the least one first, and so many bytes. A length over
+//! A frame is its length, 4 bytes little-endian, and that many bytes. A length over
 //! [`frame_bytes_max`](crate::WireLimits::frame_bytes_max) closes the connection with [`CloseCode::Malformed`] before
-//! anything is allocated, and so does a first byte that is none of these.
+//! any allocation; so does any other first byte.
 //!
-//! Channel 0 goes first, then 1 and so on, then requests, then all else ([`Channel::priority`], [`REQUEST_PRIORITY`]).
+//! Channel 0 has the highest priority, then channels 1 to 63, then requests, then everything else
+//! ([`Channel::priority`], [`REQUEST_PRIORITY`]).
 //!
 //! # Joining
-//! Who has no certificate yet has a join token: it connects with [`JOIN_ALPN`], a certificate that it signed itself, and
-//! no claim to be anybody. The server's chain ends with the authority's certificate, whose fingerprint the token names: a
-//! client that finds another says nothing. One stream, no first byte: a [`JoinRequest`], the end; a [`JoinAnswer`], the end.
-//! Who has a certificate renews it over a connection, without a token, and with the same key.
+//! A client without a certificate has a join token. It connects with [`JOIN_ALPN`] and a self-signed certificate that
+//! names no identity. The server's chain ends with the authority's certificate, whose fingerprint the token contains; a
+//! client that finds another authority sends nothing. One stream, without a first byte, carries a [`JoinRequest`] and
+//! back a [`JoinAnswer`], each until the end of the stream. A client that has a certificate renews it over a
+//! connection, without a token and with the same key.
 
 use std::fmt;
 
@@ -53,69 +57,69 @@ use crate::clock::Timestamp;
 use crate::identity::TokenError;
 use crate::name::{Name, Role};
 
-/// The version that is spoken here.
+/// Protocol version of this program.
 pub const PROTOCOL_VERSION: u8 = 1;
 
 const ALPN: &str = "sandbar/";
-/// The application protocol of those who have no certificate yet.
+/// Application protocol of clients that have no certificate yet.
 pub const JOIN_ALPN: &str = "sandbar-join/1";
 
-/// What a server writes when it has let a client in.
+/// Byte that a server writes when it has admitted a client.
 pub const WELCOME: u8 = 1;
-/// Requests, among streams: behind all channels, before all else.
+/// Stream priority of requests: below all channels, above everything else.
 pub const REQUEST_PRIORITY: i32 = 1;
 
 pub(crate) const REQUEST: u8 = 64;
 pub(crate) const RENEW: u8 = 65;
 pub(crate) const NEWER: u8 = 66;
-/// Streams from this first byte on are handed on as they are.
+/// First bytes from here on are handled by other modules of this crate.
 pub(crate) const RAW: u8 = 96;
 
-/// Messages about certificates are no longer than this, in bytes: a chain is two certificates of about 500.
+/// Maximum bytes of a message about certificates. A chain is two certificates of about 500 bytes each.
 pub(crate) const CERTIFICATES_BYTES_MAX: usize = 8 << 10;
-/// Reasons are cut to this, in bytes, when they are sent and when they are read.
+/// Maximum bytes of a close reason. Longer reasons are truncated when sent and when received.
 pub(crate) const REASON_BYTES_MAX: usize = 400;
 
-/// Every version's protocol, in the order in which a server looks for them.
+/// Returns the application protocols of all versions, in the server's order of preference.
 pub(crate) fn versions() -> impl Iterator<Item = Vec<u8>> {
     (1..=u8::MAX).map(|version| alpn(version).into_bytes())
 }
 
-/// The application protocol of a version.
+/// Returns the application protocol of a version.
 pub(crate) fn alpn(version: u8) -> String {
     format!("{ALPN}{version}")
 }
 
-/// The version in a protocol, or at the beginning of a reason.
+/// Parses the version of an application protocol, or of a reason that begins with one.
 pub(crate) fn version_of(text: &[u8]) -> Option<u8> {
     let rest = text.strip_prefix(ALPN.as_bytes())?;
     let digits = rest.iter().position(|c| !c.is_ascii_digit()).unwrap_or(rest.len());
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
-/// A channel of a connection. What the numbers stand for is for those who open them: the lower, the sooner it is sent.
+/// A channel number of a connection. Its meaning is the application's; lower numbers are sent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Channel(u8);
 
 impl Channel {
-    /// How many there are.
+    /// Number of channels.
     pub const COUNT: u8 = 64;
 
-    /// One of the channels.
+    /// Creates a channel number in a constant.
     ///
     /// # Panics
-    /// Where there is none of that number. Channels are constants.
+    /// If `number` is 64 or more.
     pub const fn new(number: u8) -> Channel {
         assert!(number < Channel::COUNT, "channels are numbered from 0 to 63");
         Channel(number)
     }
 
-    /// Which one.
+    /// Returns the number.
     pub fn number(self) -> u8 {
         self.0
     }
 
-    /// Among the streams of a connection; the highest is sent first.
+    /// Returns the stream's priority; QUIC sends higher ones first.
     pub fn priority(self) -> i32 {
         i32::from(Channel::COUNT - self.0) + REQUEST_PRIORITY
     }
@@ -127,19 +131,19 @@ impl Channel {
 
 macro_rules! close_codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
-        /// Why a connection was closed. The numbers are what is sent, and never change their meaning.
+        /// Why a connection was closed. The numbers are the wire format and never change their meaning.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum CloseCode {
             $($(#[$doc])* $name,)*
-            /// A number that is none of these.
+            /// A number that this version does not know.
             Other(u64),
         }
 
         impl CloseCode {
-            /// Every code that is sent.
+            /// Every code that this version sends.
             pub const ALL: &'static [CloseCode] = &[$(CloseCode::$name),*];
 
-            /// The number that is sent.
+            /// Returns the number on the wire.
             pub fn number(self) -> u64 {
                 match self {
                     $(CloseCode::$name => $number,)*
@@ -147,7 +151,7 @@ macro_rules! close_codes {
                 }
             }
 
-            /// The stable text of the code.
+            /// Returns the stable text of the code.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(CloseCode::$name => $text,)*
@@ -168,36 +172,36 @@ macro_rules! close_codes {
 }
 
 close_codes! {
-    /// Nobody needs it any more.
+    /// The connection is no longer needed.
     Done = 0, "done";
-    /// The end that closed stops. Come back later.
+    /// The closing end shuts down. Retry later.
     Stopping = 1, "stopping";
-    /// The ends speak different versions: the reason begins with that of the end that closed. Update one of them.
+    /// The ends have different protocol versions; the reason begins with the closing end's. Update one of them.
     Version = 2, "version";
-    /// The certificate is not of this cluster's authority, or does not say who it is for. Join the cluster.
+    /// The certificate is not of this cluster's authority, or names no identity. Join the cluster.
     Untrusted = 3, "untrusted";
-    /// The certificate has ended or not begun, by the clock of the end that closed, which the reason shows. Set the
-    /// clock, renew or join again.
+    /// The certificate is expired or not yet valid, by the closing end's clock, which the reason shows. Set the clock,
+    /// renew or join again.
     Expired = 4, "expired";
-    /// The certificate or its name was revoked: the node was removed. Join again, if that was not meant.
+    /// The certificate or its name is revoked, as the node was removed. Join again if that was a mistake.
     Revoked = 5, "revoked";
-    /// A tenant came where a node is due, or the other way round.
+    /// The peer is a tenant where a node is expected, or the other way round.
     Role = 6, "role";
-    /// Somebody else than expected. The address is wrong, or was given to another.
+    /// The peer has another name than expected. The address is wrong or was reassigned.
     Name = 7, "name";
-    /// The same name connected again, or has a newer certificate. Who gets this does not connect again by itself: two
-    /// processes with one identity would push each other out for ever.
+    /// The same name connected again, or has a newer certificate. The closed end must not reconnect automatically: two
+    /// processes with one identity would replace each other forever.
     Replaced = 8, "replaced";
-    /// There are as many connections as there may be. Come back later.
+    /// The connection limit is reached. Retry later.
     Busy = 9, "busy";
-    /// What was sent is not this protocol. One of the ends has a fault.
+    /// The data violates the protocol. One of the ends has a bug.
     Malformed = 10, "malformed";
-    /// What had to come did not come in time.
+    /// A deadline passed.
     Slow = 11, "slow";
 }
 
 impl CloseCode {
-    /// Whether to connect again by itself may help.
+    /// Returns whether reconnecting without a change may succeed.
     pub fn may_retry(self) -> bool {
         matches!(self, CloseCode::Done | CloseCode::Stopping | CloseCode::Busy | CloseCode::Slow)
     }
@@ -212,78 +216,78 @@ impl fmt::Display for CloseCode {
     }
 }
 
-/// Why a stream was stopped or reset. Numbers of their own: a stream is not its connection.
+/// Why a stream was stopped or reset. These numbers are independent of [`CloseCode`].
 pub(crate) mod stream_code {
-    /// Nobody is interested any more.
+    /// The receiver no longer needs the stream.
     pub(crate) const DROPPED: u32 = 0;
-    /// There are as many as there may be.
+    /// A limit on concurrent streams is reached.
     pub(crate) const BUSY: u32 = 1;
-    /// More bytes than there may be.
+    /// The content exceeds its maximum length.
     pub(crate) const TOO_LONG: u32 = 2;
-    /// It did not come in time.
+    /// A deadline passed.
     pub(crate) const SLOW: u32 = 3;
-    /// Nobody here does what was asked for.
+    /// The receiver does not handle this kind of stream, or dropped the request.
     pub(crate) const NOBODY: u32 = 4;
 }
 
-/// What a stranger asks for.
+/// A client's request for its first certificate.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct JoinRequest {
     /// The token, as text. It is a secret.
     pub token: String,
-    /// As what. It has to be the token's.
+    /// Requested role. It must match the token's.
     pub role: Role,
-    /// Under which name. A tenant's has to be the token's.
+    /// Requested name. For a tenant it must match the token's.
     pub name: Name,
-    /// A certificate signing request (PKCS #10, DER) with the key of the connection.
+    /// Certificate signing request (PKCS #10, DER) for the connection's key.
     pub request: Vec<u8>,
 }
 
-/// What a peer asks for that has a certificate.
+/// A connected peer's request for its next certificate.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct RenewRequest {
-    /// A certificate signing request (PKCS #10, DER) with the key of the connection.
+    /// Certificate signing request (PKCS #10, DER) for the connection's key.
     pub request: Vec<u8>,
 }
 
-/// What comes of it.
-pub type JoinAnswer = Result<Granted, JoinRefusal>;
+/// Answer to a [`JoinRequest`] or a [`RenewRequest`].
+pub type JoinAnswer = Result<IssuedCertificate, JoinRefusal>;
 
-/// A certificate, and all that proves it.
+/// An issued certificate and the certificate of its authority.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Granted {
+pub struct IssuedCertificate {
     /// The certificate (DER).
     pub certificate: Vec<u8>,
-    /// The authority's (DER).
+    /// The authority's certificate (DER).
     pub authority: Vec<u8>,
-    /// The clock of who granted it.
+    /// The issuing node's clock.
     pub clock: Timestamp,
 }
 
-/// Why there is no certificate.
+/// Why no certificate was issued.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum JoinRefusal {
     /// The token does not allow it.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The request is malformed, or is not for the key of the connection.
-    #[error("the certificate signing request is no good: {0}")]
+    /// The signing request is malformed, or is for another key than the connection's.
+    #[error("the certificate signing request is invalid: {0}")]
     Request(String),
-    /// The name can't be had.
-    #[error("the name {name:?} can't be had: {reason}")]
+    /// The name is not available.
+    #[error("the name {name:?} is not available: {reason}")]
     Name {
-        /// Which.
+        /// The requested name.
         name: Name,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// It got a certificate just now.
-    #[error("there was a certificate just now; ask again in some seconds")]
+    /// The peer's last renewal is less than a second ago.
+    #[error("a certificate was issued less than a second ago; retry in some seconds")]
     Busy,
-    /// The node has no authority.
+    /// The node does not have the authority's key.
     #[error("that node does not have the cluster's authority; ask one that does")]
     NoAuthority,
-    /// The node could not do it.
+    /// The node failed to issue it.
     #[error("that node failed: {0}")]
     Host(String),
 }

@@ -1,4 +1,4 @@
-//! What becomes of the streams that a peer opens: the first byte of each says it.
+//! Routing of the streams that a peer opens, by the first byte of each stream.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -7,20 +7,20 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::channel::{Frames, Request};
-use crate::connection::{Inner, RawStream, Sinks};
-use crate::endpoint::{Renewals, close};
+use crate::channel::{Frames, IncomingRequest};
+use crate::connection::{IncomingSenders, Inner, RawStream};
+use crate::endpoint::{RenewalHandler, close};
 use crate::limits::WireLimits;
 use crate::protocol::{Channel, CloseCode, NEWER, RAW, RENEW, REQUEST, stream_code};
 
-/// The task of a connection. It ends with the connection.
+/// The accept task of a connection. It ends when the connection closes.
 pub(crate) struct Router {
     quinn: quinn::Connection,
     connection: Weak<Inner>,
-    sinks: Sinks,
+    senders: IncomingSenders,
     limits: WireLimits,
-    renewals: Arc<dyn Renewals>,
-    /// A permit for each channel that the peer may open beside those that it has open.
+    renewal_handler: Arc<dyn RenewalHandler>,
+    /// One permit for each further channel that the peer may open.
     open_channels: Arc<Semaphore>,
 }
 
@@ -30,16 +30,16 @@ impl Router {
     pub(crate) fn new(
         quinn: quinn::Connection,
         connection: Weak<Inner>,
-        sinks: Sinks,
+        senders: IncomingSenders,
         limits: WireLimits,
-        renewals: Arc<dyn Renewals>,
+        renewal_handler: Arc<dyn RenewalHandler>,
     ) -> Router {
         let open_channels = Arc::new(Semaphore::new(limits.channels_max));
-        Router { quinn, connection, sinks, limits, renewals, open_channels }
+        Router { quinn, connection, senders, limits, renewal_handler, open_channels }
     }
 
-    /// Streams wait for their first byte side by side, as many as the peer may have open; what is dropped here when the
-    /// connection ends is of that connection.
+    /// Accepts streams until the connection closes. All open streams wait concurrently for their first byte; the peer's
+    /// stream limit bounds how many. Dropping `heads` aborts only reads of this connection.
     pub(crate) async fn run(self) {
         let head_time = Duration::from_millis(self.limits.stream_head_ms_max);
         let mut heads = JoinSet::new();
@@ -63,31 +63,31 @@ impl Router {
     fn route(&self, head: u8, (send, receive): Stream) {
         if let Some(channel) = Channel::of_head(head) {
             let _ = send.set_priority(channel.priority());
-            let Ok(place) = self.open_channels.clone().try_acquire_owned() else { return refuse(send, receive) };
-            let frames = Frames::new(self.quinn.clone(), send, receive, Some(place), &self.limits);
-            // There is room: it holds as many as there may be.
-            let _ = self.sinks.channels.try_send((channel, frames));
+            let Ok(permit) = self.open_channels.clone().try_acquire_owned() else { return refuse(send, receive) };
+            let frames = Frames::new(self.quinn.clone(), send, receive, Some(permit), &self.limits);
+            // Never full: the queue's capacity equals the maximum number of open channels.
+            let _ = self.senders.channels.try_send((channel, frames));
             return;
         }
         match head {
             REQUEST => {
-                let request = Request::new(send, receive, &self.limits);
-                if let Err(error) = self.sinks.requests.try_send(request) {
+                let request = IncomingRequest::new(send, receive, &self.limits);
+                if let Err(error) = self.senders.requests.try_send(request) {
                     error.into_inner().refuse(stream_code::BUSY);
                 }
             }
-            RENEW => self.renewals.clone().renew(self.connection.clone(), send, receive),
-            NEWER => self.renewals.clone().newer(self.connection.clone(), receive),
+            RENEW => self.renewal_handler.clone().handle_renewal(self.connection.clone(), send, receive),
+            NEWER => self.renewal_handler.clone().handle_newer_certificate(self.connection.clone(), receive),
             RAW.. => {
-                let Ok(place) = self.sinks.raw.try_reserve() else { return refuse(send, receive) };
-                place.send(RawStream { head, send, receive });
+                let Ok(permit) = self.senders.raw.try_reserve() else { return refuse(send, receive) };
+                permit.send(RawStream { head, send, receive });
             }
-            _ => close(&self.quinn, CloseCode::Malformed, &format!("no stream begins with {head}")),
+            _ => close(&self.quinn, CloseCode::Malformed, &format!("unknown stream kind {head}")),
         }
     }
 }
 
-/// The first byte of a stream. One that ends or does not come in time makes the stream none.
+/// Reads the first byte of a stream. Resets the stream if it ends or times out before that byte.
 async fn head((send, mut receive): Stream, time: Duration) -> Option<(u8, Stream)> {
     let mut head = [0];
     match timeout(time, receive.read_exact(&mut head)).await {

@@ -1,7 +1,8 @@
-//! TLS as QUIC needs it here: version 1.3 alone, few algorithms, certificates of one authority on both ends.
+//! TLS configuration: version 1.3 only, few algorithms, certificates of one authority at both ends.
 //!
-//! TLS asks who signed a certificate, and whether the other end has its key. All else, its time first, is asked when the
-//! handshake is done, by [`Trust::identify`](crate::identity::Trust): so that the other end learns why it is not let in.
+//! TLS verifies who signed a certificate and that the peer has its key.
+//! [`TrustAnchor::identify`](crate::identity::TrustAnchor) checks everything else, such as the validity period, after
+//! the handshake, so that the peer receives a reason if it is rejected.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,15 +19,17 @@ use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 
-use crate::identity::{Identity, IdentityError, Key, PeerError, Side, Trust, algorithms, is_stranger};
+use crate::identity::{
+    HandshakeSide, Identity, IdentityError, Key, PeerError, TrustAnchor, algorithms, self_signed_key,
+};
 use crate::name::Fingerprint;
 use crate::protocol::{JOIN_ALPN, alpn, versions};
 
-/// What both ends can do. Each is the field's first choice; with one of each nobody can be talked into a worse one, and a
-/// stranger can't choose what is dear.
+/// Returns the crypto provider of both ends. One algorithm of each kind prevents downgrade attacks, and keeps
+/// unauthenticated clients from choosing expensive ones.
 pub(crate) fn provider() -> Result<CryptoProvider, IdentityError> {
     Ok(CryptoProvider {
-        // QUIC asks for the first; the second is for machines without AES.
+        // QUIC requires the first; the second is for machines without AES instructions.
         cipher_suites: vec![cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_CHACHA20_POLY1305_SHA256],
         kx_groups: vec![kx_group::X25519],
         signature_verification_algorithms: algorithms()?,
@@ -34,25 +37,25 @@ pub(crate) fn provider() -> Result<CryptoProvider, IdentityError> {
     })
 }
 
-/// The name that clients ask for: none is looked at, the certificate's URI is.
+/// Server name that clients pass to TLS. Nothing checks it: the certificate's URI identifies the server.
 pub(crate) const SERVER_NAME: &str = "sandbar";
 
-/// What an end shows, which changes when it renews. Handshakes that begin later show the newer.
+/// Resolves the certificate that this end presents. A renewal replaces it for later handshakes.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct CertificateResolver {
     now: Mutex<Arc<Certificates>>,
 }
 
 #[derive(Debug)]
 struct Certificates {
     alone: Arc<CertifiedKey>,
-    /// For those who join: they know the authority's certificate by its fingerprint alone.
+    /// Chain for joining clients, which know the authority's certificate only by its fingerprint.
     with_authority: Arc<CertifiedKey>,
 }
 
-impl Shown {
-    pub(crate) fn new(identity: &Identity) -> Result<Shown, IdentityError> {
-        Ok(Shown { now: Mutex::new(Arc::new(Certificates::of(identity)?)) })
+impl CertificateResolver {
+    pub(crate) fn new(identity: &Identity) -> Result<CertificateResolver, IdentityError> {
+        Ok(CertificateResolver { now: Mutex::new(Arc::new(Certificates::of(identity)?)) })
     }
 
     pub(crate) fn show(&self, identity: &Identity) -> Result<(), IdentityError> {
@@ -77,7 +80,7 @@ impl Certificates {
     }
 }
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let joins = hello.alpn().is_some_and(|mut offered| offered.any(|protocol| protocol == JOIN_ALPN.as_bytes()));
         let certificates = self.now();
@@ -85,7 +88,7 @@ impl ResolvesServerCert for Shown {
     }
 }
 
-impl ResolvesClientCert for Shown {
+impl ResolvesClientCert for CertificateResolver {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(self.now().alone.clone())
     }
@@ -95,49 +98,54 @@ impl ResolvesClientCert for Shown {
     }
 }
 
-/// For a node: it completes handshakes with every version, to name its own to them, and with strangers if it takes them in.
+/// Returns a node's configuration. It completes handshakes with every version, in order to report its own, and with
+/// clients without a certificate if `joins`.
 pub(crate) fn server(
-    shown: Arc<Shown>,
-    trust: &Trust,
+    resolver: Arc<CertificateResolver>,
+    trust: &TrustAnchor,
     version: u8,
     joins: bool,
 ) -> Result<QuicServerConfig, IdentityError> {
-    let clients = Clients { trust: trust.clone(), strangers: joins, algorithms: algorithms()? };
+    let clients = ClientVerifier { trust: trust.clone(), strangers: joins, algorithms: algorithms()? };
     let config = rustls::ServerConfig::builder_with_provider(Arc::new(provider()?));
     let config = config.with_protocol_versions(&[&TLS13]).map_err(crypto)?;
-    let mut config = config.with_client_cert_verifier(Arc::new(clients)).with_cert_resolver(shown);
+    let mut config = config.with_client_cert_verifier(Arc::new(clients)).with_cert_resolver(resolver);
     config.alpn_protocols = std::iter::once(alpn(version).into_bytes()).chain(versions()).collect();
     if joins {
         config.alpn_protocols.push(JOIN_ALPN.into());
     }
-    // A resumed session would not show its certificate again.
+    // A resumed session would not present its certificate again.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     QuicServerConfig::try_from(config).map_err(crypto)
 }
 
-/// For who has a certificate.
-pub(crate) fn client(shown: Arc<Shown>, trust: &Trust, version: u8) -> Result<QuicClientConfig, IdentityError> {
-    let servers = Servers { trusted: Trusted::Authority(trust.clone()), algorithms: algorithms()? };
-    client_config(servers, shown, alpn(version).into_bytes())
+/// Returns the configuration of a client that has a certificate.
+pub(crate) fn client(
+    resolver: Arc<CertificateResolver>,
+    trust: &TrustAnchor,
+    version: u8,
+) -> Result<QuicClientConfig, IdentityError> {
+    let servers = ServerVerifier { trusted: ServerTrust::Authority(trust.clone()), algorithms: algorithms()? };
+    client_config(servers, resolver, alpn(version).into_bytes())
 }
 
-/// For who has a token, which names the authority.
+/// Returns the configuration of a client that has a join token, which names the authority.
 pub(crate) fn joiner(key: &Key, authority: Fingerprint) -> Result<QuicClientConfig, IdentityError> {
-    let servers = Servers { trusted: Trusted::Fingerprint(authority), algorithms: algorithms()? };
-    let own = CertifiedKey::new(vec![key.stranger()?], key.signer()?);
-    client_config(servers, Arc::new(Stranger(Arc::new(own))), JOIN_ALPN.into())
+    let servers = ServerVerifier { trusted: ServerTrust::Fingerprint(authority), algorithms: algorithms()? };
+    let own = CertifiedKey::new(vec![key.self_signed_certificate()?], key.signer()?);
+    client_config(servers, Arc::new(SelfSignedResolver(Arc::new(own))), JOIN_ALPN.into())
 }
 
 fn client_config(
-    servers: Servers,
-    shown: Arc<dyn ResolvesClientCert>,
+    servers: ServerVerifier,
+    resolver: Arc<dyn ResolvesClientCert>,
     protocol: Vec<u8>,
 ) -> Result<QuicClientConfig, IdentityError> {
     let config = rustls::ClientConfig::builder_with_provider(Arc::new(provider()?));
     let config = config.with_protocol_versions(&[&TLS13]).map_err(crypto)?;
     let config = config.dangerous().with_custom_certificate_verifier(Arc::new(servers));
-    let mut config = config.with_client_cert_resolver(shown);
+    let mut config = config.with_client_cert_resolver(resolver);
     config.alpn_protocols = vec![protocol];
     config.enable_sni = false;
     config.resumption = Resumption::disabled();
@@ -145,9 +153,9 @@ fn client_config(
 }
 
 #[derive(Debug)]
-struct Stranger(Arc<CertifiedKey>);
+struct SelfSignedResolver(Arc<CertifiedKey>);
 
-impl ResolvesClientCert for Stranger {
+impl ResolvesClientCert for SelfSignedResolver {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(self.0.clone())
     }
@@ -157,14 +165,15 @@ impl ResolvesClientCert for Stranger {
     }
 }
 
-/// Lets through who has a certificate of the authority and, where somebody may join, who has none and says so.
-struct Clients {
-    trust: Trust,
+/// Accepts clients with a certificate of the authority and, if joining is enabled, clients with a self-signed
+/// certificate whose URI requests to join.
+struct ClientVerifier {
+    trust: TrustAnchor,
     strangers: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ClientCertVerifier for Clients {
+impl ClientCertVerifier for ClientVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -175,10 +184,10 @@ impl ClientCertVerifier for Clients {
         others: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        if self.strangers && others.is_empty() && is_stranger(certificate).is_some() {
+        if self.strangers && others.is_empty() && self_signed_key(certificate).is_some() {
             return Ok(ClientCertVerified::assertion());
         }
-        let signed = self.trust.signed(certificate, Side::Client, now.into());
+        let signed = self.trust.signed(certificate, HandshakeSide::Client, now.into());
         signed.map(|()| ClientCertVerified::assertion()).map_err(refused)
     }
 
@@ -205,18 +214,18 @@ impl ClientCertVerifier for Clients {
     }
 }
 
-/// Lets through nodes of the authority.
-struct Servers {
-    trusted: Trusted,
+/// Accepts nodes of the authority.
+struct ServerVerifier {
+    trusted: ServerTrust,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-enum Trusted {
-    Authority(Trust),
+enum ServerTrust {
+    Authority(TrustAnchor),
     Fingerprint(Fingerprint),
 }
 
-impl ServerCertVerifier for Servers {
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -226,11 +235,11 @@ impl ServerCertVerifier for Servers {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let signed = match &self.trusted {
-            Trusted::Authority(trust) => trust.signed(certificate, Side::Server, now.into()),
-            Trusted::Fingerprint(authority) => {
+            ServerTrust::Authority(trust) => trust.signed(certificate, HandshakeSide::Server, now.into()),
+            ServerTrust::Fingerprint(authority) => {
                 let trust = authority_among(others, *authority)
                     .ok_or(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
-                trust.signed(certificate, Side::Server, now.into())
+                trust.signed(certificate, HandshakeSide::Server, now.into())
             }
         };
         signed.map(|()| ServerCertVerified::assertion()).map_err(refused)
@@ -259,13 +268,14 @@ impl ServerCertVerifier for Servers {
     }
 }
 
-/// The authority of that fingerprint, if its certificate is among those that a server shows.
-pub(crate) fn authority_among(shown: &[CertificateDer<'_>], wanted: Fingerprint) -> Option<Trust> {
-    let found = shown.iter().find(|certificate| Fingerprint::of(certificate) == wanted)?;
-    Trust::new(found.clone().into_owned()).ok()
+/// Returns the authority with that fingerprint, if its certificate is in a server's chain.
+pub(crate) fn authority_among(chain: &[CertificateDer<'_>], wanted: Fingerprint) -> Option<TrustAnchor> {
+    let found = chain.iter().find(|certificate| Fingerprint::of(certificate) == wanted)?;
+    TrustAnchor::new(found.clone().into_owned()).ok()
 }
 
-/// As the alert that the other end gets: it has no words, so that they are said when the handshake is done.
+/// Converts a rejection to the TLS alert that the peer receives. An alert carries no text, which is why most checks
+/// come after the handshake.
 fn refused(reason: PeerError) -> rustls::Error {
     rustls::Error::InvalidCertificate(match reason {
         PeerError::OtherAuthority { .. } => CertificateError::UnknownIssuer,
@@ -274,7 +284,7 @@ fn refused(reason: PeerError) -> rustls::Error {
 }
 
 fn no_tls_12() -> rustls::Error {
-    rustls::Error::General("TLS 1.2 is not spoken here".to_owned())
+    rustls::Error::General("TLS 1.2 is not supported".to_owned())
 }
 
 fn crypto(error: impl fmt::Display) -> IdentityError {
@@ -291,4 +301,4 @@ macro_rules! named {
     };
 }
 
-named!(Clients, Servers);
+named!(ClientVerifier, ServerVerifier);

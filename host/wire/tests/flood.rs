@@ -1,7 +1,8 @@
-//! A node that strangers flood, from a process of their own: its memory stays, and a peer that is connected is served.
+//! Floods of a node by unauthenticated clients in another process: memory stays bounded, and connected peers are
+//! served.
 //!
-//! Prints what it measures; no time is a condition. `SANDBAR_FLOOD_S` is how long each flood lasts,
-//! `SANDBAR_FLOOD_RATE` how many attempts a second there are (2,000).
+//! Prints measurements; no time is a condition. `SANDBAR_FLOOD_S` sets the seconds of each flood, `SANDBAR_FLOOD_RATE`
+//! the attempts a second (2,000).
 
 #![expect(dead_code, reason = "what the other tests need of these modules")]
 
@@ -19,7 +20,7 @@ use sandbar_wire::*;
 use support::*;
 
 const MEMORY_GROWTH_BYTES_MAX: usize = 64 << 20;
-/// Addresses that an attacker has.
+/// Addresses of the attacker.
 const ADDRESSES: u8 = 64;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -30,7 +31,7 @@ fn seconds() -> u64 {
     setting("SANDBAR_FLOOD_S", 3)
 }
 
-/// Attempts a second that an attacker makes, if its processor lets it.
+/// Attempts a second that the attacker makes, if its processor allows.
 fn rate() -> u64 {
     setting("SANDBAR_FLOOD_RATE", 2_000)
 }
@@ -39,28 +40,28 @@ fn rate() -> u64 {
 async fn a_node_stands_floods() {
     let cluster = Cluster::new();
     let node = cluster.endpoint("n1");
-    node.serve_joins(cluster.registry()).unwrap();
+    node.serve_joins(cluster.issuer()).unwrap();
     let peer = cluster.endpoint("n2");
-    let (made, accepted) = connect(&peer, &node).await;
+    let (outgoing, accepted) = connect(&peer, &node).await;
     let echo = tokio::spawn(async move {
         let (_, mut frames) = accepted.accept().await.unwrap();
         while let Ok(Some(frame)) = frames.recv().await {
             frames.send(&frame).await.unwrap();
         }
     });
-    let mut frames = made.open(Channel::new(0)).await.unwrap();
+    let mut frames = outgoing.open(Channel::new(0)).await.unwrap();
     let calm = measure(&mut frames, || (), Duration::from_secs(1)).await;
     report("nothing", &calm, 0, 0, &node.counts());
     for attack in ["garbage", "forged", "half-open", "self-signed", "joins"] {
         let (before, memory) = (node.counts(), resident());
         let mut peak = memory;
         let mut attacker = attacker(attack, node.address().unwrap());
-        // A node of the cluster that comes back in the middle of it, from an address that is known.
+        // A node of the cluster that reconnects during the flood, from a known address.
         let (late, address) = (cluster.endpoint(attack), node.address().unwrap());
         let back = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let start = Instant::now();
-            late.connect(address, &Expect::AnyNode).await.unwrap();
+            late.connect(address, &ExpectedPeer::AnyNode).await.unwrap();
             start.elapsed()
         });
         let trips = measure(&mut frames, || peak = peak.max(resident()), Duration::from_secs(seconds())).await;
@@ -68,17 +69,17 @@ async fn a_node_stands_floods() {
         eprintln!("{attack:>12}: another node of the cluster was let in after {:?}", back.await.unwrap());
         let grown = peak.saturating_sub(memory);
         report(attack, &trips, attempts, grown, &since(&before, &node.counts()));
-        assert!(attempts > 1_000 * seconds(), "the attacker made {attempts} attempts");
+        assert!(attempts > 1_000 * seconds(), "the attacker outgoing {attempts} attempts");
         assert!(grown <= MEMORY_GROWTH_BYTES_MAX, "{attack}: {grown} bytes");
     }
-    // What strangers did has no effect on who comes next.
+    // The floods do not affect later connections.
     let late = cluster.endpoint("n3");
-    late.connect(node.address().unwrap(), &Expect::AnyNode).await.unwrap();
+    late.connect(node.address().unwrap(), &ExpectedPeer::AnyNode).await.unwrap();
     drop(frames);
     echo.await.unwrap();
 }
 
-/// Round trips of a frame, one after another with a pause, for a while. Each has to come back.
+/// Measures round trips of a frame with pauses in between. Every frame must come back.
 async fn measure(frames: &mut Frames, mut meanwhile: impl FnMut(), time: Duration) -> Vec<Duration> {
     let (start, mut trips) = (Instant::now(), Vec::new());
     while start.elapsed() < time {
@@ -108,16 +109,16 @@ fn report(attack: &str, trips: &[Duration], attempts: u64, grown: usize, counts:
 
 fn since(before: &EndpointCounts, now: &EndpointCounts) -> EndpointCounts {
     EndpointCounts {
-        let_in: now.let_in - before.let_in,
+        admitted: now.admitted - before.admitted,
         refused: now.refused - before.refused,
         failed: now.failed - before.failed,
-        asked_to_prove: now.asked_to_prove - before.asked_to_prove,
+        retried: now.retried - before.retried,
         ignored: now.ignored - before.ignored,
         joined: now.joined - before.joined,
     }
 }
 
-/// Bytes of this process that are in memory.
+/// Returns this process's resident bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -129,16 +130,16 @@ fn attacker(attack: &str, to: SocketAddr) -> Child {
     command.env("SANDBAR_ATTACK", attack).env("SANDBAR_ATTACKED", to.to_string()).spawn().unwrap()
 }
 
-/// How many attempts it made.
+/// Waits for the attacker and returns the number of its attempts.
 fn ended(attacker: &mut Child) -> u64 {
-    let mut said = String::new();
-    std::io::Read::read_to_string(&mut attacker.stderr.take().unwrap(), &mut said).unwrap();
-    assert!(attacker.wait().unwrap().success(), "{said}");
-    let attempts = said.lines().find_map(|line| line.strip_prefix("attempts: "));
-    attempts.unwrap_or_else(|| panic!("{said}")).parse().unwrap()
+    let mut output = String::new();
+    std::io::Read::read_to_string(&mut attacker.stderr.take().unwrap(), &mut output).unwrap();
+    assert!(attacker.wait().unwrap().success(), "{output}");
+    let attempts = output.lines().find_map(|line| line.strip_prefix("attempts: "));
+    attempts.unwrap_or_else(|| panic!("{output}")).parse().unwrap()
 }
 
-/// What the test starts as a process of its own; by itself it attacks nobody.
+/// Runs the attacker in a child process; without `SANDBAR_ATTACK` it does nothing.
 #[tokio::test]
 async fn the_attacker() {
     let Ok(attack) = std::env::var("SANDBAR_ATTACK") else { return };
@@ -157,7 +158,7 @@ async fn the_attacker() {
     eprintln!("attempts: {attempts}");
 }
 
-/// Calls `attempt` at the rate, until the time is over.
+/// Calls `attempt` at the configured rate for the configured time.
 async fn at_rate(mut attempt: impl FnMut(u64)) -> u64 {
     let (start, time, rate, mut attempts) = (Instant::now(), Duration::from_secs(seconds()), rate() as f64, 0);
     while start.elapsed() < time {
@@ -186,22 +187,22 @@ fn random_bytes(seed: u64, length: u64) -> Vec<u8> {
     bytes
 }
 
-/// The first packet of a connection, as far as can be seen without looking into it.
+/// Returns a datagram that looks like the first packet of a connection until it is decrypted.
 fn forged_initial(random: u64) -> Vec<u8> {
     let mut bytes = random_bytes(random, 1200);
     bytes[0] = 0xc0 | bytes[0] & 0x0f;
     bytes[1..5].copy_from_slice(&1_u32.to_be_bytes());
     (bytes[5], bytes[14], bytes[23]) = (8, 8, 0);
-    // Its length: all that follows.
+    // Payload length: everything that follows.
     bytes[24..26].copy_from_slice(&(0x4000_u16 | (1200 - 26)).to_be_bytes());
     bytes
 }
 
-/// Handshakes of real clients, which never answer or go on to the end.
+/// Starts handshakes of real clients that never complete or never send a request.
 async fn handshakes(to: SocketAddr, addresses: &[IpAddr], protocol: &str, raw: Raw, half_open: bool) -> u64 {
     let config = raw.config(protocol);
     let endpoints = addresses.iter().map(|address| match half_open {
-        true => raw::silenced(*address, usize::MAX, true),
+        true => raw::limited_endpoint(*address, usize::MAX, true),
         false => quinn::Endpoint::client((*address, 0).into()).unwrap(),
     });
     let endpoints: Vec<_> = endpoints.collect();

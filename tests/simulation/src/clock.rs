@@ -1,4 +1,4 @@
-//! Wall time of a host: that of the simulation, and a little off.
+//! Wall clock of a simulated host, with an offset.
 
 use sandbar_wire::{Clock, Timestamp};
 
@@ -12,7 +12,7 @@ pub struct SimulatedClock {
 }
 
 impl SimulatedClock {
-    /// One that is off by so many seconds.
+    /// Creates a clock that is off by a number of seconds.
     pub fn new(net: Net, off_s: i64) -> SimulatedClock {
         SimulatedClock { net, off_s }
     }

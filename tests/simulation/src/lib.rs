@@ -1,11 +1,11 @@
-//! QUIC over a network that is simulated: what an endpoint of `host/wire` stands on in a simulation.
+//! QUIC over a simulated network: the environment of `host/wire` endpoints in a simulation.
 //!
-//! turmoil moves datagrams between hosts, each with a paused clock of tokio's; [`Socket`] gives them to QUIC, and loses,
-//! doubles, damages and delays some of them on the way, as a [`Weather`] and a seed say.
+//! turmoil moves datagrams between hosts, each with a paused tokio clock. [`Socket`] passes them to QUIC, and drops,
+//! duplicates, damages and delays some of them, as [`NetworkFaults`] and a seed determine.
 //!
-//! What a seed repeats: which datagrams are sent by whom, when, how long they are and what becomes of them, and so all that
-//! the nodes do. What it does not: the bytes of keys, certificates and packets, as secrets are always drawn from the
-//! system; their lengths are the same ones.
+//! A seed reproduces who sends datagrams, when, how long they are and how they are delivered, and so everything that
+//! the nodes do. It does not reproduce the bytes of keys, certificates and packets, as secrets always use system
+//! randomness; their lengths are reproducible.
 
 mod clock;
 mod net;
@@ -13,6 +13,6 @@ mod random;
 mod socket;
 
 pub use clock::SimulatedClock;
-pub use net::{EPOCH_S, Net, Weather};
+pub use net::{EPOCH_S, Net, NetworkFaults};
 pub use random::Random;
-pub use socket::{Socket, ground};
+pub use socket::{Socket, environment};

@@ -1,4 +1,4 @@
-//! What the sockets of a simulation have in common: the weather, the time, and the record of all that happened.
+//! State that the sockets of a simulation share: faults, time, and the record of events.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -7,143 +7,143 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::random::Random;
 
-/// When simulations begin, in seconds since 1970.
+/// Start of every simulation, in seconds since 1970.
 pub const EPOCH_S: u64 = 1_800_000_000;
 
-/// What becomes of datagrams; chances are of 10,000.
+/// Faults of the network. Chances are out of 10,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Weather {
-    /// Lost.
+pub struct NetworkFaults {
+    /// Chance that a datagram is lost.
     pub lost: u64,
-    /// Delivered twice.
-    pub doubled: u64,
-    /// With a bit that is another, or cut off.
+    /// Chance that a datagram is delivered twice.
+    pub duplicated: u64,
+    /// Chance that a datagram is truncated or has a flipped bit.
     pub damaged: u64,
-    /// After others that were sent later.
+    /// Chance that a datagram is delayed past later ones.
     pub late: u64,
-    /// By how much at most, in milliseconds.
+    /// Maximum delay, in milliseconds.
     pub late_ms_max: u64,
-    /// Longer ones do not get through.
+    /// Longer datagrams are lost.
     pub bytes_max: usize,
 }
 
-impl Weather {
-    /// Everything gets through.
-    pub const FAIR: Weather =
-        Weather { lost: 0, doubled: 0, damaged: 0, late: 0, late_ms_max: 1, bytes_max: u16::MAX as usize };
+impl NetworkFaults {
+    /// No faults.
+    pub const NONE: NetworkFaults =
+        NetworkFaults { lost: 0, duplicated: 0, damaged: 0, late: 0, late_ms_max: 1, bytes_max: u16::MAX as usize };
 }
 
-/// A network. Clones are the same one.
+/// A network. Clones share it.
 #[derive(Clone)]
 pub struct Net(Arc<Mutex<State>>);
 
 struct State {
     random: Random,
-    weather: Weather,
+    faults: NetworkFaults,
     now_ms: u64,
-    /// When a datagram last came whole, and how many did: to whom, from whom.
-    heard: BTreeMap<(IpAddr, IpAddr), (u64, u64)>,
+    /// By receiver and sender: when the last intact datagram arrived, and how many did.
+    received: BTreeMap<(IpAddr, IpAddr), (u64, u64)>,
     record: Record,
 }
 
 #[derive(Default)]
 struct Record {
     hash: u64,
-    /// What happened, where somebody wants to read it.
+    /// The events as text, if they are kept.
     lines: Option<Vec<String>>,
 }
 
-/// What becomes of a datagram.
+/// How a datagram is delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Delivery {
     Lost,
-    /// It comes after so many milliseconds.
-    Comes(u64),
-    /// And once more after so many.
-    Twice(u64, u64),
-    /// With this bit changed.
+    /// After this many milliseconds.
+    Delayed(u64),
+    /// Twice, each after this many milliseconds.
+    Duplicated(u64, u64),
+    /// With this bit flipped.
     Damaged(usize),
-    /// With so many bytes left.
-    Cut(usize),
+    /// With this many bytes left.
+    Truncated(usize),
 }
 
 impl Net {
-    /// Of a seed. Lines are kept where somebody wants to read them.
+    /// Creates a network from a seed. `keeps_lines` keeps the events as text.
     pub fn new(seed: u64, keeps_lines: bool) -> Net {
         Net(Arc::new(Mutex::new(State {
             random: Random::new(seed, 1),
-            weather: Weather::FAIR,
+            faults: NetworkFaults::NONE,
             now_ms: 0,
-            heard: BTreeMap::new(),
+            received: BTreeMap::new(),
             record: Record { hash: 0xcbf2_9ce4_8422_2325, lines: keeps_lines.then(Vec::new) },
         })))
     }
 
-    /// From now on.
-    pub fn set_weather(&self, weather: Weather) {
-        self.state().weather = weather;
+    /// Sets the faults from now on.
+    pub fn set_faults(&self, faults: NetworkFaults) {
+        self.state().faults = faults;
     }
 
-    /// Milliseconds since the simulation began.
+    /// Returns milliseconds since the simulation began.
     pub fn now_ms(&self) -> u64 {
         let here = turmoil::sim_elapsed().map(|elapsed| elapsed.as_millis() as u64);
         here.unwrap_or_else(|| self.state().now_ms)
     }
 
-    /// The simulation has come so far. Whoever drives it says so after every step.
+    /// Sets the simulation's time. The driver calls it after every step.
     pub fn set_now_ms(&self, now_ms: u64) {
         self.state().now_ms = now_ms;
     }
 
-    /// Writes down that something happened.
+    /// Records an event.
     pub fn note(&self, what: fmt::Arguments<'_>) {
         let now_ms = self.now_ms();
         self.state().record.note(now_ms, what);
     }
 
-    /// A number that is another one when anything else happened.
+    /// Returns a hash of all events.
     pub fn fingerprint(&self) -> u64 {
         self.state().record.hash
     }
 
-    /// What happened, if that was kept.
+    /// Returns the events as text, if they are kept.
     pub fn lines(&self) -> Vec<String> {
         self.state().record.lines.clone().unwrap_or_default()
     }
 
-    /// When something last came to one host from another, and how many datagrams did.
-    pub fn heard(&self, to: IpAddr, from: IpAddr) -> (u64, u64) {
-        self.state().heard.get(&(to, from)).copied().unwrap_or_default()
+    /// Returns when the last datagram from one host to another arrived, and how many did.
+    pub fn last_received(&self, to: IpAddr, from: IpAddr) -> (u64, u64) {
+        self.state().received.get(&(to, from)).copied().unwrap_or_default()
     }
 
-    pub(crate) fn hears(&self, to: IpAddr, from: IpAddr) {
+    pub(crate) fn record_received(&self, to: IpAddr, from: IpAddr) {
         let now_ms = self.now_ms();
-        let heard = &mut *self.state();
-        let heard = heard.heard.entry((to, from)).or_default();
-        *heard = (now_ms, heard.1 + 1);
+        let received = &mut *self.state();
+        let received = received.received.entry((to, from)).or_default();
+        *received = (now_ms, received.1 + 1);
     }
 
-    /// What becomes of a datagram of so many bytes.
-    pub(crate) fn fate(&self, len: usize) -> Fate {
+    /// Draws how a datagram of `len` bytes is delivered.
+    pub(crate) fn draw_delivery(&self, len: usize) -> Delivery {
         let state = &mut *self.state();
-        let (weather, random) = (state.weather, &mut state.random);
+        let (faults, random) = (state.faults, &mut state.random);
         let happens = |chance: u64, random: &mut Random| chance > 0 && random.chance(chance, 10_000);
-        if len > weather.bytes_max || happens(weather.lost, random) {
-            return Fate::Lost;
+        if len > faults.bytes_max || happens(faults.lost, random) {
+            return Delivery::Lost;
         }
-        if len > 0 && happens(weather.damaged, random) {
+        if len > 0 && happens(faults.damaged, random) {
             return match random.chance(1, 4) {
-                true => Fate::Cut(random.below(len as u64) as usize),
-                false => Fate::Damaged(random.below(8 * len as u64) as usize),
+                true => Delivery::Truncated(random.below(len as u64) as usize),
+                false => Delivery::Damaged(random.below(8 * len as u64) as usize),
             };
         }
-        let late_ms = match happens(weather.late, random) {
-            true => random.within(1, weather.late_ms_max),
+        let late_ms = match happens(faults.late, random) {
+            true => random.within(1, faults.late_ms_max),
             false => 0,
         };
-        match happens(weather.doubled, random) {
-            true => Fate::Twice(late_ms, random.within(0, weather.late_ms_max)),
-            false => Fate::Comes(late_ms),
+        match happens(faults.duplicated, random) {
+            true => Delivery::Duplicated(late_ms, random.within(0, faults.late_ms_max)),
+            false => Delivery::Delayed(late_ms),
         }
     }
 
@@ -155,17 +155,17 @@ impl Net {
 impl Record {
     fn note(&mut self, now_ms: u64, what: fmt::Arguments<'_>) {
         // Writing to a hash does not fail.
-        let _ = write!(Hashing(&mut self.hash), "{now_ms} {what}");
+        let _ = write!(Fnv1a(&mut self.hash), "{now_ms} {what}");
         if let Some(lines) = &mut self.lines {
             lines.push(format!("{now_ms:>6} {what}"));
         }
     }
 }
 
-/// FNV-1a, of what is written.
-struct Hashing<'a>(&'a mut u64);
+/// FNV-1a hash of the written text.
+struct Fnv1a<'a>(&'a mut u64);
 
-impl Write for Hashing<'_> {
+impl Write for Fnv1a<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for byte in text.bytes() {
             *self.0 = (*self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -1,39 +1,39 @@
-//! What is drawn from a seed.
+//! Random numbers from a seed.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 
-/// Numbers that follow from a seed.
+/// A generator of random numbers.
 #[derive(Debug, Clone)]
 pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
-    /// Of a seed, and of what they are for: those of another purpose are others.
+    /// Creates a generator for a purpose. Different purposes get independent numbers from the same seed.
     pub fn new(seed: u64, purpose: u64) -> Random {
         Random(Xoshiro256PlusPlus::seed_from_u64(seed ^ purpose.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
-    /// From zero to before the end, which is no zero.
+    /// Returns a number below `end`, which must not be zero.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0.next_u64() % end
     }
 
-    /// From the one to the other, both included.
+    /// Returns a number from `least` to `most`, both included.
     pub fn within(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
-    /// True in so many of so many cases.
+    /// Returns true in `of` of `among` cases.
     pub fn chance(&mut self, of: u64, among: u64) -> bool {
         self.below(among) < of
     }
 
-    /// One of some.
+    /// Returns one of the items.
     pub fn pick<T: Copy>(&mut self, among: &[T]) -> T {
         among[self.below(among.len() as u64) as usize]
     }
 
-    /// 32 bytes.
+    /// Returns 32 bytes.
     pub fn bytes(&mut self) -> [u8; 32] {
         let mut bytes = [0; 32];
         self.0.fill_bytes(&mut bytes);

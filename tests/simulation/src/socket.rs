@@ -1,4 +1,4 @@
-//! A socket of QUIC's over one of turmoil's.
+//! A QUIC socket over a turmoil socket.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSliceMut};
@@ -11,25 +11,25 @@ use std::time::Duration;
 use bytes::Bytes;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
-use sandbar_wire::{Ground, PROTOCOL_VERSION};
+use sandbar_wire::{EndpointEnvironment, PROTOCOL_VERSION};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 use turmoil::net::UdpSocket;
 
 use crate::clock::SimulatedClock;
-use crate::net::{Fate, Net};
+use crate::net::{Delivery, Net};
 
-/// A socket. It hears for as long as it lives.
+/// A socket. It receives until it is dropped.
 #[derive(Debug)]
 pub struct Socket {
     udp: Arc<UdpSocket>,
     address: SocketAddr,
     net: Net,
     inbox: Arc<Inbox>,
-    hears: AbortHandle,
+    receiver: AbortHandle,
 }
 
-/// What has come and was not read.
+/// Datagrams that have arrived but were not read.
 #[derive(Debug, Default)]
 struct Inbox(Mutex<Unread>);
 
@@ -39,12 +39,17 @@ struct Unread {
     reader: Option<Waker>,
 }
 
-/// What an endpoint stands on, on the host that this is called on. QUIC's timers run on tokio's clock, which is paused.
+/// Creates an endpoint's environment on the current host. QUIC's timers use tokio's clock, which is paused.
 ///
 /// # Errors
-/// When the port is taken.
-pub async fn ground(net: &Net, address: SocketAddr, clock: SimulatedClock, seed: [u8; 32]) -> io::Result<Ground> {
-    Ok(Ground {
+/// The port is in use.
+pub async fn environment(
+    net: &Net,
+    address: SocketAddr,
+    clock: SimulatedClock,
+    seed: [u8; 32],
+) -> io::Result<EndpointEnvironment> {
+    Ok(EndpointEnvironment {
         socket: Arc::new(Socket::bind(net, address).await?),
         runtime: Arc::new(quinn::TokioRuntime),
         clock: Arc::new(clock),
@@ -54,21 +59,21 @@ pub async fn ground(net: &Net, address: SocketAddr, clock: SimulatedClock, seed:
 }
 
 impl Socket {
-    /// On the host that this is called on, whose address this is.
+    /// Binds a socket on the current host, whose address must be `address`.
     ///
     /// # Errors
-    /// When the port is taken.
+    /// The port is in use.
     pub async fn bind(net: &Net, address: SocketAddr) -> io::Result<Socket> {
         let udp = Arc::new(UdpSocket::bind((IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port())).await?);
         let address = SocketAddr::new(address.ip(), udp.local_addr()?.port());
         let inbox = Arc::new(Inbox::default());
-        let hears = tokio::spawn(hear(udp.clone(), address.ip(), net.clone(), inbox.clone())).abort_handle();
-        Ok(Socket { udp, address, net: net.clone(), inbox, hears })
+        let receiver = tokio::spawn(receive_loop(udp.clone(), address.ip(), net.clone(), inbox.clone())).abort_handle();
+        Ok(Socket { udp, address, net: net.clone(), inbox, receiver })
     }
 }
 
-/// Takes in what comes, until it is aborted.
-async fn hear(udp: Arc<UdpSocket>, to: IpAddr, net: Net, inbox: Arc<Inbox>) {
+/// Receives datagrams until it is aborted.
+async fn receive_loop(udp: Arc<UdpSocket>, to: IpAddr, net: Net, inbox: Arc<Inbox>) {
     let mut buffer = vec![0; usize::from(u16::MAX)];
     let mut late: BTreeMap<(Instant, u64), (SocketAddr, Bytes)> = BTreeMap::new();
     let mut number = 0;
@@ -78,35 +83,35 @@ async fn hear(udp: Arc<UdpSocket>, to: IpAddr, net: Net, inbox: Arc<Inbox>) {
             biased;
             () = sleep_until(next), if !late.is_empty() => {
                 if let Some((_, (from, datagram))) = late.pop_first() {
-                    net.hears(to, from.ip());
+                    net.record_received(to, from.ip());
                     inbox.put(from, datagram);
                 }
             }
             came = udp.recv_from(&mut buffer) => {
-                // It fails for nobody.
+                // turmoil's sockets do not fail.
                 let Ok((len, from)) = came else { return };
-                let fate = net.fate(len);
-                if fate != Fate::Comes(0) {
-                    net.note(format_args!("{to} <- {from} {len} {fate:?}"));
+                let delivery = net.draw_delivery(len);
+                if delivery != Delivery::Delayed(0) {
+                    net.note(format_args!("{to} <- {from} {len} {delivery:?}"));
                 }
                 let mut comes = |after_ms: u64| {
                     number += 1;
                     let due = Instant::now() + Duration::from_millis(after_ms);
                     late.insert((due, number), (from, Bytes::copy_from_slice(&buffer[..len])));
                 };
-                match fate {
-                    Fate::Lost => {}
-                    Fate::Comes(0) => {
-                        net.hears(to, from.ip());
+                match delivery {
+                    Delivery::Lost => {}
+                    Delivery::Delayed(0) => {
+                        net.record_received(to, from.ip());
                         inbox.put(from, Bytes::copy_from_slice(&buffer[..len]));
                     }
-                    Fate::Comes(after_ms) => comes(after_ms),
-                    Fate::Twice(after_ms, again_ms) => [after_ms, again_ms].into_iter().for_each(&mut comes),
-                    Fate::Damaged(bit) => {
+                    Delivery::Delayed(after_ms) => comes(after_ms),
+                    Delivery::Duplicated(after_ms, again_ms) => [after_ms, again_ms].into_iter().for_each(&mut comes),
+                    Delivery::Damaged(bit) => {
                         buffer[bit / 8] ^= 1 << (bit % 8);
                         inbox.put(from, Bytes::copy_from_slice(&buffer[..len]));
                     }
-                    Fate::Cut(len) => inbox.put(from, Bytes::copy_from_slice(&buffer[..len])),
+                    Delivery::Truncated(len) => inbox.put(from, Bytes::copy_from_slice(&buffer[..len])),
                 }
             }
         }
@@ -148,7 +153,7 @@ impl AsyncUdpSocket for Socket {
         let mut count = 0;
         for (buffer, meta) in buffers.iter_mut().zip(meta) {
             let Some((from, datagram)) = unread.datagrams.pop_front() else { break };
-            // As of any socket: what does not fit is cut off.
+            // Like any socket, truncates what does not fit.
             let len = datagram.len().min(buffer.len());
             buffer[..len].copy_from_slice(&datagram[..len]);
             *meta = RecvMeta { addr: from, len, stride: len, ecn: None, dst_ip: None };
@@ -172,11 +177,11 @@ impl AsyncUdpSocket for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        self.hears.abort();
+        self.receiver.abort();
     }
 }
 
-/// The network takes whatever it is given.
+/// Always writable: the network accepts every datagram.
 #[derive(Debug)]
 struct Writable;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sandbar_core::{ComponentId, NodeId, ObjectId};
 use sandbar_meta::{Change, Key, LeaseId, MetaError, MetaStore, Revision, Span, Transaction};
-use sandbar_wire::{Connection, Request};
+use sandbar_wire::{Connection, IncomingRequest};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +52,7 @@ pub(super) async fn ask<T: DeserializeOwned>(
 }
 
 /// Answers a request of a node.
-pub(super) async fn answer(inner: Arc<Inner>, node: Option<NodeId>, mut request: Request) {
+pub(super) async fn answer(inner: Arc<Inner>, node: Option<NodeId>, mut request: IncomingRequest) {
     let Ok(bytes) = request.read().await else { return };
     let Ok(asked) = postcard::from_bytes::<Ask>(&bytes) else { return };
     let store = &*inner.store;

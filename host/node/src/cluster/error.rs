@@ -151,7 +151,7 @@ impl ClusterError {
             ClusterError::Connect(error) => error.may_retry(),
             ClusterError::Join(error) => error.may_retry(),
             ClusterError::Unreached(_, tries) => tries.iter().any(|(_, error)| error.may_retry()),
-            ClusterError::Channel(ChannelError::Lost(lost)) => lost.may_retry(),
+            ClusterError::Channel(ChannelError::Disconnected(lost)) => lost.may_retry(),
             ClusterError::Channel(_)
             | ClusterError::Nowhere(..)
             | ClusterError::NoAnswer(..)

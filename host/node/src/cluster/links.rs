@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sandbar_core::NodeId;
-use sandbar_wire::{Channel, CloseCode, ConnectError, Connection, Endpoint, Expect, Frames, Lost, Role};
+use sandbar_wire::{
+    Channel, CloseCode, ConnectError, Connection, DisconnectReason, Endpoint, ExpectedPeer, Frames, Role,
+};
 
 use super::fits::{self, FITS};
 use super::members::Member;
@@ -41,7 +43,7 @@ impl Dialer {
     }
 
     /// The connection that there is, or a new one.
-    pub(super) async fn connect(&self, address: SocketAddr, expect: &Expect) -> Result<Connection, ConnectError> {
+    pub(super) async fn connect(&self, address: SocketAddr, expect: &ExpectedPeer) -> Result<Connection, ConnectError> {
         let turn = self.turn(address);
         let _turn = turn.lock().await;
         if let Some(connection) = self.made(address, expect) {
@@ -58,12 +60,12 @@ impl Dialer {
         turns.entry(address).or_default().clone()
     }
 
-    fn made(&self, address: SocketAddr, expect: &Expect) -> Option<Connection> {
+    fn made(&self, address: SocketAddr, expect: &ExpectedPeer) -> Option<Connection> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, connection)| !connection.is_closed());
         let is_it = |(to, connection): &&(SocketAddr, Connection)| match expect {
-            Expect::Node(name) => connection.peer().name == *name,
-            Expect::AnyNode => *to == address,
+            ExpectedPeer::Node(name) => connection.peer().name == *name,
+            ExpectedPeer::AnyNode => *to == address,
         };
         all.iter().find(is_it).map(|(_, connection)| connection.clone())
     }
@@ -83,7 +85,7 @@ pub(super) fn dial(inner: &Arc<Inner>, member: Member) {
     inner.handle.clone().spawn(async move {
         let connected = async {
             let name = member.name.parse().map_err(|e| ClusterError::Name(member.name.clone(), e))?;
-            let connection = inner.dialer.connect(member.address, &Expect::Node(name)).await?;
+            let connection = inner.dialer.connect(member.address, &ExpectedPeer::Node(name)).await?;
             let frames = connection.open(TASKS).await?;
             Ok::<_, ClusterError>((connection, frames))
         };
@@ -164,16 +166,16 @@ async fn talk(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
     let before = inner.links().insert(node, connection.clone());
     hub.asker.join(NewPeer { node, resources: theirs.resources.demand(), slots: theirs.slots.min(SLOTS_MAX), line });
     drop(before);
-    let transfers = connection.answer_transfers(&inner.transfers, node, Arc::new(objects::Served(inner.clone())));
+    let transfers = connection.serve_transfers(&inner.transfers, node, Arc::new(objects::Served(inner.clone())));
     tokio::select! {
         () = pump(frames, end) => {}
         () = transfers => {}
     }
-    match connection.lost() {
-        Some(Lost::Closed { code: CloseCode::Done | CloseCode::Stopping, reason }) => {
+    match connection.disconnect_reason() {
+        Some(DisconnectReason::Closed { code: CloseCode::Done | CloseCode::Stopping, reason }) => {
             log::info!("{peer} closed the connection: {reason}");
         }
-        Some(Lost::Local) => log::info!("this node closed the connection to {peer}"),
+        Some(DisconnectReason::Local) => log::info!("this node closed the connection to {peer}"),
         Some(lost) => log::warn!("lost {peer}: {lost}; what it ran for this node runs again elsewhere"),
         None => log::info!("the tasks of {peer} and this node have ended"),
     }
@@ -239,13 +241,13 @@ mod tests {
         });
         let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let dialer = Dialer::new(own);
-        let nobody = dialer.connect(silent.local_addr().unwrap(), &Expect::AnyNode);
+        let nobody = dialer.connect(silent.local_addr().unwrap(), &ExpectedPeer::AnyNode);
         let somebody = async {
             // The other one is dialed by now.
             while silent.recv_from(&mut [0; 2000]).is_err() {
                 tokio::task::yield_now().await;
             }
-            dialer.connect(address, &Expect::AnyNode).await
+            dialer.connect(address, &ExpectedPeer::AnyNode).await
         };
         silent.set_nonblocking(true).unwrap();
         tokio::select! {
@@ -254,8 +256,9 @@ mod tests {
             said = somebody => assert!(said.is_ok(), "{said:?}"),
         }
         // By its name it is the same.
-        let one = dialer.connect(address, &Expect::AnyNode).await.unwrap();
-        let same = dialer.connect(([127, 0, 0, 1], 1).into(), &Expect::Node("other".parse().unwrap())).await.unwrap();
+        let one = dialer.connect(address, &ExpectedPeer::AnyNode).await.unwrap();
+        let same =
+            dialer.connect(([127, 0, 0, 1], 1).into(), &ExpectedPeer::Node("other".parse().unwrap())).await.unwrap();
         assert!(one.is_same(&same) && !one.is_closed());
         accepts.abort();
     }

@@ -9,7 +9,7 @@ use sandbar_core::NodeId;
 use sandbar_meta::{
     Change, Condition, Entry, Key, MetaError, MetaStore, Operation, Revision, Span, Transaction, Value,
 };
-use sandbar_wire::{Applicant, Clock, Identity, Name, NodeFolder, Revoked, Role, SystemClock};
+use sandbar_wire::{Applicant, Clock, Identity, Name, NodeFolder, RevocationList, Role, SystemClock};
 use serde::{Deserialize, Serialize};
 
 use super::store::Founder;
@@ -338,7 +338,7 @@ async fn shut_out_once(inner: &Inner) -> Result<(), ClusterError> {
         if names.iter().any(|(_, name)| name.as_str() == inner.own.name) {
             inner.fence("it was removed from its cluster (`host nodes remove`)".to_owned());
         }
-        inner.endpoint.revoke(Revoked { names, ..Revoked::default() });
+        inner.endpoint.revoke(RevocationList { names, ..RevocationList::default() });
         let mut watcher = inner.store.watch(&span, revision.next()).await?;
         watcher.next().await?;
     }

@@ -28,8 +28,8 @@ use sandbar_core::{ComponentId, NodeId, Seed};
 use sandbar_meta::{Etcd, EtcdAddress, EtcdTimes, LeaseId, MetaLimits, MetaStore, Redb};
 use sandbar_sched::Demand;
 use sandbar_wire::{
-    Admission, Applicant, Authority, Clock, Connection, Endpoint, Grant, Ground, Identity, JoinToken, Key, Name,
-    NodeFolder, Offload, Registry, Role, SystemClock, TransferLimits, Transfers, WireLimits,
+    Admission, Applicant, Authority, CertificateIssuer, Clock, Connection, Endpoint, EndpointEnvironment, Identity,
+    JoinGrant, JoinToken, Key, Name, NodeFolder, Offload, Role, SystemClock, TransferLimits, Transfers, WireLimits,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -150,7 +150,7 @@ pub fn create_token(data: &Path, tenant: Option<&str>, lifetime: Duration) -> Re
     let now = SystemClock.now();
     let authority = Authority::open(&data.join(AUTHORITY), now)?;
     let name = |text: &str| text.parse().map_err(|e| ClusterError::Name(text.to_owned(), e));
-    let grant = tenant.map(name).transpose()?.map_or(Grant::Node, Grant::Tenant);
+    let grant = tenant.map(name).transpose()?.map_or(JoinGrant::Node, JoinGrant::Tenant);
     Ok(authority.token(grant, lifetime, now)?.to_text())
 }
 
@@ -169,15 +169,15 @@ impl Cluster {
         };
         let begun = Instant::now();
         let identity = identity(&folder, authority.as_deref(), options).await?;
-        let ground = options.listen.bind().await?;
+        let environment = options.listen.bind().await?;
         let living = Arc::<members::Living>::default();
         let endpoint = match &authority {
             Some(authority) => {
                 let names = living.clone();
-                let registry = Registry::new(authority.clone(), move |one: &Applicant<'_>| names.admit(one));
-                Endpoint::bind_with_joins(ground, &identity, WireLimits::default(), registry)?
+                let issuer = CertificateIssuer::new(authority.clone(), move |one: &Applicant<'_>| names.admit(one));
+                Endpoint::bind_with_joins(environment, &identity, WireLimits::default(), issuer)?
             }
-            None => Endpoint::bind_on(ground, &identity, WireLimits::default())?,
+            None => Endpoint::bind_on(environment, &identity, WireLimits::default())?,
         };
         let dialer = Arc::new(Dialer::new(endpoint.clone()));
         let join = joined(options)?;
@@ -460,8 +460,9 @@ async fn identity(
         (None, Some((address, Some(token)))) => {
             let token: JoinToken = token.parse().map_err(ClusterError::Token)?;
             let attempt = async |address| {
-                let (ground, limits) = (Ground::udp(options.listen.towards(address))?, WireLimits::default());
-                Ok(sandbar_wire::join(ground, address, &token, key.clone(), (Role::Node, &name), &limits).await?)
+                let (environment, limits) =
+                    (EndpointEnvironment::udp(options.listen.towards(address))?, WireLimits::default());
+                Ok(sandbar_wire::join(environment, address, &token, key.clone(), (Role::Node, &name), &limits).await?)
             };
             let join = async || reach::first(address, ATTEMPT_TIME_MAX, &attempt).await;
             let joined = reach::patiently(options.join_time_max, join);

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{NodeId, ObjectId};
-use sandbar_store::{Landing, LandingView, Mapping, Object};
+use sandbar_store::{ReceiveBuffer, ReceiveBufferView, Mapping, SealedFile};
 use sandbar_wire::{
-    Connection, FetchSpec, Fetched, FindHolders, Gone, Held, Holder, Locations, Root, Source, Target, Tree, View,
-    Wanted,
+    Connection, FailedHolder, FetchSpec, FetchTarget, FetchedObject, HashTree, HeldObject, Holder, HolderFinder,
+    Locations, ObjectSource, RootHash, SourceAssignment, TargetView,
 };
 use serde::de::DeserializeOwned;
 
@@ -36,7 +36,7 @@ pub(super) struct Shared {
 
 struct SharedObject {
     bytes: Arc<Mapping>,
-    root: Root,
+    root: RootHash,
     touched: Instant,
 }
 
@@ -51,20 +51,20 @@ impl Shared {
 
     /// What a node has fetched, or was fetching, is not to be had of it any more.
     pub(super) fn lose(&self, node: NodeId) {
-        self.locations().gone(node);
+        self.locations().remove_node(node);
     }
 }
 
 /// What peers may fetch: what was described to somebody, and what is being fetched here.
 pub(super) struct Served(pub(super) Arc<Inner>);
 
-impl Source for Served {
-    fn find(&self, _: NodeId, object: ObjectId) -> Held {
+impl ObjectSource for Served {
+    fn find(&self, _: NodeId, object: ObjectId) -> HeldObject {
         if let Some(shared) = self.0.shared.objects().get_mut(&object) {
             shared.touched = Instant::now();
-            return Held::Whole(shared.bytes.clone());
+            return HeldObject::Whole(shared.bytes.clone());
         }
-        self.0.transfers.partial(object).map_or(Held::NotHere, Held::Partial)
+        self.0.transfers.partial(object).map_or(HeldObject::NotFound, HeldObject::Partial)
     }
 }
 
@@ -83,17 +83,17 @@ pub(super) async fn describe(inner: &Inner, object: ObjectId) -> Result<Describe
 pub(super) fn holders(inner: &Inner, node: NodeId, object: ObjectId, gone: &[NodeId]) -> Vec<NodeId> {
     let own = NodeId(inner.own.number.into());
     let mut locations = inner.shared.locations();
-    if !inner.shared.objects().contains_key(&object) || !locations.has(object, own) {
+    if !inner.shared.objects().contains_key(&object) || !locations.add_holder(object, own) {
         return Vec::new();
     }
-    match locations.more(object, node, gone) {
-        Wanted::From(nodes) => nodes,
+    match locations.reassign(object, node, gone) {
+        SourceAssignment::Holders(nodes) => nodes,
         // It has dropped it since.
-        Wanted::IsThere => {
-            locations.drops(object, node);
+        SourceAssignment::AlreadyWhole => {
+            locations.remove_holder(object, node);
             Vec::new()
         }
-        Wanted::Nowhere | Wanted::Full => Vec::new(),
+        SourceAssignment::NoHolder | SourceAssignment::Full => Vec::new(),
     }
 }
 
@@ -101,13 +101,13 @@ pub(super) fn holders(inner: &Inner, node: NodeId, object: ObjectId, gone: &[Nod
 pub(super) fn fetched(inner: &Inner, node: NodeId, object: ObjectId, whole: bool) {
     let mut locations = inner.shared.locations();
     if !whole {
-        locations.drops(object, node);
+        locations.remove_holder(object, node);
     } else if inner.shared.objects().contains_key(&object) {
-        locations.has(object, node);
+        locations.add_holder(object, node);
     }
 }
 
-async fn share(inner: &Inner, object: ObjectId) -> Result<(Root, u64), String> {
+async fn share(inner: &Inner, object: ObjectId) -> Result<(RootHash, u64), String> {
     if let Some(shared) = inner.shared.objects().get_mut(&object) {
         shared.touched = Instant::now();
         return Ok((shared.root, shared.bytes.len() as u64));
@@ -118,7 +118,7 @@ async fn share(inner: &Inner, object: ObjectId) -> Result<(Root, u64), String> {
     let value = told.await.map_err(|_| "the node ends")??;
     let mapping = Mapping::sealed(value.as_fd(), value.bytes()).map_err(|e| e.to_string())?;
     let hashed = tokio::task::spawn_blocking(move || {
-        let tree = Tree::of(&mapping);
+        let tree = HashTree::of(&mapping);
         (mapping, tree)
     });
     let (mapping, tree) = hashed.await.map_err(|e| e.to_string())?;
@@ -147,7 +147,7 @@ pub(super) async fn let_go(inner: Arc<Inner>) {
 }
 
 /// Fetches the value of an object that a node has which is connected: from that one, and from others that fetch it.
-pub(super) async fn fetch(inner: &Arc<Inner>, wanted: program::Wanted) -> Result<Object, String> {
+pub(super) async fn fetch(inner: &Arc<Inner>, wanted: program::Wanted) -> Result<SealedFile, String> {
     let program::Wanted { node, object, bytes, priority } = wanted;
     let connection = inner.link(node).ok_or_else(|| format!("there is no connection to node {node}"))?;
     let described: Result<Described, String> = ask(&connection, &Ask::Describe(object.0)).await?;
@@ -160,19 +160,19 @@ pub(super) async fn fetch(inner: &Arc<Inner>, wanted: program::Wanted) -> Result
     let spec = FetchSpec {
         object,
         bytes,
-        root: Root(root),
+        root: RootHash(root),
         // Who else has it is asked once what comes is served from here: others may be sent here then.
         holders: if is_spread { Vec::new() } else { vec![connection.holder(node)] },
         priority,
-        finder: is_spread.then(|| Arc::new(finder) as Arc<dyn FindHolders>),
+        finder: is_spread.then(|| Arc::new(finder) as Arc<dyn HolderFinder>),
     };
-    let reserve = |bytes: u64| Ok(LandingTarget(Landing::new(usize::try_from(bytes).map_err(std::io::Error::other)?)?));
+    let reserve = |bytes: u64| Ok(LandingTarget(ReceiveBuffer::new(usize::try_from(bytes).map_err(std::io::Error::other)?)?));
     let fetched = inner.transfers.fetch(spec, reserve).await.map_err(|e| e.to_string());
-    let here = fetched.and_then(|Fetched { target, serving, .. }| {
+    let here = fetched.and_then(|FetchedObject { target, serving, .. }| {
         let here = target.0.seal().map_err(|e| e.to_string())?;
         if is_spread {
             let bytes = Arc::new(Mapping::sealed(here.as_fd(), bytes).map_err(|e| e.to_string())?);
-            let shared = SharedObject { bytes, root: Root(root), touched: Instant::now() };
+            let shared = SharedObject { bytes, root: RootHash(root), touched: Instant::now() };
             inner.shared.objects().insert(object, shared);
         }
         // Whoever fetches it of this node finds it at every moment.
@@ -203,8 +203,8 @@ struct AtSource {
     connection: Connection,
 }
 
-impl FindHolders for AtSource {
-    fn more(&self, object: ObjectId, gone: &[Gone]) -> BoxFuture<'static, Vec<Holder>> {
+impl HolderFinder for AtSource {
+    fn find_more(&self, object: ObjectId, gone: &[FailedHolder]) -> BoxFuture<'static, Vec<Holder>> {
         let (inner, node, connection) = (self.inner.clone(), self.node, self.connection.clone());
         let gone: Vec<NodeId> = gone.iter().map(|gone| gone.holder).collect();
         async move {
@@ -220,12 +220,12 @@ impl FindHolders for AtSource {
     }
 }
 
-struct LandingTarget(Landing);
+struct LandingTarget(ReceiveBuffer);
 
-struct LandingSeen(Arc<LandingView>);
+struct LandingSeen(Arc<ReceiveBufferView>);
 
 // SAFETY: a landing is as many initialised bytes, mapped as long as it lives, of a file that nobody else has.
-unsafe impl Target for LandingTarget {
+unsafe impl FetchTarget for LandingTarget {
     fn bytes(&self) -> u64 {
         self.0.bytes() as u64
     }
@@ -234,13 +234,13 @@ unsafe impl Target for LandingTarget {
         self.0.start()
     }
 
-    fn view(&self) -> Arc<dyn View> {
+    fn view(&self) -> Arc<dyn TargetView> {
         Arc::new(LandingSeen(self.0.view()))
     }
 }
 
 // SAFETY: the view is of the same bytes, mapped as long as it lives.
-unsafe impl View for LandingSeen {
+unsafe impl TargetView for LandingSeen {
     fn start(&self) -> NonNull<u8> {
         self.0.start()
     }

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use sandbar_wire::{BindError, Ground};
+use sandbar_wire::{BindError, EndpointEnvironment};
 use tokio::net::UdpSocket;
 
 use super::ClusterError;
@@ -93,15 +93,15 @@ pub enum ListenOn {
 }
 
 impl ListenOn {
-    pub(super) async fn bind(&self) -> Result<Ground, ClusterError> {
+    pub(super) async fn bind(&self) -> Result<EndpointEnvironment, ClusterError> {
         let candidates = match self {
             ListenOn::Any(port) => vec![(Ipv6Addr::UNSPECIFIED, *port).into(), (Ipv4Addr::UNSPECIFIED, *port).into()],
             ListenOn::At(name) => resolve(name, TRY_AGAIN * 10).await?,
         };
         let mut failed = None;
         for address in candidates {
-            match Ground::udp(address) {
-                Ok(ground) => return Ok(ground),
+            match EndpointEnvironment::udp(address) {
+                Ok(environment) => return Ok(environment),
                 // Somebody else has the port: the other family's would be half of what was asked for.
                 Err(reason) if reason.kind() == io::ErrorKind::AddrInUse => {
                     return Err(BindError::Address { address, reason }.into());

@@ -9,7 +9,7 @@ use sandbar_meta::{
     Change, Got, Granted, KeptAlive, Key, LeaseId, MetaError, MetaLimits, MetaStore, Page, Revision, Revoked, Span,
     Transacted, Transaction, Watcher,
 };
-use sandbar_wire::{CloseCode, ConnectError, Connection, Expect, Lost};
+use sandbar_wire::{CloseCode, ConnectError, Connection, DisconnectReason, ExpectedPeer};
 use serde::Deserialize;
 
 use super::ClusterError;
@@ -54,12 +54,15 @@ impl Founder {
         if let Some(connection) = made {
             return Ok(connection);
         }
-        let attempt = async |address| Ok(self.dialer.connect(address, &Expect::AnyNode).await?);
+        let attempt = async |address| Ok(self.dialer.connect(address, &ExpectedPeer::AnyNode).await?);
         let done = first(&self.name, CONNECT_TIME_MAX, attempt).await;
         let last = &mut *self.last();
         match &done {
             Ok((_, connection)) => *last = Last { connection: Some(connection.clone()), shut_out: None },
-            Err(ClusterError::Connect(ConnectError::Refused { lost: Lost::Closed { code, reason }, .. })) => {
+            Err(ClusterError::Connect(ConnectError::Refused {
+                reason: DisconnectReason::Closed { code, reason },
+                ..
+            })) => {
                 let since = last.shut_out.as_ref().filter(|(before, ..)| before == code).map(|(.., since)| *since);
                 last.shut_out = Some((*code, reason.clone(), since.unwrap_or_else(Instant::now)));
             }

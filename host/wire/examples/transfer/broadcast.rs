@@ -1,4 +1,5 @@
-//! One object to many processes at the same time: each fetches from whom `Locations` says, and serves what it has.
+//! Broadcast of one object to many processes: each fetches from the nodes that `Locations` assigns, and serves what it
+//! has.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,12 +11,13 @@ use futures::future::BoxFuture;
 use quinn::{Connection, Endpoint};
 use sandbar_core::{NodeId, ObjectId};
 use sandbar_wire::{
-    FetchSpec, FindHolders, Gone, Held, Holder, Link, LocationLimits, Locations, Priority, Source, Wanted,
+    FailedHolder, FetchSpec, HeldObject, Holder, HolderFinder, HolderLink, LocationLimits, Locations, ObjectSource,
+    Priority, SourceAssignment,
 };
 
 use crate::holder::{LARGE, root_of};
 use crate::memory::File;
-use crate::process::{Process, hear};
+use crate::process::{Process, read_line};
 use crate::setting;
 
 pub fn run() {
@@ -28,11 +30,11 @@ pub fn run() {
         let text = format!(
             "{mb} MiB to {receivers} processes, {name}: {seconds:.2} s, {rate:.0} MB/s, the source sent it {times:.2} times"
         );
-        crate::tell(&format!("{name}, sent by the source"), times, "x", &text);
+        crate::report(&format!("{name}, sent by the source"), times, "x", &text);
     }
 }
 
-/// Seconds until all have it, and bytes that the source sent.
+/// Returns the seconds until all receivers have the object, and the bytes that the source sent.
 fn broadcast(bytes: u64, receivers: u32, limits: LocationLimits) -> (f64, u64) {
     let mut source = Process::start(&["holder", &bytes.to_string(), "0"]);
     let line = source.line().unwrap();
@@ -41,13 +43,13 @@ fn broadcast(bytes: u64, receivers: u32, limits: LocationLimits) -> (f64, u64) {
     let mut nodes: Vec<Process> =
         (1..=receivers).map(|node| Process::start(&["receiver", &node.to_string()])).collect();
     for (node, process) in (1..).zip(&mut nodes) {
-        process.say(&format!("{} {bytes}", words[2]));
+        process.send_line(&format!("{} {bytes}", words[2]));
         addresses.insert(node, process.line().unwrap());
     }
     let mut locations = Locations::new(limits);
-    locations.has(LARGE, NodeId(0));
-    // What each says, with who says it.
-    let (to, said) = mpsc::channel();
+    locations.add_holder(LARGE, NodeId(0));
+    // Lines of all receivers, with the node of each.
+    let (to, lines) = mpsc::channel();
     for (node, process) in (1..).zip(&mut nodes) {
         let (to, mut from) = (to.clone(), process.take_output());
         std::thread::spawn(move || {
@@ -56,42 +58,42 @@ fn broadcast(bytes: u64, receivers: u32, limits: LocationLimits) -> (f64, u64) {
             }
         });
     }
-    let begun = Instant::now();
-    nodes.iter_mut().for_each(|process| process.say("go"));
+    let started = Instant::now();
+    nodes.iter_mut().for_each(|process| process.send_line("go"));
     let mut left = receivers;
     while left > 0 {
-        let (node, line) = said.recv().unwrap();
+        let (node, line) = lines.recv().unwrap();
         let mut words = line.split(' ');
         match words.next() {
             Some("has") => {
-                locations.has(LARGE, NodeId(node));
+                locations.add_holder(LARGE, NodeId(node));
                 left -= 1;
             }
             Some("wants") => {
-                let gone: Vec<NodeId> = words.map(|word| NodeId(word.parse().unwrap())).collect();
-                let Wanted::From(from) = locations.more(LARGE, NodeId(node), &gone) else {
+                let failed: Vec<NodeId> = words.map(|word| NodeId(word.parse().unwrap())).collect();
+                let SourceAssignment::Holders(from) = locations.reassign(LARGE, NodeId(node), &failed) else {
                     panic!("{node} finds nobody")
                 };
                 let from: Vec<String> = from.iter().map(|from| format!("{from}={}", addresses[&from.0])).collect();
-                nodes[node as usize - 1].say(&from.join(" "));
+                nodes[node as usize - 1].send_line(&from.join(" "));
             }
             _ => panic!("{node} says {line}"),
         }
     }
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = started.elapsed().as_secs_f64();
     nodes.into_iter().for_each(|process| drop(process.end()));
     (seconds, source.end().parse().unwrap())
 }
 
-/// A process that receives an object, and serves what it has of it.
+/// Runs a process that fetches an object and serves its fetched groups.
 pub async fn receiver(node: u32) {
-    let line = hear().unwrap();
+    let line = read_line().unwrap();
     let (root, bytes) = line.split_once(' ').unwrap();
     let (root, bytes): (_, u64) = (root_of(root), bytes.parse().unwrap());
     let target = File::noise(bytes as usize);
     let (transfers, endpoint) = (crate::transfers(), crate::loopback::endpoint(crate::transport()));
-    let whole = Arc::new(Mutex::new(Held::NotHere));
-    let source: Arc<dyn Source> = Arc::new(Has { transfers: transfers.clone(), whole: whole.clone() });
+    let whole = Arc::new(Mutex::new(HeldObject::NotFound));
+    let source: Arc<dyn ObjectSource> = Arc::new(ReceiverSource { transfers: transfers.clone(), whole: whole.clone() });
     tokio::spawn({
         let (endpoint, transfers) = (endpoint.clone(), transfers.clone());
         async move {
@@ -106,51 +108,51 @@ pub async fn receiver(node: u32) {
         }
     });
     println!("{}", endpoint.local_addr().unwrap());
-    assert_eq!(tokio::task::spawn_blocking(hear).await.unwrap().unwrap(), "go");
-    let finder = Arc::new(Asks { endpoint, node });
-    let holders = finder.more(LARGE, &[]).await;
+    assert_eq!(tokio::task::spawn_blocking(read_line).await.unwrap().unwrap(), "go");
+    let finder = Arc::new(ParentFinder { endpoint, node });
+    let holders = finder.find_more(LARGE, &[]).await;
     let priority = Priority::Get;
     let spec = FetchSpec { object: LARGE, bytes, root, holders, priority, finder: Some(finder) };
     let fetched = transfers.fetch(spec, |_| Ok(target)).await.unwrap();
-    *whole.lock().unwrap() = Held::Whole(Arc::new(fetched.target));
+    *whole.lock().unwrap() = HeldObject::Whole(Arc::new(fetched.target));
     println!("has");
-    tokio::task::spawn_blocking(|| while hear().is_some() {}).await.unwrap();
+    tokio::task::spawn_blocking(|| while read_line().is_some() {}).await.unwrap();
 }
 
-/// What this process has: all of it once it has been fetched, until then what there is.
-struct Has {
+/// The whole object once it has been fetched; before, its fetched groups.
+struct ReceiverSource {
     transfers: sandbar_wire::Transfers,
-    whole: Arc<Mutex<Held>>,
+    whole: Arc<Mutex<HeldObject>>,
 }
 
-impl Source for Has {
-    fn find(&self, _: NodeId, object: ObjectId) -> Held {
+impl ObjectSource for ReceiverSource {
+    fn find(&self, _: NodeId, object: ObjectId) -> HeldObject {
         match self.whole.lock().unwrap().clone() {
-            Held::NotHere => self.transfers.partial(object).map_or(Held::NotHere, Held::Partial),
+            HeldObject::NotFound => self.transfers.partial(object).map_or(HeldObject::NotFound, HeldObject::Partial),
             held => held,
         }
     }
 }
 
-/// Asks the process that started this one.
-struct Asks {
+/// Asks the parent process for holders.
+struct ParentFinder {
     endpoint: Endpoint,
     node: u32,
 }
 
-impl FindHolders for Asks {
-    fn more(&self, _: ObjectId, gone: &[Gone]) -> BoxFuture<'static, Vec<Holder>> {
-        let gone: String = gone.iter().map(|gone| format!(" {}", gone.holder)).collect();
+impl HolderFinder for ParentFinder {
+    fn find_more(&self, _: ObjectId, failed: &[FailedHolder]) -> BoxFuture<'static, Vec<Holder>> {
+        let failed: String = failed.iter().map(|failed| format!(" {}", failed.holder)).collect();
         let endpoint = self.endpoint.clone();
-        if !gone.is_empty() {
-            eprintln!("node {} lost {gone}", self.node);
+        if !failed.is_empty() {
+            eprintln!("node {} lost {failed}", self.node);
         }
-        println!("wants{gone}");
+        println!("wants{failed}");
         async move {
-            let line = tokio::task::spawn_blocking(hear).await.unwrap().unwrap();
+            let line = tokio::task::spawn_blocking(read_line).await.unwrap().unwrap();
             let holder = |word: &str| {
                 let (node, address) = word.split_once('=').unwrap();
-                let link = Arc::new(Dial(endpoint.clone(), address.parse().unwrap()));
+                let link = Arc::new(DialLink(endpoint.clone(), address.parse().unwrap()));
                 Holder { node: NodeId(node.parse().unwrap()), link }
             };
             line.split(' ').map(holder).collect()
@@ -159,9 +161,9 @@ impl FindHolders for Asks {
     }
 }
 
-struct Dial(Endpoint, SocketAddr);
+struct DialLink(Endpoint, SocketAddr);
 
-impl Link for Dial {
+impl HolderLink for DialLink {
     fn connect(&self) -> BoxFuture<'static, Result<Connection, String>> {
         let connecting = self.0.connect(self.1, "localhost");
         async move { connecting.map_err(|e| e.to_string())?.await.map_err(|e| e.to_string()) }.boxed()

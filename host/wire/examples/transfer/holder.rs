@@ -1,4 +1,4 @@
-//! A process that has objects: a large one, and many small ones.
+//! A process that serves one large object and many small ones.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -6,29 +6,30 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use quinn::{Connection, RecvStream, SendStream};
 use sandbar_core::{NodeId, ObjectId};
-use sandbar_wire::{Answers, Held, SharedBytes, Source, TRANSFER_STREAM, Tree};
+use sandbar_wire::{HashTree, HeldObject, ObjectSource, SharedBytes, TRANSFER_STREAM, TransferServer};
 use tokio::io::AsyncWriteExt;
 
 use crate::memory::File;
 
 pub const LARGE: ObjectId = ObjectId(1 << 32);
 pub const SMALL_BYTES: usize = 10 << 10;
-/// The first byte of a stream on which bytes are just sent.
+/// First byte of a stream that carries the object's bytes and nothing else.
 pub const BARE_STREAM: u8 = b'b';
 
 struct Objects(HashMap<ObjectId, SharedBytes>);
 
-impl Source for Objects {
-    fn find(&self, _: NodeId, object: ObjectId) -> Held {
-        self.0.get(&object).map_or(Held::NotHere, |bytes| Held::Whole(bytes.clone()))
+impl ObjectSource for Objects {
+    fn find(&self, _: NodeId, object: ObjectId) -> HeldObject {
+        self.0.get(&object).map_or(HeldObject::NotFound, |bytes| HeldObject::Whole(bytes.clone()))
     }
 }
 
-/// Says its ports and the hash of the large object, and serves until its input ends; then says what it sent.
+/// Prints its addresses and the hash of the large object, serves until its input ends, then prints how many bytes it
+/// sent.
 pub async fn run(bytes: u64, small: u64) {
     let large = File::noise(bytes as usize);
     let transfers = crate::transfers();
-    let tree = Tree::of(large.as_ref());
+    let tree = HashTree::of(large.as_ref());
     let root = blake3_hex(&tree.root().0);
     transfers.keep_tree(LARGE, tree);
     let mut objects: HashMap<ObjectId, SharedBytes> = HashMap::new();
@@ -36,7 +37,7 @@ pub async fn run(bytes: u64, small: u64) {
     for id in 0..small {
         objects.insert(ObjectId(id), Arc::new(small_object(id)));
     }
-    let source: Arc<dyn Source> = Arc::new(Objects(objects));
+    let source: Arc<dyn ObjectSource> = Arc::new(Objects(objects));
 
     let endpoint = crate::loopback::endpoint(crate::transport());
     let tcp = tokio::net::TcpListener::bind((crate::loopback::address(), 0)).await.unwrap();
@@ -56,25 +57,25 @@ pub async fn run(bytes: u64, small: u64) {
                 let Ok(connection) = incoming.await else { continue };
                 let mut all = connections.lock().unwrap();
                 all.push(connection.clone());
-                let answers = transfers.answers(NodeId(all.len() as u32));
-                tokio::spawn(accept(connection, answers, source.clone(), whole.clone()));
+                let server = transfers.server_for(NodeId(all.len() as u32));
+                tokio::spawn(accept(connection, server, source.clone(), whole.clone()));
             }
         }
     });
-    tokio::task::spawn_blocking(|| while crate::process::hear().is_some() {}).await.unwrap();
+    tokio::task::spawn_blocking(|| while crate::process::read_line().is_some() {}).await.unwrap();
     accepts.abort();
     let sent: u64 = connections.lock().unwrap().iter().map(|connection| connection.stats().udp_tx.bytes).sum();
     println!("{sent}");
 }
 
-async fn accept(connection: Connection, answers: Answers, source: Arc<dyn Source>, whole: Bytes) {
+async fn accept(connection: Connection, server: TransferServer, source: Arc<dyn ObjectSource>, whole: Bytes) {
     while let Ok((send, mut receive)) = connection.accept_bi().await {
-        let (answers, source, whole) = (answers.clone(), source.clone(), whole.clone());
+        let (server, source, whole) = (server.clone(), source.clone(), whole.clone());
         tokio::spawn(async move {
             let mut kind = [0];
             receive.read_exact(&mut kind).await.unwrap();
             match kind[0] {
-                TRANSFER_STREAM => answers.answer(source, send, receive).await,
+                TRANSFER_STREAM => server.serve_stream(source, send, receive).await,
                 BARE_STREAM => bare(send, receive, whole).await,
                 other => panic!("a stream of kind {other}"),
             }
@@ -102,7 +103,7 @@ fn blake3_hex(root: &[u8; 32]) -> String {
     root.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub fn root_of(hex: &str) -> sandbar_wire::Root {
+pub fn root_of(hex: &str) -> sandbar_wire::RootHash {
     let byte = |i: usize| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap();
-    sandbar_wire::Root(std::array::from_fn(byte))
+    sandbar_wire::RootHash(std::array::from_fn(byte))
 }

@@ -1,10 +1,13 @@
-//! How fast objects get from one process of this machine to another, beside what the machine can do at all.
+//! Benchmark of object transfers between processes on one machine, compared with memory copies, TCP and bare QUIC.
 //!
-//! `cargo run --release -p sandbar-wire --example transfer [-- MODE]`: `object` (1 GiB between two processes: memory, TCP,
-//! bare QUIC and ours in turn), `small` (10 KiB each), `broadcast` (256 MiB to eight processes) or, without one, all of
-//! them. `SANDBAR_MB`, `SANDBAR_ROUNDS` and `SANDBAR_THREADS` change how much and how often, and how many threads each
-//! process's runtime has (1); `SANDBAR_JSON` has figures printed as JSON; `SANDBAR_ADDRESS` is where a process listens and connects from, on a machine or a network of
-//! a test's own (127.0.0.1).
+//! `cargo run --release -p sandbar-wire --example transfer [-- MODE]` runs one mode, or all of them: `object` (1 GiB
+//! between two processes, compared with memory, TCP and bare QUIC in turn), `small` (10 KiB each), `broadcast` (256 MiB
+//! to eight processes). Environment variables:
+//!
+//! - `SANDBAR_MB`, `SANDBAR_ROUNDS`: size of the object in MiB, and number of rounds.
+//! - `SANDBAR_THREADS`: threads of each process's runtime (default 1).
+//! - `SANDBAR_JSON`: print figures as JSON.
+//! - `SANDBAR_ADDRESS`: address of all endpoints (default 127.0.0.1).
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 mod broadcast;
@@ -18,7 +21,7 @@ mod small;
 
 use std::sync::Arc;
 
-// What `loopback` names.
+// Names that `loopback` imports.
 use sandbar_wire::{Admission, Offload, TransferLimits, Transfers};
 use sandbar_wire::{SOCKET_BUFFER_BYTES, WireLimits, transport_config};
 
@@ -72,15 +75,15 @@ fn transport() -> Arc<quinn::TransportConfig> {
     Arc::new(transport_config(&WireLimits::default()))
 }
 
-/// Prints a figure: for people, or, with `SANDBAR_JSON`, as a JSON object a line.
-fn tell(name: &str, value: f64, unit: &str, text: &str) {
+/// Prints a figure as text, or with `SANDBAR_JSON` as one line of JSON.
+fn report(name: &str, value: f64, unit: &str, text: &str) {
     match std::env::var_os("SANDBAR_JSON") {
         Some(_) => println!("{{\"name\": \"{name}\", \"value\": {value}, \"unit\": \"{unit}\"}}"),
         None => println!("{text}"),
     }
 }
 
-/// The middle one.
+/// Returns the median.
 fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all[all.len() / 2]

@@ -1,4 +1,4 @@
-//! One large object between two processes.
+//! Transfer of one large object between two processes.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use tokio::io::AsyncReadExt;
 
 use crate::holder::{BARE_STREAM, LARGE, root_of};
 use crate::memory::File;
-use crate::process::{Process, hear, processor_s};
+use crate::process::{Process, processor_s, read_line};
 use crate::{median, setting};
 
 pub fn run() {
@@ -17,7 +17,7 @@ pub fn run() {
     let mut holder = Process::start(&["holder", &(mb << 20).to_string(), "0"]);
     let line = holder.line().unwrap();
     let mut client = Process::start(&["object-client"]);
-    client.say(&format!("{line} {} {}", mb << 20, holder.id()));
+    client.send_line(&format!("{line} {} {}", mb << 20, holder.id()));
     while let Some(line) = client.line() {
         println!("{line}");
     }
@@ -25,16 +25,16 @@ pub fn run() {
     holder.end();
 }
 
-/// What was done, and the seconds that it took: by the clock, and of the processor in both processes.
+/// Name of a measurement, its seconds by the clock, and the processor seconds of both processes.
 type Row = (&'static str, Vec<f64>, Vec<[f64; 2]>);
 
-/// Is told where the holder is.
+/// Reads the holder's addresses from standard input.
 pub async fn client() {
-    let line = hear().unwrap();
+    let line = read_line().unwrap();
     let words: Vec<&str> = line.split(' ').collect();
     let (quic, tcp, root) = (words[0].parse().unwrap(), words[1], root_of(words[2]));
     let (bytes, holder): (usize, u32) = (words[3].parse().unwrap(), words[4].parse().unwrap());
-    // Before there is a connection, which is lost when nothing is heard of it for as long as this may take.
+    // Created before connecting: it may take longer than the connection's idle timeout.
     let (warm, from) = (File::noise(bytes), File::noise(bytes));
     let endpoint = crate::loopback::endpoint(crate::transport());
     let connection = endpoint.connect(quic, "localhost").unwrap().await.unwrap();
@@ -47,12 +47,12 @@ pub async fn client() {
     };
     let rounds = setting("SANDBAR_ROUNDS", 5);
     let mut rows: Vec<Row> = Vec::new();
-    // Cold memory last: what the kernel does with what was freed is felt for seconds.
+    // Cold memory comes last, as the kernel's work on freed memory affects later measurements for seconds.
     for (round, is_cold) in
         [false, true].into_iter().flat_map(|is_cold| (0..=rounds).map(move |round| (round, is_cold)))
     {
-        let mut note = |name: &'static str, begun: Instant, before: [f64; 2]| {
-            let (seconds, after) = (begun.elapsed().as_secs_f64(), processor_s(holder));
+        let mut note = |name: &'static str, started: Instant, before: [f64; 2]| {
+            let (seconds, after) = (started.elapsed().as_secs_f64(), processor_s(holder));
             let row = match rows.iter_mut().find(|row| row.0 == name) {
                 Some(row) => row,
                 None => {
@@ -71,34 +71,34 @@ pub async fn client() {
             (name == "cold") == is_cold && std::env::var("SANDBAR_ONLY").map_or(true, is_asked_for)
         };
         if wants("memory") {
-            let (begun, processor) = (Instant::now(), processor_s(holder));
+            let (started, processor) = (Instant::now(), processor_s(holder));
             warm.write().copy_from_slice(from.as_ref());
-            note("copy in memory, warm", begun, processor);
+            note("copy in memory, warm", started, processor);
         }
         if wants("tcp") {
-            let (begun, processor) = (Instant::now(), processor_s(holder));
+            let (started, processor) = (Instant::now(), processor_s(holder));
             bare_tcp(tcp, bytes).await;
-            note("TCP, bytes dropped", begun, processor);
+            note("TCP, bytes dropped", started, processor);
         }
         if wants("bare") {
-            let (begun, processor) = (Instant::now(), processor_s(holder));
+            let (started, processor) = (Instant::now(), processor_s(holder));
             assert_eq!(bare_quic(&connection, None).await, bytes);
-            note("bare QUIC stream, bytes dropped", begun, processor);
+            note("bare QUIC stream, bytes dropped", started, processor);
         }
         if wants("copied") {
-            let (begun, processor) = (Instant::now(), processor_s(holder));
+            let (started, processor) = (Instant::now(), processor_s(holder));
             assert_eq!(bare_quic(&connection, Some(&warm)).await, bytes);
-            note("bare QUIC stream, copied to warm memory", begun, processor);
+            note("bare QUIC stream, copied to warm memory", started, processor);
         }
         if wants("ours") {
-            let (begun, processor) = (Instant::now(), processor_s(holder));
+            let (started, processor) = (Instant::now(), processor_s(holder));
             ours(warm.clone()).await;
-            note("ours, into warm memory", begun, processor);
+            note("ours, into warm memory", started, processor);
         }
         if wants("cold") {
-            let (begun, processor) = (Instant::now(), processor_s(holder));
+            let (started, processor) = (Instant::now(), processor_s(holder));
             ours(File::new(bytes)).await;
-            note("ours, into cold memory", begun, processor);
+            note("ours, into cold memory", started, processor);
         }
     }
     let whole = File::new(bytes);
@@ -114,7 +114,7 @@ pub async fn client() {
         let [client, holder] =
             [0, 1].map(|i| median(processor.iter().map(|used| used[i] / bytes as f64 * 1e9).collect()));
         let text = format!("{name:40} {rate:6.0} MB/s{ratio}  processor {client:.2} s, holder's {holder:.2} s a GB");
-        crate::tell(name, rate, "MB/s", &text);
+        crate::report(name, rate, "MB/s", &text);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Processes of this program, which say a line at a time.
+//! Child processes of this program, controlled by lines of text.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -22,21 +22,21 @@ impl Process {
         self.child.id()
     }
 
-    pub fn say(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         writeln!(self.to.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    /// The next line that it says; none when it has ended.
+    /// Returns the next line of its output; `None` at the end.
     pub fn line(&mut self) -> Option<String> {
         self.from.as_mut().and_then(line)
     }
 
-    /// For another thread to read what it says.
+    /// Takes the output, for another thread to read.
     pub fn take_output(&mut self) -> BufReader<ChildStdout> {
         self.from.take().unwrap()
     }
 
-    /// Its input ends, and with it the process. Gives what it still says.
+    /// Closes its input, which ends the process. Returns its remaining output.
     pub fn end(mut self) -> String {
         drop(self.to.take());
         let mut rest = String::new();
@@ -48,23 +48,23 @@ impl Process {
     }
 }
 
-/// The next line; none when there is no more.
+/// Returns the next line; `None` at the end.
 pub fn line(from: &mut BufReader<ChildStdout>) -> Option<String> {
     let mut line = String::new();
     (from.read_line(&mut line).unwrap() > 0).then(|| line.trim_end().to_owned())
 }
 
-/// What a process is told, a line at a time.
-pub fn hear() -> Option<String> {
+/// Returns the next line of this process's input.
+pub fn read_line() -> Option<String> {
     let mut line = String::new();
     (std::io::stdin().read_line(&mut line).unwrap() > 0).then(|| line.trim_end().to_owned())
 }
 
-/// Processor time of processes so far, in seconds: of this one and of another.
+/// Returns the processor seconds that this process and another one have used.
 pub fn processor_s(other: u32) -> [f64; 2] {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let own = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
-    // Behind the name, which may hold anything: the 12th and 13th field, in hundredths of a second.
+    // After the name, which may contain anything: fields 12 and 13, in hundredths of a second.
     let stat = std::fs::read_to_string(format!("/proc/{other}/stat")).unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
     let ticks: f64 = fields.filter_map(|field| field.parse::<f64>().ok()).sum();

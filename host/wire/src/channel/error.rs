@@ -1,117 +1,117 @@
-//! What can go wrong with a channel or a request.
+//! Errors of channels and requests.
 
 use quinn::{ConnectionError, ReadError, WriteError};
 
 use crate::blame::Blame;
-use crate::lost::Lost;
+use crate::disconnect::DisconnectReason;
 use crate::protocol::stream_code;
 
-/// Why a frame, a request or an answer did not go through.
+/// Why a frame, a request or an answer was not delivered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelError {
-    /// The connection is gone.
+    /// The connection ended.
     #[error(transparent)]
-    Lost(#[from] Lost),
-    /// The other end wants no more of this channel, or does not do what was asked for.
-    #[error("the peer stopped it: {0}")]
-    Stopped(Stop),
-    /// The other end sent something longer than there may be.
-    #[error("a {what} of {bytes} bytes came, and {most} are the most (`wire.{limit}`)")]
+    Disconnected(#[from] DisconnectReason),
+    /// The peer stopped the stream.
+    #[error("the peer stopped the stream: {0}")]
+    Stopped(StopReason),
+    /// The peer sent more than the limit allows.
+    #[error("{what} too long: {bytes} bytes received, at most {max} allowed (`wire.{limit}`)")]
     TooLong {
-        /// Which: frame, request, answer.
+        /// Kind of message: frame, request or answer.
         what: &'static str,
-        /// Its bytes, as far as they are known.
+        /// Its length in bytes, as far as known.
         bytes: u64,
-        /// The most.
-        most: u64,
-        /// The limit.
+        /// Maximum length in bytes.
+        max: u64,
+        /// Name of the limit.
         limit: &'static str,
     },
-    /// This end would send something longer than there may be.
-    #[error("a {what} of {bytes} bytes is more than {most} (`wire.{limit}`); send it in parts")]
+    /// This end tried to send more than the limit allows.
+    #[error("{what} too long: {bytes} bytes, at most {max} allowed (`wire.{limit}`); send it in parts")]
     Oversized {
-        /// Which.
+        /// Kind of message.
         what: &'static str,
-        /// Its bytes.
+        /// Its length in bytes.
         bytes: u64,
-        /// The most.
-        most: u64,
-        /// The limit.
+        /// Maximum length in bytes.
+        max: u64,
+        /// Name of the limit.
         limit: &'static str,
     },
-    /// It ended in the middle.
+    /// The stream ended in the middle of a frame.
     #[error("the peer ended a channel in the middle of a frame")]
-    Cut,
-    /// It did not come in time.
-    #[error("{what} did not come whole within {ms} ms (`wire.{limit}`)")]
+    Truncated,
+    /// A deadline passed.
+    #[error("{what} did not arrive completely within {ms} ms (`wire.{limit}`)")]
     Slow {
-        /// What.
+        /// Kind of message.
         what: &'static str,
-        /// How long it was waited for.
+        /// Time waited, in milliseconds.
         ms: u64,
-        /// The limit.
+        /// Name of the limit.
         limit: &'static str,
     },
 }
 
-/// Why a stream was stopped.
+/// Why the peer stopped a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Stop {
-    /// Nobody is interested any more.
-    #[error("nobody is interested any more")]
+pub enum StopReason {
+    /// The peer no longer needs the stream.
+    #[error("it is no longer needed")]
     Dropped,
-    /// There are as many as there may be.
-    #[error("it has as many as it may")]
+    /// A limit on concurrent streams is reached.
+    #[error("its limit of streams is reached")]
     Busy,
-    /// It was too long.
+    /// The content was too long.
     #[error("it was too long")]
     TooLong,
-    /// It did not come in time.
-    #[error("it did not come in time")]
+    /// The content was too slow.
+    #[error("it was too slow")]
     Slow,
-    /// Nobody there does that.
-    #[error("nobody there does that")]
+    /// The peer does not handle this kind of stream.
+    #[error("it does not handle this kind of stream")]
     Nobody,
 }
 
 impl ChannelError {
-    /// Whose fault it is.
+    /// Returns the party at fault.
     pub fn blame(&self) -> Blame {
         match self {
-            ChannelError::Lost(lost) => lost.blame(),
+            ChannelError::Disconnected(lost) => lost.blame(),
             ChannelError::Oversized { .. } => Blame::Host,
             _ => Blame::Peer,
         }
     }
 
-    /// The stable text of what happened.
+    /// Returns the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
-            ChannelError::Lost(lost) => lost.code(),
+            ChannelError::Disconnected(lost) => lost.code(),
             ChannelError::Stopped(_) => "stopped",
             ChannelError::TooLong { .. } => "too-long",
             ChannelError::Oversized { .. } => "oversized",
-            ChannelError::Cut => "cut",
+            ChannelError::Truncated => "cut",
             ChannelError::Slow { .. } => "slow",
         }
     }
 }
 
-impl From<u64> for Stop {
+impl From<u64> for StopReason {
     fn from(code: u64) -> Self {
         match u32::try_from(code) {
-            Ok(stream_code::BUSY) => Stop::Busy,
-            Ok(stream_code::TOO_LONG) => Stop::TooLong,
-            Ok(stream_code::SLOW) => Stop::Slow,
-            Ok(stream_code::NOBODY) => Stop::Nobody,
-            _ => Stop::Dropped,
+            Ok(stream_code::BUSY) => StopReason::Busy,
+            Ok(stream_code::TOO_LONG) => StopReason::TooLong,
+            Ok(stream_code::SLOW) => StopReason::Slow,
+            Ok(stream_code::NOBODY) => StopReason::Nobody,
+            _ => StopReason::Dropped,
         }
     }
 }
 
 impl From<ConnectionError> for ChannelError {
     fn from(error: ConnectionError) -> Self {
-        ChannelError::Lost(error.into())
+        ChannelError::Disconnected(error.into())
     }
 }
 
@@ -120,7 +120,7 @@ impl From<WriteError> for ChannelError {
         match error {
             WriteError::Stopped(code) => ChannelError::Stopped(code.into_inner().into()),
             WriteError::ConnectionLost(lost) => lost.into(),
-            WriteError::ClosedStream | WriteError::ZeroRttRejected => ChannelError::Stopped(Stop::Dropped),
+            WriteError::ClosedStream | WriteError::ZeroRttRejected => ChannelError::Stopped(StopReason::Dropped),
         }
     }
 }
@@ -131,7 +131,7 @@ impl From<ReadError> for ChannelError {
             ReadError::Reset(code) => ChannelError::Stopped(code.into_inner().into()),
             ReadError::ConnectionLost(lost) => lost.into(),
             ReadError::ClosedStream | ReadError::IllegalOrderedRead | ReadError::ZeroRttRejected => {
-                ChannelError::Stopped(Stop::Dropped)
+                ChannelError::Stopped(StopReason::Dropped)
             }
         }
     }

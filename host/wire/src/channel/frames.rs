@@ -1,4 +1,4 @@
-//! Frames of a channel: in order, whole, both ways.
+//! The frames of a channel: ordered, complete, in both directions.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,8 +8,8 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::unframe::{HEAD_BYTES, Oversized, Unframe};
-use super::{ChannelError, Stop};
+use super::frame_decoder::{FrameDecoder, FrameTooLong, HEAD_BYTES};
+use super::{ChannelError, StopReason};
 use crate::endpoint::close;
 use crate::limits::WireLimits;
 use crate::protocol::{CloseCode, stream_code};
@@ -26,17 +26,17 @@ impl Frames {
         quinn: quinn::Connection,
         send: quinn::SendStream,
         receive: quinn::RecvStream,
-        place: Option<OwnedSemaphorePermit>,
+        permit: Option<OwnedSemaphorePermit>,
         limits: &WireLimits,
     ) -> Frames {
         let receiver = FrameReceiver {
             quinn,
             stream: receive,
-            unframe: Unframe::default(),
+            decoder: FrameDecoder::default(),
             since: None,
             frame_bytes_max: limits.frame_bytes_max,
             frame_time_ms_max: limits.frame_time_ms_max,
-            _place: place,
+            _permit: permit,
         };
         Frames { sender: FrameSender::new(send, limits), receiver }
     }
@@ -44,7 +44,7 @@ impl Frames {
     /// See [`FrameSender::send`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`FrameSender::send`].
     pub async fn send(&self, frame: &[u8]) -> Result<(), ChannelError> {
         self.sender.send(frame).await
     }
@@ -52,7 +52,7 @@ impl Frames {
     /// See [`FrameSender::flush`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`FrameSender::flush`].
     pub async fn flush(&self) -> Result<(), ChannelError> {
         self.sender.flush().await
     }
@@ -60,31 +60,31 @@ impl Frames {
     /// See [`FrameReceiver::recv`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`FrameReceiver::recv`].
     pub async fn recv(&mut self) -> Result<Option<Bytes>, ChannelError> {
         self.receiver.recv().await
     }
 
-    /// For two tasks.
+    /// Splits the channel into its directions, for use by two tasks.
     pub fn split(self) -> (FrameSender, FrameReceiver) {
         (self.sender, self.receiver)
     }
 }
 
-/// Sends frames. Clones send on the same channel. When the last is dropped, what was sent goes out and the channel ends in
-/// this direction.
+/// Sends frames. Clones send on the same channel. After the last clone is dropped, queued frames are sent and this
+/// direction of the channel finishes.
 #[derive(Debug)]
 pub struct FrameSender {
     queue: Arc<Queue>,
 }
 
-/// What was sent and QUIC has not taken.
+/// Frames that QUIC has not taken yet.
 #[derive(Debug)]
 struct Queue {
     frame_bytes_max: u32,
     queue_bytes_max: u32,
     senders: AtomicUsize,
-    /// A permit for each byte of room. First come, first served: a large frame is not passed by small ones for ever.
+    /// One permit for each free byte. The semaphore is fair, so that small frames do not starve a large one.
     room: Semaphore,
     state: Mutex<QueueState>,
     changed: Notify,
@@ -92,14 +92,14 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    /// In pieces, so that none grows and is moved; the last is what is written to.
+    /// Complete pieces of the queue. Pieces avoid reallocation of a growing buffer; `last` is the one being filled.
     full: Vec<Bytes>,
     last: BytesMut,
     is_over: bool,
     failed: Option<ChannelError>,
 }
 
-/// Frames share pieces of so many bytes; a longer one has one of its own.
+/// Bytes of a piece that frames share. A longer frame gets its own piece.
 const PIECE_BYTES: usize = 64 << 10;
 
 impl QueueState {
@@ -138,23 +138,24 @@ impl FrameSender {
         FrameSender { queue }
     }
 
-    /// Sends a frame: gives back when it is queued, which it is at once unless
-    /// [`send_queue_bytes_max`](WireLimits::send_queue_bytes_max) are queued before it. Where the future is dropped before
-    /// that, nothing of the frame is sent.
+    /// Queues a frame. Waits while the queue has no room for it
+    /// ([`send_queue_bytes_max`](WireLimits::send_queue_bytes_max)). Cancel-safe: if the future is dropped while it
+    /// waits, nothing of the frame is sent.
     ///
     /// # Errors
-    /// When it is too long, the peer wants no more, or the connection is gone; then frames that were queued may be lost.
+    /// The frame is too long, the peer stopped the channel, or the connection is closed. In the last two cases queued
+    /// frames may be lost.
     pub async fn send(&self, frame: &[u8]) -> Result<(), ChannelError> {
-        let (queue, most) = (&*self.queue, self.queue.frame_bytes_max);
+        let (queue, max) = (&*self.queue, self.queue.frame_bytes_max);
         let length =
-            u32::try_from(frame.len()).ok().filter(|length| *length <= most).ok_or(ChannelError::Oversized {
+            u32::try_from(frame.len()).ok().filter(|length| *length <= max).ok_or(ChannelError::Oversized {
                 what: "frame",
                 bytes: frame.len() as u64,
-                most: most.into(),
+                max: max.into(),
                 limit: "frame_bytes_max",
             })?;
         match queue.room.acquire_many(length + HEAD_BYTES as u32).await {
-            // What takes the bytes gives the room back.
+            // The writer releases the permits when QUIC takes the bytes.
             Ok(room) => room.forget(),
             Err(_) => return Err(queue.failure()),
         }
@@ -170,11 +171,10 @@ impl FrameSender {
         Ok(())
     }
 
-    /// Waits until all room is free: QUIC has taken what was sent before, and will send it for as long as the connection
-    /// is there.
+    /// Waits until the queue is empty. QUIC then delivers what was sent, as long as the connection lasts.
     ///
     /// # Errors
-    /// When the peer wants no more, or the connection is gone.
+    /// The peer stopped the channel, or the connection is closed.
     pub async fn flush(&self) -> Result<(), ChannelError> {
         let all = self.queue.room.acquire_many(self.queue.queue_bytes_max).await;
         all.map(drop).map_err(|_| self.queue.failure())
@@ -198,8 +198,8 @@ impl Drop for FrameSender {
 }
 
 impl Queue {
-    /// Hands to QUIC what was queued, all of it at once: many small frames make one write. Owned by its senders: it ends
-    /// when the last is gone and all is written, or at the first error, which the senders get.
+    /// Writes queued frames to QUIC in batches, so that many small frames need one write. The senders own this task: it
+    /// ends after the last sender is dropped and the queue is written, or at the first error, which the senders return.
     async fn write(self: Arc<Queue>, mut stream: quinn::SendStream) {
         loop {
             let pieces = {
@@ -215,9 +215,9 @@ impl Queue {
                     () = self.changed.notified() => continue,
                     stopped = stream.stopped() => {
                         let failed = match stopped {
-                            Ok(code) => ChannelError::Stopped(code.map_or(Stop::Dropped, |c| c.into_inner().into())),
+                            Ok(code) => ChannelError::Stopped(code.map_or(StopReason::Dropped, |c| c.into_inner().into())),
                             Err(quinn::StoppedError::ConnectionLost(lost)) => lost.into(),
-                            Err(quinn::StoppedError::ZeroRttRejected) => ChannelError::Stopped(Stop::Dropped),
+                            Err(quinn::StoppedError::ZeroRttRejected) => ChannelError::Stopped(StopReason::Dropped),
                         };
                         return self.fail(failed);
                     }
@@ -227,7 +227,7 @@ impl Queue {
                 return self.fail(error.into());
             }
         }
-        // Says that nothing follows; what was written is sent before.
+        // Finishes the stream; data written before is still delivered.
         let _ = stream.finish();
     }
 
@@ -249,7 +249,7 @@ impl Queue {
     }
 
     fn failure(&self) -> ChannelError {
-        self.lock().failed.clone().unwrap_or(ChannelError::Stopped(Stop::Dropped))
+        self.lock().failed.clone().unwrap_or(ChannelError::Stopped(StopReason::Dropped))
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
@@ -257,55 +257,55 @@ impl Queue {
     }
 }
 
-/// Receives frames. When it is dropped, the peer is told to send no more.
+/// Receives frames. Dropping it asks the peer to stop sending.
 #[derive(Debug)]
 pub struct FrameReceiver {
     quinn: quinn::Connection,
     stream: quinn::RecvStream,
-    unframe: Unframe,
-    /// When the first byte of a frame came that is not whole yet.
+    decoder: FrameDecoder,
+    /// Arrival time of the first byte of an incomplete frame.
     since: Option<Instant>,
     frame_bytes_max: u32,
     frame_time_ms_max: u64,
-    /// Among the channels that the peer may have open.
-    _place: Option<OwnedSemaphorePermit>,
+    /// The channel's permit among those that the peer may open.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Pieces of a stream that are taken together: each is what one packet brought.
+/// Stream chunks read in one call. Each is the payload of one packet.
 const PIECES: usize = 32;
 
 impl FrameReceiver {
-    /// The next frame; none when the peer sends no more. Where the future is dropped before it is ready, nothing is lost.
+    /// Returns the next frame; `None` when the peer finished. Cancel-safe: dropping the future loses nothing.
     ///
-    /// What is not received stays with QUIC, up to [`stream_window_bytes`](WireLimits::stream_window_bytes); then the peer
+    /// QUIC buffers what is not received, up to [`stream_window_bytes`](WireLimits::stream_window_bytes); then the peer
     /// waits.
     ///
     /// # Errors
-    /// When the connection is gone, a frame is too long, or it does not come whole; the last two close the connection.
+    /// The connection is closed, a frame is too long, or a frame is incomplete. The last two close the connection.
     pub async fn recv(&mut self) -> Result<Option<Bytes>, ChannelError> {
         loop {
-            match self.unframe.next(self.frame_bytes_max) {
+            match self.decoder.next(self.frame_bytes_max) {
                 Ok(None) => {}
                 Ok(Some(frame)) => {
                     self.since = None;
                     return Ok(Some(frame));
                 }
-                Err(Oversized(bytes)) => return Err(self.too_long(bytes)),
+                Err(FrameTooLong(bytes)) => return Err(self.too_long(bytes)),
             }
             if !self.read_more().await? {
-                return match self.unframe.is_within() {
+                return match self.decoder.is_within() {
                     false => Ok(None),
-                    true => Err(self.malformed(ChannelError::Cut)),
+                    true => Err(self.malformed(ChannelError::Truncated)),
                 };
             }
         }
     }
 
-    /// False at the end of the stream.
+    /// Returns false at the end of the stream.
     async fn read_more(&mut self) -> Result<bool, ChannelError> {
         let mut pieces = [const { Bytes::new() }; PIECES];
         let reading = self.stream.read_chunks(&mut pieces);
-        let read = if self.unframe.is_within() {
+        let read = if self.decoder.is_within() {
             let since = *self.since.get_or_insert_with(Instant::now);
             match tokio::time::timeout_at(since + Duration::from_millis(self.frame_time_ms_max), reading).await {
                 Ok(read) => read?,
@@ -315,13 +315,13 @@ impl FrameReceiver {
             reading.await?
         };
         let Some(count) = read else { return Ok(false) };
-        pieces.iter().take(count).for_each(|piece| self.unframe.push(piece));
+        pieces.iter().take(count).for_each(|piece| self.decoder.push(piece));
         Ok(true)
     }
 
     fn too_long(&self, bytes: u32) -> ChannelError {
-        let (bytes, most) = (bytes.into(), self.frame_bytes_max.into());
-        self.malformed(ChannelError::TooLong { what: "frame", bytes, most, limit: "frame_bytes_max" })
+        let (bytes, max) = (bytes.into(), self.frame_bytes_max.into());
+        self.malformed(ChannelError::TooLong { what: "frame", bytes, max, limit: "frame_bytes_max" })
     }
 
     fn slow(&self) -> ChannelError {

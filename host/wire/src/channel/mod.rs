@@ -1,12 +1,12 @@
-//! What goes over a connection: frames of channels, and requests with their answers.
+//! What a connection carries: channels of frames, and requests with their answers.
 
 mod error;
+mod frame_decoder;
 mod frames;
 mod request;
-mod unframe;
 
-pub use error::{ChannelError, Stop};
+pub use error::{ChannelError, StopReason};
 pub use frames::{FrameReceiver, FrameSender, Frames};
-pub use request::Request;
+pub use request::IncomingRequest;
 
-pub(crate) use request::{Most, ask, read_whole, tell};
+pub(crate) use request::{ByteLimit, read_whole, send_answer, send_request};

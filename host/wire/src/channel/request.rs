@@ -1,4 +1,4 @@
-//! A request and its answer, on a stream of their own.
+//! Requests and their answers, each pair on its own stream.
 
 use std::time::Duration;
 
@@ -9,40 +9,40 @@ use super::ChannelError;
 use crate::limits::WireLimits;
 use crate::protocol::{REQUEST_PRIORITY, stream_code};
 
-/// What a peer asks. Whoever drops it without an answer tells the peer that nobody answers.
+/// A peer's request. Dropping it without an answer resets the stream with `NOBODY`.
 #[derive(Debug)]
-pub struct Request {
-    answer: Whole,
+pub struct IncomingRequest {
+    answer: MessageWriter,
     receive: quinn::RecvStream,
     until: Instant,
     limits: WireLimits,
 }
 
-impl Request {
-    pub(crate) fn new(send: quinn::SendStream, receive: quinn::RecvStream, limits: &WireLimits) -> Request {
+impl IncomingRequest {
+    pub(crate) fn new(send: quinn::SendStream, receive: quinn::RecvStream, limits: &WireLimits) -> IncomingRequest {
         let until = Instant::now() + Duration::from_millis(limits.request_time_ms_max);
-        Request { answer: Whole::new(send), receive, until, limits: *limits }
+        IncomingRequest { answer: MessageWriter::new(send), receive, until, limits: *limits }
     }
 
-    /// What it says. It stays with QUIC until this is called, and has to come within
+    /// Reads the request. QUIC buffers it until this call. It must arrive within
     /// [`request_time_ms_max`](WireLimits::request_time_ms_max) of its first byte.
     ///
     /// # Errors
-    /// When it is too long or too slow, or the connection is gone.
+    /// The request is too long or too slow, or the connection is closed.
     pub async fn read(&mut self) -> Result<Bytes, ChannelError> {
-        let most = Most { what: "request", bytes: self.limits.request_bytes_max, limit: "request_bytes_max" };
-        read_whole(&mut self.receive, most, self.until, self.limits.request_time_ms_max).await
+        let max = ByteLimit { what: "request", bytes: self.limits.request_bytes_max, limit: "request_bytes_max" };
+        read_whole(&mut self.receive, max, self.until, self.limits.request_time_ms_max).await
     }
 
-    /// Answers it. Gives back when QUIC has taken the answer.
+    /// Sends the answer. Returns when QUIC has taken it.
     ///
     /// # Errors
-    /// When the answer is too long, the peer takes it too slowly or not at all, or the connection is gone.
+    /// The answer is too long, the peer takes it too slowly or not at all, or the connection is closed.
     pub async fn answer(self, answer: &[u8]) -> Result<(), ChannelError> {
-        let (most, ms) = (u64::from(self.limits.answer_bytes_max), self.limits.request_time_ms_max);
+        let (max, ms) = (u64::from(self.limits.answer_bytes_max), self.limits.request_time_ms_max);
         let bytes = answer.len() as u64;
-        if bytes > most {
-            return Err(ChannelError::Oversized { what: "answer", bytes, most, limit: "answer_bytes_max" });
+        if bytes > max {
+            return Err(ChannelError::Oversized { what: "answer", bytes, max, limit: "answer_bytes_max" });
         }
         let parts = [answer];
         let writing = self.answer.write(&parts);
@@ -50,25 +50,25 @@ impl Request {
         timeout_at(until, writing).await.unwrap_or_else(|_| Err(slow("an answer", ms)))
     }
 
-    /// Does not answer it, for a reason.
+    /// Rejects the request with a stream code.
     pub(crate) fn refuse(mut self, code: u32) {
         self.answer.give_up = code;
         let _ = self.receive.stop(code.into());
     }
 }
 
-/// What one has to send on a stream: all of it, or the stream is reset. A stream that is merely dropped would end as if
-/// all had been sent.
+/// Writes one complete message to a stream, or resets the stream. Dropping a bare QUIC stream would finish it, as if
+/// the message were complete.
 #[derive(Debug)]
-struct Whole {
+struct MessageWriter {
     stream: quinn::SendStream,
     give_up: u32,
     is_done: bool,
 }
 
-impl Whole {
-    fn new(stream: quinn::SendStream) -> Whole {
-        Whole { stream, give_up: stream_code::NOBODY, is_done: false }
+impl MessageWriter {
+    fn new(stream: quinn::SendStream) -> MessageWriter {
+        MessageWriter { stream, give_up: stream_code::NOBODY, is_done: false }
     }
 
     async fn write(mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
@@ -82,7 +82,7 @@ impl Whole {
     }
 }
 
-impl Drop for Whole {
+impl Drop for MessageWriter {
     fn drop(&mut self) {
         if !self.is_done {
             let _ = self.stream.reset(self.give_up.into());
@@ -90,41 +90,42 @@ impl Drop for Whole {
     }
 }
 
-/// How long something may be.
+/// Maximum length of a message.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Most {
+pub(crate) struct ByteLimit {
     pub what: &'static str,
     pub bytes: u32,
     pub limit: &'static str,
 }
 
-/// Asks, on a stream of its own, and waits for the answer: `time` for both together.
-pub(crate) async fn ask(
+/// Sends a request on its own stream and waits for the answer; `time` covers both.
+pub(crate) async fn send_request(
     quinn: &quinn::Connection,
     parts: &[&[u8]],
-    most: Most,
+    max: ByteLimit,
     time: Duration,
 ) -> Result<Bytes, ChannelError> {
     let (until, ms) = (Instant::now() + time, time.as_millis() as u64);
     let asking = async {
         let (send, receive) = quinn.open_bi().await?;
         let _ = send.set_priority(REQUEST_PRIORITY);
-        Whole::new(send).write(parts).await?;
+        MessageWriter::new(send).write(parts).await?;
         Ok::<_, ChannelError>(receive)
     };
     let mut receive = timeout_at(until, asking).await.map_err(|_| slow("a request", ms))??;
-    read_whole(&mut receive, most, until, ms).await
+    read_whole(&mut receive, max, until, ms).await
 }
 
-/// Answers on a stream that somebody else opened: one that is read to its end.
-pub(crate) async fn tell(send: quinn::SendStream, answer: &[u8]) -> Result<(), ChannelError> {
-    Whole::new(send).write(&[answer]).await
+/// Answers on a stream that the peer opened and whose request was read to the end.
+pub(crate) async fn send_answer(send: quinn::SendStream, answer: &[u8]) -> Result<(), ChannelError> {
+    MessageWriter::new(send).write(&[answer]).await
 }
 
-/// All of a stream. It grows by what comes, and what is longer than it may be is not waited for.
+/// Reads a stream to its end. The buffer grows with received bytes; a message over the limit is rejected before its
+/// end.
 pub(crate) async fn read_whole(
     receive: &mut quinn::RecvStream,
-    most: Most,
+    max: ByteLimit,
     until: Instant,
     ms: u64,
 ) -> Result<Bytes, ChannelError> {
@@ -135,15 +136,15 @@ pub(crate) async fn read_whole(
             Ok(read) => read?,
             Err(_) => {
                 let _ = receive.stop(stream_code::SLOW.into());
-                return Err(slow(most.what, ms));
+                return Err(slow(max.what, ms));
             }
         };
         let Some(count) = read else { return Ok(bytes.freeze()) };
         pieces.iter().take(count).for_each(|piece| bytes.extend_from_slice(piece));
-        if bytes.len() > most.bytes as usize {
+        if bytes.len() > max.bytes as usize {
             let _ = receive.stop(stream_code::TOO_LONG.into());
-            let (bytes, Most { what, bytes: most, limit }) = (bytes.len() as u64, most);
-            return Err(ChannelError::TooLong { what, bytes, most: most.into(), limit });
+            let (bytes, ByteLimit { what, bytes: max, limit }) = (bytes.len() as u64, max);
+            return Err(ChannelError::TooLong { what, bytes, max: max.into(), limit });
         }
     }
 }

@@ -1,9 +1,8 @@
-//! QUIC's congestion control, which lets the last packet of a connection through.
+//! Congestion control that never delays the close packet of a connection.
 //!
-//! QUIC (quinn-proto 0.11) holds the packet that says why a connection is closed back like any other while more is on its
-//! way than the network is thought to carry, and once the connection is closed nothing is acknowledged any more: so it is
-//! never sent, and the peer learns nothing but that the connection is gone. So a connection that is to be closed is first
-//! told that the network carries anything.
+//! QUIC (quinn-proto 0.11) applies the congestion window to the CONNECTION_CLOSE packet too. Once the connection is
+//! closed, no acknowledgement opens the window any more, so a full window drops the packet, and the peer never learns
+//! the reason. Before closing a connection this module therefore makes its window unlimited.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -13,35 +12,35 @@ use std::time::Instant;
 use quinn::congestion::{Controller, ControllerFactory, CubicConfig};
 use quinn_proto::RttEstimator;
 
-/// More than is ever on its way, and little enough to be reckoned with.
-const ANYTHING: u64 = 1 << 40;
+/// Window of a closing connection: larger than any amount in flight, small enough for arithmetic without overflow.
+const UNLIMITED_BYTES: u64 = 1 << 40;
 
-struct LetsCloseThrough {
+struct BypassOnClose {
     inner: Box<dyn Controller>,
     is_closing: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Factory {
+pub(super) struct BypassOnCloseFactory {
     cubic: Arc<CubicConfig>,
 }
 
-impl ControllerFactory for Factory {
+impl ControllerFactory for BypassOnCloseFactory {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let inner = self.cubic.clone().build(now, current_mtu);
-        Box::new(LetsCloseThrough { inner, is_closing: Arc::default() })
+        Box::new(BypassOnClose { inner, is_closing: Arc::default() })
     }
 }
 
-/// What is sent on this connection from now on is not held back.
-pub(super) fn let_through(quinn: &quinn::Connection) {
-    // A copy: but for what they share.
-    if let Ok(control) = quinn.congestion_state().into_any().downcast::<LetsCloseThrough>() {
+/// Makes the congestion window of a connection unlimited from now on.
+pub(super) fn bypass_for_close(quinn: &quinn::Connection) {
+    // quinn returns a clone of the controller, which shares the flag.
+    if let Ok(control) = quinn.congestion_state().into_any().downcast::<BypassOnClose>() {
         control.is_closing.store(true, Ordering::Relaxed);
     }
 }
 
-impl Controller for LetsCloseThrough {
+impl Controller for BypassOnClose {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
         self.inner.on_sent(now, bytes, last_packet_number);
     }
@@ -63,11 +62,11 @@ impl Controller for LetsCloseThrough {
     }
 
     fn window(&self) -> u64 {
-        if self.is_closing.load(Ordering::Relaxed) { ANYTHING } else { self.inner.window() }
+        if self.is_closing.load(Ordering::Relaxed) { UNLIMITED_BYTES } else { self.inner.window() }
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(LetsCloseThrough { inner: self.inner.clone_box(), is_closing: self.is_closing.clone() })
+        Box::new(BypassOnClose { inner: self.inner.clone_box(), is_closing: self.is_closing.clone() })
     }
 
     fn initial_window(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Connecting to a node.
+//! Outgoing connections to a node.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,104 +8,104 @@ use quinn::ConnectionError;
 use tokio::time::timeout;
 
 use super::Shared;
-use super::door::chain;
+use super::accept::chain;
 use super::peers::{Direction, close};
 use crate::blame::Blame;
 use crate::connection::Connection;
-use crate::identity::{PeerError, Side};
-use crate::lost::{self, Lost};
+use crate::disconnect::{self, DisconnectReason};
+use crate::identity::{HandshakeSide, PeerError};
 use crate::name::{Name, PeerIdentity, Role};
 use crate::protocol::{CloseCode, WELCOME, alpn, version_of};
 use crate::tls::SERVER_NAME;
 
-/// Whom one expects to find at an address.
+/// The peer expected at an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Expect {
-    /// This node.
+pub enum ExpectedPeer {
+    /// The node with this name.
     Node(Name),
-    /// Any node of the cluster: the first that a tenant or a new node talks to.
+    /// Any node of the cluster, for the first connection of a tenant or a new node.
     AnyNode,
 }
 
-/// Why there is no connection.
+/// Why a connection was not established.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// No packet can be sent there.
-    #[error("{address} can't be connected to: {reason}")]
+    /// No packet can be sent to the address.
+    #[error("can't connect to {address}: {reason}")]
     Address {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// Nobody answers.
+    /// The node did not answer in time.
     #[error(
-        "no answer from {address} within {ms} ms; look at the address, at firewalls (UDP), and whether the node runs"
+        "no answer from {address} within {ms} ms; check the address, firewalls (UDP), and whether the node runs"
     )]
     Unreachable {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// How long it was waited for.
+        /// Time waited, in milliseconds.
         ms: u64,
     },
-    /// The two ends speak different versions.
+    /// The ends have different protocol versions.
     #[error(
-        "{address} speaks {}, this end {}; update one of them",
-        theirs.map_or("nothing that is known here".to_owned(), alpn), alpn(*ours)
+        "{address} uses {}, this end {}; update one of them",
+        theirs.map_or("an unknown protocol".to_owned(), alpn), alpn(*ours)
     )]
     Version {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// This end's.
+        /// This end's version.
         ours: u8,
-        /// The other end's, if it said so.
+        /// The node's version, if it sent one.
         theirs: Option<u8>,
     },
-    /// The node there is not what this end wants.
-    #[error("the node at {address} is not let in: {reason}")]
+    /// This end rejects the node.
+    #[error("the node at {address} is rejected: {reason}")]
     Peer {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The reason.
         reason: PeerError,
     },
-    /// The node there does not let this end in, or went away.
-    #[error("{address}: {lost}")]
+    /// The node rejected this end, or disconnected.
+    #[error("{address}: {reason}")]
     Refused {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// How it said so.
-        lost: Lost,
+        /// The reason.
+        reason: DisconnectReason,
     },
 }
 
 impl ConnectError {
-    /// Whose fault it is.
+    /// Returns the party at fault.
     pub fn blame(&self) -> Blame {
         match self {
             ConnectError::Address { .. } | ConnectError::Version { .. } => Blame::Operator,
             ConnectError::Unreachable { .. } => Blame::Network,
             ConnectError::Peer { reason, .. } => reason.blame(),
-            ConnectError::Refused { lost, .. } => lost.blame(),
+            ConnectError::Refused { reason, .. } => reason.blame(),
         }
     }
 
-    /// The stable text of what happened.
+    /// Returns the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             ConnectError::Address { .. } => "address",
             ConnectError::Unreachable { .. } => "unreachable",
             ConnectError::Version { .. } => CloseCode::Version.as_str(),
             ConnectError::Peer { reason, .. } => reason.code(),
-            ConnectError::Refused { lost, .. } => lost.code(),
+            ConnectError::Refused { reason, .. } => reason.code(),
         }
     }
 
-    /// Whether to try again by itself may help.
+    /// Returns whether retrying without a change may succeed.
     pub fn may_retry(&self) -> bool {
         match self {
             ConnectError::Unreachable { .. } => true,
-            ConnectError::Refused { lost, .. } => lost.may_retry(),
+            ConnectError::Refused { reason, .. } => reason.may_retry(),
             _ => false,
         }
     }
@@ -114,7 +114,7 @@ impl ConnectError {
 pub(super) async fn connect(
     shared: &Arc<Shared>,
     address: SocketAddr,
-    expect: &Expect,
+    expect: &ExpectedPeer,
 ) -> Result<Connection, ConnectError> {
     let ms = shared.limits.connect_time_ms_max;
     let connecting = try_connect(shared, address, expect);
@@ -122,7 +122,11 @@ pub(super) async fn connect(
     in_time.unwrap_or(Err(ConnectError::Unreachable { address, ms }))
 }
 
-async fn try_connect(shared: &Arc<Shared>, address: SocketAddr, expect: &Expect) -> Result<Connection, ConnectError> {
+async fn try_connect(
+    shared: &Arc<Shared>,
+    address: SocketAddr,
+    expect: &ExpectedPeer,
+) -> Result<Connection, ConnectError> {
     let wrong_address = |reason: String| ConnectError::Address { address, reason };
     let endpoint = shared.towards(address).map_err(|e| wrong_address(e.to_string()))?;
     let connecting = endpoint.connect_with(shared.client.clone(), address, SERVER_NAME);
@@ -133,54 +137,58 @@ async fn try_connect(shared: &Arc<Shared>, address: SocketAddr, expect: &Expect)
         ConnectError::Peer { address, reason }
     };
     let peer = identify(shared, &quinn, expect).map_err(not_let_in)?;
-    let entry = shared.peers.enter(&peer, &quinn, Direction::Outgoing).map_err(not_let_in)?;
-    be_welcome(&quinn).await.map_err(|error| failed(shared, address, error))?;
+    let entry = shared.peers.insert(&peer, &quinn, Direction::Outgoing).map_err(not_let_in)?;
+    wait_for_welcome(&quinn).await.map_err(|error| failed(shared, address, error))?;
     Ok(Connection::new(quinn, peer, entry, &shared.limits, shared.clone()))
 }
 
-fn identify(shared: &Shared, quinn: &quinn::Connection, expect: &Expect) -> Result<PeerIdentity, PeerError> {
+fn identify(shared: &Shared, quinn: &quinn::Connection, expect: &ExpectedPeer) -> Result<PeerIdentity, PeerError> {
     let trust = shared.identity().trust().clone();
-    let peer = trust.identify(&chain(quinn), Side::Server, shared.ground.clock.now())?;
+    let peer = trust.identify(&chain(quinn), HandshakeSide::Server, shared.environment.clock.now())?;
     if peer.role != Role::Node {
         return Err(PeerError::Role { wanted: Role::Node, got: peer.role });
     }
     match expect {
-        Expect::Node(wanted) if *wanted != peer.name => Err(PeerError::Name { wanted: wanted.clone(), got: peer.name }),
+        ExpectedPeer::Node(wanted) if *wanted != peer.name => {
+            Err(PeerError::Name { wanted: wanted.clone(), got: peer.name })
+        }
         _ => Ok(peer),
     }
 }
 
-/// Waits until the other end has looked at this one.
-async fn be_welcome(quinn: &quinn::Connection) -> Result<(), ConnectionError> {
+/// Waits until the server has admitted this end.
+async fn wait_for_welcome(quinn: &quinn::Connection) -> Result<(), ConnectionError> {
     let mut stream = quinn.accept_uni().await?;
-    let mut said = [0];
-    match stream.read_exact(&mut said).await {
-        Ok(()) if said == [WELCOME] => Ok(()),
+    let mut byte = [0];
+    match stream.read_exact(&mut byte).await {
+        Ok(()) if byte == [WELCOME] => Ok(()),
         Err(quinn::ReadExactError::ReadError(quinn::ReadError::ConnectionLost(lost))) => Err(lost),
         _ => {
-            close(quinn, CloseCode::Malformed, "that is no welcome");
+            close(quinn, CloseCode::Malformed, "invalid welcome");
             Err(quinn.closed().await)
         }
     }
 }
 
 fn failed(shared: &Shared, address: SocketAddr, error: ConnectionError) -> ConnectError {
-    let (ours, ms) = (shared.ground.version, shared.limits.connect_time_ms_max);
+    let (ours, ms) = (shared.environment.version, shared.limits.connect_time_ms_max);
     if let ConnectionError::TransportError(error) = &error {
         let cluster = shared.identity().trust().cluster().clone();
-        let reason = match lost::alert(error.code) {
-            Some(lost::UNKNOWN_CA) => PeerError::OtherAuthority { ours: cluster },
+        let reason = match disconnect::alert(error.code) {
+            Some(disconnect::UNKNOWN_CA) => PeerError::OtherAuthority { ours: cluster },
             Some(_) => PeerError::Malformed(error.reason.clone()),
-            None => return ConnectError::Refused { address, lost: Lost::Transport(error.to_string()) },
+            None => return ConnectError::Refused { address, reason: DisconnectReason::Transport(error.to_string()) },
         };
         return ConnectError::Peer { address, reason };
     }
-    match Lost::from(error) {
-        Lost::Silent => ConnectError::Unreachable { address, ms },
-        Lost::Closed { code: CloseCode::Version, reason } => {
+    match DisconnectReason::from(error) {
+        DisconnectReason::Silent => ConnectError::Unreachable { address, ms },
+        DisconnectReason::Closed { code: CloseCode::Version, reason } => {
             ConnectError::Version { address, ours, theirs: version_of(reason.as_bytes()) }
         }
-        Lost::Alert { alert: lost::NO_APPLICATION_PROTOCOL } => ConnectError::Version { address, ours, theirs: None },
-        lost => ConnectError::Refused { address, lost },
+        DisconnectReason::Alert { alert: disconnect::NO_APPLICATION_PROTOCOL } => {
+            ConnectError::Version { address, ours, theirs: None }
+        }
+        reason => ConnectError::Refused { address, reason },
     }
 }

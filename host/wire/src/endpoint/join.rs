@@ -1,4 +1,4 @@
-//! Joining a cluster: from a token to an identity.
+//! The client side of joining: exchanges a token for an identity.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,77 +7,77 @@ use std::time::Duration;
 use quinn::ConnectionError;
 use tokio::time::timeout;
 
-use super::door::chain;
-use super::ground::Ground;
+use super::accept::chain;
+use super::environment::EndpointEnvironment;
 use super::peers::close;
 use super::transport;
 use crate::blame::Blame;
-use crate::channel::{ChannelError, Most, ask};
+use crate::channel::{ByteLimit, ChannelError, send_request};
 use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
-use crate::identity::{Identity, IdentityError, JoinToken, Key, PeerError, Side, TokenError};
+use crate::disconnect::{self, DisconnectReason};
+use crate::identity::{HandshakeSide, Identity, IdentityError, JoinToken, Key, PeerError, TokenError};
 use crate::limits::WireLimits;
-use crate::lost::{self, Lost};
 use crate::name::{Fingerprint, Name, Role};
 use crate::protocol::{CERTIFICATES_BYTES_MAX, CloseCode, JoinAnswer, JoinRefusal, JoinRequest};
 use crate::tls::{SERVER_NAME, authority_among};
 
-/// Why there is no certificate.
+/// Why a join or a renewal failed.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The token is no good, as this end sees it.
+    /// This end rejects the token.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The clocks of the two ends differ too much: what one gives is no good to the other.
+    /// The clocks of the two ends differ too much for certificates to be valid at both.
     #[error(
         "the clock here says {ours}, and the cluster's {theirs}: they may differ by {CLOCK_SKEW_S_MAX} s; set the clock"
     )]
     Clock {
-        /// This end's.
+        /// This end's clock.
         ours: Timestamp,
-        /// The other end's.
+        /// The node's clock.
         theirs: Timestamp,
     },
-    /// No packet can be sent there.
-    #[error("{address} can't be connected to: {reason}")]
+    /// No packet can be sent to the address.
+    #[error("can't connect to {address}: {reason}")]
     Address {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// Nobody answers.
+    /// The node did not answer in time.
     #[error(
-        "no answer from {address} within {ms} ms; look at the address, at firewalls (UDP), and whether the node runs"
+        "no answer from {address} within {ms} ms; check the address, firewalls (UDP), and whether the node runs"
     )]
     Unreachable {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// How long it was waited for.
+        /// Time waited, in milliseconds.
         ms: u64,
     },
-    /// The node there is not of the token's cluster, or not one that may speak for it now.
-    #[error("the node at {address} does not speak for the token's cluster: {reason}")]
+    /// The node is not of the token's cluster, or its certificate is not valid.
+    #[error("the node at {address} is not a valid node of the token's cluster: {reason}")]
     Peer {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What is wrong with it.
+        /// The reason.
         reason: PeerError,
     },
-    /// The node there refused.
+    /// The node refused.
     #[error("the node refused: {refusal}{}", clock_here(refusal, *ours))]
     Refused {
-        /// Why.
+        /// The reason.
         refusal: JoinRefusal,
         /// This end's clock.
         ours: Timestamp,
     },
-    /// What was sent did not go through.
+    /// The request or the answer was not delivered.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// The answer is none.
+    /// The answer does not parse or does not match the request.
     #[error("the node's answer is malformed: {0}")]
     Malformed(String),
-    /// The own key.
+    /// This end's key or identity is invalid.
     #[error(transparent)]
     Identity(#[from] IdentityError),
 }
@@ -92,7 +92,7 @@ fn clock_here(refusal: &JoinRefusal, ours: Timestamp) -> String {
 }
 
 impl JoinError {
-    /// Whose fault it is.
+    /// Returns the party at fault.
     pub fn blame(&self) -> Blame {
         match self {
             JoinError::Token(error) => error.blame(),
@@ -107,17 +107,17 @@ impl JoinError {
         }
     }
 
-    /// Whether to try again by itself may help.
+    /// Returns whether retrying without a change may succeed.
     pub fn may_retry(&self) -> bool {
         match self {
             JoinError::Unreachable { .. } | JoinError::Refused { refusal: JoinRefusal::Busy, .. } => true,
-            JoinError::Channel(ChannelError::Lost(lost)) => lost.may_retry(),
+            JoinError::Channel(ChannelError::Disconnected(lost)) => lost.may_retry(),
             JoinError::Channel(_) => true,
             _ => false,
         }
     }
 
-    /// The stable text of what happened.
+    /// Returns the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             JoinError::Token(error) => error.code(),
@@ -140,14 +140,14 @@ impl JoinError {
     }
 }
 
-/// Gets a certificate for a key from the node at an address, as a role and under a name that the token allows.
+/// Requests a certificate for a key from the node at an address, with a role and name that the token allows.
 ///
-/// Nothing is said, the token least of all, before the node has shown a certificate of the authority that the token names.
+/// Sends nothing, in particular not the token, before the node has presented a certificate of the token's authority.
 ///
 /// # Errors
-/// When the token is no good, nobody answers, it is another cluster, or the node refuses.
+/// The token is invalid, nobody answers, the node is of another cluster, or it refuses.
 pub async fn join(
-    ground: Ground,
+    environment: EndpointEnvironment,
     address: SocketAddr,
     token: &JoinToken,
     key: Arc<Key>,
@@ -156,10 +156,10 @@ pub async fn join(
 ) -> Result<Identity, JoinError> {
     limits.check().map_err(|reason| JoinError::Address { address, reason })?;
     token.check_grant(role, name)?;
-    token.check_time(ground.clock.now())?;
+    token.check_time(environment.clock.now())?;
     let wrong_address = |reason: String| JoinError::Address { address, reason };
-    let (socket, runtime) = (ground.socket.clone(), ground.runtime.clone());
-    let config = transport::plain_endpoint(&ground, limits);
+    let (socket, runtime) = (environment.socket.clone(), environment.runtime.clone());
+    let config = transport::plain_endpoint(&environment, limits);
     let endpoint = quinn::Endpoint::new_with_abstract_socket(config, None, socket, runtime);
     let endpoint = endpoint.map_err(|e| wrong_address(e.to_string()))?;
     let client = transport::joiner(limits, &key, token.authority())?;
@@ -169,28 +169,28 @@ pub async fn join(
     let connected = timeout(Duration::from_millis(ms), connecting).await.map_err(|_| unreachable())?;
     let quinn = connected.map_err(|error| match error {
         ConnectionError::TimedOut => unreachable(),
-        ConnectionError::TransportError(error) if lost::alert(error.code) == Some(lost::UNKNOWN_CA) => {
+        ConnectionError::TransportError(error) if disconnect::alert(error.code) == Some(disconnect::UNKNOWN_CA) => {
             let reason = PeerError::OtherAuthority { ours: token.cluster().clone() };
             JoinError::Peer { address, reason }
         }
-        other => match Lost::from(other) {
-            Lost::Alert { alert: lost::NO_APPLICATION_PROTOCOL } => {
-                JoinError::Refused { refusal: JoinRefusal::NoAuthority, ours: ground.clock.now() }
+        other => match DisconnectReason::from(other) {
+            DisconnectReason::Alert { alert: disconnect::NO_APPLICATION_PROTOCOL } => {
+                JoinError::Refused { refusal: JoinRefusal::NoAuthority, ours: environment.clock.now() }
             }
-            lost => ChannelError::Lost(lost).into(),
+            lost => ChannelError::Disconnected(lost).into(),
         },
     })?;
     let request = JoinRequest { token: token.to_text(), name: name.clone(), role, request: key.request()? };
-    let joined = talk(&quinn, &ground, address, token, key, &request, limits).await;
-    close(&quinn, CloseCode::Done, "thank you");
-    // So that it is told before this end's socket is gone; not for long, whatever it does.
+    let joined = exchange(&quinn, &environment, address, token, key, &request, limits).await;
+    close(&quinn, CloseCode::Done, "joined");
+    // Bounded wait for the close packet to go out before the socket is dropped.
     let _ = timeout(Duration::from_millis(200), endpoint.wait_idle()).await;
     joined
 }
 
-async fn talk(
+async fn exchange(
     quinn: &quinn::Connection,
-    ground: &Ground,
+    environment: &EndpointEnvironment,
     address: SocketAddr,
     token: &JoinToken,
     key: Arc<Key>,
@@ -199,34 +199,34 @@ async fn talk(
 ) -> Result<Identity, JoinError> {
     let chain = chain(quinn);
     let other = || PeerError::OtherAuthority { ours: token.cluster().clone() };
-    let speaks = authority_among(&chain, token.authority()).ok_or_else(other);
-    let speaks = speaks.and_then(|trust| trust.identify(&chain, Side::Server, ground.clock.now()));
-    speaks.map_err(|reason| JoinError::Peer { address, reason })?;
+    let verified = authority_among(&chain, token.authority()).ok_or_else(other);
+    let verified = verified.and_then(|trust| trust.identify(&chain, HandshakeSide::Server, environment.clock.now()));
+    verified.map_err(|reason| JoinError::Peer { address, reason })?;
     let bytes = postcard::to_stdvec(request).map_err(|e| JoinError::Malformed(e.to_string()))?;
-    let most = Most { what: "answer", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
+    let max = ByteLimit { what: "answer", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
     let time = Duration::from_millis(limits.join_time_ms_max);
-    let answer = ask(quinn, &[&bytes], most, time).await?;
-    let identity = granted(&answer, key, token.authority(), ground.clock.now())?;
+    let answer = send_request(quinn, &[&bytes], max, time).await?;
+    let identity = accept_certificate(&answer, key, token.authority(), environment.clock.now())?;
     match (identity.own().role, &identity.own().name) == (request.role, &request.name) {
         true => Ok(identity),
         false => Err(JoinError::Malformed(format!("the certificate is for {}", identity.own()))),
     }
 }
 
-/// What an answer gives.
-pub(super) fn granted(
+/// Decodes and checks an answer.
+pub(super) fn accept_certificate(
     answer: &[u8],
     key: Arc<Key>,
     authority: Fingerprint,
     now: Timestamp,
 ) -> Result<Identity, JoinError> {
     let answer: JoinAnswer = postcard::from_bytes(answer).map_err(|e| JoinError::Malformed(e.to_string()))?;
-    let granted = answer.map_err(|refusal| JoinError::Refused { refusal, ours: now })?;
-    if granted.clock.apart(now) > Duration::from_secs(CLOCK_SKEW_S_MAX) {
-        return Err(JoinError::Clock { ours: now, theirs: granted.clock });
+    let issued = answer.map_err(|refusal| JoinError::Refused { refusal, ours: now })?;
+    if issued.clock.abs_diff(now) > Duration::from_secs(CLOCK_SKEW_S_MAX) {
+        return Err(JoinError::Clock { ours: now, theirs: issued.clock });
     }
-    if Fingerprint::of(&granted.authority) != authority {
-        return Err(JoinError::Malformed("it is of another authority".to_owned()));
+    if Fingerprint::of(&issued.authority) != authority {
+        return Err(JoinError::Malformed("it is from another authority".to_owned()));
     }
-    Ok(Identity::new(key, granted.certificate, granted.authority, now)?)
+    Ok(Identity::new(key, issued.certificate, issued.authority, now)?)
 }

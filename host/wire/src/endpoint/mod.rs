@@ -1,12 +1,12 @@
-//! An end of the wire: connects to others, and lets others in.
+//! The endpoint of a node or tenant: outgoing and incoming connections over one UDP socket.
 
+mod accept;
 mod congestion;
 mod connect;
-mod door;
-mod gate;
-mod ground;
+mod environment;
+mod handshake_limiter;
 mod join;
-mod joins;
+mod join_server;
 mod peers;
 mod renewal;
 mod transport;
@@ -19,14 +19,14 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-pub use connect::{ConnectError, Expect};
-pub(crate) use ground::canonical;
-pub use ground::{Ground, SOCKET_BUFFER_BYTES};
+pub use connect::{ConnectError, ExpectedPeer};
+pub(crate) use environment::canonical;
+pub use environment::{EndpointEnvironment, SOCKET_BUFFER_BYTES};
 pub use join::{JoinError, join};
-pub use joins::{Admit, Applicant, Registry};
-pub use peers::Revoked;
-pub(crate) use peers::{Entry, close};
-pub(crate) use renewal::Renewals;
+pub use join_server::{Applicant, CertificateIssuer, JoinPolicy};
+pub use peers::RevocationList;
+pub(crate) use peers::{PeerEntry, close};
+pub(crate) use renewal::RenewalHandler;
 pub use transport::transport_config;
 
 use crate::connection::Connection;
@@ -34,11 +34,11 @@ use crate::identity::{Identity, IdentityError};
 use crate::limits::WireLimits;
 use crate::name::Role;
 use crate::protocol::{CloseCode, REASON_BYTES_MAX};
-use crate::tls::Shown;
-use gate::Gate;
-use peers::{Direction, Peers};
+use crate::tls::CertificateResolver;
+use handshake_limiter::HandshakeLimiter;
+use peers::{Direction, PeerTable};
 
-/// An end of the wire. Clones are the same one; when the last is dropped, its connections are closed.
+/// An endpoint. Clones share it; dropping the last clone closes its connections.
 #[derive(Clone)]
 pub struct Endpoint {
     handle: Arc<Handle>,
@@ -48,24 +48,24 @@ struct Handle {
     shared: Arc<Shared>,
 }
 
-/// What its tasks have in common.
+/// State that an endpoint's tasks share.
 pub(crate) struct Shared {
     quinn: quinn::Endpoint,
-    /// A socket to connect from to addresses of the other family, where the first can't, once there was one.
+    /// Socket for addresses of the other family, created when the first socket can't reach one.
     other: Mutex<Option<quinn::Endpoint>>,
-    ground: Ground,
+    environment: EndpointEnvironment,
     limits: WireLimits,
     identity: Mutex<Identity>,
-    shown: Arc<Shown>,
+    resolver: Arc<CertificateResolver>,
     client: quinn::ClientConfig,
-    gate: Arc<Gate>,
-    peers: Arc<Peers>,
-    registry: Mutex<Option<Registry>>,
+    limiter: Arc<HandshakeLimiter>,
+    peers: Arc<PeerTable>,
+    issuer: Mutex<Option<CertificateIssuer>>,
     nodes: mpsc::Sender<Connection>,
     tenants: mpsc::Sender<Connection>,
     accepted: Accepted,
     counts: Counts,
-    /// Whether it is closed.
+    /// Whether the endpoint is closed.
     stopped: watch::Sender<bool>,
 }
 
@@ -76,104 +76,109 @@ struct Accepted {
 
 #[derive(Default)]
 struct Counts {
-    let_in: AtomicU64,
+    admitted: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
-    asked_to_prove: AtomicU64,
+    retried: AtomicU64,
     ignored: AtomicU64,
     joined: AtomicU64,
 }
 
-/// What happened at an endpoint since it was bound, in numbers.
+/// Counters of an endpoint since it was bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EndpointCounts {
-    /// Peers that were let in.
-    pub let_in: u64,
-    /// Peers that proved who they are and were not let in: of another version, revoked, too many.
+    /// Admitted peers.
+    pub admitted: u64,
+    /// Authenticated peers that were refused: wrong version, revoked, or over a limit.
     pub refused: u64,
-    /// Handshakes that failed: of strangers, too slow, malformed.
+    /// Failed handshakes: without a valid certificate, too slow, or malformed.
     pub failed: u64,
-    /// Attempts whose sender had to prove its address first.
-    pub asked_to_prove: u64,
-    /// Attempts that got no answer: too many at once.
+    /// Attempts that had to validate their address first (Retry).
+    pub retried: u64,
+    /// Attempts that got no answer, as too many were active.
     pub ignored: u64,
-    /// Strangers that got a certificate.
+    /// Clients that got a certificate.
     pub joined: u64,
 }
 
-/// Why there is no endpoint.
+/// Why an endpoint was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The address.
-    #[error("{address} can't be listened on: {reason}")]
+    /// The address can't be bound.
+    #[error("can't listen on {address}: {reason}")]
     Address {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         reason: std::io::Error,
     },
-    /// A limit that can't be kept.
+    /// A limit is out of range.
     #[error("{0}")]
     Limits(String),
-    /// The own identity.
+    /// This end's identity is invalid.
     #[error(transparent)]
     Identity(#[from] IdentityError),
 }
 
-/// Certificates that have ended are looked for so often, and revoked ones that raced with it.
+/// Interval between checks for expired certificates.
 const SWEEP: Duration = Duration::from_secs(1);
 
 impl Endpoint {
-    /// Listens on an address, and connects from it. Within a tokio runtime. A tenant's endpoint lets nobody in.
+    /// Binds an address, to listen and to connect. Must be called within a tokio runtime. A tenant's endpoint accepts
+    /// no connections.
     ///
     /// # Errors
-    /// When the address can't be bound, a limit can't be kept, or the identity is no good.
+    /// The address can't be bound, a limit is out of range, or the identity is invalid.
     pub fn bind(address: SocketAddr, identity: &Identity, limits: WireLimits) -> Result<Endpoint, BindError> {
-        let ground = Ground::udp(address).map_err(|reason| BindError::Address { address, reason })?;
-        Endpoint::bind_on(ground, identity, limits)
+        let environment = EndpointEnvironment::udp(address).map_err(|reason| BindError::Address { address, reason })?;
+        Endpoint::bind_on(environment, identity, limits)
     }
 
-    /// The same on a ground of one's own: a simulation's socket, runtime and clock.
+    /// Like [`bind`](Self::bind), on a given environment, such as a simulation's socket, runtime and clock.
     ///
     /// # Errors
-    /// When a limit can't be kept, or the identity is no good.
-    pub fn bind_on(ground: Ground, identity: &Identity, limits: WireLimits) -> Result<Endpoint, BindError> {
-        Endpoint::open(ground, identity, limits, None)
-    }
-
-    /// The same, of a node that takes in strangers and renews certificates from the first packet on: who comes before
-    /// [`serve_joins`](Self::serve_joins) is refused.
-    ///
-    /// # Errors
-    /// As above, or when this end is no node, or the authority is another cluster's.
-    pub fn bind_with_joins(
-        ground: Ground,
+    /// A limit is out of range, or the identity is invalid.
+    pub fn bind_on(
+        environment: EndpointEnvironment,
         identity: &Identity,
         limits: WireLimits,
-        registry: Registry,
     ) -> Result<Endpoint, BindError> {
-        joins::check(identity, &registry)?;
-        Endpoint::open(ground, identity, limits, Some(registry))
+        Endpoint::open(environment, identity, limits, None)
+    }
+
+    /// Like [`bind_on`](Self::bind_on), for a node that issues certificates from the first packet on. Clients that try
+    /// to join before [`serve_joins`](Self::serve_joins) are refused otherwise.
+    ///
+    /// # Errors
+    /// A limit is out of range, the identity is invalid or not a node's, or the authority is another cluster's.
+    pub fn bind_with_joins(
+        environment: EndpointEnvironment,
+        identity: &Identity,
+        limits: WireLimits,
+        issuer: CertificateIssuer,
+    ) -> Result<Endpoint, BindError> {
+        join_server::check(identity, &issuer)?;
+        Endpoint::open(environment, identity, limits, Some(issuer))
     }
 
     fn open(
-        ground: Ground,
+        environment: EndpointEnvironment,
         identity: &Identity,
         limits: WireLimits,
-        registry: Option<Registry>,
+        issuer: Option<CertificateIssuer>,
     ) -> Result<Endpoint, BindError> {
         limits.check().map_err(BindError::Limits)?;
-        let shown = Arc::new(Shown::new(identity)?);
+        let resolver = Arc::new(CertificateResolver::new(identity)?);
         let server = match identity.own().role {
             Role::Node => {
-                let (trust, version) = (identity.trust(), ground.version);
-                let joins = registry.is_some();
-                Some(transport::server(&limits, &ground.clock, shown.clone(), trust, version, joins)?)
+                let (trust, version) = (identity.trust(), environment.version);
+                let joins = issuer.is_some();
+                Some(transport::server(&limits, &environment.clock, resolver.clone(), trust, version, joins)?)
             }
             Role::Tenant => None,
         };
-        let (socket, runtime, version) = (ground.socket.clone(), ground.runtime.clone(), ground.version);
-        let config = transport::endpoint(&ground, &limits, identity);
+        let (socket, runtime, version) = (environment.socket.clone(), environment.runtime.clone(), environment.version);
+        let config = transport::endpoint(&environment, &limits, identity);
         let quinn = quinn::Endpoint::new_with_abstract_socket(config, server, socket, runtime);
         let quinn = quinn.map_err(|reason| BindError::Address { address: ([0; 4], 0).into(), reason })?;
         let (nodes, accepted_nodes) = mpsc::channel(limits.accept_queue_max);
@@ -181,29 +186,29 @@ impl Endpoint {
         let shared = Arc::new(Shared {
             quinn,
             other: Mutex::default(),
-            ground,
+            environment,
             limits,
             identity: Mutex::new(identity.clone()),
-            client: transport::client(&limits, shown.clone(), identity.trust(), version)?,
-            shown,
-            gate: Gate::new(&limits),
-            peers: Peers::new(&limits),
-            registry: Mutex::new(registry),
+            client: transport::client(&limits, resolver.clone(), identity.trust(), version)?,
+            resolver,
+            limiter: HandshakeLimiter::new(&limits),
+            peers: PeerTable::new(&limits),
+            issuer: Mutex::new(issuer),
             nodes,
             tenants,
             accepted: Accepted { nodes: accepted_nodes.into(), tenants: accepted_tenants.into() },
             counts: Counts::default(),
             stopped: watch::Sender::new(false),
         });
-        tokio::spawn(door::keep(shared.clone()));
+        tokio::spawn(accept::accept_loop(shared.clone()));
         tokio::spawn(sweep(Arc::downgrade(&shared)));
         Ok(Endpoint { handle: Arc::new(Handle { shared }) })
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// When the socket does not say.
+    /// The socket does not return its address.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.shared().quinn.local_addr()
     }
@@ -211,13 +216,13 @@ impl Endpoint {
     /// Connects to a node.
     ///
     /// # Errors
-    /// When nobody answers, it is not who was expected, or it does not let this end in.
-    pub async fn connect(&self, address: SocketAddr, expect: &Expect) -> Result<Connection, ConnectError> {
+    /// The node does not answer, is not the expected one, or refuses this end.
+    pub async fn connect(&self, address: SocketAddr, expect: &ExpectedPeer) -> Result<Connection, ConnectError> {
         connect::connect(self.shared(), address, expect).await
     }
 
-    /// The next peer of a role that connected and was let in; none when the endpoint is closed. Nodes and tenants wait
-    /// in queues of their own: no tenant is ever met where nodes are, and neither holds up the other.
+    /// Returns the next admitted peer of a role; `None` after the endpoint is closed. Nodes and tenants have separate
+    /// queues, so that neither delays the other.
     pub async fn accept(&self, role: Role) -> Option<Connection> {
         let shared = self.shared();
         let queue = match role {
@@ -232,56 +237,56 @@ impl Endpoint {
         }
     }
 
-    /// From now on these are revoked, and nobody else. Connections of those who are end.
-    pub fn revoke(&self, revoked: Revoked) {
+    /// Replaces the revocation list, and closes the connections of peers on it.
+    pub fn revoke(&self, revoked: RevocationList) {
         self.shared().peers.revoke(revoked);
     }
 
-    /// Takes in strangers with tokens, and renews certificates, with the authority's key. From now on.
+    /// Starts to issue certificates to clients with join tokens, and to renew those of peers.
     ///
     /// # Errors
-    /// When this end is no node, or the authority is another cluster's.
-    pub fn serve_joins(&self, registry: Registry) -> Result<(), IdentityError> {
-        joins::serve(self.shared(), registry)
+    /// This end is not a node, or the authority is another cluster's.
+    pub fn serve_joins(&self, issuer: CertificateIssuer) -> Result<(), IdentityError> {
+        join_server::enable(self.shared(), issuer)
     }
 
-    /// Asks the node at the other end of a connection for the next certificate, for the same key.
+    /// Requests the next certificate for this end's key from a connected node.
     ///
     /// # Errors
-    /// When it does not give one.
+    /// The node issues none.
     pub async fn renew(&self, connection: &Connection) -> Result<Identity, JoinError> {
-        renewal::ask(self.shared(), connection).await
+        renewal::request_renewal(self.shared(), connection).await
     }
 
-    /// Shows another certificate from now on, of the same key. Connections stay: their peers are told of it, so that they
-    /// do not end with the certificate before.
+    /// Presents another certificate, for the same key, from now on. Connections stay open: peers receive the new
+    /// certificate, so that they do not close when the old one expires.
     ///
     /// # Errors
-    /// When it is somebody else's, or for another key.
+    /// The certificate is for another subject or key.
     pub fn show(&self, identity: &Identity) -> Result<(), IdentityError> {
         renewal::show(self.shared(), identity)
     }
 
-    /// What happened here, in numbers.
+    /// Returns the counters.
     pub fn counts(&self) -> EndpointCounts {
         let (counts, get) = (&self.shared().counts, |count: &AtomicU64| count.load(Ordering::Relaxed));
         EndpointCounts {
-            let_in: get(&counts.let_in),
+            admitted: get(&counts.admitted),
             refused: get(&counts.refused),
             failed: get(&counts.failed),
-            asked_to_prove: get(&counts.asked_to_prove),
+            retried: get(&counts.retried),
             ignored: get(&counts.ignored),
             joined: get(&counts.joined),
         }
     }
 
-    /// Connections that others made to this end and that are there, and those that this end made.
+    /// Returns the numbers of open incoming and outgoing connections.
     pub fn connections(&self) -> (usize, usize) {
         let peers = &self.shared().peers;
         (peers.count(Direction::Incoming), peers.count(Direction::Outgoing))
     }
 
-    /// Closes all connections, and waits until their peers have been told; not for long, whatever they do.
+    /// Closes all connections, and waits up to a second for their close packets.
     pub async fn close(&self, reason: &str) {
         let shared = self.shared();
         shared.stop(reason);
@@ -304,7 +309,7 @@ impl Shared {
     fn stop(&self, reason: &str) {
         let number = quinn::VarInt::from_u64(CloseCode::Stopping.number()).unwrap_or(quinn::VarInt::MAX);
         let reason = &reason.as_bytes()[..reason.len().min(REASON_BYTES_MAX)];
-        self.peers.all().iter().for_each(congestion::let_through);
+        self.peers.all().iter().for_each(congestion::bypass_for_close);
         self.quinn.close(number, reason);
         self.other().iter().for_each(|other| other.close(number, reason));
         self.stopped.send_replace(true);
@@ -314,10 +319,10 @@ impl Shared {
         self.other.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From where an address is connected to: the socket that is listened on, if it can send there, so that a peer sees one
-    /// address; otherwise one of the address's family.
+    /// Returns the endpoint to connect to an address from: the listening one if it can reach the address, so that peers
+    /// see one source address; otherwise one of the address's family.
     fn towards(&self, address: SocketAddr) -> std::io::Result<quinn::Endpoint> {
-        if ground::reaches(self.quinn.local_addr()?, address) {
+        if environment::reaches(self.quinn.local_addr()?, address) {
             return Ok(self.quinn.clone());
         }
         let mut other = self.other();
@@ -328,9 +333,11 @@ impl Shared {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let ground = Ground { seed: self.ground.seed, ..Ground::udp(SocketAddr::new(any, 0))? };
-        let config = transport::endpoint(&ground, &self.limits, &self.identity());
-        let bound = quinn::Endpoint::new_with_abstract_socket(config, None, ground.socket.clone(), ground.runtime)?;
+        let environment =
+            EndpointEnvironment { seed: self.environment.seed, ..EndpointEnvironment::udp(SocketAddr::new(any, 0))? };
+        let config = transport::endpoint(&environment, &self.limits, &self.identity());
+        let bound =
+            quinn::Endpoint::new_with_abstract_socket(config, None, environment.socket.clone(), environment.runtime)?;
         Ok(other.insert(bound).clone())
     }
 
@@ -343,8 +350,8 @@ impl Shared {
         self.identity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn registry(&self) -> MutexGuard<'_, Option<Registry>> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    fn issuer(&self) -> MutexGuard<'_, Option<CertificateIssuer>> {
+        self.issuer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -353,13 +360,13 @@ async fn sweep(shared: std::sync::Weak<Shared>) {
     loop {
         ticks.tick().await;
         let Some(shared) = shared.upgrade() else { return };
-        shared.peers.sweep(shared.ground.clock.now());
+        shared.peers.sweep(shared.environment.clock.now());
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.stop("the endpoint is gone");
+        self.shared.stop("the endpoint was dropped");
     }
 }
 

@@ -1,7 +1,7 @@
-//! Who is connected: where a peer is let in, and where it is put out again.
+//! The table of connected peers: admission, revocation and expiry.
 //!
-//! Whether a peer was revoked, how many there are and whether its name is connected already is looked at under one lock
-//! with its being let in: a revocation that comes at the same time finds it either not in yet or in.
+//! One lock covers the checks for revocation, limits and duplicate names, and the insertion. A concurrent revocation
+//! therefore happens entirely before or entirely after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,31 +9,31 @@ use std::time::Duration;
 
 use quinn::VarInt;
 
-use super::congestion::let_through;
+use super::congestion::bypass_for_close;
 use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
 use crate::identity::PeerError;
 use crate::limits::WireLimits;
 use crate::name::{Name, PeerIdentity, Role, Serial, TokenId};
 use crate::protocol::{CloseCode, REASON_BYTES_MAX};
 
-/// What was taken back. Who holds a cluster's state sets it, whole, whenever it changes.
+/// Revoked certificates, names and tokens. The owner of the cluster's state replaces the whole list on every change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Revoked {
-    /// Certificates, by number.
+pub struct RevocationList {
+    /// Serial numbers of revoked certificates.
     pub serials: BTreeSet<Serial>,
-    /// All certificates of a name.
+    /// Names all of whose certificates are revoked.
     pub names: BTreeSet<(Role, Name)>,
-    /// Join tokens that were not used, or are not to be used again.
+    /// Join tokens that must not be used any more.
     pub tokens: BTreeSet<TokenId>,
 }
 
-impl Revoked {
+impl RevocationList {
     fn has(&self, peer: &PeerIdentity) -> bool {
         self.serials.contains(&peer.serial) || self.names.iter().any(|(r, n)| *r == peer.role && *n == peer.name)
     }
 }
 
-/// Who connected to whom.
+/// Which end initiated a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Incoming,
@@ -41,70 +41,70 @@ pub(super) enum Direction {
 }
 
 #[derive(Debug)]
-pub(super) struct Peers {
+pub(super) struct PeerTable {
     limits: WireLimits,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    revoked: Revoked,
+    revoked: RevocationList,
     next: u64,
-    /// In the order in which they came, so that a simulation closes them in the same one again.
-    live: BTreeMap<u64, Live>,
+    /// Ordered by arrival, so that a simulation closes connections in a reproducible order.
+    live: BTreeMap<u64, LiveConnection>,
 }
 
 #[derive(Debug)]
-struct Live {
+struct LiveConnection {
     quinn: quinn::Connection,
     peer: PeerIdentity,
     direction: Direction,
 }
 
-/// That a connection is in the table, until this is dropped.
+/// Membership of a connection in the table; dropping it removes the connection.
 #[derive(Debug)]
-pub(crate) struct Entry {
-    peers: Arc<Peers>,
+pub(crate) struct PeerEntry {
+    peers: Arc<PeerTable>,
     number: u64,
 }
 
-impl Peers {
-    pub(super) fn new(limits: &WireLimits) -> Arc<Peers> {
-        Arc::new(Peers { limits: *limits, state: Mutex::default() })
+impl PeerTable {
+    pub(super) fn new(limits: &WireLimits) -> Arc<PeerTable> {
+        Arc::new(PeerTable { limits: *limits, state: Mutex::default() })
     }
 
-    /// Lets a peer in. A node has one connection to this end: where it has one already, the newer certificate wins, and
-    /// of one certificate the newer connection, as a node that was started again knows nothing of the one before.
+    /// Adds a peer. A node has at most one connection to this end. On a duplicate the newer certificate wins; with the
+    /// same certificate the newer connection wins, as a restarted node does not know its older one.
     ///
     /// # Errors
-    /// When it was revoked, there are as many as there may be, or it has a newer certificate.
-    pub(super) fn enter(
-        self: &Arc<Peers>,
+    /// The peer is revoked, a limit is reached, or the same name is connected with a newer certificate.
+    pub(super) fn insert(
+        self: &Arc<PeerTable>,
         peer: &PeerIdentity,
         quinn: &quinn::Connection,
         direction: Direction,
-    ) -> Result<Entry, PeerError> {
+    ) -> Result<PeerEntry, PeerError> {
         let state = &mut *self.lock();
         if state.revoked.has(peer) {
             return Err(revoked(peer));
         }
         if direction == Direction::Incoming {
             match peer.role {
-                Role::Node => state.make_way(peer, self.limits.nodes_max)?,
+                Role::Node => state.replace_node(peer, self.limits.nodes_max)?,
                 Role::Tenant => {
-                    state.room(Some(&peer.name), self.limits.connections_per_tenant_max)?;
-                    state.room(None, self.limits.tenants_max)?;
+                    state.check_tenant_limit(Some(&peer.name), self.limits.connections_per_tenant_max)?;
+                    state.check_tenant_limit(None, self.limits.tenants_max)?;
                 }
             }
         }
         let number = state.next;
         state.next += 1;
-        state.live.insert(number, Live { quinn: quinn.clone(), peer: peer.clone(), direction });
-        Ok(Entry { peers: self.clone(), number })
+        state.live.insert(number, LiveConnection { quinn: quinn.clone(), peer: peer.clone(), direction });
+        Ok(PeerEntry { peers: self.clone(), number })
     }
 
-    /// From now on these are revoked, and connected no more.
-    pub(super) fn revoke(&self, revoked_now: Revoked) {
+    /// Replaces the revocation list and closes revoked connections.
+    pub(super) fn revoke(&self, revoked_now: RevocationList) {
         let state = &mut *self.lock();
         state.revoked = revoked_now;
         let State { revoked: set, live, .. } = state;
@@ -115,7 +115,7 @@ impl Peers {
         self.lock().revoked.tokens.contains(token)
     }
 
-    /// Closes connections of peers whose certificates have ended meanwhile, and that have not shown newer ones.
+    /// Closes connections whose certificate expired without being renewed.
     pub(super) fn sweep(&self, now: Timestamp) {
         let ended = now.before(Duration::from_secs(CLOCK_SKEW_S_MAX));
         for live in self.lock().live.values().filter(|live| live.peer.expires < ended) {
@@ -123,7 +123,7 @@ impl Peers {
         }
     }
 
-    /// All connections, to tell something to each.
+    /// Returns all connections.
     pub(super) fn all(&self) -> Vec<quinn::Connection> {
         self.lock().live.values().map(|live| live.quinn.clone()).collect()
     }
@@ -138,33 +138,34 @@ impl Peers {
 }
 
 impl State {
-    fn incoming(&self, role: Role) -> impl Iterator<Item = &Live> {
-        let is_one =
-            move |live: &&Live| live.direction == Direction::Incoming && live.peer.role == role && live.is_open();
+    fn incoming(&self, role: Role) -> impl Iterator<Item = &LiveConnection> {
+        let is_one = move |live: &&LiveConnection| {
+            live.direction == Direction::Incoming && live.peer.role == role && live.is_open()
+        };
         self.live.values().filter(is_one)
     }
 
-    fn make_way(&self, peer: &PeerIdentity, most: usize) -> Result<(), PeerError> {
+    fn replace_node(&self, peer: &PeerIdentity, max: usize) -> Result<(), PeerError> {
         let before = self.incoming(Role::Node).find(|live| live.peer.name == peer.name);
         match before {
-            Some(live) if live.peer.begins > peer.begins => return Err(PeerError::Older(peer.to_string())),
-            Some(live) => live.close(&PeerError::Again(peer.to_string())),
-            None if self.incoming(Role::Node).count() >= most => {
-                return Err(PeerError::Full { of: "of nodes".to_owned(), most });
+            Some(live) if live.peer.begins > peer.begins => return Err(PeerError::OlderCertificate(peer.to_string())),
+            Some(live) => live.close(&PeerError::Reconnected(peer.to_string())),
+            None if self.incoming(Role::Node).count() >= max => {
+                return Err(PeerError::Full { of: "of nodes".to_owned(), max });
             }
             None => {}
         }
         Ok(())
     }
 
-    fn room(&self, of: Option<&Name>, most: usize) -> Result<(), PeerError> {
+    fn check_tenant_limit(&self, of: Option<&Name>, max: usize) -> Result<(), PeerError> {
         let count = self.incoming(Role::Tenant).filter(|live| of.is_none_or(|name| live.peer.name == *name)).count();
         let of = || of.map_or("of tenants".to_owned(), |name| format!("of tenant {name:?}"));
-        if count < most { Ok(()) } else { Err(PeerError::Full { of: of(), most }) }
+        if count < max { Ok(()) } else { Err(PeerError::Full { of: of(), max }) }
     }
 }
 
-impl Live {
+impl LiveConnection {
     fn is_open(&self) -> bool {
         self.quinn.close_reason().is_none()
     }
@@ -174,11 +175,11 @@ impl Live {
     }
 }
 
-impl Entry {
-    /// The peer has shown a newer certificate.
+impl PeerEntry {
+    /// Records the peer's newer certificate.
     ///
     /// # Errors
-    /// When that one is revoked.
+    /// That certificate is revoked.
     pub(crate) fn renewed(&self, peer: PeerIdentity) -> Result<(), PeerError> {
         let state = &mut *self.peers.lock();
         if state.revoked.has(&peer) {
@@ -192,17 +193,17 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for PeerEntry {
     fn drop(&mut self) {
         self.peers.lock().live.remove(&self.number);
     }
 }
 
-/// Closes a connection with a code, and words for whoever reads logs.
+/// Closes a connection with a code, and a reason for the peer's log, truncated to [`REASON_BYTES_MAX`].
 pub(crate) fn close(quinn: &quinn::Connection, code: CloseCode, reason: &str) {
     let number = VarInt::from_u64(code.number()).unwrap_or(VarInt::MAX);
     let cut = (0..=REASON_BYTES_MAX.min(reason.len())).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
-    let_through(quinn);
+    bypass_for_close(quinn);
     quinn.close(number, &reason.as_bytes()[..cut]);
 }
 

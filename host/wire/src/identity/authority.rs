@@ -14,65 +14,65 @@ use rustls::pki_types::CertificateSigningRequestDer;
 
 use super::folder::SecretFolder;
 use super::key::{crypto, key_id};
-use super::token::{Grant, JoinToken, TokenBody};
+use super::token::{JoinGrant, JoinToken, TokenBody};
 use super::token_text;
 use super::trust::AUTHORITY;
-use super::{IdentityError, Key, Trust};
+use super::{IdentityError, Key, TrustAnchor};
 use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
 use crate::name::{ClusterId, KeyId, Name, Role, SCHEME, Serial, Subject, TokenId};
 
 const KEY: &str = "authority.key";
 const CERTIFICATE: &str = "authority.crt";
 
-/// How long a certificate lasts if nobody says otherwise, in seconds: a week, renewed after two thirds of it.
+/// Default lifetime of a certificate, in seconds: a week. Nodes renew after two thirds of it.
 pub const CERTIFICATE_LIFETIME_S: u64 = 7 * 86_400;
-/// The longest that a certificate lasts, in seconds: a year.
+/// Maximum lifetime of a certificate, in seconds: a year.
 pub const CERTIFICATE_LIFETIME_S_MAX: u64 = 365 * 86_400;
-/// How long an authority lasts, in seconds: ten years.
+/// Lifetime of an authority's certificate, in seconds: ten years.
 const AUTHORITY_LIFETIME_S: u64 = 10 * 365 * 86_400;
-/// The longest request that is looked at, in bytes: one of Ed25519 has about 200.
+/// Maximum bytes of a signing request. An Ed25519 request has about 200.
 const REQUEST_BYTES_MAX: usize = 4 << 10;
 
-/// The key of a cluster's authority. Who has it can be any node or tenant.
+/// The authority of a cluster with its private key. The key can impersonate any node or tenant.
 pub struct Authority {
     key: Key,
-    trust: Trust,
+    trust: TrustAnchor,
 }
 
 impl Authority {
-    /// Makes the authority of a new cluster, and keeps it in a folder.
+    /// Creates the authority of a new cluster and stores it in a folder.
     ///
     /// # Errors
-    /// When there is one already, the folder can't be written, or others can read it.
+    /// The folder has an authority already, can't be written, or is readable by others.
     pub fn create(folder: &Path, now: Timestamp) -> Result<Authority, IdentityError> {
         let folder = SecretFolder::create(folder)?;
         let _lock = folder.lock()?;
-        // The certificate is written last: a key alone was never trusted by anybody.
+        // The certificate is written last: a key without one was never trusted by anybody.
         if folder.read(CERTIFICATE)?.is_some() {
             return Err(IdentityError::Exists { path: folder.path().to_owned() });
         }
         let key = Key::generate()?;
-        let cluster = format!("c{}", token_text::base32(&draw::<8>()?));
+        let cluster = format!("c{}", token_text::base32(&random_bytes::<8>()?));
         let cluster = ClusterId(cluster.parse().map_err(crypto)?);
-        let trust = Trust::new(own_certificate(&key, &cluster, now)?.into())?;
+        let trust = TrustAnchor::new(own_certificate(&key, &cluster, now)?.into())?;
         folder.write(KEY, key.der())?;
         folder.write(CERTIFICATE, trust.certificate())?;
         Ok(Authority { key, trust })
     }
 
-    /// The authority that is kept in a folder.
+    /// Opens the authority in a folder.
     ///
     /// # Errors
-    /// When there is none, it has ended, its parts do not fit each other, or others can read it.
+    /// The folder has none or is readable by others, the authority's certificate is expired, or its key does not match.
     pub fn open(folder: &Path, now: Timestamp) -> Result<Authority, IdentityError> {
         let folder = SecretFolder::open(folder)?;
         let missing = |what| IdentityError::Missing { path: folder.path().to_owned(), what };
         let key = Key::from_der(&folder.read(KEY)?.ok_or_else(|| missing(KEY))?)?;
         let certificate = folder.read(CERTIFICATE)?.ok_or_else(|| missing(CERTIFICATE))?;
-        let trust = Trust::new(certificate.into())?;
+        let trust = TrustAnchor::new(certificate.into())?;
         let proof = key.pair().sign(PROOF).map_err(crypto)?;
         if !trust.signed_message(PROOF, &proof) {
-            let reason = "its key is another one".to_owned();
+            let reason = "its key does not match".to_owned();
             return Err(IdentityError::Malformed { what: "the authority's certificate", reason });
         }
         if trust.ends() < now {
@@ -81,16 +81,16 @@ impl Authority {
         Ok(Authority { key, trust })
     }
 
-    /// What others know of it.
-    pub fn trust(&self) -> &Trust {
+    /// Returns the public part: the authority's certificate.
+    pub fn trust(&self) -> &TrustAnchor {
         &self.trust
     }
 
-    /// A certificate (DER) for the key of a signing request (PKCS #10, DER). Nothing else of the request counts. It begins
-    /// [`CLOCK_SKEW_S_MAX`] before now, and ends no later than the authority's own.
+    /// Issues a certificate (DER) for the key of a signing request (PKCS #10, DER), and ignores everything else in the
+    /// request. The validity begins [`CLOCK_SKEW_S_MAX`] before `now` and ends no later than the authority's own.
     ///
     /// # Errors
-    /// When the request was not signed with its key, or the lifetime is none.
+    /// The request was not signed with its key, or the lifetime is out of range.
     pub fn certify(
         &self,
         request: &[u8],
@@ -99,9 +99,9 @@ impl Authority {
         lifetime: Duration,
         now: Timestamp,
     ) -> Result<Vec<u8>, IdentityError> {
-        let asked_s = lifetime.as_secs();
-        if !(1..=CERTIFICATE_LIFETIME_S_MAX).contains(&asked_s) {
-            return Err(IdentityError::Lifetime { asked_s, most_s: CERTIFICATE_LIFETIME_S_MAX });
+        let requested_s = lifetime.as_secs();
+        if !(1..=CERTIFICATE_LIFETIME_S_MAX).contains(&requested_s) {
+            return Err(IdentityError::Lifetime { requested_s, max_s: CERTIFICATE_LIFETIME_S_MAX });
         }
         if self.trust.ends() <= now {
             return Err(IdentityError::AuthorityEnded { ended: self.trust.ends(), now });
@@ -109,15 +109,15 @@ impl Authority {
         let request = parse_request(request)?;
         let subject = Subject { cluster: self.trust.cluster().clone(), role, name: name.clone() };
         let mut params = CertificateParams::default();
-        lasts(&mut params, now, now.after(lifetime).min(self.trust.ends()));
-        params.serial_number = Some(SerialNumber::from_slice(&draw_serial()?.0));
+        set_validity(&mut params, now, now.after(lifetime).min(self.trust.ends()));
+        params.serial_number = Some(SerialNumber::from_slice(&random_serial()?.0));
         params.distinguished_name = common_name(name.as_str());
         params.subject_alt_names = vec![SanType::URI(subject.uri().try_into().map_err(crypto)?)];
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = match role {
             Role::Node => vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth],
-            // Nobody is ever connected to a tenant.
+            // Tenants never accept connections.
             Role::Tenant => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         params.use_authority_key_identifier_extension = true;
@@ -126,17 +126,17 @@ impl Authority {
         Ok(certificate.der().to_vec())
     }
 
-    /// A token with which one may join, until it ends. It is a secret.
+    /// Issues a join token. Its text is a secret.
     ///
     /// # Errors
-    /// When the lifetime is none, or the system has no randomness.
-    pub fn token(&self, grant: Grant, lifetime: Duration, now: Timestamp) -> Result<JoinToken, IdentityError> {
-        let (asked_s, most_s) = (lifetime.as_secs(), super::TOKEN_LIFETIME_S_MAX);
-        if !(1..=most_s).contains(&asked_s) {
-            return Err(IdentityError::Lifetime { asked_s, most_s });
+    /// The lifetime is out of range, or the system has no randomness.
+    pub fn token(&self, grant: JoinGrant, lifetime: Duration, now: Timestamp) -> Result<JoinToken, IdentityError> {
+        let (requested_s, max_s) = (lifetime.as_secs(), super::TOKEN_LIFETIME_S_MAX);
+        if !(1..=max_s).contains(&requested_s) {
+            return Err(IdentityError::Lifetime { requested_s, max_s });
         }
         let body = TokenBody {
-            id: TokenId(draw()?),
+            id: TokenId(random_bytes()?),
             cluster: self.trust.cluster().clone(),
             grant,
             issued: now,
@@ -153,13 +153,13 @@ impl fmt::Debug for Authority {
     }
 }
 
-/// Signed to see whether a key is a certificate's. No certificate and no token begins like this.
+/// Message signed to test whether a key belongs to a certificate. No certificate and no token begins like this.
 const PROOF: &[u8] = b"sandbar: is this the authority's key?";
 
-/// Which key a signing request is for.
+/// Returns the key of a signing request.
 ///
 /// # Errors
-/// When it was not signed with that key.
+/// The request was not signed with that key.
 pub(crate) fn request_key(request: &[u8]) -> Result<KeyId, IdentityError> {
     Ok(key_id(&parse_request(request)?.public_key.subject_public_key_info()))
 }
@@ -172,14 +172,14 @@ fn parse_request(request: &[u8]) -> Result<CertificateSigningRequestParams, Iden
     let parsed = parsed.map_err(|e| IdentityError::Request(e.to_string()))?;
     match parsed.public_key.algorithm() == &PKCS_ED25519 {
         true => Ok(parsed),
-        false => Err(IdentityError::Request("its key is not of Ed25519".to_owned())),
+        false => Err(IdentityError::Request("its key is not an Ed25519 key".to_owned())),
     }
 }
 
 fn own_certificate(key: &Key, cluster: &ClusterId, now: Timestamp) -> Result<Vec<u8>, IdentityError> {
     let mut params = CertificateParams::default();
-    lasts(&mut params, now, now.after(Duration::from_secs(AUTHORITY_LIFETIME_S)));
-    params.serial_number = Some(SerialNumber::from_slice(&draw_serial()?.0));
+    set_validity(&mut params, now, now.after(Duration::from_secs(AUTHORITY_LIFETIME_S)));
+    params.serial_number = Some(SerialNumber::from_slice(&random_serial()?.0));
     params.distinguished_name = common_name(cluster.0.as_str());
     let uri = format!("{SCHEME}{cluster}{AUTHORITY}");
     params.subject_alt_names = vec![SanType::URI(uri.try_into().map_err(crypto)?)];
@@ -195,25 +195,25 @@ fn common_name(name: &str) -> DistinguishedName {
     names
 }
 
-fn draw<const N: usize>() -> Result<[u8; N], IdentityError> {
+fn random_bytes<const N: usize>() -> Result<[u8; N], IdentityError> {
     let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| IdentityError::Crypto("there is no randomness".to_owned()))?;
+    SystemRandom::new().fill(&mut bytes).map_err(|_| IdentityError::Crypto("the system has no randomness".to_owned()))?;
     Ok(bytes)
 }
 
-pub(super) fn draw_serial() -> Result<Serial, IdentityError> {
-    let mut bytes = draw::<16>()?;
-    // Positive, and of full length, in DER.
+pub(super) fn random_serial() -> Result<Serial, IdentityError> {
+    let mut bytes = random_bytes::<16>()?;
+    // In DER the number is then positive and of full length.
     bytes[0] = bytes[0] & 0x7f | 0x40;
     Ok(Serial(bytes))
 }
 
-/// From [`CLOCK_SKEW_S_MAX`] before now on: who gets it may have a clock that is behind.
-fn lasts(params: &mut CertificateParams, now: Timestamp, ends: Timestamp) {
+/// Sets the validity, from [`CLOCK_SKEW_S_MAX`] before `now`: the recipient's clock may be behind.
+fn set_validity(params: &mut CertificateParams, now: Timestamp, ends: Timestamp) {
     let date = |time: Timestamp| date_time_ymd(1970, 1, 1) + Duration::from_secs(time.0.min(LAST_S));
     params.not_before = date(now.before(Duration::from_secs(CLOCK_SKEW_S_MAX)));
     params.not_after = date(ends);
 }
 
-/// The end of the year 9999, in seconds since 1970.
+/// End of the year 9999, in seconds since 1970.
 const LAST_S: u64 = 253_402_300_799;

@@ -1,4 +1,4 @@
-//! What can be wrong with who this end is.
+//! Errors of keys, certificates and the folders that store them.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,98 +7,98 @@ use super::trust::PeerError;
 use crate::blame::Blame;
 use crate::clock::Timestamp;
 
-/// Why an identity or an authority can't be made, read or written.
+/// Why an identity or an authority can't be created, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// A file or folder.
+    /// A file or folder operation failed.
     #[error("{path}: {reason}", path = path.display())]
     Io {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: io::Error,
     },
-    /// Others than its owner can read a secret.
+    /// Other users can read a secret.
     #[error(
-        "{path} can be read by others (mode {mode:04o}): make it yours alone with `chmod go= {path}`, and make its keys \
-         anew if somebody may have read them",
+        "{path} is accessible to other users (mode {mode:04o}): run `chmod go= {path}`, and replace its keys if \
+         somebody may have read them",
         path = path.display()
     )]
     Exposed {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// How it is.
+        /// Its mode.
         mode: u32,
     },
-    /// It is not this user's.
-    #[error("{path} belongs to user {owner}, not to {user}, who runs this", path = path.display())]
+    /// The file or folder belongs to another user.
+    #[error("{path} belongs to user {owner}, but this process runs as user {user}", path = path.display())]
     Owner {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner's user id.
         owner: u32,
-        /// Who runs this.
+        /// The user id of this process.
         user: u32,
     },
-    /// Another process is this node.
-    #[error("{path} is in use by process {process}: one process at a time is this node", path = path.display())]
+    /// Another process runs this node.
+    #[error("{path} is in use by process {process}: only one process at a time can run this node", path = path.display())]
     InUse {
         /// The folder.
         path: PathBuf,
-        /// Which process, as it wrote itself.
+        /// The process id in its lock file.
         process: String,
     },
-    /// There is an authority already.
-    #[error("{path} has an authority already: making another would cut off who trusts it", path = path.display())]
+    /// The folder has an authority already.
+    #[error("{path} has an authority already: a new one would invalidate all certificates of its cluster", path = path.display())]
     Exists {
         /// The folder.
         path: PathBuf,
     },
-    /// There is none.
+    /// A file is missing.
     #[error("{path} has no {what}", path = path.display())]
     Missing {
         /// The folder.
         path: PathBuf,
-        /// What there should be.
+        /// The missing file.
         what: &'static str,
     },
-    /// Bytes that are not what they should be.
+    /// Stored or received data does not parse or does not match.
     #[error("{what} is malformed: {reason}")]
     Malformed {
-        /// What they should be.
+        /// What the data should be.
         what: &'static str,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// A certificate signing request that is not one, or was not signed by its key.
-    #[error("the certificate signing request is no good: {0}")]
+    /// A certificate signing request is malformed, or was not signed with its key.
+    #[error("the certificate signing request is invalid: {0}")]
     Request(String),
-    /// A certificate would be for too long.
-    #[error("a certificate lasts from 1 s to {most_s} s, not {asked_s} s")]
+    /// The lifetime of a certificate or token is out of range.
+    #[error("the lifetime is {requested_s} s, not from 1 s to {max_s} s")]
     Lifetime {
-        /// What was asked for, in seconds.
-        asked_s: u64,
-        /// The most, in seconds.
-        most_s: u64,
+        /// Requested lifetime, in seconds.
+        requested_s: u64,
+        /// Maximum lifetime, in seconds.
+        max_s: u64,
     },
-    /// The authority's own certificate has ended.
-    #[error("the authority's certificate ended {ended}, and the clock says {now}: make a new authority")]
+    /// The authority's own certificate is expired.
+    #[error("the authority's certificate expired {ended}, and the clock says {now}: create a new authority")]
     AuthorityEnded {
-        /// When.
+        /// End of its validity.
         ended: Timestamp,
         /// This machine's clock.
         now: Timestamp,
     },
-    /// This end's own certificate would not be accepted by others.
-    #[error("the own certificate is no good: {0}")]
+    /// Peers would reject this end's own certificate.
+    #[error("this machine's certificate is invalid: {0}")]
     Own(#[from] PeerError),
-    /// What signs failed.
+    /// A cryptographic operation failed.
     #[error("cryptography failed: {0}")]
     Crypto(String),
 }
 
 impl IdentityError {
-    /// Whose fault it is.
+    /// Returns the party at fault.
     pub fn blame(&self) -> Blame {
         match self {
             IdentityError::Request(_) => Blame::Peer,
@@ -107,7 +107,7 @@ impl IdentityError {
         }
     }
 
-    /// The stable text of what happened.
+    /// Returns the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             IdentityError::Io { .. } => "identity-io",

@@ -1,4 +1,4 @@
-//! Folders that keep secrets: nobody else can read them, and a file is whole or not there.
+//! Folders for secrets: private to one user, with atomic file writes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -7,27 +7,27 @@ use std::path::{Path, PathBuf};
 
 use super::IdentityError;
 
-/// No file of these is longer, in bytes.
+/// Maximum bytes of a file in such a folder.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 const LOCK: &str = "lock";
 
-/// A folder of mode 0700 whose files have mode 0600.
+/// A folder of mode 0700 with files of mode 0600.
 #[derive(Debug)]
 pub(super) struct SecretFolder {
     path: PathBuf,
 }
 
-/// A folder that this process has for itself, until it is dropped or the process ends.
+/// Exclusive lock of a folder, held until it is dropped or the process ends.
 #[derive(Debug)]
 pub(super) struct Lock {
     _file: File,
 }
 
 impl SecretFolder {
-    /// Makes it, and what is missing above it; one that is there has to be as it should.
+    /// Creates the folder and its missing parents. An existing folder must have the right owner and mode.
     pub(super) fn create(path: &Path) -> Result<SecretFolder, IdentityError> {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-        made.map_err(|reason| IdentityError::Io { path: path.to_owned(), reason })?;
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        created.map_err(|reason| IdentityError::Io { path: path.to_owned(), reason })?;
         SecretFolder::open(path)
     }
 
@@ -42,7 +42,7 @@ impl SecretFolder {
         &self.path
     }
 
-    /// Takes the folder for this process.
+    /// Locks the folder for this process.
     pub(super) fn lock(&self) -> Result<Lock, IdentityError> {
         let path = self.path.join(LOCK);
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -52,17 +52,17 @@ impl SecretFolder {
             Err(TryLockError::WouldBlock) => {
                 let mut process = String::new();
                 let _ = (&file).take(20).read_to_string(&mut process);
-                let process = if process.is_empty() { "another".to_owned() } else { process };
+                let process = if process.is_empty() { "(unknown)".to_owned() } else { process };
                 return Err(IdentityError::InUse { path: self.path.clone(), process });
             }
             Err(TryLockError::Error(reason)) => return Err(self.io(LOCK, reason)),
         }
-        // For whoever comes next; the lock itself is what counts.
+        // The process id is for error messages; the lock itself decides.
         let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
         Ok(Lock { _file: file })
     }
 
-    /// What a file holds; none if it is not there.
+    /// Reads a file; `None` if it does not exist.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, IdentityError> {
         let path = self.path.join(name);
         let file = match File::open(&path) {
@@ -77,19 +77,19 @@ impl SecretFolder {
         Ok(Some(bytes))
     }
 
-    /// Writes a file: all of it, on disk, or what was there before.
+    /// Replaces a file atomically and durably.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), IdentityError> {
         self.try_write(name, bytes).map_err(|reason| self.io(name, reason))
     }
 
     fn try_write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let making = self.path.join(format!(".{name}.new"));
-        // One that a crash left behind.
-        let _ = fs::remove_file(&making);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&making)?;
+        let temporary = self.path.join(format!(".{name}.new"));
+        // Left behind by a crash.
+        let _ = fs::remove_file(&temporary);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         let written = file.write_all(bytes).and_then(|()| file.sync_all());
-        if let Err(e) = written.and_then(|()| fs::rename(&making, self.path.join(name))) {
-            let _ = fs::remove_file(&making);
+        if let Err(e) = written.and_then(|()| fs::rename(&temporary, self.path.join(name))) {
+            let _ = fs::remove_file(&temporary);
             return Err(e);
         }
         File::open(&self.path)?.sync_all()
@@ -101,7 +101,7 @@ impl SecretFolder {
     }
 }
 
-/// Whether it is this user's, and nobody else's.
+/// Checks that the path belongs to this user and that nobody else has access.
 fn check(path: &Path, metadata: &fs::Metadata) -> Result<(), IdentityError> {
     let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
     if owner != user {

@@ -1,5 +1,4 @@
-//! Who this end is, and how it knows who others are: keys, certificates, the authority that signs them, join tokens,
-//! and the folders that keep them.
+//! Keys, certificates, the authority that signs them, join tokens, and the folders that store them.
 
 mod authority;
 mod error;
@@ -14,9 +13,9 @@ pub use authority::{Authority, CERTIFICATE_LIFETIME_S, CERTIFICATE_LIFETIME_S_MA
 pub use error::IdentityError;
 pub use key::Key;
 pub use node::{Identity, NodeFolder};
-pub use token::{Grant, JoinToken, TOKEN_LIFETIME_S, TOKEN_LIFETIME_S_MAX, TokenError};
-pub use trust::{PeerError, Trust};
+pub use token::{JoinGrant, JoinToken, TOKEN_LIFETIME_S, TOKEN_LIFETIME_S_MAX, TokenError};
+pub use trust::{PeerError, TrustAnchor};
 
 pub(crate) use authority::request_key;
-pub(crate) use key::is_stranger;
-pub(crate) use trust::{Side, algorithms};
+pub(crate) use key::self_signed_key;
+pub(crate) use trust::{HandshakeSide, algorithms};

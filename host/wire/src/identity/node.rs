@@ -1,4 +1,4 @@
-//! What an end has to show: a key, a certificate, and the authority it trusts; and the folder that keeps them.
+//! This end's identity: its key, its certificate and the authority it trusts, and the folder that stores them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 
 use super::folder::{Lock, SecretFolder};
-use super::trust::Side;
-use super::{IdentityError, Key, Trust};
+use super::trust::HandshakeSide;
+use super::{IdentityError, Key, TrustAnchor};
 use crate::clock::Timestamp;
 use crate::name::{PeerIdentity, Role};
 
@@ -16,87 +16,87 @@ const KEY: &str = "identity.key";
 const CERTIFICATE: &str = "identity.crt";
 const AUTHORITY: &str = "authority.crt";
 
-/// A key, and the authority's word for who has it.
+/// A key and the certificate that the authority issued for it.
 #[derive(Debug, Clone)]
 pub struct Identity {
     key: Arc<Key>,
     certificate: CertificateDer<'static>,
-    trust: Trust,
+    trust: TrustAnchor,
     own: PeerIdentity,
 }
 
 impl Identity {
-    /// Of certificates in DER. One that has ended is none.
+    /// Combines a key with certificates (DER) and checks them.
     ///
     /// # Errors
-    /// When the authority did not sign it, it is for another key, or it does not count now.
+    /// The authority did not sign the certificate, it is for another key, or it is not valid at `now`.
     pub fn new(
         key: Arc<Key>,
         certificate: Vec<u8>,
         authority: Vec<u8>,
         now: Timestamp,
     ) -> Result<Identity, IdentityError> {
-        let (certificate, trust) = (CertificateDer::from(certificate), Trust::new(authority.into())?);
-        let own = trust.identify(std::slice::from_ref(&certificate), Side::Client, now)?;
+        let (certificate, trust) = (CertificateDer::from(certificate), TrustAnchor::new(authority.into())?);
+        let own = trust.identify(std::slice::from_ref(&certificate), HandshakeSide::Client, now)?;
         if own.key != key.id() {
             let reason = format!("it is for key {}, not {}", own.key, key.id());
-            return Err(IdentityError::Malformed { what: "the own certificate", reason });
+            return Err(IdentityError::Malformed { what: "this machine's certificate", reason });
         }
         if own.role == Role::Node {
-            trust.signed(&certificate, Side::Server, now)?;
+            trust.signed(&certificate, HandshakeSide::Server, now)?;
         }
         Ok(Identity { key, certificate, trust, own })
     }
 
-    /// What is kept in a folder, whoever else uses it: several commands of one tenant.
+    /// Loads the identity from a folder without locking it, so that several commands of a tenant can use it at once.
     ///
     /// # Errors
-    /// When there is none, it is no good any more, or others can read it.
+    /// The folder has none or is readable by others, or the certificate is not valid at `now`.
     pub fn load(folder: &Path, now: Timestamp) -> Result<Identity, IdentityError> {
         let folder = SecretFolder::open(folder)?;
         load(&folder, now)?
             .ok_or(IdentityError::Missing { path: folder.path().to_owned(), what: "certificate: join a cluster first" })
     }
 
-    /// Keeps it in a folder, which is made.
+    /// Stores the identity in a folder, which is created if missing.
     ///
     /// # Errors
-    /// When the folder can't be written, or others can read it.
+    /// The folder can't be written, or is readable by others.
     pub fn save(&self, folder: &Path) -> Result<(), IdentityError> {
         let folder = SecretFolder::create(folder)?;
         folder.write(KEY, self.key.der())?;
         save(&folder, self)
     }
 
-    /// Who this end is.
+    /// Returns this end's subject and certificate data.
     pub fn own(&self) -> &PeerIdentity {
         &self.own
     }
 
-    /// Its key.
+    /// Returns the key.
     pub fn key(&self) -> &Arc<Key> {
         &self.key
     }
 
-    /// Whom it trusts.
-    pub fn trust(&self) -> &Trust {
+    /// Returns the trusted authority.
+    pub fn trust(&self) -> &TrustAnchor {
         &self.trust
     }
 
-    /// Its certificate (DER).
+    /// Returns the certificate (DER).
     pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// When to ask for the next certificate: after two thirds of this one's time, so that a third is left for a cluster
-    /// whose authority can't be reached.
+    /// Returns when to renew: after two thirds of the certificate's validity, which leaves a third to reach the
+    /// authority.
     pub fn renew_at(&self) -> Timestamp {
         let life = self.own.expires.0.saturating_sub(self.own.begins.0);
         self.own.begins.after(Duration::from_secs(life / 3 * 2))
     }
 }
 
-/// The folder of a node, which one process at a time is. The lock lasts as long as this.
+/// The folder of a node, locked for this process until dropped: one process at a time runs a node.
 #[derive(Debug)]
 pub struct NodeFolder {
     folder: SecretFolder,
@@ -104,20 +104,20 @@ pub struct NodeFolder {
 }
 
 impl NodeFolder {
-    /// Takes a folder for this process; it is made if it is missing.
+    /// Locks a folder for this process, and creates it if missing.
     ///
     /// # Errors
-    /// When another process has it, it can't be written, or others can read it.
+    /// Another process has locked it, it can't be written, or it is readable by others.
     pub fn lock(path: &Path) -> Result<NodeFolder, IdentityError> {
         let folder = SecretFolder::create(path)?;
         let lock = folder.lock()?;
         Ok(NodeFolder { folder, _lock: lock })
     }
 
-    /// The node's key: made when it is first asked for, the same ever after.
+    /// Returns the node's key, which the first call generates.
     ///
     /// # Errors
-    /// When it can't be read, written or made.
+    /// The key can't be read, written or generated.
     pub fn key(&self) -> Result<Arc<Key>, IdentityError> {
         if let Some(der) = self.folder.read(KEY)? {
             return Ok(Arc::new(Key::from_der(&der)?));
@@ -127,18 +127,18 @@ impl NodeFolder {
         Ok(Arc::new(key))
     }
 
-    /// Who the node is; none before it has joined.
+    /// Loads the node's identity; `None` before it has joined.
     ///
     /// # Errors
-    /// When what is there can't be read, or is no good any more.
+    /// The files can't be read, or the certificate is not valid at `now`.
     pub fn load(&self, now: Timestamp) -> Result<Option<Identity>, IdentityError> {
         load(&self.folder, now)
     }
 
-    /// Keeps what joining or renewing gave.
+    /// Stores the result of a join or a renewal.
     ///
     /// # Errors
-    /// When it is not for the key that is there, or can't be written.
+    /// The identity is for another key than the folder's, or the folder can't be written.
     pub fn save(&self, identity: &Identity) -> Result<(), IdentityError> {
         if self.key()?.id() != identity.key.id() {
             let reason = "it is for another key than the folder's".to_owned();
@@ -149,7 +149,7 @@ impl NodeFolder {
 }
 
 fn load(folder: &SecretFolder, now: Timestamp) -> Result<Option<Identity>, IdentityError> {
-    // The certificate is written last: with it, all is there.
+    // The certificate is written last: if it exists, so do the other files.
     let Some(certificate) = folder.read(CERTIFICATE)? else { return Ok(None) };
     let missing = |what| IdentityError::Missing { path: folder.path().to_owned(), what };
     let authority = folder.read(AUTHORITY)?.ok_or_else(|| missing(AUTHORITY))?;

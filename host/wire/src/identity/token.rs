@@ -1,4 +1,4 @@
-//! Join tokens: the authority's word that who has one may join, for a while.
+//! Join tokens: signed, short-lived permissions to join a cluster.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,35 +6,35 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{IdentityError, Trust, token_text};
+use super::{IdentityError, TrustAnchor, token_text};
 use crate::blame::Blame;
 use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
 use crate::name::{ClusterId, Fingerprint, Name, Role, TokenId};
 
-/// How long a token lasts if nobody says otherwise, in seconds: an hour.
+/// Default lifetime of a token, in seconds: an hour.
 pub const TOKEN_LIFETIME_S: u64 = 3_600;
-/// The longest that a token lasts, in seconds: a day.
+/// Maximum lifetime of a token, in seconds: a day.
 pub const TOKEN_LIFETIME_S_MAX: u64 = 86_400;
 
-/// Signed before the token's bytes, so that the authority's signature under anything else is none under a token.
+/// Domain separation: prefixed to the signed bytes, so that no other signature of the authority is valid for a token.
 const CONTEXT: &[u8] = b"sandbar join token 1\0";
 const SIGNATURE_BYTES: usize = 64;
 
-/// What one may join as.
+/// The role that a token allows to join as.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Grant {
-    /// As a node, whose name it chooses.
+pub enum JoinGrant {
+    /// A node, under a name of its choice.
     Node,
-    /// As this tenant.
+    /// The tenant with this name.
     Tenant(Name),
 }
 
-impl Grant {
-    /// The role.
+impl JoinGrant {
+    /// Returns the role.
     pub fn role(&self) -> Role {
         match self {
-            Grant::Node => Role::Node,
-            Grant::Tenant(_) => Role::Tenant,
+            JoinGrant::Node => Role::Node,
+            JoinGrant::Tenant(_) => Role::Tenant,
         }
     }
 }
@@ -43,123 +43,123 @@ impl Grant {
 pub(super) struct TokenBody {
     pub id: TokenId,
     pub cluster: ClusterId,
-    pub grant: Grant,
+    pub grant: JoinGrant,
     pub issued: Timestamp,
     pub expires: Timestamp,
     pub authority: Fingerprint,
 }
 
-/// A token. What its text says is a secret; what its [`id`](JoinToken::id) says is not.
+/// A join token. Its text is a secret; its [`id`](JoinToken::id) is not.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
     body: TokenBody,
     signature: [u8; SIGNATURE_BYTES],
 }
 
-/// What is wrong with a token. None says anything of what makes it a secret.
+/// Why a token is invalid. No message contains the secret part of the token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum TokenError {
-    /// It is something else.
-    #[error("this is no join token: those begin with `sbt1-`")]
+    /// The text is something else.
+    #[error("this is not a join token: join tokens begin with `sbt1-`")]
     Prefix,
-    /// Its end is missing.
+    /// The text is truncated.
     #[error(
-        "the join token was cut off: it has {has} characters after `sbt1-`{}; copy it once more",
+        "the join token is cut off: it has {has} characters after `sbt1-`{}; copy it again",
         whole.map(|whole| format!(", not {whole}")).unwrap_or_default()
     )]
-    Cut {
-        /// Characters that are there.
+    Truncated {
+        /// Characters after the prefix.
         has: usize,
-        /// Characters that it had.
+        /// Expected characters, if the length could be read.
         whole: Option<usize>,
     },
-    /// Something follows it.
-    #[error("the join token has {has} characters after `sbt1-`, not {whole}; copy it once more, alone")]
-    Long {
-        /// Characters that are there.
+    /// The text has trailing characters.
+    #[error("the join token has {has} characters after `sbt1-`, not {whole}; copy it again, without other text")]
+    TooLong {
+        /// Characters after the prefix.
         has: usize,
-        /// Characters that it had.
+        /// Expected characters.
         whole: usize,
     },
-    /// A character that tokens do not have.
-    #[error("the join token has a character that tokens do not have, in place {at}; copy it once more")]
+    /// The text has a character outside the alphabet.
+    #[error("the join token has an invalid character at position {at}; copy it again")]
     Character {
-        /// Which, from 1 on, white space not counted.
+        /// Position, from 1, not counting white space.
         at: usize,
     },
-    /// A character is another one.
-    #[error("the join token was changed on the way: its checksum is another; copy it once more")]
+    /// The checksum does not match.
+    #[error("the join token is damaged: its checksum does not match; copy it again")]
     Damaged,
     /// The authority did not sign it.
     #[error("join token {id} was not signed by the authority of cluster {cluster}; ask for a new one")]
     Forged {
-        /// Which.
+        /// The token.
         id: TokenId,
-        /// Whose authority did not.
+        /// This cluster.
         cluster: ClusterId,
     },
     /// It is for another cluster.
     #[error("join token {id} is for cluster {theirs} (authority {}), not {ours}", &authority.to_string()[..16])]
     OtherCluster {
-        /// Which.
+        /// The token.
         id: TokenId,
         /// The token's cluster.
         theirs: ClusterId,
-        /// Its authority.
+        /// The token's authority.
         authority: Fingerprint,
         /// This cluster.
         ours: ClusterId,
     },
-    /// It is too late.
-    #[error("join token {id} ended {ended}, and the clock here says {now}; ask for a new one, or set the clock")]
+    /// It is expired.
+    #[error("join token {id} expired {ended}, and the clock here says {now}; ask for a new one, or set the clock")]
     Expired {
-        /// Which.
+        /// The token.
         id: TokenId,
-        /// When.
+        /// When it expired.
         ended: Timestamp,
-        /// The clock of who looked at it.
+        /// The clock of the machine that checked it.
         now: Timestamp,
     },
-    /// It is too early.
-    #[error("join token {id} was made {issued}, and the clock here says {now}; set the clock")]
+    /// It is not valid yet.
+    #[error("join token {id} was issued {issued}, and the clock here says {now}; set the clock")]
     NotYet {
-        /// Which.
+        /// The token.
         id: TokenId,
-        /// When, by the authority's clock.
+        /// Time of issue, by the authority's clock.
         issued: Timestamp,
-        /// The clock of who looked at it.
+        /// The clock of the machine that checked it.
         now: Timestamp,
     },
-    /// It is for something else.
+    /// It is for another role.
     #[error("join token {id} is for a {grants}, not for a {wanted}")]
     Role {
-        /// Which.
+        /// The token.
         id: TokenId,
-        /// What it is for.
+        /// The role that it allows.
         grants: Role,
-        /// What was asked for.
+        /// The requested role.
         wanted: Role,
     },
-    /// It is for somebody else.
+    /// It is for another tenant.
     #[error("join token {id} is for tenant {grants:?}, not {wanted:?}")]
     Name {
-        /// Which.
+        /// The token.
         id: TokenId,
-        /// Who it is for.
+        /// The tenant that it allows.
         grants: Name,
-        /// Who was asked for.
+        /// The requested tenant.
         wanted: Name,
     },
-    /// It was taken back.
+    /// It was revoked.
     #[error("join token {id} was revoked; ask for a new one")]
     Revoked {
-        /// Which.
+        /// The token.
         id: TokenId,
     },
 }
 
 impl TokenError {
-    /// Whose fault it is: a token is what an operator handed on, or what a peer made up.
+    /// Returns the party at fault: a peer for a forged token, otherwise the operator who handed it on.
     pub fn blame(&self) -> Blame {
         match self {
             TokenError::Forged { .. } => Blame::Peer,
@@ -167,12 +167,12 @@ impl TokenError {
         }
     }
 
-    /// The stable text of what happened.
+    /// Returns the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             TokenError::Prefix => "token-prefix",
-            TokenError::Cut { .. } => "token-cut",
-            TokenError::Long { .. } | TokenError::Character { .. } | TokenError::Damaged => "token-damaged",
+            TokenError::Truncated { .. } => "token-cut",
+            TokenError::TooLong { .. } | TokenError::Character { .. } | TokenError::Damaged => "token-damaged",
             TokenError::Forged { .. } => "token-forged",
             TokenError::OtherCluster { .. } => "token-other-cluster",
             TokenError::Expired { .. } => "token-expired",
@@ -189,51 +189,51 @@ impl JoinToken {
         sign: impl FnOnce(&[u8]) -> Result<Vec<u8>, IdentityError>,
     ) -> Result<JoinToken, IdentityError> {
         let signature = sign(&message(&body))?;
-        let wrong = |_| IdentityError::Crypto("a signature has another length".to_owned());
+        let wrong = |_| IdentityError::Crypto("a signature has an unexpected length".to_owned());
         Ok(JoinToken { body, signature: signature.try_into().map_err(wrong)? })
     }
 
-    /// Its number: by this it can be revoked.
+    /// Returns the id, by which the token can be revoked.
     pub fn id(&self) -> TokenId {
         self.body.id
     }
 
-    /// The cluster.
+    /// Returns the cluster.
     pub fn cluster(&self) -> &ClusterId {
         &self.body.cluster
     }
 
-    /// What one may join as.
-    pub fn grant(&self) -> &Grant {
+    /// Returns the role that the token allows to join as.
+    pub fn grant(&self) -> &JoinGrant {
         &self.body.grant
     }
 
-    /// When it was made, by the authority's clock.
+    /// Returns the time of issue, by the authority's clock.
     pub fn issued(&self) -> Timestamp {
         self.body.issued
     }
 
-    /// Until when one may join.
+    /// Returns when the token expires.
     pub fn expires(&self) -> Timestamp {
         self.body.expires
     }
 
-    /// The SHA-256 of the authority's certificate: whoever shows that is the cluster.
+    /// Returns the SHA-256 of the authority's certificate, which authenticates the cluster.
     pub fn authority(&self) -> Fingerprint {
         self.body.authority
     }
 
-    /// The secret itself, to be handed to who joins.
+    /// Returns the secret text.
     pub fn to_text(&self) -> String {
         let mut bytes = body_bytes(&self.body);
         bytes.extend(self.signature);
         token_text::write(&bytes)
     }
 
-    /// Whether it can be used now, up to [`CLOCK_SKEW_S_MAX`], by the clock of whoever asks.
+    /// Checks the validity period against a clock, with a tolerance of [`CLOCK_SKEW_S_MAX`].
     ///
     /// # Errors
-    /// When it has ended, or was made later than now.
+    /// The token is expired or not valid yet.
     pub fn check_time(&self, now: Timestamp) -> Result<(), TokenError> {
         let (id, skew) = (self.body.id, Duration::from_secs(CLOCK_SKEW_S_MAX));
         match now {
@@ -243,12 +243,12 @@ impl JoinToken {
         }
     }
 
-    /// Whether the authority signed it for somebody to join as this now. Needs nothing but the authority's
-    /// certificate; whether it was revoked is asked elsewhere.
+    /// Checks signature, validity period, role and name. It needs only the authority's certificate, and does not check
+    /// for revocation.
     ///
     /// # Errors
-    /// What is wrong, the first that is found.
-    pub fn check(&self, trust: &Trust, role: Role, name: &Name, now: Timestamp) -> Result<(), TokenError> {
+    /// The first check that fails.
+    pub fn check(&self, trust: &TrustAnchor, role: Role, name: &Name, now: Timestamp) -> Result<(), TokenError> {
         let (id, body) = (self.body.id, &self.body);
         if body.authority != trust.fingerprint() {
             let (theirs, ours) = (body.cluster.clone(), trust.cluster().clone());
@@ -261,15 +261,15 @@ impl JoinToken {
         self.check_grant(role, name)
     }
 
-    /// Whether it is for that.
+    /// Checks the role and name.
     ///
     /// # Errors
-    /// When it is for something or somebody else.
+    /// The token is for another role or tenant.
     pub fn check_grant(&self, wanted: Role, name: &Name) -> Result<(), TokenError> {
         let (id, grants) = (self.body.id, self.body.grant.role());
         match &self.body.grant {
             _ if grants != wanted => Err(TokenError::Role { id, grants, wanted }),
-            Grant::Tenant(grants) if grants != name => {
+            JoinGrant::Tenant(grants) if grants != name => {
                 Err(TokenError::Name { id, grants: grants.clone(), wanted: name.clone() })
             }
             _ => Ok(()),
@@ -278,7 +278,7 @@ impl JoinToken {
 }
 
 fn body_bytes(body: &TokenBody) -> Vec<u8> {
-    // Plain fields into memory: nothing that could fail.
+    // Serialising plain fields to memory can't fail.
     postcard::to_stdvec(body).unwrap_or_default()
 }
 

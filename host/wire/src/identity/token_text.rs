@@ -1,13 +1,13 @@
-//! The text form of a join token: what survives being copied, wrapped at the end of a line, and pasted.
+//! The text form of a join token, which survives copying, line wrapping and pasting.
 //!
-//! `sbt1-` and, in base32 (RFC 4648's letters, lower case, nothing at the end): how many bytes there are, two with the
-//! greatest one first; the token; and the CRC-32 of both, four bytes with the greatest one first. White space counts
-//! nowhere, and upper case is read too. So what was cut off is told from what was changed.
+//! The text is `sbt1-` followed by base32 (RFC 4648 alphabet, lower case, no padding) of: the token's length, 2 bytes
+//! big-endian; the token; the CRC-32 of both, 4 bytes big-endian. White space is ignored and upper case is accepted.
+//! The length distinguishes a truncated text from a damaged one.
 
 use super::token::TokenError;
 
 const PREFIX: &str = "sbt1-";
-/// What is longer is not looked at, in characters.
+/// Maximum characters that are read.
 const TEXT_MAX: usize = 1024;
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
@@ -23,7 +23,7 @@ pub(super) fn read(text: &str) -> Result<Vec<u8>, TokenError> {
     let letters = letters.to_ascii_lowercase();
     let Some(letters) = letters.strip_prefix(PREFIX) else {
         return Err(match PREFIX.starts_with(&letters) {
-            true => TokenError::Cut { has: 0, whole: None },
+            true => TokenError::Truncated { has: 0, whole: None },
             false => TokenError::Prefix,
         });
     };
@@ -32,13 +32,13 @@ pub(super) fn read(text: &str) -> Result<Vec<u8>, TokenError> {
     }
     let bytes = unbase32(letters);
     let Some((length, rest)) = bytes.split_first_chunk::<2>() else {
-        return Err(TokenError::Cut { has: letters.len(), whole: None });
+        return Err(TokenError::Truncated { has: letters.len(), whole: None });
     };
     let length = usize::from(u16::from_be_bytes(*length));
     let whole = (8 * (2 + length + 4)).div_ceil(5);
     match letters.len() {
-        has if has < whole => return Err(TokenError::Cut { has, whole: Some(whole) }),
-        has if has > whole => return Err(TokenError::Long { has, whole }),
+        has if has < whole => return Err(TokenError::Truncated { has, whole: Some(whole) }),
+        has if has > whole => return Err(TokenError::TooLong { has, whole }),
         _ => {}
     }
     let (token, sum) = rest.split_at_checked(length).ok_or(TokenError::Damaged)?;
@@ -55,7 +55,7 @@ pub(super) fn base32(bytes: &[u8]) -> String {
     (0..letters).map(|letter| char::from(LETTERS[usize::from(value(letter))])).collect()
 }
 
-/// Whole bytes; bits that are left over are left out.
+/// Decodes whole bytes and ignores leftover bits.
 fn unbase32(letters: &str) -> Vec<u8> {
     let (mut bytes, mut held, mut bits) = (Vec::with_capacity(letters.len() * 5 / 8), 0u32, 0);
     for value in letters.chars().filter_map(value) {

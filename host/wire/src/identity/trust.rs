@@ -1,4 +1,4 @@
-//! Whom to believe: one authority. Here alone a certificate becomes a [`PeerIdentity`].
+//! Verification of certificates against one authority. Only this module turns a certificate into a [`PeerIdentity`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,110 +20,110 @@ use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
 use crate::name::{ClusterId, Fingerprint, Name, PeerIdentity, Role, SCHEME, Serial, Subject};
 use crate::protocol::{CloseCode, alpn};
 
-/// Why a peer is not let in, or not what this end wants.
+/// Why a peer is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
-    /// It shows no certificate, or one too many.
-    #[error("{0} certificates are shown, not one")]
+    /// It presents no certificate, or a chain of more than two.
+    #[error("the peer presented {0} certificates, not one or two")]
     Count(usize),
-    /// It is not what the authority makes.
-    #[error("the certificate shown is malformed: {0}")]
+    /// The certificate does not have the form that the authority issues.
+    #[error("the presented certificate is malformed: {0}")]
     Malformed(String),
-    /// It was signed by somebody else, or changed since.
-    #[error("the certificate shown was not signed by the authority of cluster {ours}; join that cluster first")]
+    /// Another authority signed the certificate, or it was modified.
+    #[error("the presented certificate was not signed by the authority of cluster {ours}; join that cluster first")]
     OtherAuthority {
         /// This end's cluster.
         ours: ClusterId,
     },
-    /// It has no certificate of an authority, and did not come to join.
-    #[error("no certificate of cluster {ours} is shown; join that cluster first")]
-    Stranger {
+    /// The peer has no certificate of an authority, and did not use the join protocol.
+    #[error("no certificate of cluster {ours} was presented; join that cluster first")]
+    NoCertificate {
         /// This end's cluster.
         ours: ClusterId,
     },
-    /// It is too early.
-    #[error("the certificate shown begins {begins}, and the clock here says {now}; look at both clocks")]
+    /// The certificate is not valid yet.
+    #[error("the presented certificate is not valid before {begins}, and the clock here says {now}; check both clocks")]
     NotYet {
-        /// From when on it counts.
+        /// Start of its validity.
         begins: Timestamp,
         /// This end's clock.
         now: Timestamp,
     },
-    /// It is too late.
-    #[error("the certificate shown ended {ended}, and the clock here says {now}; renew it or join again")]
+    /// The certificate is expired.
+    #[error("the presented certificate expired {ended}, and the clock here says {now}; renew it or join again")]
     Expired {
-        /// Until when it counted.
+        /// End of its validity.
         ended: Timestamp,
         /// This end's clock.
         now: Timestamp,
     },
-    /// It was taken back.
-    #[error("{who} was removed (certificate {serial}); join again if it was not meant")]
+    /// The certificate or its name is revoked.
+    #[error("{who} was removed (certificate {serial}); join again if that was a mistake")]
     Revoked {
-        /// Who.
+        /// Role and name.
         who: String,
-        /// Which certificate.
+        /// Serial number of the certificate.
         serial: Serial,
     },
-    /// It is something else.
-    #[error("a {wanted} is due here, not a {got}")]
+    /// The peer has another role.
+    #[error("a {wanted} is expected here, not a {got}")]
     Role {
-        /// What is due.
+        /// Expected role.
         wanted: Role,
-        /// What it is.
+        /// The peer's role.
         got: Role,
     },
-    /// It is somebody else.
-    #[error("{wanted:?} was expected, and this is {got:?}; look at the address")]
+    /// The peer has another name.
+    #[error("{wanted:?} was expected, but this is {got:?}; check the address")]
     Name {
-        /// Who was expected.
+        /// Expected name.
         wanted: Name,
-        /// Who it is.
+        /// The peer's name.
         got: Name,
     },
-    /// It speaks another version.
-    #[error("{} is spoken here, not {}; update one of them", alpn(*.ours), alpn(*.theirs))]
+    /// The peer has another protocol version.
+    #[error("{} is required here, not {}; update one of them", alpn(*.ours), alpn(*.theirs))]
     Version {
-        /// This end's.
+        /// This end's version.
         ours: u8,
-        /// Its.
+        /// The peer's version.
         theirs: u8,
     },
-    /// The same name is connected already, with a newer certificate.
-    #[error("{0} is connected with a newer certificate; one process at a time is a node")]
-    Older(String),
-    /// The same name connected again.
+    /// The same name is connected with a newer certificate.
+    #[error("{0} is connected with a newer certificate; only one process at a time can run a node")]
+    OlderCertificate(String),
+    /// The same name connected again, which replaces the older connection.
     #[error("{0} connected again")]
-    Again(String),
-    /// There are as many as there may be.
-    #[error("there are {most} connections {of} already; come back later")]
+    Reconnected(String),
+    /// A connection limit is reached.
+    #[error("the limit of {max} connections {of} is reached; retry later")]
     Full {
-        /// Of whom.
+        /// What the limit counts.
         of: String,
-        /// How many there may be.
-        most: usize,
+        /// The limit.
+        max: usize,
     },
 }
 
 impl PeerError {
-    /// What the peer is told.
+    /// Returns the code that closes the connection.
     pub fn close_code(&self) -> CloseCode {
         match self {
             PeerError::Count(_)
             | PeerError::Malformed(_)
             | PeerError::OtherAuthority { .. }
-            | PeerError::Stranger { .. } => CloseCode::Untrusted,
+            | PeerError::NoCertificate { .. } => CloseCode::Untrusted,
             PeerError::NotYet { .. } | PeerError::Expired { .. } => CloseCode::Expired,
             PeerError::Revoked { .. } => CloseCode::Revoked,
             PeerError::Role { .. } => CloseCode::Role,
             PeerError::Name { .. } => CloseCode::Name,
             PeerError::Version { .. } => CloseCode::Version,
-            PeerError::Older(_) | PeerError::Again(_) => CloseCode::Replaced,
+            PeerError::OlderCertificate(_) | PeerError::Reconnected(_) => CloseCode::Replaced,
             PeerError::Full { .. } => CloseCode::Busy,
         }
     }
 
-    /// Whose fault it is.
+    /// Returns the party at fault.
     pub fn blame(&self) -> Blame {
         match self {
             PeerError::NotYet { .. } | PeerError::Expired { .. } | PeerError::Version { .. } => Blame::Operator,
@@ -132,22 +132,22 @@ impl PeerError {
         }
     }
 
-    /// The stable text of what happened.
+    /// Returns the stable error code.
     pub fn code(&self) -> &'static str {
         self.close_code().as_str()
     }
 }
 
-/// Which end of a connection shows a certificate.
+/// The end of a handshake whose certificate is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum HandshakeSide {
     Client,
     Server,
 }
 
-/// The authority of a cluster, as others know it: its certificate.
+/// The certificate of a cluster's authority, with the verifiers for certificates that it signed.
 #[derive(Clone)]
-pub struct Trust {
+pub struct TrustAnchor {
     authority: CertificateDer<'static>,
     cluster: ClusterId,
     fingerprint: Fingerprint,
@@ -158,20 +158,20 @@ pub struct Trust {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// Ed25519 alone: a stranger's certificate can't name a key that is dear to check.
+/// Returns Ed25519 only: clients can't make this end verify an expensive signature.
 pub(crate) fn algorithms() -> Result<WebPkiSupportedAlgorithms, IdentityError> {
     let all = rustls::crypto::ring::default_provider().signature_verification_algorithms.mapping;
     let entry = all.iter().find(|(scheme, _)| *scheme == SignatureScheme::ED25519);
-    let entry = entry.ok_or_else(|| IdentityError::Crypto("TLS knows no Ed25519".to_owned()))?;
+    let entry = entry.ok_or_else(|| IdentityError::Crypto("TLS does not support Ed25519".to_owned()))?;
     Ok(WebPkiSupportedAlgorithms { all: entry.1, mapping: std::slice::from_ref(entry) })
 }
 
-impl Trust {
-    /// In whom an authority's certificate (DER) has one trust. Whoever calls has reason to.
+impl TrustAnchor {
+    /// Creates a trust anchor from an authority's certificate (DER). The caller vouches for it.
     ///
     /// # Errors
-    /// When it is not one of an authority.
-    pub fn new(authority: CertificateDer<'static>) -> Result<Trust, IdentityError> {
+    /// The certificate is not an authority's.
+    pub fn new(authority: CertificateDer<'static>) -> Result<TrustAnchor, IdentityError> {
         let malformed = |reason: String| IdentityError::Malformed { what: "the authority's certificate", reason };
         let (rest, parsed) = X509Certificate::from_der(&authority).map_err(|e| malformed(e.to_string()))?;
         let uri = only_uri(&parsed).and_then(|uri| uri.strip_prefix(SCHEME)?.strip_suffix(AUTHORITY));
@@ -186,44 +186,45 @@ impl Trust {
         let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider).build();
         let clients = clients.map_err(|e| malformed(e.to_string()))?;
         let (fingerprint, algorithms) = (Fingerprint::of(&authority), algorithms()?);
-        Ok(Trust { cluster, fingerprint, key, ends, roots, clients, algorithms, authority })
+        Ok(TrustAnchor { cluster, fingerprint, key, ends, roots, clients, algorithms, authority })
     }
 
-    /// The cluster.
+    /// Returns the cluster.
     pub fn cluster(&self) -> &ClusterId {
         &self.cluster
     }
 
-    /// The SHA-256 of the authority's certificate.
+    /// Returns the SHA-256 of the authority's certificate.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
-    /// The authority's certificate (DER).
+    /// Returns the authority's certificate (DER).
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.authority
     }
 
-    /// Until when the authority's certificate counts.
+    /// Returns the end of the validity of the authority's certificate.
     pub fn ends(&self) -> Timestamp {
         self.ends
     }
 
-    /// Whether the authority signed a message.
+    /// Returns whether the authority signed a message.
     pub(super) fn signed_message(&self, message: &[u8], signature: &[u8]) -> bool {
         ring::signature::UnparsedPublicKey::new(&ring::signature::ED25519, &*self.key)
             .verify(message, signature)
             .is_ok()
     }
 
-    /// Who a peer is, by the chain that it shows.
+    /// Verifies a certificate chain and returns the peer's identity.
     ///
     /// # Errors
-    /// When the authority did not sign it for that, or it does not count at this time, up to [`CLOCK_SKEW_S_MAX`].
+    /// The authority did not sign the certificate for this side, or it is not valid at `now`, with a tolerance of
+    /// [`CLOCK_SKEW_S_MAX`].
     pub(crate) fn identify(
         &self,
         chain: &[CertificateDer<'_>],
-        side: Side,
+        side: HandshakeSide,
         now: Timestamp,
     ) -> Result<PeerIdentity, PeerError> {
         let certificate = chain.first().filter(|_| chain.len() <= 2).ok_or(PeerError::Count(chain.len()))?;
@@ -240,9 +241,14 @@ impl Trust {
         }
     }
 
-    /// Whether the authority signed it, whatever the time.
-    pub(crate) fn signed(&self, certificate: &CertificateDer<'_>, side: Side, now: Timestamp) -> Result<(), PeerError> {
-        // What has ended or not begun is refused before its signature is looked at: so it is asked again, as of then.
+    /// Checks that the authority signed the certificate for this side, and ignores its validity period.
+    pub(crate) fn signed(
+        &self,
+        certificate: &CertificateDer<'_>,
+        side: HandshakeSide,
+        now: Timestamp,
+    ) -> Result<(), PeerError> {
+        // webpki checks the validity period before the signature. If that fails, verify again as of a valid time.
         let error = match self.signed_at(certificate, side, now) {
             Ok(()) => return Ok(()),
             Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
@@ -262,10 +268,15 @@ impl Trust {
         })
     }
 
-    fn signed_at(&self, certificate: &CertificateDer<'_>, side: Side, at: Timestamp) -> Result<(), rustls::Error> {
+    fn signed_at(
+        &self,
+        certificate: &CertificateDer<'_>,
+        side: HandshakeSide,
+        at: Timestamp,
+    ) -> Result<(), rustls::Error> {
         match side {
-            Side::Client => self.clients.verify_client_cert(certificate, &[], at.unix()).map(drop),
-            Side::Server => {
+            HandshakeSide::Client => self.clients.verify_client_cert(certificate, &[], at.unix()).map(drop),
+            HandshakeSide::Server => {
                 let parsed = ParsedCertificate::try_from(certificate)?;
                 let algorithms = self.algorithms.all;
                 verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, &[], at.unix(), algorithms)
@@ -275,22 +286,22 @@ impl Trust {
 }
 
 impl Fingerprint {
-    /// Of a certificate (DER).
+    /// Returns the fingerprint of a certificate (DER).
     pub fn of(certificate: &[u8]) -> Fingerprint {
         Fingerprint(sha256(certificate))
     }
 }
 
-impl fmt::Debug for Trust {
+impl fmt::Debug for TrustAnchor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Trust({}, {})", self.cluster, self.fingerprint)
+        write!(f, "TrustAnchor({}, {})", self.cluster, self.fingerprint)
     }
 }
 
-/// How the only URI of an authority's certificate ends.
+/// Suffix of the only URI of an authority's certificate.
 pub(super) const AUTHORITY: &str = "/authority";
 
-/// Who a certificate is for, and until when. It says nothing of who signed it.
+/// Parses the subject and the validity of a certificate, without verifying its signature.
 fn parse(certificate: &CertificateDer<'_>) -> Result<PeerIdentity, PeerError> {
     let malformed = |reason: &str| PeerError::Malformed(reason.to_owned());
     let (_, parsed) = X509Certificate::from_der(certificate).map_err(|e| malformed(&e.to_string()))?;
@@ -307,7 +318,7 @@ fn parse(certificate: &CertificateDer<'_>) -> Result<PeerIdentity, PeerError> {
     })
 }
 
-/// The URI of a certificate that has one, and no name beside it.
+/// Returns the URI of a certificate whose only subject alternative name is a URI.
 fn only_uri<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a str> {
     let names = certificate.subject_alternative_name().ok()??;
     match names.value.general_names[..] {
@@ -316,7 +327,7 @@ fn only_uri<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a str> {
     }
 }
 
-/// A number of up to 16 bytes: DER leaves zeros out, or puts one before it.
+/// Parses a serial number of up to 16 bytes. DER omits leading zeros, or prefixes one.
 fn serial(raw: &[u8]) -> Option<Serial> {
     let zeros = raw.iter().take_while(|byte| **byte == 0).count();
     let digits = &raw[zeros..];

@@ -1,4 +1,4 @@
-//! Who may have memory, and who waits for it.
+//! Admission of fetches to memory, with priorities and a bounded queue.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,10 +8,9 @@ use tokio::sync::{Notify, oneshot};
 
 use super::Priority;
 
-/// Memory for objects that are fetched. A fetch gets all that it needs at once, so that none holds a part and waits for
-/// the rest: many large ones can't keep each other waiting for good. Those that are waited for come first, and within a
-/// class whoever came first, however much it needs. Where prefetches have what others wait for, the youngest of them are
-/// asked to give it up.
+/// Memory for fetched objects. A fetch gets all of its memory at once, so that large fetches that each hold a part
+/// can't deadlock. Higher priorities come first; within a priority the queue is first come, first served, whatever the
+/// size. When prefetches hold memory that a higher priority needs, the youngest of them are asked to release it.
 #[derive(Debug)]
 pub struct Admission(Mutex<State>);
 
@@ -20,48 +19,48 @@ struct State {
     bytes_max: u64,
     used: u64,
     waiting_max: usize,
-    /// Of each priority.
+    /// Queue of each priority.
     waiting: [VecDeque<Waiter>; Priority::ALL.len()],
-    /// Prefetches that have memory, oldest first.
-    prefetches: Vec<Weak<Grant>>,
+    /// Prefetches that hold memory, oldest first.
+    prefetches: Vec<Weak<MemoryGrant>>,
 }
 
 #[derive(Debug)]
 struct Waiter {
     bytes: u64,
-    to: oneshot::Sender<Permit>,
+    to: oneshot::Sender<MemoryPermit>,
 }
 
 #[derive(Debug)]
-struct Grant {
+struct MemoryGrant {
     bytes: u64,
-    is_asked_back: Notify,
+    reclaim_requested: Notify,
 }
 
-/// Why there will be no memory.
+/// Why a fetch gets no memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotAdmitted {
-    /// It is more than there is at all.
+pub enum AdmissionError {
+    /// It needs more than the total.
     TooLarge {
-        /// How many bytes there are.
+        /// Total bytes.
         max: u64,
     },
-    /// As many wait as may.
+    /// The queue is full.
     TooMany {
-        /// How many that is.
+        /// Maximum waiting fetches.
         max: usize,
     },
 }
 
 impl Admission {
-    /// So many bytes of memory, and so many fetches that may wait for it.
+    /// Creates an admission of `bytes_max` bytes, with at most `waiting_max` waiting fetches.
     pub fn new(bytes_max: u64, waiting_max: usize) -> Arc<Admission> {
         let (waiting, prefetches) = (Default::default(), Vec::new());
         Arc::new(Admission(Mutex::new(State { bytes_max, used: 0, waiting_max, waiting, prefetches })))
     }
 
-    /// From now on there are so many bytes. What is in use stays; who waits for more than there is waits in vain, and is told.
-    pub fn limit(self: &Arc<Self>, bytes_max: u64) {
+    /// Changes the total. Memory in use stays; waiting fetches that need more than the new total fail.
+    pub fn set_limit(self: &Arc<Self>, bytes_max: u64) {
         let mut state = self.state();
         state.bytes_max = bytes_max;
         for queue in &mut state.waiting {
@@ -71,69 +70,69 @@ impl Admission {
         self.grant();
     }
 
-    /// Waits for memory. Dropping the future gives up its place.
+    /// Waits for memory. Dropping the future leaves the queue.
     ///
     /// # Errors
-    /// When there will be none.
-    pub async fn admit(self: &Arc<Self>, bytes: u64, priority: Priority) -> Result<Permit, NotAdmitted> {
+    /// The fetch needs more than the total, or the queue is full.
+    pub async fn admit(self: &Arc<Self>, bytes: u64, priority: Priority) -> Result<MemoryPermit, AdmissionError> {
         let granted = {
             let mut state = self.state();
             if bytes > state.bytes_max {
-                return Err(NotAdmitted::TooLarge { max: state.bytes_max });
+                return Err(AdmissionError::TooLarge { max: state.bytes_max });
             }
             if state.waiting() >= state.waiting_max {
-                state.forget_canceled();
+                state.remove_cancelled();
             }
             if state.waiting() >= state.waiting_max {
-                return Err(NotAdmitted::TooMany { max: state.waiting_max });
+                return Err(AdmissionError::TooMany { max: state.waiting_max });
             }
             let (to, granted) = oneshot::channel();
             state.waiting[priority as usize].push_back(Waiter { bytes, to });
             granted
         };
-        let _leaves = Leaves(self);
+        let _leaves = GrantOnDrop(self);
         self.grant();
-        // A waiter is dropped with its permit, or when it wants more than there is by now.
-        granted.await.map_err(|_| NotAdmitted::TooLarge { max: self.state().bytes_max })
+        // The sender is dropped only when `set_limit` removes the waiter.
+        granted.await.map_err(|_| AdmissionError::TooLarge { max: self.state().bytes_max })
     }
 
-    /// Bytes that are in use.
+    /// Returns the bytes in use.
     pub fn used(&self) -> u64 {
         self.state().used
     }
 
-    /// How many wait.
+    /// Returns the number of waiting fetches.
     pub fn waiting(&self) -> usize {
         let mut state = self.state();
-        state.forget_canceled();
+        state.remove_cancelled();
         state.waiting()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is held.
+        // Poisoning is harmless: no code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives what there is to those who are next.
+    /// Grants free memory to the next waiters.
     fn grant(self: &Arc<Self>) {
         loop {
             let mut state = self.state();
             let Some((waiter, priority)) = state.next() else { return };
             state.used += waiter.bytes;
-            let grant = Arc::new(Grant { bytes: waiter.bytes, is_asked_back: Notify::new() });
+            let grant = Arc::new(MemoryGrant { bytes: waiter.bytes, reclaim_requested: Notify::new() });
             if priority == Priority::Prefetch {
                 state.prefetches.retain(|grant| grant.strong_count() > 0);
                 state.prefetches.push(Arc::downgrade(&grant));
             }
             drop(state);
-            // Who has gone meanwhile gives it back by dropping it.
-            let _ = waiter.to.send(Permit { admission: self.clone(), grant });
+            // If the waiter is gone, dropping the permit releases the memory.
+            let _ = waiter.to.send(MemoryPermit { admission: self.clone(), grant });
         }
     }
 }
 
 impl State {
-    /// Whoever is next, when there is memory for it. When there is not, prefetches are asked to make room.
+    /// Removes the next waiter if its memory is free. Otherwise asks prefetches to release memory.
     fn next(&mut self) -> Option<(Waiter, Priority)> {
         for queue in &mut self.waiting {
             while queue.front().is_some_and(|waiter| waiter.to.is_closed()) {
@@ -147,18 +146,18 @@ impl State {
             return queue.pop_front().map(|waiter| (waiter, priority));
         }
         if priority > Priority::Prefetch {
-            self.ask_back(bytes - free);
+            self.request_reclaim(bytes - free);
         }
         None
     }
 
-    fn ask_back(&mut self, mut bytes: u64) {
+    fn request_reclaim(&mut self, mut bytes: u64) {
         for grant in self.prefetches.iter().rev().filter_map(Weak::upgrade) {
             if bytes == 0 {
                 return;
             }
             bytes = bytes.saturating_sub(grant.bytes);
-            grant.is_asked_back.notify_one();
+            grant.reclaim_requested.notify_one();
         }
     }
 
@@ -166,47 +165,47 @@ impl State {
         self.waiting.iter().map(VecDeque::len).sum()
     }
 
-    fn forget_canceled(&mut self) {
+    fn remove_cancelled(&mut self) {
         for queue in &mut self.waiting {
             queue.retain(|waiter| !waiter.to.is_closed());
         }
     }
 }
 
-/// Looks who is next when a waiter has gone: it may have kept others waiting.
-struct Leaves<'a>(&'a Arc<Admission>);
+/// Grants to the next waiters when a waiter leaves, which may have blocked them.
+struct GrantOnDrop<'a>(&'a Arc<Admission>);
 
-impl Drop for Leaves<'_> {
+impl Drop for GrantOnDrop<'_> {
     fn drop(&mut self) {
         self.0.grant();
     }
 }
 
-/// The right to use memory, until it is dropped.
-pub struct Permit {
+/// Memory of a fetch, released when dropped.
+pub struct MemoryPermit {
     admission: Arc<Admission>,
-    grant: Arc<Grant>,
+    grant: Arc<MemoryGrant>,
 }
 
-impl Permit {
-    /// How many bytes.
+impl MemoryPermit {
+    /// Returns the number of bytes.
     pub fn bytes(&self) -> u64 {
         self.grant.bytes
     }
 
-    /// Waits until the memory is needed for something more urgent. Only that of prefetches ever is.
-    pub async fn is_asked_back(&self) {
-        self.grant.is_asked_back.notified().await;
+    /// Waits until a higher priority needs the memory. Happens only to prefetches.
+    pub async fn reclaim_requested(&self) {
+        self.grant.reclaim_requested.notified().await;
     }
 }
 
-impl fmt::Debug for Permit {
+impl fmt::Debug for MemoryPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Permit({} bytes)", self.grant.bytes)
+        write!(f, "MemoryPermit({} bytes)", self.grant.bytes)
     }
 }
 
-impl Drop for Permit {
+impl Drop for MemoryPermit {
     fn drop(&mut self) {
         self.admission.state().used -= self.grant.bytes;
         self.admission.grant();
@@ -220,24 +219,24 @@ mod tests {
 
     use super::*;
 
-    struct Waits(BoxFuture<'static, Result<Permit, NotAdmitted>>);
+    struct WaitingFetch(BoxFuture<'static, Result<MemoryPermit, AdmissionError>>);
 
-    impl fmt::Debug for Waits {
+    impl fmt::Debug for WaitingFetch {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("Waits")
+            f.write_str("WaitingFetch")
         }
     }
 
-    impl Waits {
-        fn admitted(&mut self) -> Option<Permit> {
+    impl WaitingFetch {
+        fn admitted(&mut self) -> Option<MemoryPermit> {
             (&mut self.0).now_or_never().map(|permit| permit.unwrap())
         }
     }
 
-    /// Asks, and gives the permit when it was there at once.
-    fn ask(admission: &Arc<Admission>, bytes: u64, priority: Priority) -> Result<Permit, Waits> {
+    /// Returns the permit if it is granted immediately.
+    fn ask(admission: &Arc<Admission>, bytes: u64, priority: Priority) -> Result<MemoryPermit, WaitingFetch> {
         let admission = admission.clone();
-        let mut waits = Waits(async move { admission.admit(bytes, priority).await }.boxed());
+        let mut waits = WaitingFetch(async move { admission.admit(bytes, priority).await }.boxed());
         waits.admitted().ok_or(waits)
     }
 
@@ -254,7 +253,7 @@ mod tests {
         assert!(large.admitted().is_none() && small.admitted().is_none());
         drop(permit);
         let permit = large.admitted().unwrap();
-        // There would be room for the prefetch, but an argument waits.
+        // The prefetch would fit, but an argument waits before it.
         assert!(prefetch.admitted().is_none() && small.admitted().is_none());
         drop(permit);
         let permits = [&mut small, &mut prefetch].map(|waits| waits.admitted().unwrap());
@@ -269,13 +268,13 @@ mod tests {
         let most = ask(&admission, 90, Priority::Get).unwrap();
         let mut large = ask(&admission, 80, Priority::Get).unwrap_err();
         let mut small = ask(&admission, 40, Priority::Argument).unwrap_err();
-        admission.limit(50);
+        admission.set_limit(50);
         let refused = (&mut large.0).now_or_never().unwrap();
-        assert_eq!(refused.unwrap_err(), NotAdmitted::TooLarge { max: 50 });
+        assert_eq!(refused.unwrap_err(), AdmissionError::TooLarge { max: 50 });
         assert!(small.admitted().is_none());
         drop(most);
         assert_eq!(small.admitted().unwrap().bytes(), 40);
-        admission.limit(200);
+        admission.set_limit(200);
         assert_eq!(ask(&admission, 200, Priority::Get).unwrap().bytes(), 200);
     }
 
@@ -285,8 +284,8 @@ mod tests {
         let [old, young] = [40, 40].map(|bytes| ask(&admission, bytes, Priority::Prefetch).unwrap());
         let get = ask(&admission, 20, Priority::Get).unwrap();
         let mut waits = ask(&admission, 30, Priority::Argument).unwrap_err();
-        assert!(young.is_asked_back().now_or_never().is_some());
-        assert!(old.is_asked_back().now_or_never().is_none() && get.is_asked_back().now_or_never().is_none());
+        assert!(young.reclaim_requested().now_or_never().is_some());
+        assert!(old.reclaim_requested().now_or_never().is_none() && get.reclaim_requested().now_or_never().is_none());
         drop(young);
         assert_eq!(waits.admitted().unwrap().bytes(), 30);
     }
@@ -299,11 +298,11 @@ mod tests {
         let mut small = ask(&admission, 10, Priority::Get).unwrap_err();
         assert_eq!(admission.waiting(), 2);
         let too_many = admission.admit(1, Priority::Get).now_or_never().unwrap();
-        assert_eq!(too_many.unwrap_err(), NotAdmitted::TooMany { max: 2 });
-        // It kept the small one waiting.
+        assert_eq!(too_many.unwrap_err(), AdmissionError::TooMany { max: 2 });
+        // It blocked the small one.
         drop(large);
         let permit = small.admitted().unwrap();
-        // Granted, but nobody took it.
+        // Its permit is granted, but never taken.
         let waits = ask(&admission, 90, Priority::Get).unwrap_err();
         drop(most);
         drop(waits);
@@ -311,6 +310,6 @@ mod tests {
         drop(permit);
         assert_eq!(admission.used(), 0);
         let too_large = admission.admit(101, Priority::Get).now_or_never().unwrap();
-        assert_eq!(too_large.unwrap_err(), NotAdmitted::TooLarge { max: 100 });
+        assert_eq!(too_large.unwrap_err(), AdmissionError::TooLarge { max: 100 });
     }
 }

@@ -1,8 +1,8 @@
-//! Compression, where the link is the limit.
+//! Compression of groups on links that are the bottleneck.
 
 use super::TransferLimits;
 
-/// The form that groups are sent in.
+/// Encoding of groups on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Codec {
@@ -11,19 +11,19 @@ pub(crate) enum Codec {
     Zstd = 2,
 }
 
-/// Of zstd: the fastest of its usual levels.
+/// Compression level of zstd: the fastest of its regular levels.
 const ZSTD_LEVEL: i32 = 1;
 
-/// What is not smaller than so much of itself afterwards is sent as it is.
+/// Maximum compression ratio. Data that shrinks less is sent raw.
 const SHRINKS_TO: f64 = 0.9;
 
-/// How bytes compressed that are like those to be sent.
+/// Result of compressing a sample of the data.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) codec: Codec,
-    /// What is left of a byte.
+    /// Compressed bytes per byte.
     pub(crate) ratio: f64,
-    /// Bytes that went in, a second.
+    /// Input bytes a second.
     pub(crate) bytes_per_s: f64,
 }
 
@@ -32,7 +32,7 @@ impl Codec {
         [Codec::Raw, Codec::Lz4, Codec::Zstd].into_iter().find(|codec| *codec as u8 == number)
     }
 
-    /// Compresses, when it shrinks.
+    /// Compresses bytes; `None` if they do not shrink enough.
     pub(crate) fn compress(self, bytes: &[u8]) -> Option<Vec<u8>> {
         let compressed = match self {
             Codec::Raw => None,
@@ -42,7 +42,7 @@ impl Codec {
         compressed.filter(|compressed| (compressed.len() as f64) < bytes.len() as f64 * SHRINKS_TO)
     }
 
-    /// Whether `from` gives exactly as many bytes as `to` has room for, which it is written to, and nothing else.
+    /// Decompresses into `to`. Returns whether the output fills it exactly.
     pub(crate) fn decompress(self, from: &[u8], to: &mut [u8]) -> bool {
         let len = match self {
             Codec::Raw => None,
@@ -52,20 +52,20 @@ impl Codec {
         len == Some(to.len())
     }
 
-    /// Compresses a sample, and takes its time by `now`, in seconds.
+    /// Compresses a sample and measures the time with `now`, in seconds.
     pub(crate) fn sample(self, bytes: &[u8], now: impl Fn() -> f64) -> Sample {
-        let begun = now();
+        let started = now();
         let left = self.compress(bytes).map_or(bytes.len(), |compressed| compressed.len());
-        // By a clock that stands still it takes no time.
-        let seconds = (now() - begun).max(1e-9);
+        // A simulated clock does not advance meanwhile.
+        let seconds = (now() - started).max(1e-9);
         let len = bytes.len().max(1) as f64;
         Sample { codec: self, ratio: left as f64 / len, bytes_per_s: len / seconds }
     }
 }
 
-/// The form that gets bytes across soonest over a link of so many bytes a second; raw when that is not known, so much
-/// that the processor is the limit, or when no other gains a tenth. What is compressed goes out while what follows is
-/// compressed, so that the slower of both counts.
+/// Chooses the encoding with the highest throughput over a link with `goodput` bytes a second. Returns raw if the
+/// goodput is unknown or so high that the processor is the bottleneck, or if no codec gains at least 10 %. Compression
+/// overlaps with sending, so that the slower of both determines the throughput.
 pub(crate) fn choose(goodput: u64, samples: &[Sample], limits: &TransferLimits) -> Codec {
     if goodput == 0 || goodput > limits.compress_below_bytes_per_s {
         return Codec::Raw;
@@ -95,12 +95,12 @@ mod tests {
             (0, LZ4, ZSTD, Codec::Raw),
             (1_000_000, LZ4, ZSTD, Codec::Zstd),
             (90_000_000, LZ4, ZSTD, Codec::Zstd),
-            // A quick link, where zstd is the limit.
+            // A faster link, where zstd is the bottleneck.
             (90_000_000, LZ4, (0.3, 1e8), Codec::Lz4),
             (1_000_000_000, LZ4, ZSTD, Codec::Raw),
-            // What does not shrink.
+            // Incompressible data.
             (1_000_000, (1.0, 1e9), (0.97, 3e8), Codec::Raw),
-            // Slow machines.
+            // Slow processors.
             (50_000_000, (0.5, 5e7), (0.3, 1e7), Codec::Raw),
         ] {
             assert_eq!(chosen(goodput, lz4, zstd), expected, "{goodput} {lz4:?} {zstd:?}");

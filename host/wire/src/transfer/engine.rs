@@ -1,4 +1,4 @@
-//! The engine: what fetches and answers have in common.
+//! State that fetching and serving share.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -7,24 +7,24 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use sandbar_core::ObjectId;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::event::Events;
-use super::pace::Pace;
-use super::progress::Progress;
-use super::serve::Partial;
-use super::trees::Trees;
-use super::{Admission, FetchError, NotAdmitted, Permit, Priority, TransferEvent, TransferLimits, Tree};
+use super::event::EventSender;
+use super::progress::FetchProgress;
+use super::rate_meter::RateMeter;
+use super::serve::PartialObject;
+use super::tree_cache::HashTreeCache;
+use super::{Admission, AdmissionError, FetchError, HashTree, MemoryPermit, Priority, TransferEvent, TransferLimits};
 
-/// Where work that takes long is done.
+/// Where CPU-intensive work runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
-    /// On threads of tokio's for what blocks.
+    /// On tokio's blocking threads.
     Threads,
-    /// On the spot: for simulations, which have one thread.
+    /// Inline, for single-threaded simulations.
     Inline,
 }
 
 impl Offload {
-    /// Nothing when it panicked, or the runtime is shutting down.
+    /// Runs the work. Returns `None` if it panicked or the runtime shuts down.
     pub(crate) async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         match self {
             Offload::Threads => tokio::task::spawn_blocking(work).await.ok(),
@@ -33,7 +33,7 @@ impl Offload {
     }
 }
 
-/// Transfers of objects between this node and others. Clones are the same engine.
+/// Object transfers of this node. Clones share the engine.
 #[derive(Debug, Clone)]
 pub struct Transfers(pub(crate) Arc<Engine>);
 
@@ -41,24 +41,24 @@ pub struct Transfers(pub(crate) Arc<Engine>);
 pub(crate) struct Engine {
     pub(crate) limits: TransferLimits,
     pub(crate) admission: Arc<Admission>,
-    pub(crate) events: Events,
-    pub(crate) trees: Trees,
-    /// Bytes that may be handed to QUIC at once.
+    pub(crate) events: EventSender,
+    pub(crate) trees: HashTreeCache,
+    /// Permits for bytes that may be handed to QUIC at once.
     pub(crate) sending: Semaphore,
-    /// How many bytes a second are sent to all peers.
-    pub(crate) sent: Pace,
-    /// Fetches that have memory, of each priority.
+    /// Send rate to all peers together.
+    pub(crate) sent: RateMeter,
+    /// Admitted fetches of each priority.
     active: [AtomicUsize; Priority::ALL.len()],
-    fetching: Mutex<HashMap<ObjectId, Weak<Progress>>>,
-    /// Fetches that were begun.
+    fetching: Mutex<HashMap<ObjectId, Weak<FetchProgress>>>,
+    /// Number of started fetches.
     fetches: AtomicU32,
 }
 
 impl Transfers {
-    /// An engine that fetches into memory that `admission` has, and tells `events`, where there is room, what happens.
+    /// Creates an engine. Fetches take memory from `admission`; `events` receives events while its channel has room.
     ///
     /// # Errors
-    /// When the limits can't be kept: says which.
+    /// Names the first limit out of range.
     pub fn new(
         limits: TransferLimits,
         admission: Arc<Admission>,
@@ -69,82 +69,92 @@ impl Transfers {
         Ok(Transfers(Arc::new(Engine {
             limits,
             admission,
-            events: Events::to(events),
-            trees: Trees::new(limits.trees_bytes_max, limits.trees_made_max, offload),
+            events: EventSender::new(events),
+            trees: HashTreeCache::new(limits.trees_bytes_max, limits.trees_made_max, offload),
             sending: Semaphore::new(usize::try_from(limits.sending_bytes_max).unwrap_or(Semaphore::MAX_PERMITS)),
-            sent: Pace::default(),
+            sent: RateMeter::default(),
             active: Default::default(),
             fetching: Mutex::default(),
             fetches: AtomicU32::new(0),
         })))
     }
 
-    /// Keeps the hash tree of an object that is here, so that it is not made again when the object is asked for.
-    pub fn keep_tree(&self, object: ObjectId, tree: Tree) {
+    /// Caches the hash tree of a local object, so that serving the object does not compute it.
+    pub fn keep_tree(&self, object: ObjectId, tree: HashTree) {
         self.0.trees.put(object, tree);
     }
 
-    /// An object is no more: its hash tree goes.
+    /// Removes the hash tree of an object that no longer exists.
     pub fn forget(&self, object: ObjectId) {
         self.0.trees.forget(object);
     }
 
-    /// What there is of an object that is being fetched, to be [served](super::Held::Partial).
-    pub fn partial(&self, object: ObjectId) -> Option<Partial> {
-        self.0.fetching().get(&object).and_then(Weak::upgrade).map(Partial)
+    /// Returns an object that is being fetched, to [serve](super::HeldObject::Partial) its verified groups.
+    pub fn partial(&self, object: ObjectId) -> Option<PartialObject> {
+        self.0.fetching().get(&object).and_then(Weak::upgrade).map(PartialObject)
     }
 
-    pub(crate) async fn admit(&self, object: ObjectId, bytes: u64, priority: Priority) -> Result<Permit, FetchError> {
+    pub(crate) async fn admit(
+        &self,
+        object: ObjectId,
+        bytes: u64,
+        priority: Priority,
+    ) -> Result<MemoryPermit, FetchError> {
         self.0.admission.admit(bytes, priority).await.map_err(|refused| match refused {
-            NotAdmitted::TooLarge { max } => FetchError::TooLarge { object, bytes, max },
-            NotAdmitted::TooMany { max } => FetchError::TooManyWaiting { object, max },
+            AdmissionError::TooLarge { max } => FetchError::TooLarge { object, bytes, max },
+            AdmissionError::TooMany { max } => FetchError::TooManyWaiting { object, max },
         })
     }
 
-    /// How many events were not told because nobody took them.
+    /// Returns the number of events that were lost because the channel was full.
     pub fn events_lost(&self) -> u64 {
         self.0.events.lost()
     }
 
-    /// Bytes of memory that hash trees take.
+    /// Returns the bytes of memory of cached hash trees.
     pub fn trees_bytes(&self) -> u64 {
         self.0.trees.used()
     }
 }
 
 impl Engine {
-    fn fetching(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectId, Weak<Progress>>> {
-        // Nothing panics while it is held.
+    fn fetching(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectId, Weak<FetchProgress>>> {
+        // Poisoning is harmless: no code panics while it holds the lock.
         self.fetching.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An object is being fetched, as long as what this gives lives.
-    pub(crate) fn begin(self: &Arc<Self>, object: ObjectId, priority: Priority, progress: &Arc<Progress>) -> Begun {
+    /// Registers a running fetch until the returned guard is dropped.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        object: ObjectId,
+        priority: Priority,
+        progress: &Arc<FetchProgress>,
+    ) -> ActiveFetch {
         self.active[priority as usize].fetch_add(1, Ordering::Relaxed);
         self.fetching().insert(object, Arc::downgrade(progress));
-        Begun { engine: self.clone(), object, priority, progress: progress.clone() }
+        ActiveFetch { engine: self.clone(), object, priority, progress: progress.clone() }
     }
 
-    /// A number for a fetch.
+    /// Returns a number for a new fetch.
     pub(crate) fn next_fetch(&self) -> u32 {
         self.fetches.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether something more urgent is being fetched.
+    /// Returns whether a fetch of a higher priority is running.
     pub(crate) fn is_outranked(&self, priority: Priority) -> bool {
         self.active[priority as usize + 1..].iter().any(|count| count.load(Ordering::Relaxed) > 0)
     }
 }
 
-/// An object that is being fetched.
-pub(crate) struct Begun {
+/// Registration of a running fetch.
+pub(crate) struct ActiveFetch {
     engine: Arc<Engine>,
     object: ObjectId,
     priority: Priority,
-    progress: Arc<Progress>,
+    progress: Arc<FetchProgress>,
 }
 
-impl Drop for Begun {
+impl Drop for ActiveFetch {
     fn drop(&mut self) {
         self.engine.active[self.priority as usize].fetch_sub(1, Ordering::Relaxed);
         self.progress.end();

@@ -1,4 +1,4 @@
-//! What can go wrong with a transfer, and whose fault it was.
+//! Errors of transfers, and the party at fault.
 
 use std::fmt;
 use std::io;
@@ -7,185 +7,187 @@ use std::ops::Range;
 use sandbar_core::{NodeId, ObjectId};
 use thiserror::Error;
 
-use super::Root;
+use super::RootHash;
 
-/// Whose fault an error is.
+/// The party at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransferBlame {
-    /// The peer that was asked: it lied, or broke the protocol.
+    /// The holder lied, stalled, or violated the protocol.
     Holder,
-    /// The link or the peer's machine.
+    /// The link or the holder's machine failed.
     Link,
-    /// Whoever said what the object is and who has it.
+    /// The object's owner announced a wrong length, hash or holder.
     Owner,
     /// This machine.
-    Here,
+    Local,
 }
 
-/// Why a holder was given up.
+/// Why a holder was dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HolderError {
-    /// No connection could be made.
+    /// No connection could be established.
     #[error("can't be reached: {0}")]
     Unreachable(String),
-    /// The connection was lost, as often as it is made again.
+    /// The connection was lost more often than the reconnect limit.
     #[error("connection lost: {0}")]
-    Lost(String),
-    /// It does not have the object, or not any more.
+    ConnectionLost(String),
+    /// The holder does not have the object.
     #[error("does not have the object")]
-    NotHere,
-    /// Its object of that id has another length.
-    #[error("its object has {is} bytes, {said} were announced")]
+    NotFound,
+    /// The holder's object has another length.
+    #[error("its object has {actual} bytes, {announced} were announced")]
     OtherLength {
-        /// Bytes that were announced.
-        said: u64,
-        /// Bytes that it has.
-        is: u64,
+        /// Announced bytes.
+        announced: u64,
+        /// The holder's bytes.
+        actual: u64,
     },
-    /// Its object of that id has other bytes.
+    /// The holder's object has another hash.
     #[error("its object has another hash than was announced")]
     OtherRoot,
-    /// It sent bytes that are not the object's.
+    /// The holder sent bytes that do not match their hash.
     #[error("sent wrong bytes for bytes {} to {} of the object", range.start, range.end)]
     BadChunk {
-        /// Which bytes of the object.
+        /// Byte range in the object.
         range: Range<u64>,
     },
-    /// It sent hashes that do not lead to the root.
+    /// The holder sent hashes that do not lead to the root hash.
     #[error("sent hashes that don't lead to the object's")]
     BadNodes,
-    /// It sent what the protocol does not have: too much, too little, or something else.
-    #[error("broke the protocol: {0}")]
+    /// The holder violated the protocol.
+    #[error("violated the protocol: {0}")]
     Protocol(&'static str),
-    /// It sent too little for too long.
+    /// The holder sent too little for too long.
     #[error("sent {bytes} bytes in {ms} ms")]
     Stalled {
-        /// Milliseconds that it was waited for.
+        /// Observed time, in milliseconds.
         ms: u64,
-        /// Bytes that it sent in these.
+        /// Bytes received in that time.
         bytes: u64,
     },
-    /// It said for too long that it has nothing yet, or no time.
-    #[error("had nothing to give for {ms} ms")]
+    /// The holder had nothing to send, or was busy, for too long.
+    #[error("had nothing to send for {ms} ms")]
     Idle {
-        /// Milliseconds since it gave something, or was first asked.
+        /// Milliseconds since its last verified group, or since the first request.
         ms: u64,
     },
-    /// It could not answer: something failed there.
+    /// The holder failed internally.
     #[error("failed to answer")]
     Failed,
 }
 
 impl HolderError {
-    /// Whose fault it is.
+    /// Returns the party at fault.
     pub fn blame(&self) -> TransferBlame {
         match self {
-            HolderError::Unreachable(_) | HolderError::Lost(_) | HolderError::Idle { .. } => TransferBlame::Link,
-            HolderError::NotHere | HolderError::OtherLength { .. } | HolderError::OtherRoot => TransferBlame::Owner,
+            HolderError::Unreachable(_) | HolderError::ConnectionLost(_) | HolderError::Idle { .. } => {
+                TransferBlame::Link
+            }
+            HolderError::NotFound | HolderError::OtherLength { .. } | HolderError::OtherRoot => TransferBlame::Owner,
             HolderError::BadChunk { .. } | HolderError::BadNodes | HolderError::Protocol(_) => TransferBlame::Holder,
             HolderError::Stalled { .. } | HolderError::Failed => TransferBlame::Holder,
         }
     }
 
-    /// Whether the holder should not be asked for anything any more.
-    pub fn is_a_lie(&self) -> bool {
+    /// Returns whether the holder lied or violated the protocol, and should not be asked again.
+    pub fn is_dishonest(&self) -> bool {
         matches!(self, HolderError::BadChunk { .. } | HolderError::BadNodes | HolderError::Protocol(_))
     }
 }
 
-/// A holder that was given up, and why.
+/// A dropped holder and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gone {
-    /// Who.
+pub struct FailedHolder {
+    /// The holder.
     pub holder: NodeId,
-    /// Why.
+    /// The reason.
     pub error: HolderError,
 }
 
-/// Holders that were given up.
+/// Dropped holders.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct AllGone(pub Vec<Gone>);
+pub struct FailedHolders(pub Vec<FailedHolder>);
 
-impl fmt::Display for AllGone {
+impl fmt::Display for FailedHolders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
-            return f.write_str("none was named");
+            return f.write_str("none is known");
         }
-        for (i, gone) in self.0.iter().enumerate() {
-            write!(f, "{}node {} {}", if i > 0 { "; " } else { "" }, gone.holder, gone.error)?;
+        for (i, failed) in self.0.iter().enumerate() {
+            write!(f, "{}node {} {}", if i > 0 { "; " } else { "" }, failed.holder, failed.error)?;
         }
         Ok(())
     }
 }
 
-/// Why an object was not fetched.
+/// Why a fetch failed.
 #[derive(Debug, Error)]
 pub enum FetchError {
-    /// The object is larger than may be fetched, or than memory may ever be.
+    /// The object is larger than the limit, or than the memory for fetches.
     #[error("object {} has {bytes} bytes, at most {max} can be fetched", object.short())]
     TooLarge {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// How many bytes it has.
+        /// Its bytes.
         bytes: u64,
-        /// How many it may have.
+        /// Maximum bytes.
         max: u64,
     },
-    /// As many fetches wait for memory as may.
+    /// The queue for memory is full.
     #[error("object {}: {max} fetches wait for memory already", object.short())]
     TooManyWaiting {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// How many may wait.
+        /// Maximum waiting fetches.
         max: usize,
     },
-    /// There is no memory here for the object.
+    /// The caller could not reserve memory.
     #[error("object {}: no memory for its {bytes} bytes: {error}", object.short())]
     Memory {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// How many bytes it has.
+        /// Its bytes.
         bytes: u64,
-        /// What the caller's memory said.
+        /// The caller's error.
         error: io::Error,
     },
-    /// No holder is left.
-    #[error("object {}: no holder is left: {gone}", object.short())]
+    /// All holders were dropped.
+    #[error("object {}: no holder is left: {failed}", object.short())]
     NoHolder {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// Each that was tried, and why it was given up.
-        gone: AllGone,
+        /// The holders that were tried, and why each was dropped.
+        failed: FailedHolders,
     },
-    /// The memory of a prefetch is needed for something that is waited for.
-    #[error("object {}: its prefetch made room", object.short())]
+    /// A prefetch gave up its memory to a higher priority.
+    #[error("object {}: its prefetch released its memory", object.short())]
     Yielded {
-        /// Which object.
+        /// The object.
         object: ObjectId,
     },
-    /// An object of no bytes has a hash that is not that of no bytes.
+    /// An empty object was announced with another hash than that of no bytes.
     #[error("object {}: its bytes can't have the hash {root:?}", object.short())]
-    BadRoot {
-        /// Which object.
+    WrongEmptyHash {
+        /// The object.
         object: ObjectId,
-        /// The hash that was announced.
-        root: Root,
+        /// The announced hash.
+        root: RootHash,
     },
 }
 
 impl FetchError {
-    /// Whose fault it is. Of several holders that were given up the worst counts: one that lied.
+    /// Returns the party at fault. Among several holders a dishonest one comes first, then a failed link.
     pub fn blame(&self) -> TransferBlame {
         match self {
-            FetchError::NoHolder { gone, .. } => {
-                let of = |blame| gone.0.iter().any(|gone| gone.error.blame() == blame);
+            FetchError::NoHolder { failed, .. } => {
+                let of = |blame| failed.0.iter().any(|failed| failed.error.blame() == blame);
                 [TransferBlame::Holder, TransferBlame::Link]
                     .into_iter()
                     .find(|blame| of(*blame))
                     .unwrap_or(TransferBlame::Owner)
             }
-            FetchError::BadRoot { .. } => TransferBlame::Owner,
-            _ => TransferBlame::Here,
+            FetchError::WrongEmptyHash { .. } => TransferBlame::Owner,
+            _ => TransferBlame::Local,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What happens while objects are fetched, for whoever keeps account of holders.
+//! Events of fetches, for the application's accounting of holders.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,42 +8,42 @@ use tokio::sync::mpsc;
 
 use super::HolderError;
 
-/// Something that happened while an object was fetched.
+/// An event of a fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransferEvent {
-    /// A holder sent wrong bytes. They were seen by nobody.
+    /// A holder sent wrong bytes, which nobody read.
     BadChunk {
-        /// Who.
+        /// The holder.
         holder: NodeId,
-        /// Of which object.
+        /// The object.
         object: ObjectId,
-        /// Which bytes of it.
+        /// Byte range in the object.
         range: Range<u64>,
     },
-    /// A holder was given up.
-    HolderGone {
-        /// Who.
+    /// A holder was dropped.
+    HolderDropped {
+        /// The holder.
         holder: NodeId,
-        /// For which object.
+        /// The object.
         object: ObjectId,
-        /// Why.
+        /// The reason.
         error: HolderError,
     },
 }
 
-/// Where events go. A receiver that does not keep up loses some, which are counted.
+/// Sender of events. Events that the channel has no room for are dropped and counted.
 #[derive(Debug, Default)]
-pub(crate) struct Events {
+pub(crate) struct EventSender {
     to: Option<mpsc::Sender<TransferEvent>>,
     lost: AtomicU64,
 }
 
-impl Events {
-    pub(crate) fn to(to: Option<mpsc::Sender<TransferEvent>>) -> Events {
-        Events { to, lost: AtomicU64::new(0) }
+impl EventSender {
+    pub(crate) fn new(to: Option<mpsc::Sender<TransferEvent>>) -> EventSender {
+        EventSender { to, lost: AtomicU64::new(0) }
     }
 
-    pub(crate) fn tell(&self, event: TransferEvent) {
+    pub(crate) fn send(&self, event: TransferEvent) {
         if self.to.as_ref().is_some_and(|to| to.try_send(event).is_err()) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! Fetching an object.
+//! Fetching of one object.
 
 use std::fmt;
 use std::io;
@@ -6,27 +6,29 @@ use std::sync::Arc;
 
 use sandbar_core::{NodeId, ObjectId};
 
-use super::drive::Driver;
-use super::engine::Begun;
+use super::driver::FetchDriver;
+use super::engine::ActiveFetch;
 use super::layout::Layout;
-use super::progress::Progress;
-use super::{AllGone, FetchError, FindHolders, Holder, Permit, Priority, Root, Target, Transfers};
+use super::progress::FetchProgress;
+use super::{
+    FailedHolders, FetchError, FetchTarget, Holder, HolderFinder, MemoryPermit, Priority, RootHash, Transfers,
+};
 
-/// What is to be fetched, and from whom.
+/// Parameters of a fetch.
 #[derive(Clone)]
 pub struct FetchSpec {
-    /// Which object.
+    /// The object.
     pub object: ObjectId,
-    /// Its length, as its owner says.
+    /// Its length in bytes, as announced by its owner.
     pub bytes: u64,
-    /// Its hash, as its owner says.
-    pub root: Root,
-    /// Who has it, best first.
+    /// Its hash, as announced by its owner.
+    pub root: RootHash,
+    /// Its holders, best first.
     pub holders: Vec<Holder>,
-    /// How much it is waited for.
+    /// The priority.
     pub priority: Priority,
-    /// Who knows more holders, once these are gone.
-    pub finder: Option<Arc<dyn FindHolders>>,
+    /// Finds more holders when these have failed.
+    pub finder: Option<Arc<dyn HolderFinder>>,
 }
 
 impl fmt::Debug for FetchSpec {
@@ -37,52 +39,52 @@ impl fmt::Debug for FetchSpec {
     }
 }
 
-/// An object that was fetched.
+/// A fetched object.
 #[derive(Debug)]
-pub struct Fetched<T> {
-    /// What it was fetched into: all of it is verified.
+pub struct FetchedObject<T> {
+    /// The target, with all groups verified.
     pub target: T,
-    /// The memory that was admitted, to be kept until it is accounted for elsewhere.
-    pub permit: Permit,
-    /// What came from whom.
+    /// The admitted memory. Keep it until the object's memory is accounted for elsewhere.
+    pub permit: MemoryPermit,
+    /// Statistics of the fetch.
     pub report: FetchReport,
-    /// As long as this lives others are served of it as while it was fetched: until it is served as a whole.
-    pub serving: Serving,
+    /// Keeps the object served in part. Drop it once the object is served as a whole.
+    pub serving: ServingGuard,
 }
 
-/// An object goes on to be [served in part](super::Held::Partial), though it was fetched.
-pub struct Serving {
-    _begun: Begun,
+/// Keeps a fetched object available as a [partial object](super::HeldObject::Partial).
+pub struct ServingGuard {
+    _active: ActiveFetch,
 }
 
-impl fmt::Debug for Serving {
+impl fmt::Debug for ServingGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Serving")
+        f.write_str("ServingGuard")
     }
 }
 
-/// What came from whom.
+/// Statistics of a fetch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FetchReport {
-    /// Bytes that came from each holder over the link, hashes and what was of no use included.
+    /// Bytes received from each holder, including hashes and discarded data.
     pub from: Vec<(NodeId, u64)>,
-    /// Holders that were given up on the way, and why.
-    pub gone: AllGone,
-    /// Pieces that were taken over from a slow holder.
+    /// Dropped holders and the reasons.
+    pub failed: FailedHolders,
+    /// Pieces taken over from a slow holder.
     pub stolen: u64,
 }
 
 impl Transfers {
-    /// Fetches an object into memory that `reserve` gives, once there is room for it. Dropping the future ends all that
-    /// was begun for it and gives the memory back.
+    /// Fetches an object into memory that `reserve` returns, once that memory is admitted. Dropping the future cancels
+    /// the fetch and releases the memory.
     ///
     /// # Errors
-    /// Why it was not fetched; the memory was given back.
-    pub async fn fetch<T: Target>(
+    /// Returns why the fetch failed; the memory is released.
+    pub async fn fetch<T: FetchTarget>(
         &self,
         spec: FetchSpec,
         reserve: impl FnOnce(u64) -> io::Result<T>,
-    ) -> Result<Fetched<T>, FetchError> {
+    ) -> Result<FetchedObject<T>, FetchError> {
         let (object, bytes) = (spec.object, spec.bytes);
         let max = self.0.limits.object_bytes_max;
         let layout = Layout::of(bytes).filter(|_| bytes <= max).ok_or(FetchError::TooLarge { object, bytes, max })?;
@@ -92,24 +94,24 @@ impl Transfers {
         if target.bytes() != bytes {
             return Err(no_memory(io::Error::other(format!("{} bytes were reserved", target.bytes()))));
         }
-        if bytes == 0 && spec.root != Root::of(&[]) {
-            return Err(FetchError::BadRoot { object, root: spec.root });
+        if bytes == 0 && spec.root != RootHash::of(&[]) {
+            return Err(FetchError::WrongEmptyHash { object, root: spec.root });
         }
-        let progress = Arc::new(Progress::new(layout, spec.root, target.view()));
-        let begun = self.0.begin(object, spec.priority, &progress);
+        let progress = Arc::new(FetchProgress::new(layout, spec.root, target.view()));
+        let started = self.0.begin(object, spec.priority, &progress);
         let report = {
-            let mut driver = Driver::new(self.0.clone(), spec, progress.clone(), target.clone());
+            let mut driver = FetchDriver::new(self.0.clone(), spec, progress.clone(), target.clone());
             tokio::select! {
                 biased;
                 report = driver.run() => report?,
-                () = permit.is_asked_back() => return Err(FetchError::Yielded { object }),
+                () = permit.reclaim_requested() => return Err(FetchError::Yielded { object }),
             }
         };
-        if let Some(tree) = progress.nodes().tree() {
+        if let Some(tree) = progress.hashes().tree() {
             self.0.trees.put(object, tree);
         }
-        // The driver had the only others.
+        // The driver held the only other references.
         let target = Arc::into_inner(target).ok_or_else(|| no_memory(io::Error::other("it is still in use")))?;
-        Ok(Fetched { target, permit, report, serving: Serving { _begun: begun } })
+        Ok(FetchedObject { target, permit, report, serving: ServingGuard { _active: started } })
     }
 }

@@ -1,4 +1,4 @@
-//! Who has an object, and how they are reached.
+//! Holders of an object, and how to connect to them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,34 +8,33 @@ use futures::future::BoxFuture;
 use quinn::Connection;
 use sandbar_core::{NodeId, ObjectId};
 
-use super::Gone;
+use super::FailedHolder;
 
-/// A node that has an object, or is fetching it.
+/// A node that has an object or is fetching it.
 #[derive(Clone)]
 pub struct Holder {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// How it is reached.
-    pub link: Arc<dyn Link>,
+    /// How to connect to it.
+    pub link: Arc<dyn HolderLink>,
 }
 
-/// How a node is reached.
-pub trait Link: Send + Sync {
-    /// A connection to it: the one that there is, or a new one when there is none or it was lost. Says why there can be
-    /// none.
+/// Connects to a node.
+pub trait HolderLink: Send + Sync {
+    /// Returns the existing connection, or a new one if it was lost. The error is the reason, as text.
     fn connect(&self) -> BoxFuture<'static, Result<Connection, String>>;
 }
 
-/// Who else has an object.
-pub trait FindHolders: Send + Sync {
-    /// Asked when none of those that were known is left. Gives none when there are none.
-    fn more(&self, object: ObjectId, gone: &[Gone]) -> BoxFuture<'static, Vec<Holder>>;
+/// Finds other holders of an object.
+pub trait HolderFinder: Send + Sync {
+    /// Called when all known holders have failed. Returns an empty list if there are no others.
+    fn find_more(&self, object: ObjectId, failed: &[FailedHolder]) -> BoxFuture<'static, Vec<Holder>>;
 }
 
 impl Holder {
-    /// One that is reached by one connection, and not at all when that is lost.
+    /// Creates a holder with a fixed connection, which is not re-established when lost.
     pub fn connected(node: NodeId, connection: Connection) -> Holder {
-        Holder { node, link: Arc::new(Connected(connection)) }
+        Holder { node, link: Arc::new(FixedLink(connection)) }
     }
 }
 
@@ -45,9 +44,9 @@ impl fmt::Debug for Holder {
     }
 }
 
-struct Connected(Connection);
+struct FixedLink(Connection);
 
-impl Link for Connected {
+impl HolderLink for FixedLink {
     fn connect(&self) -> BoxFuture<'static, Result<Connection, String>> {
         let connection = self.0.clone();
         let result = match connection.close_reason() {

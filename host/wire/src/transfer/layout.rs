@@ -1,34 +1,34 @@
-//! How an object is cut: into groups, which are verified one by one, and blocks, whose groups' hashes are sent together.
+//! Division of an object into groups, the unit of verification, and blocks, whose group hashes are sent together.
 
 use std::ops::Range;
 
-/// Bytes of a group: what is verified, and fetched again when it is wrong. Part of the protocol. BLAKE3 hashes 64 KiB
-/// as fast as it hashes anything, and their hashes are a two-thousandth of the bytes.
+/// Bytes of a group, the unit of verification and of refetching. Part of the protocol. BLAKE3 reaches its full speed at
+/// 64 KiB, and the hashes add 1/2000 to the bytes.
 pub(crate) const GROUP_BYTES: u64 = 64 << 10;
 
-/// Groups of a block. Part of the protocol. With two levels of lists the hashes of any object come in lists that are
-/// small beside what is fetched with them: 8 KiB for each 16 MiB, and 32 bytes more for each of these.
+/// Groups of a block. Part of the protocol. Two levels of hash lists keep each list small relative to its data: 8 KiB
+/// of group hashes for each 16 MiB block, plus 32 bytes for each block.
 pub(crate) const BLOCK_GROUPS: u32 = 256;
 
-/// Groups, from the first up to the one behind the last.
+/// A range of groups, end excluded.
 pub(crate) type Groups = Range<u32>;
 
-/// How an object of some length is cut.
+/// The layout of an object of a given length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     bytes: u64,
 }
 
 impl Layout {
-    /// None when there would be more groups than can be counted.
+    /// Returns `None` if the group count exceeds `u32`.
     pub(crate) fn of(bytes: u64) -> Option<Layout> {
         u32::try_from(bytes.div_ceil(GROUP_BYTES)).ok().map(|_| Layout { bytes })
     }
 
-    /// How these bytes are cut.
+    /// Returns the layout of bytes in memory.
     ///
     /// # Panics
-    /// When they are more than 256 TiB, which no process can have.
+    /// If the bytes exceed 256 TiB, which no process can have.
     pub(crate) fn of_memory(bytes: &[u8]) -> Layout {
         let layout = Layout { bytes: bytes.len() as u64 };
         assert!(Layout::of(layout.bytes).is_some(), "{} bytes of memory", bytes.len());
@@ -39,7 +39,7 @@ impl Layout {
         self.bytes
     }
 
-    /// All groups.
+    /// Returns all groups.
     pub(crate) fn groups(self) -> Groups {
         0..self.bytes.div_ceil(GROUP_BYTES) as u32
     }
@@ -57,20 +57,20 @@ impl Layout {
         first..first.saturating_add(BLOCK_GROUPS).min(self.groups().end)
     }
 
-    /// Whether there are such groups, at least one, all in one block.
+    /// Returns whether the range is valid: not empty, in bounds, and within one block.
     pub(crate) fn has(self, groups: &Groups) -> bool {
         groups.start < groups.end
             && groups.end <= self.groups().end
             && self.block_of(groups.start) == self.block_of(groups.end - 1)
     }
 
-    /// Where the bytes of groups lie.
+    /// Returns the byte range of groups.
     pub(crate) fn range(self, groups: &Groups) -> Range<u64> {
         let at = |group: u32| (u64::from(group) * GROUP_BYTES).min(self.bytes);
         at(groups.start)..at(groups.end)
     }
 
-    /// Bytes of groups.
+    /// Returns the bytes of groups.
     pub(crate) fn len(self, groups: &Groups) -> u64 {
         let range = self.range(groups);
         range.end - range.start

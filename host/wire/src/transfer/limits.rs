@@ -1,63 +1,63 @@
-//! Every bound of a transfer, in one place.
+//! Every bound of transfers.
 
 use super::layout::{BLOCK_GROUPS, GROUP_BYTES};
 
-/// What transfers may use. Every length, queue and wait is bounded by one of these.
+/// Limits of transfers. Every length, queue and wait has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransferLimits {
-    /// Bytes of an object that is fetched.
+    /// Maximum bytes of a fetched object.
     pub object_bytes_max: u64,
-    /// Bytes that are asked for at once: whole groups of 64 KiB, at most a block of 16 MiB.
+    /// Maximum bytes of a piece, the unit of requests: whole groups of 64 KiB, at most a block of 16 MiB.
     pub piece_bytes_max: u64,
-    /// Pieces that one holder is asked for at once, where round trips are so long and the link so wide that it takes
-    /// them; else fewer.
+    /// Maximum concurrent pieces requested from one holder. Fewer are requested unless the bandwidth-delay product
+    /// needs them.
     pub pieces_in_flight_max: usize,
-    /// Holders that an object is fetched from at once; others wait until one of these is given up.
+    /// Maximum concurrent holders of one fetch. Others are used when one of these fails.
     pub holders_max: usize,
-    /// How often a holder's connection is made again, for one object.
+    /// Maximum consecutive reconnects to one holder of a fetch.
     pub reconnects_max: u32,
-    /// How long making a connection may take.
+    /// Maximum time to connect to a holder, in milliseconds.
     pub connect_ms_max: u64,
-    /// A holder that is asked for something and in so long sends neither [`stall_bytes_min`](Self::stall_bytes_min)
-    /// nor the end of a piece is given up.
+    /// Time after which a holder with requested pieces is dropped if it has sent neither
+    /// [`stall_bytes_min`](Self::stall_bytes_min) nor the end of a piece, in milliseconds.
     pub stall_ms_max: u64,
     /// See [`stall_ms_max`](Self::stall_ms_max).
     pub stall_bytes_min: u64,
-    /// How long a holder may answer that it has nothing yet, one time after another.
+    /// Maximum time that a holder may keep answering that it has nothing yet, in milliseconds.
     pub idle_ms_max: u64,
-    /// How long a holder that has nothing yet, or is busy, is left alone.
+    /// Pause before a holder that has nothing yet, or is busy, is asked again, in milliseconds.
     pub rest_ms: u64,
 
-    /// Bytes of a request.
+    /// Maximum bytes of a request.
     pub request_bytes_max: usize,
-    /// How long a peer may take to send a request.
+    /// Maximum time for a request to arrive, in milliseconds.
     pub request_ms_max: u64,
-    /// Requests of one peer that are answered at once; further streams are not accepted meanwhile.
+    /// Maximum concurrent requests of one peer. Further streams are accepted only afterwards.
     pub answers_per_peer_max: usize,
-    /// Bytes that are being handed to QUIC at once, for all peers.
+    /// Maximum bytes being handed to QUIC, for all peers.
     pub sending_bytes_max: u64,
-    /// Bytes that are being handed to QUIC at once, for one peer, so that none takes all.
+    /// Maximum bytes being handed to QUIC for one peer, so that none monopolises the total.
     pub sending_peer_bytes_max: u64,
-    /// How long an answer waits for bytes that are still to come, before it says so. Less than the peer's
+    /// Maximum time that an answer waits for groups still being fetched, in milliseconds. Must be less than the peer's
     /// [`stall_ms_max`](Self::stall_ms_max).
     pub wait_ms_max: u64,
-    /// Bytes of hash trees that are kept: 32 for each 64 KiB of an object.
+    /// Maximum bytes of cached hash trees. A tree has 32 bytes for each 64 KiB of its object.
     pub trees_bytes_max: u64,
-    /// Hash trees that are made at once, each by a thread.
+    /// Maximum hash trees computed concurrently, each on one thread.
     pub trees_made_max: usize,
 
-    /// Bytes of an object that may be fetched together with others.
+    /// Maximum bytes of an object in a request for small objects.
     pub small_bytes_max: u64,
-    /// Objects that are asked for by one request.
+    /// Maximum objects of one request for small objects.
     pub small_objects_max: usize,
-    /// Bytes that are asked for by one request for small objects.
+    /// Maximum total bytes of one request for small objects.
     pub small_request_bytes_max: u64,
-    /// Requests for small objects that one fetch has open at once.
+    /// Maximum concurrent requests of one fetch of small objects.
     pub small_requests_max: usize,
 
-    /// Fetches that wait for memory.
+    /// Maximum fetches that wait for memory.
     pub waiting_max: usize,
-    /// Links of more than so many bytes a second are never compressed for: the processor is the limit there.
+    /// Link rate above which nothing is compressed, in bytes a second: the processor is the bottleneck there.
     pub compress_below_bytes_per_s: u64,
 }
 
@@ -93,10 +93,10 @@ impl Default for TransferLimits {
 }
 
 impl TransferLimits {
-    /// Whether each is one that can be kept.
+    /// Checks each limit against its range.
     ///
     /// # Errors
-    /// Names the first that can't, and what it may be.
+    /// Names the first limit out of range, its value, and its range.
     pub fn check(&self) -> Result<(), String> {
         let block = BLOCK_GROUPS as u64 * GROUP_BYTES;
         let bounds = [
@@ -127,7 +127,7 @@ impl TransferLimits {
         }
     }
 
-    /// Groups that are asked for at once.
+    /// Returns the groups of a piece.
     pub(crate) fn piece_groups(&self) -> u32 {
         u32::try_from(self.piece_bytes_max / GROUP_BYTES).unwrap_or(BLOCK_GROUPS).clamp(1, BLOCK_GROUPS)
     }

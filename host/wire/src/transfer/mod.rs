@@ -1,56 +1,56 @@
-//! Objects between nodes: fetched, served, verified.
+//! Transfer of objects between nodes: fetching, serving and verification.
 //!
-//! An object is cut into groups of 64 KiB, each of which is verified by BLAKE3's own tree before anyone can read it; it
-//! is fetched in pieces of some groups from several holders at once, straight into memory that its caller reserved. Who
-//! fetches serves what it has to others meanwhile. [`Locations`] says who fetches from whom, so that many receivers of an
-//! object form a tree.
+//! An object consists of groups of 64 KiB. Each group is verified against BLAKE3's hash tree before anyone can read it.
+//! A fetch requests pieces of several groups from several holders concurrently, and writes them to memory that its
+//! caller reserved. A fetching node meanwhile serves the groups that it has. [`Locations`] assigns sources to receivers
+//! so that many receivers of an object form a tree.
 //!
-//! Non-goals: which objects there are and what their hashes are, who may have them, where they are kept.
+//! Non-goals: which objects exist, their hashes, access rights, and storage.
 
+mod active_holder;
 mod admission;
-mod asked;
 mod clock;
 mod codec;
-mod drive;
+mod driver;
 mod engine;
 mod error;
 mod event;
+mod fair_queue;
 mod fetch;
 mod holder;
-mod incoming;
 mod layout;
 mod limits;
 mod locations;
 mod message;
-mod nodes;
-mod pace;
 mod piece;
 mod plan;
 mod priority;
 mod progress;
+mod rate_meter;
 mod serve;
 mod serve_piece;
 mod serve_small;
 mod small;
 mod steal;
+mod stream_reader;
 mod target;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod trees;
-mod turns;
+mod tree_cache;
+mod verified_hashes;
 
-pub use admission::{Admission, NotAdmitted, Permit};
+pub use admission::{Admission, AdmissionError, MemoryPermit};
 pub use engine::{Offload, Transfers};
-pub use error::{AllGone, FetchError, Gone, HolderError, TransferBlame};
+pub use error::{FailedHolder, FailedHolders, FetchError, HolderError, TransferBlame};
 pub use event::TransferEvent;
-pub use fetch::{FetchReport, FetchSpec, Fetched, Serving};
-pub use holder::{FindHolders, Holder, Link};
+pub use fetch::{FetchReport, FetchSpec, FetchedObject, ServingGuard};
+pub use holder::{Holder, HolderFinder, HolderLink};
 pub use limits::TransferLimits;
-pub use locations::{LocationLimits, Locations, Moved, Wanted};
+pub use locations::{LocationLimits, Locations, Reassignment, SourceAssignment};
 pub use message::TRANSFER_STREAM;
 pub use priority::Priority;
-pub use serve::{Answers, Held, Partial, SharedBytes, Source};
-pub use small::{SmallFetched, SmallSpec};
-pub use target::{HeapTarget, Target, View};
-pub use tree::{Root, Tree};
+pub use serve::{HeldObject, ObjectSource, PartialObject, SharedBytes, TransferServer};
+pub use small::{FetchedSmallObjects, SmallSpec};
+pub use target::{FetchTarget, HeapTarget, TargetView};
+pub use tree::{HashTree, RootHash};

@@ -1,4 +1,4 @@
-//! Fetching some groups of an object from one holder.
+//! Fetching of one piece from one holder.
 
 use std::sync::atomic::AtomicU64;
 
@@ -6,24 +6,24 @@ use quinn::{Connection, VarInt};
 
 use super::HolderError;
 use super::codec::Codec;
-use super::incoming::{Incoming, ReadFault};
 use super::layout::Groups;
-use super::message::{FrameHead, HERE, PieceRequest, Refusal, Request, refusal_len};
-use super::progress::Lease;
-use super::tree::Node;
+use super::message::{FOUND, FrameHead, PieceRequest, Refusal, TransferRequest, refusal_len};
+use super::progress::GroupLease;
+use super::stream_reader::{ReadFault, StreamReader};
+use super::tree::HashNode;
 
-/// What became of a piece.
+/// Result of a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PieceEnd {
-    /// All groups came; these of them were wrong.
+    /// All groups arrived; those in `wrong` failed verification.
     Done { wrong: Vec<u32> },
-    /// The holder has nothing yet, or no time.
+    /// The holder has nothing yet, or is busy.
     NotYet,
-    /// The connection was lost, and why.
-    Lost(String),
-    /// The holder is no good.
+    /// The connection was lost, with the reason.
+    ConnectionLost(String),
+    /// The holder failed.
     Bad(HolderError),
-    /// Others will fetch the rest.
+    /// Another holder takes the rest over.
     Stolen,
 }
 
@@ -32,17 +32,17 @@ impl From<ReadFault> for PieceEnd {
         match fault {
             ReadFault::Ended => PieceEnd::Bad(HolderError::Protocol("its answer ends too early")),
             ReadFault::Reset => PieceEnd::NotYet,
-            ReadFault::Lost(why) => PieceEnd::Lost(why),
+            ReadFault::ConnectionLost(why) => PieceEnd::ConnectionLost(why),
         }
     }
 }
 
-/// Asks for the groups of a lease, and writes what comes to where it belongs. `request` says all but the groups and
-/// which lists are wanted. Counts the bytes that come.
+/// Requests the groups of a lease and writes them to the target. Overwrites the groups and the requested lists in
+/// `request`. Counts received bytes.
 pub(crate) async fn fetch_piece(
     connection: &Connection,
     request: PieceRequest,
-    mut lease: Lease,
+    mut lease: GroupLease,
     count: &AtomicU64,
 ) -> PieceEnd {
     match Exchange::begin(connection, request, &lease, count).await {
@@ -52,7 +52,7 @@ pub(crate) async fn fetch_piece(
 }
 
 struct Exchange<'a> {
-    from: Incoming<'a>,
+    from: StreamReader<'a>,
     bytes: u64,
     block: u32,
     wants_blocks: u32,
@@ -63,27 +63,27 @@ impl<'a> Exchange<'a> {
     async fn begin(
         connection: &Connection,
         mut request: PieceRequest,
-        lease: &Lease,
+        lease: &GroupLease,
         count: &'a AtomicU64,
     ) -> Result<Exchange<'a>, PieceEnd> {
-        let lost = |error: &dyn std::fmt::Display| PieceEnd::Lost(error.to_string());
+        let lost = |error: &dyn std::fmt::Display| PieceEnd::ConnectionLost(error.to_string());
         let (mut to, from) = connection.open_bi().await.map_err(|error| lost(&error))?;
-        let (groups, nodes) = (lease.groups(), lease.progress().nodes());
+        let (groups, nodes) = (lease.groups(), lease.progress().hashes());
         let block = lease.progress().layout().block_of(groups.start);
         let (wants_blocks, wants_groups) = (nodes.missing_blocks(), nodes.missing_groups(block));
         let bytes = request.bytes;
         request.groups = groups;
         (request.wants_blocks, request.wants_groups) = (wants_blocks > 0, wants_groups > 0);
-        match to.write_all(&Request::Piece(request).write()).await {
-            // A peer may stop reading once it has refused.
+        match to.write_all(&TransferRequest::Piece(request).write()).await {
+            // The peer may stop reading once it has refused.
             Ok(()) | Err(quinn::WriteError::Stopped(_)) => {}
             Err(error) => return Err(lost(&error)),
         }
         let _ = to.finish();
-        Ok(Exchange { from: Incoming::new(from, count), bytes, block, wants_blocks, wants_groups })
+        Ok(Exchange { from: StreamReader::new(from, count), bytes, block, wants_blocks, wants_groups })
     }
 
-    async fn run(mut self, lease: &mut Lease) -> Result<PieceEnd, PieceEnd> {
+    async fn run(mut self, lease: &mut GroupLease) -> Result<PieceEnd, PieceEnd> {
         self.status().await?;
         self.lists(lease).await?;
         let mut left = lease.groups();
@@ -101,13 +101,13 @@ impl<'a> Exchange<'a> {
         if self.from.is_over().await? {
             Ok(PieceEnd::Done { wrong })
         } else {
-            Err(protocol("it sends more than was asked for"))
+            Err(protocol("it sent more than was requested"))
         }
     }
 
     async fn status(&mut self) -> Result<(), PieceEnd> {
         let [status] = self.from.array().await?;
-        if status == HERE {
+        if status == FOUND {
             return Ok(());
         }
         let mut rest = [0; 8];
@@ -119,12 +119,12 @@ impl<'a> Exchange<'a> {
         match refusal.map(|refusal| refusal.error(self.bytes)) {
             Some(None) => PieceEnd::NotYet,
             Some(Some(error)) => PieceEnd::Bad(error),
-            None => protocol("its answer begins with what is no status"),
+            None => protocol("invalid status byte"),
         }
     }
 
-    async fn lists(&mut self, lease: &Lease) -> Result<(), PieceEnd> {
-        let nodes = lease.progress().nodes();
+    async fn lists(&mut self, lease: &GroupLease) -> Result<(), PieceEnd> {
+        let nodes = lease.progress().hashes();
         if self.wants_blocks > 0 {
             let list = self.list(self.wants_blocks).await?;
             nodes.add_blocks(list).then_some(()).ok_or(PieceEnd::Bad(HolderError::BadNodes))?;
@@ -136,29 +136,29 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// As many as the object's length makes, which its caller bounded.
-    async fn list(&mut self, len: u32) -> Result<Box<[Node]>, PieceEnd> {
-        let mut nodes = vec![Node::default(); len as usize];
+    /// Reads a hash list. Its length follows from the object's length, which the caller bounded.
+    async fn list(&mut self, len: u32) -> Result<Box<[HashNode]>, PieceEnd> {
+        let mut nodes = vec![HashNode::default(); len as usize];
         self.from.fill(nodes.as_flattened_mut()).await?;
         Ok(nodes.into())
     }
 
-    async fn head(&mut self, lease: &Lease, left: &Groups) -> Result<FrameHead, PieceEnd> {
+    async fn head(&mut self, lease: &GroupLease, left: &Groups) -> Result<FrameHead, PieceEnd> {
         let head = match FrameHead::read(self.from.array().await?) {
             Some(Ok(head)) => head,
             Some(Err(refusal)) => return Err(self.refused(Some(refusal))),
-            None => return Err(protocol("it sends what is no frame")),
+            None => return Err(protocol("invalid frame header")),
         };
         let end = left.start + u32::from(head.groups);
         if head.groups == 0 || end > left.end {
-            return Err(protocol("its frame has groups that were not asked for"));
+            return Err(protocol("its frame has groups that were not requested"));
         }
         let bytes = lease.progress().layout().len(&(left.start..end));
         let fits = if head.codec == Codec::Raw { u64::from(head.len) == bytes } else { u64::from(head.len) < bytes };
         fits.then_some(head).ok_or(protocol("its frame has another length than its groups"))
     }
 
-    async fn raw(&mut self, lease: &mut Lease, groups: Groups, wrong: &mut Vec<u32>) -> Result<(), PieceEnd> {
+    async fn raw(&mut self, lease: &mut GroupLease, groups: Groups, wrong: &mut Vec<u32>) -> Result<(), PieceEnd> {
         for group in groups {
             self.from.fill(lease.memory(&(group..group + 1))).await?;
             if !lease.verify(group) {
@@ -170,12 +170,12 @@ impl<'a> Exchange<'a> {
 
     async fn compressed(
         &mut self,
-        lease: &mut Lease,
+        lease: &mut GroupLease,
         head: FrameHead,
         groups: Groups,
         wrong: &mut Vec<u32>,
     ) -> Result<(), PieceEnd> {
-        // Shorter than its groups, which are part of a piece.
+        // Less than the bytes of its groups, which are at most a piece.
         let mut bytes = vec![0; head.len as usize];
         self.from.fill(&mut bytes).await?;
         let is_whole = head.codec.decompress(&bytes, lease.memory(&groups));
@@ -192,5 +192,5 @@ fn protocol(what: &'static str) -> PieceEnd {
     PieceEnd::Bad(HolderError::Protocol(what))
 }
 
-/// The code that streams are reset and stopped with when nothing is wrong but time.
+/// Stream code for a reset without an error, as the sender is too slow or busy.
 pub(crate) const NO_TIME: VarInt = VarInt::from_u32(1);

@@ -1,35 +1,35 @@
-//! Which groups of an object nobody has been asked for yet.
+//! The groups of a fetch that are not requested yet.
 
 use std::collections::BTreeMap;
 
 use super::layout::{Groups, Layout};
 
-/// A holder of a fetch, by its place among them.
+/// Index of a holder in a fetch.
 pub(crate) type HolderIndex = usize;
 
-/// Groups that are to be asked for, lowest first: so that those who fetch from this node, in the same order, find them.
+/// Unrequested groups, lowest first: nodes that fetch from this one in the same order find them early.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct PiecePlan {
     layout: Layout,
     piece_groups: u32,
-    /// By their first group: where they end, and who had its turn at them.
+    /// By first group: the end, and the holder that failed to deliver them.
     missing: BTreeMap<u32, (u32, Option<HolderIndex>)>,
 }
 
-impl Plan {
-    /// All groups of an object.
-    pub(crate) fn new(layout: Layout, piece_groups: u32) -> Plan {
+impl PiecePlan {
+    /// Plans all groups of an object.
+    pub(crate) fn new(layout: Layout, piece_groups: u32) -> PiecePlan {
         let groups = layout.groups();
         let missing = (!groups.is_empty()).then_some((groups.start, (groups.end, None)));
-        Plan { layout, piece_groups: piece_groups.max(1), missing: missing.into_iter().collect() }
+        PiecePlan { layout, piece_groups: piece_groups.max(1), missing: missing.into_iter().collect() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.missing.is_empty()
     }
 
-    /// The next groups for a holder to be asked for: at most a piece, all in one block. Not those that it had its turn
-    /// at, unless it is the only one left.
+    /// Removes the next groups for a holder: at most a piece, within one block. Skips groups that this holder failed to
+    /// deliver, unless it is the only one.
     pub(crate) fn take(&mut self, by: HolderIndex, is_only: bool) -> Option<Groups> {
         let may = |had: Option<HolderIndex>| is_only || had != Some(by);
         let (&start, &(end, had)) = self.missing.iter().find(|(_, (_, had))| may(*had))?;
@@ -43,7 +43,7 @@ impl Plan {
         Some(groups)
     }
 
-    /// Groups that were taken did not come from whoever had its turn at them.
+    /// Returns groups to the plan. `had` is the holder that failed to deliver them.
     pub(crate) fn give_back(&mut self, groups: Groups, had: Option<HolderIndex>) {
         if !groups.is_empty() {
             self.missing.insert(groups.start, (groups.end, had));
@@ -56,8 +56,8 @@ mod tests {
     use super::super::layout::{BLOCK_GROUPS, GROUP_BYTES};
     use super::*;
 
-    fn plan(groups: u32, piece: u32) -> Plan {
-        Plan::new(Layout::of(u64::from(groups) * GROUP_BYTES).unwrap(), piece)
+    fn plan(groups: u32, piece: u32) -> PiecePlan {
+        PiecePlan::new(Layout::of(u64::from(groups) * GROUP_BYTES).unwrap(), piece)
     }
 
     #[test]

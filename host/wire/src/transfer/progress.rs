@@ -1,4 +1,4 @@
-//! What there is of an object that is being fetched: shared between whoever fetches it and whoever serves it to others.
+//! Progress of a fetch, shared by the fetch itself and by answers that serve it to others.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,65 +7,65 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::layout::{Groups, Layout};
-use super::nodes::Nodes;
-use super::{Root, Target, View};
+use super::verified_hashes::VerifiedHashes;
+use super::{FetchTarget, RootHash, TargetView};
 
-/// Where a group is.
+/// State of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Group {
+enum GroupState {
     Missing,
     /// One lease writes it.
     Leased,
-    /// It is never written again.
+    /// Never written again.
     Verified,
 }
 
-/// An object that is being fetched.
-pub(crate) struct Progress {
+/// Verified parts of an object that is being fetched.
+pub(crate) struct FetchProgress {
     layout: Layout,
-    nodes: Nodes,
-    view: Arc<dyn View>,
+    hashes: VerifiedHashes,
+    view: Arc<dyn TargetView>,
     state: Mutex<State>,
     changed: Notify,
 }
 
 struct State {
-    groups: Box<[Group]>,
-    /// Nothing will be added any more.
+    groups: Box<[GroupState]>,
+    /// The fetch has ended; no group will be added.
     is_over: bool,
 }
 
-impl Progress {
-    pub(crate) fn new(layout: Layout, root: Root, view: Arc<dyn View>) -> Progress {
-        let groups = layout.groups().map(|_| Group::Missing).collect();
+impl FetchProgress {
+    pub(crate) fn new(layout: Layout, root: RootHash, view: Arc<dyn TargetView>) -> FetchProgress {
+        let groups = layout.groups().map(|_| GroupState::Missing).collect();
         let state = Mutex::new(State { groups, is_over: false });
-        Progress { layout, nodes: Nodes::new(layout, root), view, state, changed: Notify::new() }
+        FetchProgress { layout, hashes: VerifiedHashes::new(layout, root), view, state, changed: Notify::new() }
     }
 
     pub(crate) fn layout(&self) -> Layout {
         self.layout
     }
 
-    pub(crate) fn nodes(&self) -> &Nodes {
-        &self.nodes
+    pub(crate) fn hashes(&self) -> &VerifiedHashes {
+        &self.hashes
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is held.
+        // Poisoning is harmless: no code panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing will be added: who waits for more need not.
+    /// Marks the fetch as ended and wakes waiters.
     pub(crate) fn end(&self) {
         self.state().is_over = true;
         self.changed.notify_waiters();
     }
 
-    /// Which of these groups are not verified, in runs.
+    /// Returns the runs of unverified groups in a range.
     pub(crate) fn missing(&self, groups: &Groups) -> Vec<Groups> {
         let state = self.state();
         let mut runs: Vec<Groups> = Vec::new();
-        for group in groups.clone().filter(|group| state.groups[*group as usize] != Group::Verified) {
+        for group in groups.clone().filter(|group| state.groups[*group as usize] != GroupState::Verified) {
             match runs.last_mut() {
                 Some(run) if run.end == group => run.end += 1,
                 _ => runs.push(group..group + 1),
@@ -74,25 +74,25 @@ impl Progress {
         runs
     }
 
-    /// Verified bytes from the start of `groups` on, as many groups as there are in a row: none when the first is
-    /// missing.
+    /// Returns the leading run of verified groups in a range, with their bytes; `None` if the first group is missing.
     pub(crate) fn verified(self: &Arc<Self>, groups: &Groups) -> Option<(Groups, Bytes)> {
         let state = self.state();
-        let end = groups.clone().find(|group| state.groups[*group as usize] != Group::Verified).unwrap_or(groups.end);
+        let end =
+            groups.clone().find(|group| state.groups[*group as usize] != GroupState::Verified).unwrap_or(groups.end);
         drop(state);
         let groups = groups.start..end;
         (!groups.is_empty()).then(|| {
             let range = self.layout.range(&groups);
             let (at, len) = (range.start as usize, (range.end - range.start) as usize);
-            (groups, Bytes::from_owner(Verified { view: self.view.clone(), at, len }))
+            (groups, Bytes::from_owner(VerifiedBytes { view: self.view.clone(), at, len }))
         })
     }
 
-    /// Waits until the first of `groups` is verified, and gives what [`verified`](Self::verified) does; nothing when it
-    /// will never be.
+    /// Waits until the first group of the range is verified, then returns like [`verified`](Self::verified). Returns
+    /// `None` if the fetch ends first.
     pub(crate) async fn wait_for(self: &Arc<Self>, groups: &Groups) -> Option<(Groups, Bytes)> {
         loop {
-            // Made before looking, so that no change in between is missed.
+            // Registered before the check, so that no notification is missed.
             let changed = self.changed.notified();
             if let Some(verified) = self.verified(groups) {
                 return Some(verified);
@@ -105,98 +105,103 @@ impl Progress {
     }
 }
 
-impl fmt::Debug for Progress {
+impl fmt::Debug for FetchProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let missing = self.missing(&self.layout.groups());
-        f.debug_struct("Progress").field("bytes", &self.layout.bytes()).field("missing", &missing).finish()
+        f.debug_struct("FetchProgress").field("bytes", &self.layout.bytes()).field("missing", &missing).finish()
     }
 }
 
-/// Bytes that are verified.
-struct Verified {
-    view: Arc<dyn View>,
+/// Bytes of verified groups.
+struct VerifiedBytes {
+    view: Arc<dyn TargetView>,
     at: usize,
     len: usize,
 }
 
-impl AsRef<[u8]> for Verified {
+impl AsRef<[u8]> for VerifiedBytes {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: in bounds of the target (`Layout::range`), whose view lives; verified groups are never leased again,
-        // and nothing but a lease writes.
+        // SAFETY: `Layout::range` is in bounds of the target, whose view is alive. Verified groups are never leased
+        // again, and only leases write.
         unsafe { std::slice::from_raw_parts(self.view.start().as_ptr().add(self.at), self.len) }
     }
 }
 
-/// The right to write some groups of a target, which nobody else has.
-pub(crate) struct Lease {
-    progress: Arc<Progress>,
-    /// Keeps the memory.
-    target: Arc<dyn Target>,
+/// Exclusive right to write some groups of a target.
+pub(crate) struct GroupLease {
+    progress: Arc<FetchProgress>,
+    /// Keeps the memory alive.
+    target: Arc<dyn FetchTarget>,
     groups: Groups,
 }
 
-impl Lease {
-    /// Of groups of which none is leased or verified, or none.
+impl GroupLease {
+    /// Leases groups; `None` if one of them is leased or verified.
     ///
     /// # Panics
-    /// When the target has another length than the object.
-    pub(crate) fn of(progress: &Arc<Progress>, target: Arc<dyn Target>, groups: Groups) -> Option<Lease> {
+    /// If the target's length differs from the object's.
+    pub(crate) fn acquire(
+        progress: &Arc<FetchProgress>,
+        target: Arc<dyn FetchTarget>,
+        groups: Groups,
+    ) -> Option<GroupLease> {
         assert_eq!(target.bytes(), progress.layout.bytes());
         let mut state = progress.state();
-        let places = state.groups.get_mut(groups.start as usize..groups.end as usize)?;
-        if places.iter().any(|group| *group != Group::Missing) {
+        let states = state.groups.get_mut(groups.start as usize..groups.end as usize)?;
+        if states.iter().any(|group| *group != GroupState::Missing) {
             return None;
         }
-        places.fill(Group::Leased);
+        states.fill(GroupState::Leased);
         drop(state);
-        Some(Lease { progress: progress.clone(), target, groups })
+        Some(GroupLease { progress: progress.clone(), target, groups })
     }
 
     pub(crate) fn groups(&self) -> Groups {
         self.groups.clone()
     }
 
-    pub(crate) fn progress(&self) -> &Progress {
+    pub(crate) fn progress(&self) -> &FetchProgress {
         &self.progress
     }
 
-    /// The memory of groups of this lease, to be written.
+    /// Returns the memory of leased groups, to write it.
     ///
     /// # Panics
-    /// When one is not of this lease, or verified.
+    /// If a group is not part of this lease, or is verified.
     pub(crate) fn memory(&mut self, groups: &Groups) -> &mut [u8] {
         let of = &self.groups;
         assert!(of.start <= groups.start && groups.end <= of.end, "groups {groups:?} of a lease of {of:?}");
-        let is_leased = |group| self.progress.state().groups[group as usize] == Group::Leased;
+        let is_leased = |group| self.progress.state().groups[group as usize] == GroupState::Leased;
         assert!(groups.clone().all(is_leased), "groups {groups:?} are verified");
         let range = self.progress.layout.range(groups);
         let (at, len) = (range.start as usize, (range.end - range.start) as usize);
-        // SAFETY: in bounds of the target, which is as long as the layout and kept by this lease; the groups are leased,
-        // to this lease alone, so that nobody reads or writes them but by this borrow.
+        // SAFETY: the range is in bounds of the target, whose length equals the layout's (checked in `acquire`) and
+        // which this lease keeps alive. The groups are leased, and to this lease only, so this borrow is the only
+        // access.
         unsafe { std::slice::from_raw_parts_mut(self.target.start().as_ptr().add(at), len) }
     }
 
-    /// Whether what was written to a group is right. From here on others may read it.
+    /// Verifies a written group and returns whether it is right. From then on others may read it.
     ///
     /// # Panics
-    /// As [`memory`](Self::memory).
+    /// Like [`memory`](Self::memory).
     pub(crate) fn verify(&mut self, group: u32) -> bool {
         let progress = self.progress.clone();
-        let is_right = progress.nodes.is_group(group, self.memory(&(group..group + 1)));
+        let is_right = progress.hashes.is_group(group, self.memory(&(group..group + 1)));
         if is_right {
-            progress.state().groups[group as usize] = Group::Verified;
+            progress.state().groups[group as usize] = GroupState::Verified;
             progress.changed.notify_waiters();
         }
         is_right
     }
 }
 
-impl Drop for Lease {
+impl Drop for GroupLease {
     fn drop(&mut self) {
         let mut state = self.progress.state();
         for group in &mut state.groups[self.groups.start as usize..self.groups.end as usize] {
-            if *group == Group::Leased {
-                *group = Group::Missing;
+            if *group == GroupState::Leased {
+                *group = GroupState::Missing;
             }
         }
     }
@@ -206,19 +211,19 @@ impl Drop for Lease {
 mod tests {
     use super::super::layout::GROUP_BYTES;
     use super::*;
-    use crate::transfer::{HeapTarget, Tree};
+    use crate::transfer::{HashTree, HeapTarget};
 
     const GROUP_LEN: usize = GROUP_BYTES as usize;
 
-    fn fetching(bytes: &[u8]) -> (Arc<Progress>, Arc<dyn Target>) {
-        let target: Arc<dyn Target> = Arc::new(HeapTarget::new(bytes.len() as u64).unwrap());
-        let tree = Tree::of(bytes);
-        let progress = Progress::new(Layout::of_memory(bytes), tree.root(), target.view());
-        progress.nodes().add_groups(0, tree.groups(0).into());
+    fn fetching(bytes: &[u8]) -> (Arc<FetchProgress>, Arc<dyn FetchTarget>) {
+        let target: Arc<dyn FetchTarget> = Arc::new(HeapTarget::new(bytes.len() as u64).unwrap());
+        let tree = HashTree::of(bytes);
+        let progress = FetchProgress::new(Layout::of_memory(bytes), tree.root(), target.view());
+        progress.hashes().add_groups(0, tree.groups(0).into());
         (Arc::new(progress), target)
     }
 
-    fn write(lease: &mut Lease, bytes: &[u8], group: u32) -> bool {
+    fn write(lease: &mut GroupLease, bytes: &[u8], group: u32) -> bool {
         let at = group as usize * GROUP_LEN;
         let memory = lease.memory(&(group..group + 1));
         memory.copy_from_slice(&bytes[at..at + memory.len()]);
@@ -229,7 +234,7 @@ mod tests {
     fn a_group_has_one_writer_and_none_once_it_is_verified() {
         let bytes: Vec<u8> = (0..3 * GROUP_LEN + 5).map(|i| (i / 777) as u8).collect();
         let (progress, target) = fetching(&bytes);
-        let lease = |groups| Lease::of(&progress, target.clone(), groups);
+        let lease = |groups| GroupLease::acquire(&progress, target.clone(), groups);
         let mut first = lease(0..2).unwrap();
         assert!(lease(1..3).is_none() && lease(0..1).is_none() && lease(3..5).is_none());
         let mut last = lease(3..4).unwrap();
@@ -251,14 +256,14 @@ mod tests {
     #[should_panic(expected = "groups 0..2 of a lease of 0..1")]
     fn a_lease_is_of_its_groups_alone() {
         let (progress, target) = fetching(&[1; 2 * GROUP_LEN]);
-        Lease::of(&progress, target, 0..1).unwrap().memory(&(0..2));
+        GroupLease::acquire(&progress, target, 0..1).unwrap().memory(&(0..2));
     }
 
     #[tokio::test]
     async fn who_waits_is_told() {
         let bytes = vec![9; 2 * GROUP_LEN];
         let (progress, target) = fetching(&bytes);
-        let mut lease = Lease::of(&progress, target, 0..2).unwrap();
+        let mut lease = GroupLease::acquire(&progress, target, 0..2).unwrap();
         let waits = tokio::spawn({
             let progress = progress.clone();
             async move { progress.wait_for(&(1..2)).await }

@@ -1,4 +1,4 @@
-//! Answering peers.
+//! Serving of objects to peers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,72 +12,72 @@ use tokio::sync::Semaphore;
 
 use super::Transfers;
 use super::clock::within_ms;
-use super::message::{Refusal, Request, TRANSFER_STREAM};
+use super::fair_queue::{FIRST_POSITION, FairQueue, QueueSlot};
+use super::message::{Refusal, TRANSFER_STREAM, TransferRequest};
 use super::piece::NO_TIME;
-use super::progress::Progress;
-use super::turns::{FIRST_PLACE, Turn, Turns};
+use super::progress::FetchProgress;
 
-/// The bytes of an object, wherever they lie.
+/// The bytes of an object, wherever they are stored.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// Which objects peers may have.
-pub trait Source: Send + Sync {
-    /// What there is of an object for a peer. Called for every request, so that it should take no time.
-    fn find(&self, peer: NodeId, object: ObjectId) -> Held;
+/// The objects that peers may read.
+pub trait ObjectSource: Send + Sync {
+    /// Looks up an object for a peer. Called for every request, so it should be fast.
+    fn find(&self, peer: NodeId, object: ObjectId) -> HeldObject;
 }
 
-/// What there is of an object.
+/// Availability of an object on this node.
 #[derive(Clone)]
-pub enum Held {
+pub enum HeldObject {
     /// All of it.
     Whole(SharedBytes),
-    /// What was fetched of it so far; the rest is to come.
-    Partial(Partial),
-    /// Nothing that the peer may have.
-    NotHere,
+    /// The groups fetched so far; the rest follows.
+    Partial(PartialObject),
+    /// The node does not have it, or the peer may not read it.
+    NotFound,
 }
 
-/// An object that is being fetched: what is verified may be had by others.
+/// An object that is being fetched. Its verified groups can be served.
 #[derive(Debug, Clone)]
-pub struct Partial(pub(crate) Arc<Progress>);
+pub struct PartialObject(pub(crate) Arc<FetchProgress>);
 
-impl fmt::Debug for Held {
+impl fmt::Debug for HeldObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Held::Whole(bytes) => write!(f, "Whole({} bytes)", (**bytes).as_ref().len()),
-            Held::Partial(partial) => partial.fmt(f),
-            Held::NotHere => f.write_str("NotHere"),
+            HeldObject::Whole(bytes) => write!(f, "Whole({} bytes)", (**bytes).as_ref().len()),
+            HeldObject::Partial(partial) => partial.fmt(f),
+            HeldObject::NotFound => f.write_str("NotFound"),
         }
     }
 }
 
-/// What one peer may have at once.
+/// State of serving one peer.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub(crate) struct ServedPeer {
     pub(crate) node: NodeId,
     pub(crate) sending: Semaphore,
-    turns: Turns,
+    queue: FairQueue,
 }
 
 /// Why a request was not answered.
 #[derive(Debug)]
-pub(crate) enum Unanswered {
-    /// The peer wants it no more, or has gone.
-    Gone,
-    /// It takes nothing.
+pub(crate) enum ServeError {
+    /// The peer cancelled it or disconnected.
+    Cancelled,
+    /// The peer does not read the answer.
     Stalled,
-    /// What stands in its stream's beginning is no request.
+    /// The request does not parse.
     Malformed,
 }
 
 impl Transfers {
-    /// Answers a peer's requests on a connection until that is closed. Dropping the future ends what is being answered.
-    /// For a connection on which nothing else is said: otherwise see [`answer`](Transfers::answer).
+    /// Serves a peer's requests until the connection closes. Dropping the future cancels them. The connection must
+    /// carry nothing else; otherwise see [`server_for`](Transfers::server_for).
     ///
     /// # Errors
-    /// Why the connection was closed.
-    pub async fn serve(&self, connection: Connection, peer: NodeId, source: Arc<dyn Source>) -> ConnectionError {
-        let answers = self.answers(peer);
+    /// Returns why the connection closed.
+    pub async fn serve(&self, connection: Connection, peer: NodeId, source: Arc<dyn ObjectSource>) -> ConnectionError {
+        let server = self.server_for(peer);
         let mut running = FuturesUnordered::new();
         loop {
             tokio::select! {
@@ -85,7 +85,7 @@ impl Transfers {
                 Some(()) = running.next() => {}
                 accepted = connection.accept_bi(), if running.len() < self.0.limits.answers_per_peer_max => {
                     match accepted {
-                        Ok((send, receive)) => running.push(answers.accepted(source.clone(), send, receive)),
+                        Ok((send, receive)) => running.push(server.accepted(source.clone(), send, receive)),
                         Err(reason) => return reason,
                     }
                 }
@@ -93,72 +93,72 @@ impl Transfers {
         }
     }
 
-    /// What is needed to answer one peer, for an endpoint that accepts the streams itself: one for each peer, whatever
-    /// connections it has.
-    pub fn answers(&self, peer: NodeId) -> Answers {
+    /// Creates the server of one peer, for an endpoint that accepts streams itself. Use one for each peer, whatever the
+    /// number of its connections.
+    pub fn server_for(&self, peer: NodeId) -> TransferServer {
         let bytes = usize::try_from(self.0.limits.sending_peer_bytes_max).unwrap_or(Semaphore::MAX_PERMITS);
-        let peer = Peer { node: peer, sending: Semaphore::new(bytes), turns: Turns::default() };
-        Answers { transfers: self.clone(), peer: Arc::new(peer) }
+        let peer = ServedPeer { node: peer, sending: Semaphore::new(bytes), queue: FairQueue::default() };
+        TransferServer { transfers: self.clone(), peer: Arc::new(peer) }
     }
 }
 
-/// Answers one peer.
+/// Serves the requests of one peer.
 #[derive(Debug, Clone)]
-pub struct Answers {
+pub struct TransferServer {
     transfers: Transfers,
-    peer: Arc<Peer>,
+    peer: Arc<ServedPeer>,
 }
 
-impl Answers {
-    /// Answers the request on a stream whose first byte was [`TRANSFER_STREAM`], and was read. The caller bounds how many
-    /// are answered at once.
-    pub async fn answer(&self, source: Arc<dyn Source>, mut send: SendStream, receive: RecvStream) {
-        // Until the peer has all of it, or wants it no more.
-        let mut turn = None;
-        let done = self.request(&source, &mut send, receive, &mut turn).await;
+impl TransferServer {
+    /// Serves a stream whose first byte, [`TRANSFER_STREAM`], was read. The caller bounds how many are served
+    /// concurrently.
+    pub async fn serve_stream(&self, source: Arc<dyn ObjectSource>, mut send: SendStream, receive: RecvStream) {
+        // Held until the peer has received everything or cancelled.
+        let mut slot = None;
+        let done = self.request(&source, &mut send, receive, &mut slot).await;
         let _ = match done {
             Ok(()) => send.finish(),
-            Err(Unanswered::Gone) => Ok(()),
-            Err(Unanswered::Stalled) => send.reset(NO_TIME),
-            Err(Unanswered::Malformed) => {
+            Err(ServeError::Cancelled) => Ok(()),
+            Err(ServeError::Stalled) => send.reset(NO_TIME),
+            Err(ServeError::Malformed) => {
                 let mut refusal = Vec::new();
                 Refusal::Malformed.write(&mut refusal);
                 let _ = self.write(&mut send, &mut [refusal.into()]).await;
                 send.finish()
             }
         };
-        // QUIC has taken all, and sends it even when the peer wants it no more, before what that asks for then.
+        // Without a reset QUIC would still send everything that it has taken, before the peer's next requests.
         if let Ok(Some(code)) = send.stopped().await {
             let _ = send.reset(code);
         }
     }
 
-    async fn accepted(&self, source: Arc<dyn Source>, send: SendStream, mut receive: RecvStream) {
+    async fn accepted(&self, source: Arc<dyn ObjectSource>, send: SendStream, mut receive: RecvStream) {
         let mut kind = [0];
         let read = within_ms(self.transfers.0.limits.request_ms_max, receive.read_exact(&mut kind)).await;
         if matches!(read, Some(Ok(()))) && kind == [TRANSFER_STREAM] {
-            self.answer(source, send, receive).await;
+            self.serve_stream(source, send, receive).await;
         }
     }
 
     async fn request<'a>(
         &'a self,
-        source: &Arc<dyn Source>,
+        source: &Arc<dyn ObjectSource>,
         send: &mut SendStream,
         mut receive: RecvStream,
-        turn: &mut Option<Turn<'a>>,
-    ) -> Result<(), Unanswered> {
+        slot: &mut Option<QueueSlot<'a>>,
+    ) -> Result<(), ServeError> {
         let limits = &self.transfers.0.limits;
         let read = within_ms(limits.request_ms_max, read_all(&mut receive, limits.request_bytes_max)).await;
-        let bytes = read.unwrap_or(Err(Unanswered::Stalled))?;
-        match Request::read(&bytes, limits).ok_or(Unanswered::Malformed)? {
-            Request::Piece(request) => {
-                let place = turn.insert(self.peer.turns.next(request.fetch)).place();
-                let _ = send.set_priority(request.priority.of_stream(place));
+        let bytes = read.unwrap_or(Err(ServeError::Stalled))?;
+        match TransferRequest::read(&bytes, limits).ok_or(ServeError::Malformed)? {
+            TransferRequest::Piece(request) => {
+                let position = slot.insert(self.peer.queue.next(request.fetch)).position();
+                let _ = send.set_priority(request.priority.of_stream(position));
                 self.piece(source, request, send).await
             }
-            Request::Small { priority, objects } => {
-                let _ = send.set_priority(priority.of_stream(FIRST_PLACE));
+            TransferRequest::Small { priority, objects } => {
+                let _ = send.set_priority(priority.of_stream(FIRST_POSITION));
                 self.small(source, &objects, send).await
             }
         }
@@ -168,23 +168,23 @@ impl Answers {
         &self.transfers
     }
 
-    pub(crate) fn peer(&self) -> &Peer {
+    pub(crate) fn peer(&self) -> &ServedPeer {
         &self.peer
     }
 
-    /// Hands bytes to QUIC, when it is this peer's turn.
-    pub(crate) async fn write(&self, send: &mut SendStream, mut chunks: &mut [Bytes]) -> Result<(), Unanswered> {
+    /// Writes to QUIC once the limits for this peer and for all peers allow it.
+    pub(crate) async fn write(&self, send: &mut SendStream, mut chunks: &mut [Bytes]) -> Result<(), ServeError> {
         let engine = &self.transfers.0;
         let len: usize = chunks.iter().map(Bytes::len).sum();
         let permits = |most: u64| u32::try_from((len as u64).min(most)).unwrap_or(u32::MAX);
         let of_peer = self.peer.sending.acquire_many(permits(engine.limits.sending_peer_bytes_max)).await;
         let of_all = engine.sending.acquire_many(permits(engine.limits.sending_bytes_max)).await;
-        // They are never closed.
-        let _turn = (of_peer.map_err(|_| Unanswered::Gone)?, of_all.map_err(|_| Unanswered::Gone)?);
+        // The semaphores are never closed.
+        let _turn = (of_peer.map_err(|_| ServeError::Cancelled)?, of_all.map_err(|_| ServeError::Cancelled)?);
         while !chunks.is_empty() {
             match within_ms(engine.limits.idle_ms_max, send.write_chunks(chunks)).await {
-                None => return Err(Unanswered::Stalled),
-                Some(Err(_)) => return Err(Unanswered::Gone),
+                None => return Err(ServeError::Stalled),
+                Some(Err(_)) => return Err(ServeError::Cancelled),
                 Some(Ok(written)) => {
                     engine.sent.add(written.bytes as u64);
                     chunks = &mut chunks[written.chunks..];
@@ -195,13 +195,13 @@ impl Answers {
     }
 }
 
-/// All of a stream, when it is not longer. In order, as its first byte was read: QUIC (quinn-proto 0.11) that goes over to
-/// any order counts what came twice twice, and never finds the end.
-async fn read_all(receive: &mut RecvStream, most: usize) -> Result<Vec<u8>, Unanswered> {
+/// Reads a stream to its end, up to a maximum. Reads in order, like the first byte: a stream that switches to unordered
+/// reads counts retransmitted bytes twice in quinn-proto 0.11 and never finds the end.
+async fn read_all(receive: &mut RecvStream, most: usize) -> Result<Vec<u8>, ServeError> {
     let mut bytes = Vec::new();
-    while let Some(chunk) = receive.read_chunk(most, true).await.map_err(|_| Unanswered::Gone)? {
+    while let Some(chunk) = receive.read_chunk(most, true).await.map_err(|_| ServeError::Cancelled)? {
         if chunk.bytes.len() > most - bytes.len() {
-            return Err(Unanswered::Malformed);
+            return Err(ServeError::Malformed);
         }
         bytes.extend_from_slice(&chunk.bytes);
     }

@@ -1,4 +1,4 @@
-//! Answering a request for some groups of an object.
+//! Serving of a request for a piece.
 
 use std::sync::Arc;
 
@@ -8,28 +8,28 @@ use quinn::SendStream;
 use super::clock::{now, seconds_since, within_ms};
 use super::codec::{Codec, choose};
 use super::layout::{Groups, Layout};
-use super::message::{FrameHead, HERE, PieceRequest, Refusal};
-use super::progress::Progress;
-use super::serve::{Answers, Held, SharedBytes, Source, Unanswered};
-use super::tree::Node;
-use super::{Root, Tree};
+use super::message::{FOUND, FrameHead, PieceRequest, Refusal};
+use super::progress::FetchProgress;
+use super::serve::{HeldObject, ObjectSource, ServeError, SharedBytes, TransferServer};
+use super::tree::HashNode;
+use super::{HashTree, RootHash};
 
-/// Groups that are compressed together: so few that nobody else waits long meanwhile.
+/// Groups compressed at a time. Few, so that others do not wait long for the thread.
 const COMPRESSED_GROUPS: u32 = 4;
 
-/// What groups are sent of.
+/// Source of the groups.
 enum Content {
-    Whole { bytes: Bytes, tree: Option<Arc<Tree>> },
-    Partial(Arc<Progress>),
+    Whole { bytes: Bytes, tree: Option<Arc<HashTree>> },
+    Partial(Arc<FetchProgress>),
 }
 
-impl Answers {
+impl TransferServer {
     pub(crate) async fn piece(
         &self,
-        source: &Arc<dyn Source>,
+        source: &Arc<dyn ObjectSource>,
         request: PieceRequest,
         send: &mut SendStream,
-    ) -> Result<(), Unanswered> {
+    ) -> Result<(), ServeError> {
         match self.content(source, &request).await {
             Ok((content, first)) => self.groups(content, first, &request, send).await,
             Err(refusal) => {
@@ -40,31 +40,32 @@ impl Answers {
         }
     }
 
-    /// What the groups are sent of, and the first of them, which are there.
+    /// Returns the source of the groups, and the first of them once they are available.
     async fn content(
         &self,
-        source: &Arc<dyn Source>,
+        source: &Arc<dyn ObjectSource>,
         request: &PieceRequest,
     ) -> Result<(Content, (Groups, Bytes)), Refusal> {
         let layout = Layout::of(request.bytes).ok_or(Refusal::Malformed)?;
         if !layout.has(&request.groups) {
             return Err(Refusal::Malformed);
         }
-        let is = |bytes: u64, root: Root| match () {
+        let is = |bytes: u64, root: RootHash| match () {
             () if bytes != request.bytes => Err(Refusal::OtherLength(bytes)),
             () if root != request.root => Err(Refusal::OtherRoot),
             () => Ok(()),
         };
         let content = match source.find(self.peer().node, request.object) {
-            Held::NotHere => return Err(Refusal::NotHere),
-            Held::Whole(bytes) => {
+            HeldObject::NotFound => return Err(Refusal::NotFound),
+            HeldObject::Whole(bytes) => {
                 let len = (*bytes).as_ref().len() as u64;
                 is(len, request.root)?;
                 let trees = &self.transfers().0.trees;
                 let tree = match layout.groups().end {
-                    // It has no tree. Who was told another hash would take the bytes for a lie of this node.
+                    // No tree: compare the hash here, as a peer with another announced hash would take the bytes for a
+                    // lie.
                     0 | 1 => {
-                        is(len, Root::of((*bytes).as_ref()))?;
+                        is(len, RootHash::of((*bytes).as_ref()))?;
                         None
                     }
                     _ => {
@@ -73,10 +74,10 @@ impl Answers {
                         Some(tree)
                     }
                 };
-                Content::Whole { bytes: Bytes::from_owner(Owner(bytes)), tree }
+                Content::Whole { bytes: Bytes::from_owner(SharedBytesOwner(bytes)), tree }
             }
-            Held::Partial(partial) => {
-                is(partial.0.layout().bytes(), partial.0.nodes().root())?;
+            HeldObject::Partial(partial) => {
+                is(partial.0.layout().bytes(), partial.0.hashes().root())?;
                 Content::Partial(partial.0)
             }
         };
@@ -84,7 +85,7 @@ impl Answers {
         Ok((content, first))
     }
 
-    /// The next of some groups, as many in a row as there are. Waits for the first of them.
+    /// Returns the next run of available groups. Waits for the first of them.
     async fn next(&self, content: &Content, layout: Layout, groups: &Groups) -> Result<(Groups, Bytes), Refusal> {
         match content {
             Content::Whole { bytes, .. } => {
@@ -94,7 +95,7 @@ impl Answers {
             Content::Partial(progress) => {
                 let wait_ms = self.transfers().0.limits.wait_ms_max;
                 let waited = within_ms(wait_ms, progress.wait_for(groups)).await.ok_or(Refusal::NotYet)?;
-                waited.ok_or(Refusal::NotHere)
+                waited.ok_or(Refusal::NotFound)
             }
         }
     }
@@ -105,10 +106,10 @@ impl Answers {
         first: (Groups, Bytes),
         request: &PieceRequest,
         send: &mut SendStream,
-    ) -> Result<(), Unanswered> {
-        let layout = Layout::of(request.bytes).ok_or(Unanswered::Malformed)?;
+    ) -> Result<(), ServeError> {
+        let layout = Layout::of(request.bytes).ok_or(ServeError::Malformed)?;
         let codec = self.codec(request.goodput, &first.1);
-        let mut begin = vec![HERE];
+        let mut begin = vec![FOUND];
         content.lists(request, layout.block_of(request.groups.start), &mut begin);
         let mut begin = Some(Bytes::from(begin));
         let mut left = request.groups.clone();
@@ -117,7 +118,7 @@ impl Answers {
             let (groups, bytes) = match next {
                 Ok(next) => next,
                 Err(refusal) => {
-                    let instead = Bytes::copy_from_slice(&FrameHead::write_instead(refusal));
+                    let instead = Bytes::copy_from_slice(&FrameHead::write_refusal(refusal));
                     return self.write(send, &mut [instead]).await;
                 }
             };
@@ -130,17 +131,17 @@ impl Answers {
         }
     }
 
-    /// The form that bytes like these get across soonest in.
+    /// Chooses the encoding for bytes like these.
     fn codec(&self, goodput: u64, bytes: &[u8]) -> Codec {
         let engine = &self.transfers().0;
         let limits = &engine.limits;
-        // When so much is sent to all peers together, it is not the link to this one that is slow.
+        // At a high total rate the link to this peer is not the bottleneck.
         if goodput == 0 || goodput.max(engine.sent.per_s()) > limits.compress_below_bytes_per_s {
             return Codec::Raw;
         }
-        let begun = now();
+        let started = now();
         let sample = &bytes[..bytes.len().min(64 << 10)];
-        let samples = [Codec::Lz4, Codec::Zstd].map(|codec| codec.sample(sample, || seconds_since(begun)));
+        let samples = [Codec::Lz4, Codec::Zstd].map(|codec| codec.sample(sample, || seconds_since(started)));
         choose(goodput, &samples, limits)
     }
 
@@ -152,7 +153,7 @@ impl Answers {
         groups: Groups,
         bytes: Bytes,
         send: &mut SendStream,
-    ) -> Result<(), Unanswered> {
+    ) -> Result<(), ServeError> {
         let mut begin = begin.unwrap_or_default();
         let base = layout.range(&groups).start;
         let step = if codec == Codec::Raw { groups.len() as u32 } else { COMPRESSED_GROUPS };
@@ -173,12 +174,12 @@ impl Answers {
 }
 
 impl Content {
-    /// Writes the lists that were asked for. Of what is partial they are known, as groups of the block are there.
+    /// Writes the requested hash lists. A partial object has them: it has groups of this block.
     fn lists(&self, request: &PieceRequest, block: u32, to: &mut Vec<u8>) {
-        let (blocks, groups): (&[Node], &[Node]) = match self {
+        let (blocks, groups): (&[HashNode], &[HashNode]) = match self {
             Content::Whole { tree, .. } => tree.as_ref().map_or((&[], &[]), |tree| (tree.blocks(), tree.groups(block))),
             Content::Partial(progress) => {
-                let nodes = progress.nodes();
+                let nodes = progress.hashes();
                 (nodes.blocks().unwrap_or_default(), nodes.groups(block).unwrap_or_default())
             }
         };
@@ -191,9 +192,9 @@ impl Content {
     }
 }
 
-struct Owner(SharedBytes);
+struct SharedBytesOwner(SharedBytes);
 
-impl AsRef<[u8]> for Owner {
+impl AsRef<[u8]> for SharedBytesOwner {
     fn as_ref(&self) -> &[u8] {
         (*self.0).as_ref()
     }

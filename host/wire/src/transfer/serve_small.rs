@@ -1,40 +1,40 @@
-//! Answering a request for many small objects.
+//! Serving of a request for small objects.
 
 use std::sync::Arc;
 
 use quinn::SendStream;
 
 use super::clock::within_ms;
-use super::message::{HERE, Refusal, SmallRequest};
-use super::serve::{Answers, Held, Source, Unanswered};
+use super::message::{FOUND, Refusal, SmallRequest};
+use super::serve::{HeldObject, ObjectSource, ServeError, TransferServer};
 
-/// Bytes that are handed to QUIC together: it looks through all that it has for each packet.
+/// Bytes of a batch written to QUIC. Fewer batches are faster, as QUIC scans all of its data for each packet.
 const TOGETHER_BYTES: usize = 256 << 10;
 
-impl Answers {
+impl TransferServer {
     pub(crate) async fn small(
         &self,
-        source: &Arc<dyn Source>,
+        source: &Arc<dyn ObjectSource>,
         objects: &[SmallRequest],
         send: &mut SendStream,
-    ) -> Result<(), Unanswered> {
+    ) -> Result<(), ServeError> {
         let mut together = Vec::new();
         for small in objects {
             if together.is_empty() {
                 together.reserve_exact(TOGETHER_BYTES + self.transfers().0.limits.small_bytes_max as usize + 16);
             }
             match source.find(self.peer().node, small.object) {
-                Held::Whole(bytes) => write_small((*bytes).as_ref(), small, &mut together),
-                Held::Partial(partial) => {
+                HeldObject::Whole(bytes) => write_small((*bytes).as_ref(), small, &mut together),
+                HeldObject::Partial(partial) => {
                     let groups = partial.0.layout().groups();
                     let wait_ms = self.transfers().0.limits.wait_ms_max;
                     match within_ms(wait_ms, partial.0.wait_for(&groups)).await {
                         Some(Some((_, bytes))) => write_small(&bytes, small, &mut together),
-                        Some(None) => Refusal::NotHere.write(&mut together),
+                        Some(None) => Refusal::NotFound.write(&mut together),
                         None => Refusal::NotYet.write(&mut together),
                     }
                 }
-                Held::NotHere => Refusal::NotHere.write(&mut together),
+                HeldObject::NotFound => Refusal::NotFound.write(&mut together),
             }
             if together.len() >= TOGETHER_BYTES {
                 self.write(send, &mut [std::mem::take(&mut together).into()]).await?;
@@ -48,6 +48,6 @@ fn write_small(bytes: &[u8], small: &SmallRequest, to: &mut Vec<u8>) {
     if bytes.len() != small.bytes as usize {
         return Refusal::OtherLength(bytes.len() as u64).write(to);
     }
-    to.push(HERE);
+    to.push(FOUND);
     to.extend_from_slice(bytes);
 }

@@ -1,4 +1,4 @@
-//! Fetching many small objects together.
+//! Fetching of many small objects together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,45 +8,45 @@ use quinn::Connection;
 use sandbar_core::ObjectId;
 
 use super::clock::{sleep_ms, within_ms};
-use super::incoming::{Incoming, ReadFault};
-use super::message::{HERE, Refusal, Request, SmallRequest, refusal_len};
-use super::{FetchError, Holder, HolderError, Permit, Priority, Root, TransferLimits, Transfers};
+use super::message::{FOUND, Refusal, SmallRequest, TransferRequest, refusal_len};
+use super::stream_reader::{ReadFault, StreamReader};
+use super::{FetchError, Holder, HolderError, MemoryPermit, Priority, RootHash, TransferLimits, Transfers};
 
-/// A small object that is to be fetched.
+/// Parameters of a small object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SmallSpec {
-    /// Which object.
+    /// The object.
     pub object: ObjectId,
-    /// Its length, as its owner says: at most [`TransferLimits::small_bytes_max`].
+    /// Its length in bytes, as announced by its owner: at most [`TransferLimits::small_bytes_max`].
     pub bytes: u32,
-    /// Its hash, as its owner says.
-    pub root: Root,
+    /// Its hash, as announced by its owner.
+    pub root: RootHash,
 }
 
-/// Small objects that were fetched.
+/// Fetched small objects.
 #[derive(Debug)]
-pub struct SmallFetched {
-    /// Each in its place, or why it did not come.
+pub struct FetchedSmallObjects {
+    /// Each object in the order requested, or why it failed.
     pub objects: Vec<Result<Arc<[u8]>, HolderError>>,
-    /// The memory that was admitted, to be kept until it is accounted for elsewhere.
-    pub permit: Permit,
+    /// The admitted memory. Keep it until the objects' memory is accounted for elsewhere.
+    pub permit: MemoryPermit,
 }
 
 impl Transfers {
-    /// Fetches small objects from one holder: some are asked for while others come. Dropping the future ends it.
+    /// Fetches small objects from one holder, with several requests in flight. Dropping the future cancels it.
     ///
     /// # Errors
-    /// When nothing was asked for. What happened to single objects stands in their places.
+    /// No request was sent. Errors of single objects are in the result.
     pub async fn fetch_small(
         &self,
         holder: &Holder,
         objects: &[SmallSpec],
         priority: Priority,
-    ) -> Result<SmallFetched, FetchError> {
+    ) -> Result<FetchedSmallObjects, FetchError> {
         let limits = &self.0.limits;
         let Some(first) = objects.first() else {
             let permit = self.admit(ObjectId(0), 0, priority).await?;
-            return Ok(SmallFetched { objects: Vec::new(), permit });
+            return Ok(FetchedSmallObjects { objects: Vec::new(), permit });
         };
         if let Some(large) = objects.iter().find(|small| u64::from(small.bytes) > limits.small_bytes_max) {
             let (bytes, max) = (u64::from(large.bytes), limits.small_bytes_max);
@@ -62,17 +62,17 @@ impl Transfers {
             Ok(connection) => connection,
             Err(why) => {
                 let unreachable = |_| Err(HolderError::Unreachable(why.clone()));
-                return Ok(SmallFetched { objects: objects.iter().map(unreachable).collect(), permit });
+                return Ok(FetchedSmallObjects { objects: objects.iter().map(unreachable).collect(), permit });
             }
         };
         let count = AtomicU64::new(0);
         let requests = requests(objects, limits).map(|some| self.request(&connection, some, priority, &count));
         let requests = futures::stream::iter(requests).buffered(limits.small_requests_max);
         let objects = requests.concat().await;
-        Ok(SmallFetched { objects, permit })
+        Ok(FetchedSmallObjects { objects, permit })
     }
 
-    /// Fetches what one request may ask for.
+    /// Fetches the objects of one request.
     async fn request(
         &self,
         connection: &Connection,
@@ -92,7 +92,7 @@ impl Transfers {
     }
 }
 
-/// Objects cut into as many as one request may ask for.
+/// Splits objects into requests within the limits.
 fn requests<'a>(
     mut objects: &'a [SmallSpec],
     limits: &TransferLimits,
@@ -104,7 +104,7 @@ fn requests<'a>(
             bytes += u64::from(small.bytes);
             bytes <= bytes_max
         };
-        // The first fits, as a request may be as large as an object.
+        // The first always fits: the limit of a request is at least that of an object.
         let count = objects.iter().take(objects_max).take_while(fits).count();
         let (now, later) = objects.split_at_checked(count)?;
         objects = later;
@@ -119,13 +119,13 @@ async fn exchange(
     count: &AtomicU64,
     done: &mut Vec<Result<Arc<[u8]>, HolderError>>,
 ) -> Result<(), HolderError> {
-    let lost = |error: &dyn std::fmt::Display| HolderError::Lost(error.to_string());
+    let lost = |error: &dyn std::fmt::Display| HolderError::ConnectionLost(error.to_string());
     let (mut to, from) = connection.open_bi().await.map_err(|error| lost(&error))?;
     let named = objects.iter().map(|small| SmallRequest { object: small.object, bytes: small.bytes }).collect();
-    let written = to.write_all(&Request::Small { priority, objects: named }.write()).await;
+    let written = to.write_all(&TransferRequest::Small { priority, objects: named }.write()).await;
     written.map_err(|error| lost(&error))?;
     let _ = to.finish();
-    let mut from = Incoming::new(from, count);
+    let mut from = StreamReader::new(from, count);
     for small in objects {
         let object = one(&mut from, small).await?;
         done.push(object);
@@ -133,24 +133,24 @@ async fn exchange(
     if from.is_over().await.map_err(fault)? {
         Ok(())
     } else {
-        Err(HolderError::Protocol("it sends more than was asked for"))
+        Err(HolderError::Protocol("it sent more than was requested"))
     }
 }
 
 /// Reads one object.
-async fn one(from: &mut Incoming<'_>, small: &SmallSpec) -> Result<Result<Arc<[u8]>, HolderError>, HolderError> {
+async fn one(from: &mut StreamReader<'_>, small: &SmallSpec) -> Result<Result<Arc<[u8]>, HolderError>, HolderError> {
     let [status] = from.array().await.map_err(fault)?;
-    if status != HERE {
+    if status != FOUND {
         let mut rest = [0; 8];
         from.fill(&mut rest[..refusal_len(status)]).await.map_err(fault)?;
-        let refusal = Refusal::read(status, rest).ok_or(HolderError::Protocol("its answer has what is no status"))?;
+        let refusal = Refusal::read(status, rest).ok_or(HolderError::Protocol("invalid status byte"))?;
         return Ok(Err(refusal.error(u64::from(small.bytes)).unwrap_or(HolderError::Idle { ms: 0 })));
     }
     let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, small.bytes as usize).collect();
     if let Some(bytes) = Arc::get_mut(&mut bytes) {
         from.fill(bytes).await.map_err(fault)?;
     }
-    let is_right = Root::of(&bytes) == small.root;
+    let is_right = RootHash::of(&bytes) == small.root;
     Ok(if is_right { Ok(bytes) } else { Err(HolderError::BadChunk { range: 0..u64::from(small.bytes) }) })
 }
 
@@ -158,11 +158,11 @@ fn fault(fault: ReadFault) -> HolderError {
     match fault {
         ReadFault::Ended => HolderError::Protocol("its answer ends too early"),
         ReadFault::Reset => HolderError::Failed,
-        ReadFault::Lost(why) => HolderError::Lost(why),
+        ReadFault::ConnectionLost(why) => HolderError::ConnectionLost(why),
     }
 }
 
-/// Waits until too little comes.
+/// Waits until the holder stalls.
 async fn stall(count: &AtomicU64, limits: &TransferLimits) -> HolderError {
     loop {
         let before = count.load(Ordering::Relaxed);

@@ -1,36 +1,36 @@
-//! When a holder that has nothing to do takes over from one that is slow.
+//! Decides when an idle holder takes a piece over from a slow one.
 
 use super::plan::HolderIndex;
 
-/// How a holder does.
+/// Load and rate of a holder.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Pace {
+pub(crate) struct HolderLoad {
     pub(crate) holder: HolderIndex,
-    /// Bytes that it was asked for and has not sent.
+    /// Requested bytes that have not arrived.
     pub(crate) left_bytes: u64,
-    /// Bytes a second, where that has been measured.
+    /// Measured bytes a second.
     pub(crate) rate: Option<f64>,
-    /// Whether it can be asked for more, and anything can be expected of it.
+    /// Whether it can be asked for more and may be fast.
     pub(crate) has_room: bool,
 }
 
-/// Taking over must gain that much, or what is lost on the way is more.
+/// Minimum gain factor, as duplicated bytes are lost.
 const GAIN: f64 = 2.0;
-/// And so many seconds: asking again takes a while.
+/// Minimum gain in seconds, as the new request takes time.
 const GAIN_S: f64 = 0.02;
-/// Bytes a second that are expected of who has not been measured, where nobody is quicker.
+/// Assumed bytes a second of an unmeasured holder, if no measured one is faster.
 const ASSUMED: f64 = 1e7;
 
-/// Which holder takes a piece over, and from whom: thief and victim.
-pub(crate) fn steal(paces: &[Pace], piece_bytes: u64) -> Option<(HolderIndex, HolderIndex)> {
-    let fastest = paces.iter().filter_map(|pace| pace.rate).fold(ASSUMED, f64::max);
-    // Who has not sent anything for some time has a rate of next to nothing.
+/// Returns the holder that takes a piece over, and the one that loses it.
+pub(crate) fn steal(loads: &[HolderLoad], piece_bytes: u64) -> Option<(HolderIndex, HolderIndex)> {
+    let fastest = loads.iter().filter_map(|load| load.rate).fold(ASSUMED, f64::max);
+    // A holder that stopped sending has a rate near zero.
     let seconds = |bytes: u64, rate: f64| bytes as f64 / rate.max(1.0);
-    let victim = |pace: &&Pace| pace.left_bytes > 0 && pace.rate.is_some();
-    let left = |pace: &Pace| seconds(pace.left_bytes, pace.rate.unwrap_or(fastest));
-    let victim = paces.iter().filter(victim).max_by(|a, b| left(a).total_cmp(&left(b)))?;
-    let taken = |pace: &Pace| seconds(pace.left_bytes + piece_bytes, pace.rate.unwrap_or(fastest));
-    let others = paces.iter().filter(|pace| pace.holder != victim.holder && pace.has_room);
+    let victim = |load: &&HolderLoad| load.left_bytes > 0 && load.rate.is_some();
+    let left = |load: &HolderLoad| seconds(load.left_bytes, load.rate.unwrap_or(fastest));
+    let victim = loads.iter().filter(victim).max_by(|a, b| left(a).total_cmp(&left(b)))?;
+    let taken = |load: &HolderLoad| seconds(load.left_bytes + piece_bytes, load.rate.unwrap_or(fastest));
+    let others = loads.iter().filter(|load| load.holder != victim.holder && load.has_room);
     let thief = others.min_by(|a, b| taken(a).total_cmp(&taken(b)))?;
     (left(victim) > GAIN * taken(thief) + GAIN_S).then_some((thief.holder, victim.holder))
 }
@@ -41,26 +41,26 @@ mod tests {
 
     #[test]
     fn the_slowest_gives_to_who_is_done_first() {
-        let pace = |holder, left_bytes, rate, has_room| Pace { holder, left_bytes, rate, has_room };
-        type Row<'a> = (&'a [Pace], Option<(HolderIndex, HolderIndex)>);
+        let load = |holder, left_bytes, rate, has_room| HolderLoad { holder, left_bytes, rate, has_room };
+        type Row<'a> = (&'a [HolderLoad], Option<(HolderIndex, HolderIndex)>);
         let table: &[Row<'_>] = &[
             (&[], None),
-            (&[pace(0, 1 << 20, Some(1e6), true)], None),
-            // Another would be quicker.
-            (&[pace(0, 1 << 20, Some(1e6), true), pace(1, 0, Some(1e8), true)], Some((1, 0))),
-            (&[pace(0, 1 << 20, Some(1e6), true), pace(1, 0, Some(1e8), false)], None),
-            // Not by much.
-            (&[pace(0, 1 << 20, Some(1e8), true), pace(1, 0, Some(1.5e8), true)], None),
-            // It has stopped sending, and the other is as new as it is.
-            (&[pace(0, 1 << 20, Some(0.0), false), pace(1, 0, None, true)], Some((1, 0))),
-            // Of three the slowest gives to the quickest.
+            (&[load(0, 1 << 20, Some(1e6), true)], None),
+            // The other holder is faster.
+            (&[load(0, 1 << 20, Some(1e6), true), load(1, 0, Some(1e8), true)], Some((1, 0))),
+            (&[load(0, 1 << 20, Some(1e6), true), load(1, 0, Some(1e8), false)], None),
+            // Not enough faster.
+            (&[load(0, 1 << 20, Some(1e8), true), load(1, 0, Some(1.5e8), true)], None),
+            // The victim stopped sending; the thief is unmeasured.
+            (&[load(0, 1 << 20, Some(0.0), false), load(1, 0, None, true)], Some((1, 0))),
+            // The slowest of three loses to the fastest.
             (
-                &[pace(0, 1 << 20, Some(1e6), true), pace(1, 1 << 20, Some(2e6), true), pace(2, 0, Some(1e8), true)],
+                &[load(0, 1 << 20, Some(1e6), true), load(1, 1 << 20, Some(2e6), true), load(2, 0, Some(1e8), true)],
                 Some((2, 0)),
             ),
         ];
-        for (paces, expected) in table {
-            assert_eq!(steal(paces, 1 << 20), *expected, "{paces:?}");
+        for (loads, expected) in table {
+            assert_eq!(steal(loads, 1 << 20), *expected, "{loads:?}");
         }
     }
 }

@@ -6,36 +6,35 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Memory that an object is fetched into, and that belongs to nobody else meanwhile.
+/// Memory that an object is fetched into. Nothing else may use it meanwhile.
 ///
-/// Parts that are verified are read by peers while others are still written. So that memory can be sealed when it is
-/// whole, though the last of these readers may not be done by then, it is written by one address and read by another:
-/// what the target has mapped for writing goes when the target is dropped, what is read goes with its [`View`]. They may
-/// be the same where memory is not sealed.
+/// Peers read verified parts while others are still being written. Writing and reading use separate addresses, so that
+/// the memory can be sealed once it is complete although such readers remain: dropping the target unmaps the writable
+/// mapping, and the readable one lives as long as its [`TargetView`]. Both may be the same if the memory is not sealed.
 ///
 /// # Safety
-/// As long as the target lives, [`start`](Target::start) is that of [`bytes`](Target::bytes) initialised bytes that may
-/// be written and that nobody else reads or writes. As long as a view of it lives, the view's address is that of as many
-/// bytes that may be read, the same ones, and that nobody but the target's owner writes.
-pub unsafe trait Target: Send + Sync + 'static {
-    /// Length in bytes.
+/// While the target lives, [`start`](FetchTarget::start) points to [`bytes`](FetchTarget::bytes) initialised, writable
+/// bytes that nothing else reads or writes. While a view of it lives, the view's address points to the same bytes,
+/// readable, and only the target's owner writes them.
+pub unsafe trait FetchTarget: Send + Sync + 'static {
+    /// Returns the length in bytes.
     fn bytes(&self) -> u64;
-    /// Where it is written. Any address when it has no bytes.
+    /// Returns the address for writing. Any address if the length is zero.
     fn start(&self) -> NonNull<u8>;
-    /// The same bytes, for reading.
-    fn view(&self) -> Arc<dyn View>;
+    /// Returns a view of the same bytes for reading.
+    fn view(&self) -> Arc<dyn TargetView>;
 }
 
 /// A target's bytes, for reading.
 ///
 /// # Safety
-/// See [`Target`].
-pub unsafe trait View: Send + Sync + 'static {
-    /// Where they are read.
+/// See [`FetchTarget`].
+pub unsafe trait TargetView: Send + Sync + 'static {
+    /// Returns the address for reading.
     fn start(&self) -> NonNull<u8>;
 }
 
-/// A target in memory of this process.
+/// A target on this process's heap.
 #[derive(Clone)]
 pub struct HeapTarget(Arc<Heap>);
 
@@ -44,25 +43,25 @@ struct Heap {
     bytes: usize,
 }
 
-// SAFETY: it is memory like a `Vec`'s; who reads and writes which of it is told apart by those who use `Target`.
+// SAFETY: owned memory like a `Vec`'s; users of `FetchTarget` keep reads and writes apart.
 unsafe impl Send for Heap {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Heap {}
 
 impl HeapTarget {
-    /// Zeros.
+    /// Allocates zeroed memory.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// Out of memory.
     pub fn new(bytes: u64) -> io::Result<HeapTarget> {
-        let none = || io::Error::new(io::ErrorKind::OutOfMemory, format!("no {bytes} bytes"));
+        let none = || io::Error::new(io::ErrorKind::OutOfMemory, format!("can't allocate {bytes} bytes"));
         let allocation = Heap::allocation(usize::try_from(bytes).map_err(|_| none())?).ok_or_else(none)?;
-        // SAFETY: of at least one byte.
+        // SAFETY: the size is at least one byte.
         let at = NonNull::new(unsafe { alloc_zeroed(allocation) }).ok_or_else(none)?;
         Ok(HeapTarget(Arc::new(Heap { at, bytes: bytes as usize })))
     }
 
-    /// Its bytes, when they have all been written.
+    /// Returns the bytes, once all have been written.
     pub fn into_bytes(self) -> impl AsRef<[u8]> + Send + Sync + fmt::Debug {
         HeapBytes(self.0)
     }
@@ -77,7 +76,7 @@ impl Heap {
 impl Drop for Heap {
     fn drop(&mut self) {
         if let Some(allocation) = Heap::allocation(self.bytes) {
-            // SAFETY: allocated in `HeapTarget::new` as this, and nobody refers to it any more.
+            // SAFETY: `HeapTarget::new` allocated it with the same layout, and this is the last reference.
             unsafe { dealloc(self.at.as_ptr(), allocation) };
         }
     }
@@ -89,9 +88,9 @@ impl fmt::Debug for HeapTarget {
     }
 }
 
-// SAFETY: allocated, zeroed, freed when neither target nor view is left. `HeapTarget` is private memory but for
-// `into_bytes`, which takes the target.
-unsafe impl Target for HeapTarget {
+// SAFETY: the memory is allocated and zeroed, and freed after the last target or view. Only `into_bytes`, which
+// consumes the target, exposes it otherwise.
+unsafe impl FetchTarget for HeapTarget {
     fn bytes(&self) -> u64 {
         self.0.bytes as u64
     }
@@ -100,13 +99,13 @@ unsafe impl Target for HeapTarget {
         self.0.at
     }
 
-    fn view(&self) -> Arc<dyn View> {
+    fn view(&self) -> Arc<dyn TargetView> {
         self.0.clone()
     }
 }
 
-// SAFETY: as of the target.
-unsafe impl View for Heap {
+// SAFETY: as for the target.
+unsafe impl TargetView for Heap {
     fn start(&self) -> NonNull<u8> {
         self.at
     }
@@ -116,7 +115,7 @@ struct HeapBytes(Arc<Heap>);
 
 impl AsRef<[u8]> for HeapBytes {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the target is gone, so nobody writes any more.
+        // SAFETY: the target is dropped, so nobody writes any more.
         unsafe { std::slice::from_raw_parts(self.0.at.as_ptr(), self.0.bytes) }
     }
 }
@@ -137,7 +136,7 @@ mod tests {
             let target = HeapTarget::new(bytes).unwrap();
             let view = target.view();
             if bytes > 0 {
-                // SAFETY: in bounds, and this is the only one with the memory.
+                // SAFETY: in bounds, and nothing else accesses the memory.
                 unsafe { target.start().as_ptr().add(bytes as usize - 1).write(7) };
             }
             let whole = target.into_bytes();

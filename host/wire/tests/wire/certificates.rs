@@ -1,4 +1,4 @@
-//! What the authority signs, and what it does not.
+//! Certificates that the authority issues, and those that are rejected.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn the_next_certificate_is_due_after_two_thirds() {
     assert_eq!(identity.renew_at(), Timestamp(identity.own().begins.0 + 2 * DAY));
 }
 
-/// Whether a request is signed, and how it is refused.
+/// Requests a certificate and expects an error code, or none.
 fn check(request: &[u8], lifetime_s: u64, code: Option<&str>) {
     let cluster = Cluster::new();
     let lifetime = Duration::from_secs(lifetime_s);
@@ -51,7 +51,7 @@ fn requests_are_signed_only_if_they_are_whole() {
     check(b"", DAY, Some("bad-request"));
     check(&vec![0x30; 5000], DAY, Some("bad-request"));
     let mut other_key = good.clone();
-    // Within the public key: the signature is no longer its own.
+    // Within the public key, so that the signature does not match.
     let at = other_key.len() / 3;
     other_key[at] ^= 1;
     check(&other_key, DAY, Some("bad-request"));
@@ -60,7 +60,7 @@ fn requests_are_signed_only_if_they_are_whole() {
     check(request.der(), DAY, Some("bad-request"));
 }
 
-/// Nothing that a request says of itself ends up in the certificate.
+/// The certificate contains nothing of the request but the key.
 #[test]
 fn a_request_says_nothing_but_its_key() {
     let cluster = Cluster::new();
@@ -74,10 +74,10 @@ fn a_request_says_nothing_but_its_key() {
     let certificate = certificate.unwrap();
     let text = String::from_utf8_lossy(&certificate).into_owned();
     assert!(text.contains("/tenant/acme") && !text.contains("root"), "{text}");
-    assert!(Trust::new(certificate.into()).is_err(), "it is an authority");
+    assert!(TrustAnchor::new(certificate.into()).is_err(), "it is an authority");
 }
 
-/// A certificate changed anywhere is none: each place, a few bits of it.
+/// A change of any byte invalidates the certificate; three bits of each byte are tried.
 #[test]
 fn changed_certificates_are_refused() {
     let cluster = Cluster::new();
@@ -99,14 +99,14 @@ fn changed_certificates_are_refused() {
     }
 }
 
-/// Bytes at random, and certificates damaged at random: errors, never a panic.
+/// Randomly damaged certificates give errors, never a panic.
 #[test]
 fn damaged_authorities_are_refused() {
     use rand_xoshiro::rand_core::{RngCore, SeedableRng};
     let cluster = Cluster::new();
     let good = cluster.authority.trust().certificate().to_vec();
     for seed in seeds(2_000) {
-        let _replay = Replay(seed);
+        let _seed = PrintSeedOnPanic(seed);
         let mut random = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut bytes = good.clone();
         for _ in 0..1 + random.next_u32() % 4 {
@@ -121,8 +121,8 @@ fn damaged_authorities_are_refused() {
                 break;
             }
         }
-        // What is still an authority's is another one.
-        if let Ok(trust) = Trust::new(bytes.clone().into())
+        // What still parses as an authority has another fingerprint.
+        if let Ok(trust) = TrustAnchor::new(bytes.clone().into())
             && bytes != good
         {
             assert_ne!(trust.fingerprint(), cluster.authority.trust().fingerprint());
@@ -130,7 +130,7 @@ fn damaged_authorities_are_refused() {
     }
 }
 
-/// What the authority's key signed otherwise than it does: by somebody who got at it, or by a later version.
+/// Certificates in another form with the authority's signature, by a thief of the key or a later version.
 #[test]
 fn certificates_have_one_form() {
     let cluster = Cluster::new();
@@ -164,7 +164,7 @@ fn certificates_have_one_form() {
         params.is_ca = is_ca;
         let certificate = params.signed_by(&request.public_key, &issuer).unwrap();
         let identity = Identity::new(own.clone(), certificate.der().to_vec(), authority.to_vec(), now());
-        let said = identity.map_or_else(|error| error.to_string(), |_| String::new());
-        assert!(said.contains(words) && said.is_empty() == words.is_empty(), "`{words}`: {said}");
+        let message = identity.map_or_else(|error| error.to_string(), |_| String::new());
+        assert!(message.contains(words) && message.is_empty() == words.is_empty(), "`{words}`: {message}");
     }
 }

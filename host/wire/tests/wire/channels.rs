@@ -1,4 +1,4 @@
-//! Frames and requests between ends that keep to the protocol.
+//! Frames and requests between well-behaved ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::support::*;
 const CONTROL: Channel = Channel::new(0);
 const TASKS: Channel = Channel::new(1);
 
-/// Two ends that are connected, which keep their endpoints.
+/// Two connected ends and their endpoints.
 pub struct Pair {
     pub a: Connection,
     pub b: Connection,
@@ -31,7 +31,7 @@ pub async fn pair() -> Pair {
     pair_with(WireLimits::default()).await
 }
 
-/// Both ends of a channel that `a` opens; its first frame is there.
+/// Opens a channel from `a` and returns both ends, after its first frame.
 pub async fn channel(pair: &Pair, channel: Channel) -> (Frames, Frames) {
     let a = pair.a.open(channel).await.unwrap();
     a.send(b"hello").await.unwrap();
@@ -50,7 +50,7 @@ async fn frames_arrive_in_order_both_ways() {
     let pair = pair().await;
     let (mut a, mut b) = channel(&pair, CONTROL).await;
     for seed in seeds(20) {
-        let _replay = Replay(seed);
+        let _seed = PrintSeedOnPanic(seed);
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let frames: Vec<Vec<u8>> = (0..200)
             .map(|_| {
@@ -107,7 +107,7 @@ async fn a_channel_ends_when_its_senders_are_gone() {
         assert_eq!(from_a.recv().await.unwrap().unwrap()[..], [number]);
     }
     assert_eq!(from_a.recv().await, Ok(None));
-    // The other direction goes on.
+    // The other direction stays open.
     b_sender.send(b"still").await.unwrap();
     assert_eq!(from_b.recv().await.unwrap().unwrap(), &b"still"[..]);
     drop(b_sender);
@@ -128,13 +128,13 @@ async fn who_does_not_want_frames_any_more_says_so() {
         }
     })
     .await;
-    assert_eq!(error, ChannelError::Stopped(Stop::Dropped));
+    assert_eq!(error, ChannelError::Stopped(StopReason::Dropped));
     assert!(a.send(b"").await.is_err());
-    // The connection goes on.
+    // The connection stays open.
     channel(&pair, TASKS).await;
 }
 
-/// Who sends is held up when the other end does not read: what is kept on both ends is bounded.
+/// The sender waits when the receiver does not read: both ends' buffers are bounded.
 #[tokio::test]
 async fn a_slow_reader_holds_the_sender_up() {
     let limits = WireLimits {
@@ -165,7 +165,7 @@ async fn a_slow_reader_holds_the_sender_up() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let held = sent.load(Ordering::Relaxed) * 10_004;
     assert!((256 << 10..600 << 10).contains(&held), "{held} bytes");
-    // Others are not held up.
+    // Other channels go on.
     let (other, mut of_other) = channel(&pair, TASKS).await;
     soon(async {
         for number in 0..100_u8 {
@@ -180,11 +180,11 @@ async fn a_slow_reader_holds_the_sender_up() {
     drop(sending.await);
 }
 
-/// Futures that are dropped at random: frames that were sent arrive once, in order, and none that was not.
+/// Futures dropped at random: sent frames arrive once and in order, and no others arrive.
 #[tokio::test]
 async fn sending_and_receiving_can_be_dropped() {
     for seed in seeds(10) {
-        let _replay = Replay(seed);
+        let _seed = PrintSeedOnPanic(seed);
         let limits = WireLimits {
             stream_window_bytes: 64 << 10,
             send_queue_bytes_max: 8 << 10,
@@ -231,7 +231,7 @@ async fn sending_and_receiving_can_be_dropped() {
     }
 }
 
-/// Bulk that nobody reads fills its windows; control goes on beside it, and so it does beside bulk that is read.
+/// Control frames are not delayed by bulk channels, neither by unread ones whose windows are full nor by read ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn control_is_not_held_up_by_bulk() {
     let pair = pair().await;
@@ -272,7 +272,7 @@ async fn there_are_as_many_channels_as_there_may_be() {
     }
     let mut fourth = pair.a.open(TASKS).await.unwrap();
     let _ = fourth.send(b"one more").await;
-    assert_eq!(soon(fourth.recv()).await, Err(ChannelError::Stopped(Stop::Busy)));
+    assert_eq!(soon(fourth.recv()).await, Err(ChannelError::Stopped(StopReason::Busy)));
     drop(open.pop());
     tokio::time::sleep(Duration::from_millis(50)).await;
     channel(&pair, TASKS).await;
@@ -322,7 +322,7 @@ async fn requests_are_answered() {
         match asked.await.unwrap() {
             Ok(answer) => assert_eq!(answer[..], (number as u32).to_le_bytes()),
             Err(error) => {
-                assert_eq!(error, ChannelError::Stopped(Stop::Busy));
+                assert_eq!(error, ChannelError::Stopped(StopReason::Busy));
                 busy += 1;
             }
         }
@@ -343,13 +343,13 @@ async fn requests_that_nobody_looks_at_are_refused() {
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(pair.a.request(b"anybody", second).await, Err(ChannelError::Stopped(Stop::Busy)));
+    assert_eq!(pair.a.request(b"anybody", second).await, Err(ChannelError::Stopped(StopReason::Busy)));
     for asked in waiting {
         assert_eq!(asked.await.unwrap().unwrap_err().code(), "slow");
     }
 }
 
-/// A request whose asker gave up in the middle is none: nobody takes half of it for the whole.
+/// A request that is cancelled halfway fails; no receiver takes it for a complete one.
 #[tokio::test]
 async fn half_a_request_is_none() {
     let limits = WireLimits { stream_window_bytes: 64 << 10, ..WireLimits::default() };

@@ -1,4 +1,4 @@
-//! Folders of authorities and nodes: whole, of one process, and nobody else's.
+//! Folders of authorities and nodes: atomic, locked, and private.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ fn an_authority_is_kept_for_its_owner_alone() {
     assert_eq!(again.trust().cluster(), cluster.authority.trust().cluster());
 }
 
-/// Damages the folder of an authority, and says how it is refused.
+/// Damages an authority's folder and expects an error.
 fn check_authority(damage: impl Fn(&Path), at: Timestamp, code: &str, says: &str) {
     let cluster = Cluster::new();
     let folder = cluster.folder("authority");
@@ -50,12 +50,12 @@ fn an_authority_that_is_not_as_it_should_be_is_refused() {
     check_authority(write("authority.crt", b"no certificate"), now(), "identity-malformed", "certificate");
     check_authority(remove("authority.key"), now(), "identity-missing", "authority.key");
     check_authority(remove("authority.crt"), now(), "identity-missing", "authority.crt");
-    check_authority(|_| (), Timestamp(now().0 + 3651 * DAY), "authority-ended", "make a new authority");
+    check_authority(|_| (), Timestamp(now().0 + 3651 * DAY), "authority-ended", "create a new authority");
     let other_key = |folder: &Path| {
         let other = Cluster::new();
         fs::copy(other.folder("authority").join("authority.key"), folder.join("authority.key")).unwrap();
     };
-    check_authority(other_key, now(), "identity-malformed", "its key is another one");
+    check_authority(other_key, now(), "identity-malformed", "its key does not match");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn there_is_one_authority_in_a_folder() {
     let cluster = Cluster::new();
     let error = Authority::create(&cluster.folder("authority"), now()).unwrap_err();
     assert_eq!(error.code(), "authority-exists", "{error}");
-    // What was cut off before the certificate was there was never trusted.
+    // An interruption before the certificate was written leaves a key that was never trusted.
     fs::remove_file(cluster.folder("authority").join("authority.crt")).unwrap();
     Authority::create(&cluster.folder("authority"), now()).unwrap();
 }

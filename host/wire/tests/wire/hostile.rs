@@ -1,4 +1,4 @@
-//! Peers and strangers that mean harm. What must come of each attack stands beside it.
+//! Hostile peers and clients: one attack each, with its expected outcome.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use sandbar_wire::*;
 use crate::raw::{Raw, closed};
 use crate::support::*;
 
-/// A node, a hostile peer that it has let in, and the node's connection to it.
+/// A node, an admitted hostile peer, and the node's connection to it.
 struct Attack {
     _server: Endpoint,
     _raw: Raw,
@@ -26,7 +26,7 @@ async fn attack_with(limits: WireLimits) -> Attack {
     Attack { _server: server, _raw: raw, quinn, accepted }
 }
 
-/// Writes bytes to a stream of its own, and reads frames on the other end until something is wrong.
+/// Writes bytes to a new stream, and reads frames at the other end until an error.
 async fn check_frames(bytes: &[u8], ends: bool, code: CloseCode, words: &str) {
     let limits = WireLimits { frame_time_ms_max: 300, ..WireLimits::default() };
     let attack = attack_with(limits).await;
@@ -43,7 +43,7 @@ async fn check_frames(bytes: &[u8], ends: bool, code: CloseCode, words: &str) {
         }
     };
     assert_eq!(error.blame(), Blame::Peer, "{error}");
-    let Lost::Closed { code: got, reason } = closed(&attack.quinn).await else { panic!("{error}") };
+    let DisconnectReason::Closed { code: got, reason } = closed(&attack.quinn).await else { panic!("{error}") };
     assert_eq!(got, code, "{reason}");
     assert!(reason.contains(words), "{reason}");
 }
@@ -53,15 +53,15 @@ async fn malformed_frames_close_the_connection() {
     let over = (1_u32 << 20) + 1;
     let head = |length: u32| [&[0][..], &length.to_le_bytes()].concat();
     let good_then = |bad: &[u8]| [&[0, 2, 0, 0, 0, 7, 7][..], bad].concat();
-    check_frames(&head(over), false, CloseCode::Malformed, "a frame of 1048577 bytes came, and 1048576 are the most")
+    check_frames(&head(over), false, CloseCode::Malformed, "frame too long: 1048577 bytes received, at most 1048576 allowed")
         .await;
-    check_frames(&head(u32::MAX), false, CloseCode::Malformed, "a frame of 4294967295 bytes").await;
-    check_frames(&good_then(&over.to_le_bytes()), false, CloseCode::Malformed, "a frame of 1048577 bytes").await;
+    check_frames(&head(u32::MAX), false, CloseCode::Malformed, "frame too long: 4294967295 bytes").await;
+    check_frames(&good_then(&over.to_le_bytes()), false, CloseCode::Malformed, "frame too long: 1048577 bytes").await;
     check_frames(&head(100), true, CloseCode::Malformed, "in the middle of a frame").await;
     check_frames(&[0, 1, 0], true, CloseCode::Malformed, "in the middle of a frame").await;
-    // Slowly: a frame that does not become whole.
-    check_frames(&head(100), false, CloseCode::Slow, "a frame did not come whole within 300 ms").await;
-    check_frames(&good_then(&[1]), false, CloseCode::Slow, "a frame did not come whole within 300 ms").await;
+    // A frame that does not complete.
+    check_frames(&head(100), false, CloseCode::Slow, "a frame did not arrive completely within 300 ms").await;
+    check_frames(&good_then(&[1]), false, CloseCode::Slow, "a frame did not arrive completely within 300 ms").await;
 }
 
 #[tokio::test]
@@ -71,11 +71,11 @@ async fn streams_that_are_nothing_close_the_connection() {
         let (mut send, _receive) = attack.quinn.open_bi().await.unwrap();
         send.write_all(&[head]).await.unwrap();
         let lost = closed(&attack.quinn).await;
-        assert!(matches!(&lost, Lost::Closed { code: CloseCode::Malformed, .. }), "{head}: {lost}");
+        assert!(matches!(&lost, DisconnectReason::Closed { code: CloseCode::Malformed, .. }), "{head}: {lost}");
     }
 }
 
-/// Streams that are opened and say nothing (slowloris): each is given up soon, and others go on meanwhile.
+/// Streams without a first byte (slowloris) are reset after a timeout, and other streams go on meanwhile.
 #[tokio::test]
 async fn silent_streams_are_given_up() {
     let limits = WireLimits { stream_head_ms_max: 200, streams_max: 32, ..WireLimits::default() };
@@ -84,7 +84,7 @@ async fn silent_streams_are_given_up() {
     for _ in 0..31 {
         silent.push(attack.quinn.open_bi().await.unwrap());
     }
-    // The last one opens all those before it, and speaks.
+    // Opening the last stream opens all streams before it.
     let (mut send, _receive) = attack.quinn.open_bi().await.unwrap();
     send.write_all(&[0, 1, 0, 0, 0, 9]).await.unwrap();
     let (_, mut frames) = attack.accepted.accept().await.unwrap();
@@ -94,13 +94,13 @@ async fn silent_streams_are_given_up() {
         assert_eq!(receive.read(&mut [0]).await, Err(quinn::ReadError::Reset(3_u32.into())));
         assert!(send.stopped().await.unwrap().is_some());
     }
-    // Streams that may take their time are given 5 s.
+    // Less than the default timeout of 5 s.
     assert!(start.elapsed() < Duration::from_secs(4));
-    // Their places are free again.
+    // Their capacity is free again.
     tokio::time::timeout(Duration::from_secs(10), attack.quinn.open_bi()).await.unwrap().unwrap();
 }
 
-/// A request that comes byte by byte.
+/// A request that arrives byte by byte.
 #[tokio::test]
 async fn slow_requests_are_given_up() {
     let limits = WireLimits { request_time_ms_max: 300, ..WireLimits::default() };
@@ -115,14 +115,14 @@ async fn slow_requests_are_given_up() {
     let mut request = attack.accepted.next_request().await.unwrap();
     let start = Instant::now();
     assert_eq!(request.read().await.unwrap_err().code(), "slow");
-    // Requests that may take their time are given 10 s.
+    // Less than the default timeout of 10 s.
     assert!(start.elapsed() < Duration::from_secs(8));
     drop(request);
     assert!(receive.read(&mut [0]).await.is_err());
     dripping.await.unwrap();
 }
 
-/// A request without an end: it is given up when it is longer than it may be.
+/// An endless request is stopped at the maximum length.
 #[tokio::test]
 async fn endless_requests_are_given_up() {
     let attack = attack_with(WireLimits::default()).await;
@@ -135,7 +135,7 @@ async fn endless_requests_are_given_up() {
     pouring.await.unwrap();
 }
 
-/// An answer that is taken byte by byte, or not at all.
+/// An answer that the peer does not read.
 #[tokio::test]
 async fn answers_that_nobody_takes_are_given_up() {
     let limits = WireLimits { request_time_ms_max: 300, ..WireLimits::default() };
@@ -157,12 +157,12 @@ async fn answers_that_nobody_takes_are_given_up() {
     assert_eq!(request.answer(&[1; 100_000]).await.unwrap_err().code(), "slow");
 }
 
-/// What a peer sends before it is let in is bounded: here somebody whose version is refused sends what it can.
+/// A client that is not admitted yet can send few bytes.
 #[tokio::test]
 async fn strangers_can_send_little() {
     let cluster = Cluster::new();
     let server = cluster.endpoint("s");
-    server.serve_joins(cluster.registry()).unwrap();
+    server.serve_joins(cluster.issuer()).unwrap();
     let stranger = Raw::self_signed(&["sandbar-join:"]);
     let quinn = stranger.connect(server.address().unwrap(), JOIN_ALPN).await.unwrap();
     let (mut send, _receive) = quinn.open_bi().await.unwrap();
@@ -170,30 +170,30 @@ async fn strangers_can_send_little() {
     while let Ok(Ok(count)) = tokio::time::timeout(Duration::from_millis(200), send.write(&[0; 1024])).await {
         sent += count;
     }
-    // And what was read of it before it was found too long.
+    // Plus what was read before the request was found too long.
     assert!(sent <= (32 << 10) + (8 << 10) + 2048, "{sent} bytes");
     assert!(quinn.open_uni().await.is_err());
 }
 
-/// Half-open handshakes hold their own address's places up, and nobody else's. Here 400 clients begin and fall silent.
+/// Half-open handshakes use up only the capacity of their own address. 400 clients start and fall silent.
 #[tokio::test]
 async fn half_open_handshakes_do_not_hold_others_up() {
     let cluster = Cluster::new();
-    // Far longer than the machine may be busy with others.
+    // Far longer than other load can delay this test.
     let limits = WireLimits { handshake_time_ms_max: 30_000, ..WireLimits::default() };
     let server = bind_with(&cluster.node("s"), limits);
     let address = server.address().unwrap();
-    // Two datagrams: the first, and what proves an address. What would end the handshake is not sent.
+    // Two datagrams: the first one, and the one that validates the address. The handshake is never completed.
     let silent = Raw::self_signed(&["sandbar://c/node/n1"]);
     let _begun: Vec<_> = (0..400).map(|_| silent.begin([127, 0, 0, 2].into(), address, 2)).collect();
     let peer = bind_with(&cluster.node("n1"), limits);
     let start = Instant::now();
-    let (made, accepted) = connect(&peer, &server).await;
+    let (outgoing, accepted) = connect(&peer, &server).await;
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     let counts = server.counts();
-    assert!(counts.asked_to_prove > 300, "{counts:?}");
-    drop((made, accepted));
-    // They are given up, with all that they hold.
+    assert!(counts.retried > 300, "{counts:?}");
+    drop((outgoing, accepted));
+    // They time out and release what they hold.
     until("them to fail", || server.counts().failed >= 64).await;
     let counts = server.counts();
     assert!(
@@ -202,20 +202,20 @@ async fn half_open_handshakes_do_not_hold_others_up() {
     );
 }
 
-/// Garbage, and packets that are damaged at random, beside a connection that goes on.
+/// Garbage and damaged packets do not affect a connection.
 #[tokio::test]
 async fn garbage_costs_nothing() {
     let cluster = Cluster::new();
     let server = cluster.endpoint("s");
     let peer = cluster.endpoint("n1");
-    let (made, accepted) = connect(&peer, &server).await;
-    let frames = made.open(Channel::new(0)).await.unwrap();
+    let (outgoing, accepted) = connect(&peer, &server).await;
+    let frames = outgoing.open(Channel::new(0)).await.unwrap();
     frames.send(&[0]).await.unwrap();
     let (_, mut received) = accepted.accept().await.unwrap();
     received.recv().await.unwrap();
     let socket = std::net::UdpSocket::bind(LOOPBACK).unwrap();
     for seed in seeds(50) {
-        let _replay = Replay(seed);
+        let _seed = PrintSeedOnPanic(seed);
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         for _ in 0..100 {
             let mut datagram = vec![0; random.next_u32() as usize % 1400];
@@ -233,10 +233,10 @@ async fn garbage_costs_nothing() {
         let received = tokio::time::timeout(Duration::from_secs(5), received.recv()).await.unwrap();
         assert_eq!(received.unwrap().unwrap(), seed.to_le_bytes()[..]);
     }
-    assert_eq!(server.counts().let_in, 1);
+    assert_eq!(server.counts().admitted, 1);
 }
 
-/// Streams of bytes at random from a peer that was let in: errors, never a panic, and the node goes on.
+/// Random bytes on streams of an admitted peer give errors, never a panic, and the node goes on.
 #[tokio::test]
 async fn peers_that_talk_nonsense_do_no_harm() {
     let cluster = Cluster::new();
@@ -263,7 +263,7 @@ async fn peers_that_talk_nonsense_do_no_harm() {
     });
     let raw = Raw::member(&cluster, Role::Tenant, "acme");
     for seed in seeds(200) {
-        let _replay = Replay(seed);
+        let _seed = PrintSeedOnPanic(seed);
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let quinn = raw.connect_in(&server).await;
         for _ in 0..1 + random.next_u32() % 8 {
@@ -285,11 +285,11 @@ async fn peers_that_talk_nonsense_do_no_harm() {
     }
     assert!(!serving.is_finished());
     let peer = cluster.endpoint("n1");
-    peer.connect(server.address().unwrap(), &Expect::AnyNode).await.unwrap();
+    peer.connect(server.address().unwrap(), &ExpectedPeer::AnyNode).await.unwrap();
     serving.abort();
 }
 
-/// Who is revoked while it floods the connection learns why all the same.
+/// A peer that is revoked while it sends bulk data receives the reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_connection_is_closed_with_its_reason() {
     let cluster = Cluster::new();
@@ -307,9 +307,9 @@ async fn a_busy_connection_is_closed_with_its_reason() {
         .collect();
     tokio::time::sleep(Duration::from_millis(200)).await;
     let names = [(Role::Node, n("a"))].into_iter().collect();
-    b.revoke(Revoked { names, ..Revoked::default() });
+    b.revoke(RevocationList { names, ..RevocationList::default() });
     let lost = tokio::time::timeout(Duration::from_secs(2), by_a.closed()).await.unwrap();
-    assert!(matches!(&lost, Lost::Closed { code: CloseCode::Revoked, .. }), "{lost}");
+    assert!(matches!(&lost, DisconnectReason::Closed { code: CloseCode::Revoked, .. }), "{lost}");
     for task in pouring {
         task.await.unwrap();
     }

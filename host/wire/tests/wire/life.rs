@@ -1,4 +1,4 @@
-//! How connections end that nobody closes.
+//! Connections that end without being closed.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use sandbar_wire::*;
 
 use crate::support::*;
 
-/// A socket whose cable can be pulled.
+/// A socket that can be disconnected.
 #[derive(Debug)]
 struct Cable {
     socket: Arc<dyn AsyncUdpSocket>,
@@ -51,13 +51,14 @@ impl AsyncUdpSocket for Cable {
 
 fn bind_by_cable(identity: &Identity) -> (Endpoint, Arc<AtomicBool>) {
     let is_cut = Arc::new(AtomicBool::new(false));
-    let ground = Ground::udp(LOOPBACK).unwrap();
-    let socket = Arc::new(Cable { socket: ground.socket.clone(), is_cut: is_cut.clone() });
-    let endpoint = Endpoint::bind_on(Ground { socket, ..ground }, identity, WireLimits::default()).unwrap();
+    let environment = EndpointEnvironment::udp(LOOPBACK).unwrap();
+    let socket = Arc::new(Cable { socket: environment.socket.clone(), is_cut: is_cut.clone() });
+    let endpoint =
+        Endpoint::bind_on(EndpointEnvironment { socket, ..environment }, identity, WireLimits::default()).unwrap();
     (endpoint, is_cut)
 }
 
-/// The death of a machine is noticed within 5 s, whether anything is being sent or not.
+/// A dead peer is detected within 5 s, with and without traffic.
 #[tokio::test]
 async fn a_peer_that_falls_silent_is_lost_within_5_s() {
     let cluster = Cluster::new();
@@ -65,7 +66,7 @@ async fn a_peer_that_falls_silent_is_lost_within_5_s() {
     let (b, c) = (cluster.endpoint("b"), cluster.endpoint("c"));
     let (by_b, _of_b) = connect(&b, &a).await;
     let (by_c, _of_c) = connect(&c, &a).await;
-    // It idles for a while; the keep-alive keeps it.
+    // The keep-alive preserves the idle connection.
     tokio::time::sleep(Duration::from_millis(4_500)).await;
     cut.store(true, Ordering::Relaxed);
     let start = Instant::now();
@@ -81,14 +82,14 @@ async fn a_peer_that_falls_silent_is_lost_within_5_s() {
     for connection in [&by_b, &by_c] {
         let lost = connection.closed().await;
         let after = start.elapsed();
-        assert_eq!(lost, Lost::Silent);
+        assert_eq!(lost, DisconnectReason::Silent);
         assert!(after > Duration::from_secs(2) && after < Duration::from_secs(15), "{after:?}");
         assert!(lost.may_retry());
     }
     busy.await.unwrap();
 }
 
-/// A node that is started again tells its peers of before that their connections are gone.
+/// A restarted node resets its peers' old connections.
 #[tokio::test]
 async fn a_peer_that_was_started_again_says_so() {
     let cluster = Cluster::new();
@@ -97,7 +98,7 @@ async fn a_peer_that_was_started_again_says_so() {
     let address = a.address().unwrap();
     let b = cluster.endpoint("b");
     let (by_b, of_b) = connect(&b, &a).await;
-    // As a process that is killed: it says nothing.
+    // Like a killed process: no close packet is sent.
     cut.store(true, Ordering::Relaxed);
     drop((a, of_b));
     let again = tokio::time::timeout(Duration::from_secs(5), async {
@@ -110,12 +111,12 @@ async fn a_peer_that_was_started_again_says_so() {
     });
     let _again = again.await.expect("the port is free soon");
     let start = Instant::now();
-    assert_eq!(by_b.closed().await, Lost::Restarted);
-    // One that is only silent is missed after 4 s.
+    assert_eq!(by_b.closed().await, DisconnectReason::Restarted);
+    // Earlier than the idle timeout of 4 s.
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
 }
 
-/// A client that moves to another address is not followed.
+/// A client that changes its address loses the connection.
 #[tokio::test]
 async fn connections_do_not_move() {
     let cluster = Cluster::new();
@@ -125,7 +126,7 @@ async fn connections_do_not_move() {
     let accepted = server.accept(Role::Node).await.unwrap();
     raw.endpoint.rebind(std::net::UdpSocket::bind(LOOPBACK).unwrap()).unwrap();
     let _ = quinn.open_bi().await.unwrap().0.write_all(&[0]).await;
-    assert_eq!(accepted.closed().await, Lost::Silent);
+    assert_eq!(accepted.closed().await, DisconnectReason::Silent);
 }
 
 #[tokio::test]
@@ -139,9 +140,9 @@ async fn an_endpoint_that_is_closed_tells_its_peers() {
     });
     b.close("maintenance").await;
     let lost = by_a.closed().await;
-    assert_eq!(lost, Lost::Closed { code: CloseCode::Stopping, reason: "maintenance".to_owned() });
+    assert_eq!(lost, DisconnectReason::Closed { code: CloseCode::Stopping, reason: "maintenance".to_owned() });
     assert!(lost.may_retry());
-    assert_eq!(by_b.closed().await, Lost::Local);
+    assert_eq!(by_b.closed().await, DisconnectReason::Local);
     assert!(accepting.await.unwrap());
 }
 
@@ -154,6 +155,6 @@ async fn a_connection_that_is_dropped_is_closed() {
     drop(by_a);
     assert!(tokio::time::timeout(Duration::from_millis(100), by_b.closed()).await.is_err());
     drop(clone);
-    assert!(matches!(by_b.closed().await, Lost::Closed { code: CloseCode::Done, .. }));
+    assert!(matches!(by_b.closed().await, DisconnectReason::Closed { code: CloseCode::Done, .. }));
     until("both tables to be empty", || (a.connections(), b.connections()) == ((0, 0), (0, 0))).await;
 }

@@ -1,6 +1,6 @@
-//! Ends of the wire as they are met: real endpoints on the loopback, real files, certificates made for the test.
+//! End-to-end tests with real endpoints on loopback, real files, and certificates generated for each test.
 //!
-//! Random tests print their seed; `SANDBAR_SEED=7` replays one, `SANDBAR_SEEDS` is how many are tried.
+//! Random tests print their seed; `SANDBAR_SEED=7` replays one, `SANDBAR_SEEDS` sets how many are tried.
 
 mod certificates;
 mod channels;

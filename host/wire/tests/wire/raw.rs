@@ -1,4 +1,4 @@
-//! A peer that does as it likes: plain QUIC, with whatever certificate, and no word of this room's protocol.
+//! A peer without this crate's protocol: plain QUIC with any certificate.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// With a certificate of the cluster's authority.
+    /// Creates a peer with a certificate of the cluster's authority.
     pub fn member(cluster: &Cluster, role: Role, name: &str) -> Raw {
         let pair = key();
         let request = CertificateParams::default().serialize_request(&pair).unwrap();
@@ -36,7 +36,7 @@ impl Raw {
         Raw::with(pair, vec![certificate.into()])
     }
 
-    /// With a certificate that it signed itself, for names of its choice.
+    /// Creates a peer with a self-signed certificate for given URIs.
     pub fn self_signed(uris: &[&str]) -> Raw {
         let pair = key();
         let mut params = CertificateParams::default();
@@ -54,20 +54,23 @@ impl Raw {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider);
         let config = config.with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
-        let config = config.dangerous().with_custom_certificate_verifier(Arc::new(Anybody));
+        let config = config.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyServer));
         let mut config = match self.chain.is_empty() {
             true => config.with_no_client_auth(),
             false => {
                 let key = PrivatePkcs8KeyDer::from(self.pair.serialize_der());
                 let key = rustls::crypto::ring::sign::any_eddsa_type(&key).unwrap();
-                config.with_client_cert_resolver(Arc::new(Shows(Arc::new(CertifiedKey::new(self.chain.clone(), key)))))
+                config.with_client_cert_resolver(Arc::new(FixedCertificate(Arc::new(CertifiedKey::new(
+                    self.chain.clone(),
+                    key,
+                )))))
             }
         };
         config.alpn_protocols = vec![protocol.into()];
         quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config).unwrap()))
     }
 
-    /// As a server, which does not ask who its clients are.
+    /// Returns a server configuration that does not authenticate clients.
     pub fn server(&self, protocol: &str) -> quinn::ServerConfig {
         let key = PrivatePkcs8KeyDer::from(self.pair.serialize_der()).into();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -82,7 +85,7 @@ impl Raw {
         self.endpoint.connect_with(self.config(protocol), to, "sandbar").unwrap().await
     }
 
-    /// A peer that has been let in.
+    /// Connects and waits for admission.
     pub async fn connect_in(&self, to: &Endpoint) -> quinn::Connection {
         let quinn = self.connect(to.address().unwrap(), "sandbar/1").await.unwrap();
         let mut welcome = quinn.accept_uni().await.unwrap();
@@ -90,45 +93,45 @@ impl Raw {
         quinn
     }
 
-    /// Why a server closed the connection, or did not make one.
-    pub async fn closed(&self, to: SocketAddr, protocol: &str) -> Result<(CloseCode, String), Lost> {
+    /// Returns why a server closed or refused the connection.
+    pub async fn closed(&self, to: SocketAddr, protocol: &str) -> Result<(CloseCode, String), DisconnectReason> {
         let lost = match self.connect(to, protocol).await {
             Ok(quinn) => closed(&quinn).await,
             Err(error) => error.into(),
         };
         match lost {
-            Lost::Closed { code, reason } => Ok((code, reason)),
+            DisconnectReason::Closed { code, reason } => Ok((code, reason)),
             other => Err(other),
         }
     }
 }
 
 impl Raw {
-    /// Begins a handshake from an address, of which so many datagrams go out.
+    /// Starts a handshake of which only some datagrams are sent.
     pub fn begin(&self, from: IpAddr, to: SocketAddr, datagrams: usize) -> (quinn::Endpoint, quinn::Connecting) {
-        let endpoint = silenced(from, datagrams, false);
+        let endpoint = limited_endpoint(from, datagrams, false);
         let connecting = endpoint.connect_with(self.config("sandbar/1"), to, "sandbar").unwrap();
         (endpoint, connecting)
     }
 }
 
-/// A client of which so many datagrams go out, and that may hear nothing.
-pub fn silenced(from: IpAddr, datagrams: usize, is_deaf: bool) -> quinn::Endpoint {
+/// Creates a client that sends a limited number of datagrams, and optionally receives none.
+pub fn limited_endpoint(from: IpAddr, datagrams: usize, is_deaf: bool) -> quinn::Endpoint {
     let runtime: Arc<dyn quinn::Runtime> = Arc::new(quinn::TokioRuntime);
     let socket = runtime.wrap_udp_socket(std::net::UdpSocket::bind((from, 0)).unwrap()).unwrap();
-    let socket = Arc::new(Silenced { socket, left: AtomicUsize::new(datagrams), is_deaf });
+    let socket = Arc::new(LimitedSocket { socket, left: AtomicUsize::new(datagrams), is_deaf });
     quinn::Endpoint::new_with_abstract_socket(quinn::EndpointConfig::default(), None, socket, runtime).unwrap()
 }
 
-/// A socket that sends so many datagrams and loses all others, and that may hear nothing.
+/// A socket that drops datagrams after a number of them, and optionally receives none.
 #[derive(Debug)]
-struct Silenced {
+struct LimitedSocket {
     socket: Arc<dyn AsyncUdpSocket>,
     left: AtomicUsize,
     is_deaf: bool,
 }
 
-impl AsyncUdpSocket for Silenced {
+impl AsyncUdpSocket for LimitedSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         self.socket.clone().create_io_poller()
     }
@@ -154,7 +157,7 @@ impl AsyncUdpSocket for Silenced {
     }
 }
 
-pub async fn closed(quinn: &quinn::Connection) -> Lost {
+pub async fn closed(quinn: &quinn::Connection) -> DisconnectReason {
     tokio::time::timeout(Duration::from_secs(10), quinn.closed()).await.expect("it was not closed").into()
 }
 
@@ -162,11 +165,11 @@ fn key() -> KeyPair {
     KeyPair::generate_for(&PKCS_ED25519).unwrap()
 }
 
-/// Shows what it has, whatever that is.
+/// Presents a fixed certificate.
 #[derive(Debug)]
-struct Shows(Arc<CertifiedKey>);
+struct FixedCertificate(Arc<CertifiedKey>);
 
-impl rustls::client::ResolvesClientCert for Shows {
+impl rustls::client::ResolvesClientCert for FixedCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(self.0.clone())
     }
@@ -176,11 +179,11 @@ impl rustls::client::ResolvesClientCert for Shows {
     }
 }
 
-/// Takes whoever answers for whoever is wanted.
+/// Accepts every server certificate.
 #[derive(Debug)]
-struct Anybody;
+struct AcceptAnyServer;
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyServer {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

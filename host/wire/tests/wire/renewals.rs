@@ -1,4 +1,4 @@
-//! The next certificate, while all goes on.
+//! Renewal of certificates during connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::support::*;
 
 const CONTROL: Channel = Channel::new(0);
 
-/// Frames flow while a node renews its certificate and the old one ends: no connection ends, no frame is lost.
+/// A node renews while frames flow and its old certificate expires: the connection stays and no frame is lost.
 #[tokio::test]
 async fn renewing_while_frames_flow() {
     let cluster = Cluster::new();
-    let clock = TurnedClock::default();
+    let clock = OffsetClock::default();
     let gateway = bind_at(&cluster.node("gateway"), &clock);
-    gateway.serve_joins(cluster.registry().lasting(Duration::from_secs(30 * DAY))).unwrap();
+    gateway.serve_joins(cluster.issuer().with_lifetime(Duration::from_secs(30 * DAY))).unwrap();
     let before = cluster.identity_of(Role::Node, "n1", now(), DAY);
     let node = bind_at(&before, &clock);
     let (to_gateway, of_node) = connect(&node, &gateway).await;
@@ -37,16 +37,16 @@ async fn renewing_while_frames_flow() {
     assert_ne!(next.own().serial, before.own().serial);
     assert_eq!(next.own().expires.0 / 60, now().after(Duration::from_secs(30 * DAY)).0 / 60);
     node.show(&next).unwrap();
-    // Long after the first one's end; the sweep runs each second.
+    // Long after the first certificate's end; the sweep runs every second.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    clock.turn(3 * DAY as i64);
+    clock.set_offset(3 * DAY as i64);
 
     for number in 0..800_u64 {
         assert_eq!(received.recv().await.unwrap().unwrap(), number.to_le_bytes()[..]);
     }
     drop(sending.await.unwrap());
     assert!(to_gateway.peer().name.as_str() == "gateway" && of_node.peer().serial == before.own().serial);
-    // Who connects from now on shows the next one.
+    // New connections present the next certificate.
     let (_again, of_again) = connect(&node, &gateway).await;
     assert_eq!(of_again.peer().serial, next.own().serial);
 }
@@ -79,15 +79,15 @@ async fn renewals_are_refused_by_who_can_t_or_won_t() {
     let (to_plain, _kept) = connect(&node, &plain).await;
     assert_eq!(node.renew(&to_plain).await.unwrap_err().code(), "no-authority");
 
-    gateway.serve_joins(Registry::new(cluster.authority.clone(), refuse)).unwrap();
+    gateway.serve_joins(CertificateIssuer::new(cluster.authority.clone(), refuse)).unwrap();
     let (to_gateway, _of_node) = connect(&node, &gateway).await;
     let error = node.renew(&to_gateway).await.unwrap_err();
     assert!(error.code() == "name-taken" && error.to_string().contains("put on leave"), "{error}");
-    // One a second.
+    // At most one a second.
     assert_eq!(node.renew(&to_gateway).await.unwrap_err().code(), "busy");
 }
 
-/// A peer that shows somebody else's certificate as its newer one.
+/// A peer that announces somebody else's certificate as its newer one.
 #[tokio::test]
 async fn a_newer_certificate_has_to_be_the_same_peer_s() {
     let cluster = Cluster::new();
@@ -110,6 +110,6 @@ async fn a_newer_certificate_has_to_be_the_same_peer_s() {
         send.finish().unwrap();
         let _accepted = server.accept(Role::Node).await.unwrap();
         let lost = crate::raw::closed(&quinn).await;
-        assert!(matches!(&lost, Lost::Closed { code: got, .. } if *got == code), "{code}: {lost}");
+        assert!(matches!(&lost, DisconnectReason::Closed { code: got, .. } if *got == code), "{code}: {lost}");
     }
 }

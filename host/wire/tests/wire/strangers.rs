@@ -1,4 +1,4 @@
-//! Who has no certificate of the authority, or shows one that is for something else.
+//! Clients without a certificate of the authority, or with one for another role.
 
 use rcgen::{CertificateParams, Issuer, KeyPair, PKCS_ED25519, SanType};
 use sandbar_wire::*;
@@ -6,21 +6,21 @@ use sandbar_wire::*;
 use crate::raw::Raw;
 use crate::support::*;
 
-/// What somebody gets who connects, to a node that takes strangers in and to one that does not.
+/// Connects to a node that issues certificates and to one that does not, and expects how each refuses.
 async fn check(raw: &Raw, alone: Result<CloseCode, u8>, with_joins: Result<CloseCode, u8>) {
     let cluster = Cluster::new();
     for (joins, wanted) in [(false, alone), (true, with_joins)] {
         let server = cluster.endpoint("s");
         if joins {
-            server.serve_joins(cluster.registry()).unwrap();
+            server.serve_joins(cluster.issuer()).unwrap();
         }
         let got = raw.closed(server.address().unwrap(), "sandbar/1").await;
         let got = got.map(|(code, _)| code).map_err(|lost| match lost {
-            Lost::Alert { alert } => alert,
+            DisconnectReason::Alert { alert } => alert,
             other => panic!("{other}"),
         });
         assert_eq!(got, wanted, "takes strangers in: {joins}");
-        assert_eq!(server.counts().let_in, 0);
+        assert_eq!(server.counts().admitted, 0);
     }
 }
 
@@ -34,7 +34,7 @@ async fn self_signed_certificates_are_none() {
     check(&as_node, Err(UNKNOWN_CA), Err(UNKNOWN_CA)).await;
     let nameless = Raw::self_signed(&[]);
     check(&nameless, Err(UNKNOWN_CA), Err(UNKNOWN_CA)).await;
-    // Who came to join says so with another protocol.
+    // A client that joins uses another protocol.
     let stranger = Raw::self_signed(&["sandbar-join:"]);
     check(&stranger, Err(UNKNOWN_CA), Ok(CloseCode::Untrusted)).await;
     let both = Raw::self_signed(&["sandbar-join:", "sandbar://c/node/n1"]);
@@ -51,7 +51,7 @@ async fn some_certificate_has_to_be_shown() {
     check(&garbage, Err(BAD_CERTIFICATE), Err(BAD_CERTIFICATE)).await;
 }
 
-/// A node that signs certificates with its own, as if it were an authority.
+/// A node signs a certificate with its own key, as if it were an authority.
 #[tokio::test]
 async fn nodes_are_no_authorities() {
     let cluster = Cluster::new();
@@ -68,10 +68,10 @@ async fn nodes_are_no_authorities() {
     let forger = Raw::with(pair, vec![signed.into(), own.into()]);
     let server = cluster.endpoint("s");
     let lost = forger.closed(server.address().unwrap(), "sandbar/1").await.unwrap_err();
-    assert_eq!(lost, Lost::Alert { alert: UNKNOWN_CA });
+    assert_eq!(lost, DisconnectReason::Alert { alert: UNKNOWN_CA });
 }
 
-/// A tenant's certificate where a node's is due: as a server, and with a node's certificate where a tenant's is.
+/// A tenant's certificate is not accepted as a node's, neither as a server nor as a client, and vice versa.
 #[tokio::test]
 async fn a_tenant_can_t_be_a_node() {
     let cluster = Cluster::new();
@@ -84,9 +84,9 @@ async fn a_tenant_can_t_be_a_node() {
         }
     });
     let client = cluster.endpoint("n1");
-    let error = client.connect(impostor.local_addr().unwrap(), &Expect::AnyNode).await.unwrap_err();
+    let error = client.connect(impostor.local_addr().unwrap(), &ExpectedPeer::AnyNode).await.unwrap_err();
     assert_eq!(error.code(), "untrusted", "{error}");
-    // And it is met among tenants alone.
+    // The tenant appears only in the tenants' queue.
     let server = cluster.endpoint("s");
     let quinn = tenant.connect_in(&server).await;
     let accepted = server.accept(Role::Tenant).await.unwrap();
@@ -94,7 +94,7 @@ async fn a_tenant_can_t_be_a_node() {
     let nobody = tokio::time::timeout(std::time::Duration::from_millis(50), server.accept(Role::Node)).await;
     assert!(nobody.is_err());
     drop(quinn);
-    // The other way round: a node is no tenant.
+    // Conversely, a node is not a tenant.
     let node = Raw::member(&cluster, Role::Node, "acme");
     let _quinn = node.connect_in(&server).await;
     assert_eq!(server.accept(Role::Node).await.unwrap().peer().role, Role::Node);

@@ -1,4 +1,4 @@
-//! A cluster to test with: an authority in a folder, identities that it signs, endpoints on the loopback.
+//! A test cluster: an authority in a folder, identities, and endpoints on loopback.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ impl Cluster {
         self.identity_of(role, name, now(), 7 * DAY)
     }
 
-    /// Signed at a time, for so many seconds. It counts at that time; now it may not.
+    /// Issues an identity at a given time for a number of seconds. It may not be valid now.
     pub fn identity_of(&self, role: Role, name: &str, at: Timestamp, lifetime_s: u64) -> Identity {
         self.identity_for(Arc::new(Key::generate().unwrap()), role, name, at, lifetime_s)
     }
@@ -55,9 +55,9 @@ impl Cluster {
         bind(&self.node(name))
     }
 
-    /// A node that takes in whoever has a token.
-    pub fn registry(&self) -> Registry {
-        Registry::new(self.authority.clone(), |_: &Applicant<'_>| Ok(()))
+    /// Returns an issuer that admits everybody with a token.
+    pub fn issuer(&self) -> CertificateIssuer {
+        CertificateIssuer::new(self.authority.clone(), |_: &Applicant<'_>| Ok(()))
     }
 }
 
@@ -69,22 +69,23 @@ pub fn bind_with(identity: &Identity, limits: WireLimits) -> Endpoint {
     Endpoint::bind(LOOPBACK, identity, limits).unwrap()
 }
 
-pub fn bind_at(identity: &Identity, clock: &TurnedClock) -> Endpoint {
-    let ground = Ground { clock: Arc::new(clock.clone()), ..Ground::udp(LOOPBACK).unwrap() };
-    Endpoint::bind_on(ground, identity, WireLimits::default()).unwrap()
+pub fn bind_at(identity: &Identity, clock: &OffsetClock) -> Endpoint {
+    let environment =
+        EndpointEnvironment { clock: Arc::new(clock.clone()), ..EndpointEnvironment::udp(LOOPBACK).unwrap() };
+    Endpoint::bind_on(environment, identity, WireLimits::default()).unwrap()
 }
 
-/// Connects two endpoints, whoever they are: what the one and the other got.
+/// Connects two endpoints and returns both ends of the connection.
 pub async fn connect(from: &Endpoint, to: &Endpoint) -> (Connection, Connection) {
     let address = to.address().unwrap();
-    let expect = Expect::AnyNode;
-    let (made, accepted) = tokio::join!(from.connect(address, &expect), async {
+    let expect = ExpectedPeer::AnyNode;
+    let (outgoing, accepted) = tokio::join!(from.connect(address, &expect), async {
         tokio::select! {
             node = to.accept(Role::Node) => node,
             tenant = to.accept(Role::Tenant) => tenant,
         }
     });
-    (made.unwrap(), accepted.unwrap())
+    (outgoing.unwrap(), accepted.unwrap())
 }
 
 pub fn n(name: &str) -> Name {
@@ -99,29 +100,29 @@ pub fn ago(seconds: u64) -> Timestamp {
     now().before(Duration::from_secs(seconds))
 }
 
-/// A clock that is off by so many seconds.
+/// A clock with an offset in seconds.
 #[derive(Debug, Clone, Default)]
-pub struct TurnedClock(Arc<AtomicI64>);
+pub struct OffsetClock(Arc<AtomicI64>);
 
-impl TurnedClock {
-    pub fn by(seconds: i64) -> TurnedClock {
-        let clock = TurnedClock::default();
-        clock.turn(seconds);
+impl OffsetClock {
+    pub fn by(seconds: i64) -> OffsetClock {
+        let clock = OffsetClock::default();
+        clock.set_offset(seconds);
         clock
     }
 
-    pub fn turn(&self, seconds: i64) {
+    pub fn set_offset(&self, seconds: i64) {
         self.0.store(seconds, Ordering::Relaxed);
     }
 }
 
-impl Clock for TurnedClock {
+impl Clock for OffsetClock {
     fn now(&self) -> Timestamp {
         Timestamp(now().0.saturating_add_signed(self.0.load(Ordering::Relaxed)))
     }
 }
 
-/// Waits until it is so, for some seconds.
+/// Waits for a condition, up to 10 s.
 pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -130,7 +131,7 @@ pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// How many random cases; `SANDBAR_SEED` is one of them alone.
+/// Returns the seeds of a random test; `SANDBAR_SEED` selects one.
 pub fn seeds(count: u64) -> std::ops::Range<u64> {
     let asked_for = |name: &str| -> Option<u64> {
         std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
@@ -141,10 +142,10 @@ pub fn seeds(count: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// Says which seed it was when a random test fails.
-pub struct Replay(pub u64);
+/// Prints the seed when a random test fails.
+pub struct PrintSeedOnPanic(pub u64);
 
-impl Drop for Replay {
+impl Drop for PrintSeedOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("SANDBAR_SEED={} replays it", self.0);

@@ -1,4 +1,4 @@
-//! Join tokens: as text, and what they are good for.
+//! Join tokens: their text form and their checks.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use sandbar_wire::*;
 
 use crate::support::*;
 
-fn token(cluster: &Cluster, grant: Grant) -> JoinToken {
+fn token(cluster: &Cluster, grant: JoinGrant) -> JoinToken {
     cluster.authority.token(grant, Duration::from_secs(TOKEN_LIFETIME_S), now()).unwrap()
 }
 
 #[test]
 fn a_token_survives_being_copied() {
     let cluster = Cluster::new();
-    let token = token(&cluster, Grant::Tenant(n("acme")));
+    let token = token(&cluster, JoinGrant::Tenant(n("acme")));
     let text = token.to_text();
     assert!(text.starts_with("sbt1-"), "{text}");
     let wrapped =
@@ -27,20 +27,20 @@ fn a_token_survives_being_copied() {
 #[test]
 fn what_is_wrong_with_a_token_s_text_is_said() {
     let cluster = Cluster::new();
-    let text = token(&cluster, Grant::Node).to_text();
+    let text = token(&cluster, JoinGrant::Node).to_text();
     let whole = text.len() - 5;
     let changed = |at: usize, to: &str| format!("{}{to}{}", &text[..at], &text[at + 1..]);
     let other = if &text[50..51] == "a" { "b" } else { "a" };
     for (text, wanted) in [
-        (String::new(), TokenError::Cut { has: 0, whole: None }),
-        ("sbt".to_owned(), TokenError::Cut { has: 0, whole: None }),
-        ("sbt1-".to_owned(), TokenError::Cut { has: 0, whole: None }),
-        ("sbt1-ab".to_owned(), TokenError::Cut { has: 2, whole: None }),
+        (String::new(), TokenError::Truncated { has: 0, whole: None }),
+        ("sbt".to_owned(), TokenError::Truncated { has: 0, whole: None }),
+        ("sbt1-".to_owned(), TokenError::Truncated { has: 0, whole: None }),
+        ("sbt1-ab".to_owned(), TokenError::Truncated { has: 2, whole: None }),
         ("hello".to_owned(), TokenError::Prefix),
         ("sbt2-abc".to_owned(), TokenError::Prefix),
-        (text[..text.len() - 1].to_owned(), TokenError::Cut { has: whole - 1, whole: Some(whole) }),
-        (text[..100].to_owned(), TokenError::Cut { has: 95, whole: Some(whole) }),
-        (format!("{text}a"), TokenError::Long { has: whole + 1, whole }),
+        (text[..text.len() - 1].to_owned(), TokenError::Truncated { has: whole - 1, whole: Some(whole) }),
+        (text[..100].to_owned(), TokenError::Truncated { has: 95, whole: Some(whole) }),
+        (format!("{text}a"), TokenError::TooLong { has: whole + 1, whole }),
         (format!("{text}{text}"), TokenError::Character { at: text.len() + 4 }),
         (changed(50, "!"), TokenError::Character { at: 51 }),
         (changed(50, "ß"), TokenError::Character { at: 51 }),
@@ -49,16 +49,16 @@ fn what_is_wrong_with_a_token_s_text_is_said() {
         assert_eq!(text.parse::<JoinToken>(), Err(wanted), "{text}");
     }
     let error = text[..100].parse::<JoinToken>().unwrap_err();
-    let said =
-        format!("the join token was cut off: it has 95 characters after `sbt1-`, not {whole}; copy it once more");
-    assert_eq!(error.to_string(), said);
+    let message =
+        format!("the join token is cut off: it has 95 characters after `sbt1-`, not {whole}; copy it again");
+    assert_eq!(error.to_string(), message);
 }
 
 #[test]
 fn a_token_is_good_for_what_it_says() {
     let (cluster, other) = (Cluster::new(), Cluster::new());
     let trust = cluster.authority.trust();
-    let (node, tenant) = (token(&cluster, Grant::Node), token(&cluster, Grant::Tenant(n("acme"))));
+    let (node, tenant) = (token(&cluster, JoinGrant::Node), token(&cluster, JoinGrant::Tenant(n("acme"))));
     let skew = CLOCK_SKEW_S_MAX;
     let at = |offset: i64| Timestamp(node.issued().0.saturating_add_signed(offset));
     let ends = TOKEN_LIFETIME_S as i64;
@@ -86,15 +86,15 @@ fn a_token_is_good_for_what_it_says() {
 fn tokens_are_short_lived() {
     let cluster = Cluster::new();
     for (seconds, is_one) in [(0, false), (1, true), (TOKEN_LIFETIME_S_MAX, true), (TOKEN_LIFETIME_S_MAX + 1, false)] {
-        assert_eq!(cluster.authority.token(Grant::Node, Duration::from_secs(seconds), now()).is_ok(), is_one);
+        assert_eq!(cluster.authority.token(JoinGrant::Node, Duration::from_secs(seconds), now()).is_ok(), is_one);
     }
 }
 
-/// The sum at the end keeps nobody from writing another token; the signature does.
+/// The checksum does not prevent forgery; the signature does.
 #[test]
 fn a_token_with_a_right_sum_and_no_signature_is_forged() {
     let cluster = Cluster::new();
-    let text = token(&cluster, Grant::Tenant(n("acme"))).to_text();
+    let text = token(&cluster, JoinGrant::Tenant(n("acme"))).to_text();
     let mut bytes = unbase32(&text[5..]);
     let at = bytes.windows(4).position(|window| window == b"acme").unwrap();
     bytes[at..at + 4].copy_from_slice(b"evil");
@@ -102,7 +102,7 @@ fn a_token_with_a_right_sum_and_no_signature_is_forged() {
     let sum = crc32fast::hash(&bytes[..end]).to_be_bytes();
     bytes[end..].copy_from_slice(&sum);
     let forged: JoinToken = format!("sbt1-{}", base32(&bytes)).parse().unwrap();
-    assert_eq!(forged.grant(), &Grant::Tenant(n("evil")));
+    assert_eq!(forged.grant(), &JoinGrant::Tenant(n("evil")));
     let error = forged.check(cluster.authority.trust(), Role::Tenant, &n("evil"), now()).unwrap_err();
     assert_eq!(error.code(), "token-forged", "{error}");
 }
@@ -110,7 +110,7 @@ fn a_token_with_a_right_sum_and_no_signature_is_forged() {
 #[test]
 fn errors_and_debug_output_give_no_secret_away() {
     let (cluster, other) = (Cluster::new(), Cluster::new());
-    let token = token(&cluster, Grant::Node);
+    let token = token(&cluster, JoinGrant::Node);
     let text = token.to_text();
     let secret = &text[text.len() - 60..];
     let errors = [
@@ -121,22 +121,22 @@ fn errors_and_debug_output_give_no_secret_away() {
         format!("{:?}", Key::generate().unwrap()),
         format!("{:?}", cluster.authority),
     ];
-    for said in errors {
-        let said = said.to_lowercase();
-        assert!(!said.contains(secret) && !said.contains(&text[10..40]), "{said}");
+    for message in errors {
+        let message = message.to_lowercase();
+        assert!(!message.contains(secret) && !message.contains(&text[10..40]), "{message}");
     }
 }
 
-/// Text at random, and tokens damaged at random: none is taken for a token that it is not.
+/// Random text and randomly damaged tokens never parse as another token.
 #[test]
 fn damaged_tokens_are_refused() {
     use rand_xoshiro::rand_core::{RngCore, SeedableRng};
     let cluster = Cluster::new();
-    let good = token(&cluster, Grant::Node);
+    let good = token(&cluster, JoinGrant::Node);
     let text: Vec<char> = good.to_text().chars().collect();
     const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz234567-ABC018 !\n\xc3";
     for seed in seeds(20_000) {
-        let _replay = Replay(seed);
+        let _seed = PrintSeedOnPanic(seed);
         let mut random = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut below = |most: usize| random.next_u64() as usize % most;
         let mut damaged = if below(4) == 0 { "sbt1-".chars().collect() } else { text.clone() };

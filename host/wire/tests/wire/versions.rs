@@ -1,4 +1,4 @@
-//! Ends that speak different versions say so, by number, whichever is newer.
+//! Ends with different protocol versions report each other's number, whichever is newer.
 
 use sandbar_wire::*;
 
@@ -6,8 +6,8 @@ use crate::raw::Raw;
 use crate::support::*;
 
 fn speaking(identity: &Identity, version: u8) -> Endpoint {
-    let ground = Ground { version, ..Ground::udp(LOOPBACK).unwrap() };
-    Endpoint::bind_on(ground, identity, WireLimits::default()).unwrap()
+    let environment = EndpointEnvironment { version, ..EndpointEnvironment::udp(LOOPBACK).unwrap() };
+    Endpoint::bind_on(environment, identity, WireLimits::default()).unwrap()
 }
 
 #[tokio::test]
@@ -16,11 +16,11 @@ async fn both_versions_are_named() {
     for (client, server) in [(1, 2), (2, 1), (1, 255), (255, 1), (9, 10)] {
         let (from, to) = (speaking(&cluster.node("c"), client), speaking(&cluster.node("s"), server));
         let address = to.address().unwrap();
-        let error = from.connect(address, &Expect::AnyNode).await.unwrap_err();
+        let error = from.connect(address, &ExpectedPeer::AnyNode).await.unwrap_err();
         let wanted = ConnectError::Version { address, ours: client, theirs: Some(server) };
         assert_eq!(error, wanted);
-        let said = error.to_string();
-        assert!(said.contains(&format!("speaks sandbar/{server}, this end sandbar/{client}")), "{said}");
+        let message = error.to_string();
+        assert!(message.contains(&format!("uses sandbar/{server}, this end sandbar/{client}")), "{message}");
         assert!(!error.may_retry());
         assert_eq!(to.counts().refused, 1);
     }
@@ -28,7 +28,7 @@ async fn both_versions_are_named() {
     connect(&from, &to).await;
 }
 
-/// What the server says to who can read it.
+/// The server's reason, for clients that understand it.
 #[tokio::test]
 async fn the_reason_names_both() {
     let cluster = Cluster::new();
@@ -36,10 +36,10 @@ async fn the_reason_names_both() {
     let raw = Raw::member(&cluster, Role::Node, "c");
     let close = raw.closed(server.address().unwrap(), "sandbar/77").await.unwrap();
     assert_eq!(close.0, CloseCode::Version);
-    assert_eq!(close.1, "sandbar/1 is spoken here, not sandbar/77; update one of them");
+    assert_eq!(close.1, "sandbar/1 is required here, not sandbar/77; update one of them");
 }
 
-/// Who does not speak this at all.
+/// Clients with another protocol.
 #[tokio::test]
 async fn other_protocols_end_with_an_alert() {
     let cluster = Cluster::new();
@@ -47,6 +47,6 @@ async fn other_protocols_end_with_an_alert() {
     let raw = Raw::member(&cluster, Role::Node, "c");
     for protocol in ["h3", "sandbar/0", "sandbar/256", "sandbar/01", "sandbar", "sandbar-join/1"] {
         let error = raw.connect(server.address().unwrap(), protocol).await.unwrap_err();
-        assert_eq!(Lost::from(error), Lost::Alert { alert: 120 }, "{protocol}");
+        assert_eq!(DisconnectReason::from(error), DisconnectReason::Alert { alert: 120 }, "{protocol}");
     }
 }

@@ -1,14 +1,14 @@
-//! What a host is told to do.
+//! Commands for a host.
 
 use sandbar_core::ObjectId;
 use sandbar_wire::Priority;
 
-/// From whom an object is fetched.
+/// Sources of a fetch.
 #[derive(Debug, Clone)]
 pub enum From {
-    /// These.
+    /// These holders.
     Holders(Vec<usize>),
-    /// Whom the object's owner says, so that receivers form a tree.
+    /// The sources that the object's owner assigns, so that receivers form a tree.
     Tree,
 }
 
@@ -18,11 +18,11 @@ pub enum Command {
         object: ObjectId,
         from: From,
         priority: Priority,
-        /// The future is dropped after so long.
+        /// Drops the future after this many milliseconds.
         cancel_ms: Option<u64>,
-        /// The owner announced the hash of something else.
+        /// The owner announced another object's hash.
         is_wrongly_announced: bool,
-        /// Nothing is in the way, and a holder is honest.
+        /// The network has no faults and a holder is honest.
         must_succeed: bool,
     },
     Small {
@@ -40,16 +40,16 @@ pub enum Command {
         count: u64,
         bytes_max: u64,
     },
-    /// As many requests at once as there may be streams.
+    /// Opens as many concurrent requests as the stream limit allows.
     FillStreams {
         to: usize,
     },
-    /// Somebody applies with a token that is no good.
-    JoinWrongly {
+    /// Joins with an invalid token.
+    JoinWithBadToken {
         token: usize,
     },
     Renew,
-    /// Connects again to those who said that it was replaced.
+    /// Reconnects to hosts that replaced the connection.
     Redial,
     Stop,
 }

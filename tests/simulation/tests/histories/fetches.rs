@@ -1,4 +1,4 @@
-//! Fetching, and whether what came of it is right.
+//! Fetches, and checks of their results.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use sandbar_wire::*;
 
 use crate::command::{Command, From};
 use crate::member::{Links, Member};
-use crate::shape::{Lie, Made, Manner};
+use crate::scenario::{HolderBehavior, Lie, TestObject};
 use crate::world::{Reserved, World};
 
-/// The connection that there is when it is needed.
-struct Current {
+/// The current connection to a peer, at the time of use.
+struct CurrentLink {
     links: Links,
     peer: usize,
 }
 
-impl Link for Current {
+impl HolderLink for CurrentLink {
     fn connect(&self) -> BoxFuture<'static, Result<quinn::Connection, String>> {
         match self.links.get(self.peer) {
             Some(connection) => connection.holder(NodeId(self.peer as u32)).link.connect(),
@@ -34,23 +34,23 @@ fn holder(member: &Member, peer: usize) -> Holder {
 }
 
 fn holder_by(links: &Links, peer: usize) -> Holder {
-    Holder { node: NodeId(peer as u32), link: Arc::new(Current { links: links.clone(), peer }) }
+    Holder { node: NodeId(peer as u32), link: Arc::new(CurrentLink { links: links.clone(), peer }) }
 }
 
-/// The owner of all objects, asked for others.
-struct Owner {
+/// Asks the owner of all objects for other holders.
+struct OwnerFinder {
     world: World,
     links: Links,
     node: NodeId,
 }
 
-impl FindHolders for Owner {
-    fn more(&self, object: ObjectId, gone: &[Gone]) -> BoxFuture<'static, Vec<Holder>> {
-        let gone: Vec<NodeId> = gone.iter().map(|gone| gone.holder).collect();
-        let wanted = self.world.state().locations.more(object, self.node, &gone);
-        let Wanted::From(from) = wanted else { return std::future::ready(Vec::new()).boxed() };
+impl HolderFinder for OwnerFinder {
+    fn find_more(&self, object: ObjectId, failed: &[FailedHolder]) -> BoxFuture<'static, Vec<Holder>> {
+        let failed: Vec<NodeId> = failed.iter().map(|failed| failed.holder).collect();
+        let wanted = self.world.state().locations.reassign(object, self.node, &failed);
+        let SourceAssignment::Holders(from) = wanted else { return std::future::ready(Vec::new()).boxed() };
         let holders = from.iter().map(|node| holder_by(&self.links, node.0 as usize)).collect();
-        // An answer takes a while.
+        // Simulates the delay of the owner's answer.
         async move {
             tokio::time::sleep(Duration::from_millis(20)).await;
             holders
@@ -64,8 +64,8 @@ pub async fn run(member: Rc<Member>, command: Command) {
         Command::Fetch { object, from, priority, cancel_ms, is_wrongly_announced, must_succeed } => {
             let pending = member.world.begin(format!("a fetch of {object:?} at host {}", member.host));
             let root = match is_wrongly_announced {
-                true => Root::of(b"something else"),
-                false => member.world.shape.made(object).root,
+                true => RootHash::of(b"something else"),
+                false => member.world.scenario.object(object).root,
             };
             let fetching = fetch(&member, object, root, from, priority, must_succeed);
             match cancel_ms {
@@ -79,25 +79,25 @@ pub async fn run(member: Rc<Member>, command: Command) {
     }
 }
 
-async fn fetch(member: &Member, object: ObjectId, root: Root, from: From, priority: Priority, must_succeed: bool) {
+async fn fetch(member: &Member, object: ObjectId, root: RootHash, from: From, priority: Priority, must_succeed: bool) {
     let (world, host) = (&member.world, member.host);
-    let made = world.shape.made(object);
+    let test_object = world.scenario.object(object);
     let node = NodeId(host as u32);
     let (peers, is_tree) = match from {
         From::Holders(peers) => (peers, false),
-        From::Tree => match world.state().locations.want(object, node) {
-            Wanted::From(nodes) => (nodes.iter().map(|node| node.0 as usize).collect(), true),
+        From::Tree => match world.state().locations.assign(object, node) {
+            SourceAssignment::Holders(nodes) => (nodes.iter().map(|node| node.0 as usize).collect(), true),
             _ => return,
         },
     };
-    let finder = || Owner { world: world.clone(), links: member.links.clone(), node };
+    let finder = || OwnerFinder { world: world.clone(), links: member.links.clone(), node };
     let spec = FetchSpec {
         object,
-        bytes: made.bytes.len() as u64,
+        bytes: test_object.bytes.len() as u64,
         root,
         holders: peers.iter().map(|peer| holder(member, *peer)).collect(),
         priority,
-        finder: is_tree.then(|| Arc::new(finder()) as Arc<dyn FindHolders>),
+        finder: is_tree.then(|| Arc::new(finder()) as Arc<dyn HolderFinder>),
     };
     let mut reserved = None;
     let result = member.transfers.fetch(spec, |bytes| {
@@ -105,52 +105,56 @@ async fn fetch(member: &Member, object: ObjectId, root: Root, from: From, priori
         HeapTarget::new(bytes)
     });
     let result = result.await;
-    let announced = Announced { made, is_right: root == made.root };
-    let gone = match &result {
-        Ok(fetched) => fetched.report.gone.0.clone(),
-        Err(FetchError::NoHolder { gone, .. }) => gone.0.clone(),
+    let announced = AnnouncedObject { test_object, is_right: root == test_object.root };
+    let failed = match &result {
+        Ok(fetched) => fetched.report.failed.0.clone(),
+        Err(FetchError::NoHolder { failed, .. }) => failed.0.clone(),
         Err(_) => Vec::new(),
     };
     match &result {
-        Ok(_) => world.note(format_args!("host {host} has {object:?} of {} bytes; gone: {gone:?}", made.bytes.len())),
+        Ok(_) => world
+            .note(format_args!("host {host} has {object:?} of {} bytes; failed: {failed:?}", test_object.bytes.len())),
         Err(error) => world.note(format_args!("host {host} does not have {object:?}: {error}")),
     }
-    for gone in &gone {
-        announced.check(world, gone.holder, &gone.error, must_succeed);
+    for failed in &failed {
+        announced.check(world, failed.holder, &failed.error, must_succeed);
     }
     if let Err(error) = &result {
         assert!(!must_succeed, "host {host} does not have {object:?}: {error}");
         let is_calm = !world.is_rough() && !is_tree && announced.is_right;
-        let is_honest = |peer: &usize| made.at.get(*peer) == Some(&Some(Manner::Honest));
+        let is_honest = |peer: &usize| test_object.at.get(*peer) == Some(&Some(HolderBehavior::Honest));
         let should =
             is_calm && peers.iter().any(is_honest) && peers.iter().all(|peer| member.links.get(*peer).is_some());
-        check_error(world, made, error, priority, should);
+        check_error(world, test_object, error, priority, should);
     }
-    if let Ok(Fetched { target, permit, .. }) = result {
+    if let Ok(FetchedObject { target, permit, .. }) = result {
         assert!(announced.is_right, "something else than was announced was taken for it");
         let bytes = target.into_bytes();
-        assert!(bytes.as_ref() == &made.bytes[..], "host {host} has other bytes of {object:?} than were made");
-        assert_eq!(permit.bytes(), made.bytes.len() as u64);
+        assert!(
+            bytes.as_ref() == &test_object.bytes[..],
+            "host {host} has other bytes of {object:?} than were announced"
+        );
+        assert_eq!(permit.bytes(), test_object.bytes.len() as u64);
         member.store.put(object, Arc::new(bytes));
         if is_tree {
-            world.state().locations.has(object, node);
+            world.state().locations.add_holder(object, node);
         }
         drop(permit);
     } else if is_tree {
-        world.state().locations.drops(object, node);
+        world.state().locations.remove_holder(object, node);
     }
     drop(reserved);
 }
 
-fn check_error(world: &World, made: &Made, error: &FetchError, priority: Priority, should_succeed: bool) {
+fn check_error(world: &World, test_object: &TestObject, error: &FetchError, priority: Priority, should_succeed: bool) {
     match error {
         FetchError::NoHolder { .. } => assert!(!should_succeed, "an honest holder was there: {error}"),
         FetchError::TooLarge { max, .. } => {
-            assert!(made.bytes.len() as u64 > *max && *max == world.shape.admission_bytes, "{error}");
+            assert!(test_object.bytes.len() as u64 > *max && *max == world.scenario.admission_bytes, "{error}");
         }
         FetchError::TooManyWaiting { max, .. } => assert!(*max < 100, "{error}"),
         FetchError::Yielded { .. } => assert_eq!(priority, Priority::Prefetch),
-        FetchError::BadRoot { .. } => assert!(made.bytes.is_empty(), "{error}"),
+        FetchError::WrongEmptyHash { .. } => assert!(test_object.bytes.is_empty(), "{error}"),
         FetchError::Memory { .. } => panic!("{error}"),
     }
 }
@@ -158,23 +162,27 @@ fn check_error(world: &World, made: &Made, error: &FetchError, priority: Priorit
 async fn small(member: &Member, from: usize, objects: &[ObjectId], must_succeed: bool) {
     let (world, host) = (&member.world, member.host);
     let _pending = world.begin(format!("a fetch of small objects at host {host}"));
-    let made: Vec<&Made> = objects.iter().map(|object| world.shape.made(*object)).collect();
-    let spec = |made: &&Made| SmallSpec { object: made.object, bytes: made.bytes.len() as u32, root: made.root };
-    let specs: Vec<SmallSpec> = made.iter().map(spec).collect();
+    let test_object: Vec<&TestObject> = objects.iter().map(|object| world.scenario.object(*object)).collect();
+    let spec = |test_object: &&TestObject| SmallSpec {
+        object: test_object.object,
+        bytes: test_object.bytes.len() as u32,
+        root: test_object.root,
+    };
+    let specs: Vec<SmallSpec> = test_object.iter().map(spec).collect();
     let total: u64 = specs.iter().map(|spec| u64::from(spec.bytes)).sum();
     let result = member.transfers.fetch_small(&holder(member, from), &specs, Priority::Argument).await;
     match result {
         Ok(fetched) => {
-            assert_eq!((fetched.objects.len(), fetched.permit.bytes()), (made.len(), total));
-            for (made, object) in made.iter().zip(fetched.objects) {
+            assert_eq!((fetched.objects.len(), fetched.permit.bytes()), (test_object.len(), total));
+            for (test_object, object) in test_object.iter().zip(fetched.objects) {
                 match object {
-                    Ok(bytes) => assert!(bytes[..] == made.bytes[..], "other bytes of {:?}", made.object),
+                    Ok(bytes) => assert!(bytes[..] == test_object.bytes[..], "other bytes of {:?}", test_object.object),
                     Err(error) => {
-                        world.note(format_args!("host {host} does not have {:?}, small: {error}", made.object));
-                        let announced = Announced { made, is_right: true };
+                        world.note(format_args!("host {host} does not have {:?}, small: {error}", test_object.object));
+                        let announced = AnnouncedObject { test_object, is_right: true };
                         announced.check(world, NodeId(from as u32), &error, must_succeed);
-                        let is_honest = made.at.get(from) == Some(&Some(Manner::Honest));
-                        assert!(!must_succeed || !is_honest, "small {:?}: {error}", made.object);
+                        let is_honest = test_object.at.get(from) == Some(&Some(HolderBehavior::Honest));
+                        assert!(!must_succeed || !is_honest, "small {:?}: {error}", test_object.object);
                     }
                 }
             }
@@ -185,80 +193,87 @@ async fn small(member: &Member, from: usize, objects: &[ObjectId], must_succeed:
     }
 }
 
-/// Something was told of a holder while a fetch was under way.
-pub fn happened(member: &Member, event: &TransferEvent) {
+/// Checks an event of a fetch.
+pub fn check_event(member: &Member, event: &TransferEvent) {
     if let TransferEvent::BadChunk { holder, object, .. } = event {
-        let made = member.world.shape.made(*object);
-        let is_honest = made.at.get(holder.0 as usize) == Some(&Some(Manner::Honest));
+        let test_object = member.world.scenario.object(*object);
+        let is_honest = test_object.at.get(holder.0 as usize) == Some(&Some(HolderBehavior::Honest));
         assert!(!is_honest, "host {} says that {holder}, which is honest, sends wrong bytes", member.host);
     }
 }
 
-/// An object as it was announced.
-struct Announced<'a> {
-    made: &'a Made,
+/// An object with the hash that was announced for it.
+struct AnnouncedObject<'a> {
+    test_object: &'a TestObject,
     is_right: bool,
 }
 
-impl Announced<'_> {
-    /// Whether a holder can have failed so.
+impl AnnouncedObject<'_> {
+    /// Checks that a holder's behavior explains its error.
     fn check(&self, world: &World, holder: NodeId, error: &HolderError, is_fair: bool) {
         let peer = holder.0 as usize;
         let is_of_link = matches!(
             error,
-            HolderError::Unreachable(_) | HolderError::Lost(_) | HolderError::Stalled { .. } | HolderError::Idle { .. }
+            HolderError::Unreachable(_)
+                | HolderError::ConnectionLost(_)
+                | HolderError::Stalled { .. }
+                | HolderError::Idle { .. }
         );
-        // Who began before it was connected, or while others die, may find nobody.
-        let is_liar = Some(peer) == world.shape.liar();
+        // A fetch that starts before it is connected, or while hosts die, may not reach a holder.
+        let is_liar = Some(peer) == world.scenario.liar();
         if is_of_link && (!is_fair || is_liar) && (world.is_rough() || is_early(world, peer, error)) {
             return;
         }
-        let is_explained = match (world.shape.lie.filter(|_| Some(peer) == world.shape.liar()), self.manner(peer)) {
-            (Some(lie), _) => lies(lie, error),
-            // What it fetched is gone when it starts again; or it is fetching it, maybe as it was wrongly announced.
-            (None, None | Some(Manner::Absent)) => {
-                matches!(error, HolderError::NotHere | HolderError::OtherRoot | HolderError::Idle { .. })
-            }
-            (None, Some(manner)) => self.explains(manner, error) || world.is_rough() && *error == HolderError::NotHere,
-        };
+        let is_explained =
+            match (world.scenario.lie.filter(|_| Some(peer) == world.scenario.liar()), self.behavior(peer)) {
+                (Some(lie), _) => is_explained_by(lie, error),
+                // A restart loses fetched objects; or the holder is fetching the object itself, perhaps with a wrong
+                // hash.
+                (None, None | Some(HolderBehavior::Absent)) => {
+                    matches!(error, HolderError::NotFound | HolderError::OtherRoot | HolderError::Idle { .. })
+                }
+                (None, Some(behavior)) => {
+                    self.explains(behavior, error) || world.is_rough() && *error == HolderError::NotFound
+                }
+            };
         assert!(
             is_explained,
             "{holder}, {:?} {:?}, is said to have failed so: {error:?}",
-            self.manner(peer),
-            world.shape.lie
+            self.behavior(peer),
+            world.scenario.lie
         );
     }
 
-    fn manner(&self, peer: usize) -> Option<Manner> {
-        self.made.at.get(peer).copied().flatten()
+    fn behavior(&self, peer: usize) -> Option<HolderBehavior> {
+        self.test_object.at.get(peer).copied().flatten()
     }
 
-    fn explains(&self, manner: Manner, error: &HolderError) -> bool {
-        let is_one_group = self.made.bytes.len() <= 64 << 10;
-        match (manner, error) {
-            (Manner::Honest, HolderError::OtherRoot) => !self.is_right,
-            (Manner::Honest, _) => false,
-            (Manner::Longer, HolderError::OtherLength { .. }) => true,
-            (Manner::Other | Manner::Flipped, HolderError::OtherRoot) => true,
-            (Manner::Other, HolderError::BadChunk { .. }) => is_one_group,
-            (Manner::Flipped, HolderError::BadChunk { .. }) => true,
+    fn explains(&self, behavior: HolderBehavior, error: &HolderError) -> bool {
+        let is_one_group = self.test_object.bytes.len() <= 64 << 10;
+        match (behavior, error) {
+            (HolderBehavior::Honest, HolderError::OtherRoot) => !self.is_right,
+            (HolderBehavior::Honest, _) => false,
+            (HolderBehavior::Longer, HolderError::OtherLength { .. }) => true,
+            (HolderBehavior::Other | HolderBehavior::Flipped, HolderError::OtherRoot) => true,
+            (HolderBehavior::Other, HolderError::BadChunk { .. }) => is_one_group,
+            (HolderBehavior::Flipped, HolderError::BadChunk { .. }) => true,
             _ => false,
         }
     }
 }
 
-/// In a calm history connections are not there from the first moment.
+/// Returns whether the error comes from a missing connection: in a calm history too, connections take a moment.
 fn is_early(world: &World, peer: usize, error: &HolderError) -> bool {
-    let lie = world.shape.lie.filter(|_| Some(peer) == world.shape.liar());
+    let lie = world.scenario.lie.filter(|_| Some(peer) == world.scenario.liar());
     matches!(error, HolderError::Unreachable(why) if why == "there is no connection") || lie == Some(Lie::Close)
 }
 
-fn lies(lie: Lie, error: &HolderError) -> bool {
+fn is_explained_by(lie: Lie, error: &HolderError) -> bool {
     match lie {
-        Lie::Garbage | Lie::Cut | Lie::Wrong | Lie::More => error.is_a_lie(),
+        Lie::Garbage | Lie::Cut | Lie::Wrong | Lie::More => error.is_dishonest(),
         Lie::Stall => matches!(error, HolderError::Stalled { .. }),
         Lie::NotYet => matches!(error, HolderError::Idle { .. }),
         Lie::Reset => matches!(error, HolderError::Idle { .. } | HolderError::Failed),
-        Lie::Close => matches!(error, HolderError::Lost(_) | HolderError::Unreachable(_)),
+        Lie::Close => matches!(error, HolderError::ConnectionLost(_) | HolderError::Unreachable(_)),
     }
 }

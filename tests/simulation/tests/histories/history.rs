@@ -1,18 +1,18 @@
-//! A history: what a seed says happens to a cluster, then peace, in which all has to go well, then the end.
+//! A history: events that a seed determines, then a healthy phase in which everything must succeed, then shutdown.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-use sandbar_simulation::{EPOCH_S, Net, Random, Weather};
+use sandbar_simulation::{EPOCH_S, Net, NetworkFaults, Random};
 use sandbar_wire::Priority;
 
 use crate::command::{Command, From};
 use crate::plan::{Event, plan};
-use crate::shape::{CALM_MS, Manner, Shape};
+use crate::scenario::{CALM_MS, HolderBehavior, Scenario};
 use crate::world::{STEP_MS, World};
 use crate::{liar, member};
 
-/// Nothing lasts longer.
+/// Maximum duration of a history, in milliseconds.
 const LAST_MS: u64 = 300_000;
 
 pub struct History {
@@ -24,8 +24,8 @@ pub struct History {
 
 impl History {
     pub fn new(seed: u64, keeps_lines: bool) -> History {
-        let shape = Shape::new(seed);
-        let (least_ms, most_ms) = shape.latency_ms;
+        let scenario = Scenario::new(seed);
+        let (least_ms, most_ms) = scenario.latency_ms;
         let mut builder = turmoil::Builder::new();
         builder
             .rng_seed(seed)
@@ -34,17 +34,17 @@ impl History {
             .tick_duration(Duration::from_millis(STEP_MS))
             .min_message_latency(Duration::from_millis(least_ms))
             .max_message_latency(Duration::from_millis(most_ms))
-            .udp_capacity(shape.udp_queue)
+            .udp_capacity(scenario.udp_queue)
             .repair_rate(0.05);
         let mut sim = builder.build();
-        let names: Vec<String> = (0..shape.hosts()).map(|host| format!("host{host}")).collect();
+        let names: Vec<String> = (0..scenario.hosts()).map(|host| format!("host{host}")).collect();
         let addresses: Vec<IpAddr> = names.iter().map(|name| sim.lookup(name.as_str())).collect();
         let net = Net::new(seed, keeps_lines);
-        net.note(format_args!("{shape:?}"));
-        let world = World::new(seed, shape, net, addresses);
+        net.note(format_args!("{scenario:?}"));
+        let world = World::new(seed, scenario, net, addresses);
         for (host, name) in names.iter().enumerate() {
             let world = world.clone();
-            let is_liar = Some(host) == world.shape.liar();
+            let is_liar = Some(host) == world.scenario.liar();
             sim.host(name.as_str(), move || {
                 let world = world.clone();
                 async move {
@@ -62,11 +62,11 @@ impl History {
         self.world.net.clone()
     }
 
-    /// From the beginning to the end. What happened stands in what this gives.
+    /// Runs the whole history and returns the record of its events.
     pub fn run(mut self) -> Net {
         self.chaos();
         self.heal();
-        self.peace();
+        self.verify_healthy();
         self.end();
         self.net()
     }
@@ -79,7 +79,7 @@ impl History {
         self.world.check();
     }
 
-    /// Steps until it is so.
+    /// Steps until a condition holds.
     fn until(&mut self, what: &str, most_ms: u64, mut is_so: impl FnMut(&mut History) -> bool) {
         let until_ms = self.world.now_ms() + most_ms;
         while !is_so(self) {
@@ -89,21 +89,21 @@ impl History {
     }
 
     fn chaos(&mut self) {
-        let mut events = plan(&self.world.shape, &mut self.random).into_iter().peekable();
-        // In a calm history work begins when all are connected.
-        let begins_ms = if self.world.shape.is_calm { self.all_connect() } else { 0 };
-        while self.world.now_ms() < begins_ms + self.world.shape.chaos_ms {
+        let mut events = plan(&self.world.scenario, &mut self.random).into_iter().peekable();
+        // In a calm history work starts once all members are connected.
+        let begins_ms = if self.world.scenario.is_calm { self.all_connect() } else { 0 };
+        while self.world.now_ms() < begins_ms + self.world.scenario.chaos_ms {
             while let Some((_, event)) = events.next_if(|(at_ms, _)| begins_ms + at_ms <= self.world.now_ms()) {
-                self.happens(event);
+                self.apply(event);
             }
             self.step();
         }
     }
 
-    fn happens(&mut self, event: Event) {
+    fn apply(&mut self, event: Event) {
         let name = |host: usize| self.names[host].as_str();
         match &event {
-            Event::Tell(..) | Event::Broadcast(_) => {}
+            Event::Run(..) | Event::Broadcast(_) => {}
             event => self.world.note(format_args!("{event:?}")),
         }
         match event {
@@ -112,14 +112,14 @@ impl History {
             Event::Stop(host) => {
                 self.world.command(host, Command::Stop);
             }
-            Event::Part(a, b) => self.sim.partition(name(a), name(b)),
-            Event::PartOneWay(a, b) => self.sim.partition_oneway(name(a), name(b)),
+            Event::Partition(a, b) => self.sim.partition(name(a), name(b)),
+            Event::PartitionOneWay(a, b) => self.sim.partition_oneway(name(a), name(b)),
             Event::Repair(a, b) => self.sim.repair(name(a), name(b)),
             Event::Hold(a, b) => self.sim.hold(name(a), name(b)),
             Event::Release(a, b) => self.sim.release(name(a), name(b)),
-            Event::Weather(weather) => self.world.net.set_weather(weather),
-            Event::Breaks(of_million) => self.sim.set_fail_rate(of_million as f64 / 1e6),
-            Event::Tell(host, command) => {
+            Event::Faults(faults) => self.world.net.set_faults(faults),
+            Event::FailRate(of_million) => self.sim.set_fail_rate(of_million as f64 / 1e6),
+            Event::Run(host, command) => {
                 self.world.note(format_args!("host {host}: {command:?}"));
                 self.world.command(host, command);
             }
@@ -130,9 +130,9 @@ impl History {
     fn crash(&mut self, host: usize) {
         {
             let state = &mut *self.world.state();
-            let seat = &mut state.seats[host];
-            (seat.commands, seat.up_ms) = (None, None);
-            state.locations.gone(sandbar_core::NodeId(host as u32));
+            let host_state = &mut state.hosts[host];
+            (host_state.commands, host_state.up_ms) = (None, None);
+            state.locations.remove_node(sandbar_core::NodeId(host as u32));
         }
         self.sim.crash(self.names[host].as_str());
     }
@@ -140,23 +140,23 @@ impl History {
     fn start(&mut self, host: usize) {
         if !self.sim.is_host_running(self.names[host].as_str()) {
             self.crash(host);
-            self.world.state().seats[host].is_on = true;
+            self.world.state().hosts[host].is_on = true;
             self.sim.bounce(self.names[host].as_str());
         }
     }
 
-    /// One object to all who do not have it, along a tree.
+    /// Sends one object to all members that do not have it, along a tree.
     fn broadcast(&mut self, number: usize) {
-        let made = self.world.shape.objects[number].clone();
-        let has = |manner: &Option<Manner>| *manner == Some(Manner::Honest);
-        for (host, _) in made.at.iter().enumerate().filter(|(_, manner)| has(manner)) {
-            self.world.state().locations.has(made.object, sandbar_core::NodeId(host as u32));
+        let test_object = self.world.scenario.objects[number].clone();
+        let has = |behavior: &Option<HolderBehavior>| *behavior == Some(HolderBehavior::Honest);
+        for (host, _) in test_object.at.iter().enumerate().filter(|(_, behavior)| has(behavior)) {
+            self.world.state().locations.add_holder(test_object.object, sandbar_core::NodeId(host as u32));
         }
-        // Who has it in another manner would give that to others.
-        for host in (0..self.world.shape.members).filter(|host| made.at[*host].is_none()) {
+        // Members with a wrong copy would pass it on to others.
+        for host in (0..self.world.scenario.members).filter(|host| test_object.at[*host].is_none()) {
             let (priority, cancel_ms) = (Priority::Argument, None);
             let command = Command::Fetch {
-                object: made.object,
+                object: test_object.object,
                 from: From::Tree,
                 priority,
                 cancel_ms,
@@ -168,11 +168,11 @@ impl History {
         }
     }
 
-    /// Nothing is in anybody's way any more, and all live.
+    /// Removes all faults and starts all hosts.
     fn heal(&mut self) {
-        self.world.net.set_weather(Weather::FAIR);
+        self.world.net.set_faults(NetworkFaults::NONE);
         self.sim.set_fail_rate(0.0);
-        let latency_ms = self.world.shape.latency_ms.0 + CALM_MS;
+        let latency_ms = self.world.scenario.latency_ms.0 + CALM_MS;
         self.sim.set_max_message_latency(Duration::from_millis(latency_ms));
         for a in 0..self.names.len() {
             for b in 0..a {
@@ -180,7 +180,7 @@ impl History {
                 self.sim.repair(self.names[a].as_str(), self.names[b].as_str());
             }
         }
-        if let Some(twin) = self.world.shape.twin() {
+        if let Some(twin) = self.world.scenario.twin() {
             self.crash(twin);
         }
         let now_ms = self.world.now_ms();
@@ -188,19 +188,20 @@ impl History {
         self.world.note(format_args!("healed"));
         self.all_connect();
         self.until("all that was begun has ended", LAST_MS, |history| history.world.pending() == 0);
-        // What ended meanwhile may have been a connection.
+        // A connection may have ended meanwhile.
         self.all_connect();
     }
 
-    /// Waits until all members are connected with each other, and gives the moment.
+    /// Waits until all members are connected to each other, and returns the time.
     fn all_connect(&mut self) -> u64 {
-        let wire = self.world.shape.wire;
-        // A connection has to be given up, and one that is being made, before the next is made; and some joined late.
+        let wire = self.world.scenario.wire;
+        // Time to give up an old connection and one being established before the next is made; and some members join
+        // late.
         let most_ms =
-            self.world.shape.silence_ms_max(0) + 4 * wire.connect_time_ms_max + 2 * wire.join_time_ms_max + 2_000;
+            self.world.scenario.silence_ms_max(0) + 4 * wire.connect_time_ms_max + 2 * wire.join_time_ms_max + 2_000;
         let mut since_ms = None;
         self.until("all are connected", most_ms, |history| {
-            let members = history.world.shape.members;
+            let members = history.world.scenario.members;
             let now_ms = history.world.now_ms();
             if now_ms.is_multiple_of(500) {
                 for host in 0..members {
@@ -209,7 +210,8 @@ impl History {
                     }
                     history.world.command(host, Command::Redial);
                 }
-                if let Some(liar) = history.world.shape.liar().filter(|_| history.world.state().healed_ms.is_some()) {
+                if let Some(liar) = history.world.scenario.liar().filter(|_| history.world.state().healed_ms.is_some())
+                {
                     history.start(liar);
                 }
             }
@@ -221,26 +223,27 @@ impl History {
         self.world.now_ms()
     }
 
-    /// Now all has to go well.
-    fn peace(&mut self) {
-        let members = self.world.shape.members;
+    /// Runs operations that must all succeed.
+    fn verify_healthy(&mut self) {
+        let members = self.world.scenario.members;
         for at in 0..members {
             for to in (0..members).filter(|to| *to != at) {
                 self.world.command(at, Command::Request { to, bytes: 1_000, must_succeed: true });
             }
         }
-        self.quiet();
-        let objects = self.world.shape.objects.clone();
+        self.wait_until_idle();
+        let objects = self.world.scenario.objects.clone();
         for at in 0..members {
-            let made = &objects[self.random.below(objects.len() as u64) as usize];
-            let honest = (0..members).find(|peer| *peer != at && made.at[*peer] == Some(Manner::Honest));
-            let Some(honest) = honest.filter(|_| made.bytes.len() as u64 <= self.world.shape.admission_bytes) else {
+            let test_object = &objects[self.random.below(objects.len() as u64) as usize];
+            let honest = (0..members).find(|peer| *peer != at && test_object.at[*peer] == Some(HolderBehavior::Honest));
+            let Some(honest) = honest.filter(|_| test_object.bytes.len() as u64 <= self.world.scenario.admission_bytes)
+            else {
                 continue;
             };
-            let others = (0..members).filter(|peer| *peer != at && *peer != honest && made.at[*peer].is_some());
-            let holders = self.world.shape.liar().into_iter().chain(others).chain([honest]).collect();
+            let others = (0..members).filter(|peer| *peer != at && *peer != honest && test_object.at[*peer].is_some());
+            let holders = self.world.scenario.liar().into_iter().chain(others).chain([honest]).collect();
             let command = Command::Fetch {
-                object: made.object,
+                object: test_object.object,
                 from: From::Holders(holders),
                 priority: Priority::Get,
                 cancel_ms: None,
@@ -248,43 +251,43 @@ impl History {
                 must_succeed: true,
             };
             self.world.command(at, command);
-            if made.bytes.len() <= 64 << 10 {
-                let objects = vec![made.object; 3];
+            if test_object.bytes.len() <= 64 << 10 {
+                let objects = vec![test_object.object; 3];
                 self.world.command(at, Command::Small { holder: honest, objects, must_succeed: true });
             }
-            self.quiet();
+            self.wait_until_idle();
         }
         for at in 0..members {
             for to in (0..members).filter(|to| *to != at) {
-                // An eighth of them is told or not, by turns.
+                // QUIC returns stream credit in batches of an eighth, so both cases are covered in turn.
                 for command in [
                     Command::FillStreams { to },
                     Command::Request { to, bytes: 1, must_succeed: true },
                     Command::FillStreams { to },
                 ] {
                     self.world.command(at, command);
-                    self.quiet();
+                    self.wait_until_idle();
                 }
             }
         }
     }
 
-    fn quiet(&mut self) {
-        // It is told in the next step.
+    fn wait_until_idle(&mut self) {
+        // The command arrives in the next step.
         self.step();
         self.until("all that was begun has ended", LAST_MS, |history| history.world.pending() == 0);
     }
 
-    /// All stop, and leave nothing behind.
+    /// Stops all members and checks that nothing is left.
     fn end(&mut self) {
-        (0..self.world.shape.members).for_each(|host| {
+        (0..self.world.scenario.members).for_each(|host| {
             self.world.command(host, Command::Stop);
         });
         self.until("all have stopped", 60_000, |history| {
-            (0..history.world.shape.members).all(|host| !history.sim.is_host_running(history.names[host].as_str()))
+            (0..history.world.scenario.members).all(|host| !history.sim.is_host_running(history.names[host].as_str()))
         });
         assert_eq!(self.world.pending(), 0);
-        let reserved: u64 = self.world.state().seats.iter().map(|seat| seat.reserved).sum();
+        let reserved: u64 = self.world.state().hosts.iter().map(|host_state| host_state.reserved).sum();
         assert_eq!(reserved, 0, "memory that nobody uses");
     }
 }

@@ -1,4 +1,4 @@
-//! A node that has a certificate and means harm: plain QUIC, which answers what it is asked for however it likes.
+//! A hostile node with a valid certificate: plain QUIC with scripted answers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,23 +9,23 @@ use quinn::{Connection, EndpointConfig, RecvStream, SendStream};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use sandbar_core::ObjectId;
 use sandbar_simulation::Socket;
-use sandbar_wire::{Priority, Root, TRANSFER_STREAM};
+use sandbar_wire::{Priority, RootHash, TRANSFER_STREAM};
 use serde::Deserialize;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use crate::people::people;
-use crate::shape::Lie;
+use crate::identities::identities;
+use crate::scenario::Lie;
 use crate::world::World;
 
-/// As `host/wire/src/transfer/message.rs` says.
+/// Mirrors `host/wire/src/transfer/message.rs`.
 #[derive(Debug, Deserialize)]
-enum Request {
+enum TransferRequest {
     Piece {
         _fetch: u32,
         _object: ObjectId,
         bytes: u64,
-        _root: Root,
+        _root: RootHash,
         groups: Range<u32>,
         _wants_blocks: bool,
         wants_groups: bool,
@@ -39,25 +39,25 @@ enum Request {
 }
 
 const GROUP: u64 = 64 << 10;
-/// As `host/wire/src/protocol.rs` says.
+/// Mirrors `host/wire/src/protocol.rs`.
 const WELCOME: u8 = 1;
-const HERE: u8 = 0;
+const FOUND: u8 = 0;
 const NOT_YET: u8 = 2;
 
 pub async fn run(world: World, host: usize) -> turmoil::Result {
-    if !world.state().seats[host].is_on {
+    if !world.state().hosts[host].is_on {
         return Ok(());
     }
-    world.state().seats[host].starts += 1;
+    world.state().hosts[host].starts += 1;
     let seed = world.random(host).bytes();
     let socket = Arc::new(Socket::bind(&world.net, world.address(host)).await?);
     let mut config = EndpointConfig::default();
-    config.rng_seed(Some(seed)).max_udp_payload_size(world.shape.wire.datagram_bytes_max)?;
+    config.rng_seed(Some(seed)).max_udp_payload_size(world.scenario.wire.datagram_bytes_max)?;
     let endpoint =
         quinn::Endpoint::new_with_abstract_socket(config, Some(server()), socket, Arc::new(quinn::TokioRuntime))?;
     let now_ms = world.now_ms();
-    world.state().seats[host].up_ms = Some(now_ms);
-    let lie = world.shape.lie.expect("there is a liar");
+    world.state().hosts[host].up_ms = Some(now_ms);
+    let lie = world.scenario.lie.expect("there is a liar");
     while let Some(incoming) = endpoint.accept().await {
         spawn_local(async move {
             if let Ok(connection) = incoming.await {
@@ -69,7 +69,7 @@ pub async fn run(world: World, host: usize) -> turmoil::Result {
 }
 
 fn server() -> quinn::ServerConfig {
-    let (key, certificate) = &people().liar;
+    let (key, certificate) = &identities().liar;
     let key = PrivatePkcs8KeyDer::from(key.clone()).into();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider);
@@ -97,7 +97,7 @@ async fn talk(connection: Connection, lie: Lie) {
 async fn answer(connection: Connection, mut send: SendStream, mut receive: RecvStream, lie: Lie) -> Option<()> {
     let asked = receive.read_to_end(64 << 10).await.ok()?;
     let (TRANSFER_STREAM, request) = asked.split_first().map(|(head, rest)| (*head, rest))? else { return None };
-    let request: Request = postcard::from_bytes(request).ok()?;
+    let request: TransferRequest = postcard::from_bytes(request).ok()?;
     let wrong = wrong(&request);
     let bytes = match lie {
         Lie::Garbage => vec![0xee; 3_000],
@@ -105,8 +105,8 @@ async fn answer(connection: Connection, mut send: SendStream, mut receive: RecvS
         Lie::More => [wrong, vec![1; 10]].concat(),
         Lie::Cut => wrong[..wrong.len() / 2].to_vec(),
         Lie::NotYet => match request {
-            Request::Piece { .. } => vec![NOT_YET],
-            Request::Small { objects, .. } => vec![NOT_YET; objects.len()],
+            TransferRequest::Piece { .. } => vec![NOT_YET],
+            TransferRequest::Small { objects, .. } => vec![NOT_YET; objects.len()],
         },
         Lie::Stall => {
             sleep(Duration::from_secs(3_600)).await;
@@ -122,12 +122,12 @@ async fn answer(connection: Connection, mut send: SendStream, mut receive: RecvS
     send.finish().ok()
 }
 
-/// An answer of the right form, with wrong bytes in it.
-fn wrong(request: &Request) -> Vec<u8> {
+/// Creates an answer of the right form with wrong bytes.
+fn wrong(request: &TransferRequest) -> Vec<u8> {
     let mut answer = Vec::new();
     match request {
-        Request::Piece { bytes, groups, wants_groups, .. } => {
-            answer.push(HERE);
+        TransferRequest::Piece { bytes, groups, wants_groups, .. } => {
+            answer.push(FOUND);
             if *wants_groups {
                 answer.extend(std::iter::repeat_n(3, 32 * bytes.div_ceil(GROUP) as usize));
             }
@@ -138,9 +138,9 @@ fn wrong(request: &Request) -> Vec<u8> {
                 answer.extend(std::iter::repeat_n(0x77, len as usize));
             }
         }
-        Request::Small { objects, .. } => {
+        TransferRequest::Small { objects, .. } => {
             for (_, bytes) in objects {
-                answer.push(HERE);
+                answer.push(FOUND);
                 answer.extend(std::iter::repeat_n(0x77, *bytes as usize));
             }
         }

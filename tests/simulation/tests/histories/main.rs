@@ -1,20 +1,21 @@
-//! Histories of nodes over a simulated network: what `host/wire` promises holds in each of them, at every moment.
+//! Histories of nodes over a simulated network. The guarantees of `host/wire` are checked at every step of each
+//! history.
 //!
 //! `cd tests/simulation && SANDBAR_SEED=7 cargo test --release -- --nocapture` replays one history and prints it;
-//! `SANDBAR_SEEDS` is how many are tried otherwise.
+//! `SANDBAR_SEEDS` sets how many are tried otherwise.
 
 #[cfg(not(tokio_unstable))]
 compile_error!("to be built in tests/simulation, whose .cargo/config.toml has tokio draw from a seed");
 
-mod asks;
 mod command;
 mod fetches;
 mod history;
+mod identities;
 mod liar;
 mod member;
-mod people;
 mod plan;
-mod shape;
+mod requests;
+mod scenario;
 mod store;
 mod world;
 
@@ -33,7 +34,7 @@ fn asked_for(name: &str) -> Option<u64> {
 fn what_is_promised_holds_in_every_history() {
     if let Some(seed) = asked_for("SANDBAR_SEED") {
         let history = History::new(seed, true);
-        let _printed = Printed(history.net());
+        let _printed = PrintOnDrop(history.net());
         history.run();
         return;
     }
@@ -56,7 +57,7 @@ fn what_is_promised_holds_in_every_history() {
     assert!(failed == u64::MAX, "seed {failed}: SANDBAR_SEED={failed} replays it");
 }
 
-/// Every datagram of it: who sent it, when, how long it was, and what became of it.
+/// Compares every datagram: its sender, time, length and delivery.
 #[test]
 fn the_same_seed_gives_the_same_history() {
     for seed in 0..30 {
@@ -67,19 +68,19 @@ fn the_same_seed_gives_the_same_history() {
     }
 }
 
-/// A history in which nothing happens checks nothing.
+/// Histories must cover all kinds of events, or the checks mean nothing.
 #[test]
 fn a_bit_of_everything_happens() {
     let lines: Vec<String> = (0..200).flat_map(|seed| History::new(seed, true).run().lines()).collect();
     let rare = [
         ("joins: ok", 50),
-        ("joins with a wrong token: token-expired", 5),
-        ("joins with a wrong token: token-other-role", 5),
-        ("joins with a wrong token: untrusted", 5),
+        ("joins with a bad token: token-expired", 5),
+        ("joins with a bad token: token-other-role", 5),
+        ("joins with a bad token: untrusted", 5),
         ("renews: ok", 20),
         ("Crash(", 50),
-        ("Part(", 10),
-        ("PartOneWay(", 5),
+        ("Partition(", 10),
+        ("PartitionOneWay(", 5),
         ("Hold(", 5),
         (": silent", 20),
         (": unreachable", 20),
@@ -87,10 +88,10 @@ fn a_bit_of_everything_happens() {
         (": restarted", 5),
         (": replaced", 3),
         ("Damaged(", 30),
-        ("Cut(", 8),
-        ("Twice(", 200),
+        ("Truncated(", 8),
+        ("Duplicated(", 200),
         ("Lost", 500),
-        ("gone: []", 300),
+        ("failed: []", 300),
         ("OtherRoot", 10),
         ("OtherLength", 10),
         ("BadChunk", 5),
@@ -101,7 +102,7 @@ fn a_bit_of_everything_happens() {
         ("does not have the object", 20),
         ("fetches wait for memory already", 3),
         ("bytes, at most", 3),
-        ("its prefetch made room", 1),
+        ("its prefetch released its memory", 1),
         ("has an answer", 1_000),
         ("is down", 300),
     ];
@@ -111,10 +112,10 @@ fn a_bit_of_everything_happens() {
     assert!(rare.is_empty(), "what occurs so often, and should so often, in {} lines: {rare:?}", lines.len());
 }
 
-/// Prints what happened, however it ended.
-struct Printed(sandbar_simulation::Net);
+/// Prints the events when dropped, also on panic.
+struct PrintOnDrop(sandbar_simulation::Net);
 
-impl Drop for Printed {
+impl Drop for PrintOnDrop {
     fn drop(&mut self) {
         self.0.lines().iter().for_each(|line| eprintln!("{line}"));
     }

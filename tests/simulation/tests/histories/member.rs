@@ -1,4 +1,4 @@
-//! The software of a member: it joins, connects to others, answers them, and does what it is told.
+//! A member of the cluster: joins, connects to other members, serves them, and runs commands.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,20 +7,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sandbar_core::NodeId;
-use sandbar_simulation::{Random, SimulatedClock, ground};
+use sandbar_simulation::{Random, SimulatedClock, environment};
 use sandbar_wire::*;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::command::Command;
-use crate::people::{LIAR, name, people};
-use crate::shape::PROBES_MS_MAX;
+use crate::identities::{LIAR, identities, name};
+use crate::scenario::PROBES_MS_MAX;
 use crate::store::Store;
-use crate::world::{Linked, SLACK_MS, World};
-use crate::{asks, fetches};
+use crate::world::{LinkGuard, SLACK_MS, World};
+use crate::{fetches, requests};
 
-/// A node that runs.
+/// A running node.
 pub struct Member {
     pub world: World,
     pub host: usize,
@@ -34,7 +34,7 @@ pub struct Member {
     is_stopping: Cell<bool>,
 }
 
-/// The newest connection to each host that there is one to.
+/// The newest connection to each connected host.
 #[derive(Clone, Default)]
 pub struct Links(Arc<Mutex<BTreeMap<usize, (u64, Connection)>>>);
 
@@ -48,75 +48,75 @@ impl Links {
     }
 }
 
-/// What a host runs, from its start to its end.
+/// Runs a host from its start to its end.
 pub async fn run(world: World, host: usize) -> turmoil::Result {
-    if !world.state().seats[host].is_on {
+    if !world.state().hosts[host].is_on {
         return Ok(());
     }
-    world.state().seats[host].starts += 1;
+    world.state().hosts[host].starts += 1;
     let mut random = world.random(host);
     sleep(Duration::from_millis(random.within(0, 200))).await;
-    let (commands, told) = mpsc::unbounded_channel();
-    world.state().seats[host].commands = Some(commands);
+    let (commands, command_queue) = mpsc::unbounded_channel();
+    world.state().hosts[host].commands = Some(commands);
     let (events_to, events) = mpsc::channel(1_000);
     let member = Rc::new(start(&world, host, random, events_to).await);
     world.note(format_args!("host {host} is up"));
     let now_ms = world.now_ms();
-    world.state().seats[host].up_ms = Some(now_ms);
-    work(&member, told, events).await;
+    world.state().hosts[host].up_ms = Some(now_ms);
+    work(&member, command_queue, events).await;
     stop(member).await;
     Ok(())
 }
 
-/// Whose identity a host has.
+/// Returns the member whose identity a host has.
 pub fn identity_of(world: &World, host: usize) -> usize {
-    if Some(host) == world.shape.twin() { world.shape.twin_of.unwrap_or(host) } else { host }
+    if Some(host) == world.scenario.twin() { world.scenario.twin_of.unwrap_or(host) } else { host }
 }
 
 async fn start(world: &World, host: usize, mut random: Random, events: mpsc::Sender<TransferEvent>) -> Member {
     let who = identity_of(world, host);
-    let kept = world.state().seats[who].identity.clone();
+    let kept = world.state().hosts[who].identity.clone();
     let identity = match kept {
         Some(identity) => identity,
         None => {
-            let identity = joins(world, host, &mut random).await;
-            world.state().seats[who].identity = Some(identity.clone());
+            let identity = join_cluster(world, host, &mut random).await;
+            world.state().hosts[who].identity = Some(identity.clone());
             identity
         }
     };
     let clock = clock(world, host);
-    let ground = ground(&world.net, world.address(host), clock, random.bytes()).await.unwrap();
-    let endpoint = Endpoint::bind_on(ground, &identity, world.shape.wire).unwrap();
+    let environment = environment(&world.net, world.address(host), clock, random.bytes()).await.unwrap();
+    let endpoint = Endpoint::bind_on(environment, &identity, world.scenario.wire).unwrap();
     if host == 0 {
-        let registry = Registry::new(people().authority.clone(), |_: &Applicant<'_>| Ok(()));
-        endpoint.serve_joins(registry).unwrap();
+        let issuer = CertificateIssuer::new(identities().authority.clone(), |_: &Applicant<'_>| Ok(()));
+        endpoint.serve_joins(issuer).unwrap();
     }
-    let admission = Admission::new(world.shape.admission_bytes, world.shape.waiting_max);
-    let transfers = Transfers::new(world.shape.transfer, admission.clone(), Some(events), Offload::Inline).unwrap();
+    let admission = Admission::new(world.scenario.admission_bytes, world.scenario.waiting_max);
+    let transfers = Transfers::new(world.scenario.transfer, admission.clone(), Some(events), Offload::Inline).unwrap();
     let of = (who == host).then_some(host);
-    let store = Store::new(transfers.clone(), &world.shape.objects, of);
+    let store = Store::new(transfers.clone(), &world.scenario.objects, of);
     let (world, random) = (world.clone(), RefCell::new(random));
     let (links, redial, is_stopping) = (Links::default(), Notify::new(), Cell::new(false));
     Member { world, host, endpoint, transfers, admission, store, links, random, redial, is_stopping }
 }
 
 pub fn clock(world: &World, host: usize) -> SimulatedClock {
-    SimulatedClock::new(world.net.clone(), world.shape.clocks_s[host.min(world.shape.members)])
+    SimulatedClock::new(world.net.clone(), world.scenario.clocks_s[host.min(world.scenario.members)])
 }
 
-/// Gets a certificate, however often that takes.
-async fn joins(world: &World, host: usize, random: &mut Random) -> Identity {
+/// Joins, and retries until it succeeds.
+async fn join_cluster(world: &World, host: usize, random: &mut Random) -> Identity {
     let _pending = world.begin(format!("joining of host {host}"));
     let key = Arc::new(Key::generate().unwrap());
     loop {
-        let founder_up = world.state().seats[0].up_ms.is_some();
-        let (limits, begun) = (&world.shape.wire, Instant::now());
+        let founder_up = world.state().hosts[0].up_ms.is_some();
+        let (limits, started) = (&world.scenario.wire, Instant::now());
         let address = std::net::SocketAddr::new(world.address(host).ip(), 0);
-        let ground = ground(&world.net, address, clock(world, host), random.bytes()).await.unwrap();
+        let environment = environment(&world.net, address, clock(world, host), random.bytes()).await.unwrap();
         let who = (Role::Node, &name(identity_of(world, host)));
-        let joined = join(ground, world.address(0), &people().token, key.clone(), who, limits).await;
+        let joined = join(environment, world.address(0), &identities().token, key.clone(), who, limits).await;
         let most_ms = limits.connect_time_ms_max + 2 * limits.join_time_ms_max + 200 + SLACK_MS;
-        let took_ms = begun.elapsed().as_millis() as u64;
+        let took_ms = started.elapsed().as_millis() as u64;
         assert!(took_ms <= most_ms, "joining took {took_ms} ms");
         let error = match joined {
             Ok(identity) => {
@@ -132,20 +132,20 @@ async fn joins(world: &World, host: usize, random: &mut Random) -> Identity {
     }
 }
 
-/// Whether it may happen where hosts die and packets are lost.
+/// Returns whether the error code can result from dead hosts and lost packets.
 pub fn is_of_network(code: &str) -> bool {
     ["unreachable", "silent", "restarted", "stopping", "busy", "done", "slow", "closed", "stopped"].contains(&code)
 }
 
-/// Does what it is told, until it is told to stop.
+/// Runs commands until it is told to stop.
 async fn work(
     member: &Rc<Member>,
-    mut told: mpsc::UnboundedReceiver<Command>,
+    mut command_queue: mpsc::UnboundedReceiver<Command>,
     mut events: mpsc::Receiver<TransferEvent>,
 ) {
     let mut tasks = JoinSet::new();
     tasks.spawn_local(accept(member.clone()));
-    let others = (0..identity_of(&member.world, member.host)).chain(member.world.shape.liar());
+    let others = (0..identity_of(&member.world, member.host)).chain(member.world.scenario.liar());
     for peer in others {
         tasks.spawn_local(dial(member.clone(), peer));
     }
@@ -154,17 +154,17 @@ async fn work(
         let member = member.clone();
         async move {
             while let Some(event) = events.recv().await {
-                fetches::happened(&member, &event);
+                fetches::check_event(&member, &event);
             }
         }
     });
-    while let Some(command) = told.recv().await {
+    while let Some(command) = command_queue.recv().await {
         let member = member.clone();
         match command {
             Command::Stop => break,
             Command::Redial => member.redial.notify_waiters(),
             Command::Fetch { .. } | Command::Small { .. } => drop(tasks.spawn_local(fetches::run(member, command))),
-            _ => drop(tasks.spawn_local(asks::run(member, command))),
+            _ => drop(tasks.spawn_local(requests::run(member, command))),
         }
     }
     let is_closed_first = member.random.borrow_mut().chance(1, 2);
@@ -179,7 +179,7 @@ async fn accept(member: Rc<Member>) {
     let mut attended = JoinSet::new();
     while let Some(connection) = member.endpoint.accept(Role::Node).await {
         let peer: usize = connection.peer().name.as_str().trim_start_matches('n').parse().unwrap();
-        attended.spawn_local(attend(member.clone(), peer, connection));
+        attended.spawn_local(serve_peer(member.clone(), peer, connection));
         while attended.try_join_next().is_some() {}
     }
 }
@@ -187,18 +187,19 @@ async fn accept(member: Rc<Member>) {
 /// Keeps a connection to another host.
 async fn dial(member: Rc<Member>, peer: usize) {
     let (world, host) = (&member.world, member.host);
-    let wanted = if Some(peer) == world.shape.liar() { LIAR.parse().unwrap() } else { name(peer) };
+    let wanted = if Some(peer) == world.scenario.liar() { LIAR.parse().unwrap() } else { name(peer) };
     loop {
-        let (begun, is_up) = (Instant::now(), world.state().seats[peer].up_ms.is_some());
-        let connected = member.endpoint.connect(world.address(peer), &Expect::Node(wanted.clone())).await;
+        let (started, is_up) = (Instant::now(), world.state().hosts[peer].up_ms.is_some());
+        let connected = member.endpoint.connect(world.address(peer), &ExpectedPeer::Node(wanted.clone())).await;
         if member.is_stopping.get() {
             return;
         }
-        let (took_ms, most_ms) = (begun.elapsed().as_millis() as u64, world.shape.wire.connect_time_ms_max + SLACK_MS);
+        let (took_ms, most_ms) =
+            (started.elapsed().as_millis() as u64, world.scenario.wire.connect_time_ms_max + SLACK_MS);
         assert!(took_ms <= most_ms, "connecting took {took_ms} ms");
         let code = match connected {
             Ok(connection) => {
-                let lost = attend(member.clone(), peer, connection).await;
+                let lost = serve_peer(member.clone(), peer, connection).await;
                 world.note(format_args!("host {host} lost host {peer}: {}", lost.code()));
                 lost.code()
             }
@@ -209,7 +210,7 @@ async fn dial(member: Rc<Member>, peer: usize) {
             }
         };
         if code == "replaced" {
-            assert!(world.shape.twin_of.is_some(), "host {host} was replaced, and there is none like it");
+            assert!(world.scenario.twin_of.is_some(), "host {host} was replaced, and there is none like it");
             member.redial.notified().await;
         } else {
             assert!(is_of_network(code), "host {host} and host {peer}: {code}");
@@ -219,18 +220,18 @@ async fn dial(member: Rc<Member>, peer: usize) {
     }
 }
 
-/// Answers a peer until the connection is gone.
-async fn attend(member: Rc<Member>, peer: usize, connection: Connection) -> Lost {
-    let linked = member.world.linked(member.host, connection.address().ip());
-    let before = member.links.lock().insert(peer, (linked.number(), connection.clone()));
+/// Serves a peer until the connection ends.
+async fn serve_peer(member: Rc<Member>, peer: usize, connection: Connection) -> DisconnectReason {
+    let link = member.world.track_link(member.host, connection.address().ip());
+    let before = member.links.lock().insert(peer, (link.number(), connection.clone()));
     drop(before);
-    let _leaves = Leaves { links: member.links.clone(), peer, linked };
+    let _leaves = UnlinkGuard { links: member.links.clone(), peer, link };
     let node = NodeId(peer as u32);
     let answers = async {
         tokio::join!(
-            connection.answer_transfers(&member.transfers, node, member.store.clone()),
-            asks::answer(&member, &connection),
-            asks::listen(&member, &connection),
+            connection.serve_transfers(&member.transfers, node, member.store.clone()),
+            requests::serve_requests(&member, &connection),
+            requests::serve_channels(&member, &connection),
         )
     };
     tokio::select! {
@@ -240,16 +241,16 @@ async fn attend(member: Rc<Member>, peer: usize, connection: Connection) -> Lost
     }
 }
 
-struct Leaves {
+struct UnlinkGuard {
     links: Links,
     peer: usize,
-    linked: Linked,
+    link: LinkGuard,
 }
 
-impl Drop for Leaves {
+impl Drop for UnlinkGuard {
     fn drop(&mut self) {
         let mut links = self.links.lock();
-        if links.get(&self.peer).is_some_and(|(number, _)| *number == self.linked.number()) {
+        if links.get(&self.peer).is_some_and(|(number, _)| *number == self.link.number()) {
             let gone = links.remove(&self.peer);
             drop(links);
             drop(gone);
@@ -257,21 +258,21 @@ impl Drop for Leaves {
     }
 }
 
-/// What must hold of a node at every moment.
+/// Checks a node's invariants periodically.
 async fn watch(member: Rc<Member>) {
-    let most = member.world.shape.admission_bytes;
+    let most = member.world.scenario.admission_bytes;
     loop {
         sleep(Duration::from_millis(50)).await;
         assert!(member.admission.used() <= most, "{} bytes are admitted", member.admission.used());
-        // Of each name there is one connection to this end.
+        // At most one incoming connection for each name.
         let (incoming, _) = member.endpoint.connections();
-        assert!(incoming < member.world.shape.members, "{incoming} connections to host {}", member.host);
+        assert!(incoming < member.world.scenario.members, "{incoming} connections to host {}", member.host);
     }
 }
 
-/// Ends, and leaves nothing behind.
+/// Shuts down and checks that nothing is left.
 async fn stop(member: Rc<Member>) {
-    let (world, host, wire) = (member.world.clone(), member.host, member.world.shape.wire);
+    let (world, host, wire) = (member.world.clone(), member.host, member.world.scenario.wire);
     let _pending = world.begin(format!("stopping of host {host}"));
     let (used, waiting) = (member.admission.used(), member.admission.waiting());
     assert_eq!((used, waiting), (0, 0), "bytes of memory that nobody uses, fetches that nobody waits for");
@@ -279,16 +280,16 @@ async fn stop(member: Rc<Member>) {
     let member = Rc::into_inner(member).expect("its tasks have ended");
     assert!(member.links.lock().is_empty(), "connections to {:?}", member.links.lock().keys());
     drop(member);
-    // The place of a handshake that failed is kept for as long again; QUIC forgets a connection after three probes.
+    // A failed handshake keeps its permit for the same time again; QUIC drops a connection's state after three probes.
     let probes_ms = if world.is_rough() { PROBES_MS_MAX } else { 2_000 };
     let most_ms = 2 * wire.handshake_time_ms_max.max(wire.join_time_ms_max) + probes_ms + SLACK_MS;
-    let begun = Instant::now();
+    let started = Instant::now();
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     while tasks() > 0 {
-        let took_ms = begun.elapsed().as_millis() as u64;
+        let took_ms = started.elapsed().as_millis() as u64;
         assert!(took_ms <= most_ms, "{} tasks are left of host {host}", tasks());
         sleep(Duration::from_millis(10)).await;
     }
     world.note(format_args!("host {host} is down"));
-    world.state().seats[host].up_ms = None;
+    world.state().hosts[host].up_ms = None;
 }

@@ -1,12 +1,12 @@
-//! What a member has, and gives to others.
+//! The objects of a member.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbar_core::{NodeId, ObjectId};
-use sandbar_wire::{Held, SharedBytes, Source, Transfers, Tree};
+use sandbar_wire::{HashTree, HeldObject, ObjectSource, SharedBytes, Transfers};
 
-use crate::shape::{Made, Manner};
+use crate::scenario::{HolderBehavior, TestObject};
 
 pub struct Store {
     has: Mutex<BTreeMap<ObjectId, SharedBytes>>,
@@ -14,30 +14,31 @@ pub struct Store {
 }
 
 impl Store {
-    /// What a member has from the beginning.
-    pub fn new(transfers: Transfers, made: &[Made], member: Option<usize>) -> Arc<Store> {
+    /// Creates a member's store with its initial objects.
+    pub fn new(transfers: Transfers, test_object: &[TestObject], member: Option<usize>) -> Arc<Store> {
         let store = Store { has: Mutex::default(), transfers };
-        let places = made.iter().filter_map(|made| Some((made, made.at.get(member?).copied()??)));
-        places.for_each(|(made, manner)| store.place(made, manner));
+        let places =
+            test_object.iter().filter_map(|test_object| Some((test_object, test_object.at.get(member?).copied()??)));
+        places.for_each(|(test_object, behavior)| store.place(test_object, behavior));
         Arc::new(store)
     }
 
-    fn place(&self, made: &Made, manner: Manner) {
-        let mut bytes = (*made.bytes).clone();
-        match manner {
-            Manner::Absent => return,
-            Manner::Honest => {}
-            Manner::Other => bytes.iter_mut().for_each(|byte| *byte = !*byte),
-            Manner::Longer => bytes.push(7),
-            Manner::Flipped => {
-                // It shows the hashes of what it does not send.
-                self.transfers.keep_tree(made.object, Tree::of(&bytes));
+    fn place(&self, test_object: &TestObject, behavior: HolderBehavior) {
+        let mut bytes = (*test_object.bytes).clone();
+        match behavior {
+            HolderBehavior::Absent => return,
+            HolderBehavior::Honest => {}
+            HolderBehavior::Other => bytes.iter_mut().for_each(|byte| *byte = !*byte),
+            HolderBehavior::Longer => bytes.push(7),
+            HolderBehavior::Flipped => {
+                // Serves the hashes of the right bytes, and then a wrong byte.
+                self.transfers.keep_tree(test_object.object, HashTree::of(&bytes));
                 if let Some(byte) = bytes.last_mut() {
                     *byte ^= 1;
                 }
             }
         }
-        self.put(made.object, Arc::new(bytes));
+        self.put(test_object.object, Arc::new(bytes));
     }
 
     pub fn put(&self, object: ObjectId, bytes: SharedBytes) {
@@ -49,9 +50,9 @@ impl Store {
     }
 }
 
-impl Source for Store {
-    fn find(&self, _: NodeId, object: ObjectId) -> Held {
-        let whole = self.has().get(&object).cloned().map(Held::Whole);
-        whole.or_else(|| self.transfers.partial(object).map(Held::Partial)).unwrap_or(Held::NotHere)
+impl ObjectSource for Store {
+    fn find(&self, _: NodeId, object: ObjectId) -> HeldObject {
+        let whole = self.has().get(&object).cloned().map(HeldObject::Whole);
+        whole.or_else(|| self.transfers.partial(object).map(HeldObject::Partial)).unwrap_or(HeldObject::NotFound)
     }
 }

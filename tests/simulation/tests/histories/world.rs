@@ -1,4 +1,4 @@
-//! What the hosts of a history and who drives it have in common, and what must hold at every moment.
+//! State that a history's driver and hosts share, and the invariants that hold at every step.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,23 +10,23 @@ use sandbar_wire::{Identity, LocationLimits, Locations};
 use tokio::sync::mpsc;
 
 use crate::command::Command;
-use crate::people::people;
-use crate::shape::Shape;
+use crate::identities::identities;
+use crate::scenario::Scenario;
 
 pub const PORT: u16 = 4_433;
-/// How long the longest operation may take once nothing is in its way: a fetch that waits for the memory of others.
+/// Maximum duration of an operation without faults, in milliseconds: a fetch that waits for the memory of others.
 const OPERATION_MS_MAX: u64 = 100_000;
-/// Hosts look at the network when a step begins, and a lost timer's tick is one.
+/// Duration of a step, in milliseconds. Hosts read the network at the start of a step.
 pub const STEP_MS: u64 = 10;
 pub const SLACK_MS: u64 = 3 * STEP_MS;
 
-/// Clones are the same one.
+/// The shared state. Clones share it.
 #[derive(Clone)]
 pub struct World(Arc<Inner>);
 
 pub struct Inner {
     pub seed: u64,
-    pub shape: Shape,
+    pub scenario: Scenario,
     pub net: Net,
     addresses: Vec<IpAddr>,
     state: Mutex<State>,
@@ -34,56 +34,57 @@ pub struct Inner {
 
 #[derive(Default)]
 pub struct State {
-    pub seats: Vec<Seat>,
+    pub hosts: Vec<HostState>,
     next: u64,
-    links: BTreeMap<u64, Link>,
-    /// What is under way, and until when it may be.
+    links: BTreeMap<u64, OpenLink>,
+    /// Running operations, each with its deadline in milliseconds.
     pending: BTreeMap<u64, (String, u64)>,
     /// How often each request was answered.
     pub answered: BTreeMap<u64, u32>,
     pub locations: Locations,
-    /// From then on nothing is in anybody's way.
+    /// Time from which there are no faults, in milliseconds.
     pub healed_ms: Option<u64>,
 }
 
-/// A connection that is counted as being there.
-struct Link {
-    /// At which host.
+/// A connection that a host considers open.
+struct OpenLink {
+    /// The host.
     at: usize,
-    /// From or to which address.
+    /// The peer's address.
     peer: IpAddr,
     since_ms: u64,
-    /// Datagrams that had come from there before.
+    /// Datagrams that had arrived from there before.
     before: u64,
 }
 
-/// A host: members first, then the liar, then the twin.
+/// State of a host. Members come first, then the liar, then the twin.
 #[derive(Default)]
-pub struct Seat {
+pub struct HostState {
     pub is_on: bool,
-    /// Since when it listens.
+    /// Time since which it listens, in milliseconds.
     pub up_ms: Option<u64>,
-    /// How often it was started.
+    /// Number of starts.
     pub starts: u64,
-    /// What it keeps when it dies.
+    /// The identity, which survives a crash.
     pub identity: Option<Identity>,
     pub commands: Option<mpsc::UnboundedSender<Command>>,
-    /// Bytes of memory that its fetches have.
+    /// Bytes of memory that its fetches hold.
     pub reserved: u64,
 }
 
 impl World {
-    pub fn new(seed: u64, shape: Shape, net: Net, addresses: Vec<IpAddr>) -> World {
-        let mut seats: Vec<Seat> = addresses.iter().map(|_| Seat { is_on: true, ..Seat::default() }).collect();
-        for (member, joins) in shape.joins.iter().enumerate().filter(|(_, joins)| !**joins) {
+    pub fn new(seed: u64, scenario: Scenario, net: Net, addresses: Vec<IpAddr>) -> World {
+        let mut hosts: Vec<HostState> =
+            addresses.iter().map(|_| HostState { is_on: true, ..HostState::default() }).collect();
+        for (member, joins) in scenario.joins.iter().enumerate().filter(|(_, joins)| !**joins) {
             let _ = joins;
-            seats[member].identity = Some(people().member(member));
+            hosts[member].identity = Some(identities().member(member));
         }
-        if let Some(twin) = shape.twin() {
-            seats[twin].is_on = false;
+        if let Some(twin) = scenario.twin() {
+            hosts[twin].is_on = false;
         }
-        let state = State { seats, locations: Locations::new(LocationLimits::default()), ..State::default() };
-        World(Arc::new(Inner { seed, shape, net, addresses, state: Mutex::new(state) }))
+        let state = State { hosts, locations: Locations::new(LocationLimits::default()), ..State::default() };
+        World(Arc::new(Inner { seed, scenario, net, addresses, state: Mutex::new(state) }))
     }
 
     pub fn address(&self, host: usize) -> SocketAddr {
@@ -102,23 +103,23 @@ impl World {
         self.net.note(what);
     }
 
-    /// What is drawn on a host, each time that it is started.
+    /// Returns a host's random numbers, independent for each start.
     pub fn random(&self, host: usize) -> Random {
-        let starts = self.state().seats[host].starts;
+        let starts = self.state().hosts[host].starts;
         Random::new(self.seed, 10_000 + 100 * host as u64 + starts)
     }
 
-    /// Whether things may go wrong that are nobody's fault.
+    /// Returns whether faults may make operations fail.
     pub fn is_rough(&self) -> bool {
-        !self.shape.is_calm
+        !self.scenario.is_calm
     }
 
     pub fn command(&self, host: usize, command: Command) -> bool {
-        let commands = self.state().seats[host].commands.clone();
+        let commands = self.state().hosts[host].commands.clone();
         commands.is_some_and(|commands| commands.send(command).is_ok())
     }
 
-    /// Something is under way until what this gives is dropped; it may not be for ever.
+    /// Registers a running operation with a deadline, until the guard is dropped.
     pub fn begin(&self, what: String) -> Pending {
         let now_ms = self.now_ms();
         let state = &mut *self.state();
@@ -127,49 +128,53 @@ impl World {
         Pending { world: self.clone(), number }
     }
 
-    /// A connection is counted as being there until what this gives is dropped.
-    pub fn linked(&self, at: usize, peer: IpAddr) -> Linked {
-        let (since_ms, (_, before)) = (self.now_ms(), self.net.heard(self.addresses[at], peer));
+    /// Registers an open connection until the guard is dropped.
+    pub fn track_link(&self, at: usize, peer: IpAddr) -> LinkGuard {
+        let (since_ms, (_, before)) = (self.now_ms(), self.net.last_received(self.addresses[at], peer));
         let state = &mut *self.state();
         let number = state.number();
-        state.links.insert(number, Link { at, peer, since_ms, before });
-        Linked { world: self.clone(), number }
+        state.links.insert(number, OpenLink { at, peer, since_ms, before });
+        LinkGuard { world: self.clone(), number }
     }
 
     pub fn pending(&self) -> usize {
         self.state().pending.len()
     }
 
-    /// Whether each of two hosts counts the other as connected, and has heard of it since nothing is in the way.
+    /// Returns whether each of two hosts considers the other connected, and has received from it since faults ended.
     pub fn are_connected(&self, a: usize, b: usize) -> bool {
         let state = self.state();
         let has = |at: usize, peer: usize| {
             let (here, there) = (self.addresses[at], self.addresses[peer]);
-            let (heard_ms, _) = self.net.heard(here, there);
-            let is_heard = state.healed_ms.is_none_or(|healed_ms| heard_ms > healed_ms);
-            is_heard && state.links.values().any(|link| (link.at, link.peer) == (at, there))
+            let (received_ms, _) = self.net.last_received(here, there);
+            let is_received = state.healed_ms.is_none_or(|healed_ms| received_ms > healed_ms);
+            is_received && state.links.values().any(|link| (link.at, link.peer) == (at, there))
         };
         has(a, b) && has(b, a)
     }
 
-    /// What must hold at every moment.
+    /// Checks the invariants.
     pub fn check(&self) {
         let now_ms = self.now_ms();
         let state = self.state();
         for (what, until_ms) in state.pending.values() {
             assert!(now_ms <= (*until_ms).max(state.healed_ms.unwrap_or(0) + OPERATION_MS_MAX), "{what} never ends");
         }
-        for Link { at, peer, since_ms, before } in state.links.values() {
-            let (heard_ms, count) = self.net.heard(self.addresses[*at], *peer);
-            let most_ms = self.shape.silence_ms_max(count - before) + 2 * SLACK_MS;
-            let silent_ms = now_ms.saturating_sub(heard_ms.max(*since_ms));
+        for OpenLink { at, peer, since_ms, before } in state.links.values() {
+            let (received_ms, count) = self.net.last_received(self.addresses[*at], *peer);
+            let most_ms = self.scenario.silence_ms_max(count - before) + 2 * SLACK_MS;
+            let silent_ms = now_ms.saturating_sub(received_ms.max(*since_ms));
             assert!(
                 silent_ms <= most_ms,
                 "host {at} has heard nothing of {peer} for {silent_ms} ms, {most_ms} at most"
             );
         }
-        for (host, seat) in state.seats.iter().enumerate() {
-            assert!(seat.reserved <= self.shape.admission_bytes, "host {host} fetches into {} bytes", seat.reserved);
+        for (host, host_state) in state.hosts.iter().enumerate() {
+            assert!(
+                host_state.reserved <= self.scenario.admission_bytes,
+                "host {host} fetches into {} bytes",
+                host_state.reserved
+            );
         }
     }
 }
@@ -189,7 +194,7 @@ impl std::ops::Deref for World {
     }
 }
 
-impl Shape {
+impl Scenario {
     pub fn liar(&self) -> Option<usize> {
         self.lie.map(|_| self.members)
     }
@@ -203,7 +208,7 @@ impl Shape {
     }
 }
 
-/// Something that is under way.
+/// Guard of a running operation.
 pub struct Pending {
     world: World,
     number: u64,
@@ -221,24 +226,24 @@ impl Drop for Pending {
     }
 }
 
-pub struct Linked {
+pub struct LinkGuard {
     world: World,
     number: u64,
 }
 
-impl Linked {
+impl LinkGuard {
     pub fn number(&self) -> u64 {
         self.number
     }
 }
 
-impl Drop for Linked {
+impl Drop for LinkGuard {
     fn drop(&mut self) {
         self.world.state().links.remove(&self.number);
     }
 }
 
-/// Memory that a fetch has.
+/// Guard of memory that a fetch holds.
 pub struct Reserved {
     world: World,
     host: usize,
@@ -247,13 +252,13 @@ pub struct Reserved {
 
 impl Reserved {
     pub fn new(world: &World, host: usize, bytes: u64) -> Reserved {
-        world.state().seats[host].reserved += bytes;
+        world.state().hosts[host].reserved += bytes;
         Reserved { world: world.clone(), host, bytes }
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.world.state().seats[self.host].reserved -= self.bytes;
+        self.world.state().hosts[self.host].reserved -= self.bytes;
     }
 }

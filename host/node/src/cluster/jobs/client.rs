@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sandbar_wire::{
-    Clock, Connection, Endpoint, Expect, Frames, Grant, Ground, Identity, JoinToken, NodeFolder, Role, SystemClock,
-    WireLimits,
+    Clock, Connection, Endpoint, EndpointEnvironment, ExpectedPeer, Frames, Identity, JoinGrant, JoinToken, NodeFolder,
+    Role, SystemClock, WireLimits,
 };
 
 use super::super::reach::{NodeAddress, aloud, first, patiently, unspecified};
@@ -94,7 +94,7 @@ impl ClusterClient {
             let identity = identity(data, node, token, times.connect_max).await?;
             // Of an address of the other family the endpoint has another socket.
             let endpoint = Endpoint::bind((Ipv4Addr::UNSPECIFIED, 0).into(), &identity, limits(times.connect_max))?;
-            let attempt = async |address| Ok(endpoint.connect(address, &Expect::AnyNode).await?);
+            let attempt = async |address| Ok(endpoint.connect(address, &ExpectedPeer::AnyNode).await?);
             let connect = async || first(node, times.connect_max, attempt).await;
             let (address, connection) = patiently(times.connect_max, connect).await?;
             let (nodes, connection) = (VecDeque::from([address]), Some((address, connection)));
@@ -337,7 +337,7 @@ impl ClusterClient {
         let known = self.connection.take().filter(|(to, connection)| *to == address && !connection.is_closed());
         let connection = match known {
             Some((_, connection)) => connection,
-            None => self.endpoint.connect(address, &Expect::AnyNode).await?,
+            None => self.endpoint.connect(address, &ExpectedPeer::AnyNode).await?,
         };
         let opened = tokio::time::timeout(SILENCE_MAX, connection.open(JOBS_CHANNEL)).await;
         let frames = opened.map_err(|_| ClusterError::Silent)??;
@@ -405,11 +405,11 @@ async fn identity(
         Ok(None) | Err(_) => {}
     }
     let token = token.ok_or(ClusterError::NoTenant)??;
-    let Grant::Tenant(name) = token.grant().clone() else { return Err(ClusterError::NoTenant) };
+    let JoinGrant::Tenant(name) = token.grant().clone() else { return Err(ClusterError::NoTenant) };
     let (key, limits) = (folder.key()?, limits(time));
     let attempt = async |address| {
-        let ground = Ground::udp(unspecified(address))?;
-        Ok(sandbar_wire::join(ground, address, &token, key.clone(), (Role::Tenant, &name), &limits).await?)
+        let environment = EndpointEnvironment::udp(unspecified(address))?;
+        Ok(sandbar_wire::join(environment, address, &token, key.clone(), (Role::Tenant, &name), &limits).await?)
     };
     let (_, identity) = patiently(time, async || first(node, time, &attempt).await).await?;
     folder.save(&identity)?;

@@ -1,45 +1,47 @@
-//! Whom a node fetches from.
+//! Choice of a node's sources.
 
 use std::cmp::Reverse;
 
 use sandbar_core::NodeId;
 
-use super::{LocationLimits, Place, Places};
+use super::{LocationLimits, NodeEntry, ObjectNodes};
 
-impl Places {
-    /// Finds parents for a node that has none, and makes it their child. None when nobody has anything.
+impl ObjectNodes {
+    /// Chooses parents for a node that has none, and records it as their child. Returns an empty list if nobody has the
+    /// object.
     pub(super) fn choose(&mut self, node: NodeId, limits: LocationLimits) -> Vec<NodeId> {
         let mut from = self.find(node, limits);
         if from.is_empty() {
-            // Those who failed may do better now.
-            if let Some(place) = self.nodes.get_mut(&node) {
-                place.failed.clear();
+            // Retry nodes that failed before.
+            if let Some(entry) = self.nodes.get_mut(&node) {
+                entry.failed.clear();
             }
             from = self.find(node, limits);
         }
         for parent in &from {
-            if let Some(place) = self.nodes.get_mut(parent) {
-                (place.children, place.served) = (place.children + 1, place.served + 1);
+            if let Some(entry) = self.nodes.get_mut(parent) {
+                (entry.children, entry.served) = (entry.children + 1, entry.served + 1);
             }
         }
-        if let Some(place) = self.nodes.get_mut(&node) {
-            place.from.clone_from(&from);
+        if let Some(entry) = self.nodes.get_mut(&node) {
+            entry.from.clone_from(&from);
         }
         from
     }
 
     fn find(&self, node: NodeId, limits: LocationLimits) -> Vec<NodeId> {
-        let Some(place) = self.nodes.get(&node) else { return Vec::new() };
-        let may = |(other, _): &(&NodeId, &Place)| **other != node && !place.failed.contains(other);
+        let Some(entry) = self.nodes.get(&node) else { return Vec::new() };
+        let may = |(other, _): &(&NodeId, &NodeEntry)| **other != node && !entry.failed.contains(other);
         let others = || self.nodes.iter().filter(may);
-        let has_room = |(_, other): &(&NodeId, &Place)| other.children < limits.fan_out_max;
+        let has_room = |(_, other): &(&NodeId, &NodeEntry)| other.children < limits.fan_out_max;
 
-        // Those who have all, whoever has served least first. Who has done its part is spared while there are others: so an
-        // object's maker, who is there before all, sends it about as often as anybody.
+        // First choice: whole holders, least served first. Holders that have served `fan_out_max` nodes are spared
+        // while there are others, so that the producer of an object, its first holder, sends it about as often as any
+        // other node.
         let mut whole: Vec<_> = others().filter(|(_, other)| other.is_whole).collect();
         whole.sort_by_key(|(_, other)| (other.served, other.children, Reverse(other.joined)));
-        let owes = |(_, other): &(&NodeId, &Place)| other.served < limits.fan_out_max as u64;
-        let parents = |free: Vec<(&NodeId, &Place)>| -> Vec<NodeId> {
+        let owes = |(_, other): &(&NodeId, &NodeEntry)| other.served < limits.fan_out_max as u64;
+        let parents = |free: Vec<(&NodeId, &NodeEntry)>| -> Vec<NodeId> {
             free.into_iter().map(|(other, _)| *other).take(limits.parents_max.max(1)).collect()
         };
         let free: Vec<_> = whole.iter().copied().filter(has_room).collect();
@@ -47,7 +49,8 @@ impl Places {
         if !owing.is_empty() {
             return parents(owing);
         }
-        // Else one of those who fetch it, as near to one who has it as there is room, and never by way of itself.
+        // Second choice: a node that is fetching the object, as near to a whole holder as has room, and not below this
+        // node.
         let fetching = others().filter(|(_, other)| !other.is_whole && !other.from.is_empty()).filter(has_room);
         let above =
             fetching.filter_map(|(other, of)| Some((self.depth(*other, node)?, of.children, of.joined, *other)));
@@ -57,7 +60,7 @@ impl Places {
         if !free.is_empty() {
             return parents(free);
         }
-        // Nobody has room: whoever has all sends to one more.
+        // Nobody has room: the least loaded whole holder takes one more.
         whole
             .into_iter()
             .min_by_key(|(_, other)| (other.children, other.joined))
@@ -66,40 +69,40 @@ impl Places {
             .collect()
     }
 
-    /// How far a node is from one who has all; none when it is below `under`, or hangs in the air.
+    /// Returns a node's distance from a whole holder; `None` if it is below `under` or has no path to one.
     fn depth(&self, node: NodeId, under: NodeId) -> Option<usize> {
-        // Nodes that fetch from several fetch from those who have all, so that there is one way up.
+        // Nodes with several parents fetch from whole holders only, so the path is unique.
         let (mut at, mut depth) = (node, 0);
         loop {
-            let place = self.nodes.get(&at)?;
-            if place.is_whole {
+            let entry = self.nodes.get(&at)?;
+            if entry.is_whole {
                 return Some(depth);
             }
             if at == under || depth > self.nodes.len() {
                 return None;
             }
-            (at, depth) = (*place.from.first()?, depth + 1);
+            (at, depth) = (*entry.from.first()?, depth + 1);
         }
     }
 
-    /// A node fetches from nobody any more.
-    pub(super) fn leave_parents(&mut self, node: NodeId) {
-        let from = self.nodes.get_mut(&node).map(|place| std::mem::take(&mut place.from)).unwrap_or_default();
+    /// Removes all parents of a node.
+    pub(super) fn clear_parents(&mut self, node: NodeId) {
+        let from = self.nodes.get_mut(&node).map(|entry| std::mem::take(&mut entry.from)).unwrap_or_default();
         for parent in from {
-            if let Some(place) = self.nodes.get_mut(&parent) {
-                place.children -= 1;
+            if let Some(entry) = self.nodes.get_mut(&parent) {
+                entry.children -= 1;
             }
         }
     }
 
-    /// A node does not fetch from one that was taken out any more.
-    pub(super) fn leave_parent(&mut self, node: NodeId, parent: NodeId) {
-        if let Some(place) = self.nodes.get_mut(&node) {
-            place.from.retain(|from| *from != parent);
+    /// Removes a parent that left from a node.
+    pub(super) fn remove_parent(&mut self, node: NodeId, parent: NodeId) {
+        if let Some(entry) = self.nodes.get_mut(&node) {
+            entry.from.retain(|from| *from != parent);
         }
     }
 
     pub(super) fn children_of(&self, node: NodeId) -> Vec<NodeId> {
-        self.nodes.iter().filter(|(_, place)| place.from.contains(&node)).map(|(child, _)| *child).collect()
+        self.nodes.iter().filter(|(_, entry)| entry.from.contains(&node)).map(|(child, _)| *child).collect()
     }
 }

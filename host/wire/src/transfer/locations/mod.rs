@@ -1,8 +1,8 @@
-//! Who has which object, who is fetching it, and from whom.
+//! The location directory of an owner's objects: who has an object, who fetches it, and from whom.
 //!
-//! Receivers that ask at about the same time form a tree: each node sends an object to few others at once, and those who
-//! are fetching it send on what they have. It is the owner of an object that keeps this, and that is asked. It decides
-//! and does nothing: there is no clock, and the same questions get the same answers.
+//! Receivers that arrive at about the same time form a tree: each node sends an object to few others at once, and nodes
+//! that are fetching it forward what they have. The object's owner keeps and answers from this directory. It is pure
+//! state: it has no clock and no IO, and equal calls give equal results.
 
 mod choose;
 #[cfg(test)]
@@ -12,17 +12,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sandbar_core::{NodeId, ObjectId};
 
-/// What may be kept, and how many fetch from one.
+/// Limits of the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocationLimits {
-    /// Nodes that fetch an object from the same node at once, and after which it is spared while others have it, or fetch
-    /// it, who were asked less. More only where nobody else is left.
+    /// Maximum nodes that fetch an object from the same node at once. A node that served as many is spared while others
+    /// that served less have or fetch the object. Exceeded only if no other node is left.
     pub fan_out_max: usize,
-    /// Nodes that an object is fetched from, where several have all of it.
+    /// Maximum sources of a node, if several nodes have the whole object.
     pub parents_max: usize,
-    /// Objects that are known.
+    /// Maximum objects.
     pub objects_max: usize,
-    /// Nodes that have or fetch one object.
+    /// Maximum nodes that have or fetch one object.
     pub nodes_max: usize,
 }
 
@@ -32,27 +32,27 @@ impl Default for LocationLimits {
     }
 }
 
-/// Whom a node is to fetch from.
+/// The sources that a node should fetch from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
-    /// From these: several only when all of them have all of it.
-    From(Vec<NodeId>),
-    /// It has it.
-    IsThere,
-    /// Nobody has it.
-    Nowhere,
-    /// There are as many nodes, or objects, as are kept.
+pub enum SourceAssignment {
+    /// These nodes. Several only if all of them have the whole object.
+    Holders(Vec<NodeId>),
+    /// The node has the whole object.
+    AlreadyWhole,
+    /// Nobody has the object.
+    NoHolder,
+    /// The directory's limit of nodes or objects is reached.
     Full,
 }
 
-/// A node whose parents are gone.
+/// New sources for a node whose parents left.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Moved {
-    /// Which object it fetches.
+pub struct Reassignment {
+    /// The object.
     pub object: ObjectId,
-    /// Which node.
+    /// The node that fetches it.
     pub node: NodeId,
-    /// Whom it fetches the rest from. None when nobody has it any more.
+    /// Sources for the rest. Empty if nobody has the object any more.
     pub from: Vec<NodeId>,
 }
 
@@ -60,163 +60,166 @@ pub struct Moved {
 #[derive(Debug, Default)]
 pub struct Locations {
     limits: LocationLimits,
-    objects: BTreeMap<ObjectId, Places>,
-    /// What each node has or fetches.
+    objects: BTreeMap<ObjectId, ObjectNodes>,
+    /// Objects that each node has or fetches.
     of_node: BTreeMap<NodeId, BTreeSet<ObjectId>>,
 }
 
-/// The nodes of one object.
+/// The nodes that have or fetch one object.
 #[derive(Debug, Default)]
-struct Places {
-    nodes: BTreeMap<NodeId, Place>,
+struct ObjectNodes {
+    nodes: BTreeMap<NodeId, NodeEntry>,
     joined: u64,
 }
 
 #[derive(Debug)]
-struct Place {
-    /// Whom it fetches from; none when it has all.
+struct NodeEntry {
+    /// Sources of this node; empty if it has the whole object.
     from: Vec<NodeId>,
     is_whole: bool,
-    /// How many fetch from it.
+    /// Nodes that currently fetch from this one.
     children: usize,
-    /// How many ever did.
+    /// Nodes that ever fetched from this one.
     served: u64,
-    /// When it came, counted.
+    /// Sequence number of its arrival.
     joined: u64,
-    /// Who could not give it anything.
+    /// Nodes from which this one failed to fetch.
     failed: BTreeSet<NodeId>,
 }
 
 impl Locations {
-    /// None.
+    /// Creates an empty directory.
     pub fn new(limits: LocationLimits) -> Locations {
         Locations { limits, ..Locations::default() }
     }
 
-    /// A node has all of an object: it made it, or has fetched it. Whether that is kept.
-    pub fn has(&mut self, object: ObjectId, node: NodeId) -> bool {
-        let Some(places) = self.enter(object, node) else { return false };
-        places.leave_parents(node);
-        if let Some(place) = places.nodes.get_mut(&node) {
-            place.is_whole = true;
+    /// Records that a node has the whole object, as it produced or fetched it. Returns false if a limit is reached.
+    pub fn add_holder(&mut self, object: ObjectId, node: NodeId) -> bool {
+        let Some(object_nodes) = self.enter(object, node) else { return false };
+        object_nodes.clear_parents(node);
+        if let Some(entry) = object_nodes.nodes.get_mut(&node) {
+            entry.is_whole = true;
         }
         true
     }
 
-    /// A node wants to fetch an object. Asking again gives the same answer, while that holds.
-    pub fn want(&mut self, object: ObjectId, node: NodeId) -> Wanted {
-        self.more(object, node, &[])
+    /// Assigns sources to a node. Repeated calls return the same sources while these are valid.
+    pub fn assign(&mut self, object: ObjectId, node: NodeId) -> SourceAssignment {
+        self.reassign(object, node, &[])
     }
 
-    /// A node that fetches an object gave up on some it was to fetch from: from whom it is to fetch the rest.
-    pub fn more(&mut self, object: ObjectId, node: NodeId, gone: &[NodeId]) -> Wanted {
+    /// Assigns sources for the rest to a node that gave up on some of its sources.
+    pub fn reassign(&mut self, object: ObjectId, node: NodeId, failed: &[NodeId]) -> SourceAssignment {
         let limits = self.limits;
         if !self.objects.contains_key(&object) {
-            return Wanted::Nowhere;
+            return SourceAssignment::NoHolder;
         }
-        let Some(places) = self.enter(object, node) else { return Wanted::Full };
-        let Some(place) = places.nodes.get_mut(&node) else { return Wanted::Full };
-        if place.is_whole {
-            return Wanted::IsThere;
+        let Some(object_nodes) = self.enter(object, node) else { return SourceAssignment::Full };
+        let Some(entry) = object_nodes.nodes.get_mut(&node) else { return SourceAssignment::Full };
+        if entry.is_whole {
+            return SourceAssignment::AlreadyWhole;
         }
-        place.failed.extend(gone.iter().copied().filter(|holder| *holder != node));
-        if !place.from.is_empty() && !place.from.iter().any(|from| gone.contains(from)) {
-            return Wanted::From(place.from.clone());
+        entry.failed.extend(failed.iter().copied().filter(|holder| *holder != node));
+        if !entry.from.is_empty() && !entry.from.iter().any(|from| failed.contains(from)) {
+            return SourceAssignment::Holders(entry.from.clone());
         }
-        places.leave_parents(node);
-        let from = places.choose(node, limits);
+        object_nodes.clear_parents(node);
+        let from = object_nodes.choose(node, limits);
         if from.is_empty() {
             let moved = self.leave(object, node);
             debug_assert!(moved.iter().all(|moved| moved.from.is_empty()), "others find what {node} does not");
-            return Wanted::Nowhere;
+            return SourceAssignment::NoHolder;
         }
-        Wanted::From(from)
+        SourceAssignment::Holders(from)
     }
 
-    /// A node has nothing of an object any more: it dropped it, or gave up fetching it. Gives those who fetched from it.
-    pub fn drops(&mut self, object: ObjectId, node: NodeId) -> Vec<Moved> {
+    /// Records that a node has nothing of an object any more. Returns new sources for the nodes that fetched from it.
+    pub fn remove_holder(&mut self, object: ObjectId, node: NodeId) -> Vec<Reassignment> {
         self.leave(object, node)
     }
 
-    /// A node is no more. Gives those who fetched from it.
-    pub fn gone(&mut self, node: NodeId) -> Vec<Moved> {
+    /// Removes a node. Returns new sources for the nodes that fetched from it.
+    pub fn remove_node(&mut self, node: NodeId) -> Vec<Reassignment> {
         let objects = self.of_node.remove(&node).unwrap_or_default();
         objects.into_iter().flat_map(|object| self.leave(object, node)).collect()
     }
 
-    /// An object is no more.
+    /// Removes an object.
     pub fn forget(&mut self, object: ObjectId) {
-        for node in self.objects.remove(&object).into_iter().flat_map(|places| places.nodes.into_keys()) {
-            self.left(object, node);
+        for node in self.objects.remove(&object).into_iter().flat_map(|object_nodes| object_nodes.nodes.into_keys()) {
+            self.forget_node(object, node);
         }
     }
 
-    /// Who has all of an object.
+    /// Returns the nodes that have the whole object.
     pub fn holders(&self, object: ObjectId) -> Vec<NodeId> {
-        let all = self.objects.get(&object).into_iter().flat_map(|places| &places.nodes);
-        all.filter(|(_, place)| place.is_whole).map(|(node, _)| *node).collect()
+        let all = self.objects.get(&object).into_iter().flat_map(|object_nodes| &object_nodes.nodes);
+        all.filter(|(_, entry)| entry.is_whole).map(|(node, _)| *node).collect()
     }
 
-    /// How many fetch an object from a node.
+    /// Returns how many nodes fetch an object from a node.
     pub fn children(&self, object: ObjectId, node: NodeId) -> usize {
-        self.objects.get(&object).and_then(|places| places.nodes.get(&node)).map_or(0, |place| place.children)
+        self.objects
+            .get(&object)
+            .and_then(|object_nodes| object_nodes.nodes.get(&node))
+            .map_or(0, |entry| entry.children)
     }
 
-    /// How many objects are known.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Whether none is known.
+    /// Returns whether no object is known.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
-    /// The nodes of an object, with this one among them; none when there is no room for it.
-    fn enter(&mut self, object: ObjectId, node: NodeId) -> Option<&mut Places> {
+    /// Returns an object's nodes after adding a node; `None` if a limit is reached.
+    fn enter(&mut self, object: ObjectId, node: NodeId) -> Option<&mut ObjectNodes> {
         let (limits, objects) = (self.limits, self.objects.len());
-        let places = match self.objects.entry(object) {
+        let object_nodes = match self.objects.entry(object) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(_) if objects >= limits.objects_max => return None,
-            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Places::default()),
+            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(ObjectNodes::default()),
         };
-        if !places.nodes.contains_key(&node) {
-            if places.nodes.len() >= limits.nodes_max {
+        if !object_nodes.nodes.contains_key(&node) {
+            if object_nodes.nodes.len() >= limits.nodes_max {
                 return None;
             }
-            places.joined += 1;
-            let (joined, failed) = (places.joined, BTreeSet::new());
-            let place = Place { from: Vec::new(), is_whole: false, children: 0, served: 0, joined, failed };
-            places.nodes.insert(node, place);
+            object_nodes.joined += 1;
+            let (joined, failed) = (object_nodes.joined, BTreeSet::new());
+            let entry = NodeEntry { from: Vec::new(), is_whole: false, children: 0, served: 0, joined, failed };
+            object_nodes.nodes.insert(node, entry);
             self.of_node.entry(node).or_default().insert(object);
         }
-        Some(places)
+        Some(object_nodes)
     }
 
-    /// Takes a node out. Whoever fetched from it fetches from others.
-    fn leave(&mut self, object: ObjectId, node: NodeId) -> Vec<Moved> {
-        self.left(object, node);
-        let Some(places) = self.objects.get_mut(&object) else { return Vec::new() };
-        places.leave_parents(node);
-        places.nodes.remove(&node);
+    /// Removes a node from an object, and assigns new sources to its children.
+    fn leave(&mut self, object: ObjectId, node: NodeId) -> Vec<Reassignment> {
+        self.forget_node(object, node);
+        let Some(object_nodes) = self.objects.get_mut(&object) else { return Vec::new() };
+        object_nodes.clear_parents(node);
+        object_nodes.nodes.remove(&node);
         let mut moved = Vec::new();
-        for child in places.children_of(node) {
-            places.leave_parent(child, node);
-            let from = places.nodes.get(&child).map(|place| place.from.clone()).unwrap_or_default();
-            let from = if from.is_empty() { places.choose(child, self.limits) } else { from };
-            moved.push(Moved { object, node: child, from });
+        for child in object_nodes.children_of(node) {
+            object_nodes.remove_parent(child, node);
+            let from = object_nodes.nodes.get(&child).map(|entry| entry.from.clone()).unwrap_or_default();
+            let from = if from.is_empty() { object_nodes.choose(child, self.limits) } else { from };
+            moved.push(Reassignment { object, node: child, from });
         }
-        if places.nodes.values().all(|place| !place.is_whole) {
-            // What is nowhere whole is known no more; who fetched it is told.
-            let left: Vec<NodeId> = places.nodes.keys().copied().collect();
+        if object_nodes.nodes.values().all(|entry| !entry.is_whole) {
+            // Nobody has the whole object any more: remove it, and notify the nodes that fetched it.
+            let left: Vec<NodeId> = object_nodes.nodes.keys().copied().collect();
             moved.retain(|moved| !left.contains(&moved.node));
-            moved.extend(left.into_iter().map(|node| Moved { object, node, from: Vec::new() }));
+            moved.extend(left.into_iter().map(|node| Reassignment { object, node, from: Vec::new() }));
             self.forget(object);
         }
         moved
     }
 
-    fn left(&mut self, object: ObjectId, node: NodeId) {
+    fn forget_node(&mut self, object: ObjectId, node: NodeId) {
         if let Some(objects) = self.of_node.get_mut(&node) {
             objects.remove(&object);
             if objects.is_empty() {

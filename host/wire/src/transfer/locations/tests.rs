@@ -1,6 +1,6 @@
-//! Receivers that come, go and die at random: everybody who lives gets it, and nobody sends it often.
+//! Random broadcasts with joins and deaths: every live node gets the object, and no node sends it often.
 //!
-//! `SANDBAR_SEED` replays one history; `SANDBAR_SEEDS` is how many are tried otherwise.
+//! `SANDBAR_SEED` replays one history; `SANDBAR_SEEDS` sets how many are tried otherwise.
 
 use std::collections::BTreeMap;
 
@@ -10,75 +10,80 @@ use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 use super::*;
 
 const OBJECT: ObjectId = ObjectId(1);
-const MAKER: NodeId = NodeId(0);
-/// Of an object.
+const PRODUCER: NodeId = NodeId(0);
+/// Chunks of the object.
 const CHUNKS: u64 = 20;
 
-fn made(limits: LocationLimits) -> Locations {
+fn with_producer(limits: LocationLimits) -> Locations {
     let mut locations = Locations::new(limits);
-    assert!(locations.has(OBJECT, MAKER));
+    assert!(locations.add_holder(OBJECT, PRODUCER));
     locations
 }
 
-fn from(nodes: &[u32]) -> Wanted {
-    Wanted::From(nodes.iter().map(|node| NodeId(*node)).collect())
+fn from(nodes: &[u32]) -> SourceAssignment {
+    SourceAssignment::Holders(nodes.iter().map(|node| NodeId(*node)).collect())
 }
 
 #[test]
 fn receivers_form_a_tree() {
-    let mut locations = made(LocationLimits::default());
+    let mut locations = with_producer(LocationLimits::default());
     for (node, parent) in [(1, 0), (2, 0), (3, 1), (4, 2), (5, 1), (6, 2), (7, 3), (8, 4)] {
-        assert_eq!(locations.want(OBJECT, NodeId(node)), from(&[parent]), "node {node}");
-        assert_eq!(locations.want(OBJECT, NodeId(node)), from(&[parent]), "node {node}, again");
+        assert_eq!(locations.assign(OBJECT, NodeId(node)), from(&[parent]), "node {node}");
+        assert_eq!(locations.assign(OBJECT, NodeId(node)), from(&[parent]), "node {node}, again");
     }
-    // Who has it all has room again; the maker has room, too, and is spared: it has sent it as often as may be at once.
-    assert!(locations.has(OBJECT, NodeId(1)) && locations.has(OBJECT, NodeId(2)) && locations.has(OBJECT, NodeId(8)));
-    assert_eq!(locations.want(OBJECT, NodeId(9)), from(&[8]));
-    assert_eq!(locations.want(OBJECT, NodeId(1)), Wanted::IsThere);
+    // A node that completes has room again. The producer has room too, but is spared: it has served `fan_out_max`
+    // nodes.
+    assert!(
+        locations.add_holder(OBJECT, NodeId(1))
+            && locations.add_holder(OBJECT, NodeId(2))
+            && locations.add_holder(OBJECT, NodeId(8))
+    );
+    assert_eq!(locations.assign(OBJECT, NodeId(9)), from(&[8]));
+    assert_eq!(locations.assign(OBJECT, NodeId(1)), SourceAssignment::AlreadyWhole);
     assert_eq!(locations.holders(OBJECT), [0, 1, 2, 8].map(NodeId));
 }
 
 #[test]
 fn who_has_done_its_part_is_asked_where_nobody_else_can_be() {
-    let mut locations = made(LocationLimits::default());
+    let mut locations = with_producer(LocationLimits::default());
     for node in 1..=2 {
-        assert_eq!(locations.want(OBJECT, NodeId(node)), from(&[0]));
-        assert!(locations.drops(OBJECT, NodeId(node)).is_empty());
+        assert_eq!(locations.assign(OBJECT, NodeId(node)), from(&[0]));
+        assert!(locations.remove_holder(OBJECT, NodeId(node)).is_empty());
     }
-    assert_eq!(locations.want(OBJECT, NodeId(3)), from(&[0]));
+    assert_eq!(locations.assign(OBJECT, NodeId(3)), from(&[0]));
 }
 
 #[test]
 fn children_of_the_dead_get_other_parents() {
-    let mut locations = made(LocationLimits::default());
-    (1..=6).for_each(|node| drop(locations.want(OBJECT, NodeId(node))));
-    let moved = locations.gone(NodeId(1));
+    let mut locations = with_producer(LocationLimits::default());
+    (1..=6).for_each(|node| drop(locations.assign(OBJECT, NodeId(node))));
+    let moved = locations.remove_node(NodeId(1));
     let moved: Vec<_> = moved.into_iter().map(|moved| (moved.node.0, moved.from)).collect();
-    // The maker has done its part; two others fetch from 2.
+    // The producer has served its share; two others fetch from node 2.
     assert_eq!(moved, [(3, vec![NodeId(4)]), (5, vec![NodeId(6)])]);
-    // Who finds out by itself hears the same.
-    assert_eq!(locations.more(OBJECT, NodeId(3), &[NodeId(1)]), from(&[4]));
+    // A node that notices by itself gets the same answer.
+    assert_eq!(locations.reassign(OBJECT, NodeId(3), &[NodeId(1)]), from(&[4]));
     assert!(!locations.of_node.contains_key(&NodeId(1)));
 }
 
 #[test]
 fn who_failed_is_not_named_again_while_there_are_others() {
-    let mut locations = made(LocationLimits { fan_out_max: 9, ..LocationLimits::default() });
-    assert_eq!(locations.want(OBJECT, NodeId(1)), from(&[0]));
-    assert_eq!(locations.want(OBJECT, NodeId(2)), from(&[0]));
-    assert_eq!(locations.more(OBJECT, NodeId(1), &[MAKER]), from(&[2]));
-    // That one fetches from the other, and can't be fetched from in turn.
-    assert_eq!(locations.more(OBJECT, NodeId(2), &[MAKER]), from(&[0]));
+    let mut locations = with_producer(LocationLimits { fan_out_max: 9, ..LocationLimits::default() });
+    assert_eq!(locations.assign(OBJECT, NodeId(1)), from(&[0]));
+    assert_eq!(locations.assign(OBJECT, NodeId(2)), from(&[0]));
+    assert_eq!(locations.reassign(OBJECT, NodeId(1), &[PRODUCER]), from(&[2]));
+    // Node 1 fetches from node 2, so node 2 can't fetch from it.
+    assert_eq!(locations.reassign(OBJECT, NodeId(2), &[PRODUCER]), from(&[0]));
 }
 
 #[test]
 fn what_nobody_has_is_nowhere() {
     let mut locations = Locations::new(LocationLimits::default());
-    assert_eq!(locations.want(OBJECT, NodeId(1)), Wanted::Nowhere);
+    assert_eq!(locations.assign(OBJECT, NodeId(1)), SourceAssignment::NoHolder);
     assert!(locations.is_empty());
-    let mut locations = made(LocationLimits::default());
-    (1..=3).for_each(|node| drop(locations.want(OBJECT, NodeId(node))));
-    let moved = locations.gone(MAKER);
+    let mut locations = with_producer(LocationLimits::default());
+    (1..=3).for_each(|node| drop(locations.assign(OBJECT, NodeId(node))));
+    let moved = locations.remove_node(PRODUCER);
     assert!(moved.len() == 3 && moved.iter().all(|moved| moved.from.is_empty()), "{moved:?}");
     assert_eq!((locations.len(), locations.of_node.len()), (0, 0));
 }
@@ -86,21 +91,24 @@ fn what_nobody_has_is_nowhere() {
 #[test]
 fn what_is_kept_is_bounded() {
     let limits = LocationLimits { objects_max: 2, nodes_max: 3, ..LocationLimits::default() };
-    let mut locations = made(limits);
-    assert!(locations.has(ObjectId(2), MAKER) && !locations.has(ObjectId(3), MAKER));
-    assert_eq!([1, 2, 3].map(|node| locations.want(OBJECT, NodeId(node)) == Wanted::Full), [false, false, true]);
+    let mut locations = with_producer(limits);
+    assert!(locations.add_holder(ObjectId(2), PRODUCER) && !locations.add_holder(ObjectId(3), PRODUCER));
+    assert_eq!(
+        [1, 2, 3].map(|node| locations.assign(OBJECT, NodeId(node)) == SourceAssignment::Full),
+        [false, false, true]
+    );
     locations.forget(ObjectId(2));
-    assert!(locations.has(ObjectId(3), MAKER));
-    locations.drops(OBJECT, NodeId(1));
-    assert_ne!(locations.want(OBJECT, NodeId(3)), Wanted::Full);
+    assert!(locations.add_holder(ObjectId(3), PRODUCER));
+    locations.remove_holder(OBJECT, NodeId(1));
+    assert_ne!(locations.assign(OBJECT, NodeId(3)), SourceAssignment::Full);
 }
 
-/// A broadcast in which each node gets a chunk a round.
+/// A broadcast in which each node receives a chunk a round.
 struct History {
     locations: Locations,
     limits: LocationLimits,
     random: Xoshiro256PlusPlus,
-    /// What each has, and from whom it fetches.
+    /// Chunks that each node has, and its sources.
     nodes: BTreeMap<NodeId, (u64, Vec<NodeId>)>,
     sent: BTreeMap<NodeId, u64>,
     deaths: u64,
@@ -115,8 +123,8 @@ impl History {
             parents_max: 1 + random.next_u64() as usize % 4,
             ..LocationLimits::default()
         };
-        let nodes = [(MAKER, (CHUNKS, Vec::new()))].into();
-        History { locations: made(limits), limits, random, nodes, sent: BTreeMap::new(), deaths: 0, next: 1 }
+        let nodes = [(PRODUCER, (CHUNKS, Vec::new()))].into();
+        History { locations: with_producer(limits), limits, random, nodes, sent: BTreeMap::new(), deaths: 0, next: 1 }
     }
 
     fn below(&mut self, end: u64) -> u64 {
@@ -126,28 +134,30 @@ impl History {
     fn join(&mut self) {
         let node = NodeId(self.next);
         self.next += 1;
-        let Wanted::From(from) = self.locations.want(OBJECT, node) else { panic!("{node} finds nobody") };
+        let SourceAssignment::Holders(from) = self.locations.assign(OBJECT, node) else {
+            panic!("{node} finds nobody")
+        };
         self.nodes.insert(node, (0, from));
     }
 
     fn die(&mut self) {
-        let place = 1 + self.below(self.nodes.len() as u64 - 1) as usize;
-        let Some(node) = self.nodes.keys().nth(place).copied() else { return };
+        let index = 1 + self.below(self.nodes.len() as u64 - 1) as usize;
+        let Some(node) = self.nodes.keys().nth(index).copied() else { return };
         self.nodes.remove(&node);
         self.deaths += 1;
-        let moved = self.locations.gone(node);
+        let moved = self.locations.remove_node(node);
         for (child, (has, from)) in &mut self.nodes {
-            // Half of them hear of it, the others find out.
+            // The notification and the node's own request give the same sources.
             if *has < CHUNKS && from.contains(&node) {
-                let told = moved.iter().find(|moved| moved.node == *child).expect("its child is told");
-                let found = self.locations.more(OBJECT, *child, &[node]);
-                assert_eq!(found, Wanted::From(told.from.clone()));
-                from.clone_from(&told.from);
+                let notified = moved.iter().find(|moved| moved.node == *child).expect("its child is notified");
+                let found = self.locations.reassign(OBJECT, *child, &[node]);
+                assert_eq!(found, SourceAssignment::Holders(notified.from.clone()));
+                from.clone_from(&notified.from);
             }
         }
     }
 
-    /// Everybody gets the next chunk from a parent that has it.
+    /// Sends each node its next chunk from a source that has it.
     fn round(&mut self) -> bool {
         let before: BTreeMap<NodeId, u64> = self.nodes.iter().map(|(node, (has, _))| (*node, *has)).collect();
         let mut moved = false;
@@ -157,7 +167,7 @@ impl History {
             *self.sent.entry(giver).or_default() += 1;
             (*has, moved) = (*has + 1, true);
             if *has == CHUNKS {
-                assert!(self.locations.has(OBJECT, *node));
+                assert!(self.locations.add_holder(OBJECT, *node));
             }
         }
         moved
@@ -177,7 +187,7 @@ impl History {
         }
     }
 
-    /// Up to 20 receivers at about the same time, and some that die.
+    /// Runs up to 20 receivers that join at about the same time, some of which die.
     fn run(&mut self) {
         let (receivers, deaths) = (1 + self.below(20), self.below(4));
         for _ in 0..receivers {
@@ -199,8 +209,8 @@ impl History {
         }
         assert!(self.nodes.values().all(|(has, _)| *has == CHUNKS), "{:?}", self.nodes);
         let most = CHUNKS * (self.limits.fan_out_max as u64 + self.deaths);
-        let sent = self.sent.get(&MAKER).copied().unwrap_or(0);
-        assert!(sent <= most, "the maker sent {sent} chunks of {CHUNKS}, {:?}, {} deaths", self.limits, self.deaths);
+        let sent = self.sent.get(&PRODUCER).copied().unwrap_or(0);
+        assert!(sent <= most, "the producer sent {sent} chunks of {CHUNKS}, {:?}, {} deaths", self.limits, self.deaths);
     }
 }
 

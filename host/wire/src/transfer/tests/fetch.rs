@@ -1,4 +1,4 @@
-//! Fetching from honest nodes.
+//! Fetches from honest nodes.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::world::{Host, Liar, OBJECT, lie, limits, noise, spec};
 const GROUP: usize = GROUP_BYTES as usize;
 const BLOCK: usize = GROUP * BLOCK_GROUPS as usize;
 
-/// Fetches an object of so many bytes from so many holders.
+/// Fetches an object of `len` bytes from a number of holders.
 async fn check(len: usize, holders: u32) -> FetchReport {
     let bytes = noise(len, 1);
     let receiver = Host::start(0, limits());
@@ -25,7 +25,7 @@ async fn check(len: usize, holders: u32) -> FetchReport {
     hosts.iter().for_each(|host| host.put(OBJECT, &bytes));
     let holders = hosts.iter().map(|host| receiver.holder_of(host)).collect();
     let report = receiver.fetch(&bytes, holders).await.unwrap();
-    assert_eq!(report.gone, AllGone::default());
+    assert_eq!(report.failed, FailedHolders::default());
     report
 }
 
@@ -49,7 +49,7 @@ async fn several_holders_share_the_work() {
     for (node, bytes) in &report.from {
         assert!(*bytes > GROUP_BYTES, "node {node} sent {bytes}");
     }
-    // Lists are asked of several; what is stolen is lost but for what was there.
+    // Hash lists are requested from several holders; a stolen piece loses only what did not arrive.
     assert!(report.from.iter().map(|(_, bytes)| bytes).sum::<u64>() < (len + len / 4) as u64);
 }
 
@@ -66,14 +66,14 @@ async fn who_does_not_have_it_says_so_and_others_are_asked() {
     assert_eq!(error.blame(), TransferBlame::Owner);
     second.put(OBJECT, &bytes);
     let report = receiver.fetch(&bytes, holders()).await.unwrap();
-    assert_eq!(report.gone.0.len(), 1);
+    assert_eq!(report.failed.0.len(), 1);
     first.put(OBJECT, &bytes[1..]);
     let report = receiver.fetch(&bytes, holders()).await.unwrap();
-    let (said, is) = (bytes.len() as u64, bytes.len() as u64 - 1);
-    assert_eq!(report.gone.0[0].error, HolderError::OtherLength { said, is });
+    let (announced, actual) = (bytes.len() as u64, bytes.len() as u64 - 1);
+    assert_eq!(report.failed.0[0].error, HolderError::OtherLength { announced, actual });
     first.put(OBJECT, &noise(GROUP * 3, 2));
     let report = receiver.fetch(&bytes, holders()).await.unwrap();
-    assert_eq!(report.gone.0[0].error, HolderError::OtherRoot);
+    assert_eq!(report.failed.0[0].error, HolderError::OtherRoot);
     assert_eq!(receiver.admission.used(), 0);
 }
 
@@ -84,18 +84,18 @@ async fn whose_bytes_are_others_than_was_announced_is_no_liar() {
         let (receiver, holder) = (Host::start(0, limits()), Host::start(1, limits()));
         holder.put(OBJECT, &noise(len, 2));
         let error = receiver.fetch(&bytes, vec![receiver.holder_of(&holder)]).await.unwrap_err();
-        let FetchError::NoHolder { gone, .. } = &error else { panic!("{error}") };
-        assert_eq!((&gone.0[0].error, error.blame()), (&HolderError::OtherRoot, TransferBlame::Owner), "{len} bytes");
+        let FetchError::NoHolder { failed, .. } = &error else { panic!("{error}") };
+        assert_eq!((&failed.0[0].error, error.blame()), (&HolderError::OtherRoot, TransferBlame::Owner), "{len} bytes");
     }
 }
 
 #[tokio::test]
 async fn what_is_taken_over_goes_to_who_takes_it() {
-    // One piece, of which each of three sends so little in a tick that another seems to be quicker.
+    // One piece. Each of three holders sends so little in a tick that another one seems faster.
     let bytes = Arc::new(noise(GROUP * 4, 1));
     let receiver = Host::start(0, limits());
     let slow = || {
-        let (bytes, tree) = (bytes.clone(), Arc::new(Tree::of(&bytes)));
+        let (bytes, tree) = (bytes.clone(), Arc::new(HashTree::of(&bytes)));
         lie(move |request, mut send, _| {
             let all = Answer::of(&bytes, &tree, &request).bytes();
             async move {
@@ -110,21 +110,21 @@ async fn what_is_taken_over_goes_to_who_takes_it() {
     let holders = slow.iter().map(|holder| receiver.holder_of_liar(holder)).collect();
     let fetching = tokio::time::timeout(Duration::from_secs(20), receiver.fetch(&bytes, holders));
     let report = fetching.await.expect("it is taken over for ever").unwrap();
-    assert!(report.gone.0.is_empty() && report.stolen <= 6, "{report:?}");
+    assert!(report.failed.0.is_empty() && report.stolen <= 6, "{report:?}");
 }
 
 #[tokio::test]
 async fn who_gives_to_what_is_more_urgent_is_not_given_up() {
-    // What is less urgent gets nothing for longer than a holder may have nothing.
-    let (bytes, begun) = (Arc::new(noise(GROUP * 40, 1)), Instant::now());
+    // The lower priority gets nothing for longer than the idle limit.
+    let (bytes, started) = (Arc::new(noise(GROUP * 40, 1)), Instant::now());
     let receiver = Host::start(0, limits());
     let busy_ms = limits().idle_ms_max + 500;
     let holder = Liar::start(1, {
-        let (bytes, tree) = (bytes.clone(), Arc::new(Tree::of(&bytes)));
+        let (bytes, tree) = (bytes.clone(), Arc::new(HashTree::of(&bytes)));
         lie(move |request, mut send, _| {
             let all = Answer::of(&bytes, &tree, &request).bytes();
             async move {
-                let is_busy = begun.elapsed() < Duration::from_millis(busy_ms);
+                let is_busy = started.elapsed() < Duration::from_millis(busy_ms);
                 if is_busy && request.priority < Priority::Get {
                     return drop(send.reset(1u32.into()));
                 }
@@ -140,8 +140,8 @@ async fn who_gives_to_what_is_more_urgent_is_not_given_up() {
         receiver.transfers.fetch(spec, HeapTarget::new)
     };
     let (urgent, other) = tokio::join!(fetch(Priority::Get), fetch(Priority::Argument));
-    assert!(begun.elapsed() >= Duration::from_millis(busy_ms), "there was nothing to wait for");
-    assert_eq!((urgent.unwrap().report.gone, other.unwrap().report.gone), Default::default());
+    assert!(started.elapsed() >= Duration::from_millis(busy_ms), "there was nothing to wait for");
+    assert_eq!((urgent.unwrap().report.failed, other.unwrap().report.failed), Default::default());
 }
 
 #[tokio::test]
@@ -151,7 +151,7 @@ async fn a_lost_connection_is_made_again_and_nothing_comes_twice() {
     host.put(OBJECT, &bytes);
     let holder = receiver.holder_of(&host);
     let link = holder.link.clone();
-    // What is on its way is lost each time, no more.
+    // Each cut loses only the pieces in flight.
     let cut = tokio::spawn(async move {
         for _ in 0..3 {
             tokio::time::sleep(Duration::from_millis(15)).await;
@@ -168,22 +168,22 @@ async fn a_lost_connection_is_made_again_and_nothing_comes_twice() {
 #[tokio::test]
 async fn when_all_are_gone_others_are_looked_for() {
     struct Knows(Holder);
-    impl FindHolders for Knows {
-        fn more(&self, _: ObjectId, gone: &[Gone]) -> BoxFuture<'static, Vec<Holder>> {
-            assert_eq!(gone[0].error, HolderError::NotHere);
+    impl HolderFinder for Knows {
+        fn find_more(&self, _: ObjectId, failed: &[FailedHolder]) -> BoxFuture<'static, Vec<Holder>> {
+            assert_eq!(failed[0].error, HolderError::NotFound);
             std::future::ready(vec![self.0.clone()]).boxed()
         }
     }
     let bytes = noise(GROUP * 9, 1);
     let (receiver, first, second) = (Host::start(0, limits()), Host::start(1, limits()), Host::start(2, limits()));
     second.put(OBJECT, &bytes);
-    let finder: Arc<dyn FindHolders> = Arc::new(Knows(receiver.holder_of(&second)));
+    let finder: Arc<dyn HolderFinder> = Arc::new(Knows(receiver.holder_of(&second)));
     let mut spec = spec(&bytes, vec![receiver.holder_of(&first)]);
     spec.finder = Some(finder);
     let fetched = receiver.transfers.fetch(spec.clone(), HeapTarget::new).await.unwrap();
     assert!(fetched.target.into_bytes().as_ref() == bytes);
-    // One that knows the same again and again is not asked for ever.
-    second.objects.put(OBJECT, Held::NotHere);
+    // A finder that returns the same holder again and again is not called forever.
+    second.objects.put(OBJECT, HeldObject::NotFound);
     assert!(receiver.transfers.fetch(spec, HeapTarget::new).await.is_err());
     assert!(second.objects.asked.load(Ordering::Relaxed) < 60);
 }
@@ -196,7 +196,7 @@ async fn memory_that_is_not_there_is_an_error_and_nothing_is_kept() {
     let spec = || spec(&bytes, vec![receiver.holder_of(&host)]);
     let full = |_| Err::<HeapTarget, _>(io::Error::from(io::ErrorKind::OutOfMemory));
     let error = receiver.transfers.fetch(spec(), full).await.unwrap_err();
-    assert!(matches!(error, FetchError::Memory { .. }) && error.blame() == TransferBlame::Here, "{error}");
+    assert!(matches!(error, FetchError::Memory { .. }) && error.blame() == TransferBlame::Local, "{error}");
     let short = receiver.transfers.fetch(spec(), |bytes| HeapTarget::new(bytes - 1)).await.unwrap_err();
     assert!(matches!(short, FetchError::Memory { .. }));
     let mut huge = spec();
@@ -207,7 +207,7 @@ async fn memory_that_is_not_there_is_an_error_and_nothing_is_kept() {
     assert!(matches!(receiver.transfers.fetch(huge, HeapTarget::new).await, Err(FetchError::TooLarge { .. })));
     let mut empty = spec();
     empty.bytes = 0;
-    assert!(matches!(receiver.transfers.fetch(empty, HeapTarget::new).await, Err(FetchError::BadRoot { .. })));
+    assert!(matches!(receiver.transfers.fetch(empty, HeapTarget::new).await, Err(FetchError::WrongEmptyHash { .. })));
     assert_eq!((receiver.admission.used(), host.objects.asked.load(Ordering::Relaxed)), (0, 0));
 }
 
@@ -252,7 +252,7 @@ async fn what_shrinks_is_compressed_where_the_link_is_slow() {
     use super::super::layout::Layout;
     use super::super::message::PieceRequest;
     use super::super::piece::{PieceEnd, fetch_piece};
-    use super::super::progress::{Lease, Progress};
+    use super::super::progress::{FetchProgress, GroupLease};
     let text: Vec<u8> = (0..200_000).flat_map(|i: u32| (i / 9).to_le_bytes()).collect();
     let (receiver, host) = (Host::start(0, limits()), Host::start(1, limits()));
     for (bytes, goodput, least, most) in [
@@ -263,15 +263,15 @@ async fn what_shrinks_is_compressed_where_the_link_is_slow() {
     ] {
         host.put(OBJECT, &bytes);
         host.transfers.forget(OBJECT);
-        let target: Arc<dyn Target> = Arc::new(HeapTarget::new(bytes.len() as u64).unwrap());
+        let target: Arc<dyn FetchTarget> = Arc::new(HeapTarget::new(bytes.len() as u64).unwrap());
         let layout = Layout::of_memory(&bytes);
-        let progress = Arc::new(Progress::new(layout, Root::of(&bytes), target.view()));
-        let lease = Lease::of(&progress, target, layout.groups()).unwrap();
+        let progress = Arc::new(FetchProgress::new(layout, RootHash::of(&bytes), target.view()));
+        let lease = GroupLease::acquire(&progress, target, layout.groups()).unwrap();
         let request = PieceRequest {
             fetch: 0,
             object: OBJECT,
             bytes: bytes.len() as u64,
-            root: Root::of(&bytes),
+            root: RootHash::of(&bytes),
             groups: 0..0,
             wants_blocks: false,
             wants_groups: false,

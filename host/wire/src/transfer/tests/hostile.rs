@@ -1,4 +1,4 @@
-//! Holders that mean harm: each is one attack, with what must come of it beside it.
+//! Hostile holders: one attack each, with its expected outcome.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +8,13 @@ use quinn::SendStream;
 
 use super::super::codec::Codec;
 use super::super::layout::{GROUP_BYTES, Layout};
-use super::super::message::{FrameHead, HERE, PieceRequest, Refusal};
+use super::super::message::{FOUND, FrameHead, PieceRequest, Refusal};
 use super::super::*;
 use super::world::{Host, Liar, Lie, OBJECT, lie, limits, noise, spec};
 
 const GROUP: usize = GROUP_BYTES as usize;
 
-/// An answer, in its parts.
+/// The parts of an answer.
 pub struct Answer {
     pub begin: Vec<u8>,
     pub heads: Vec<FrameHead>,
@@ -23,10 +23,10 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// An honest one.
-    pub fn of(bytes: &[u8], tree: &Tree, request: &PieceRequest) -> Answer {
+    /// Creates an honest answer.
+    pub fn of(bytes: &[u8], tree: &HashTree, request: &PieceRequest) -> Answer {
         let layout = Layout::of_memory(bytes);
-        let mut begin = vec![HERE];
+        let mut begin = vec![FOUND];
         if request.wants_blocks {
             begin.extend_from_slice(tree.blocks().as_flattened());
         }
@@ -49,9 +49,9 @@ impl Answer {
     }
 }
 
-/// A lie that is an honest answer, changed.
+/// Modifies an honest answer.
 fn changed(bytes: &Arc<Vec<u8>>, change: impl Fn(&mut Answer, &PieceRequest) + Send + Sync + 'static) -> Lie {
-    let (bytes, tree, change) = (bytes.clone(), Arc::new(Tree::of(bytes)), Arc::new(change));
+    let (bytes, tree, change) = (bytes.clone(), Arc::new(HashTree::of(bytes)), Arc::new(change));
     lie(move |request, mut send: SendStream, _| {
         let (bytes, tree, change) = (bytes.clone(), tree.clone(), change.clone());
         async move {
@@ -62,7 +62,7 @@ fn changed(bytes: &Arc<Vec<u8>>, change: impl Fn(&mut Answer, &PieceRequest) + S
     })
 }
 
-/// A lie that is some bytes.
+/// Answers with fixed bytes.
 fn says(bytes: Vec<u8>) -> Lie {
     let bytes = Arc::new(bytes);
     lie(move |_, mut send, _| {
@@ -71,7 +71,7 @@ fn says(bytes: Vec<u8>) -> Lie {
     })
 }
 
-/// One that says something, again and again.
+/// Answers with the same bytes repeatedly.
 fn repeats(bytes: &'static [u8], pause_ms: u64) -> Lie {
     lie(move |_, mut send, _| async move {
         while send.write_all(bytes).await.is_ok() {
@@ -80,25 +80,28 @@ fn repeats(bytes: &'static [u8], pause_ms: u64) -> Lie {
     })
 }
 
-/// Fetches from the liar alone, which must fail and name it; then from it and an honest node, which must not.
+/// Fetches from the liar alone, which must fail and name it; then from it and an honest node, which must succeed.
 async fn check(name: &str, bytes: &Arc<Vec<u8>>, lie: Lie, is_expected: impl Fn(&HolderError) -> bool) {
     let mut receiver = Host::start(0, limits());
     let (liar, honest) = (Liar::start(1, lie), Host::start(2, limits()));
     honest.put(OBJECT, bytes);
     let alone = receiver.fetch(bytes, vec![receiver.holder_of_liar(&liar)]).await;
-    let Err(FetchError::NoHolder { gone, .. }) = alone else { panic!("{name}: {alone:?}") };
-    assert!(gone.0.len() == 1 && gone.0[0].holder == liar.node && is_expected(&gone.0[0].error), "{name}: {gone:?}");
+    let Err(FetchError::NoHolder { failed, .. }) = alone else { panic!("{name}: {alone:?}") };
+    assert!(
+        failed.0.len() == 1 && failed.0[0].holder == liar.node && is_expected(&failed.0[0].error),
+        "{name}: {failed:?}"
+    );
     assert_eq!(receiver.admission.used(), 0, "{name}");
-    let expected = TransferEvent::HolderGone { holder: liar.node, object: OBJECT, error: gone.0[0].error.clone() };
-    let mut told = false;
+    let expected = TransferEvent::HolderDropped { holder: liar.node, object: OBJECT, error: failed.0[0].error.clone() };
+    let mut is_reported = false;
     while let Ok(event) = receiver.events.try_recv() {
-        told |= event == expected;
+        is_reported |= event == expected;
     }
-    assert!(told, "{name}: no event says that it was given up");
+    assert!(is_reported, "{name}: no event says that it was given up");
     let both = vec![receiver.holder_of_liar(&liar), receiver.holder_of(&honest)];
     let report = receiver.fetch(bytes, both).await;
     let report = report.unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert!(report.gone.0.iter().all(|gone| gone.holder == liar.node), "{name}: {report:?}");
+    assert!(report.failed.0.iter().all(|failed| failed.holder == liar.node), "{name}: {report:?}");
 }
 
 #[tokio::test]
@@ -111,8 +114,8 @@ async fn each_is_named_and_does_no_harm() {
     let bad_chunk_or_end = |error: &HolderError| bad_chunk(error) || protocol(error);
     let stalled_or_nodes = |error: &HolderError| stalled(error) || bad_nodes(error);
     let idle = |error: &HolderError| matches!(error, HolderError::Idle { .. });
-    let lost = |error: &HolderError| matches!(error, HolderError::Lost(_) | HolderError::Unreachable(_));
-    let other = |error: &HolderError| matches!(error, HolderError::OtherLength { is: 5, .. });
+    let lost = |error: &HolderError| matches!(error, HolderError::ConnectionLost(_) | HolderError::Unreachable(_));
+    let other = |error: &HolderError| matches!(error, HolderError::OtherLength { actual: 5, .. });
     let say = |refusal: Refusal| {
         let mut bytes = Vec::new();
         refusal.write(&mut bytes);
@@ -200,7 +203,7 @@ async fn only_the_wrong_chunk_is_fetched_again() {
     let receiver = &mut Host::start(0, limits());
     let honest = Host::start(2, limits());
     honest.put(OBJECT, &bytes);
-    // All is asked of the liar, in one piece, before the other is known.
+    // The liar gets the whole object as one piece before the other holder is known.
     let is_asked = Arc::new(AtomicBool::new(false));
     let liar = Liar::start(1, {
         let is_asked = is_asked.clone();
@@ -218,7 +221,7 @@ async fn only_the_wrong_chunk_is_fetched_again() {
     let fetched = transfers.fetch(spec, HeapTarget::new).await.unwrap();
     assert!(fetched.target.into_bytes().as_ref() == &bytes[..]);
     let range = 9 * GROUP_BYTES..10 * GROUP_BYTES;
-    assert_eq!(fetched.report.gone.0[0].error, HolderError::BadChunk { range });
+    assert_eq!(fetched.report.failed.0[0].error, HolderError::BadChunk { range });
     let (_, from_honest) = fetched.report.from[1];
     assert!((GROUP_BYTES..GROUP_BYTES + 100).contains(&from_honest), "{:?}", fetched.report);
     assert!(is_asked.load(Ordering::Relaxed));
@@ -226,8 +229,12 @@ async fn only_the_wrong_chunk_is_fetched_again() {
 
 struct Then(Holder);
 
-impl FindHolders for Then {
-    fn more(&self, _: sandbar_core::ObjectId, _: &[Gone]) -> futures::future::BoxFuture<'static, Vec<Holder>> {
+impl HolderFinder for Then {
+    fn find_more(
+        &self,
+        _: sandbar_core::ObjectId,
+        _: &[FailedHolder],
+    ) -> futures::future::BoxFuture<'static, Vec<Holder>> {
         Box::pin(std::future::ready(vec![self.0.clone()]))
     }
 }

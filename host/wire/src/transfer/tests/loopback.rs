@@ -1,4 +1,4 @@
-//! Endpoints that trust anybody, for tests and benchmarks on one machine. Who a peer is, is not what is tested here.
+//! Endpoints without authentication, for tests and benchmarks on one machine.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, OnceLock};
@@ -15,12 +15,12 @@ fn provider() -> Arc<CryptoProvider> {
     PROVIDER.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider())).clone()
 }
 
-/// Where endpoints are: a test that has a network for them says so.
+/// Address of endpoints. `SANDBAR_ADDRESS` sets it for tests on another network.
 pub fn address() -> Ipv4Addr {
     std::env::var("SANDBAR_ADDRESS").map_or(Ipv4Addr::LOCALHOST, |text| text.parse().unwrap())
 }
 
-/// One certificate for all endpoints of a process.
+/// Certificate of all endpoints of this process.
 fn certificate() -> &'static (CertificateDer<'static>, Vec<u8>) {
     static CERTIFICATE: OnceLock<(CertificateDer<'static>, Vec<u8>)> = OnceLock::new();
     CERTIFICATE.get_or_init(|| {
@@ -44,14 +44,14 @@ pub fn server_config(transport: Arc<TransportConfig>) -> ServerConfig {
 pub fn client_config(transport: Arc<TransportConfig>) -> ClientConfig {
     let tls = rustls::ClientConfig::builder_with_provider(provider());
     let tls = tls.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().dangerous();
-    let mut tls = tls.with_custom_certificate_verifier(Arc::new(Anybody)).with_no_client_auth();
+    let mut tls = tls.with_custom_certificate_verifier(Arc::new(AcceptAnyServer)).with_no_client_auth();
     tls.alpn_protocols = vec![b"sandbar-test".to_vec()];
     let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
     config.transport_config(transport);
     config
 }
 
-/// An endpoint that connects and is connected to, on a free port.
+/// Creates an endpoint for both directions on a free port.
 pub fn endpoint(transport: Arc<TransportConfig>) -> Endpoint {
     let socket = UdpSocket::bind(SocketAddr::from((address(), 0))).unwrap();
     for buffer in [rustix::net::sockopt::set_socket_recv_buffer_size, rustix::net::sockopt::set_socket_send_buffer_size]
@@ -68,9 +68,9 @@ pub fn endpoint(transport: Arc<TransportConfig>) -> Endpoint {
 }
 
 #[derive(Debug)]
-struct Anybody;
+struct AcceptAnyServer;
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyServer {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -88,7 +88,7 @@ impl ServerCertVerifier for Anybody {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not spoken".to_owned()))
+        Err(rustls::Error::General("TLS 1.2 is not supported".to_owned()))
     }
 
     fn verify_tls13_signature(

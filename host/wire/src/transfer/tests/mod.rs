@@ -1,4 +1,4 @@
-//! Transfers end to end, over loopback.
+//! End-to-end tests of transfers over loopback.
 
 mod fetch;
 mod hostile;

@@ -1,4 +1,4 @@
-//! Serving what is still being fetched.
+//! Serving of objects that are still being fetched.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::world::{Host, OBJECT, limits, noise, spec};
 
 const GROUP: usize = GROUP_BYTES as usize;
 
-/// Fetches an object through a row of nodes, each of which fetches from the one before it.
+/// Fetches an object through a chain of nodes, each of which fetches from the previous one.
 async fn check(len: usize, nodes: u32) {
     let bytes = noise(len, 3);
     let hosts: Vec<Host> = (0..nodes).map(|node| Host::start(node, limits())).collect();
@@ -19,7 +19,7 @@ async fn check(len: usize, nodes: u32) {
         let publish = async {
             loop {
                 if let Some(partial) = hosts[at].transfers.partial(OBJECT) {
-                    hosts[at].objects.put(OBJECT, Held::Partial(partial));
+                    hosts[at].objects.put(OBJECT, HeldObject::Partial(partial));
                     return std::future::pending::<()>().await;
                 }
                 tokio::task::yield_now().await;
@@ -29,12 +29,12 @@ async fn check(len: usize, nodes: u32) {
             fetched = fetch => {
                 let whole = fetched.unwrap().target.into_bytes();
                 assert!(whole.as_ref() == bytes, "node {at}");
-                hosts[at].objects.put(OBJECT, Held::Whole(std::sync::Arc::new(whole)));
+                hosts[at].objects.put(OBJECT, HeldObject::Whole(std::sync::Arc::new(whole)));
             }
             () = publish => {}
         }
     };
-    // All at once, and those at the end before there is anything to be had.
+    // All concurrently; the last nodes of the chain start before their sources have anything.
     let all = futures::future::join_all((1..nodes as usize).rev().map(|at| async move {
         tokio::time::sleep(Duration::from_millis(at as u64)).await;
         fetch(at).await;
@@ -53,7 +53,7 @@ async fn what_has_come_goes_on_while_the_rest_comes() {
 async fn who_waits_for_what_never_comes_is_told() {
     let bytes = noise(4 * GROUP, 3);
     let (receiver, middle) = (Host::start(0, limits()), Host::start(1, limits()));
-    // It fetches from nobody who answers.
+    // Its only holder never answers.
     let nowhere = middle.holder(sandbar_core::NodeId(9), "127.0.0.1:9".parse().unwrap());
     let fetch = middle.transfers.fetch(spec(&bytes, vec![nowhere]), HeapTarget::new);
     let ask = async {
@@ -63,12 +63,12 @@ async fn who_waits_for_what_never_comes_is_told() {
                 None => tokio::task::yield_now().await,
             }
         };
-        middle.objects.put(OBJECT, Held::Partial(partial));
+        middle.objects.put(OBJECT, HeldObject::Partial(partial));
         receiver.fetch(&bytes, vec![receiver.holder_of(&middle)]).await
     };
     let (failed, asked) = tokio::join!(fetch, ask);
     assert!(matches!(failed, Err(FetchError::NoHolder { .. })));
-    let Err(FetchError::NoHolder { gone, .. }) = asked else { panic!("{asked:?}") };
-    let error = &gone.0[0].error;
-    assert!(matches!(error, HolderError::NotHere | HolderError::Idle { .. }), "{error}");
+    let Err(FetchError::NoHolder { failed, .. }) = asked else { panic!("{asked:?}") };
+    let error = &failed.0[0].error;
+    assert!(matches!(error, HolderError::NotFound | HolderError::Idle { .. }), "{error}");
 }

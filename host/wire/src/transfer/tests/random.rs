@@ -1,7 +1,7 @@
-//! Fetches at random: of any length, from holders that lie, stall and die at random points.
+//! Random fetches: any length, from holders that lie, stall or die at random points.
 //!
-//! `SANDBAR_SEED=7 cargo test --release -p sandbar-wire transfer::tests::random` replays one; `SANDBAR_SEEDS` is how many
-//! are tried otherwise.
+//! `SANDBAR_SEED=7 cargo test --release -p sandbar-wire transfer::tests::random` replays one; `SANDBAR_SEEDS` sets how
+//! many are tried otherwise.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,63 +36,63 @@ impl Random {
     }
 }
 
-/// How a holder behaves, and whether it gives all in the end.
+/// Behavior of a holder.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Manner {
+enum HolderBehavior {
     Honest,
-    /// Nothing at first.
+    /// Answers that it has nothing yet, this many times.
     Late(u64),
-    /// Each answer comes after some milliseconds.
+    /// Delays each answer by this many milliseconds.
     Slow(u64),
-    /// One of so many groups is wrong.
+    /// Corrupts one of this many groups, on average.
     Corrupts(u64),
-    /// One of so many answers ends somewhere.
+    /// Truncates one of this many answers, on average.
     Cuts(u64),
-    /// Its connection is closed after so many answers.
+    /// Closes the connection after this many answers.
     Dies(u64),
-    /// It answers nothing after so many answers.
+    /// Stops answering after this many answers.
     Stalls(u64),
     Refuses,
 }
 
-impl Manner {
-    fn random(random: &mut Random) -> Manner {
+impl HolderBehavior {
+    fn random(random: &mut Random) -> HolderBehavior {
         match random.below(10) {
-            0..3 => Manner::Honest,
-            3 => Manner::Late(random.below(4)),
-            4 => Manner::Slow(random.below(30)),
-            5 => Manner::Corrupts(1 + random.below(40)),
-            6 => Manner::Cuts(1 + random.below(5)),
-            7 => Manner::Dies(random.below(5)),
-            8 => Manner::Stalls(random.below(5)),
-            _ => Manner::Refuses,
+            0..3 => HolderBehavior::Honest,
+            3 => HolderBehavior::Late(random.below(4)),
+            4 => HolderBehavior::Slow(random.below(30)),
+            5 => HolderBehavior::Corrupts(1 + random.below(40)),
+            6 => HolderBehavior::Cuts(1 + random.below(5)),
+            7 => HolderBehavior::Dies(random.below(5)),
+            8 => HolderBehavior::Stalls(random.below(5)),
+            _ => HolderBehavior::Refuses,
         }
     }
 
     fn gives_all(self) -> bool {
-        matches!(self, Manner::Honest | Manner::Late(_) | Manner::Slow(_))
+        matches!(self, HolderBehavior::Honest | HolderBehavior::Late(_) | HolderBehavior::Slow(_))
     }
 
     fn explains(self, error: &HolderError) -> bool {
         match self {
-            Manner::Honest | Manner::Late(_) | Manner::Slow(_) => false,
-            Manner::Corrupts(_) => matches!(error, HolderError::BadChunk { .. }),
-            Manner::Cuts(_) => matches!(error, HolderError::Protocol(_)),
-            Manner::Dies(_) => matches!(error, HolderError::Lost(_) | HolderError::Unreachable(_)),
-            Manner::Stalls(_) => matches!(error, HolderError::Stalled { .. }),
-            Manner::Refuses => *error == HolderError::NotHere,
+            HolderBehavior::Honest | HolderBehavior::Late(_) | HolderBehavior::Slow(_) => false,
+            HolderBehavior::Corrupts(_) => matches!(error, HolderError::BadChunk { .. }),
+            HolderBehavior::Cuts(_) => matches!(error, HolderError::Protocol(_)),
+            HolderBehavior::Dies(_) => matches!(error, HolderError::ConnectionLost(_) | HolderError::Unreachable(_)),
+            HolderBehavior::Stalls(_) => matches!(error, HolderError::Stalled { .. }),
+            HolderBehavior::Refuses => *error == HolderError::NotFound,
         }
     }
 
     fn lie(self, bytes: Arc<Vec<u8>>, seed: u64) -> Lie {
-        let (answered, tree) = (Arc::new(AtomicU64::new(0)), Arc::new(Tree::of(&bytes)));
+        let (answered, tree) = (Arc::new(AtomicU64::new(0)), Arc::new(HashTree::of(&bytes)));
         lie(move |request, mut send, connection| {
             let (bytes, tree, before) = (bytes.clone(), tree.clone(), answered.fetch_add(1, Ordering::Relaxed));
             let mut random = Random(Xoshiro256PlusPlus::seed_from_u64(seed + before));
             async move {
                 let mut answer = Answer::of(&bytes, &tree, &request);
                 match self {
-                    Manner::Corrupts(of) => {
+                    HolderBehavior::Corrupts(of) => {
                         for body in answer.bodies.iter_mut().filter(|body| !body.is_empty()) {
                             if random.below(of) == 0 {
                                 let at = random.below(body.len() as u64) as usize;
@@ -100,23 +100,23 @@ impl Manner {
                             }
                         }
                     }
-                    Manner::Late(count) if before < count => {
+                    HolderBehavior::Late(count) if before < count => {
                         let mut status = Vec::new();
                         Refusal::NotYet.write(&mut status);
                         return drop(send.write_all(&status).await);
                     }
-                    Manner::Slow(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
-                    Manner::Dies(count) if before >= count => return connection.close(0u32.into(), b"dies"),
-                    Manner::Stalls(count) if before >= count => return std::future::pending().await,
-                    Manner::Refuses => {
+                    HolderBehavior::Slow(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
+                    HolderBehavior::Dies(count) if before >= count => return connection.close(0u32.into(), b"dies"),
+                    HolderBehavior::Stalls(count) if before >= count => return std::future::pending().await,
+                    HolderBehavior::Refuses => {
                         let mut status = Vec::new();
-                        Refusal::NotHere.write(&mut status);
+                        Refusal::NotFound.write(&mut status);
                         return drop(send.write_all(&status).await);
                     }
                     _ => {}
                 }
                 let mut all = answer.bytes();
-                if let Manner::Cuts(of) = self
+                if let HolderBehavior::Cuts(of) = self
                     && random.below(of) == 0
                 {
                     all.truncate(random.below(all.len() as u64) as usize);
@@ -137,25 +137,27 @@ async fn history(seed: u64) {
         ..limits()
     };
     let receiver = Host::start(0, limits);
-    let manners: Vec<Manner> = (0..1 + random.below(4)).map(|_| Manner::random(&mut random)).collect();
-    let liar =
-        |(i, manner): (usize, &Manner)| Liar::start(1 + i as u32, manner.lie(bytes.clone(), seed + 1000 * i as u64));
-    let liars: Vec<Liar> = manners.iter().enumerate().map(liar).collect();
+    let behaviors: Vec<HolderBehavior> =
+        (0..1 + random.below(4)).map(|_| HolderBehavior::random(&mut random)).collect();
+    let liar = |(i, behavior): (usize, &HolderBehavior)| {
+        Liar::start(1 + i as u32, behavior.lie(bytes.clone(), seed + 1000 * i as u64))
+    };
+    let liars: Vec<Liar> = behaviors.iter().enumerate().map(liar).collect();
     let holders = liars.iter().map(|liar| receiver.holder_of_liar(liar)).collect();
     let result = receiver.fetch(&bytes, holders).await;
-    let gone = match &result {
-        Ok(report) => &report.gone,
-        Err(FetchError::NoHolder { gone, .. }) => gone,
+    let failed = match &result {
+        Ok(report) => &report.failed,
+        Err(FetchError::NoHolder { failed, .. }) => failed,
         Err(other) => panic!("{other}"),
     };
-    for gone in &gone.0 {
-        let manner = manners[gone.holder.0 as usize - 1];
-        assert!(manner.explains(&gone.error), "{manner:?} is said to have failed so: {gone:?}");
+    for failed in &failed.0 {
+        let behavior = behaviors[failed.holder.0 as usize - 1];
+        assert!(behavior.explains(&failed.error), "{behavior:?} is said to have failed so: {failed:?}");
     }
-    if manners.iter().any(|manner| manner.gives_all()) || bytes.is_empty() {
-        assert!(result.is_ok(), "{manners:?}: {result:?}");
+    if behaviors.iter().any(|behavior| behavior.gives_all()) || bytes.is_empty() {
+        assert!(result.is_ok(), "{behaviors:?}: {result:?}");
     } else if result.is_err() {
-        assert_eq!(gone.0.len(), manners.len(), "{manners:?}: {result:?}");
+        assert_eq!(failed.0.len(), behaviors.len(), "{behaviors:?}: {result:?}");
     }
     assert_eq!((receiver.admission.used(), receiver.admission.waiting()), (0, 0));
 }

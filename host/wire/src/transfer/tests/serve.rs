@@ -1,21 +1,21 @@
-//! Peers that ask for what they should not: whoever answers them goes on answering others.
+//! Invalid and excessive requests: the server keeps answering other peers.
 
 use std::time::Duration;
 
 use quinn::Connection;
 
 use super::super::layout::GROUP_BYTES;
-use super::super::message::{PieceRequest, Request, SmallRequest};
+use super::super::message::{PieceRequest, SmallRequest, TransferRequest};
 use super::super::*;
 use super::world::{Host, OBJECT, limits, noise};
 
 const GROUP: usize = GROUP_BYTES as usize;
 const MALFORMED: u8 = 5;
 
-/// What is said on a stream that begins like this, and then ends.
-async fn said(connection: &Connection, request: &[u8]) -> Option<Vec<u8>> {
+/// Sends bytes on a new stream and returns the answer.
+async fn answer_to(connection: &Connection, request: &[u8]) -> Option<Vec<u8>> {
     let (mut send, mut receive) = connection.open_bi().await.unwrap();
-    // Who refuses may stop reading before all is written.
+    // A server that refuses may stop reading before everything is written.
     let _ = send.write_all(request).await;
     let _ = send.finish();
     receive.read_to_end(10 << 20).await.ok()
@@ -26,7 +26,7 @@ fn piece(bytes: &[u8], groups: std::ops::Range<u32>) -> PieceRequest {
         fetch: 0,
         object: OBJECT,
         bytes: bytes.len() as u64,
-        root: Root::of(bytes),
+        root: RootHash::of(bytes),
         groups,
         wants_blocks: true,
         wants_groups: true,
@@ -41,10 +41,10 @@ async fn what_can_not_be_meant_is_refused() {
     let (asker, host) = (Host::start(0, limits()), Host::start(1, limits()));
     host.put(OBJECT, &bytes);
     let connection = asker.holder_of(&host).link.connect().await.unwrap();
-    let groups = |groups| Request::Piece(piece(&bytes, groups)).write();
+    let groups = |groups| TransferRequest::Piece(piece(&bytes, groups)).write();
     let small = |count, bytes| {
         let objects = vec![SmallRequest { object: OBJECT, bytes }; count];
-        Request::Small { priority: Priority::Get, objects }.write()
+        TransferRequest::Small { priority: Priority::Get, objects }.write()
     };
     let long = PieceRequest { bytes: u64::MAX, ..piece(&bytes, 0..1) };
     for (name, request) in [
@@ -52,7 +52,7 @@ async fn what_can_not_be_meant_is_refused() {
         ("groups backwards", groups(std::ops::Range { start: 3, end: 2 })),
         ("more groups than there are", groups(299..301)),
         ("groups of two blocks", groups(255..257)),
-        ("an object of all bytes", Request::Piece(long).write()),
+        ("an object of all bytes", TransferRequest::Piece(long).write()),
         ("nothing", vec![TRANSFER_STREAM]),
         ("no request", [&[TRANSFER_STREAM][..], &[200; 100]].concat()),
         ("more than a request", [&groups(0..1)[..], &[0]].concat()),
@@ -61,11 +61,11 @@ async fn what_can_not_be_meant_is_refused() {
         ("large ones", small(1, 65 << 10)),
         ("too much of small ones", small(1000, 60 << 10)),
     ] {
-        assert_eq!(said(&connection, &request).await, Some(vec![MALFORMED]), "{name}");
+        assert_eq!(answer_to(&connection, &request).await, Some(vec![MALFORMED]), "{name}");
     }
-    // Streams of another kind are ended, no more.
-    assert_eq!(said(&connection, b"x").await, Some(Vec::new()));
-    let right = said(&connection, &groups(0..1)).await.unwrap();
+    // Streams of another kind are finished without an answer.
+    assert_eq!(answer_to(&connection, b"x").await, Some(Vec::new()));
+    let right = answer_to(&connection, &groups(0..1)).await.unwrap();
     assert_eq!(right.len(), 1 + 2 * 32 + 256 * 32 + 7 + GROUP);
     assert!(right.ends_with(&bytes[..GROUP]));
 }
@@ -88,11 +88,11 @@ async fn who_takes_nothing_keeps_nobody_waiting() {
     for i in 0..40 {
         let (mut send, receive) = connection.open_bi().await.unwrap();
         match i % 3 {
-            // Asks for a lot and reads nothing.
-            0 => send.write_all(&Request::Piece(piece(&bytes, 0..256)).write()).await.unwrap(),
-            // Says half of a request.
+            // Requests a lot and reads nothing.
+            0 => send.write_all(&TransferRequest::Piece(piece(&bytes, 0..256)).write()).await.unwrap(),
+            // Sends half a request.
             1 => send.write_all(&[TRANSFER_STREAM, 0]).await.unwrap(),
-            // Says nothing but that there is a stream.
+            // Sends only the first byte.
             _ => send.write_all(&[TRANSFER_STREAM]).await.unwrap(),
         }
         if i % 3 == 0 {
@@ -105,7 +105,7 @@ async fn who_takes_nothing_keeps_nobody_waiting() {
         tokio::time::timeout(Duration::from_secs(20), fetch).await.unwrap().unwrap();
     }
     drop(kept);
-    // And it is answered again, once it behaves.
+    // The same peer is served again once it behaves.
     let fetch = bad.fetch(&bytes, vec![bad.holder_of(&host)]);
     tokio::time::timeout(Duration::from_secs(20), fetch).await.unwrap().unwrap();
 }
@@ -122,7 +122,7 @@ async fn a_prefetch_makes_room_for_what_is_waited_for() {
         spec.priority = priority;
         transfers.fetch(spec, HeapTarget::new)
     };
-    // Its holder does not answer.
+    // A holder that never answers.
     let silent = super::world::Liar::start(
         7,
         super::world::lie(|_, send, _| async move {

@@ -1,4 +1,4 @@
-//! Small objects, many at a time.
+//! Fetches of many small objects.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn object(id: u64) -> Vec<u8> {
 
 fn spec(id: u64) -> SmallSpec {
     let bytes = object(id);
-    SmallSpec { object: ObjectId(id), bytes: bytes.len() as u32, root: Root::of(&bytes) }
+    SmallSpec { object: ObjectId(id), bytes: bytes.len() as u32, root: RootHash::of(&bytes) }
 }
 
 #[tokio::test]
@@ -45,8 +45,8 @@ async fn what_is_wrong_with_one_does_not_touch_others() {
     let fetched = receiver.transfers.fetch_small(&holder, &specs, Priority::Argument).await.unwrap();
     for (id, result) in fetched.objects.iter().enumerate() {
         match (id, result) {
-            (3, Err(HolderError::NotHere)) | (4, Err(HolderError::BadChunk { .. })) => {}
-            (5, Err(HolderError::OtherLength { said: 65_536, is: 5 })) => {}
+            (3, Err(HolderError::NotFound)) | (4, Err(HolderError::BadChunk { .. })) => {}
+            (5, Err(HolderError::OtherLength { announced: 65_536, actual: 5 })) => {}
             (3..=5, other) => panic!("{other:?}"),
             (id, result) => assert!(result.as_ref().unwrap()[..] == object(id as u64)),
         }
@@ -90,6 +90,6 @@ async fn who_answers_nothing_or_wrong_is_given_up() {
     assert!(matches!(check(says(&[], true)).await, HolderError::Stalled { .. }));
     assert!(matches!(check(says(&[0], true)).await, HolderError::Protocol("its answer ends too early")));
     assert!(matches!(check(says(&[77], true)).await, HolderError::Protocol(_)));
-    // Objects of no bytes are right, all others are wrong, and then there is more.
+    // The answer matches the empty objects; the others get wrong bytes, and the answer goes on after the last one.
     assert!(matches!(check(says(&[0; 1000], false)).await, HolderError::BadChunk { .. } | HolderError::Protocol(_)));
 }

@@ -1,4 +1,4 @@
-//! Nodes of a test: honest ones, and ones that answer however the test says.
+//! Test nodes: honest ones, and ones with scripted answers.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,14 +11,14 @@ use quinn::{Connection, Endpoint, SendStream};
 use sandbar_core::{NodeId, ObjectId};
 use tokio::sync::mpsc;
 
-use super::super::message::{PieceRequest, Request};
+use super::super::message::{PieceRequest, TransferRequest};
 use super::super::*;
 use super::loopback::endpoint;
 use crate::{WireLimits, transport_config};
 
 pub const OBJECT: ObjectId = ObjectId(42);
 
-/// Limits with short waits.
+/// Limits with short timeouts.
 pub fn limits() -> TransferLimits {
     TransferLimits {
         piece_bytes_max: 256 << 10,
@@ -36,14 +36,14 @@ pub fn transport() -> Arc<quinn::TransportConfig> {
     Arc::new(transport_config(&WireLimits::default()))
 }
 
-/// Bytes of which every part is another one.
+/// Pseudo-random bytes without repetition.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
     bytes
 }
 
-/// A node with an engine.
+/// A node with a transfer engine.
 pub struct Host {
     pub node: NodeId,
     pub endpoint: Endpoint,
@@ -53,24 +53,24 @@ pub struct Host {
     pub events: mpsc::Receiver<TransferEvent>,
 }
 
-/// What a node has.
+/// A node's objects.
 #[derive(Default)]
 pub struct Objects {
-    held: Mutex<HashMap<ObjectId, Held>>,
-    /// How often each was asked for.
+    held: Mutex<HashMap<ObjectId, HeldObject>>,
+    /// Number of lookups.
     pub asked: AtomicUsize,
 }
 
 impl Objects {
-    pub fn put(&self, object: ObjectId, held: Held) {
+    pub fn put(&self, object: ObjectId, held: HeldObject) {
         self.held.lock().unwrap().insert(object, held);
     }
 }
 
-impl Source for Objects {
-    fn find(&self, _: NodeId, object: ObjectId) -> Held {
+impl ObjectSource for Objects {
+    fn find(&self, _: NodeId, object: ObjectId) -> HeldObject {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        self.held.lock().unwrap().get(&object).cloned().unwrap_or(Held::NotHere)
+        self.held.lock().unwrap().get(&object).cloned().unwrap_or(HeldObject::NotFound)
     }
 }
 
@@ -96,14 +96,14 @@ impl Host {
         Host { node: NodeId(node), endpoint, transfers, admission, objects, events }
     }
 
-    /// Has an object.
+    /// Adds an object.
     pub fn put(&self, object: ObjectId, bytes: &[u8]) {
-        self.objects.put(object, Held::Whole(Arc::new(bytes.to_vec())));
+        self.objects.put(object, HeldObject::Whole(Arc::new(bytes.to_vec())));
     }
 
-    /// How others are reached from here.
+    /// Returns a holder that this node can connect to.
     pub fn holder(&self, node: NodeId, address: SocketAddr) -> Holder {
-        Holder { node, link: Arc::new(Dial { endpoint: self.endpoint.clone(), address, last: Arc::default() }) }
+        Holder { node, link: Arc::new(CachedLink { endpoint: self.endpoint.clone(), address, last: Arc::default() }) }
     }
 
     pub fn holder_of(&self, other: &Host) -> Holder {
@@ -114,7 +114,7 @@ impl Host {
         self.holder(other.node, other.endpoint.local_addr().unwrap())
     }
 
-    /// Fetches the object whose bytes are these.
+    /// Fetches the object with these bytes, and checks bytes and memory.
     pub async fn fetch(&self, bytes: &[u8], holders: Vec<Holder>) -> Result<FetchReport, FetchError> {
         let spec = spec(bytes, holders);
         let fetched = self.transfers.fetch(spec, HeapTarget::new).await?;
@@ -128,17 +128,17 @@ impl Host {
 
 pub fn spec(bytes: &[u8], holders: Vec<Holder>) -> FetchSpec {
     let (object, priority) = (OBJECT, Priority::Get);
-    FetchSpec { object, bytes: bytes.len() as u64, root: Root::of(bytes), holders, priority, finder: None }
+    FetchSpec { object, bytes: bytes.len() as u64, root: RootHash::of(bytes), holders, priority, finder: None }
 }
 
-/// Connects, once for all who ask.
-struct Dial {
+/// Connects once and shares the connection.
+struct CachedLink {
     endpoint: Endpoint,
     address: SocketAddr,
     last: Arc<tokio::sync::Mutex<Option<Connection>>>,
 }
 
-impl Link for Dial {
+impl HolderLink for CachedLink {
     fn connect(&self) -> BoxFuture<'static, Result<Connection, String>> {
         let (endpoint, address, last) = (self.endpoint.clone(), self.address, self.last.clone());
         async move {
@@ -155,7 +155,7 @@ impl Link for Dial {
     }
 }
 
-/// How a node that does not keep to the protocol answers a request for a piece.
+/// A scripted answer to a request for a piece.
 pub type Lie = Arc<dyn Fn(PieceRequest, SendStream, Connection) -> BoxFuture<'static, ()> + Send + Sync>;
 
 pub fn lie<F: Future<Output = ()> + Send + 'static>(
@@ -164,7 +164,7 @@ pub fn lie<F: Future<Output = ()> + Send + 'static>(
     Arc::new(move |request, send, connection| answer(request, send, connection).boxed())
 }
 
-/// A node that answers however the test says.
+/// A node with scripted answers.
 pub struct Liar {
     pub node: NodeId,
     pub endpoint: Endpoint,
@@ -184,8 +184,8 @@ impl Liar {
                             let (answer, connection) = (answer.clone(), connection.clone());
                             tokio::spawn(async move {
                                 let Ok(bytes) = receive.read_to_end(1 << 20).await else { return };
-                                match Request::read(&bytes[1..], &TransferLimits::default()) {
-                                    Some(Request::Piece(request)) => answer(request, send, connection).await,
+                                match TransferRequest::read(&bytes[1..], &TransferLimits::default()) {
+                                    Some(TransferRequest::Piece(request)) => answer(request, send, connection).await,
                                     other => panic!("{other:?}"),
                                 }
                             });

@@ -1,14 +1,13 @@
-//! Who may begin a handshake: what strangers cost is bounded here, before anything is done for them.
+//! Admission of handshakes, which bounds what unauthenticated clients cost before any work is done for them.
 //!
-//! An attempt to connect is one packet, and its source address may be anybody's. A few handshakes at once are begun all
-//! the same; beyond them the sender has to prove that it gets what is sent to its address (Retry), which costs this end
-//! a packet and nothing to remember. Those who have proved it share a larger number of handshakes, and each prefix of
-//! addresses has a smaller one. What is over that gets no answer: QUIC asks again by itself, and who floods learns
-//! nothing.
+//! A connection attempt is one packet whose source address may be forged. A few handshakes are accepted from
+//! unvalidated addresses; beyond that the client must validate its address (QUIC Retry), which costs this end one
+//! packet and no state. Validated addresses share a larger number of handshakes, and each address prefix has a smaller
+//! limit. Attempts beyond these get no answer: QUIC retransmits by itself, and a flooding client learns nothing.
 //!
-//! Addresses from which a node was let in before have a number of their own, and so do those of tenants, so that who was
-//! there before comes back while others flood. A handshake that fails keeps its place for a while (see
-//! [`handshake_time_ms_max`](crate::WireLimits::handshake_time_ms_max)), so that failing fast gains nobody anything.
+//! Addresses of previously admitted nodes, and those of tenants, have handshakes of their own, so that known peers can
+//! reconnect during a flood. A failed handshake keeps its permit for a while (see
+//! [`handshake_time_ms_max`](crate::WireLimits::handshake_time_ms_max)), so that failing fast gains nothing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -17,21 +16,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::limits::WireLimits;
 use crate::name::Role;
 
-/// What becomes of an attempt to connect.
+/// Decision about a connection attempt.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// It may; for as long as the place is kept.
-    Begin(Place),
-    /// It has to prove its address first.
-    Prove,
-    /// It gets no answer.
+    /// Accept it while the permit is held.
+    Accept(HandshakePermit),
+    /// Require address validation first.
+    Retry,
+    /// Send no answer.
     Ignore,
 }
 
-/// The place of one handshake.
+/// Permit of one handshake.
 #[derive(Debug)]
-pub(super) struct Place {
-    gate: Arc<Gate>,
+pub(super) struct HandshakePermit {
+    limiter: Arc<HandshakeLimiter>,
     from: Prefix,
     pool: Pool,
 }
@@ -40,7 +39,7 @@ pub(super) struct Place {
 enum Pool {
     Unproved,
     Proved,
-    /// From where one of this role was let in before.
+    /// An address from which a peer of this role was admitted before.
     Familiar(Role),
 }
 
@@ -48,7 +47,7 @@ enum Pool {
 struct Prefix(u128);
 
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct HandshakeLimiter {
     limits: WireLimits,
     state: Mutex<State>,
 }
@@ -57,19 +56,19 @@ pub(super) struct Gate {
 struct State {
     unproved: usize,
     proved: usize,
-    /// Of those that are proved, how many of each prefix. No more entries than handshakes.
+    /// Handshakes of each prefix, from validated addresses only. Bounded by the number of handshakes.
     of_prefix: HashMap<Prefix, usize>,
     nodes: Familiar,
     tenants: Familiar,
 }
 
-/// Addresses from which somebody was let in before.
+/// Addresses from which peers of one role were admitted before.
 #[derive(Debug, Default)]
 struct Familiar {
-    /// Handshakes from these.
+    /// Current handshakes from these addresses.
     handshakes: usize,
     addresses: HashSet<IpAddr>,
-    /// The same, the oldest first.
+    /// The same addresses, oldest first.
     since: VecDeque<IpAddr>,
 }
 
@@ -82,23 +81,23 @@ impl State {
     }
 }
 
-impl Gate {
-    pub(super) fn new(limits: &WireLimits) -> Arc<Gate> {
-        Arc::new(Gate { limits: *limits, state: Mutex::default() })
+impl HandshakeLimiter {
+    pub(super) fn new(limits: &WireLimits) -> Arc<HandshakeLimiter> {
+        Arc::new(HandshakeLimiter { limits: *limits, state: Mutex::default() })
     }
 
-    /// Somebody wants to connect from an address, and has `proved` that it is its own.
-    pub(super) fn ask(self: &Arc<Gate>, from: IpAddr, proved: bool) -> Verdict {
+    /// Decides about a connection attempt from an address; `proved` means that QUIC validated it.
+    pub(super) fn admit(self: &Arc<HandshakeLimiter>, from: IpAddr, proved: bool) -> Verdict {
         let (address, limits) = (from.to_canonical(), &self.limits);
         let prefix = self.prefix(address);
         let state = &mut *self.lock();
-        let begin = |pool| Verdict::Begin(Place { gate: self.clone(), from: prefix, pool });
+        let accept = |pool| Verdict::Accept(HandshakePermit { limiter: self.clone(), from: prefix, pool });
         if !proved {
             if state.unproved >= limits.handshakes_unproved_max {
-                return Verdict::Prove;
+                return Verdict::Retry;
             }
             state.unproved += 1;
-            return begin(Pool::Unproved);
+            return accept(Pool::Unproved);
         }
         let (pool, used) = if state.nodes.addresses.contains(&address) {
             (Pool::Familiar(Role::Node), &mut state.nodes.handshakes)
@@ -116,11 +115,11 @@ impl Gate {
         }
         *used += 1;
         *of_prefix += 1;
-        begin(pool)
+        accept(pool)
     }
 
-    /// One of this role was let in from this address.
-    pub(super) fn let_in(&self, from: IpAddr, role: Role) {
+    /// Records that a peer of this role was admitted from an address.
+    pub(super) fn remember(&self, from: IpAddr, role: Role) {
         let (address, state) = (from.to_canonical(), &mut *self.lock());
         let familiar = state.familiar(role);
         if self.limits.familiar_max == 0 || !familiar.addresses.insert(address) {
@@ -141,7 +140,7 @@ impl Gate {
         };
         let cut = width - kept.min(width);
         let kept = bits.checked_shr(cut).unwrap_or(0);
-        // An IPv4 prefix may share its number with an IPv6 one of ::/8, which is nobody's.
+        // An IPv4 prefix may collide with an IPv6 one in ::/8, which is reserved.
         Prefix(kept)
     }
 
@@ -150,15 +149,15 @@ impl Gate {
     }
 
     #[cfg(test)]
-    fn taken(&self) -> (usize, usize, usize, usize) {
+    fn counts(&self) -> (usize, usize, usize, usize) {
         let state = self.lock();
         (state.unproved, state.proved, state.nodes.handshakes + state.tenants.handshakes, state.of_prefix.len())
     }
 }
 
-impl Drop for Place {
+impl Drop for HandshakePermit {
     fn drop(&mut self) {
-        let state = &mut *self.gate.lock();
+        let state = &mut *self.limiter.lock();
         match self.pool {
             Pool::Unproved => {
                 state.unproved -= 1;
@@ -189,80 +188,80 @@ mod tests {
         ..WireLimits::DEFAULT
     };
 
-    /// Asks for each address; `b`egin, `p`rove or `i`gnore is what should come of it. Places are kept.
-    fn check(gate: &Arc<Gate>, asked: &[(&str, bool, char)]) -> Vec<Place> {
-        let mut places = Vec::new();
+    /// Requests admission for each address and expects `a` (accept), `r` (retry) or `i` (ignore). Returns the permits.
+    fn check(limiter: &Arc<HandshakeLimiter>, asked: &[(&str, bool, char)]) -> Vec<HandshakePermit> {
+        let mut permits = Vec::new();
         for (number, (address, proved, wanted)) in asked.iter().enumerate() {
-            let got = match gate.ask(address.parse().unwrap(), *proved) {
-                Verdict::Begin(place) => {
-                    places.push(place);
-                    'b'
+            let got = match limiter.admit(address.parse().unwrap(), *proved) {
+                Verdict::Accept(permit) => {
+                    permits.push(permit);
+                    'a'
                 }
-                Verdict::Prove => 'p',
+                Verdict::Retry => 'r',
                 Verdict::Ignore => 'i',
             };
             assert_eq!(got, *wanted, "{number}: {address}, proved: {proved}");
         }
-        places
+        permits
     }
 
     #[test]
     fn strangers_share_few_places_until_they_prove_their_address() {
-        let gate = Gate::new(&LIMITS);
-        let places = check(
-            &gate,
+        let limiter = HandshakeLimiter::new(&LIMITS);
+        let permits = check(
+            &limiter,
             &[
-                ("10.0.0.1", false, 'b'),
-                ("10.0.0.1", false, 'b'),
-                ("10.9.0.1", false, 'p'),
-                ("10.9.0.1", true, 'b'),
-                ("10.0.0.1", true, 'b'),
+                ("10.0.0.1", false, 'a'),
+                ("10.0.0.1", false, 'a'),
+                ("10.9.0.1", false, 'r'),
+                ("10.9.0.1", true, 'a'),
+                ("10.0.0.1", true, 'a'),
             ],
         );
-        assert_eq!(gate.taken(), (2, 2, 0, 2));
-        drop(places);
-        assert_eq!(gate.taken(), (0, 0, 0, 0));
+        assert_eq!(limiter.counts(), (2, 2, 0, 2));
+        drop(permits);
+        assert_eq!(limiter.counts(), (0, 0, 0, 0));
     }
 
     #[test]
     fn a_prefix_has_a_bound_of_its_own() {
-        let gate = Gate::new(&LIMITS);
-        let places = check(
-            &gate,
+        let limiter = HandshakeLimiter::new(&LIMITS);
+        let permits = check(
+            &limiter,
             &[
-                ("10.0.0.1", true, 'b'),
-                ("10.0.0.2", true, 'b'),
-                ("::ffff:10.0.0.3", true, 'b'),
+                ("10.0.0.1", true, 'a'),
+                ("10.0.0.2", true, 'a'),
+                ("::ffff:10.0.0.3", true, 'a'),
                 ("10.0.0.4", true, 'i'),
-                ("10.0.1.4", true, 'b'),
-                ("2001:db8::1", true, 'b'),
-                ("2001:db8::1:2:3:4", true, 'b'),
+                ("10.0.1.4", true, 'a'),
+                ("2001:db8::1", true, 'a'),
+                ("2001:db8::1:2:3:4", true, 'a'),
                 ("10.3.0.1", true, 'i'),
             ],
         );
-        assert_eq!(gate.taken(), (0, 6, 0, 3));
-        drop(places);
-        check(&gate, &[("10.3.0.1", true, 'b')]);
-        assert_eq!(gate.taken(), (0, 0, 0, 0));
+        assert_eq!(limiter.counts(), (0, 6, 0, 3));
+        drop(permits);
+        check(&limiter, &[("10.3.0.1", true, 'a')]);
+        assert_eq!(limiter.counts(), (0, 0, 0, 0));
     }
 
     #[test]
     fn who_was_there_before_comes_back_while_others_flood() {
-        let gate = Gate::new(&LIMITS);
+        let limiter = HandshakeLimiter::new(&LIMITS);
         for known in ["10.1.0.1", "10.1.0.1", "10.2.0.1", "10.3.0.1"] {
-            gate.let_in(known.parse().unwrap(), Role::Node);
+            limiter.remember(known.parse().unwrap(), Role::Node);
         }
-        // Tenants, as many as there may be, push no node out.
+        // The maximum number of known tenants displaces no node.
         for known in ["10.4.0.1", "10.5.0.1", "10.6.0.1"] {
-            gate.let_in(known.parse().unwrap(), Role::Tenant);
+            limiter.remember(known.parse().unwrap(), Role::Tenant);
         }
         let floods: Vec<String> = (0..6).map(|n| format!("10.77.{n}.1")).collect();
-        let flood: Vec<_> = floods.iter().map(|address| (address.as_str(), true, 'b')).collect();
-        let _flood = check(&gate, &flood);
-        // The first of them is too long ago.
-        let _back = check(&gate, &[("10.1.0.1", true, 'i'), ("10.2.0.1", true, 'b'), ("10.3.0.1", true, 'b')]);
-        assert_eq!(gate.taken(), (0, 6, 2, 8));
-        let _tenants = check(&gate, &[("10.4.0.1", true, 'i'), ("10.5.0.1", true, 'b'), ("10.6.0.1", true, 'b')]);
-        assert_eq!(gate.taken(), (0, 6, 4, 10));
+        let flood: Vec<_> = floods.iter().map(|address| (address.as_str(), true, 'a')).collect();
+        let _flood = check(&limiter, &flood);
+        // The oldest known node was displaced.
+        let _back = check(&limiter, &[("10.1.0.1", true, 'i'), ("10.2.0.1", true, 'a'), ("10.3.0.1", true, 'a')]);
+        assert_eq!(limiter.counts(), (0, 6, 2, 8));
+        let _tenants = check(&limiter, &[("10.4.0.1", true, 'i'), ("10.5.0.1", true, 'a'), ("10.6.0.1", true, 'a')]);
+        assert_eq!(limiter.counts(), (0, 6, 4, 10));
     }
 }

@@ -1,4 +1,4 @@
-//! What an endpoint stands on: a socket, a runtime, a clock. A simulation brings its own.
+//! The operating-system services of an endpoint: socket, runtime and clock. A simulation replaces them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -10,38 +10,38 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use crate::clock::{Clock, SystemClock};
 use crate::protocol::PROTOCOL_VERSION;
 
-/// What an endpoint stands on.
+/// Socket, runtime, clock, version and seed of an endpoint.
 #[derive(Debug, Clone)]
-pub struct Ground {
-    /// Where datagrams come and go.
+pub struct EndpointEnvironment {
+    /// The UDP socket.
     pub socket: Arc<dyn quinn::AsyncUdpSocket>,
-    /// What runs tasks and timers. Tasks of this room's own run on tokio.
+    /// QUIC's task and timer runtime. This crate's own tasks always run on tokio.
     pub runtime: Arc<dyn quinn::Runtime>,
-    /// By which certificates and tokens begin and end.
+    /// Clock for the validity of certificates and tokens.
     pub clock: Arc<dyn Clock>,
-    /// The version that is spoken: any but [`PROTOCOL_VERSION`] is for tests.
+    /// Protocol version. Values other than [`PROTOCOL_VERSION`] are for tests.
     pub version: u8,
-    /// From which connection ids and paddings are drawn; of the system when there is none. What is secret is always
-    /// drawn from the system.
+    /// Seed of connection ids and padding; `None` for system randomness. Secrets always use system randomness.
     pub seed: Option<[u8; 32]>,
 }
 
-/// Bytes of a UDP socket's buffers: what comes while the receiving thread does something else must lie somewhere. The
-/// kernel gives as much as its administrator allows. Two bursts of what a node's peers send in a millisecond.
+/// Requested bytes of a UDP socket's send and receive buffers. They hold what arrives while the receiving thread is
+/// busy: two bursts of what a node's peers send in a millisecond. The kernel's configured maximum may reduce them.
 pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-impl Ground {
-    /// A UDP socket of the system, and its clock. Within a tokio runtime. The socket of `[::]` takes IPv4, too.
+impl EndpointEnvironment {
+    /// Binds a UDP socket and uses the system clock. Must be called within a tokio runtime. A socket of `[::]` accepts
+    /// IPv4 too.
     ///
     /// # Errors
-    /// When the address can't be bound.
-    pub fn udp(address: SocketAddr) -> io::Result<Ground> {
+    /// The address can't be bound.
+    pub fn udp(address: SocketAddr) -> io::Result<EndpointEnvironment> {
         let socket = bind(address)?;
-        // Less is slower, not wrong.
+        // Smaller buffers are slower, not wrong.
         let _ = sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER_BYTES);
         let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER_BYTES);
         let runtime: Arc<dyn quinn::Runtime> = Arc::new(quinn::TokioRuntime);
-        Ok(Ground {
+        Ok(EndpointEnvironment {
             socket: runtime.wrap_udp_socket(socket)?,
             runtime,
             clock: Arc::new(SystemClock),
@@ -57,13 +57,13 @@ fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
         return UdpSocket::bind(address);
     }
     let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    // Whatever the machine's administrator has as its default.
+    // Independent of the machine's default (`net.ipv6.bindv6only`).
     sockopt::set_ipv6_v6only(&socket, false)?;
     rustix::net::bind(&socket, &address)?;
     Ok(socket.into())
 }
 
-/// Whether a socket at `local` can send to an address.
+/// Returns whether a socket bound to `local` can send to an address.
 pub(super) fn reaches(local: SocketAddr, address: SocketAddr) -> bool {
     match (local, address) {
         (SocketAddr::V4(_), SocketAddr::V4(_)) | (SocketAddr::V6(_), SocketAddr::V6(_)) => true,
@@ -72,16 +72,16 @@ pub(super) fn reaches(local: SocketAddr, address: SocketAddr) -> bool {
     }
 }
 
-/// An address as people know it: an IPv4 address that a socket of both families shows as one of IPv6 is one of IPv4.
+/// Converts an IPv4-mapped IPv6 address, as a dual-stack socket shows it, to IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
-        // With its zone.
+        // Keeps the scope id.
         IpAddr::V6(_) => address,
     }
 }
 
-/// QUIC's own tokens begin and end by the same clock.
+/// The clock for QUIC's own address-validation tokens.
 pub(super) struct QuicTime(pub Arc<dyn Clock>);
 
 impl quinn::TimeSource for QuicTime {

@@ -1,40 +1,40 @@
-//! Reading what a peer sends.
+//! Reading of a peer's stream.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, Bytes};
 use quinn::{ReadError, RecvStream};
 
-/// Packets' payloads that are taken from a stream at once.
+/// Stream chunks read in one call. Each is the payload of one packet.
 const BATCH: usize = 32;
 
-/// A stream that is read in order.
+/// Reads a stream in order.
 #[derive(Debug)]
-pub(crate) struct Incoming<'a> {
+pub(crate) struct StreamReader<'a> {
     stream: RecvStream,
     batch: [Bytes; BATCH],
     at: usize,
-    /// Counts what comes.
+    /// Counter of received bytes.
     count: &'a AtomicU64,
 }
 
-/// Why there is no more to read.
+/// Why reading ended.
 #[derive(Debug)]
 pub(crate) enum ReadFault {
-    /// The peer ended the stream.
+    /// The peer finished the stream.
     Ended,
-    /// The peer gave the stream up.
+    /// The peer reset the stream.
     Reset,
-    /// The connection was lost, and why.
-    Lost(String),
+    /// The connection was lost, with the reason.
+    ConnectionLost(String),
 }
 
-impl<'a> Incoming<'a> {
-    pub(crate) fn new(stream: RecvStream, count: &'a AtomicU64) -> Incoming<'a> {
-        Incoming { stream, batch: std::array::from_fn(|_| Bytes::new()), at: BATCH, count }
+impl<'a> StreamReader<'a> {
+    pub(crate) fn new(stream: RecvStream, count: &'a AtomicU64) -> StreamReader<'a> {
+        StreamReader { stream, batch: std::array::from_fn(|_| Bytes::new()), at: BATCH, count }
     }
 
-    /// Reads as many bytes as there is room for.
+    /// Fills the buffer.
     pub(crate) async fn fill(&mut self, mut to: &mut [u8]) -> Result<(), ReadFault> {
         while !to.is_empty() {
             let Some(from) = self.batch.get_mut(self.at).filter(|from| !from.is_empty()) else {
@@ -54,7 +54,7 @@ impl<'a> Incoming<'a> {
         self.fill(&mut array).await.map(|()| array)
     }
 
-    /// Whether the peer ended the stream here.
+    /// Returns whether the peer finished the stream at this position.
     pub(crate) async fn is_over(&mut self) -> Result<bool, ReadFault> {
         match self.array::<1>().await {
             Ok(_) => Ok(false),
@@ -63,7 +63,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Goes on to the next payload that is there.
+    /// Advances to the next buffered chunk, or reads more.
     async fn next(&mut self) -> Result<(), ReadFault> {
         self.at += 1;
         if self.batch.get(self.at).is_some_and(|next| !next.is_empty()) {
@@ -73,7 +73,7 @@ impl<'a> Incoming<'a> {
         let read = self.stream.read_chunks(&mut self.batch).await;
         let read = read.map_err(|error| match error {
             ReadError::Reset(_) => ReadFault::Reset,
-            other => ReadFault::Lost(other.to_string()),
+            other => ReadFault::ConnectionLost(other.to_string()),
         });
         let count = read?.ok_or(ReadFault::Ended)?;
         let len: usize = self.batch[..count].iter().map(Bytes::len).sum();

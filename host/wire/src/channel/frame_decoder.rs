@@ -1,39 +1,40 @@
-//! Frames out of a stream of bytes, in whatever pieces these come.
+//! Decoding of frames from a byte stream that arrives in pieces of any size.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Before each frame: its length, the least byte first.
+/// Bytes of a frame's header: its length, little-endian.
 pub(super) const HEAD_BYTES: usize = 4;
-/// More than this is given back when it is not used any more, in bytes.
+/// Buffer capacity above which an empty buffer is freed, in bytes.
 const KEPT_BYTES: usize = 128 << 10;
 
-/// What has come of a channel and is no frame yet. It grows by what comes, never by a length; and it is copied in and out:
-/// a byte of a datagram would keep the datagram, and a small frame those that came with it.
+/// Received bytes of a channel that are not a whole frame yet. The buffer grows with received bytes, never with an
+/// announced length. Bytes are copied in and out: a slice would keep its whole datagram alive, and a small frame its
+/// neighbours.
 #[derive(Debug, Default)]
-pub(super) struct Unframe {
+pub(super) struct FrameDecoder {
     held: BytesMut,
 }
 
-/// A length over the limit.
+/// A frame length over the limit.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Oversized(pub u32);
+pub(super) struct FrameTooLong(pub u32);
 
-impl Unframe {
+impl FrameDecoder {
     pub(super) fn push(&mut self, piece: &[u8]) {
         self.held.extend_from_slice(piece);
     }
 
-    /// Whether there is a part of a frame.
+    /// Returns whether a part of a frame is buffered.
     pub(super) fn is_within(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// The next frame, if it is there.
-    pub(super) fn next(&mut self, bytes_max: u32) -> Result<Option<Bytes>, Oversized> {
+    /// Returns the next frame, if it is complete.
+    pub(super) fn next(&mut self, bytes_max: u32) -> Result<Option<Bytes>, FrameTooLong> {
         let Some((head, rest)) = self.held.split_first_chunk::<HEAD_BYTES>() else { return Ok(None) };
         let length = u32::from_le_bytes(*head);
         if length > bytes_max {
-            return Err(Oversized(length));
+            return Err(FrameTooLong(length));
         }
         let Some(frame) = rest.get(..length as usize) else { return Ok(None) };
         let frame = Bytes::copy_from_slice(frame);
@@ -53,18 +54,18 @@ mod tests {
         frames.iter().flat_map(|frame| [&(frame.len() as u32).to_le_bytes(), *frame].concat()).collect()
     }
 
-    /// Whatever the pieces are, the frames are the same.
+    /// Decodes the stream in pieces of every size and expects the same frames.
     fn check(stream: &[u8], wanted: &[&[u8]]) {
         for piece in 1..=stream.len().max(1) {
-            let (mut unframe, mut got) = (Unframe::default(), Vec::new());
+            let (mut decoder, mut got) = (FrameDecoder::default(), Vec::new());
             for piece in stream.chunks(piece) {
-                unframe.push(piece);
-                while let Some(frame) = unframe.next(64).unwrap() {
+                decoder.push(piece);
+                while let Some(frame) = decoder.next(64).unwrap() {
                     got.push(frame);
                 }
             }
             assert_eq!(got, wanted, "in pieces of {piece}");
-            assert!(!unframe.is_within(), "in pieces of {piece}");
+            assert!(!decoder.is_within(), "in pieces of {piece}");
         }
     }
 
@@ -80,17 +81,18 @@ mod tests {
     fn a_length_over_the_limit_is_seen_before_its_bytes_come() {
         for (head, wanted) in [
             (64, Ok(None)),
-            (65, Err(Oversized(65))),
-            (u32::MAX, Err(Oversized(u32::MAX))),
+            (65, Err(FrameTooLong(65))),
+            (u32::MAX, Err(FrameTooLong(u32::MAX))),
             (0, Ok(Some(Bytes::new()))),
         ] {
-            let mut unframe = Unframe::default();
-            unframe.push(&u32::to_le_bytes(head));
-            assert_eq!(unframe.next(64), wanted, "{head}");
+            let mut decoder = FrameDecoder::default();
+            decoder.push(&u32::to_le_bytes(head));
+            assert_eq!(decoder.next(64), wanted, "{head}");
         }
     }
 
-    /// Bytes at random in pieces at random, beside a reader that has all of them at once. `SANDBAR_SEED` is one case alone.
+    /// Decodes random bytes in random pieces, and compares with a decoder that gets them at once. `SANDBAR_SEED` runs
+    /// one case.
     #[test]
     fn nonsense_is_read_the_same_in_any_pieces() {
         use rand_xoshiro::rand_core::{RngCore, SeedableRng};
@@ -99,13 +101,13 @@ mod tests {
             let mut random = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
             let mut bytes = vec![0; random.next_u32() as usize % 400];
             random.fill_bytes(&mut bytes);
-            // Heads that mostly say little, so that there are frames.
+            // Mostly small length bytes, so that some frames are complete.
             bytes
                 .iter_mut()
                 .enumerate()
                 .filter(|(at, _)| at % 5 != 0)
                 .for_each(|(_, byte)| *byte = byte.saturating_sub(230));
-            let (mut whole, mut pieces) = (Unframe::default(), Unframe::default());
+            let (mut whole, mut pieces) = (FrameDecoder::default(), FrameDecoder::default());
             let (mut wanted, mut got) = (Vec::new(), Vec::new());
             whole.push(&bytes);
             read_all(&mut whole, &mut wanted);
@@ -120,9 +122,9 @@ mod tests {
         }
     }
 
-    /// Up to the first error.
-    fn read_all(unframe: &mut Unframe, to: &mut Vec<Result<Bytes, Oversized>>) {
-        while let Some(next) = unframe.next(64).transpose() {
+    /// Reads frames up to the first error.
+    fn read_all(decoder: &mut FrameDecoder, to: &mut Vec<Result<Bytes, FrameTooLong>>) {
+        while let Some(next) = decoder.next(64).transpose() {
             let is_over = next.is_err();
             to.push(next);
             if is_over {

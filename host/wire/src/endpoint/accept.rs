@@ -1,4 +1,4 @@
-//! The door of a node: where others come in.
+//! Incoming connections of a node: handshake, checks, and the accept queues.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,26 +8,25 @@ use quinn::crypto::rustls::HandshakeData;
 use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 
-use super::gate::{Place, Verdict};
-use super::ground::canonical;
+use super::environment::canonical;
+use super::handshake_limiter::{HandshakePermit, Verdict};
 use super::peers::{Direction, close};
-use super::{Shared, joins, transport};
+use super::{Shared, join_server, transport};
 use crate::connection::Connection;
-use crate::identity::{PeerError, Side, is_stranger};
-use crate::lost::Lost;
+use crate::disconnect::DisconnectReason;
+use crate::identity::{HandshakeSide, PeerError, self_signed_key};
 use crate::name::{PeerIdentity, Role};
 use crate::protocol::{JOIN_ALPN, WELCOME, version_of};
 
-/// Looks at each attempt to connect at once, and never waits for one: handshakes have tasks of their own. Ends with the
-/// endpoint.
-pub(super) async fn keep(shared: Arc<Shared>) {
+/// Examines each connection attempt immediately, and spawns a task for each handshake. Ends with the endpoint.
+pub(super) async fn accept_loop(shared: Arc<Shared>) {
     while let Some(incoming) = shared.quinn.accept().await {
         let address = incoming.remote_address().ip().to_canonical();
-        match shared.gate.ask(address, incoming.remote_address_validated()) {
-            Verdict::Begin(place) => drop(tokio::spawn(begin(shared.clone(), incoming, place))),
-            Verdict::Prove => {
-                shared.counts.asked_to_prove.fetch_add(1, Relaxed);
-                // It may, as it has not proved it yet.
+        match shared.limiter.admit(address, incoming.remote_address_validated()) {
+            Verdict::Accept(permit) => drop(tokio::spawn(handshake(shared.clone(), incoming, permit))),
+            Verdict::Retry => {
+                shared.counts.retried.fetch_add(1, Relaxed);
+                // Retry is allowed: the address is not validated yet.
                 let _ = incoming.retry();
             }
             Verdict::Ignore => {
@@ -38,58 +37,60 @@ pub(super) async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// How a handshake ended.
+/// Result of a handshake.
 enum Outcome {
-    LetIn(Role),
+    Admitted(Role),
     Joined,
     Refused,
     Failed,
 }
 
-async fn begin(shared: Arc<Shared>, incoming: quinn::Incoming, place: Place) {
+async fn handshake(shared: Arc<Shared>, incoming: quinn::Incoming, permit: HandshakePermit) {
     let from = canonical(incoming.remote_address());
     let address = from.ip();
     let time = Duration::from_millis(shared.limits.handshake_time_ms_max);
     let outcome = match timeout(time, async { incoming.accept()?.await }).await {
-        Ok(Ok(quinn)) if protocol(&quinn) == JOIN_ALPN.as_bytes() => match joins::answer(&shared, &quinn).await {
+        Ok(Ok(quinn)) if protocol(&quinn) == JOIN_ALPN.as_bytes() => match join_server::serve(&shared, &quinn).await {
             true => Outcome::Joined,
             false => Outcome::Refused,
         },
-        Ok(Ok(quinn)) => timeout(time, let_in(&shared, &quinn)).await.unwrap_or(Outcome::Failed),
+        Ok(Ok(quinn)) => timeout(time, admit(&shared, &quinn)).await.unwrap_or(Outcome::Failed),
         Ok(Err(error)) => {
-            match Lost::from(error) {
-                // Who tried several addresses at once took another.
-                lost @ (Lost::Silent | Lost::Closed { .. }) => log::debug!("{from} did not connect: {lost}"),
+            match DisconnectReason::from(error) {
+                // A client that tries several addresses at once abandons all but one.
+                lost @ (DisconnectReason::Silent | DisconnectReason::Closed { .. }) => {
+                    log::debug!("{from} did not connect: {lost}")
+                }
                 lost => log::warn!("refused {from}: {lost}"),
             }
             Outcome::Failed
         }
         Err(_) => {
-            log::debug!("{from} did not prove who it is within {} ms", time.as_millis());
+            log::debug!("{from} did not authenticate within {} ms", time.as_millis());
             Outcome::Failed
         }
     };
     let counts = &shared.counts;
-    let (count, keeps_place) = match outcome {
-        Outcome::LetIn(role) => {
-            shared.gate.let_in(address, role);
-            (&counts.let_in, false)
+    let (count, keeps_permit) = match outcome {
+        Outcome::Admitted(role) => {
+            shared.limiter.remember(address, role);
+            (&counts.admitted, false)
         }
         Outcome::Joined => (&counts.joined, false),
         Outcome::Refused => (&counts.refused, true),
         Outcome::Failed => (&counts.failed, true),
     };
     count.fetch_add(1, Relaxed);
-    if keeps_place {
+    if keeps_permit {
         drop(shared);
         tokio::time::sleep(time).await;
     }
-    drop(place);
+    drop(permit);
 }
 
-async fn let_in(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Outcome {
+async fn admit(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Outcome {
     match welcome(shared, quinn).await {
-        Ok(Some(role)) => Outcome::LetIn(role),
+        Ok(Some(role)) => Outcome::Admitted(role),
         Ok(None) => Outcome::Failed,
         Err(reason) => {
             log::warn!("refused {}: {reason}", canonical(quinn.remote_address()));
@@ -99,50 +100,51 @@ async fn let_in(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Outcome {
     }
 }
 
-/// Lets a peer in that is what it should be, and says as what. Nothing if it went away meanwhile.
+/// Checks a peer, enters it into the peer table and writes the welcome. Returns its role; `None` if it disconnected
+/// meanwhile.
 async fn welcome(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Result<Option<Role>, PeerError> {
     let peer = identify(shared, quinn)?;
     let queue = match peer.role {
         Role::Node => &shared.nodes,
         Role::Tenant => &shared.tenants,
     };
-    let full = |_| PeerError::Full { of: format!("of {}s that wait", peer.role), most: shared.limits.accept_queue_max };
-    let place = queue.clone().try_reserve_owned().map_err(full)?;
-    let entry = shared.peers.enter(&peer, quinn, Direction::Incoming)?;
+    let full = |_| PeerError::Full { of: format!("of {}s waiting to be accepted", peer.role), max: shared.limits.accept_queue_max };
+    let slot = queue.clone().try_reserve_owned().map_err(full)?;
+    let entry = shared.peers.insert(&peer, quinn, Direction::Incoming)?;
     transport::widen(quinn, &shared.limits, peer.role);
     let role = peer.role;
     let connection = Connection::new(quinn.clone(), peer, entry, &shared.limits, shared.clone());
-    let said = async {
+    let welcome = async {
         let mut stream = quinn.open_uni().await.ok()?;
         stream.write_all(&[WELCOME]).await.ok()?;
         stream.finish().ok()
     };
-    Ok(said.await.map(|()| {
-        place.send(connection);
+    Ok(welcome.await.map(|()| {
+        slot.send(connection);
         role
     }))
 }
 
 fn identify(shared: &Shared, quinn: &quinn::Connection) -> Result<PeerIdentity, PeerError> {
-    let (ours, trust) = (shared.ground.version, shared.identity().trust().clone());
+    let (ours, trust) = (shared.environment.version, shared.identity().trust().clone());
     match version_of(&protocol(quinn)) {
         Some(theirs) if theirs != ours => return Err(PeerError::Version { ours, theirs }),
         _ => {}
     }
     let chain = chain(quinn);
-    if chain.first().is_some_and(|certificate| is_stranger(certificate).is_some()) {
-        return Err(PeerError::Stranger { ours: trust.cluster().clone() });
+    if chain.first().is_some_and(|certificate| self_signed_key(certificate).is_some()) {
+        return Err(PeerError::NoCertificate { ours: trust.cluster().clone() });
     }
-    trust.identify(&chain, Side::Client, shared.ground.clock.now())
+    trust.identify(&chain, HandshakeSide::Client, shared.environment.clock.now())
 }
 
-/// The application protocol that TLS agreed on.
+/// Returns the application protocol that TLS negotiated.
 pub(super) fn protocol(quinn: &quinn::Connection) -> Vec<u8> {
     let data = quinn.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
     data.and_then(|data| data.protocol).unwrap_or_default()
 }
 
-/// The certificates that the other end showed.
+/// Returns the peer's certificate chain.
 pub(super) fn chain(quinn: &quinn::Connection) -> Vec<CertificateDer<'static>> {
     let chain = quinn.peer_identity().and_then(|chain| chain.downcast::<Vec<CertificateDer<'static>>>().ok());
     chain.map(|chain| *chain).unwrap_or_default()

@@ -1,39 +1,39 @@
-//! Who there is: an authority and the identities that it signed, made once for all histories, as they take long.
+//! The authority and the identities of all histories, created once, as this is slow.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
 use sandbar_simulation::EPOCH_S;
-use sandbar_wire::{Authority, Grant, Identity, JoinToken, Key, Name, Role, Timestamp};
+use sandbar_wire::{Authority, Identity, JoinGrant, JoinToken, Key, Name, Role, Timestamp};
 
 const EPOCH: Timestamp = Timestamp(EPOCH_S);
 const DAY: Duration = Duration::from_secs(86_400);
 pub const MEMBERS_MAX: usize = 4;
 pub const LIAR: &str = "liar";
 
-pub struct People {
+pub struct Identities {
     pub authority: Arc<Authority>,
     members: Vec<Identity>,
-    /// The liar's key (PKCS #8) and certificate, to be used without this room's help.
+    /// The liar's key (PKCS #8) and certificate, for use without `host/wire`.
     pub liar: (Vec<u8>, Vec<u8>),
     pub token: JoinToken,
-    /// Tokens that are no good, and what is said of each.
-    pub wrong_tokens: Vec<(JoinToken, &'static str)>,
+    /// Invalid tokens, and the error code of each.
+    pub bad_tokens: Vec<(JoinToken, &'static str)>,
 }
 
-pub fn people() -> &'static People {
-    static PEOPLE: OnceLock<People> = OnceLock::new();
-    PEOPLE.get_or_init(People::new)
+pub fn identities() -> &'static Identities {
+    static IDENTITIES: OnceLock<Identities> = OnceLock::new();
+    IDENTITIES.get_or_init(Identities::new)
 }
 
-/// Of the member with this number.
+/// Returns the name of a member.
 pub fn name(member: usize) -> Name {
     format!("n{member}").parse().unwrap()
 }
 
-impl People {
-    fn new() -> People {
+impl Identities {
+    fn new() -> Identities {
         let (authority, other) = (authority(), authority());
         let members = (0..MEMBERS_MAX).map(|member| {
             let key = Arc::new(Key::generate().unwrap());
@@ -46,12 +46,12 @@ impl People {
         let request = CertificateParams::default().serialize_request(&pair).unwrap();
         let certificate = authority.certify(request.der(), Role::Node, &LIAR.parse().unwrap(), DAY, EPOCH).unwrap();
         let hour = Duration::from_secs(3_600);
-        let token = authority.token(Grant::Node, hour, EPOCH).unwrap();
-        let ended = authority.token(Grant::Node, hour, EPOCH.before(DAY)).unwrap();
-        let tenant = authority.token(Grant::Tenant("t".parse().unwrap()), hour, EPOCH).unwrap();
-        let foreign = other.token(Grant::Node, hour, EPOCH).unwrap();
-        let wrong_tokens = vec![(ended, "token-expired"), (tenant, "token-other-role"), (foreign, "untrusted")];
-        People { authority, members, liar: (pair.serialize_der(), certificate), token, wrong_tokens }
+        let token = authority.token(JoinGrant::Node, hour, EPOCH).unwrap();
+        let ended = authority.token(JoinGrant::Node, hour, EPOCH.before(DAY)).unwrap();
+        let tenant = authority.token(JoinGrant::Tenant("t".parse().unwrap()), hour, EPOCH).unwrap();
+        let foreign = other.token(JoinGrant::Node, hour, EPOCH).unwrap();
+        let bad_tokens = vec![(ended, "token-expired"), (tenant, "token-other-role"), (foreign, "untrusted")];
+        Identities { authority, members, liar: (pair.serialize_der(), certificate), token, bad_tokens }
     }
 
     pub fn member(&self, member: usize) -> Identity {

@@ -1,4 +1,4 @@
-//! Hash trees of objects that are here, made when they are first asked for and kept while there is room.
+//! Cache of hash trees of local objects, computed on first use.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,16 +7,16 @@ use sandbar_core::ObjectId;
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::serve::SharedBytes;
-use super::{Offload, Tree};
+use super::{HashTree, Offload};
 
-type Cell = Arc<OnceCell<Arc<Tree>>>;
+type Cell = Arc<OnceCell<Arc<HashTree>>>;
 
-/// The trees used last, as many as there is room for.
+/// Least-recently-used cache of hash trees, bounded in bytes.
 #[derive(Debug)]
-pub(crate) struct Trees {
+pub(crate) struct HashTreeCache {
     bytes_max: u64,
     offload: Offload,
-    /// Bounds how many are made at once.
+    /// Bounds how many trees are computed concurrently.
     makers: Semaphore,
     state: Mutex<State>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Trees {
 #[derive(Debug, Default)]
 struct State {
     all: HashMap<ObjectId, Kept>,
-    /// Which was used when, oldest first.
+    /// Objects by time of last use, oldest first.
     order: BTreeMap<u64, ObjectId>,
     clock: u64,
     used: u64,
@@ -33,54 +33,54 @@ struct State {
 #[derive(Debug)]
 struct Kept {
     cell: Cell,
-    /// Bytes of the object: another object of the same id is another one's.
+    /// Bytes of the object. Another length means another object with the same id.
     bytes: u64,
     weight: u64,
     touched: u64,
 }
 
-impl Trees {
-    pub(crate) fn new(bytes_max: u64, made_max: usize, offload: Offload) -> Trees {
-        Trees { bytes_max, offload, makers: Semaphore::new(made_max), state: Mutex::default() }
+impl HashTreeCache {
+    pub(crate) fn new(bytes_max: u64, made_max: usize, offload: Offload) -> HashTreeCache {
+        HashTreeCache { bytes_max, offload, makers: Semaphore::new(made_max), state: Mutex::default() }
     }
 
-    /// The tree of an object. Nothing when making it failed.
-    pub(crate) async fn of(&self, object: ObjectId, bytes: &SharedBytes) -> Option<Arc<Tree>> {
+    /// Returns the tree of an object, and computes it if it is not cached. Returns `None` if that failed.
+    pub(crate) async fn of(&self, object: ObjectId, bytes: &SharedBytes) -> Option<Arc<HashTree>> {
         let len = (**bytes).as_ref().len() as u64;
         let cell = self.state().touch(object, len);
-        let made = cell.get_or_try_init(|| async {
+        let computed = cell.get_or_try_init(|| async {
             let _turn = self.makers.acquire().await.map_err(drop)?;
             let bytes = bytes.clone();
-            self.offload.run(move || Arc::new(Tree::of((*bytes).as_ref()))).await.ok_or(())
+            self.offload.run(move || Arc::new(HashTree::of((*bytes).as_ref()))).await.ok_or(())
         });
-        let tree = made.await.ok()?.clone();
+        let tree = computed.await.ok()?.clone();
         self.state().weigh(object, &cell, tree.weight(), self.bytes_max);
         Some(tree)
     }
 
-    /// Keeps a tree that was made elsewhere.
-    pub(crate) fn put(&self, object: ObjectId, tree: Tree) {
+    /// Stores a tree that was computed elsewhere.
+    pub(crate) fn put(&self, object: ObjectId, tree: HashTree) {
         let weight = tree.weight();
         let mut state = self.state();
         state.remove(object);
         let cell = state.touch(object, tree.bytes());
-        // Just made, and empty.
+        // Can't fail: the cell is new and empty.
         let _ = cell.set(Arc::new(tree));
         state.weigh(object, &cell, weight, self.bytes_max);
     }
 
-    /// An object is no more.
+    /// Removes an object.
     pub(crate) fn forget(&self, object: ObjectId) {
         self.state().remove(object);
     }
 
-    /// Bytes that they take.
+    /// Returns the bytes of memory used.
     pub(crate) fn used(&self) -> u64 {
         self.state().used
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is held.
+        // Poisoning is harmless: no code panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -99,7 +99,7 @@ impl State {
         kept.cell.clone()
     }
 
-    /// Counts a tree that was made, unless it was dropped or counted meanwhile, and drops those used longest ago.
+    /// Counts a computed tree once, unless it was evicted meanwhile, and evicts the least recently used ones.
     fn weigh(&mut self, object: ObjectId, cell: &Cell, weight: u64, bytes_max: u64) {
         if let Some(kept) = self.all.get_mut(&object).filter(|kept| Arc::ptr_eq(&kept.cell, cell)) {
             self.used += weight - std::mem::replace(&mut kept.weight, weight);
@@ -129,8 +129,8 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_go_when_there_is_no_room() {
         let object = bytes(1 << 20);
-        let weight = Tree::of((*object).as_ref()).weight();
-        let trees = Trees::new(2 * weight, 1, Offload::Inline);
+        let weight = HashTree::of((*object).as_ref()).weight();
+        let trees = HashTreeCache::new(2 * weight, 1, Offload::Inline);
         for id in [1, 2, 1, 3] {
             assert_eq!(trees.of(ObjectId(id), &object).await.unwrap().bytes(), 1 << 20);
             assert!(trees.used() <= 2 * weight);
@@ -139,13 +139,13 @@ mod tests {
         assert_eq!([1, 2, 3].map(is_kept), [true, false, true]);
         trees.forget(ObjectId(1));
         assert_eq!(trees.used(), weight);
-        trees.put(ObjectId(3), Tree::of(&[1; 200_000]));
+        trees.put(ObjectId(3), HashTree::of(&[1; 200_000]));
         assert!(trees.used() < weight);
     }
 
     #[tokio::test]
     async fn another_object_of_the_same_id_has_another_tree() {
-        let trees = Trees::new(1 << 20, 1, Offload::Threads);
+        let trees = HashTreeCache::new(1 << 20, 1, Offload::Threads);
         let first = trees.of(ObjectId(1), &bytes(100_000)).await.unwrap();
         assert!(Arc::ptr_eq(&first, &trees.of(ObjectId(1), &bytes(100_000)).await.unwrap()));
         assert_eq!(trees.of(ObjectId(1), &bytes(100_001)).await.unwrap().bytes(), 100_001);

@@ -1,4 +1,4 @@
-//! Requests, channels, certificates: all that goes over a connection beside objects.
+//! Requests, channels and certificates: everything on a connection but objects.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use sandbar_simulation::ground;
+use sandbar_simulation::environment;
 use sandbar_wire::*;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::command::Command;
+use crate::identities::{identities, name};
 use crate::member::{Member, clock, is_of_network};
-use crate::people::{name, people};
-use crate::shape::Shape;
+use crate::scenario::Scenario;
 use crate::world::SLACK_MS;
 
 const CHANNEL: Channel = Channel::new(3);
-/// Requests that are answered together, once as many have come as can be open at once.
+/// First byte of requests that are answered together, once as many have arrived as can be open at once.
 const TOGETHER: u8 = 1;
 const ALONE: u8 = 0;
 
@@ -27,7 +27,7 @@ pub async fn run(member: Rc<Member>, command: Command) {
         Command::Request { to, bytes, must_succeed } => request(&member, to, bytes, must_succeed).await,
         Command::Frames { to, count, bytes_max } => frames(&member, to, count, bytes_max).await,
         Command::FillStreams { to } => fill_streams(&member, to).await,
-        Command::JoinWrongly { token } => join_wrongly(&member, token).await,
+        Command::JoinWithBadToken { token } => join_with_bad_token(&member, token).await,
         Command::Renew => renew(&member).await,
         other => unreachable!("{other:?}"),
     }
@@ -41,9 +41,9 @@ async fn request(member: &Member, to: usize, bytes: usize, must_succeed: bool) {
     let mut body = vec![ALONE];
     body.extend(number.to_le_bytes());
     body.resize(9 + bytes, number as u8);
-    let (ms, begun) = (1_000, Instant::now());
+    let (ms, started) = (1_000, Instant::now());
     let answer = connection.request(&body, Duration::from_millis(ms)).await;
-    let took_ms = begun.elapsed().as_millis() as u64;
+    let took_ms = started.elapsed().as_millis() as u64;
     assert!(took_ms <= ms + SLACK_MS, "a request took {took_ms} ms");
     let times = world.state().answered.get(&number).copied().unwrap_or(0);
     match answer {
@@ -55,26 +55,26 @@ async fn request(member: &Member, to: usize, bytes: usize, must_succeed: bool) {
         Err(error) => {
             world.note(format_args!("host {host} has no answer of host {to}: {}", error.code()));
             assert!(!must_succeed && (world.is_rough() || is_slow(&error)), "host {host} asked host {to}: {error}");
-            assert!(is_usual(&error), "host {host} asked host {to}: {error}");
+            assert!(is_expected(&error), "host {host} asked host {to}: {error}");
         }
     }
 }
 
-/// A calm network may be slow, for who asks for a lot.
+/// Returns whether the request timed out, which happens in a calm network too if it is large.
 fn is_slow(error: &ChannelError) -> bool {
     matches!(error, ChannelError::Slow { .. })
 }
 
-/// Whether it may happen where hosts die and packets are lost.
-fn is_usual(error: &ChannelError) -> bool {
+/// Returns whether the error can result from dead hosts and lost packets.
+fn is_expected(error: &ChannelError) -> bool {
     match error {
-        ChannelError::Lost(lost) => is_of_network(lost.code()) || lost.code() == "replaced",
+        ChannelError::Disconnected(lost) => is_of_network(lost.code()) || lost.code() == "replaced",
         other => matches!(other, ChannelError::Slow { .. } | ChannelError::Stopped(_)),
     }
 }
 
-/// Answers requests of a peer.
-pub async fn answer(member: &Rc<Member>, connection: &Connection) {
+/// Answers a peer's requests.
+pub async fn serve_requests(member: &Rc<Member>, connection: &Connection) {
     let mut answering = JoinSet::new();
     let mut together = Vec::new();
     while let Ok(mut request) = connection.next_request().await {
@@ -82,7 +82,7 @@ pub async fn answer(member: &Rc<Member>, connection: &Connection) {
         let Ok(body) = request.read().await else { continue };
         if body[0] == TOGETHER {
             together.push((request, body));
-            if together.len() == at_once(&member.world.shape) as usize {
+            if together.len() == at_once(&member.world.scenario) as usize {
                 for (request, body) in together.drain(..) {
                     answering.spawn_local(async move { drop(request.answer(&body).await) });
                 }
@@ -106,18 +106,17 @@ pub async fn answer(member: &Rc<Member>, connection: &Connection) {
     }
 }
 
-/// Streams that can be open at once, whatever came before: QUIC tells the peer that it may open others only when an eighth
-/// of them has ended.
-fn at_once(shape: &Shape) -> u32 {
-    shape.wire.streams_max - shape.wire.streams_max / 8
+/// Streams that can always be open at once: QUIC grants a peer further streams only after an eighth of them has ended.
+fn at_once(scenario: &Scenario) -> u32 {
+    scenario.wire.streams_max - scenario.wire.streams_max / 8
 }
 
-/// As many requests at once as there may be streams, all open together: they could not be if some were left open.
+/// Opens as many requests as there may be streams, all at once, which fails if earlier streams leaked.
 async fn fill_streams(member: &Member, to: usize) {
     let (world, host) = (&member.world, member.host);
     let _pending = world.begin(format!("filling streams of host {host}"));
     let Some(connection) = member.links.get(to) else { panic!("host {to} is not connected to host {host}") };
-    let streams = at_once(&world.shape);
+    let streams = at_once(&world.scenario);
     let asking = (0..streams).map(|number| {
         let connection = connection.clone();
         async move { connection.request(&[TOGETHER, number as u8], Duration::from_millis(1_900)).await }
@@ -135,7 +134,7 @@ fn frame(number: u64, bytes: u64) -> Vec<u8> {
     frame
 }
 
-/// Sends frames, and waits until the peer says how many came.
+/// Sends frames and waits for the peer's count of them.
 async fn frames(member: &Member, to: usize, count: u64, bytes_max: u64) {
     let (world, host) = (&member.world, member.host);
     let _pending = world.begin(format!("frames of host {host}"));
@@ -155,15 +154,15 @@ async fn frames(member: &Member, to: usize, count: u64, bytes_max: u64) {
         Ok(None) => assert!(world.is_rough(), "host {to} did not say how many frames came"),
         Err(error) => {
             world.note(format_args!("host {host} sends frames to host {to}: {}", error.code()));
-            let is_busy = matches!(error, ChannelError::Stopped(Stop::Busy));
+            let is_busy = matches!(error, ChannelError::Stopped(StopReason::Busy));
             assert!(world.is_rough() || is_busy, "host {host} sends frames to host {to}: {error}");
-            assert!(is_usual(&error), "host {host} sends frames to host {to}: {error}");
+            assert!(is_expected(&error), "host {host} sends frames to host {to}: {error}");
         }
     }
 }
 
-/// Receives frames: each whole, in order, as they were sent.
-pub async fn listen(member: &Rc<Member>, connection: &Connection) {
+/// Receives frames and checks that each is complete, in order and unchanged.
+pub async fn serve_channels(member: &Rc<Member>, connection: &Connection) {
     let mut listening = JoinSet::new();
     while let Ok((channel, frames)) = connection.accept().await {
         while listening.try_join_next().is_some() {}
@@ -179,27 +178,27 @@ pub async fn listen(member: &Rc<Member>, connection: &Connection) {
                         count += 1;
                     }
                     Ok(None) => break,
-                    Err(error) => return assert!(is_usual(&error), "{error}"),
+                    Err(error) => return assert!(is_expected(&error), "{error}"),
                 }
             }
             if let Err(error) = sender.send(&count.to_le_bytes()).await {
-                assert!(world.is_rough() && is_usual(&error), "{error}");
+                assert!(world.is_rough() && is_expected(&error), "{error}");
             }
         });
     }
 }
 
-async fn join_wrongly(member: &Member, token: usize) {
+async fn join_with_bad_token(member: &Member, token: usize) {
     let (world, host) = (&member.world, member.host);
-    let _pending = world.begin(format!("joining wrongly at host {host}"));
-    let (token, code) = &people().wrong_tokens[token % people().wrong_tokens.len()];
+    let _pending = world.begin(format!("joining with a bad token at host {host}"));
+    let (token, code) = &identities().bad_tokens[token % identities().bad_tokens.len()];
     let address = SocketAddr::new(world.address(host).ip(), 0);
     let seed = member.random.borrow_mut().bytes();
-    let ground = ground(&world.net, address, clock(world, host), seed).await.unwrap();
-    let (key, limits) = (Arc::new(Key::generate().unwrap()), &world.shape.wire);
-    let joined = join(ground, world.address(0), token, key, (Role::Node, &name(1)), limits).await;
+    let environment = environment(&world.net, address, clock(world, host), seed).await.unwrap();
+    let (key, limits) = (Arc::new(Key::generate().unwrap()), &world.scenario.wire);
+    let joined = join(environment, world.address(0), token, key, (Role::Node, &name(1)), limits).await;
     let error = joined.expect_err("the token is no good");
-    world.note(format_args!("host {host} joins with a wrong token: {}", error.code()));
+    world.note(format_args!("host {host} joins with a bad token: {}", error.code()));
     let is_known = error.code() == *code || world.is_rough() && is_of_network(error.code());
     assert!(is_known, "joining with a token that is {code}: {error}");
 }
@@ -212,12 +211,12 @@ async fn renew(member: &Member) {
         Ok(identity) => {
             member.endpoint.show(&identity).unwrap();
             world.note(format_args!("host {host} renews: ok"));
-            world.state().seats[host].identity = Some(identity);
+            world.state().hosts[host].identity = Some(identity);
         }
         Err(error) => {
             world.note(format_args!("host {host} renews: {}", error.code()));
-            let is_usual = is_of_network(error.code()) || error.code() == "replaced";
-            assert!(is_usual && (world.is_rough() || error.code() == "busy"), "host {host} renews: {error}");
+            let is_expected = is_of_network(error.code()) || error.code() == "replaced";
+            assert!(is_expected && (world.is_rough() || error.code() == "busy"), "host {host} renews: {error}");
         }
     }
 }

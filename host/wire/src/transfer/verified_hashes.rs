@@ -1,63 +1,63 @@
-//! The hashes of an object that is being fetched, as far as they are known: each list is believed once it has been
-//! merged to what is above it.
+//! The known hashes of an object that is being fetched. A list is accepted once it merges to the hash above it.
 
 use std::sync::OnceLock;
 
 use super::layout::Layout;
-use super::tree::{Node, Root, Tree, hash_group, merge};
+use super::tree::{HashNode, HashTree, RootHash, hash_group, merge};
 
 #[derive(Debug)]
-pub(crate) struct Nodes {
+pub(crate) struct VerifiedHashes {
     layout: Layout,
-    root: Root,
-    /// Of all blocks, where there are several.
-    blocks: OnceLock<Box<[Node]>>,
-    /// Of each block, where there are several groups.
-    groups: Box<[OnceLock<Box<[Node]>>]>,
+    root: RootHash,
+    /// Hashes of all blocks, if the object has several.
+    blocks: OnceLock<Box<[HashNode]>>,
+    /// Group hashes of each block, if the object has several groups.
+    groups: Box<[OnceLock<Box<[HashNode]>>]>,
 }
 
-impl Nodes {
-    pub(crate) fn new(layout: Layout, root: Root) -> Nodes {
+impl VerifiedHashes {
+    pub(crate) fn new(layout: Layout, root: RootHash) -> VerifiedHashes {
         let groups = (0..layout.blocks()).map(|_| OnceLock::new()).collect();
-        Nodes { layout, root, blocks: OnceLock::new(), groups }
+        VerifiedHashes { layout, root, blocks: OnceLock::new(), groups }
     }
 
-    pub(crate) fn root(&self) -> Root {
+    pub(crate) fn root(&self) -> RootHash {
         self.root
     }
 
-    /// How many hashes of blocks are to be asked for.
+    /// Returns how many block hashes are missing: all or none.
     pub(crate) fn missing_blocks(&self) -> u32 {
         if self.layout.blocks() < 2 || self.blocks.get().is_some() { 0 } else { self.layout.blocks() }
     }
 
-    /// How many hashes of a block's groups are to be asked for.
+    /// Returns how many group hashes of a block are missing: all or none.
     pub(crate) fn missing_groups(&self, block: u32) -> u32 {
         let is_known = self.groups.get(block as usize).is_none_or(|groups| groups.get().is_some());
         if self.layout.groups().end < 2 || is_known { 0 } else { self.layout.groups_of(block).len() as u32 }
     }
 
-    /// The hashes of blocks, as they were asked for.
-    pub(crate) fn blocks(&self) -> Option<&[Node]> {
+    /// Returns the block hashes, if known.
+    pub(crate) fn blocks(&self) -> Option<&[HashNode]> {
         self.blocks.get().map(|nodes| &nodes[..])
     }
 
-    /// The hashes of a block's groups, as they were asked for.
-    pub(crate) fn groups(&self, block: u32) -> Option<&[Node]> {
+    /// Returns the group hashes of a block, if known.
+    pub(crate) fn groups(&self, block: u32) -> Option<&[HashNode]> {
         self.groups.get(block as usize)?.get().map(|nodes| &nodes[..])
     }
 
-    /// Takes hashes of all blocks in. Whether they are right.
-    pub(crate) fn add_blocks(&self, nodes: Box<[Node]>) -> bool {
-        let is_right = nodes.len() == self.layout.blocks() as usize && Root(merge(&nodes, true)) == self.root;
+    /// Verifies and stores the block hashes. Returns whether they are right.
+    pub(crate) fn add_blocks(&self, nodes: Box<[HashNode]>) -> bool {
+        let is_right = nodes.len() == self.layout.blocks() as usize && RootHash(merge(&nodes, true)) == self.root;
         if is_right {
             let _ = self.blocks.set(nodes);
         }
         is_right
     }
 
-    /// Takes hashes of a block's groups in, when those of blocks are there. Whether they are right.
-    pub(crate) fn add_groups(&self, block: u32, nodes: Box<[Node]>) -> bool {
+    /// Verifies and stores the group hashes of a block, which requires the block hashes. Returns whether they are
+    /// right.
+    pub(crate) fn add_groups(&self, block: u32, nodes: Box<[HashNode]>) -> bool {
         let is_one = self.layout.blocks() == 1;
         let above =
             if is_one { Some(self.root.0) } else { self.blocks().and_then(|all| all.get(block as usize).copied()) };
@@ -69,25 +69,25 @@ impl Nodes {
         is_right
     }
 
-    /// Whether these are the bytes of a group, whose block's hashes are there.
+    /// Returns whether the bytes are a group's. Requires the group hashes of its block.
     pub(crate) fn is_group(&self, group: u32, bytes: &[u8]) -> bool {
         if self.layout.groups().end < 2 {
-            return Root::of(bytes) == self.root;
+            return RootHash::of(bytes) == self.root;
         }
         let block = self.layout.block_of(group);
-        let place = (group - self.layout.groups_of(block).start) as usize;
-        self.groups(block).and_then(|nodes| nodes.get(place)).is_some_and(|node| hash_group(group, bytes) == *node)
+        let index = (group - self.layout.groups_of(block).start) as usize;
+        self.groups(block).and_then(|nodes| nodes.get(index)).is_some_and(|node| hash_group(group, bytes) == *node)
     }
 
-    /// The tree, when all of it is known.
-    pub(crate) fn tree(&self) -> Option<Tree> {
+    /// Returns the hash tree, once all hashes are known.
+    pub(crate) fn tree(&self) -> Option<HashTree> {
         let has_groups = self.layout.groups().end > 1;
         let mut groups = Vec::new();
         for block in self.groups.iter().filter(|_| has_groups) {
             groups.extend_from_slice(block.get()?);
         }
         let blocks = if self.layout.blocks() > 1 { self.blocks()?.into() } else { Box::default() };
-        Some(Tree::of_lists(self.layout, self.root, groups.into(), blocks))
+        Some(HashTree::of_lists(self.layout, self.root, groups.into(), blocks))
     }
 }
 
@@ -96,10 +96,10 @@ mod tests {
     use super::super::layout::{BLOCK_GROUPS, GROUP_BYTES};
     use super::*;
 
-    fn object(bytes: u64) -> (Vec<u8>, Tree, Nodes) {
+    fn object(bytes: u64) -> (Vec<u8>, HashTree, VerifiedHashes) {
         let bytes: Vec<u8> = (0..bytes).map(|i| (i / 1000) as u8).collect();
-        let tree = Tree::of(&bytes);
-        let nodes = Nodes::new(Layout::of_memory(&bytes), tree.root());
+        let tree = HashTree::of(&bytes);
+        let nodes = VerifiedHashes::new(Layout::of_memory(&bytes), tree.root());
         (bytes, tree, nodes)
     }
 
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn wrong_lists_are_not() {
         let (_, tree, nodes) = object(u64::from(BLOCK_GROUPS) * GROUP_BYTES + 5);
-        let flipped = |list: &[Node]| {
-            let mut list: Box<[Node]> = list.into();
+        let flipped = |list: &[HashNode]| {
+            let mut list: Box<[HashNode]> = list.into();
             list[0][0] ^= 1;
             list
         };

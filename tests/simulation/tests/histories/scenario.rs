@@ -1,44 +1,44 @@
-//! What is settled before a history begins: who there is, how patient they are, which objects there are.
+//! The fixed parameters of a history: hosts, limits and objects.
 
 use std::fmt;
 use std::sync::Arc;
 
 use sandbar_core::ObjectId;
 use sandbar_simulation::Random;
-use sandbar_wire::{Root, TransferLimits, WireLimits};
+use sandbar_wire::{RootHash, TransferLimits, WireLimits};
 
-use crate::people::MEMBERS_MAX;
+use crate::identities::MEMBERS_MAX;
 
-/// How a node has an object.
+/// Behavior of a member as a holder of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum HolderBehavior {
     Honest,
-    /// It was announced, and is not there.
+    /// Announced as a holder, but has no copy.
     Absent,
-    /// Another object of the same length.
+    /// Has another object of the same length.
     Other,
-    /// One of another length.
+    /// Has an object of another length.
     Longer,
-    /// The right hashes, and a wrong byte.
+    /// Has the right hashes and a wrong byte.
     Flipped,
 }
 
-/// What the liar, a node that does not run `host/wire`, does with every request.
+/// Answer of the liar, a node that does not run `host/wire`, to every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lie {
-    /// Sends what is no answer.
+    /// Sends bytes that are no answer.
     Garbage,
-    /// Sends wrong bytes, in the right form; wrong hashes first, if they are wanted.
+    /// Sends wrong bytes in the right form, after wrong hashes if requested.
     Wrong,
-    /// Ends in the middle.
+    /// Ends in the middle of the answer.
     Cut,
-    /// Goes on where the end is due.
+    /// Continues after the end of the answer.
     More,
-    /// Says nothing.
+    /// Never answers.
     Stall,
-    /// Says that it has nothing yet.
+    /// Answers that it has nothing yet.
     NotYet,
-    /// Gives the stream up.
+    /// Resets the stream.
     Reset,
     /// Closes the connection.
     Close,
@@ -47,40 +47,40 @@ pub enum Lie {
 pub const LIES: [Lie; 8] =
     [Lie::Garbage, Lie::Wrong, Lie::Cut, Lie::More, Lie::Stall, Lie::NotYet, Lie::Reset, Lie::Close];
 
-/// An object that somebody made.
+/// An object of a history.
 #[derive(Clone)]
-pub struct Made {
+pub struct TestObject {
     pub object: ObjectId,
     pub bytes: Arc<Vec<u8>>,
-    pub root: Root,
-    /// Who has it from the beginning, and how.
-    pub at: Vec<Option<Manner>>,
+    pub root: RootHash,
+    /// Each member's initial copy: `None` if it is no holder.
+    pub at: Vec<Option<HolderBehavior>>,
 }
 
-impl fmt::Debug for Made {
+impl fmt::Debug for TestObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of {} bytes at {:?}", self.object, self.bytes.len(), self.at)
     }
 }
 
 #[derive(Debug)]
-pub struct Shape {
+pub struct Scenario {
     pub members: usize,
     pub lie: Option<Lie>,
-    /// Whose identity a second process has.
+    /// The member whose identity a second process has.
     pub twin_of: Option<usize>,
-    /// Nothing is done to the network, and nobody dies: so everything has to go well.
+    /// No network faults and no dead hosts, so that everything must succeed.
     pub is_calm: bool,
-    /// Between two hosts all datagrams come soon, both ways, or none does.
+    /// Between two hosts either all datagrams arrive soon, in both directions, or none.
     pub is_punctual: bool,
     pub wire: WireLimits,
     pub transfer: TransferLimits,
     pub admission_bytes: u64,
     pub waiting_max: usize,
-    pub objects: Vec<Made>,
-    /// Members that have no certificate at first.
+    pub objects: Vec<TestObject>,
+    /// Members that start without a certificate.
     pub joins: Vec<bool>,
-    /// By how much clocks are off.
+    /// Offsets of the hosts' clocks, in seconds.
     pub clocks_s: Vec<i64>,
     pub latency_ms: (u64, u64),
     pub udp_queue: usize,
@@ -88,17 +88,17 @@ pub struct Shape {
 }
 
 const GROUP: u64 = 64 << 10;
-/// QUIC probes no later, where answers come soon.
+/// Maximum delay of QUIC's probe on a connection with short round trips, in milliseconds.
 const PROBE_MS_MAX: u64 = 450;
-/// After so many datagrams it has measured how long answers take, often enough.
+/// Datagrams after which QUIC's round-trip estimate has converged.
 const MEASURED: u64 = 40;
-/// Three probes take no longer, where nothing is held back for longer than a history's trouble lasts.
+/// Maximum time of three probes, in milliseconds, if nothing is delayed for longer than a history's faults last.
 pub const PROBES_MS_MAX: u64 = 20_000;
-/// By how much datagrams differ in a calm network: so little that none overtakes others for long.
+/// Maximum jitter of a calm network, in milliseconds: too little for long reordering.
 pub const CALM_MS: u64 = 1;
 
-impl Shape {
-    pub fn new(seed: u64) -> Shape {
+impl Scenario {
+    pub fn new(seed: u64) -> Scenario {
         let random = &mut Random::new(seed, 2);
         let members = random.within(2, MEMBERS_MAX as u64) as usize;
         let is_calm = random.chance(1, 4);
@@ -106,7 +106,7 @@ impl Shape {
         let least_ms = random.within(0, 20);
         let by_ms = if is_calm { CALM_MS } else { random.within(0, if is_punctual { 20 } else { 60 }) };
         let few = random.chance(1, 4);
-        Shape {
+        Scenario {
             members,
             lie: random.chance(1, 2).then(|| random.pick(&LIES)),
             twin_of: (!is_calm && random.chance(1, 4)).then(|| random.within(1, members as u64 - 1) as usize),
@@ -116,7 +116,7 @@ impl Shape {
             transfer: transfer_limits(random),
             admission_bytes: random.within(if few { 2 } else { 8 }, if few { 12 } else { 40 }) * GROUP,
             waiting_max: if few { 2 } else { 100 },
-            objects: (0..random.within(1, 6)).map(|number| made(seed, number, members, random)).collect(),
+            objects: (0..random.within(1, 6)).map(|number| test_object(seed, number, members, random)).collect(),
             joins: (0..members).map(|member| member > 0 && random.chance(1, 3)).collect(),
             clocks_s: (0..=members).map(|_| random.within(0, 60) as i64 - 30).collect(),
             latency_ms: (least_ms, least_ms + by_ms),
@@ -125,19 +125,19 @@ impl Shape {
         }
     }
 
-    /// How long a connection on which nothing comes, after so many datagrams, may count as one: the peer is asked, and then
-    /// given up. Where the network is full of what was lost, to ask takes until QUIC probes; and it gives nobody up for as
-    /// long as three probes take (RFC 9000, 10.1), which is long where answers took long before, as in a handshake that had
-    /// to be begun again.
+    /// Returns how long a connection may stay open after the last of `after` datagrams: the keep-alive interval plus
+    /// the idle timeout. If the congestion window is full of lost data, the keep-alive waits for QUIC's probe. QUIC
+    /// extends the idle timeout to three probe timeouts (RFC 9000, section 10.1), which are long after slow round
+    /// trips, such as those of a restarted handshake.
     pub fn silence_ms_max(&self, after: u64) -> u64 {
         let (asks_ms, idle_ms) = (self.wire.keep_alive_ms.max(PROBE_MS_MAX), self.wire.idle_ms_max);
         let is_quick = self.is_punctual && after >= MEASURED;
         asks_ms + if is_quick { idle_ms } else { idle_ms.max(PROBES_MS_MAX) }
     }
 
-    /// By its number.
-    pub fn made(&self, object: ObjectId) -> &Made {
-        self.objects.iter().find(|made| made.object == object).expect("nobody asks for other objects")
+    /// Returns an object by its id.
+    pub fn object(&self, object: ObjectId) -> &TestObject {
+        self.objects.iter().find(|test_object| test_object.object == object).expect("nobody requests for other objects")
     }
 }
 
@@ -187,7 +187,7 @@ fn transfer_limits(random: &mut Random) -> TransferLimits {
     }
 }
 
-fn made(seed: u64, number: u64, members: usize, random: &mut Random) -> Made {
+fn test_object(seed: u64, number: u64, members: usize, random: &mut Random) -> TestObject {
     let len = match random.below(5) {
         0 => random.below(4_000),
         1 => random.below(GROUP),
@@ -201,11 +201,18 @@ fn made(seed: u64, number: u64, members: usize, random: &mut Random) -> Made {
         bytes.extend(content.bytes());
     }
     bytes.truncate(len as usize);
-    let mut at: Vec<Option<Manner>> = vec![None; members];
-    at[random.below(members as u64) as usize] = Some(Manner::Honest);
+    let mut at: Vec<Option<HolderBehavior>> = vec![None; members];
+    at[random.below(members as u64) as usize] = Some(HolderBehavior::Honest);
     for place in at.iter_mut().filter(|place| place.is_none()) {
-        let manners = [Manner::Honest, Manner::Honest, Manner::Absent, Manner::Other, Manner::Longer, Manner::Flipped];
-        *place = random.chance(1, 2).then(|| random.pick(&manners));
+        let behaviors = [
+            HolderBehavior::Honest,
+            HolderBehavior::Honest,
+            HolderBehavior::Absent,
+            HolderBehavior::Other,
+            HolderBehavior::Longer,
+            HolderBehavior::Flipped,
+        ];
+        *place = random.chance(1, 2).then(|| random.pick(&behaviors));
     }
-    Made { object: ObjectId(100 + number), root: Root::of(&bytes), bytes: Arc::new(bytes), at }
+    TestObject { object: ObjectId(100 + number), root: RootHash::of(&bytes), bytes: Arc::new(bytes), at }
 }

@@ -1,4 +1,4 @@
-//! A holder that is being asked: whether it can be, and how well it does.
+//! A holder that a fetch uses: its connection state and its measured rate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,69 +8,69 @@ use quinn::Connection;
 use super::clock::{Instant, ms_since, now, seconds_since};
 use super::{Holder, HolderError, TransferLimits};
 
-/// Whether a holder can be asked.
+/// Connection state of a holder.
 #[derive(Debug)]
-pub(crate) enum Standing {
+pub(crate) enum HolderState {
     Connecting,
     Ready(Connection),
-    /// It has nothing yet: it is left alone for a while.
+    /// The holder had nothing yet; it is not asked for a while.
     Resting(Connection),
-    /// It is asked for nothing any more.
-    Gone,
+    /// The fetch does not use the holder any more.
+    Dropped,
 }
 
-/// A holder that is being asked.
+/// A holder that a fetch uses.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ActiveHolder {
     pub(crate) holder: Holder,
-    pub(crate) standing: Standing,
-    /// How often its connection was made again.
+    pub(crate) state: HolderState,
+    /// Reconnects since the holder last delivered a group.
     pub(crate) reconnects: u32,
-    /// Pieces that it was asked for and has not ended.
+    /// Requested pieces that have not ended.
     pub(crate) in_flight: usize,
-    /// Bytes that came from it.
+    /// Bytes received from it.
     pub(crate) count: Arc<AtomicU64>,
-    /// When it gave something last, or was first asked.
-    gave: Option<Instant>,
-    /// Since when it is watched for a stall, and what it had sent by then.
+    /// Time of its last verified group, or of the first request.
+    last_delivery: Option<Instant>,
+    /// Start of the stall watch, and bytes received by then.
     watched: Option<(Instant, u64)>,
-    /// When its rate was taken, and what it had sent by then.
+    /// Time of the last rate measurement, and bytes received by then.
     measured: (Instant, u64),
     rate: Option<f64>,
 }
 
-/// Pieces that a holder is asked for at once, when nothing speaks for more: one comes while the next is asked for.
+/// Minimum concurrent pieces of a holder: one transfers while the next is requested.
 const PIECES_MIN: usize = 2;
 
-/// Round trips that a measurement takes at least.
+/// Minimum duration of a rate measurement, in round trips.
 const ROUND_TRIPS: f64 = 1.5;
 
-/// How much a new measurement counts for.
+/// Weight of a new measurement in the moving average.
 const NEW: f64 = 0.3;
 
-impl Asked {
-    pub(crate) fn new(holder: Holder) -> Asked {
-        Asked {
+impl ActiveHolder {
+    pub(crate) fn new(holder: Holder) -> ActiveHolder {
+        ActiveHolder {
             holder,
-            standing: Standing::Connecting,
+            state: HolderState::Connecting,
             reconnects: 0,
             in_flight: 0,
             count: Arc::default(),
-            gave: None,
+            last_delivery: None,
             watched: None,
             measured: (now(), 0),
             rate: None,
         }
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
-        matches!(self.standing, Standing::Gone)
+    pub(crate) fn is_dropped(&self) -> bool {
+        matches!(self.state, HolderState::Dropped)
     }
 
-    /// Its connection, when it can be asked for something.
+    /// Returns its connection, if the holder can be asked.
     pub(crate) fn ready(&self) -> Option<&Connection> {
-        match &self.standing {
-            Standing::Ready(connection) => Some(connection),
+        match &self.state {
+            HolderState::Ready(connection) => Some(connection),
             _ => None,
         }
     }
@@ -79,9 +79,9 @@ impl Asked {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// It was asked for a piece.
+    /// Records the request of a piece.
     pub(crate) fn begin(&mut self) {
-        self.gave.get_or_insert_with(now);
+        self.last_delivery.get_or_insert_with(now);
         if self.in_flight == 0 {
             self.watched = Some((now(), self.bytes()));
             self.measured = (now(), self.bytes());
@@ -89,22 +89,22 @@ impl Asked {
         self.in_flight += 1;
     }
 
-    /// A piece has ended, in whatever way.
-    pub(crate) fn end(&mut self, gave_something: bool) {
+    /// Records the end of a piece, whatever its result.
+    pub(crate) fn end(&mut self, delivered: bool) {
         self.in_flight -= 1;
         self.watched = (self.in_flight > 0).then(|| (now(), self.bytes()));
-        if gave_something {
-            self.gave = Some(now());
+        if delivered {
+            self.last_delivery = Some(now());
         }
     }
 
-    /// It had a reason not to send, nor to have anything.
+    /// Restarts the stall and idle watches, as the holder had a reason to send nothing.
     pub(crate) fn excuse(&mut self) {
-        self.gave = self.gave.map(|_| now());
+        self.last_delivery = self.last_delivery.map(|_| now());
         self.watched = (self.in_flight > 0).then(|| (now(), self.bytes()));
     }
 
-    /// Whether it is to be given up for what it does not send.
+    /// Returns an error if the holder sent too little for too long.
     pub(crate) fn stall(&mut self, limits: &TransferLimits) -> Option<HolderError> {
         let (since, before) = self.watched?;
         let (ms, bytes) = (ms_since(since), self.bytes() - before);
@@ -115,22 +115,22 @@ impl Asked {
         (bytes < limits.stall_bytes_min).then_some(HolderError::Stalled { ms, bytes })
     }
 
-    /// Whether it is to be given up for having had nothing for too long.
+    /// Returns an error if the holder had nothing for too long.
     pub(crate) fn idle(&self, limits: &TransferLimits) -> Option<HolderError> {
-        let ms = ms_since(self.gave?);
+        let ms = ms_since(self.last_delivery?);
         (ms >= limits.idle_ms_max).then_some(HolderError::Idle { ms })
     }
 
-    /// Whether it can be expected to be quick: it has been, or was never asked.
+    /// Returns whether the holder may be fast: it has been measured, or was never asked.
     pub(crate) fn is_promising(&self) -> bool {
-        self.rate.is_some() || self.gave.is_none()
+        self.rate.is_some() || self.last_delivery.is_none()
     }
 
-    /// Measures how many bytes come from it.
+    /// Updates the measured rate.
     pub(crate) fn measure(&mut self) {
         let (since, before) = self.measured;
         let seconds = seconds_since(since);
-        // What it was asked for just now can't have come: that it has not says nothing of how quick it is.
+        // Within a round trip of the request no bytes can arrive, so that says nothing about the rate.
         let round_trip = self.ready().map_or(0.0, |connection| connection.rtt().as_secs_f64());
         if self.in_flight == 0 || seconds <= ROUND_TRIPS * round_trip {
             return;
@@ -140,15 +140,15 @@ impl Asked {
         self.measured = (now(), self.bytes());
     }
 
-    /// Pieces that it is to be asked for at once: twice what comes in a round trip. More would only lie about until they
-    /// are not in the processor's cache any more, and be lost with their holder.
+    /// Returns how many pieces to request concurrently: twice the bandwidth-delay product. More pieces would only leave
+    /// the processor's cache before they are used, and be lost with their holder.
     pub(crate) fn pieces(&self, piece_bytes: u64) -> usize {
         let Some(connection) = self.ready() else { return 0 };
         let in_round_trip = self.rate.unwrap_or(0.0) * connection.rtt().as_secs_f64();
         PIECES_MIN.max((2.0 * in_round_trip / piece_bytes.max(1) as f64).ceil() as usize)
     }
 
-    /// Bytes a second that come from it while it is asked; none when that has not been measured.
+    /// Returns the measured bytes a second while pieces are requested; `None` before the first measurement.
     pub(crate) fn rate(&self) -> Option<f64> {
         self.rate
     }

@@ -1,26 +1,26 @@
-//! How many bytes a second go somewhere.
+//! Measurement of a byte rate.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::clock::{Instant, now, seconds_since};
 
-/// Bytes are counted over windows of so many seconds.
+/// Length of a measurement window, in seconds.
 const WINDOW_S: f64 = 0.25;
 
-/// A rate over the last moments.
+/// A recent byte rate.
 #[derive(Debug, Default)]
-pub(crate) struct Pace(Mutex<Option<Window>>);
+pub(crate) struct RateMeter(Mutex<Option<Window>>);
 
 #[derive(Debug)]
 struct Window {
     since: Instant,
     bytes: u64,
-    /// Bytes a second in the window before.
+    /// Bytes a second in the previous window.
     before: f64,
 }
 
-impl Pace {
-    /// So many bytes went.
+impl RateMeter {
+    /// Counts bytes.
     pub(crate) fn add(&self, bytes: u64) {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let window = window.get_or_insert_with(|| Window { since: now(), bytes: 0, before: 0.0 });
@@ -31,10 +31,9 @@ impl Pace {
         }
     }
 
-    /// Bytes a second, in the last whole window.
+    /// Returns bytes a second in the last complete window, or zero if that is long ago.
     pub(crate) fn per_s(&self) -> u64 {
         let window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // What went long ago says nothing.
         window.as_ref().filter(|window| seconds_since(window.since) < 4.0 * WINDOW_S).map_or(0, |w| w.before as u64)
     }
 }
