@@ -43,7 +43,7 @@ pub(crate) const SERVER_NAME: &str = "sandbar";
 /// Resolves the certificate that this end presents. A renewal replaces it for later handshakes.
 #[derive(Debug)]
 pub(crate) struct CertificateResolver {
-    now: Mutex<Arc<Certificates>>,
+    current: Mutex<Arc<Certificates>>,
 }
 
 #[derive(Debug)]
@@ -55,17 +55,17 @@ struct Certificates {
 
 impl CertificateResolver {
     pub(crate) fn new(identity: &Identity) -> Result<CertificateResolver, IdentityError> {
-        Ok(CertificateResolver { now: Mutex::new(Arc::new(Certificates::of(identity)?)) })
+        Ok(CertificateResolver { current: Mutex::new(Arc::new(Certificates::of(identity)?)) })
     }
 
-    pub(crate) fn show(&self, identity: &Identity) -> Result<(), IdentityError> {
+    pub(crate) fn replace(&self, identity: &Identity) -> Result<(), IdentityError> {
         let next = Arc::new(Certificates::of(identity)?);
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = next;
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
     }
 
-    fn now(&self) -> Arc<Certificates> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn current(&self) -> Arc<Certificates> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -83,14 +83,14 @@ impl Certificates {
 impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let joins = hello.alpn().is_some_and(|mut offered| offered.any(|protocol| protocol == JOIN_ALPN.as_bytes()));
-        let certificates = self.now();
+        let certificates = self.current();
         Some(if joins { certificates.with_authority.clone() } else { certificates.alone.clone() })
     }
 }
 
 impl ResolvesClientCert for CertificateResolver {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(self.now().alone.clone())
+        Some(self.current().alone.clone())
     }
 
     fn has_certs(&self) -> bool {

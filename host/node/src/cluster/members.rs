@@ -455,7 +455,7 @@ pub(super) async fn renew(inner: Arc<Inner>, folder: NodeFolder, identity: Ident
 async fn renew_once(inner: &Inner, folder: &NodeFolder, founder: &Founder) -> Result<Identity, ClusterError> {
     let new = inner.endpoint.renew(&founder.connection().await?).await?;
     folder.save(&new)?;
-    inner.endpoint.show(&new)?;
+    inner.endpoint.set_identity(&new)?;
     Ok(new)
 }
 

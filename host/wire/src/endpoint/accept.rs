@@ -58,10 +58,10 @@ async fn handshake(shared: Arc<Shared>, incoming: quinn::Incoming, permit: Hands
         Ok(Err(error)) => {
             match DisconnectReason::from(error) {
                 // A client that tries several addresses at once abandons all but one.
-                lost @ (DisconnectReason::Silent | DisconnectReason::Closed { .. }) => {
-                    log::debug!("{from} did not connect: {lost}")
+                reason @ (DisconnectReason::Silent | DisconnectReason::Closed { .. }) => {
+                    log::debug!("{from} did not connect: {reason}")
                 }
-                lost => log::warn!("refused {from}: {lost}"),
+                reason => log::warn!("refused {from}: {reason}"),
             }
             Outcome::Failed
         }
@@ -108,10 +108,13 @@ async fn welcome(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Result<Opti
         Role::Node => &shared.nodes,
         Role::Tenant => &shared.tenants,
     };
-    let full = |_| PeerError::Full { of: format!("of {}s waiting to be accepted", peer.role), max: shared.limits.accept_queue_max };
+    let full = |_| PeerError::Full {
+        of: format!("of {}s waiting to be accepted", peer.role),
+        max: shared.limits.accept_queue_max,
+    };
     let slot = queue.clone().try_reserve_owned().map_err(full)?;
     let entry = shared.peers.insert(&peer, quinn, Direction::Incoming)?;
-    transport::widen(quinn, &shared.limits, peer.role);
+    transport::raise_limits(quinn, &shared.limits, peer.role);
     let role = peer.role;
     let connection = Connection::new(quinn.clone(), peer, entry, &shared.limits, shared.clone());
     let welcome = async {

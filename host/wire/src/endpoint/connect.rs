@@ -39,9 +39,7 @@ pub enum ConnectError {
         reason: String,
     },
     /// The node did not answer in time.
-    #[error(
-        "no answer from {address} within {ms} ms; check the address, firewalls (UDP), and whether the node runs"
-    )]
+    #[error("no answer from {address} within {ms} ms; check the address, firewalls (UDP), and whether the node runs")]
     Unreachable {
         /// The address.
         address: SocketAddr,
@@ -128,7 +126,7 @@ async fn try_connect(
     expect: &ExpectedPeer,
 ) -> Result<Connection, ConnectError> {
     let wrong_address = |reason: String| ConnectError::Address { address, reason };
-    let endpoint = shared.towards(address).map_err(|e| wrong_address(e.to_string()))?;
+    let endpoint = shared.endpoint_for(address).map_err(|e| wrong_address(e.to_string()))?;
     let connecting = endpoint.connect_with(shared.client.clone(), address, SERVER_NAME);
     let connecting = connecting.map_err(|e| wrong_address(e.to_string()))?;
     let quinn = connecting.await.map_err(|error| failed(shared, address, error))?;

@@ -64,7 +64,7 @@ fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// Returns whether a socket bound to `local` can send to an address.
-pub(super) fn reaches(local: SocketAddr, address: SocketAddr) -> bool {
+pub(super) fn can_reach(local: SocketAddr, address: SocketAddr) -> bool {
     match (local, address) {
         (SocketAddr::V4(_), SocketAddr::V4(_)) | (SocketAddr::V6(_), SocketAddr::V6(_)) => true,
         (SocketAddr::V6(local), SocketAddr::V4(_)) => local.ip().is_unspecified(),
@@ -106,7 +106,7 @@ mod tests {
             ("[::1]:1", "127.0.0.1:2", false),
         ] {
             let [from, to] = [local, address].map(|text| text.parse().unwrap());
-            assert_eq!(reaches(from, to), expected, "{local} {address}");
+            assert_eq!(can_reach(from, to), expected, "{local} {address}");
         }
     }
 

@@ -40,7 +40,7 @@ enum Pool {
     Unproved,
     Proved,
     /// An address from which a peer of this role was admitted before.
-    Familiar(Role),
+    Known(Role),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,13 +58,13 @@ struct State {
     proved: usize,
     /// Handshakes of each prefix, from validated addresses only. Bounded by the number of handshakes.
     of_prefix: HashMap<Prefix, usize>,
-    nodes: Familiar,
-    tenants: Familiar,
+    nodes: KnownAddresses,
+    tenants: KnownAddresses,
 }
 
 /// Addresses from which peers of one role were admitted before.
 #[derive(Debug, Default)]
-struct Familiar {
+struct KnownAddresses {
     /// Current handshakes from these addresses.
     handshakes: usize,
     addresses: HashSet<IpAddr>,
@@ -73,7 +73,7 @@ struct Familiar {
 }
 
 impl State {
-    fn familiar(&mut self, role: Role) -> &mut Familiar {
+    fn known(&mut self, role: Role) -> &mut KnownAddresses {
         match role {
             Role::Node => &mut self.nodes,
             Role::Tenant => &mut self.tenants,
@@ -100,9 +100,9 @@ impl HandshakeLimiter {
             return accept(Pool::Unproved);
         }
         let (pool, used) = if state.nodes.addresses.contains(&address) {
-            (Pool::Familiar(Role::Node), &mut state.nodes.handshakes)
+            (Pool::Known(Role::Node), &mut state.nodes.handshakes)
         } else if state.tenants.addresses.contains(&address) {
-            (Pool::Familiar(Role::Tenant), &mut state.tenants.handshakes)
+            (Pool::Known(Role::Tenant), &mut state.tenants.handshakes)
         } else {
             (Pool::Proved, &mut state.proved)
         };
@@ -121,15 +121,15 @@ impl HandshakeLimiter {
     /// Records that a peer of this role was admitted from an address.
     pub(super) fn remember(&self, from: IpAddr, role: Role) {
         let (address, state) = (from.to_canonical(), &mut *self.lock());
-        let familiar = state.familiar(role);
-        if self.limits.familiar_max == 0 || !familiar.addresses.insert(address) {
+        let known = state.known(role);
+        if self.limits.familiar_max == 0 || !known.addresses.insert(address) {
             return;
         }
-        familiar.since.push_back(address);
-        if familiar.since.len() > self.limits.familiar_max
-            && let Some(oldest) = familiar.since.pop_front()
+        known.since.push_back(address);
+        if known.since.len() > self.limits.familiar_max
+            && let Some(oldest) = known.since.pop_front()
         {
-            familiar.addresses.remove(&oldest);
+            known.addresses.remove(&oldest);
         }
     }
 
@@ -164,7 +164,7 @@ impl Drop for HandshakePermit {
                 return;
             }
             Pool::Proved => state.proved -= 1,
-            Pool::Familiar(role) => state.familiar(role).handshakes -= 1,
+            Pool::Known(role) => state.known(role).handshakes -= 1,
         }
         if let Some(count) = state.of_prefix.get_mut(&self.from) {
             *count -= 1;

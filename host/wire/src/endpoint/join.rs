@@ -46,9 +46,7 @@ pub enum JoinError {
         reason: String,
     },
     /// The node did not answer in time.
-    #[error(
-        "no answer from {address} within {ms} ms; check the address, firewalls (UDP), and whether the node runs"
-    )]
+    #[error("no answer from {address} within {ms} ms; check the address, firewalls (UDP), and whether the node runs")]
     Unreachable {
         /// The address.
         address: SocketAddr,

@@ -63,13 +63,13 @@ pub(crate) struct Shared {
     issuer: Mutex<Option<CertificateIssuer>>,
     nodes: mpsc::Sender<Connection>,
     tenants: mpsc::Sender<Connection>,
-    accepted: Accepted,
+    accept_queues: AcceptQueues,
     counts: Counts,
     /// Whether the endpoint is closed.
     stopped: watch::Sender<bool>,
 }
 
-struct Accepted {
+struct AcceptQueues {
     nodes: tokio::sync::Mutex<mpsc::Receiver<Connection>>,
     tenants: tokio::sync::Mutex<mpsc::Receiver<Connection>>,
 }
@@ -196,7 +196,7 @@ impl Endpoint {
             issuer: Mutex::new(issuer),
             nodes,
             tenants,
-            accepted: Accepted { nodes: accepted_nodes.into(), tenants: accepted_tenants.into() },
+            accept_queues: AcceptQueues { nodes: accepted_nodes.into(), tenants: accepted_tenants.into() },
             counts: Counts::default(),
             stopped: watch::Sender::new(false),
         });
@@ -226,8 +226,8 @@ impl Endpoint {
     pub async fn accept(&self, role: Role) -> Option<Connection> {
         let shared = self.shared();
         let queue = match role {
-            Role::Node => &shared.accepted.nodes,
-            Role::Tenant => &shared.accepted.tenants,
+            Role::Node => &shared.accept_queues.nodes,
+            Role::Tenant => &shared.accept_queues.tenants,
         };
         let mut queue = queue.lock().await;
         tokio::select! {
@@ -263,8 +263,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// The certificate is for another subject or key.
-    pub fn show(&self, identity: &Identity) -> Result<(), IdentityError> {
-        renewal::show(self.shared(), identity)
+    pub fn set_identity(&self, identity: &Identity) -> Result<(), IdentityError> {
+        renewal::set_identity(self.shared(), identity)
     }
 
     /// Returns the counters.
@@ -321,8 +321,8 @@ impl Shared {
 
     /// Returns the endpoint to connect to an address from: the listening one if it can reach the address, so that peers
     /// see one source address; otherwise one of the address's family.
-    fn towards(&self, address: SocketAddr) -> std::io::Result<quinn::Endpoint> {
-        if environment::reaches(self.quinn.local_addr()?, address) {
+    fn endpoint_for(&self, address: SocketAddr) -> std::io::Result<quinn::Endpoint> {
+        if environment::can_reach(self.quinn.local_addr()?, address) {
             return Ok(self.quinn.clone());
         }
         let mut other = self.other();

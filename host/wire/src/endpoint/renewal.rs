@@ -113,20 +113,20 @@ pub(super) async fn request_renewal(shared: &Arc<Shared>, connection: &Connectio
     let answer = send_request(connection.quic(), &[&[RENEW], &request], max, time).await?;
     let now = shared.environment.clock.now();
     let next = accept_certificate(&answer, before.key().clone(), before.trust().fingerprint(), now)?;
-    match same(&before, &next) {
+    match is_same_subject(&before, &next) {
         true => Ok(next),
         false => Err(JoinError::Malformed(format!("the certificate is for {}", next.own()))),
     }
 }
 
-pub(super) fn show(shared: &Arc<Shared>, next: &Identity) -> Result<(), IdentityError> {
+pub(super) fn set_identity(shared: &Arc<Shared>, next: &Identity) -> Result<(), IdentityError> {
     {
         let mut now = shared.identity();
-        if !same(&now, next) {
+        if !is_same_subject(&now, next) {
             let reason = format!("it is for {} with key {}", next.own(), next.key().id());
             return Err(IdentityError::Malformed { what: "the next identity", reason });
         }
-        shared.resolver.show(next)?;
+        shared.resolver.replace(next)?;
         *now = next.clone();
     }
     let time = Duration::from_millis(shared.limits.join_time_ms_max);
@@ -145,7 +145,7 @@ pub(super) fn show(shared: &Arc<Shared>, next: &Identity) -> Result<(), Identity
 }
 
 /// Returns whether both identities have the same subject, key and authority.
-fn same(before: &Identity, next: &Identity) -> bool {
+fn is_same_subject(before: &Identity, next: &Identity) -> bool {
     let (a, b) = (before.own(), next.own());
     (&a.cluster, a.role, &a.name, a.key) == (&b.cluster, b.role, &b.name, b.key)
         && before.trust().fingerprint() == next.trust().fingerprint()

@@ -56,7 +56,7 @@ pub(super) fn incoming(limits: &WireLimits) -> TransportConfig {
 }
 
 /// Raises the limits of an admitted peer. For a tenant the send window is limited to the receive window too.
-pub(super) fn widen(quinn: &quinn::Connection, limits: &WireLimits, role: Role) {
+pub(super) fn raise_limits(quinn: &quinn::Connection, limits: &WireLimits, role: Role) {
     let window_bytes = match role {
         Role::Node => limits.node_window_bytes,
         Role::Tenant => {
@@ -71,7 +71,7 @@ pub(super) fn widen(quinn: &quinn::Connection, limits: &WireLimits, role: Role) 
 /// Returns the endpoint configuration of a client without an identity.
 pub(super) fn plain_endpoint(environment: &EndpointEnvironment, limits: &WireLimits) -> EndpointConfig {
     let mut config = EndpointConfig::default();
-    settle(&mut config, environment, limits);
+    apply_common(&mut config, environment, limits);
     config
 }
 
@@ -84,11 +84,11 @@ pub(super) fn endpoint(environment: &EndpointEnvironment, limits: &WireLimits, i
     let ids = ids.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
     let mut config = EndpointConfig::new(Arc::new(reset));
     config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
-    settle(&mut config, environment, limits);
+    apply_common(&mut config, environment, limits);
     config
 }
 
-fn settle(config: &mut EndpointConfig, environment: &EndpointEnvironment, limits: &WireLimits) {
+fn apply_common(config: &mut EndpointConfig, environment: &EndpointEnvironment, limits: &WireLimits) {
     // Can't fail: `WireLimits::check` covers the range.
     let _ = config.max_udp_payload_size(limits.datagram_bytes_max);
     // Version 1 only. Without greasing, packets whose fixed bit is zero are discarded immediately.

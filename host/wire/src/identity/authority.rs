@@ -197,7 +197,9 @@ fn common_name(name: &str) -> DistinguishedName {
 
 fn random_bytes<const N: usize>() -> Result<[u8; N], IdentityError> {
     let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| IdentityError::Crypto("the system has no randomness".to_owned()))?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| IdentityError::Crypto("the system has no randomness".to_owned()))?;
     Ok(bytes)
 }
 

@@ -80,7 +80,7 @@ impl ActiveHolder {
     }
 
     /// Records the request of a piece.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn record_request(&mut self) {
         self.last_delivery.get_or_insert_with(now);
         if self.in_flight == 0 {
             self.watched = Some((now(), self.bytes()));
@@ -90,7 +90,7 @@ impl ActiveHolder {
     }
 
     /// Records the end of a piece, whatever its result.
-    pub(crate) fn end(&mut self, delivered: bool) {
+    pub(crate) fn record_end(&mut self, delivered: bool) {
         self.in_flight -= 1;
         self.watched = (self.in_flight > 0).then(|| (now(), self.bytes()));
         if delivered {
@@ -99,13 +99,13 @@ impl ActiveHolder {
     }
 
     /// Restarts the stall and idle watches, as the holder had a reason to send nothing.
-    pub(crate) fn excuse(&mut self) {
+    pub(crate) fn restart_watches(&mut self) {
         self.last_delivery = self.last_delivery.map(|_| now());
         self.watched = (self.in_flight > 0).then(|| (now(), self.bytes()));
     }
 
     /// Returns an error if the holder sent too little for too long.
-    pub(crate) fn stall(&mut self, limits: &TransferLimits) -> Option<HolderError> {
+    pub(crate) fn stall_error(&mut self, limits: &TransferLimits) -> Option<HolderError> {
         let (since, before) = self.watched?;
         let (ms, bytes) = (ms_since(since), self.bytes() - before);
         if ms < limits.stall_ms_max {
@@ -116,13 +116,13 @@ impl ActiveHolder {
     }
 
     /// Returns an error if the holder had nothing for too long.
-    pub(crate) fn idle(&self, limits: &TransferLimits) -> Option<HolderError> {
+    pub(crate) fn idle_error(&self, limits: &TransferLimits) -> Option<HolderError> {
         let ms = ms_since(self.last_delivery?);
         (ms >= limits.idle_ms_max).then_some(HolderError::Idle { ms })
     }
 
     /// Returns whether the holder may be fast: it has been measured, or was never asked.
-    pub(crate) fn is_promising(&self) -> bool {
+    pub(crate) fn may_be_fast(&self) -> bool {
         self.rate.is_some() || self.last_delivery.is_none()
     }
 

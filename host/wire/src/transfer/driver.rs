@@ -208,7 +208,7 @@ impl FetchDriver {
         let piece = Abortable::new(piece, registration);
         self.running.push(Box::pin(async move { Event::Piece(flight, piece.await.unwrap_or(PieceEnd::Stolen)) }));
         self.flights.insert(flight, PieceInFlight { holder, connection: id, groups, abort, thief: None });
-        self.holders[holder].begin();
+        self.holders[holder].record_request();
     }
 
     /// Moves a piece from a slow holder to an idle one. Groups that did not arrive are requested again.
@@ -225,7 +225,7 @@ impl FetchDriver {
             holder,
             left_bytes: left[holder],
             rate: active.rate(),
-            has_room: active.is_promising() && self.has_room(active),
+            has_room: active.may_be_fast() && self.has_room(active),
         };
         let loads: Vec<HolderLoad> = self.holders.iter().enumerate().map(load).collect();
         let Some((thief, victim)) = steal(&loads, self.engine.limits.piece_bytes_max) else { return };
@@ -287,7 +287,7 @@ impl FetchDriver {
         };
         let missing = self.progress.missing(&groups);
         let delivered: u64 = groups.len() as u64 - missing.iter().map(|run| run.len() as u64).sum::<u64>();
-        self.holders[holder].end(delivered > 0);
+        self.holders[holder].record_end(delivered > 0);
         if delivered > 0 {
             (self.finds, self.holders[holder].reconnects) = (0, 0);
         }
@@ -322,7 +322,7 @@ impl FetchDriver {
 
     fn pause(&mut self, holder: HolderIndex) {
         let limits = &self.engine.limits;
-        if let Some(error) = self.holders[holder].idle(limits) {
+        if let Some(error) = self.holders[holder].idle_error(limits) {
             return self.drop_holder(holder, error, true);
         }
         let rest_ms = limits.rest_ms;
@@ -378,9 +378,9 @@ impl FetchDriver {
             self.holders[holder].measure();
             if is_outranked {
                 // Higher priorities use the same link first.
-                self.holders[holder].excuse();
+                self.holders[holder].restart_watches();
             }
-            if let Some(error) = self.holders[holder].stall(&self.engine.limits) {
+            if let Some(error) = self.holders[holder].stall_error(&self.engine.limits) {
                 self.drop_holder(holder, error, true);
             }
         }

@@ -124,7 +124,7 @@ impl Engine {
     }
 
     /// Registers a running fetch until the returned guard is dropped.
-    pub(crate) fn begin(
+    pub(crate) fn register(
         self: &Arc<Self>,
         object: ObjectId,
         priority: Priority,

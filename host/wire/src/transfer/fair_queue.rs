@@ -24,11 +24,11 @@ struct State {
     /// Furthest completed position.
     done: u64,
     /// Fetches with requested pieces.
-    open: HashMap<u32, Open>,
+    open: HashMap<u32, OpenFetch>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenFetch {
     last: u64,
     pieces: usize,
 }

@@ -98,7 +98,7 @@ impl Transfers {
             return Err(FetchError::WrongEmptyHash { object, root: spec.root });
         }
         let progress = Arc::new(FetchProgress::new(layout, spec.root, target.view()));
-        let started = self.0.begin(object, spec.priority, &progress);
+        let active = self.0.register(object, spec.priority, &progress);
         let report = {
             let mut driver = FetchDriver::new(self.0.clone(), spec, progress.clone(), target.clone());
             tokio::select! {
@@ -112,6 +112,6 @@ impl Transfers {
         }
         // The driver held the only other references.
         let target = Arc::into_inner(target).ok_or_else(|| no_memory(io::Error::other("it is still in use")))?;
-        Ok(FetchedObject { target, permit, report, serving: ServingGuard { _active: started } })
+        Ok(FetchedObject { target, permit, report, serving: ServingGuard { _active: active } })
     }
 }

@@ -127,7 +127,7 @@ async fn exchange(
     let _ = to.finish();
     let mut from = StreamReader::new(from, count);
     for small in objects {
-        let object = one(&mut from, small).await?;
+        let object = read_object(&mut from, small).await?;
         done.push(object);
     }
     if from.is_over().await.map_err(fault)? {
@@ -138,7 +138,10 @@ async fn exchange(
 }
 
 /// Reads one object.
-async fn one(from: &mut StreamReader<'_>, small: &SmallSpec) -> Result<Result<Arc<[u8]>, HolderError>, HolderError> {
+async fn read_object(
+    from: &mut StreamReader<'_>,
+    small: &SmallSpec,
+) -> Result<Result<Arc<[u8]>, HolderError>, HolderError> {
     let [status] = from.array().await.map_err(fault)?;
     if status != FOUND {
         let mut rest = [0; 8];

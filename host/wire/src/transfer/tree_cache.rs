@@ -23,7 +23,7 @@ pub(crate) struct HashTreeCache {
 
 #[derive(Debug, Default)]
 struct State {
-    all: HashMap<ObjectId, Kept>,
+    all: HashMap<ObjectId, CacheEntry>,
     /// Objects by time of last use, oldest first.
     order: BTreeMap<u64, ObjectId>,
     clock: u64,
@@ -31,7 +31,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CacheEntry {
     cell: Cell,
     /// Bytes of the object. Another length means another object with the same id.
     bytes: u64,
@@ -87,22 +87,23 @@ impl HashTreeCache {
 
 impl State {
     fn touch(&mut self, object: ObjectId, bytes: u64) -> Cell {
-        if self.all.get(&object).is_some_and(|kept| kept.bytes != bytes) {
+        if self.all.get(&object).is_some_and(|entry| entry.bytes != bytes) {
             self.remove(object);
         }
         self.clock += 1;
         let touched = self.clock;
-        let kept = self.all.entry(object).or_insert_with(|| Kept { cell: Cell::default(), bytes, weight: 0, touched });
-        self.order.remove(&kept.touched);
-        kept.touched = touched;
+        let entry =
+            self.all.entry(object).or_insert_with(|| CacheEntry { cell: Cell::default(), bytes, weight: 0, touched });
+        self.order.remove(&entry.touched);
+        entry.touched = touched;
         self.order.insert(touched, object);
-        kept.cell.clone()
+        entry.cell.clone()
     }
 
     /// Counts a computed tree once, unless it was evicted meanwhile, and evicts the least recently used ones.
     fn weigh(&mut self, object: ObjectId, cell: &Cell, weight: u64, bytes_max: u64) {
-        if let Some(kept) = self.all.get_mut(&object).filter(|kept| Arc::ptr_eq(&kept.cell, cell)) {
-            self.used += weight - std::mem::replace(&mut kept.weight, weight);
+        if let Some(entry) = self.all.get_mut(&object).filter(|entry| Arc::ptr_eq(&entry.cell, cell)) {
+            self.used += weight - std::mem::replace(&mut entry.weight, weight);
         }
         while self.used > bytes_max {
             let Some((_, oldest)) = self.order.first_key_value() else { return };
@@ -111,9 +112,9 @@ impl State {
     }
 
     fn remove(&mut self, object: ObjectId) {
-        if let Some(kept) = self.all.remove(&object) {
-            self.order.remove(&kept.touched);
-            self.used -= kept.weight;
+        if let Some(entry) = self.all.remove(&object) {
+            self.order.remove(&entry.touched);
+            self.used -= entry.weight;
         }
     }
 }

@@ -53,8 +53,13 @@ async fn malformed_frames_close_the_connection() {
     let over = (1_u32 << 20) + 1;
     let head = |length: u32| [&[0][..], &length.to_le_bytes()].concat();
     let good_then = |bad: &[u8]| [&[0, 2, 0, 0, 0, 7, 7][..], bad].concat();
-    check_frames(&head(over), false, CloseCode::Malformed, "frame too long: 1048577 bytes received, at most 1048576 allowed")
-        .await;
+    check_frames(
+        &head(over),
+        false,
+        CloseCode::Malformed,
+        "frame too long: 1048577 bytes received, at most 1048576 allowed",
+    )
+    .await;
     check_frames(&head(u32::MAX), false, CloseCode::Malformed, "frame too long: 4294967295 bytes").await;
     check_frames(&good_then(&over.to_le_bytes()), false, CloseCode::Malformed, "frame too long: 1048577 bytes").await;
     check_frames(&head(100), true, CloseCode::Malformed, "in the middle of a frame").await;

@@ -36,7 +36,7 @@ async fn renewing_while_frames_flow() {
     assert_eq!((next.own().name.as_str(), next.own().key), ("n1", before.own().key));
     assert_ne!(next.own().serial, before.own().serial);
     assert_eq!(next.own().expires.0 / 60, now().after(Duration::from_secs(30 * DAY)).0 / 60);
-    node.show(&next).unwrap();
+    node.set_identity(&next).unwrap();
     // Long after the first certificate's end; the sweep runs every second.
     tokio::time::sleep(Duration::from_millis(300)).await;
     clock.set_offset(3 * DAY as i64);
@@ -62,9 +62,9 @@ async fn only_the_same_end_s_certificate_can_be_shown() {
         cluster.identity_for(identity.key().clone(), Role::Tenant, "n1", now(), DAY),
         other.identity_for(identity.key().clone(), Role::Node, "n1", now(), DAY),
     ] {
-        assert_eq!(node.show(&wrong).unwrap_err().code(), "identity-malformed", "{}", wrong.own());
+        assert_eq!(node.set_identity(&wrong).unwrap_err().code(), "identity-malformed", "{}", wrong.own());
     }
-    node.show(&cluster.identity_for(identity.key().clone(), Role::Node, "n1", now(), DAY)).unwrap();
+    node.set_identity(&cluster.identity_for(identity.key().clone(), Role::Node, "n1", now(), DAY)).unwrap();
 }
 
 #[tokio::test]

@@ -49,8 +49,7 @@ fn what_is_wrong_with_a_token_s_text_is_said() {
         assert_eq!(text.parse::<JoinToken>(), Err(wanted), "{text}");
     }
     let error = text[..100].parse::<JoinToken>().unwrap_err();
-    let message =
-        format!("the join token is cut off: it has 95 characters after `sbt1-`, not {whole}; copy it again");
+    let message = format!("the join token is cut off: it has 95 characters after `sbt1-`, not {whole}; copy it again");
     assert_eq!(error.to_string(), message);
 }
 

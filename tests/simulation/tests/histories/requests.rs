@@ -209,7 +209,7 @@ async fn renew(member: &Member) {
     let Some(connection) = member.links.get(0) else { return };
     match member.endpoint.renew(&connection).await {
         Ok(identity) => {
-            member.endpoint.show(&identity).unwrap();
+            member.endpoint.set_identity(&identity).unwrap();
             world.note(format_args!("host {host} renews: ok"));
             world.state().hosts[host].identity = Some(identity);
         }

@@ -95,7 +95,7 @@ impl Locations {
 
     /// Records that a node has the whole object, as it produced or fetched it. Returns false if a limit is reached.
     pub fn add_holder(&mut self, object: ObjectId, node: NodeId) -> bool {
-        let Some(object_nodes) = self.enter(object, node) else { return false };
+        let Some(object_nodes) = self.add_node(object, node) else { return false };
         object_nodes.clear_parents(node);
         if let Some(entry) = object_nodes.nodes.get_mut(&node) {
             entry.is_whole = true;
@@ -114,7 +114,7 @@ impl Locations {
         if !self.objects.contains_key(&object) {
             return SourceAssignment::NoHolder;
         }
-        let Some(object_nodes) = self.enter(object, node) else { return SourceAssignment::Full };
+        let Some(object_nodes) = self.add_node(object, node) else { return SourceAssignment::Full };
         let Some(entry) = object_nodes.nodes.get_mut(&node) else { return SourceAssignment::Full };
         if entry.is_whole {
             return SourceAssignment::AlreadyWhole;
@@ -126,8 +126,11 @@ impl Locations {
         object_nodes.clear_parents(node);
         let from = object_nodes.choose(node, limits);
         if from.is_empty() {
-            let moved = self.leave(object, node);
-            debug_assert!(moved.iter().all(|moved| moved.from.is_empty()), "others find what {node} does not");
+            let reassigned = self.detach(object, node);
+            debug_assert!(
+                reassigned.iter().all(|reassigned| reassigned.from.is_empty()),
+                "others find what {node} does not"
+            );
             return SourceAssignment::NoHolder;
         }
         SourceAssignment::Holders(from)
@@ -135,13 +138,13 @@ impl Locations {
 
     /// Records that a node has nothing of an object any more. Returns new sources for the nodes that fetched from it.
     pub fn remove_holder(&mut self, object: ObjectId, node: NodeId) -> Vec<Reassignment> {
-        self.leave(object, node)
+        self.detach(object, node)
     }
 
     /// Removes a node. Returns new sources for the nodes that fetched from it.
     pub fn remove_node(&mut self, node: NodeId) -> Vec<Reassignment> {
         let objects = self.of_node.remove(&node).unwrap_or_default();
-        objects.into_iter().flat_map(|object| self.leave(object, node)).collect()
+        objects.into_iter().flat_map(|object| self.detach(object, node)).collect()
     }
 
     /// Removes an object.
@@ -176,7 +179,7 @@ impl Locations {
     }
 
     /// Returns an object's nodes after adding a node; `None` if a limit is reached.
-    fn enter(&mut self, object: ObjectId, node: NodeId) -> Option<&mut ObjectNodes> {
+    fn add_node(&mut self, object: ObjectId, node: NodeId) -> Option<&mut ObjectNodes> {
         let (limits, objects) = (self.limits, self.objects.len());
         let object_nodes = match self.objects.entry(object) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -197,26 +200,26 @@ impl Locations {
     }
 
     /// Removes a node from an object, and assigns new sources to its children.
-    fn leave(&mut self, object: ObjectId, node: NodeId) -> Vec<Reassignment> {
+    fn detach(&mut self, object: ObjectId, node: NodeId) -> Vec<Reassignment> {
         self.forget_node(object, node);
         let Some(object_nodes) = self.objects.get_mut(&object) else { return Vec::new() };
         object_nodes.clear_parents(node);
         object_nodes.nodes.remove(&node);
-        let mut moved = Vec::new();
+        let mut reassigned = Vec::new();
         for child in object_nodes.children_of(node) {
             object_nodes.remove_parent(child, node);
             let from = object_nodes.nodes.get(&child).map(|entry| entry.from.clone()).unwrap_or_default();
             let from = if from.is_empty() { object_nodes.choose(child, self.limits) } else { from };
-            moved.push(Reassignment { object, node: child, from });
+            reassigned.push(Reassignment { object, node: child, from });
         }
         if object_nodes.nodes.values().all(|entry| !entry.is_whole) {
             // Nobody has the whole object any more: remove it, and notify the nodes that fetched it.
             let left: Vec<NodeId> = object_nodes.nodes.keys().copied().collect();
-            moved.retain(|moved| !left.contains(&moved.node));
-            moved.extend(left.into_iter().map(|node| Reassignment { object, node, from: Vec::new() }));
+            reassigned.retain(|reassigned| !left.contains(&reassigned.node));
+            reassigned.extend(left.into_iter().map(|node| Reassignment { object, node, from: Vec::new() }));
             self.forget(object);
         }
-        moved
+        reassigned
     }
 
     fn forget_node(&mut self, object: ObjectId, node: NodeId) {

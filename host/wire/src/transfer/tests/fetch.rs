@@ -167,8 +167,8 @@ async fn a_lost_connection_is_made_again_and_nothing_comes_twice() {
 
 #[tokio::test]
 async fn when_all_are_gone_others_are_looked_for() {
-    struct Knows(Holder);
-    impl HolderFinder for Knows {
+    struct FixedFinder(Holder);
+    impl HolderFinder for FixedFinder {
         fn find_more(&self, _: ObjectId, failed: &[FailedHolder]) -> BoxFuture<'static, Vec<Holder>> {
             assert_eq!(failed[0].error, HolderError::NotFound);
             std::future::ready(vec![self.0.clone()]).boxed()
@@ -177,7 +177,7 @@ async fn when_all_are_gone_others_are_looked_for() {
     let bytes = noise(GROUP * 9, 1);
     let (receiver, first, second) = (Host::start(0, limits()), Host::start(1, limits()), Host::start(2, limits()));
     second.put(OBJECT, &bytes);
-    let finder: Arc<dyn HolderFinder> = Arc::new(Knows(receiver.holder_of(&second)));
+    let finder: Arc<dyn HolderFinder> = Arc::new(FixedFinder(receiver.holder_of(&second)));
     let mut spec = spec(&bytes, vec![receiver.holder_of(&first)]);
     spec.finder = Some(finder);
     let fetched = receiver.transfers.fetch(spec.clone(), HeapTarget::new).await.unwrap();

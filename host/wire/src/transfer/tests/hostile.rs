@@ -217,7 +217,7 @@ async fn only_the_wrong_chunk_is_fetched_again() {
     let wide = TransferLimits { piece_bytes_max: 64 * GROUP_BYTES, ..limits() };
     let transfers = Transfers::new(wide, receiver.admission.clone(), None, Offload::Threads).unwrap();
     let mut spec = spec(&bytes, vec![receiver.holder_of_liar(&liar)]);
-    spec.finder = Some(Arc::new(Then(receiver.holder_of(&honest))));
+    spec.finder = Some(Arc::new(FixedFinder(receiver.holder_of(&honest))));
     let fetched = transfers.fetch(spec, HeapTarget::new).await.unwrap();
     assert!(fetched.target.into_bytes().as_ref() == &bytes[..]);
     let range = 9 * GROUP_BYTES..10 * GROUP_BYTES;
@@ -227,9 +227,9 @@ async fn only_the_wrong_chunk_is_fetched_again() {
     assert!(is_asked.load(Ordering::Relaxed));
 }
 
-struct Then(Holder);
+struct FixedFinder(Holder);
 
-impl HolderFinder for Then {
+impl HolderFinder for FixedFinder {
     fn find_more(
         &self,
         _: sandbar_core::ObjectId,
