@@ -1,4 +1,4 @@
-//! Actors, with the host in this process that stands in for one.
+//! Actors on the in-process test host.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ impl Counter {
         if start < 0 { Err(format!("{start} is negative")) } else { Ok(Counter { count: start, last: None }) }
     }
 
-    /// Adds to it, and says how much that makes.
+    /// Adds `n`, and returns the new count.
     pub fn add(&mut self, n: i64) -> i64 {
         self.count += n;
         self.doubled() / 2
@@ -33,7 +33,7 @@ impl Counter {
         self.count
     }
 
-    /// Takes a part of it.
+    /// Subtracts `n`.
     pub fn take(&mut self, n: i64) -> Result<i64, String> {
         if n > self.count {
             return Err(format!("{n} is more than {}", self.count));
@@ -69,20 +69,20 @@ fn add(a: i64, b: i64) -> i64 {
     a + b
 }
 
-/// Uses an actor that it was given.
+/// Calls an actor through a handle in its arguments.
 #[task]
 fn adds(counter: CounterHandle, n: i64) -> Result<i64, TaskError> {
     let calls: Vec<_> = (0..n).map(|_| counter.add(1)).collect();
     calls.last().map_or(Ok(0), ObjectRef::get)
 }
 
-/// Makes an actor, and returns it.
+/// Creates an actor, and returns its handle.
 #[task]
 fn makes(start: i64) -> BTreeMap<String, CounterHandle> {
     BTreeMap::from([("it".to_owned(), Counter::submit(start))])
 }
 
-/// What is said of a call that fails.
+/// Checks the error of a failed call.
 fn check_error<T: std::fmt::Debug>(result: Result<T, TaskError>, code: Code, expected: &str) {
     let error = result.unwrap_err();
     assert_eq!((error.fault.code, error.to_string().as_str()), (code, expected));
@@ -101,7 +101,7 @@ fn calls() {
     assert_eq!((made["it"].add(1).get(), counter.total().get()), (Ok(4), Ok(13)));
     assert_eq!(counter.set_from(&made["it"]).get(), Ok(4));
     assert_eq!(counter.with(CallOptions::new().name("x").timeout(Duration::from_secs(1))).add(1).get(), Ok(5));
-    // An `impl` is one as before.
+    // The `impl` itself still works.
     assert_eq!(Counter::new(1).unwrap().add(1), 2);
 }
 
@@ -120,9 +120,9 @@ fn errors() {
     check_error(none.ready(), Code::ActorDied, died);
     let died = "Counter.add: actor `Counter.new` has died: -1 is negative [actor-died]";
     check_error(none.add(1).get(), Code::ActorDied, died);
-    // What another failed with stays what it is.
+    // Another task's error keeps its code and chain.
     check_error(counter.set_from(&none).get(), Code::ActorDied, &died.replace(".add", ".set_from > Counter.total"));
-    // An argument that there is not.
+    // A failed argument.
     check_error(counter.add(counter.take(5)).get(), Code::Refused, "Counter.take: 5 is more than 1 [refused]");
 
     check_error(counter.boom().get(), Code::Panic, "Counter.boom: at 1 [panic]");
@@ -139,7 +139,7 @@ fn ends() {
     check_error(counter.total().get(), Code::ActorDied, died);
     assert_eq!((total.get(), counter.ready()), (Ok(1), Ok(())));
     counter.kill();
-    // It may not begin anew.
+    // The actor has no restarts.
     let counter = Counter::submit(1);
     counter.restart();
     assert_eq!(counter.total().get().unwrap_err().fault.code, Code::ActorDied);
@@ -183,7 +183,7 @@ fn names() {
     assert_eq!(CounterHandle::find("counter").unwrap_err().fault.code, Code::NoActor);
 }
 
-/// The stand-in panics at objects that are released twice, or too early.
+/// The test host panics when an object is released twice or too early.
 #[test]
 fn they_go_with_their_last_handle() {
     let counter = Counter::submit(add::submit(1, 1));
@@ -197,7 +197,7 @@ fn they_go_with_their_last_handle() {
     assert_eq!(kept.get().unwrap()[0].total().get(), Ok(4));
     drop(kept);
     assert_eq!(testing::objects(), 0);
-    // Calls outlive the handle that they were made by.
+    // Calls outlive the handle through which they were submitted.
     assert_eq!(Counter::submit(1).add(1).get(), Ok(2));
     assert_eq!(adds::submit(Counter::submit(1), 2).get(), Ok(3));
     assert_eq!(makes::submit(1).get().map(|made| made["it"].clone()).unwrap().total().get(), Ok(1));
@@ -216,7 +216,7 @@ fn they_go_with_their_last_handle() {
     assert!(format!("{:?}", Counter::submit(1)).starts_with("CounterHandle("));
 }
 
-/// Waits beside others.
+/// An actor with concurrent calls.
 #[derive(Default)]
 struct Gate {
     log: RefCell<Vec<String>>,
@@ -229,7 +229,7 @@ impl Gate {
         Self::default()
     }
 
-    /// Has another method called, whose object is there only when this one waits.
+    /// Submits a call of another method, whose object becomes ready only while this call waits.
     pub async fn passes(&self, me: GateHandle, n: u32) -> Result<u32, TaskError> {
         let told = me.tell(format!("from {n}"));
         self.tell(format!("{n} begins"));
@@ -247,13 +247,13 @@ impl Gate {
         self.log.get_mut().clone()
     }
 
-    /// The sum of what these methods return, which are called while it waits.
+    /// Waits for several calls that run while it waits.
     pub async fn joined(&self, me: GateHandle, n: u32) -> Result<Vec<u32>, TaskError> {
         let all: Vec<_> = (0..n).map(|i| me.tell(format!("{i}"))).collect();
         join_all(all.iter().map(IntoFuture::into_future)).await.into_iter().collect()
     }
 
-    /// As they come.
+    /// Takes the results in order of completion.
     pub async fn streamed(&self, me: GateHandle, n: u32) -> Result<Vec<u32>, TaskError> {
         let mut all: FuturesUnordered<_> = (0..n).map(|i| me.tell(format!("{i}")).into_future()).collect();
         let mut sums = Vec::new();
@@ -264,14 +264,14 @@ impl Gate {
         Ok(sums)
     }
 
-    /// The first of two, of which one never is there.
+    /// The first of two calls, one of which never finishes.
     pub async fn first(&self, me: GateHandle) -> Result<u32, TaskError> {
         let never = me.closed().into_future();
         let told = me.tell("first".to_owned()).into_future();
         select(never, told).await.factor_first().0
     }
 
-    /// Waits for a call of itself that waits as long as this one.
+    /// Awaits a future that no object completes.
     pub async fn closed(&self) -> u32 {
         self.closed.set(self.closed.get() + 1);
         std::future::pending().await
@@ -292,7 +292,7 @@ impl Gate {
         n
     }
 
-    /// Alone, so that what it waits for must come from elsewhere.
+    /// A method with exclusive access waits for objects of other tasks.
     pub async fn alone(&mut self, of: Vec<ObjectRef<i64>>) -> Result<i64, TaskError> {
         let mut sum = 0;
         for object in &of {
@@ -306,7 +306,7 @@ impl Gate {
         me.tell("never".to_owned()).await
     }
 
-    /// Waits beside itself for what needs the actor for itself.
+    /// A method with shared access waits for a method that needs exclusive access.
     pub async fn crossed(&self, me: GateHandle) -> Result<Vec<String>, TaskError> {
         me.told().await
     }
@@ -347,7 +347,7 @@ fn what_waits_for_ever() {
     check_error(gate.closed().get(), Code::Refused, closed);
     assert_eq!(gate.first(&gate).get().unwrap_err().fault.code, Code::Refused);
     assert_eq!(gate.open().get(), Ok(2));
-    // It has the actor for itself, and waits for another call.
+    // The call has exclusive access, and waits for another call of the actor.
     let stuck = gate.stuck(&gate).get().unwrap_err();
     assert_eq!(stuck.fault.code, Code::Panic);
     assert!(
@@ -401,13 +401,13 @@ fn number<T>(object: &ObjectRef<T>) -> String {
 #[test]
 fn limits() {
     let gate = Gate::options().max_pending_calls(3).submit();
-    // One waits for another, which it has called.
+    // Each call waits for the other.
     let waits = [gate.crossed(&gate), gate.told()];
     let over = gate.told().get();
     assert_eq!(over.unwrap_err().fault.code, Code::PendingCalls);
     cancel(&waits[0], false);
     assert_eq!((waits[1].get(), gate.told().get()), (Ok(vec![]), Ok(vec![])));
-    // One waits, and the other is not begun: nothing goes on.
+    // One call waits, and the other can't start.
     let gate = Gate::options().max_concurrency(1).submit();
     let passes = gate.passes(&gate, 1);
     assert_eq!(passes.get_timeout(Duration::ZERO).unwrap_err().fault.code, Code::GetTimeOut);
@@ -471,7 +471,7 @@ fn checkpoints() {
     shelf.push(put(&10));
     check_error(shelf.boom().get(), Code::Panic, "Shelf.boom: of 2 [panic]");
     assert_eq!(shelf.sum().get(), Ok((11, true)));
-    // What can't be saved can't go on.
+    // An actor whose checkpoint fails can't continue.
     shelf.push(Counter::submit(1).take(2));
     let died = "Shelf.sum: actor `Shelf.new` has died: 2 is more than 1 [actor-died]";
     check_error(shelf.sum().get(), Code::ActorDied, died);

@@ -1,4 +1,4 @@
-//! Batch functions, called as a host calls them.
+//! Batch functions, called through `testing`.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ struct Slice {
     rows: usize,
 }
 
-/// Some rows.
+/// A range of the rows.
 #[batch(columns("a"))]
 fn slice(batch: RecordBatch, params: &Slice) -> Result<RecordBatch, String> {
     match params.from + params.rows <= batch.num_rows() {
@@ -27,7 +27,7 @@ fn slice(batch: RecordBatch, params: &Slice) -> Result<RecordBatch, String> {
     }
 }
 
-/// Names that generated code has as well.
+/// Names that the generated code uses as well.
 mod names {
     use super::*;
 
@@ -54,7 +54,7 @@ fn check(function: &str, params: &str, input: &RecordBatch, expected: Result<Rec
 
 #[test]
 fn batches() {
-    // Copied, and (from a mebibyte on) mapped.
+    // Small bodies are copied; bodies from 1 MiB on are mapped.
     for rows in [0, 1, 1000, 100_000] {
         check("same", "{}", &input(rows), Ok(input(rows)));
     }

@@ -1,4 +1,4 @@
-//! What the compiler says of functions that can't be called by a host: in words, at the user's line.
+//! The compiler's errors for functions that the host can't call: plain text, at the user's line.
 
 #[test]
 fn compile_errors() {

@@ -1,4 +1,4 @@
-//! Dense algebra without a host: the values that one gives.
+//! Dense algebra on the in-process test host.
 
 use sandbar_guest::dense::{DenseError, DenseErrorKind, Dtype, Grouped, Kernel, Tensor, grouped_least_squares, input};
 
@@ -60,7 +60,7 @@ fn what_can_not_be_done() {
     fails(six.reshaped(&[4]), DenseErrorKind::Shape);
     fails(six.read(5, &mut [0.0; 2]), DenseErrorKind::Shape);
     fails(Kernel::new("@compute"), DenseErrorKind::NoGpu);
-    // A gibibyte of tensors is all that there is; what is dropped can be had again.
+    // Tensors are limited to 1 GiB; dropped tensors free their memory.
     let large = |count: usize| Tensor::zeros(Dtype::F64, &[count << 20]);
     fails(large(129), DenseErrorKind::Memory);
     drop((large(64).unwrap(), large(63).unwrap()));

@@ -1,4 +1,4 @@
-//! Files that a job was given, without a host.
+//! Input files of a job, on the in-process test host.
 
 use std::fs;
 

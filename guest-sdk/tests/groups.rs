@@ -1,4 +1,4 @@
-//! Placement groups, with the host in this process that stands in for one: there is always room.
+//! Placement groups on the in-process test host, where resources are unlimited.
 
 use sandbar_guest::prelude::*;
 use sandbar_guest::{Code, NodeId, Strategy, testing};
@@ -8,7 +8,7 @@ fn double(n: i64) -> i64 {
     2 * n
 }
 
-/// Runs where others said.
+/// Runs a task in the given group.
 #[task]
 fn within(group: PlacementGroup, n: i64) -> Result<i64, TaskError> {
     group.ready()?;

@@ -1,4 +1,4 @@
-//! Pools, with the host in this process that stands in for one.
+//! Pools on the in-process test host.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -7,7 +7,7 @@ use sandbar_guest::prelude::*;
 use sandbar_guest::random::{self, rand_core::RngCore};
 use sandbar_guest::{Code, testing};
 
-/// Half of what is even.
+/// Half of an even number.
 #[task]
 fn half(n: i64) -> Result<i64, String> {
     if n % 2 == 0 { Ok(n / 2) } else { Err(format!("{n} is odd")) }
@@ -62,7 +62,7 @@ fn results_come_in_order_and_errors_at_what_failed() {
             assert_eq!(pool().map([]), Ok(vec![]));
         }
     }
-    // What another failed with stays what it is.
+    // Another task's error keeps its code and chain.
     let passed_on = told(passes_on::pool().chunksize(3).imap(0..3));
     assert_eq!(passed_on, ["0", "passes_on > half: 1 is odd [refused]", "1"]);
     assert_eq!(nothing::pool().chunksize(2).map(0..3), Ok(vec![(); 3]));
@@ -107,11 +107,11 @@ fn values_of_any_kind() {
         assert_eq!(get_all(&sums), Ok((0..10).map(|n| n * (n - 1) / 2).collect()));
         drop(sums);
         assert_eq!(testing::objects(), 0);
-        // Over what goes into a message.
+        // Texts beyond the inline limit of a request.
         let texts: Vec<String> = (0..10).map(|n| "x".repeat(n * 10_000)).collect();
         assert_eq!(text::options().cpus(0.5).pool().chunksize(chunksize).map(texts.clone()), Ok(texts));
     }
-    // Calls of one list draw other numbers each.
+    // Each call of a list draws other numbers.
     let drawn: HashSet<u64> = draws::pool().chunksize(100).imap(0..200).map(Result::unwrap).collect();
     assert_eq!(drawn.len(), 200);
 }

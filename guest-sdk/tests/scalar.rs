@@ -1,4 +1,4 @@
-//! Scalar functions, called as a host calls them.
+//! Scalar functions, called through `testing`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn add(a: i64, b: i64) -> i64 {
     a.wrapping_add(b)
 }
 
-/// Names that generated code has as well.
+/// Names that the generated code uses as well.
 mod names {
     use super::*;
 
@@ -53,7 +53,7 @@ mod names {
     }
 }
 
-/// Not called where an argument is null: it would divide by zero there.
+/// Is not called for rows with a null, where it would divide by zero.
 #[scalar]
 fn divide(a: i64, b: i64) -> i64 {
     a / b
@@ -204,7 +204,7 @@ fn nulls_of_its_own() {
     check("positive", vec![ints([1, -1, 2])], Int64Array::from(vec![Some(1), None, Some(2)]));
     check("positive", vec![ints([Some(1), None, Some(-2)])], Int64Array::from(vec![Some(1), None, None]));
     check("positive", vec![ints([1, 2])], Int64Array::from(vec![1, 2]));
-    // Across bytes of the validity.
+    // Spans several bytes of the validity.
     let some = |i: i64| (i % 3 != 0 && i % 5 != 0).then_some(i);
     let given = ints((0..100).map(|i| if i % 5 == 0 { None } else { Some(if i % 3 == 0 { -i } else { i }) }));
     check("positive", vec![given], Int64Array::from_iter((0..100).map(some)));
@@ -256,7 +256,7 @@ fn lists() {
     let lists = ListArray::from_iter_primitive::<Int64Type, _, _>([Some(vec![Some(1), Some(2)]), None, Some(vec![])]);
     let expected = ListArray::from_iter_primitive::<Int64Type, _, _>([Some(vec![Some(2)]), None, None]);
     check("tail", vec![Arc::new(lists)], expected);
-    // A list that is null may have items of its own, null or not.
+    // A null list may have items, null or not.
     let items = Arc::new(Float64Array::from(vec![None, Some(3.0)]));
     let offsets = OffsetBuffer::new(vec![0, 1, 2].into());
     let item = Arc::new(Field::new_list_field(DataType::Float64, true));
@@ -266,7 +266,7 @@ fn lists() {
     fails("total", vec![Arc::new(holes)], "column `a`: a list has nulls among its items: drop or fill them");
 }
 
-/// Rows of a body too large for one chunk come in several, copied or mapped, each with its part of the validity.
+/// The rows of a large body arrive in several chunks, copied or mapped, each with its part of the validity.
 #[test]
 fn large_inputs_come_in_chunks() {
     let some = |i: i64| (i % 11 != 0).then_some(i);
@@ -301,7 +301,7 @@ fn takes_no_parameters() {
     assert_eq!(testing::call("nothing", "{}", &input).unwrap_err(), "there is no function nothing");
 }
 
-/// A column that a function never makes null is still announced as one that may be: its rows may be not computed.
+/// The result column is nullable even if the function never returns a null: rows may be skipped.
 #[test]
 fn the_result_may_be_null() {
     let output = testing::call("add", "{}", &batch(vec![ints([1]), ints([2])])).unwrap();

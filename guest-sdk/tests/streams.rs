@@ -1,4 +1,4 @@
-//! Streams, with the host in this process that stands in for one.
+//! Streams on the in-process test host.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,19 +8,19 @@ use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use sandbar_guest::prelude::*;
 use sandbar_guest::{Code, Value, testing};
 
-/// Squares, without an end.
+/// Squares, without end.
 #[task]
 fn squares(from: u64) -> impl Iterator<Item = u64> {
     (from..).map(|i| i * i)
 }
 
-/// Numbers, and then an error.
+/// Numbers, followed by an error.
 #[task]
 fn fails_at(n: u64) -> impl Iterator<Item = Result<u64, String>> {
     (0..=n).map(move |i| if i < n { Ok(i) } else { Err(format!("{i} is too many")) })
 }
 
-/// As above, of another's.
+/// Numbers, followed by another task's error.
 #[task]
 fn passes_on(n: u64) -> impl Iterator<Item = Result<u64, TaskError>> {
     fails_at::submit(n).map(|item| item?.get())
@@ -100,7 +100,7 @@ fn a_generator_goes_on_while_its_items_are_taken_and_ends_with_its_stream() {
     assert_eq!(get_all(&first), Ok(vec![1, 4, 9]));
     assert_eq!(stream.next_timeout(Duration::ZERO).unwrap().unwrap().get(), Ok(16));
     drop(stream);
-    // What was taken stays.
+    // Items that were taken remain valid.
     assert_eq!(get_all(&first), Ok(vec![1, 4, 9]));
     drop(first);
     assert_eq!(testing::objects(), 0);
@@ -146,7 +146,7 @@ fn a_stream_is_over_once() {
     assert!(stream.next().unwrap().is_err());
     assert!(stream.next().is_none() && stream.next_timeout(Duration::ZERO).is_none());
     drop(stream);
-    // Of what it needs there is none.
+    // The generator's argument failed.
     check(fails_at::submit(half::submit(1)), &[], Some((Code::Refused, "half: 1 is odd [refused]")));
 }
 

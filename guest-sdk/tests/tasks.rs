@@ -1,4 +1,4 @@
-//! Tasks and objects, with the host in this process that stands in for one.
+//! Tasks and objects on the in-process test host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ struct Parts {
     of: BTreeMap<u32, ObjectRef<Vec<i64>>>,
 }
 
-/// Puts parts, and returns what names them.
+/// Stores parts, and returns handles to them.
 #[task]
 fn parted(n: i64) -> Parts {
     let of = (0..3).map(|i| (i, put(&(0..n).map(|x| x + i64::from(i)).collect())));
@@ -73,7 +73,7 @@ fn panics(text: String) -> i64 {
     panic!("it says {text}")
 }
 
-/// Names that generated code has as well.
+/// Names that the generated code uses as well.
 mod names {
     use super::*;
 
@@ -122,7 +122,7 @@ fn calls() {
     assert_eq!(greeting::submit(Some("x".to_owned()), 2).get().unwrap(), "hello x hello x ");
     let (quotient, remainder) = divided::submit(17, 5);
     assert_eq!(add::submit(quotient, remainder).get(), Ok(5));
-    // Longer than what is copied to the stack, than what goes into a message, and than what is kept.
+    // Lengths beyond the stack buffer, the inline limit of a request, and the recycled buffers.
     for len in [0, 1, 1000, 200_000, 3_000_000] {
         let text = "x".repeat(len);
         assert_eq!(greeting::submit(put(&Some(text.clone())), 1).get(), Ok(format!("hello {text} ")));
@@ -157,7 +157,7 @@ fn waiting() {
     cancel(&all[0], true);
 }
 
-/// What is said of a task that fails.
+/// Checks the error of a failed task.
 fn check_error<T: std::fmt::Debug>(result: Result<T, TaskError>, code: Code, expected: &str) {
     let error = result.unwrap_err();
     assert_eq!((error.fault.code, error.to_string().as_str()), (code, expected));
@@ -173,10 +173,10 @@ fn errors() {
     let (quotient, remainder) = divided::options().name("x").submit(1, 0);
     check_error(quotient.get(), Code::Refused, "x: division by zero [refused]");
     check_error(remainder.get(), Code::Refused, "x: division by zero [refused]");
-    // By a task within a task.
+    // An error of a nested task.
     let outer = names::fails::submit(3).get();
     check_error(outer, Code::Refused, "fails > half: 3 is odd [refused]");
-    // Only values contain objects.
+    // Only task values contain objects.
     let object = put(&1);
     assert_eq!(
         serde_json::to_string(&object).unwrap_err().to_string(),
@@ -198,7 +198,7 @@ fn from_json() {
     check("use", "{}", Ok(7_u8));
     let refused = |task: &str, arguments: &str, expected: &str| check::<i64>(task, arguments, Err(expected));
     refused("add", r#"{"a": 1}"#, "add: argument `b` is missing [refused]");
-    // A text that is not given is not the word `null`.
+    // A missing string argument is not the text `null`.
     refused("panics", "{}", "panics: argument `text` is missing [refused]");
     refused("add", r#"{"a": 1, "b": 2, "c": 3}"#, "there is no argument `c`");
     refused(
@@ -220,8 +220,8 @@ fn from_json() {
     refused(
         "tree",
         r#"{"depth": 1, "of": 5}"#,
-        "tree: argument `of` can't be read as ObjectRef<Batch>: an ObjectRef can only be read from a value of a task or an \
-         object [refused]",
+        "tree: argument `of` can't be read as ObjectRef<Batch>: an ObjectRef can only be deserialised inside a value \
+         of a task or an object [refused]",
     );
     refused("half", r#"{"n": 3}"#, "half: 3 is odd [refused]");
     refused(
@@ -232,7 +232,7 @@ fn from_json() {
     refused("none", "{}", "there is no task none");
 }
 
-/// The stand-in panics at objects that are released twice, or too early.
+/// The test host panics when an object is released twice or too early.
 #[test]
 fn objects_go_with_their_last_handle() {
     assert_eq!(testing::objects(), 0);
@@ -243,7 +243,7 @@ fn objects_go_with_their_last_handle() {
     drop(same);
     assert_eq!(testing::objects(), 0);
 
-    // In other objects.
+    // Objects in other objects.
     let parts = parted::submit(3);
     assert_eq!(testing::objects(), 4);
     let here = parts.get().unwrap();
@@ -256,13 +256,13 @@ fn objects_go_with_their_last_handle() {
     assert_eq!(total::submit(again).get(), Ok(3 + 6 + 9));
     assert_eq!(testing::objects(), 0);
 
-    // As arguments, whose last handle goes before the task begins.
+    // Arguments whose last handle is dropped before the task starts.
     assert_eq!(total::submit(parted::submit(3)).get(), Ok(3 + 6 + 9));
     assert_eq!(tree::submit(2, put(&batch(5))).get(), Ok(20));
     assert_eq!(doubled::submit(batch(100_000)).get().map(|b| b.num_rows()), Ok(100_000));
     assert_eq!(testing::objects(), 0);
 
-    // A handle again, before the host knows that the last one went.
+    // A new handle, before the host learns that the last one was dropped.
     let one = put(&1);
     let inner = put(&one);
     drop(one);
@@ -271,7 +271,7 @@ fn objects_go_with_their_last_handle() {
     assert_eq!((one.get(), testing::objects()), (Ok(1), 1));
     drop(one);
 
-    // Many at once, without waiting.
+    // Many objects, without a wait.
     for n in 0..1000 {
         drop(add::submit(n, put(&n)));
     }
@@ -283,7 +283,7 @@ fn objects_go_with_their_last_handle() {
 
 #[test]
 fn batches() {
-    // Within a message, copied, mapped.
+    // Inline in a request, copied, and mapped.
     for rows in [0, 1, 1000, 20_000, 200_000] {
         let stored = put(&batch(rows));
         assert_eq!(stored.get(), Ok(batch(rows)));

@@ -1,4 +1,4 @@
-//! Trainers, called as a host calls them.
+//! Trainers, called through `testing`.
 
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ fn models_that_are_not_its_own_are_refused() {
 
 #[test]
 fn shapes() {
-    // No features; no rows; no groups.
+    // No features, no rows, and no groups.
     let settled = testing::fit("mean", "{}", &input(&[Y]), &[split(0, 1, 0)]).unwrap();
     assert_eq!(settled[0].as_ref().unwrap().params, r#"{"mean":10.0,"seed":100}"#);
     assert_eq!(
