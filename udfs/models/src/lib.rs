@@ -1,6 +1,6 @@
 //! Trainers: linear and logistic models, multilayer perceptrons, regression trees, random forests.
 //!
-//! | trainer | parameters, as JSON | predicts | what is shown of a model |
+//! | trainer | parameters, as JSON | predicts | displayed parameters of a model |
 //! |---|---|---|---|
 //! | `linear` | [`LinearParams`](linear::LinearParams) | the target | `coefficients`, `intercept` |
 //! | `ridge` | [`RidgeParams`](linear::RidgeParams) | the target | `coefficients`, `intercept` |
@@ -11,8 +11,8 @@
 //! | `tree` | [`RegressionTreeParams`](tree::RegressionTreeParams) | the target | `leaves`, `depth` |
 //! | `forest` | [`RandomForestParams`](forest::RandomForestParams) | the target | `trees`, `mean_depth` |
 //!
-//! Every parameter has a default, and one that is not known is refused. A group that can't be fitted says why and leaves
-//! the others alone.
+//! Every parameter has a default; unknown parameters are rejected. A group that can't be fitted reports an error,
+//! without affecting other groups.
 
 pub mod forest;
 pub mod linear;

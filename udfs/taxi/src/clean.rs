@@ -1,4 +1,4 @@
-//! The whole batch.
+//! The batch function `clean`.
 
 use std::sync::Arc;
 
@@ -9,15 +9,16 @@ use arrow_schema::{DataType, Field, Schema};
 use crate::ids::location_ids;
 use crate::instants::Instants;
 
-/// What stands for a missing value.
+/// Replacement for a missing value.
 pub(crate) const MISSING: i64 = -1;
-/// Rows worked on together: their times, where they have to be parsed or scaled, stay in the cache.
+/// Rows per block: parsed or scaled times of a block stay in the cache.
 const BLOCK_ROWS: usize = 512;
 
-/// Columns `pickup_location_id` and `dropoff_location_id` (int64) and `trip_duration` (f64, seconds), none with nulls.
+/// Returns the columns `pickup_location_id` and `dropoff_location_id` (int64) and `trip_duration` (f64, seconds),
+/// without nulls.
 ///
 /// # Errors
-/// Says which column is missing, of the wrong type or has a value that can't be read.
+/// Names a column that is missing, has the wrong type, or has an unreadable value.
 pub(crate) fn clean(batch: &RecordBatch) -> Result<RecordBatch, String> {
     let pickup_ids = location_ids(batch, "pickup_location_id")?;
     let dropoff_ids = location_ids(batch, "dropoff_location_id")?;
@@ -32,7 +33,7 @@ pub(crate) fn clean(batch: &RecordBatch) -> Result<RecordBatch, String> {
     RecordBatch::try_new(Arc::new(schema), columns).map_err(|e| e.to_string())
 }
 
-/// A column of the batch.
+/// Returns a column of the batch.
 pub(crate) fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, String> {
     batch.column_by_name(name).ok_or_else(|| {
         let names: Vec<_> = batch.schema_ref().fields().iter().map(|f| f.name().as_str()).collect();
@@ -40,7 +41,7 @@ pub(crate) fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a Array
     })
 }
 
-/// Writes [`MISSING`] over each row that is null.
+/// Writes `missing` into each null row.
 pub(crate) fn fill_nulls<T: Copy>(values: &mut [T], nulls: Option<&NullBuffer>, missing: T) {
     let Some(nulls) = nulls.filter(|n| n.null_count() > 0) else { return };
     for (word, values) in nulls.inner().bit_chunks().iter_padded().zip(values.chunks_mut(64)) {

@@ -7,10 +7,11 @@ use arrow_schema::DataType;
 
 use crate::clean::{MISSING, column, fill_nulls};
 
-/// The column `name` as integers, [`MISSING`] where it is null (or NaN). Shares its memory where it needs no change.
+/// Returns the column `name` as integers, with [`MISSING`] for null and NaN. Shares the column's memory if nothing
+/// changes.
 ///
 /// # Errors
-/// When the column is missing or not numeric, or has a value that is no int64.
+/// Names a column that is missing or not numeric, or has a value outside int64.
 pub(crate) fn location_ids(batch: &RecordBatch, name: &str) -> Result<Int64Array, String> {
     let ids = column(batch, name)?;
     match ids.data_type() {
@@ -34,17 +35,17 @@ pub(crate) fn location_ids(batch: &RecordBatch, name: &str) -> Result<Int64Array
     }
 }
 
-/// The largest magnitude below which every whole float is the integer that its low bits say once [`SHIFT`] is added.
+/// Upper bound of the magnitudes for which the low bits of `id` + [`SHIFT`] are the integer value of a whole float.
 const WHOLE_MAX: f64 = 2_251_799_813_685_248.0;
-/// 1.5 · 2⁵²: the unit in the last place of what is near it is 1.
+/// 1.5 · 2⁵²: a float of about this size has 1 as its unit in the last place.
 const SHIFT: f64 = 6_755_399_441_055_744.0;
 
-/// A NaN is how pandas writes a missing id.
+/// Converts an id. pandas writes a missing id as NaN.
 fn from_float(id: f64) -> i64 {
     if id.is_nan() { MISSING } else { id as i64 }
 }
 
-/// Whether an int64 has this value; 2⁶³ is the first that has none.
+/// Returns whether the value is an int64; 2⁶³ is the first that is too large.
 fn is_whole(id: f64) -> bool {
     id.is_nan() || (id == (id as i64) as f64 && id < 9_223_372_036_854_775_808.0)
 }
@@ -55,7 +56,7 @@ fn converted<T: ArrowPrimitiveType>(ids: &PrimitiveArray<T>, convert: impl Fn(T:
     Int64Array::new(values.into(), None)
 }
 
-/// As [`checked`], for the common case with nothing that depends on the value in its loop.
+/// Like [`checked`], with a loop that has no data-dependent branch for the common case.
 fn from_floats<T: ArrowPrimitiveType>(ids: &PrimitiveArray<T>, name: &str) -> Result<Int64Array, String>
 where
     T::Native: Into<f64>,
@@ -81,13 +82,13 @@ fn checked<T: ArrowPrimitiveType>(
     convert: impl Fn(T::Native) -> i64,
     fits: impl Fn(T::Native) -> bool,
 ) -> Result<Int64Array, String> {
-    // What lies under a null may be anything: only when something does not fit is it worth a look which row.
+    // The value of a null row is arbitrary. The row is searched only if some value does not fit.
     if !ids.values().iter().fold(true, |all, id| all & fits(*id))
         && let Some(row) = (0..ids.len()).find(|row| ids.is_valid(*row) && !fits(ids.value(*row)))
     {
         let (id, data_type) = (ids.value(row), ids.data_type());
         return Err(format!(
-            "column `{name}` of type {data_type} is {id:?} in row {row}, which is no int64: round or drop it"
+            "column `{name}` of type {data_type} is {id:?} in row {row}, which is not an int64: round or drop it"
         ));
     }
     Ok(converted(ids, convert))

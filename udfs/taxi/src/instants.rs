@@ -1,4 +1,4 @@
-//! Points in time from timestamps of any unit, or from text.
+//! Times from timestamps of any unit, or from text.
 
 use std::ops::Range;
 
@@ -12,28 +12,28 @@ use crate::clean::column;
 
 const MICROS: i64 = 1_000_000;
 
-/// A column of times, viewed as what it is.
+/// A view of a column of times.
 pub(crate) struct Instants<'a> {
     name: &'a str,
     values: Values<'a>,
-    /// Null rows, those of an empty text among them.
+    /// Null rows, including rows with an empty text.
     nulls: Option<NullBuffer>,
 }
 
 enum Values<'a> {
-    /// Since 1970-01-01T00:00:00, this many per second.
+    /// Units since 1970-01-01T00:00:00, and units per second.
     Counted(&'a [i64], i64),
     Text(&'a GenericStringArray<i32>),
     LargeText(&'a GenericStringArray<i64>),
-    /// All null.
+    /// A column of nulls.
     Missing,
 }
 
 impl<'a> Instants<'a> {
-    /// The column `name` of `batch`.
+    /// Views the column `name` of `batch`.
     ///
     /// # Errors
-    /// When it is missing, or holds neither timestamps nor text.
+    /// Reports a column that is missing, or has neither timestamps nor text.
     pub(crate) fn of(batch: &'a RecordBatch, name: &'a str) -> Result<Self, String> {
         let times = column(batch, name)?;
         let (values, nulls) = match times.data_type() {
@@ -50,7 +50,7 @@ impl<'a> Instants<'a> {
         Ok(Instants { name, values, nulls })
     }
 
-    /// The finest step of its values.
+    /// Resolution of the values, in units per second.
     pub(crate) fn per_second(&self) -> i64 {
         match self.values {
             Values::Counted(_, per_second) => per_second,
@@ -59,16 +59,16 @@ impl<'a> Instants<'a> {
         }
     }
 
-    /// The rows that are null.
+    /// The null rows.
     pub(crate) fn nulls(&self) -> Option<&NullBuffer> {
         self.nulls.as_ref()
     }
 
-    /// Some rows at `per_second` steps a second, at least as many as its own; `scratch` is as long or longer. What it gives
-    /// for null rows means nothing.
+    /// Returns some rows in units of `per_second`, which is at least the column's own resolution. `scratch` has at
+    /// least as many elements as rows. Values of null rows are arbitrary.
     ///
     /// # Errors
-    /// When a text is no time.
+    /// Reports a text that is not a time.
     pub(crate) fn block<'s>(
         &'s self,
         rows: Range<usize>,
@@ -129,7 +129,7 @@ fn counted(times: &dyn Array, unit: TimeUnit) -> Values<'_> {
     }
 }
 
-/// Its nulls, with those rows whose text is empty.
+/// The column's nulls, plus the rows with an empty text.
 fn with_empty<O: OffsetSizeTrait>(text: &GenericStringArray<O>) -> Option<NullBuffer> {
     if text.value_offsets().windows(2).all(|pair| pair[0] != pair[1]) {
         return text.nulls().cloned();
@@ -138,8 +138,8 @@ fn with_empty<O: OffsetSizeTrait>(text: &GenericStringArray<O>) -> Option<NullBu
     Some(NullBuffer::from_iter(filled))
 }
 
-/// Microseconds since 1970-01-01T00:00:00 of `YYYY-MM-DD HH:MM:SS`, with or without a fraction of up to nine digits (those
-/// behind the sixth are dropped); a `T` may stand for the space.
+/// Parses `YYYY-MM-DD HH:MM:SS` to microseconds since 1970-01-01T00:00:00. A fraction of up to nine digits is optional
+/// (truncated to six); a `T` can replace the space.
 #[inline]
 fn micros(text: &[u8]) -> Option<i64> {
     let (whole, fraction) = text.split_first_chunk::<19>()?;
@@ -158,12 +158,13 @@ fn micros(text: &[u8]) -> Option<i64> {
     Some(seconds * MICROS + if fraction.is_empty() { 0 } else { micros_of(fraction)? })
 }
 
-/// Eight bytes of text at once. Where `pattern` has a zero there must be a digit, and elsewhere what it has. Byte `i` of the
-/// first result is the number that digits `i` and `i + 1` make; the second is zero if all is as it must be.
+/// Parses eight bytes of text at once. `pattern` has a zero where a digit is required, and the required byte elsewhere.
+/// Byte `i` of the first result is the number formed by digits `i` and `i + 1`. The second result is zero if the text
+/// matches.
 #[inline]
 fn pairs(text: u64, pattern: [u8; 8]) -> (u64, u64) {
     let values = text ^ u64::from_le_bytes(pattern);
-    // Adding this carries into a byte's top bit when the byte is over 9, or over 0 where it must match.
+    // The addition carries into a byte's top bit if the byte is over 9 (for a digit), or over 0 (for another byte).
     let over = pattern.map(|byte| if byte == b'0' { 0x76 } else { 0x7f });
     let wrong = (values.wrapping_add(u64::from_le_bytes(over)) | values) & 0x8080_8080_8080_8080;
     (values.wrapping_mul(10).wrapping_add(values >> 8), wrong)
@@ -180,7 +181,7 @@ fn micros_of(fraction: &[u8]) -> Option<i64> {
     }
 }
 
-/// Days since 1970-01-01 in the Gregorian calendar; none where there is no such day.
+/// Days since 1970-01-01 in the Gregorian calendar; none if the date does not exist.
 ///
 /// Source: Howard Hinnant, *chrono-Compatible Low-Level Date Algorithms*, `days_from_civil`.
 #[inline]
@@ -191,7 +192,7 @@ fn days(year: u32, month: u32, day: u32) -> Option<i64> {
     if month > 12 || day < 1 || day > length {
         return None;
     }
-    // Years start in March, 400 of them before year 0 so that none is negative.
+    // Years start in March. The shift by 400 years keeps all of them non-negative.
     let (year, month) = if month > 2 { (year + 400, month - 3) } else { (year + 399, month + 9) };
     let (era, year_of_era) = (year / 400, year % 400);
     let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + (153 * month + 2) / 5 + day - 1;

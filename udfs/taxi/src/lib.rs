@@ -1,4 +1,4 @@
-//! The taxi transform: typed columns and the trip's duration.
+//! The taxi transform: typed columns and the duration of each trip.
 
 mod clean;
 mod ids;
@@ -21,7 +21,7 @@ pub fn add(a: i64, b: i64) -> i64 {
     a.wrapping_add(b)
 }
 
-/// Locations as integers and the trip's seconds; -1 where any of it is missing.
+/// Location ids as integers and the trip's duration in seconds; -1 for missing values.
 #[batch(columns("pickup_at", "dropoff_at", "pickup_location_id", "dropoff_location_id"))]
 pub fn clean(batch: RecordBatch) -> Result<RecordBatch, String> {
     clean::clean(&batch)

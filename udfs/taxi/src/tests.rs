@@ -1,4 +1,4 @@
-//! The transform, called as a host calls it.
+//! The transform, called through `testing`.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ fn ids_of_any_type() {
         &[9_000_000_000_000_000_000, i64::MIN],
     );
     check(nothing(3), &[-1, -1, -1]);
-    // Across words of the validity, and what lies under a null is not looked at.
+    // Spans several words of the validity, and ignores the values of null rows.
     let some = |i: i64| (i % 3 != 0).then_some(i);
     let expected: Vec<i64> = (0..200).map(|i| some(i).unwrap_or(-1)).collect();
     check(Arc::new(Int64Array::from_iter((0..200).map(some))), &expected);
@@ -159,11 +159,11 @@ fn refused() {
     );
     check(
         batch(time.clone(), time.clone(), id.clone(), Arc::new(Float64Array::from(vec![1.5]))),
-        "column `dropoff_location_id` of type Float64 is 1.5 in row 0, which is no int64: round or drop it",
+        "column `dropoff_location_id` of type Float64 is 1.5 in row 0, which is not an int64: round or drop it",
     );
     check(
         batch(time.clone(), time.clone(), id.clone(), Arc::new(UInt64Array::from(vec![u64::MAX]))),
-        "column `dropoff_location_id` of type UInt64 is 18446744073709551615 in row 0, which is no int64: round or drop it",
+        "column `dropoff_location_id` of type UInt64 is 18446744073709551615 in row 0, which is not an int64: round or drop it",
     );
     let given = RecordBatch::try_from_iter([("pickup_at", time.clone()), ("zone", names)]).unwrap();
     check(given, "column `pickup_location_id` is missing; the batch has pickup_at, zone: select or rename it");
@@ -210,7 +210,7 @@ fn scalar_functions() {
     assert_eq!(*output[0].column(0).as_ref(), Int64Array::from(vec![3, i64::MIN]));
 }
 
-/// The host reads only the columns that are announced; more are ignored.
+/// The host reads only the registered columns; `clean` ignores others.
 #[test]
 fn empty_batches() {
     let given = batch(micros(&[]), micros(&[]), ids(&[]), ids(&[]));

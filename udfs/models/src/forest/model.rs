@@ -6,7 +6,8 @@ use crate::tree::{Block, RegressionTree, TreeError, blocks, check_columns, predi
 
 /// A fitted random forest: predicts the mean of its trees.
 ///
-/// Serialised as its trees; read back, there must be at least one and all must have been trained on as many features.
+/// Serialised as its trees. A deserialised forest has at least one tree, and all trees have the same number of
+/// features.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RawForest")]
 pub struct RandomForest {
@@ -20,13 +21,13 @@ struct RawForest {
 }
 
 impl RandomForest {
-    /// Of at least one tree, all of one width.
+    /// Builds a forest of at least one tree; all trees have the same width.
     pub(super) fn new(trees: Vec<RegressionTree>) -> Self {
         Self { trees }
     }
 
-    /// Predicts one target a row from `columns`, as many features as the forest was trained on and in that order.
-    /// A row goes left where its value is at most the threshold, so a NaN goes right.
+    /// Predicts one target per row. `columns` are the features of the training data, in the same order. A row goes left
+    /// if its value is at most the threshold, so a NaN goes right.
     ///
     /// # Errors
     /// [`TreeError::Width`], [`TreeError::Ragged`].
@@ -36,10 +37,10 @@ impl RandomForest {
         Ok(predictions)
     }
 
-    /// As [`RandomForest::predict_columns`], into `out`.
+    /// Like [`RandomForest::predict_columns`], into `out`.
     ///
     /// # Panics
-    /// If there are other columns than the features it was trained on, or shorter ones than `out`.
+    /// Panics if the number of columns differs from the number of features, or a column is shorter than `out`.
     pub fn predict_into(&self, columns: &[&[f64]], out: &mut [f64]) {
         assert_eq!(columns.len(), self.features(), "a column for each feature");
         out.fill(0.0);
@@ -48,12 +49,12 @@ impl RandomForest {
         out.iter_mut().for_each(|sum| *sum /= self.trees.len() as f64);
     }
 
-    /// The trees in the order they were grown, at least one.
+    /// The trees in the order of growth, at least one.
     pub fn trees(&self) -> &[RegressionTree] {
         &self.trees
     }
 
-    /// Features of the data it was trained on, at least 1.
+    /// Number of features, at least 1.
     pub fn features(&self) -> usize {
         self.trees[0].features()
     }
@@ -73,8 +74,8 @@ impl TryFrom<RawForest> for RandomForest {
 
 impl<D: Data<Elem = f64>> PredictInplace<ArrayBase<D, Ix2>, Array1<f64>> for RandomForest {
     /// # Panics
-    /// As linfa's models do where shapes disagree: if `x` has another number of columns than the training data or of rows
-    /// than `y`. [`RandomForest::predict_columns`] returns an error instead.
+    /// Like linfa's models, panics if the shapes disagree: if `x` has another number of columns than the training data,
+    /// or another number of rows than `y`. [`RandomForest::predict_columns`] returns an error instead.
     fn predict_inplace(&self, x: &ArrayBase<D, Ix2>, y: &mut Array1<f64>) {
         let sums = predict_records(x, self.features(), y.len(), |block| {
             self.trees.iter().for_each(|tree| tree.add_to(block));

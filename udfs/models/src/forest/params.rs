@@ -6,27 +6,27 @@ use serde::{Deserialize, Serialize};
 use super::RandomForest;
 use crate::tree::{Draws, Grower, RegressionTreeParams, Splitter, TrainingSet, TreeError};
 
-/// How to grow a [`RandomForest`]; the defaults are scikit-learn's.
+/// Hyperparameters of a [`RandomForest`]; the defaults are scikit-learn's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RandomForestParams {
-    /// Trees, at least 1.
+    /// Number of trees, at least 1.
     pub n_estimators: u32,
-    /// Whether each tree sees a sample, drawn with replacement, instead of every row once.
+    /// Whether each tree is grown on a sample with replacement, instead of on all rows.
     pub bootstrap: bool,
-    /// The size of that sample as a share of the rows, in (0, 1]; as many draws as rows if absent.
+    /// Size of the sample as a share of the rows, in (0, 1]; absent for as many draws as rows.
     pub max_samples: Option<f64>,
-    /// As [`RegressionTreeParams::splitter`].
+    /// See [`RegressionTreeParams::splitter`].
     pub splitter: Splitter,
-    /// As [`RegressionTreeParams::max_depth`].
+    /// See [`RegressionTreeParams::max_depth`].
     pub max_depth: Option<u32>,
-    /// As [`RegressionTreeParams::min_samples_split`]; a row drawn several times counts once.
+    /// See [`RegressionTreeParams::min_samples_split`]; a row drawn several times counts once.
     pub min_samples_split: u32,
-    /// As [`RegressionTreeParams::min_samples_leaf`]; a row drawn several times counts once.
+    /// See [`RegressionTreeParams::min_samples_leaf`]; a row drawn several times counts once.
     pub min_samples_leaf: u32,
-    /// As [`RegressionTreeParams::max_features`].
+    /// See [`RegressionTreeParams::max_features`].
     pub max_features: Option<usize>,
-    /// Decides the samples and everything [`RegressionTreeParams::seed`] does.
+    /// Seed of the samples, and of everything that [`RegressionTreeParams::seed`] determines.
     pub seed: Option<u64>,
 }
 
@@ -48,10 +48,10 @@ impl Default for RandomForestParams {
 }
 
 impl RandomForestParams {
-    /// Grows a forest on `columns` (each a feature, all of the target's length) and `target`.
+    /// Grows a forest on `columns` (one per feature, each as long as the target) and `target`.
     ///
     /// # Errors
-    /// Those of [`TrainingSet::new`], and [`TreeError::Parameter`].
+    /// The errors of [`TrainingSet::new`], and [`TreeError::Parameter`].
     pub fn fit_columns(&self, columns: &[&[f64]], target: &[f64]) -> Result<RandomForest, TreeError> {
         self.fit_set(&TrainingSet::new(columns, target)?)
     }
@@ -89,7 +89,7 @@ impl RandomForestParams {
         }
     }
 
-    /// Draws per tree: the share of the rows, rounded half to even as Python does, but at least one.
+    /// Number of draws per tree: the share of the rows, rounded half to even as in Python, but at least one.
     fn sample_rows(&self, rows: usize) -> Result<usize, TreeError> {
         let wrong = |value, range| Err(TreeError::Parameter { name: "max_samples", value, range });
         match self.max_samples {
@@ -101,7 +101,7 @@ impl RandomForestParams {
     }
 }
 
-/// Counts how often each row is drawn.
+/// Counts the draws of each row.
 fn draw_sample(counts: &mut [u32], sample_rows: usize, draws: &mut Draws) {
     counts.fill(0);
     for _ in 0..sample_rows {

@@ -59,7 +59,7 @@ fn samples() {
         change(&mut params);
         params.fit_set(&set).unwrap().trees().iter().map(|tree| tree.leaves()).collect::<Vec<_>>()
     };
-    // A fully grown tree has a leaf for each row that was drawn: of n draws from n rows, 63%.
+    // A fully grown tree has a leaf for each distinct row of its sample: n draws from n rows give 63 % of the rows.
     assert!(leaves(|_| ()).iter().all(|leaves| (150..230).contains(leaves)));
     assert!(leaves(|params| params.max_samples = Some(0.1)).iter().all(|leaves| (20..=30).contains(leaves)));
     assert_eq!(leaves(|params| params.max_samples = Some(1e-9)), [1; 7]);
@@ -110,7 +110,7 @@ fn only_whole_forests_are_read() {
     check(&[tree(2), tree(0)], false);
 }
 
-/// The bits are the same on every platform and do not change by accident: models are compared by them.
+/// Bits are the same on every platform and change only on purpose: models are compared bit by bit.
 #[test]
 fn bits_are_pinned() {
     let (first, second, _) = columns();

@@ -1,16 +1,17 @@
-//! Normal equations of few, well conditioned features.
+//! Normal equations for few, well-conditioned features.
 
 use super::moments::Moments;
 
-/// The smallest share of a feature's variation that the features before it must leave unexplained. Below it, the normal
-/// equations lose more than four of sixteen digits, and an orthogonal method is called for.
+/// Minimum share of a feature's variation that the preceding features leave unexplained. Below it, the normal equations
+/// lose more than four of sixteen digits, and an orthogonal method is necessary.
 pub(crate) const PIVOT_MIN: f64 = 1e-4;
-/// Widths that need no allocation.
+/// Maximum width that needs no heap allocation.
 const FEW: usize = 8;
 
-/// Solves `(G + penalty · I) · coefficients = g`, with `G` the features' sums of products and `g` those with the target,
-/// by a root-free Cholesky decomposition `L · D · Lᵀ`. Constant features get zero. None when a pivot is below
-/// [`PIVOT_MIN`] of its diagonal, which is that of the matrix scaled to a unit diagonal.
+/// Solves `(G + penalty · I) · coefficients = g` by a root-free Cholesky decomposition `L · D · Lᵀ`. `G` is the
+/// features' sums of products, `g` their sums of products with the target. Constant features get zero. Returns none if
+/// a pivot is below [`PIVOT_MIN`] of its diagonal entry, which equals the pivot of the matrix scaled to a unit
+/// diagonal.
 ///
 /// Source: Golub and Van Loan, *Matrix Computations*, 4.1.
 pub(crate) fn solve(moments: &Moments<'_>, penalty: f64, coefficients: &mut [f64]) -> Option<()> {
@@ -21,7 +22,7 @@ pub(crate) fn solve(moments: &Moments<'_>, penalty: f64, coefficients: &mut [f64
     }
 }
 
-/// As [`solve`]; `l` takes the factor, row-major, its diagonal the pivots.
+/// Like [`solve`]. `l` receives the factor in row-major order, with the pivots on its diagonal.
 fn solve_in(moments: &Moments<'_>, penalty: f64, x: &mut [f64], l: &mut [f64]) -> Option<()> {
     let width = moments.width();
     for j in 0..width {
@@ -29,7 +30,7 @@ fn solve_in(moments: &Moments<'_>, penalty: f64, x: &mut [f64], l: &mut [f64]) -
             continue;
         }
         for i in 0..=j {
-            // Becomes L·D until its column is divided; a constant feature's column stays zero.
+            // The entry is that of L·D until its column is divided. The column of a constant feature stays zero.
             let mut value = moments.products(i, j) + if i == j { penalty } else { 0.0 };
             let diagonal = value;
             if i < j && l[i * width + i] == 0.0 {

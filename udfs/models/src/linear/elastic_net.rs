@@ -9,27 +9,28 @@ use super::orthogonal::Factor;
 use super::params::{checked_moments, not_negative, through_means};
 use super::{LinearError, LinearModel};
 
-/// How to fit a [`LinearModel`] with a penalty on its coefficients' magnitudes and squares.
+/// Parameters of a [`LinearModel`] with a penalty on the magnitudes and squares of its coefficients.
 ///
 /// Minimises `‖y − Xw‖² / (2 · rows) + alpha · l1_ratio · ‖w‖₁ + alpha · (1 − l1_ratio) / 2 · ‖w‖²`, the objective of
-/// scikit-learn's `ElasticNet` and `Lasso` and of linfa's; the intercept is not penalised. Note that a `Ridge` of `alpha`
-/// is one of `alpha / rows` here.
+/// scikit-learn's `ElasticNet` and `Lasso` and of linfa's; the intercept is not penalised. A `Ridge` with `alpha`
+/// corresponds to `alpha / rows` here.
 ///
-/// The coordinate descent is linfa's. It is given not the rows but their triangular factor, which has the same solutions
-/// in as many rows as there are features and one more, so that a step costs no more for many rows than for few.
+/// The coordinate descent is linfa's. It receives the triangular factor of the rows instead of the rows. The factor has
+/// the same solutions, and one row more than there are features, so that the cost of a step does not depend on the
+/// number of rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ElasticNetParams {
-    /// The weight of the penalties, at least 0; 1 by default. Also called `penalty`.
+    /// Weight of the penalties, at least 0; 1 by default. `penalty` is an alias.
     #[serde(alias = "penalty")]
     pub alpha: f64,
-    /// The share of the penalty on magnitudes, from 0 to 1; 0.5 by default. The rest is on squares.
+    /// Share of the penalty on magnitudes, from 0 to 1; 0.5 by default. The rest is on squares.
     pub l1_ratio: f64,
-    /// As [`super::LinearParams::fit_intercept`].
+    /// See [`super::LinearParams::fit_intercept`].
     pub fit_intercept: bool,
-    /// The most passes over the coefficients, at least 1; 1000 by default.
+    /// Maximum number of passes over the coefficients, at least 1; 1000 by default.
     pub max_iterations: u32,
-    /// It is done when the duality gap is below this share of the target's sum of squares; 0.0001 by default.
+    /// Share of the target's sum of squares below which the duality gap ends the descent; 0.0001 by default.
     pub tolerance: f64,
 }
 
@@ -39,14 +40,14 @@ impl Default for ElasticNetParams {
     }
 }
 
-/// A [`LinearModel`] and how it was come by.
+/// A [`LinearModel`] and the outcome of its descent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ElasticNetModel {
-    /// What predicts.
+    /// The model for predictions.
     pub linear: LinearModel,
-    /// Passes over the coefficients.
+    /// Number of passes over the coefficients.
     pub iterations: u32,
-    /// Whether the duality gap got below the tolerance.
+    /// Whether the duality gap fell below the tolerance.
     pub converged: bool,
 }
 
@@ -54,7 +55,7 @@ impl ElasticNetParams {
     /// Fits the coefficients that minimise the objective.
     ///
     /// # Errors
-    /// Those of [`super::LinearParams::fit_features`], and [`LinearError::Parameter`].
+    /// The errors of [`super::LinearParams::fit_features`], and [`LinearError::Parameter`].
     pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<ElasticNetModel, LinearError> {
         self.check()?;
         let mut space = Space::new();
@@ -77,7 +78,7 @@ impl ElasticNetParams {
         }
     }
 
-    /// Coefficients, passes, and whether it converged.
+    /// Returns the coefficients, the number of passes, and whether the descent converged.
     fn descend(
         &self,
         features: Features<'_>,
@@ -94,14 +95,14 @@ impl ElasticNetParams {
         }
         let scale = least.sqrt() * largest.sqrt();
         let factor = Factor::new(features, target, moments);
-        // In units between those of the largest column and of the smallest, and of the target: linfa takes columns whose
-        // squares sum to less than 2⁻⁵² for zero.
+        // Scales the columns to units between the largest and the smallest column, and the target to its own: linfa
+        // treats a column whose squares sum to less than 2⁻⁵² as zero.
         let records =
             Array2::from_shape_fn((width + 1, width), |(i, j)| if i <= j { factor.at(i, j) / scale } else { 0.0 });
         let residual = factor.residual.sqrt();
         let value = |i| if i < width { factor.at(i, width) } else { residual };
         let targets = Array1::from_shape_fn(width + 1, |i| value(i) / target_scale);
-        // linfa's objective is a mean over rows, of which it sees `width + 1`.
+        // linfa's objective is a mean over its rows, of which it has `width + 1`.
         let rows = target.len() as f64 / (width as f64 + 1.0);
         let magnitudes = self.alpha * self.l1_ratio * rows / (scale * target_scale);
         let squares = self.alpha * (1.0 - self.l1_ratio) * rows / (scale * scale);

@@ -1,10 +1,10 @@
-/// Why a linear model can't be fitted, or bytes are not one.
+/// The error of fitting or decoding a linear model.
 #[derive(Debug, thiserror::Error)]
 pub enum LinearError {
-    /// Nothing to train on.
+    /// The group has no rows to train on.
     #[error("the data has no rows to train on: pass at least one")]
     NoRows,
-    /// The target has another length than the features.
+    /// The target and the features have different lengths.
     #[error("the target has {found} rows where the features have {expected}")]
     Ragged {
         /// Rows of the features.
@@ -12,36 +12,36 @@ pub enum LinearError {
         /// Rows of the target.
         found: usize,
     },
-    /// A NaN or an infinity.
+    /// A value is NaN or infinite.
     #[error("{what} is {value} in row {row}: drop or fill such rows before training")]
     NotFinite {
-        /// The column at fault.
+        /// The column.
         what: String,
-        /// Its first row at fault, from zero.
+        /// First such row, from zero.
         row: usize,
-        /// The value there.
+        /// Its value.
         value: f64,
     },
-    /// Finite values whose squares or products are not.
+    /// Squares or products of finite values overflow.
     #[error("sums of squares overflow: rescale features and target to magnitudes below 1e150")]
     TooLarge,
-    /// A parameter outside its range.
+    /// A parameter is out of range.
     #[error("{name} is {value}, it must be {range}")]
     Parameter {
         /// The parameter.
         name: &'static str,
-        /// What it was.
+        /// Its value.
         value: String,
-        /// What it may be.
+        /// Its valid range.
         range: &'static str,
     },
-    /// Serialised bytes that are not a linear model.
+    /// The bytes are not a linear model.
     #[error("not a valid model: {0}")]
     Malformed(&'static str),
-    /// From linfa's coordinate descent.
+    /// An error of linfa's coordinate descent.
     #[error(transparent)]
     ElasticNet(#[from] linfa_elasticnet::ElasticNetError),
-    /// From linfa's own data-set handling.
+    /// An error of linfa's data-set handling.
     #[error(transparent)]
     Linfa(#[from] linfa::Error),
 }

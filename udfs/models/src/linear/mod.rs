@@ -1,12 +1,12 @@
 //! Linear models: ordinary and penalised least squares, with the objectives of scikit-learn's `LinearRegression`, `Ridge`,
 //! `Lasso` and `ElasticNet`.
 //!
-//! Goals: a constant or redundant feature is no error (it gets the coefficients of least norm, so zero where it is
-//! constant); offsets cost no digits; the same bits on every platform; one pass over the rows where features are well
-//! conditioned; no allocation but the coefficients for small groups. Non-goals: sample weights, standard errors.
+//! Goals: a constant or redundant feature is not an error (it gets the coefficients of least norm, which is zero for a
+//! constant one); offsets cost no digits; the same bits on every platform; one pass over the rows for well-conditioned
+//! features; for small groups, no heap allocation except the coefficients. Non-goals: sample weights, standard errors.
 //!
-//! Features go by the normal equations of centred columns while each has at least 10⁻⁴ of its variation to itself, and by
-//! orthogonal transformations of the rows otherwise.
+//! The normal equations of centred columns apply while each feature has at least 10⁻⁴ of its variation to itself.
+//! Otherwise orthogonal transformations of the rows apply.
 
 mod cholesky;
 mod elastic_net;

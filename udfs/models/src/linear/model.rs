@@ -3,12 +3,12 @@ use serde::{Deserialize, Serialize};
 
 use super::LinearError;
 
-/// Rows predicted together: the predictions stay in the cache while features are added.
+/// Rows per block of predictions: they stay in the cache while features are added.
 const BLOCK_ROWS: usize = 1024;
 
 /// A fitted linear model: predicts `intercept + Σ coefficients[j] · feature[j]`.
 ///
-/// Serialised as these numbers; read back, they must be finite.
+/// Serialised as these numbers. Deserialised numbers must be finite.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RawModel")]
 pub struct LinearModel {
@@ -28,12 +28,12 @@ impl LinearModel {
         LinearModel { intercept, coefficients }
     }
 
-    /// What is predicted where all features are zero; zero if none was fitted.
+    /// The prediction where all features are zero; zero without an intercept.
     pub fn intercept(&self) -> f64 {
         self.intercept
     }
 
-    /// What one unit of each feature adds.
+    /// The effect of one unit of each feature.
     pub fn coefficients(&self) -> &[f64] {
         &self.coefficients
     }
@@ -41,7 +41,7 @@ impl LinearModel {
     /// Predicts each row of `features` into `out`.
     ///
     /// # Panics
-    /// If `features` has another width than the model, or other rows than `out`.
+    /// Panics if `features` and the model differ in width, or `features` and `out` in length.
     pub fn predict_into(&self, features: Features<'_>, out: &mut [f64]) {
         assert_eq!(
             (features.width(), features.rows()),

@@ -2,34 +2,34 @@
 
 use sandbar_guest::Features;
 
-/// Rows looked at together: a block of a few columns stays in the first-level cache.
+/// Rows per block: a block of a few columns stays in the first-level cache.
 const BLOCK_ROWS: usize = 256;
-/// Partial sums carried side by side. Their order is fixed, so every platform gets the same bits.
+/// Number of parallel partial sums. Their order is fixed, so that every platform gets the same bits.
 const LANES: usize = 8;
-/// Numbers that need no allocation: enough for small groups of few features.
+/// Maximum number of values without a heap allocation: enough for small groups with few features.
 const FEW: usize = 128;
-/// A column whose standard deviation is at most this many units of rounding of its mean is constant.
+/// A column is constant if its standard deviation is at most this many units of rounding of its mean.
 const CONSTANT_ULPS: f64 = 4.0;
 
-/// Which sums of products are wanted.
+/// The sums of products to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Subtract the columns' means.
+    /// Whether to subtract the columns' means.
     pub(crate) centred: bool,
-    /// The target's own sum of squares too.
+    /// Whether to include the target's sum of squares.
     pub(crate) target_square: bool,
 }
 
-/// Columns are the features, then the target. Their means are kept relative to the first row, so that an offset common to
-/// all rows costs no digits.
+/// Moments of the columns: the features, followed by the target. Means are stored relative to the first row, so that a
+/// common offset costs no digits.
 pub(crate) struct Moments<'s> {
     rows: usize,
     columns: usize,
-    /// Behind one another: shifts, means relative to them, sums of products (row-major, upper triangle).
+    /// Consecutive arrays: shifts, means relative to the shifts, sums of products (row-major, upper triangle).
     numbers: &'s [f64],
 }
 
-/// Where moments are computed: on the stack while they are few, and not moved.
+/// Memory for moments: on the stack for few values, otherwise on the heap.
 pub(crate) struct Space {
     few: [f64; FEW],
     many: Vec<f64>,
@@ -40,7 +40,7 @@ impl Space {
         Space { few: [0.0; FEW], many: Vec::new() }
     }
 
-    /// `len` zeros, once.
+    /// Returns `len` zeros. Called once.
     fn zeros(&mut self, len: usize) -> &mut [f64] {
         match len <= FEW {
             true => &mut self.few[..len],
@@ -53,11 +53,12 @@ impl Space {
 }
 
 impl<'s> Moments<'s> {
-    /// Sums up all rows, of which there is at least one.
+    /// Sums up all rows, of which at least one exists.
     ///
-    /// Blocks of rows are centred at the mean of the block before (the first at its own), corrected for what that is off,
-    /// and merged pairwise: Chan, Golub and LeVeque, *Algorithms for Computing the Sample Variance* (1983). The rounding
-    /// error of a sum of squares stays a small multiple of the unit roundoff times that sum, whatever the order of rows.
+    /// Each block of rows is centred at the mean of the preceding rows (the first block at its own mean), corrected for
+    /// the difference, and merged: Chan, Golub and LeVeque, *Algorithms for Computing the Sample Variance* (1983). The
+    /// rounding error of a sum of squares stays a small multiple of the unit roundoff times the sum, for any order of
+    /// rows.
     pub(crate) fn new(features: Features<'_>, target: &[f64], wanted: Wanted, space: &'s mut Space) -> Self {
         let (rows, columns) = (features.rows(), features.width() + 1);
         let column = |j: usize| if j + 1 < columns { features.column(j) } else { target };
@@ -104,12 +105,12 @@ impl<'s> Moments<'s> {
         Moments { rows, columns, numbers }
     }
 
-    /// Features.
+    /// Number of features.
     pub(crate) fn width(&self) -> usize {
         self.columns - 1
     }
 
-    /// The mean of column `j`, zero if not centred; the target's at `j = width`.
+    /// The mean of column `j`, zero if not centred; `j = width` is the target.
     pub(crate) fn mean(&self, j: usize) -> f64 {
         self.numbers[j] + self.numbers[self.columns + j]
     }
@@ -120,25 +121,25 @@ impl<'s> Moments<'s> {
         self.numbers[(2 + j) * self.columns + k]
     }
 
-    /// Whether all that was summed up is finite. When not, the data had a NaN, an infinity or too large a value.
+    /// Whether all sums are finite. Otherwise the data contains a NaN, an infinity or a value that is too large.
     pub(crate) fn is_finite(&self) -> bool {
         self.numbers.iter().all(|v| v.is_finite())
     }
 
-    /// Appends `values` of column `j` less its mean; zeros where it is a constant feature.
+    /// Appends `values` of column `j` minus its mean; zeros for a constant feature.
     pub(crate) fn centre(&self, j: usize, values: &[f64], into: &mut Vec<f64>) {
         if j < self.width() && self.is_constant(j) {
             return into.resize(into.len() + values.len(), 0.0);
         }
-        // The mean, and what it lacks: a rest that all rows shared would be a direction of its own where features depend
-        // on each other.
+        // Subtracts the mean and its rounding error. A remainder shared by all rows would add a direction of its own
+        // where features depend on each other.
         let (shift, step, mean) = (self.numbers[j], self.numbers[self.columns + j], self.mean(j));
         let of_step = mean - shift;
         let rest = (shift - (mean - of_step)) + (step - of_step);
         into.extend(values.iter().map(|value| value - mean - rest));
     }
 
-    /// Whether feature `j` is the same in all rows, but for rounding; where not centred, whether it is zero.
+    /// Whether feature `j` is the same in all rows, except for rounding; if not centred, whether it is zero.
     #[inline]
     pub(crate) fn is_constant(&self, j: usize) -> bool {
         let deviation = (self.products(j, j).max(0.0) / self.rows as f64).sqrt();
@@ -146,7 +147,7 @@ impl<'s> Moments<'s> {
     }
 }
 
-/// `to[i] = from[i] - centre`; returns the sum of the differences.
+/// Writes `from[i] - centre` to `to[i]`. Returns the sum of the differences.
 fn subtract(from: &[f64], centre: f64, to: &mut [f64]) -> f64 {
     let mut lanes = [0.0; LANES];
     let (from_lanes, from_rest) = from.as_chunks::<LANES>();
@@ -176,7 +177,7 @@ fn sum(values: &[f64]) -> f64 {
     rest.iter().fold(add_up(lanes), |total, value| total + value)
 }
 
-/// The sum of products of two columns as long as one another.
+/// The sum of products of two columns of the same length.
 pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut lanes = [0.0; LANES];
     let (a_chunks, a_rest) = a.as_chunks::<LANES>();

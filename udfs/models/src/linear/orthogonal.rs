@@ -1,26 +1,26 @@
-//! Least squares by orthogonal transformations, for features that are nearly or exactly dependent.
+//! Least squares by orthogonal transformations, for nearly or exactly dependent features.
 
 use sandbar_guest::Features;
 
 use super::moments::{Moments, dot};
 
-/// Rows folded into the triangular factor together.
+/// Rows per block that is folded into the triangular factor.
 const BLOCK_ROWS: usize = 128;
-/// A pivot at most this many units of rounding of the first is zero; more with more rows.
+/// A pivot is zero if it is at most this many units of rounding of the first pivot; more with more rows.
 const RANK_ULPS_MIN: f64 = 16.0;
 
-/// What is left of the centred rows `[X | y]` after orthogonal transformations from the left: `X = Q · R`.
+/// The triangular factor of the centred rows `[X | y]`, after orthogonal transformations from the left: `X = Q · R`.
 #[derive(Debug)]
 pub(crate) struct Factor {
     width: usize,
-    /// `R` with `Qᵀ · y` behind it: `width` rows of `width + 1`.
+    /// `R` followed by `Qᵀ · y`: `width` rows of `width + 1` values.
     rows: Vec<f64>,
     /// The sum of squares of `y` that no combination of features explains.
     pub(crate) residual: f64,
 }
 
 impl Factor {
-    /// Folds the rows in, block by block, with Householder reflections that keep what is above triangular.
+    /// Folds the rows in block by block, with Householder reflections that keep the part above triangular.
     ///
     /// Source: Demmel, Grigori, Hoemmen and Langou, *Communication-optimal parallel and sequential QR and LU
     /// factorizations* (2012), sequential TSQR.
@@ -46,7 +46,7 @@ impl Factor {
         self.rows[i * (self.width + 1) + j]
     }
 
-    /// `block` has `width + 1` columns of `len` rows.
+    /// Folds in a block of `width + 1` columns with `len` rows.
     fn fold(&mut self, block: &mut [f64], len: usize) {
         for j in 0..self.width {
             let (done, rest) = block.split_at_mut((j + 1) * len);
@@ -62,21 +62,21 @@ impl Factor {
         self.residual += dot(target, target);
     }
 
-    /// Folds in rows that penalise the squares of the coefficients: `√weight` times the identity, with targets of zero.
+    /// Folds in rows that penalise squared coefficients: `√weight` times the identity, with targets of zero.
     pub(crate) fn fold_penalty(&mut self, weight: f64) {
         let mut block = vec![0.0; self.width * (self.width + 1)];
         block.iter_mut().step_by(self.width + 1).for_each(|diagonal| *diagonal = weight.sqrt());
         self.fold(&mut block, self.width);
     }
 
-    /// The coefficients of least squared error, and of least norm among those. Features are judged independent or not
-    /// after scaling each to norm 1.
+    /// The coefficients of least squared error, and among those the ones of least norm. Features are scaled to norm 1
+    /// before their independence is judged.
     ///
     /// Source: Golub and Van Loan, *Matrix Computations*, 5.4.2 (column pivoting) and 5.5.2 (complete orthogonal
     /// decomposition).
     pub(crate) fn solve(&self, rows: usize) -> Vec<f64> {
         let width = self.width;
-        // Column by column, the right-hand side last.
+        // Column by column, with the right-hand side last.
         let mut columns: Vec<Vec<f64>> = (0..=width).map(|j| (0..width).map(|i| self.at(i, j)).collect()).collect();
         let mut right = columns.pop().unwrap_or_default();
         let scales: Vec<f64> = columns.iter().map(|c| norm(c)).collect();
@@ -94,7 +94,7 @@ impl Factor {
             }
             return coefficients;
         }
-        // Row i of the rank × width system in the unscaled coefficients.
+        // Row i of the rank × width system for the unscaled coefficients.
         let entry = |i: usize, j: usize| if i <= j { columns[j][i] * scales[order[j]] } else { 0.0 };
         let mut system: Vec<Vec<f64>> = (0..rank).map(|i| (0..width).map(|j| entry(i, j)).collect()).collect();
         for (value, &j) in least_norm(&mut system, &mut right[..rank]).iter().zip(&order) {
@@ -104,16 +104,16 @@ impl Factor {
     }
 }
 
-/// The reflection `I - v·vᵀ·scale` that takes a column's part below its head to zero; `v` is 1 at the head and
-/// what `below` was divided by `head` becomes below it.
+/// The reflection `I - v·vᵀ·scale` that zeroes a column below its head. `v` is 1 at the head; below it, `v` is `below`
+/// divided by the change of the head.
 struct Reflector {
     scale: f64,
-    /// What the head becomes.
+    /// New value of the head.
     onto: f64,
 }
 
 impl Reflector {
-    /// `below` becomes the rest of `v`. None when it is zero already.
+    /// Overwrites `below` with the rest of `v`. None if `below` is zero already.
     fn new(head: f64, below: &mut [f64]) -> Option<Self> {
         let square = dot(below, below);
         if square == 0.0 {
@@ -132,7 +132,8 @@ impl Reflector {
     }
 }
 
-/// Householder triangularisation with column pivoting; returns the rank. `order[j]` is where column `j` was before.
+/// Householder triangularisation with column pivoting. Returns the rank. `order[j]` is the original position of column
+/// `j`.
 fn triangulate(columns: &mut [Vec<f64>], right: &mut [f64], order: &mut [usize], rows: usize) -> usize {
     let width = columns.len();
     let tolerance = f64::EPSILON * RANK_ULPS_MIN.max(rows.max(width) as f64);
@@ -154,7 +155,7 @@ fn triangulate(columns: &mut [Vec<f64>], right: &mut [f64], order: &mut [usize],
     width
 }
 
-/// Takes column `j` to zero below its diagonal, in all columns behind it and in `right`.
+/// Zeroes column `j` below its diagonal, and applies the reflection to all later columns and to `right`.
 fn reflect(columns: &mut [Vec<f64>], right: &mut [f64], j: usize) {
     let (done, rest) = columns.split_at_mut(j + 1);
     let (head, below) = done[j][j..].split_at_mut(1);
@@ -166,7 +167,7 @@ fn reflect(columns: &mut [Vec<f64>], right: &mut [f64], j: usize) {
     }
 }
 
-/// The shortest solution of a system whose rows are independent: `x = Q · (Rᵀ)⁻¹ · right` with `systemᵀ = Q · R`.
+/// The shortest solution of a system with independent rows: `x = Q · (Rᵀ)⁻¹ · right` with `systemᵀ = Q · R`.
 fn least_norm(system: &mut [Vec<f64>], right: &mut [f64]) -> Vec<f64> {
     let rank = system.len();
     let width = system.first().map_or(0, Vec::len);

@@ -6,11 +6,11 @@ use super::moments::{Moments, Space, Wanted};
 use super::orthogonal::Factor;
 use super::{LinearError, LinearModel, cholesky};
 
-/// How to fit a [`LinearModel`] by ordinary least squares.
+/// Parameters of a [`LinearModel`] by ordinary least squares.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LinearParams {
-    /// Whether to fit an intercept; without one the model goes through the origin. True by default.
+    /// Whether to fit an intercept; otherwise the model passes through the origin. True by default.
     pub fit_intercept: bool,
 }
 
@@ -21,7 +21,7 @@ impl Default for LinearParams {
 }
 
 impl LinearParams {
-    /// Fits the coefficients of least squared error; of several, those of least norm.
+    /// Fits the coefficients of least squared error, and among those the ones of least norm.
     ///
     /// # Errors
     /// [`LinearError::NoRows`], [`LinearError::Ragged`], [`LinearError::NotFinite`], [`LinearError::TooLarge`].
@@ -42,15 +42,15 @@ impl LinearParams {
 }
 
 impl LinearParams {
-    /// Fits the groups whose features are well conditioned, all at once, by the host. The others are to be fitted one by one.
+    /// Fits all well-conditioned groups at once, on the host. Returns none for groups that must be fitted one by one.
     pub(crate) fn fit_groups(&self, groups: &Groups<'_>) -> Vec<Option<LinearModel>> {
         fit_groups(groups, self.fit_intercept, 0.0)
     }
 }
 
-/// As [`LinearParams::fit_groups`], with a penalty on squares.
+/// Like [`LinearParams::fit_groups`], with a penalty on squares.
 pub(crate) fn fit_groups(groups: &Groups<'_>, intercept: bool, ridge: f64) -> Vec<Option<LinearModel>> {
-    // What the host has no room for is done here, one by one, as what a GPU has failed to do.
+    // After a failure of the host (exhausted memory, a GPU error), all groups are fitted one by one.
     let Ok(fit) = groups.least_squares(Grouped { intercept, ridge, pivot_min: cholesky::PIVOT_MIN }) else {
         return Vec::new();
     };
@@ -58,7 +58,7 @@ pub(crate) fn fit_groups(groups: &Groups<'_>, intercept: bool, ridge: f64) -> Ve
     (0..fit.len()).map(|group| fit.group(group).ok().map(model)).collect()
 }
 
-/// Sums over checked data.
+/// Checks the data, and computes its moments.
 pub(crate) fn checked_moments<'s>(
     features: Features<'_>,
     target: &[f64],
@@ -85,12 +85,12 @@ pub(crate) fn not_negative(name: &'static str, value: f64) -> Result<(), LinearE
     }
 }
 
-/// The model of these coefficients that goes through the means of features and target.
+/// Returns the model with these coefficients that passes through the means of features and target.
 pub(crate) fn through_means(moments: &Moments<'_>, coefficients: Vec<f64>) -> Result<LinearModel, LinearError> {
     through(moments, moments.mean(moments.width()), coefficients)
 }
 
-/// The model of these coefficients that is `value` at the means of the features.
+/// Returns the model with these coefficients that predicts `value` at the means of the features.
 pub(crate) fn through(moments: &Moments<'_>, value: f64, coefficients: Vec<f64>) -> Result<LinearModel, LinearError> {
     let at_means: f64 = coefficients.iter().enumerate().map(|(j, c)| c * moments.mean(j)).sum();
     let intercept = value - at_means;

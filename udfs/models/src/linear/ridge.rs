@@ -6,16 +6,16 @@ use super::orthogonal::Factor;
 use super::params::{checked_moments, fit_groups, not_negative, through_means};
 use super::{LinearError, LinearModel, LinearParams, cholesky};
 
-/// How to fit a [`LinearModel`] with a penalty on the squares of its coefficients.
+/// Parameters of a [`LinearModel`] with a penalty on the squares of its coefficients.
 ///
 /// Minimises `‖y − Xw‖² + alpha · ‖w‖²`, the objective of scikit-learn's `Ridge` (sums, not means, over the rows); the
 /// intercept is not penalised.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RidgeParams {
-    /// The weight of the penalty, at least 0; 1 by default.
+    /// Weight of the penalty, at least 0; 1 by default.
     pub alpha: f64,
-    /// As [`LinearParams::fit_intercept`].
+    /// See [`LinearParams::fit_intercept`].
     pub fit_intercept: bool,
 }
 
@@ -26,7 +26,7 @@ impl Default for RidgeParams {
 }
 
 impl RidgeParams {
-    /// As [`LinearParams`]' own. Where a parameter is wrong, each group says so.
+    /// Like [`LinearParams::fit_groups`]. With an invalid parameter, every group reports the error by itself.
     pub(crate) fn fit_groups(&self, groups: &Groups<'_>) -> Vec<Option<LinearModel>> {
         match not_negative("alpha", self.alpha) {
             Ok(()) => fit_groups(groups, self.fit_intercept, self.alpha),
@@ -37,7 +37,7 @@ impl RidgeParams {
     /// Fits the coefficients that minimise the objective.
     ///
     /// # Errors
-    /// Those of [`LinearParams::fit_features`], and [`LinearError::Parameter`].
+    /// The errors of [`LinearParams::fit_features`], and [`LinearError::Parameter`].
     pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<LinearModel, LinearError> {
         not_negative("alpha", self.alpha)?;
         if self.alpha == 0.0 {

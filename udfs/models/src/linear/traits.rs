@@ -31,8 +31,8 @@ linfa_traits! {
 
 impl<D: Data<Elem = f64>> PredictInplace<ArrayBase<D, Ix2>, Array1<f64>> for LinearModel {
     /// # Panics
-    /// As linfa's models do where shapes disagree: if `x` has another number of columns than the training data or of rows
-    /// than `y`.
+    /// Like linfa's models, panics if the shapes disagree: if `x` has another number of columns than the training data,
+    /// or another number of rows than `y`.
     fn predict_inplace(&self, x: &ArrayBase<D, Ix2>, y: &mut Array1<f64>) {
         predict_records(x, y, |features, out| self.predict_into(features, out));
     }
@@ -42,7 +42,7 @@ impl<D: Data<Elem = f64>> PredictInplace<ArrayBase<D, Ix2>, Array1<f64>> for Lin
     }
 }
 
-/// Fits the columns of a linfa data set; its weights are not used.
+/// Fits the columns of a linfa data set. Ignores its weights.
 pub(crate) fn fit_dataset<D, T, M>(
     dataset: &DatasetBase<ArrayBase<D, Ix2>, T>,
     fit: impl FnOnce(Features<'_>, &[f64]) -> M,

@@ -1,28 +1,28 @@
 use crate::linear::LinearError;
 
-/// Why a logistic model can't be fitted.
+/// The error of fitting a logistic model.
 #[derive(Debug, thiserror::Error)]
 pub enum LogisticError {
-    /// A target that is neither 0 nor 1.
+    /// A target is neither 0 nor 1.
     #[error("the target is {value} in row {row}: it must be 0 or 1")]
     NotBinary {
-        /// The first row at fault, from zero.
+        /// First such row, from zero.
         row: usize,
-        /// The value there.
+        /// Its value.
         value: f64,
     },
-    /// Targets that are all 0 or all 1.
+    /// All targets are 0, or all are 1.
     #[error("the target is {value} in all {rows} rows: there must be both 0 and 1")]
     OneClass {
-        /// The one value.
+        /// The value.
         value: f64,
-        /// Rows.
+        /// Number of rows.
         rows: usize,
     },
-    /// As for linear models.
+    /// An error of linear models.
     #[error(transparent)]
     Linear(#[from] LinearError),
-    /// From linfa's own data-set handling.
+    /// An error of linfa's data-set handling.
     #[error(transparent)]
     Linfa(#[from] linfa::Error),
 }

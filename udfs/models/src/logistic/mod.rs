@@ -1,11 +1,12 @@
 //! Logistic regression: the probability of one of two outcomes, with the objective of scikit-learn's
 //! `LogisticRegression`.
 //!
-//! Goals: targets are 0 and 1 and nothing else; offsets and scales of features do not matter to how it converges; a constant
-//! or redundant feature is no error. Non-goals: more than two classes, the same last bits on every platform (`exp` differs).
+//! Goals: targets are exactly 0 and 1; offsets and scales of features do not affect the convergence; a constant or
+//! redundant feature is not an error. Non-goals: more than two classes, the same last bits on every platform (`exp`
+//! differs).
 //!
-//! Newton's method, of our own: linfa's optimiser (L-BFGS, with a line search whose steps are not bounded) does not return
-//! on data where it comes to the end of its digits before its tolerance.
+//! The optimiser is Newton's method, implemented here. linfa's optimiser (L-BFGS, with a line search of unbounded
+//! steps) does not return on data where its digits are exhausted before it reaches its tolerance.
 
 mod error;
 mod model;

@@ -4,14 +4,16 @@ use sandbar_guest::Features;
 
 use crate::linear::{Moments, dot};
 
-/// Rows looked at together. The product of as many numbers up to 2 is finite.
+/// Rows per block. The product of this many numbers up to 2 is finite.
 const BLOCK_ROWS: usize = 256;
-/// A step is halved at most this often before it is given up.
+/// Maximum number of halvings of a step.
 const HALVINGS_MAX: u32 = 40;
-/// A coordinate whose curvature is at most this share of what it is alone is explained by others, and stays.
+/// Minimum curvature of a coordinate, as a share of its curvature alone. Below it, others explain the coordinate, and
+/// it stays fixed.
 const PIVOT_MIN: f64 = 1e-12;
 
-/// `Σ log-loss + alpha / 2 · ‖w‖²` of weights on centred features and, if there is one, an intercept behind them.
+/// The objective `Σ log-loss + alpha / 2 · ‖w‖²`. The weights are those of the centred features, followed by the
+/// intercept if there is one.
 pub(super) struct Objective<'a> {
     pub(super) features: Features<'a>,
     pub(super) target: &'a [f64],
@@ -19,14 +21,14 @@ pub(super) struct Objective<'a> {
     pub(super) alpha: f64,
 }
 
-/// Where the method ended.
+/// The result of the minimisation.
 pub(super) struct Found {
     pub(super) weights: Vec<f64>,
     pub(super) iterations: u32,
     pub(super) converged: bool,
 }
 
-/// The objective at some weights.
+/// The objective and its derivatives at some weights.
 struct At {
     value: f64,
     gradient: Vec<f64>,
@@ -35,7 +37,7 @@ struct At {
 }
 
 impl Objective<'_> {
-    /// Minimises from `weights` on, until a step is expected to gain less than `tolerance` of the objective.
+    /// Minimises from `weights` on, until a step's expected gain is less than `tolerance` of the objective.
     pub(super) fn minimise(&self, mut weights: Vec<f64>, iterations_max: u32, tolerance: f64) -> Found {
         let mut at = self.evaluate(&weights);
         for iterations in 0..iterations_max {
@@ -45,7 +47,7 @@ impl Objective<'_> {
                 return Found { weights, iterations, converged: false };
             }
             let Some((next, found)) = self.descend(&weights, &step, &at) else {
-                // No step lowers it: what is left to gain is below rounding, or it never was a minimum's slope.
+                // No step is lower: either the remaining gain is below rounding, or the step's direction is invalid.
                 return Found { weights, iterations, converged: gain <= f64::EPSILON.sqrt() * at.value };
             };
             (weights, at) = (next, found);
@@ -56,7 +58,7 @@ impl Objective<'_> {
         Found { weights, iterations: iterations_max, converged: false }
     }
 
-    /// The first point on the way of `step`, halved as often as needed, that is lower.
+    /// Returns the first lower point along `step`, halving the step as often as needed.
     fn descend(&self, weights: &[f64], step: &[f64], at: &At) -> Option<(Vec<f64>, At)> {
         let mut share = 1.0;
         for _ in 0..HALVINGS_MAX {
@@ -105,7 +107,8 @@ impl Objective<'_> {
     }
 }
 
-/// The loss of a block. What comes as log odds becomes the errors of the probabilities; `spreads` become their variances.
+/// Returns the loss of a block. Replaces the log odds by the errors of the probabilities, and fills `spreads` with
+/// their variances.
 fn losses(odds: &mut [f64], target: &[f64], spreads: &mut Vec<f64>) -> f64 {
     spreads.clear();
     let (mut sum, mut product) = (0.0, 1.0);
@@ -113,7 +116,7 @@ fn losses(odds: &mut [f64], target: &[f64], spreads: &mut Vec<f64>) -> f64 {
         let small = (-odds.abs()).exp();
         let share = 1.0 / (1.0 + small);
         let probability = if *odds >= 0.0 { share } else { small * share };
-        // ln(1 + e^odds) is max(odds, 0) + ln(1 + small), and a product's logarithm that of its factors.
+        // ln(1 + e^odds) = max(odds, 0) + ln(1 + small), and the logarithm of a product is the sum of the logarithms.
         sum += odds.max(0.0) - y * *odds;
         product *= 1.0 + small;
         spreads.push(small * share * share);
@@ -122,7 +125,7 @@ fn losses(odds: &mut [f64], target: &[f64], spreads: &mut Vec<f64>) -> f64 {
     sum + product.ln()
 }
 
-/// Solves for the step by a root-free Cholesky decomposition; coordinates without a curvature of their own stay.
+/// Solves for the step by a root-free Cholesky decomposition. Coordinates without curvature of their own stay fixed.
 fn solve(curvature: &[f64], gradient: &[f64]) -> Vec<f64> {
     let count = gradient.len();
     let mut l = vec![0.0; count * count];

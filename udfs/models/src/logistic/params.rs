@@ -5,19 +5,19 @@ use super::newton::Objective;
 use super::{LogisticError, LogisticModel};
 use crate::linear::{LinearError, Space, Wanted, checked_moments, not_negative, through};
 
-/// How to fit a [`LogisticModel`].
+/// Parameters of a [`LogisticModel`].
 ///
 /// Minimises `Σ log-loss + alpha / 2 · ‖w‖²`; scikit-learn's `C` is `1 / alpha`. The intercept is not penalised.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogisticParams {
-    /// The weight of the penalty, at least 0; 1 by default.
+    /// Weight of the penalty, at least 0; 1 by default.
     pub alpha: f64,
-    /// Whether to fit an intercept; without one the odds are even where all features are zero. True by default.
+    /// Whether to fit an intercept; otherwise the odds are even where all features are zero. True by default.
     pub fit_intercept: bool,
-    /// The most steps, at least 1; 100 by default. Few need more than ten.
+    /// Maximum number of steps, at least 1; 100 by default. Most fits need at most ten.
     pub max_iterations: u32,
-    /// It is done when a step lowers the objective by less than this share; 10⁻⁹ by default.
+    /// Share of the objective that a step must gain to continue; 10⁻⁹ by default.
     pub tolerance: f64,
 }
 
@@ -31,7 +31,7 @@ impl LogisticParams {
     /// Fits the model that minimises the objective; `target` is 0 or 1 in each row.
     ///
     /// # Errors
-    /// [`LogisticError::NotBinary`], [`LogisticError::OneClass`], and as [`LogisticError::Linear`] those of
+    /// [`LogisticError::NotBinary`], [`LogisticError::OneClass`], and, as [`LogisticError::Linear`], the errors of
     /// [`crate::linear::LinearParams::fit_features`] and [`LinearError::Parameter`].
     pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<LogisticModel, LogisticError> {
         self.check()?;
@@ -60,7 +60,7 @@ impl LogisticParams {
     }
 }
 
-/// How many targets are 1, which are some but not all.
+/// Counts the targets that are 1. Rejects targets of one class.
 fn count_ones(target: &[f64]) -> Result<usize, LogisticError> {
     if let Some(row) = target.iter().position(|y| *y != 0.0 && *y != 1.0) {
         return Err(LogisticError::NotBinary { row, value: target[row] });

@@ -9,7 +9,8 @@ fn fit(params: &LogisticParams, columns: &[&[f64]], target: &[f64]) -> Result<Lo
     params.fit_features(features, target).map_err(|e| e.to_string())
 }
 
-/// The objective's gradient, naively, the intercept's last: zero at the minimum, as the objective is convex.
+/// The gradient of the objective, computed naively, with the intercept's component last. It is zero at the minimum,
+/// because the objective is convex.
 fn gradient(columns: &[&[f64]], target: &[f64], alpha: f64, model: &LogisticModel) -> Vec<f64> {
     let (w, intercept) = (model.log_odds.coefficients(), model.log_odds.intercept());
     let odds = |row: usize| intercept + columns.iter().zip(w).map(|(column, w)| column[row] * w).sum::<f64>();
@@ -40,7 +41,7 @@ fn random_data() {
     }
 }
 
-/// One feature of two values: the odds are those counted.
+/// One binary feature: the odds follow from the counts.
 #[test]
 fn counted_odds() {
     let x = [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0];
@@ -53,7 +54,7 @@ fn counted_odds() {
     );
 }
 
-/// What tells the outcomes apart without error has no best slope.
+/// Features that separate the outcomes without error have no best slope.
 #[test]
 fn separable() {
     let (x, target) = ([0.0, 1.0, 2.0, 3.0], [0.0, 0.0, 1.0, 1.0]);
@@ -65,7 +66,7 @@ fn separable() {
 
 #[test]
 fn predicts_probabilities_of_one() {
-    // Symmetric about 0.5, whichever class has more rows.
+    // Symmetric about 0.5, for either majority class.
     for target in [[0.0, 0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0, 1.0]] {
         let x = [0.0, 1.0, 2.0, 3.0, 4.0];
         let model = fit(&LogisticParams::default(), &[&x], &target).unwrap();

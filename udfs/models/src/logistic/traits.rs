@@ -19,8 +19,8 @@ where
 
 impl<D: Data<Elem = f64>> PredictInplace<ArrayBase<D, Ix2>, Array1<f64>> for LogisticModel {
     /// # Panics
-    /// As linfa's models do where shapes disagree: if `x` has another number of columns than the training data or of rows
-    /// than `y`.
+    /// Like linfa's models, panics if the shapes disagree: if `x` has another number of columns than the training data,
+    /// or another number of rows than `y`.
     fn predict_inplace(&self, x: &ArrayBase<D, Ix2>, y: &mut Array1<f64>) {
         predict_records(x, y, |features, out| self.predict_into(features, out));
     }

@@ -1,4 +1,4 @@
-//! A perceptron whose weights the host has, for who predicts again and again.
+//! A perceptron with its weights on the host, for repeated predictions.
 
 use sandbar_guest::Features;
 use sandbar_guest::dense::{DenseError, Tensor, input};
@@ -6,7 +6,7 @@ use sandbar_guest::dense::{DenseError, Tensor, input};
 use super::MlpModel;
 use super::model::standard;
 
-/// A trained perceptron whose weights are the host's: on the GPU, where one does the work.
+/// A trained perceptron with its weights on the host, or on the GPU if one runs the operations.
 #[derive(Debug)]
 pub struct LoadedMlp {
     scales: Vec<(f64, f64)>,
@@ -15,10 +15,10 @@ pub struct LoadedMlp {
 }
 
 impl MlpModel {
-    /// Hands its weights to the host.
+    /// Copies the weights to the host.
     ///
     /// # Errors
-    /// When there is no room for them.
+    /// Reports exhausted memory.
     pub fn load(&self) -> Result<LoadedMlp, DenseError> {
         let layers = self.layers.iter().map(|layer| {
             let [inputs, outputs] = [layer.inputs as usize, layer.outputs as usize];
@@ -29,15 +29,15 @@ impl MlpModel {
 }
 
 impl LoadedMlp {
-    /// How many features it takes.
+    /// Number of features.
     pub fn width(&self) -> usize {
         self.scales.len() - 1
     }
 
-    /// Predicts each row of `features`, all of them at once.
+    /// Predicts all rows of `features` at once.
     ///
     /// # Errors
-    /// [`DenseError`]: when the features have another width than the model, and the host's.
+    /// Reports features of another width than the model, and errors of the host.
     pub fn predict(&self, features: Features<'_>) -> Result<Vec<f64>, DenseError> {
         let [scales @ .., (mean, deviation)] = &self.scales[..] else { return Ok(Vec::new()) };
         let mut values = standardised(features, scales)?;
@@ -49,7 +49,8 @@ impl LoadedMlp {
     }
 }
 
-/// Features in units of their columns' deviations, row by row; of others than there are scales for, too many or too few.
+/// Standardises the features, row by row. A tensor of another width than the model has is rejected by the first layer's
+/// product.
 pub(super) fn standardised(features: Features<'_>, scales: &[(f64, f64)]) -> Result<Tensor, DenseError> {
     let (rows, width) = (features.rows(), features.width());
     let mut values = vec![0.0_f32; rows * width];
@@ -61,7 +62,7 @@ pub(super) fn standardised(features: Features<'_>, scales: &[(f64, f64)]) -> Res
     Tensor::new(&[rows, width], &values)
 }
 
-/// What a layer makes of rows; the last does not hold back what is below zero.
+/// Applies a layer to rows. The last layer has no activation.
 pub(super) fn activated(rows: &Tensor, weights: &Tensor, biases: &Tensor, is_last: bool) -> Result<Tensor, DenseError> {
     let biased = input(0) + input(1);
     let active = if is_last { biased } else { biased.max(0.0) };

@@ -1,9 +1,9 @@
 //! Multilayer perceptrons: dense neural networks for regression, with the objective, the optimiser and the defaults of
 //! scikit-learn's `MLPRegressor`.
 //!
-//! The host does the dense algebra, on its processor or on a GPU, in f32; here is what to do next. Goals: features and
-//! target of any scale, which are brought to mean 0 and variance 1 first; the same bits for the same seed on the processor.
-//! Non-goals: other activations than `relu`, early stopping by held-out rows.
+//! The host runs the dense algebra in f32, on its processor or a GPU; this module decides the operations. Goals:
+//! features and target of any scale, which are standardised to mean 0 and variance 1; the same bits for the same seed
+//! on the processor. Non-goals: activations other than `relu`, early stopping on held-out rows.
 
 mod error;
 mod loaded;

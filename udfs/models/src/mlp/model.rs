@@ -3,25 +3,25 @@ use serde::{Deserialize, Serialize};
 
 /// A trained perceptron.
 ///
-/// Read back from bytes, its layers must fit each other, and its numbers be finite.
+/// A deserialised model has layers of matching sizes, and finite numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RawModel")]
 pub struct MlpModel {
-    /// Mean and standard deviation of each feature, and of the target.
+    /// Mean and standard deviation of each feature, followed by those of the target.
     pub(super) scales: Vec<(f64, f64)>,
     pub(super) layers: Vec<Layer>,
-    /// Passes over the rows.
+    /// Number of passes over the rows.
     pub epochs: u32,
-    /// Half the mean of the squared errors of the last pass, of a target of variance 1.
+    /// Half the mean squared error of the last pass, relative to a target of variance 1.
     pub loss: f64,
 }
 
-/// Neurons that take all that those before them give.
+/// A fully connected layer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Layer {
     pub(super) inputs: u32,
     pub(super) outputs: u32,
-    /// Of each input, its weights for all outputs.
+    /// The weights of all outputs for each input.
     pub(super) weights: Vec<f32>,
     pub(super) biases: Vec<f32>,
 }
@@ -57,12 +57,12 @@ impl TryFrom<RawModel> for MlpModel {
 }
 
 impl MlpModel {
-    /// Neurons of each layer, features and target among them.
+    /// Number of neurons of each layer, including the features and the target.
     pub fn sizes(&self) -> Vec<u32> {
         self.layers.iter().map(|layer| layer.inputs).chain([1]).collect()
     }
 
-    /// How many features it takes.
+    /// Number of features.
     pub fn width(&self) -> usize {
         self.scales.len() - 1
     }
@@ -70,7 +70,7 @@ impl MlpModel {
     /// Predicts each row of `features` into `out`.
     ///
     /// # Panics
-    /// If `features` has another width than the model, or other rows than `out`.
+    /// Panics if `features` and the model differ in width, or `features` and `out` in length.
     pub fn predict_into(&self, features: Features<'_>, out: &mut [f64]) {
         assert_eq!(
             (features.width(), features.rows()),
@@ -99,7 +99,7 @@ impl MlpModel {
     }
 }
 
-/// A value in units of its column's deviation, from its mean.
+/// Standardises a value.
 pub(super) fn standard(value: f64, (mean, deviation): (f64, f64)) -> f32 {
     ((value - mean) / deviation) as f32
 }

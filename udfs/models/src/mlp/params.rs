@@ -6,30 +6,30 @@ use super::train::Training;
 use super::{MlpError, MlpModel};
 use crate::linear::{LinearError, why_not_finite};
 
-/// Neurons of a layer, and layers, at most.
+/// Maximum number of neurons per layer, and of layers.
 const NEURONS_MAX: u32 = 1 << 16;
 const LAYERS_MAX: usize = 16;
 
-/// How to train a [`MlpModel`].
+/// Hyperparameters of a [`MlpModel`].
 ///
-/// Minimises half the mean of the squared errors, of a target of variance 1, and `alpha / 2` times the sum of the squared
-/// weights, by the row.
+/// Minimises half the mean squared error, relative to a target of variance 1, plus `alpha / 2` times the sum of squared
+/// weights, per row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MlpParams {
-    /// Neurons of each hidden layer; `[100]` by default.
+    /// Number of neurons of each hidden layer; `[100]` by default.
     pub hidden_layer_sizes: Vec<u32>,
-    /// The weight of the penalty on squares, at least 0; 0.0001 by default.
+    /// Weight of the penalty on squares, at least 0; 0.0001 by default.
     pub alpha: f64,
-    /// Adam's first step, above 0; 0.001 by default.
+    /// Adam's initial step size, above 0; 0.001 by default.
     pub learning_rate: f64,
-    /// Rows of a step, at least 1; 200 by default.
+    /// Rows per step, at least 1; 200 by default.
     pub batch_size: u32,
-    /// The most passes over the rows, at least 1; 200 by default.
+    /// Maximum number of passes over the rows, at least 1; 200 by default.
     pub max_epochs: u32,
-    /// It is done when the loss has not fallen by this in as many epochs as `patience` says; 0.0001 by default.
+    /// Minimum decrease of the loss within `patience` epochs; training stops below it. 0.0001 by default.
     pub tolerance: f64,
-    /// See `tolerance`; 10 by default.
+    /// Number of epochs for `tolerance`; 10 by default.
     pub patience: u32,
 }
 
@@ -48,7 +48,7 @@ impl Default for MlpParams {
 }
 
 impl MlpParams {
-    /// Trains a perceptron, whose weights begin at random, on rows in random order.
+    /// Trains a perceptron from random initial weights, on rows in random order.
     ///
     /// # Errors
     /// [`MlpError`].

@@ -2,7 +2,7 @@ use sandbar_guest::{Features, random};
 
 use super::{MlpError, MlpModel, MlpParams};
 
-/// A bent surface of two features, of scales that differ.
+/// A curved surface of two features with different scales.
 fn surface(rows: usize) -> (Vec<f64>, Vec<f64>) {
     let at = |row: usize, by: usize| (row * by % 997) as f64 / 997.0;
     let (a, b): (Vec<f64>, Vec<f64>) = (0..rows).map(|row| (at(row, 389), 1e4 * at(row, 631))).unzip();
@@ -27,7 +27,7 @@ fn it_learns_what_a_line_can_not() {
     let share = error(&|row| predicted[row]) / error(&|_| mean);
     assert!(share < 0.01, "{share} of the variance is left, after {} epochs", model.epochs);
     assert_eq!(model.sizes(), [2, 32, 16, 1]);
-    // With its weights at the host it predicts the same, but for the order of additions.
+    // With the weights on the host, predictions differ only by the order of additions.
     let loaded = model.load().unwrap();
     let at_once = loaded.predict(Features::new(&values, 2000, 2000, 2)).unwrap();
     assert!(at_once.iter().zip(&predicted).all(|(a, b)| (a - b).abs() < 1e-4 * b.abs().max(1.0)));
@@ -60,7 +60,7 @@ fn what_can_not_be_trained_on() {
         let error = fit(&params, &values, &target).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
-    // A constant feature and a constant target are no mistake.
+    // A constant feature and a constant target are valid.
     let model = fit(&usual, &[vec![3.0; 20], vec![1.0; 20]].concat(), &[5.0; 20]).unwrap();
     assert!(model.loss < 1.0);
 }

@@ -1,8 +1,8 @@
-//! Forward, backward, and Adam: what the host is asked to do for each batch of rows.
+//! Training: the forward pass, the backward pass and Adam, as host operations per batch of rows.
 //!
-//! Source: Kingma and Ba, *Adam: A Method for Stochastic Optimization* (2015), algorithm 1, with the step of its section 2;
-//! the weights begin as Glorot and Bengio say, *Understanding the difficulty of training deep feedforward neural networks*
-//! (2010).
+//! Sources: Kingma and Ba, *Adam: A Method for Stochastic Optimization* (2015), algorithm 1 with the step of its
+//! section 2; initial weights by Glorot and Bengio, *Understanding the difficulty of training deep feedforward neural
+//! networks* (2010).
 
 use sandbar_guest::Features;
 use sandbar_guest::dense::{DenseError, Dtype, Expression, Tensor, input};
@@ -13,12 +13,12 @@ use super::loaded::{activated, standardised};
 use super::model::{Layer, standard};
 use super::{MlpError, MlpModel, MlpParams};
 
-/// Adam's decay of the two moments, and what keeps it from dividing by zero.
+/// Adam's decay rates of the two moments, and the term that prevents a division by zero.
 const FIRST: f64 = 0.9;
 const SECOND: f64 = 0.999;
 const EPSILON: f64 = 1e-8;
 
-/// A perceptron that is trained, and its rows: all of it is the host's.
+/// A perceptron in training and its rows, all in tensors of the host.
 pub(super) struct Training<'a> {
     params: &'a MlpParams,
     scales: Vec<(f64, f64)>,
@@ -31,7 +31,7 @@ pub(super) struct Training<'a> {
     steps: u32,
 }
 
-/// Numbers that are learned, and the moments of their gradients.
+/// Parameters in training, and the moments of their gradients.
 struct Adam {
     values: Tensor,
     first: Tensor,
@@ -44,7 +44,7 @@ impl Adam {
         Ok(Adam { values: Tensor::new(sizes, values)?, first: zeros()?, second: zeros()? })
     }
 
-    /// A step of this size against a gradient.
+    /// Takes a step of this size against a gradient.
     fn step(&mut self, gradient: &Tensor, size: f64) -> Result<(), DenseError> {
         let first = input(0) * FIRST + input(1) * (1.0 - FIRST);
         self.first = Tensor::map(&first, &[&self.first, gradient])?;
@@ -93,7 +93,7 @@ impl<'a> Training<'a> {
         })
     }
 
-    /// Passes over the rows until the loss does not fall any more.
+    /// Trains until the loss no longer decreases.
     pub(super) fn run(mut self) -> Result<MlpModel, MlpError> {
         let mut order: Vec<u32> = (0..self.rows as u32).collect();
         let (mut best, mut since) = (f64::INFINITY, 0);
@@ -118,7 +118,7 @@ impl<'a> Training<'a> {
         Ok(MlpModel { scales: self.scales, layers, epochs, loss })
     }
 
-    /// A pass over the rows in an order. Gives the loss, which is read once, when all of it is asked for.
+    /// Passes over the rows in this order. Returns the loss, which is read once, at the end of the pass.
     fn epoch(&mut self, order: &[u32]) -> Result<f64, DenseError> {
         let mut sum = Tensor::zeros(Dtype::F32, &[1])?;
         for batch in order.chunks(self.params.batch_size as usize) {
@@ -129,7 +129,7 @@ impl<'a> Training<'a> {
         Ok(f64::from(sum.to_vec::<f32>()?[0]) / (2.0 * self.rows as f64))
     }
 
-    /// A step by some rows. Gives the sum of the squared errors before it.
+    /// Takes a step with some rows. Returns the sum of squared errors before the step.
     fn step(&mut self, features: &Tensor, target: &Tensor) -> Result<Tensor, DenseError> {
         let rows = target.len() as f64;
         let last = self.weights.len() - 1;
@@ -151,7 +151,7 @@ impl<'a> Training<'a> {
             let gradient = Tensor::map(&penalty, &[&before.transposed_dot(&slopes)?, weights])?;
             let of_biases = slopes.sum(0)?;
             if at > 0 {
-                // What is not above zero passes nothing on.
+                // An inactive neuron passes no gradient on.
                 let passed = input(0) * Expression::from(0.0).less(input(1));
                 slopes = Tensor::map(&passed, &[&slopes.dot_transposed(weights)?, before])?;
             }
@@ -162,7 +162,7 @@ impl<'a> Training<'a> {
     }
 }
 
-/// Mean and standard deviation; of what is the same in all rows 1.
+/// Mean and standard deviation; a constant column has 1 instead.
 fn scale(column: &[f64]) -> (f64, f64) {
     let mean = column.iter().sum::<f64>() / column.len() as f64;
     let variance = column.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / column.len() as f64;
@@ -170,7 +170,7 @@ fn scale(column: &[f64]) -> (f64, f64) {
     (mean, if deviation > 0.0 && deviation.is_finite() { deviation } else { 1.0 })
 }
 
-/// From 0 to below 1.
+/// Draws from [0, 1).
 fn unit(random: &mut Xoshiro256PlusPlus) -> f64 {
     (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }

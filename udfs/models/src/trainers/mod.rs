@@ -1,4 +1,4 @@
-//! What the host is offered: a trainer for each kind of model.
+//! The registered functions: a trainer for each kind of model.
 
 #[cfg(test)]
 mod tests;
@@ -40,7 +40,7 @@ fn lasso(group: &Group<'_>, params: &LassoParams) -> Result<ElasticNetModel, Lin
     params.fit_features(group.features(), group.target())
 }
 
-/// [`ElasticNetParams`] without the share.
+/// [`ElasticNetParams`] without `l1_ratio`.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct LassoParams {
@@ -70,20 +70,20 @@ fn logistic(group: &Group<'_>, params: &LogisticParams) -> Result<LogisticModel,
     params.fit_features(group.features(), group.target())
 }
 
-/// A multilayer perceptron, whose dense algebra the host does.
+/// A multilayer perceptron, trained by the host's dense algebra.
 #[trainer]
 fn mlp(group: &Group<'_>, params: &MlpParams) -> Result<MlpModel, MlpError> {
     params.fit_features(group.features(), group.target(), group.rng())
 }
 
-/// A regression tree. Values of a feature within 1e-7 of each other are one to it, as in scikit-learn: scale such features.
+/// A regression tree. As in scikit-learn, values of a feature within 1e-7 of each other are equal: scale such features.
 #[trainer]
 fn tree(group: &Group<'_>, params: RegressionTreeParams) -> Result<RegressionTree, TreeError> {
     let seed = params.seed.or(Some(group.seed()));
     RegressionTreeParams { seed, ..params }.fit_columns(&columns(group.features()), group.target())
 }
 
-/// A random forest of regression trees, each as `tree`: values of a feature within 1e-7 of each other are one.
+/// A random forest of regression trees. Values of a feature within 1e-7 of each other are equal, as in `tree`.
 #[trainer]
 fn forest(group: &Group<'_>, params: RandomForestParams) -> Result<RandomForest, TreeError> {
     let seed = params.seed.or(Some(group.seed()));

@@ -1,4 +1,4 @@
-//! The trainers, called as a host calls them.
+//! The trainers, called through `testing`.
 
 use std::sync::Arc;
 
@@ -73,10 +73,7 @@ fn what_people_read() {
 fn parameters() {
     for trainer in ALL {
         let refused = testing::fit(trainer, r#"{"alfa": 1}"#, &input(), &[]).unwrap_err();
-        assert!(
-            refused.starts_with("invalid parameters: unknown field `alfa`, expected"),
-            "{trainer}: {refused}"
-        );
+        assert!(refused.starts_with("invalid parameters: unknown field `alfa`, expected"), "{trainer}: {refused}");
     }
     let same = |trainer, one, other| {
         assert_eq!(fit(trainer, one, &[split(60, 0, 1)]), fit(trainer, other, &[split(60, 0, 1)]))
@@ -89,7 +86,7 @@ fn parameters() {
     assert_eq!(wrong, [Err("alpha is -1, it must be at least 0 and finite".to_owned())]);
 }
 
-/// Without a seed of its own a model is a function of its group's, with one of that alone.
+/// Without a seed parameter, a model depends on its group's seed; with one, only on the parameter.
 #[test]
 fn seeds() {
     let groups = [split(60, 0, 1), split(60, 0, 1), split(60, 0, 2)];
@@ -102,7 +99,7 @@ fn seeds() {
     }
 }
 
-/// Groups that can't be fitted say why and leave the others alone.
+/// A group that can't be fitted reports an error, without affecting other groups.
 #[test]
 fn failures_stay_in_their_group() {
     let groups = [split(0, 1, 1), split(60, 1, 1)];
@@ -117,7 +114,7 @@ fn failures_stay_in_their_group() {
     }
 }
 
-/// Bytes that were changed are refused, or are another model: they never panic.
+/// Modified bytes are rejected or decode to another model, and never panic.
 #[test]
 fn hostile_models() {
     let features = input().project(&[0, 1]).unwrap();
@@ -143,12 +140,12 @@ fn hostile_models() {
     }
 }
 
-/// Of a job that says where, groups are fitted together by the host: to the same models within rounding, and those that it
-/// can't do as well are fitted one by one, to the same bits.
+/// In a job with a device, the host fits groups together: to the same models within rounding. Groups that it can't fit
+/// well are fitted one by one, to the same bits.
 #[test]
 fn groups_are_fitted_together() {
     let input = input();
-    // One with its test rows behind it, one that is singular, and one of a single row.
+    // A group with test rows, a singular group, and a group of one row.
     let groups = [split(40, 20, 1), Split { first_row: 10, train_rows: 2, test_rows: 0, seed: 2 }, split(1, 5, 3)];
     for (trainer, params) in [
         ("linear", "{}"),

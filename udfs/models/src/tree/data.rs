@@ -2,19 +2,19 @@ use std::borrow::Cow;
 
 use super::TreeError;
 
-/// The most rows a tree is grown on: its nodes, fewer than twice as many, are indexed with 32 bits.
+/// Maximum number of rows: nodes, fewer than twice as many, have 32-bit indices.
 pub const ROWS_MAX: usize = 1 << 31;
 
-/// The largest magnitude of a target: with at most [`ROWS_MAX`] rows no sum of squares overflows below it.
+/// Maximum magnitude of a target: with at most [`ROWS_MAX`] rows, no sum of squares overflows.
 pub const TARGET_MAGNITUDE_MAX: f64 = 2.582_249_878_086_908_6e120;
 
-/// Values this close are one value, to a split (scikit-learn's `FEATURE_THRESHOLD`).
+/// Values at most this far apart are equal for a split (scikit-learn's `FEATURE_THRESHOLD`).
 pub(super) const SEPARATION_MIN: f64 = 1e-7;
 
-/// A checked data set with every feature sorted once; what trees are grown from.
+/// A checked data set with every feature sorted once, for growing trees.
 ///
-/// Building it costs a sort per feature, growing a tree from it only linear passes, so trees, forests and parameter
-/// searches over the same data should share one. Takes up to 16 bytes a cell; growing a tree takes 16 bytes a cell more.
+/// Building it costs a sort per feature; growing a tree from it costs only linear passes. Trees, forests and parameter
+/// searches over the same data should share one. It takes up to 16 bytes per cell; growing a tree takes as many more.
 #[derive(Debug, Clone)]
 pub struct TrainingSet {
     pub(super) features: Vec<SortedFeature>,
@@ -24,24 +24,25 @@ pub struct TrainingSet {
 /// One feature in ascending order.
 #[derive(Debug, Clone)]
 pub(super) struct SortedFeature {
-    /// The distinct values, ascending: a rank is an index into it.
+    /// The distinct values, ascending. A rank is an index into them.
     pub(super) values: Vec<f64>,
     rows: Rows,
-    /// Whether some neighbouring values are within [`SEPARATION_MIN`], so that ranks alone cannot tell values apart.
+    /// Whether some neighbouring values are within [`SEPARATION_MIN`], so that different ranks do not imply separable
+    /// values.
     pub(super) crowded: bool,
 }
 
-/// Where the rows of a feature stand in its order, one way or the other.
+/// The rows of a feature, in one of two representations.
 #[derive(Debug, Clone)]
 enum Rows {
-    /// `rank << 32 | row`, ascending by rank, rows of one rank in their own order.
+    /// `rank << 32 | row`, ascending by rank, then by row.
     Order(Vec<u64>),
     /// The rank of each row.
     Ranks(Vec<u32>),
 }
 
 impl TrainingSet {
-    /// Checks and sorts `columns` (each a feature, all of the target's length) and `target`.
+    /// Checks and sorts `columns` (one per feature, each as long as the target) and `target`.
     ///
     /// # Errors
     /// [`TreeError::NoFeatures`], [`TreeError::NoRows`], [`TreeError::TooManyRows`], [`TreeError::Ragged`],
@@ -59,18 +60,18 @@ impl TrainingSet {
         let mut scratch = [Vec::new(), Vec::new()];
         let mut features: Vec<_> = columns.iter().map(|column| SortedFeature::new(column, &mut scratch)).collect();
         if features.len() > 1 {
-            // Each tree asks for the order; it asks for the ranks of an only feature.
+            // With several features, each tree uses the order; with one, the ranks.
             features.iter_mut().for_each(SortedFeature::put_in_order);
         }
         Ok(Self { features, target: target.to_vec() })
     }
 
-    /// Rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.target.len()
     }
 
-    /// Feature columns.
+    /// Number of features.
     pub fn features(&self) -> usize {
         self.features.len()
     }
@@ -96,7 +97,7 @@ impl SortedFeature {
         Self { values, rows: Rows::Order(order), crowded }
     }
 
-    /// `rank << 32 | row`, ascending by rank, rows of one rank in their own order.
+    /// `rank << 32 | row`, ascending by rank, then by row.
     pub(super) fn order(&self) -> Cow<'_, [u64]> {
         let ranks = match &self.rows {
             Rows::Order(order) => return order.into(),
@@ -114,7 +115,7 @@ impl SortedFeature {
         order.into()
     }
 
-    /// Keeps the order, instead of the ranks where these are kept.
+    /// Converts the rows to the ordered representation.
     fn put_in_order(&mut self) {
         let made = match self.order() {
             Cow::Owned(order) => Some(order),
@@ -137,8 +138,9 @@ impl SortedFeature {
     }
 }
 
-/// The distinct values and the rank of each row, where all are whole numbers no farther apart than there are rows: a
-/// look into a table for each, and no sort. Negative zero is no whole number here: its rows come before those of zero.
+/// Computes the distinct values and the rank of each row, for integers with a range of at most the number of rows: by
+/// table lookup, without a sort. None for other columns. Negative zero does not count as an integer, because its rows
+/// come before those of zero.
 fn ranks_of_whole(column: &[f64]) -> Option<(Vec<f64>, Vec<u32>)> {
     let (mut low, mut high, mut whole) = (i32::MAX, i32::MIN, true);
     for value in column {
@@ -164,7 +166,7 @@ fn ranks_of_whole(column: &[f64]) -> Option<(Vec<f64>, Vec<u32>)> {
     Some((values, ranks))
 }
 
-/// Makes counts where what was counted begins.
+/// Converts counts to start positions.
 fn starts(counts: &mut [u32]) {
     let mut start = 0;
     for count in counts {
@@ -172,9 +174,8 @@ fn starts(counts: &mut [u32]) {
     }
 }
 
-/// Puts the values of a column, as ordered bits with their rows, in ascending order into the first of `scratch`, rows of
-/// equal values in their own order: a radix sort, byte by byte from the lowest. Most bytes of most columns (of whole
-/// numbers, of money) are the same throughout, and cost nothing.
+/// Sorts a column into the first of `scratch`, as ordered bits with their rows, ascending, then by row. A radix sort,
+/// from the lowest byte on. In most columns (integers, amounts of money) most bytes are constant and cost nothing.
 fn sort(column: &[f64], scratch: &mut [Vec<(u64, u32)>; 2]) {
     let mut counts = [[0u32; 256]; 8];
     let [sorted, other] = scratch;
@@ -198,7 +199,7 @@ fn sort(column: &[f64], scratch: &mut [Vec<(u64, u32)>; 2]) {
     }
 }
 
-/// Whether a split may fall between `low` and `high`.
+/// Returns whether a split can fall between `low` and `high`.
 #[inline]
 pub(super) fn separated(low: f64, high: f64) -> bool {
     high > low + SEPARATION_MIN
@@ -222,7 +223,7 @@ fn check_column(what: impl Fn() -> String, column: &[f64], expected: usize) -> R
     }
 }
 
-/// A bijection from finite floats to integers that keeps their order (with negative zero before zero).
+/// An order-preserving bijection from finite floats to integers (negative zero precedes zero).
 fn to_ordered_bits(value: f64) -> u64 {
     let bits = value.to_bits();
     bits ^ (((bits as i64 >> 63) as u64) | 1 << 63)
@@ -237,7 +238,7 @@ mod tests {
     use super::super::Draws;
     use super::*;
 
-    /// Distinct values and order as a sort by comparison has them.
+    /// Distinct values and order, by a comparison sort.
     fn sorted(column: &[f64]) -> (Vec<u64>, Vec<u64>) {
         let mut rows: Vec<(u64, u64)> = (0..).zip(column).map(|(row, v)| (to_ordered_bits(*v), row)).collect();
         rows.sort_unstable();

@@ -1,16 +1,17 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 
-/// Random draws that are the same on 32-bit and 64-bit machines.
+/// Random draws with the same results on 32-bit and 64-bit machines.
 pub(crate) struct Draws(Xoshiro256PlusPlus);
 
 impl Draws {
-    /// The stream `index` of `seed`: it depends on these two alone, so the trees of a forest may be grown in any order.
+    /// The stream `index` of `seed`. It depends on these two only, so that the trees of a forest can be grown in any
+    /// order.
     pub(crate) fn stream(seed: u64, index: u64) -> Self {
         Self(Xoshiro256PlusPlus::seed_from_u64(mix(mix(seed).wrapping_add(index))))
     }
 
-    /// Uniform in `0..bound` by Lemire's multiplication, without the rejection step: the bias is below 2⁻³² · `bound`.
+    /// Uniform in `0..bound`, by Lemire's multiplication without the rejection step: the bias is below 2⁻³² · `bound`.
     #[inline]
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         (((self.0.next_u64() >> 32) * u64::from(bound)) >> 32) as u32

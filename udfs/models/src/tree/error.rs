@@ -1,68 +1,68 @@
-/// Why a tree or a forest could not be fitted, applied or read.
+/// The error of fitting, applying or decoding a tree or a forest.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum TreeError {
-    /// There is no column to split on.
+    /// The data has no feature columns.
     #[error("the data has no feature columns: pass at least one")]
     NoFeatures,
-    /// There is no row to learn from.
+    /// The data has no rows.
     #[error("the data has no rows: pass at least one")]
     NoRows,
-    /// More rows than a tree can index.
+    /// The data has more rows than a tree can index.
     #[error("the data has {rows} rows, the limit is {}: train on a sample", super::ROWS_MAX)]
     TooManyRows {
-        /// Rows given.
+        /// Number of rows.
         rows: usize,
     },
     /// A column or the target has another length than the first column.
     #[error("{what} has {found} rows where {expected} are expected")]
     Ragged {
-        /// The column at fault.
+        /// The column.
         what: String,
-        /// Rows of the first column.
+        /// Length of the first column.
         expected: usize,
-        /// Rows of the column at fault.
+        /// Length of this column.
         found: usize,
     },
-    /// A NaN or an infinity.
+    /// A value is NaN or infinite.
     #[error("{what} is {value} in row {row}: drop or fill such rows before training")]
     NotFinite {
-        /// The column at fault.
+        /// The column.
         what: String,
-        /// Its first row at fault, from zero.
+        /// First such row, from zero.
         row: usize,
-        /// The value there.
+        /// Its value.
         value: f64,
     },
-    /// A target so large that its sums of squares could overflow.
+    /// A target is so large that its sums of squares could overflow.
     #[error("the target is {value:e} in row {row}, the limit is {:e}: rescale it", super::TARGET_MAGNITUDE_MAX)]
     TargetTooLarge {
-        /// The first row at fault, from zero.
+        /// First such row, from zero.
         row: usize,
-        /// The value there.
+        /// Its value.
         value: f64,
     },
-    /// A parameter outside its range.
+    /// A parameter is out of range.
     #[error("{name} is {value}, it must be {range}")]
     Parameter {
         /// The parameter.
         name: &'static str,
-        /// What it was.
+        /// Its value.
         value: String,
-        /// What it may be.
+        /// Its valid range.
         range: &'static str,
     },
-    /// Data with another number of columns than the model was trained on.
+    /// The data and the model differ in the number of features.
     #[error("the model was trained on {expected} features, the data has {found}")]
     Width {
-        /// Features of the model.
+        /// Number of features of the model.
         expected: usize,
-        /// Features of the data.
+        /// Number of features of the data.
         found: usize,
     },
-    /// Serialised bytes that are not a tree or a forest.
+    /// The bytes are not a tree or a forest.
     #[error("not a valid model: {0}")]
     Malformed(&'static str),
-    /// From linfa's own data-set handling.
+    /// An error of linfa's data-set handling.
     #[error(transparent)]
     Linfa(#[from] linfa::Error),
 }

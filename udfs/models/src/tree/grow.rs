@@ -6,53 +6,53 @@ use super::params::Limits;
 use super::split::{Candidates, Cut, Key, Sample};
 use super::{Draws, RegressionTree, Splitter};
 
-/// A node with this variance or less is pure (scikit-learn's `EPSILON`).
+/// Maximum variance of a pure node (scikit-learn's `EPSILON`).
 const VARIANCE_MIN: f64 = f64::EPSILON;
 
-/// Stands for a row that the tree does not have and for a parent that a node does not have.
+/// Marks a row that the tree does not use, and a missing parent.
 const NONE: u32 = u32::MAX;
 
-/// Grows trees from one training set, reusing its buffers.
+/// Grows trees from a training set, and reuses its buffers.
 ///
-/// Invariant: in a node, rows `start..end` of every feature not known to be constant there are the node's rows in the
-/// order of that feature, in the buffer that the node names.
+/// Invariant: for every feature not known to be constant in a node, positions `start..end` of the node's buffer hold
+/// the node's rows in the order of the feature.
 pub(crate) struct Grower<'a> {
     set: &'a TrainingSet,
     limits: Limits,
-    /// Rows of this tree. Where rows that no feature tells apart are taken together, their bundles take the place of
-    /// rows, here and below.
+    /// Number of rows of this tree. If rows with equal features are bundled, the bundles take the place of rows, here
+    /// and below.
     rows: usize,
     /// By row.
     samples: Vec<Sample>,
-    /// By row; empty if these are bundles.
+    /// By row; empty if rows are bundled.
     targets: Vec<f64>,
-    /// By row; empty unless these are bundles.
+    /// By row; empty unless rows are bundled.
     bundles: Vec<Bundle>,
-    /// For each feature its rows in order; children's rows are written into the buffer their parent does not use.
+    /// The rows of each feature in order. Children's rows are written to the buffer that their parent does not use.
     keys: [Vec<Key>; 2],
-    /// By row: whether the node being divided sends it left.
+    /// By row: whether the current node sends it left.
     goes_left: Vec<bool>,
-    /// A permutation of the features, those known to be constant in the current node first.
+    /// A permutation of the features: those known to be constant in the current node come first.
     features: Vec<u32>,
     pending: Vec<Pending>,
     nodes: Vec<Node>,
 }
 
-/// A node yet to be split.
+/// A node that was not split yet.
 struct Pending {
     start: usize,
     end: usize,
     depth: u32,
     /// The node whose right child this is, or [`NONE`].
     right_of: u32,
-    /// Which of the two buffers holds its rows.
+    /// Index of the buffer with its rows.
     buffer: usize,
-    /// How many of the features are known to be constant.
+    /// Number of features known to be constant.
     constants: usize,
     summary: Summary,
 }
 
-/// What a bundle is made from.
+/// Accumulates a bundle.
 #[derive(Clone, Copy)]
 struct Sums {
     weight: f64,
@@ -60,12 +60,12 @@ struct Sums {
     bundle: Bundle,
 }
 
-/// The targets of rows that no feature tells apart, with the weights of the rows.
+/// The weighted targets of rows with equal features.
 #[derive(Clone, Copy)]
 struct Bundle {
-    /// The weighted sum.
+    /// Weighted sum.
     weighted: f64,
-    /// The weighted sum of squares around the mean.
+    /// Weighted sum of squares around the mean.
     squares: f64,
     low: f64,
     high: f64,
@@ -75,12 +75,12 @@ impl Bundle {
     const EMPTY: Bundle = Bundle { weighted: 0.0, squares: 0.0, low: f64::INFINITY, high: f64::NEG_INFINITY };
 }
 
-/// The targets of a node.
+/// Statistics of a node's targets.
 #[derive(Clone, Copy)]
 struct Summary {
-    /// The sum of the weights.
+    /// Sum of weights.
     weight: f64,
-    /// The sum of the weighted targets.
+    /// Sum of weighted targets.
     weighted: f64,
     low: f64,
     high: f64,
@@ -89,7 +89,7 @@ struct Summary {
 
 impl Summary {
     fn value(&self) -> f64 {
-        // The mean of equal targets would not always be that target.
+        // The mean of equal targets does not always equal them, because of rounding.
         if self.low == self.high { self.low } else { self.weighted / self.weight }
     }
 }
@@ -111,7 +111,8 @@ impl<'a> Grower<'a> {
         }
     }
 
-    /// Grows a tree on the rows whose count, one for each row of the set, is not zero; at least one must be.
+    /// Grows a tree on the rows with a count above zero; at least one row has one. `counts` has an entry per row of the
+    /// set.
     pub(crate) fn grow(&mut self, counts: &[u32], draws: &mut Draws) -> RegressionTree {
         self.plant(counts);
         while let Some(node) = self.pending.pop() {
@@ -132,7 +133,7 @@ impl<'a> Grower<'a> {
         RegressionTree::grown(self.set.features() as u32, &self.nodes)
     }
 
-    /// Lays out the rows of a new tree and its root.
+    /// Lays out the rows of a new tree, and its root.
     fn plant(&mut self, counts: &[u32]) {
         self.samples.clear();
         self.targets.clear();
@@ -177,14 +178,14 @@ impl<'a> Grower<'a> {
         for feature in &self.set.features {
             for &entry in &*feature.order() {
                 let number = numbers[entry as u32 as usize];
-                // Without a branch: what is written for a row left out is written over.
+                // Branchless: the next row overwrites the entry of a row that is left out.
                 self.keys[0][at] = Key::new((entry >> 32) as u32, number);
                 at += usize::from(number != NONE);
             }
         }
     }
 
-    /// Takes the rows of each value of the only feature together: no split can divide them.
+    /// Bundles the rows of each value of the only feature: no split can separate them.
     fn lay_bundles(&mut self, feature: &SortedFeature, counts: &[u32]) {
         let ranks = feature.ranks();
         let rows = || {
@@ -216,9 +217,10 @@ impl<'a> Grower<'a> {
         self.keys[1].resize(self.rows + 1, Key::default());
     }
 
-    /// The best split among the features drawn, its feature, and how many features are now known to be constant.
+    /// Returns the best split among the drawn features, its feature, and the number of features now known to be
+    /// constant.
     ///
-    /// As in scikit-learn, features known to be constant take part in the draw but are not looked at.
+    /// As in scikit-learn, features known to be constant take part in the draw, but are not examined.
     fn search(&mut self, node: &Pending, draws: &mut Draws) -> Option<(Cut, u32, usize)> {
         let mut constants = node.constants;
         let mut known = node.constants;
@@ -226,7 +228,7 @@ impl<'a> Grower<'a> {
         let mut visits = 0;
         let mut best = None;
         let mut bound = -1.0;
-        // All splits of two rows are alike: the first feature on which they differ will do.
+        // All splits of two rows are equivalent: the first feature that separates them is used.
         let any_split = node.end - node.start == 2 && self.limits.splitter == Splitter::Best;
         if !any_split {
             self.centre(node);
@@ -269,7 +271,7 @@ impl<'a> Grower<'a> {
         }
     }
 
-    /// Makes the samples of the rows of `node` tell their excess over its mean.
+    /// Sets each sample's excess over the mean of `node`.
     fn centre(&mut self, node: &Pending) {
         let Some(&feature) = self.features.get(node.constants) else {
             return;
@@ -285,7 +287,7 @@ impl<'a> Grower<'a> {
         }
     }
 
-    /// Makes the children of `node`, which is at `index`.
+    /// Creates the children of `node`, which has this `index`.
     fn divide(&mut self, node: &Pending, cut: &Cut, feature: u32, constants: usize, index: u32) {
         let middle = node.start + cut.left_rows;
         let depth = node.depth + 1;
@@ -305,7 +307,7 @@ impl<'a> Grower<'a> {
         self.pending.extend([right, left]);
     }
 
-    /// Divides the rows of every feature not known to be constant, keeping their order.
+    /// Partitions the rows of every feature not known to be constant, preserving their order.
     fn partition(&mut self, node: &Pending, constants: usize, middle: usize) {
         let left_rows = middle - node.start;
         for index in constants..self.features.len() {
@@ -322,7 +324,7 @@ impl<'a> Grower<'a> {
         }
     }
 
-    /// Where the buffers have the rows `start..end` in the order of `feature`.
+    /// Position of rows `start..end` in the order of `feature`.
     fn range(&self, feature: u32, start: usize, end: usize) -> Range<usize> {
         let first = feature as usize * self.rows;
         first + start..first + end
@@ -350,7 +352,7 @@ impl<'a> Grower<'a> {
             }
         }
         let range = high - low;
-        // Two targets that far apart alone contribute at least range² / 2 to the sum of squares.
+        // Two targets that far apart contribute at least range² / 2 to the sum of squares by themselves.
         let pure = range * range <= 2.0 * VARIANCE_MIN * weight
             && (range == 0.0 || self.squares(rows, weighted / weight) <= VARIANCE_MIN * weight);
         let leaf = pure

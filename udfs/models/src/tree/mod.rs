@@ -1,10 +1,10 @@
 //! Regression trees: CART with squared error, with the semantics of scikit-learn's `DecisionTreeRegressor`.
 //!
-//! Goals: the same splits as scikit-learn up to ties and rounding; the same bits on every platform from the same seed; no
-//! panic on any input; one sort per data set, shared by every tree grown from it ([`TrainingSet`]). Non-goals:
+//! Goals: the same splits as scikit-learn, up to ties and rounding; the same bits on every platform for the same seed;
+//! no panic on any input; one sort per data set, shared by all trees grown from it ([`TrainingSet`]). Non-goals:
 //! classification, sample weights from the caller, missing values, pruning.
 //!
-//! Where scikit-learn casts features to `f32`, this keeps `f64`.
+//! scikit-learn casts features to `f32`; this implementation keeps `f64`.
 //!
 //! Sources: Breiman, Friedman, Olshen and Stone, *Classification and Regression Trees* (1984); the documented behaviour of
 //! `sklearn.tree.DecisionTreeRegressor`.

@@ -4,22 +4,23 @@ use serde::{Deserialize, Serialize};
 
 use super::TreeError;
 
-/// How many cells of a batch are laid out by row at a time: the rows of a block stay in the cache while trees read them.
+/// Maximum number of cells per block that is laid out by row: the rows of a block stay in the cache while trees read
+/// them.
 const BLOCK_CELLS_MAX: usize = 1 << 16;
 
-/// How many rows walk down a tree side by side, so that their memory accesses overlap.
+/// Number of rows that descend a tree concurrently, so that their memory accesses overlap.
 const LANES: usize = 8;
 
 /// A fitted regression tree: predicts the mean target of the training rows that share a leaf.
 ///
-/// Serialised as its width and its nodes in pre-order, each the split feature plus one (zero for a leaf) and the threshold
-/// (for a leaf the prediction). Children are not stored but follow from the order, so no serialised tree has a loop or a
-/// child out of bounds; everything else is checked as it is read.
+/// Serialised as its width and its nodes in pre-order. A node consists of its split feature plus one (zero for a leaf)
+/// and its threshold (for a leaf, the prediction). Children follow from the order and are not stored, so that no
+/// serialised tree has a loop or a child out of bounds. Everything else is checked on deserialisation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RawTree", into = "RawTree")]
 pub struct RegressionTree {
     width: u32,
-    /// In pre-order: a left child follows its parent. Never empty.
+    /// Nodes in pre-order: a left child follows its parent. Never empty.
     pub(super) nodes: Vec<Node>,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Node {
     pub(super) split: f64,
     /// Less than the tree's width; zero for a leaf.
     pub(super) feature: u32,
-    /// A later node, or this one for a leaf.
+    /// A later node; for a leaf, this one.
     pub(super) right: u32,
 }
 
@@ -53,8 +54,8 @@ impl RegressionTree {
         Self { width, nodes: nodes.to_vec() }
     }
 
-    /// Predicts one target a row from `columns`, as many features as the tree was trained on and in that order.
-    /// A row goes left where its value is at most the threshold, so a NaN goes right.
+    /// Predicts one target per row. `columns` are the features of the training data, in the same order. A row goes left
+    /// if its value is at most the threshold, so a NaN goes right.
     ///
     /// # Errors
     /// [`TreeError::Width`], [`TreeError::Ragged`].
@@ -64,22 +65,22 @@ impl RegressionTree {
         Ok(predictions)
     }
 
-    /// As [`RegressionTree::predict_columns`], into `out`.
+    /// Like [`RegressionTree::predict_columns`], into `out`.
     ///
     /// # Panics
-    /// If there are other columns than the features it was trained on, or shorter ones than `out`.
+    /// Panics if the number of columns differs from the number of features, or a column is shorter than `out`.
     pub fn predict_into(&self, columns: &[&[f64]], out: &mut [f64]) {
         assert_eq!(columns.len(), self.features(), "a column for each feature");
         out.fill(0.0);
         blocks(out, self.features(), |row, feature| columns[feature][row], |block| self.add_to(block));
     }
 
-    /// Features of the data it was trained on, at least 1.
+    /// Number of features, at least 1.
     pub fn features(&self) -> usize {
         self.width as usize
     }
 
-    /// Splits on the longest way from the root to a leaf; zero for a single leaf.
+    /// Number of splits on the longest path from the root to a leaf; zero for a single leaf.
     pub fn depth(&self) -> usize {
         let mut depths = vec![0; self.nodes.len()];
         for (index, node) in self.nodes.iter().enumerate() {
@@ -91,14 +92,14 @@ impl RegressionTree {
         depths.into_iter().max().unwrap_or(0)
     }
 
-    /// Leaves, at least 1.
+    /// Number of leaves, at least 1.
     pub fn leaves(&self) -> usize {
         self.nodes.len().div_ceil(2)
     }
 
-    /// Adds the prediction for each row of a block to it.
+    /// Adds the tree's prediction to each row of a block.
     pub(crate) fn add_to(&self, block: &mut Block<'_>) {
-        // To lay the leaves out costs about as much as some rows' walks.
+        // Laying out the leaves costs about as much as walking several rows.
         if self.features() == 1 && block.sums.len() >= self.nodes.len() / 4 {
             StepFunction::of(self).add_to(block);
         } else {
@@ -137,10 +138,10 @@ impl RegressionTree {
     }
 }
 
-/// A tree of one feature, as what it is of that feature: constant between thresholds. Finding the step that a value is
-/// on takes the logarithm of the leaves, a walk the depth of the tree, which is twice as much or more.
+/// A tree of one feature as a step function, constant between thresholds. Finding a value's step takes the logarithm of
+/// the number of leaves; a walk takes the tree's depth, which is at least twice as much.
 pub(super) struct StepFunction {
-    /// The largest value on each step, ascending; infinity at the end.
+    /// The largest value of each step, ascending; the last is infinity.
     ends: Vec<f64>,
     predictions: Vec<f64>,
 }
@@ -148,7 +149,7 @@ pub(super) struct StepFunction {
 impl StepFunction {
     pub(super) fn of(tree: &RegressionTree) -> StepFunction {
         let mut steps = StepFunction { ends: Vec::new(), predictions: Vec::new() };
-        // A node, and the values that come to it: above the first, up to the second.
+        // A node and the range of its values: above the first bound, up to the second.
         let mut open = vec![(0, f64::NEG_INFINITY, f64::INFINITY)];
         while let Some((at, above, to)) = open.pop() {
             let Node { split, right, .. } = tree.nodes[at];
@@ -157,7 +158,7 @@ impl StepFunction {
                 steps.predictions.push(split);
                 continue;
             }
-            // A stored tree may have leaves that no value comes to.
+            // A stored tree may have unreachable leaves.
             if split < to {
                 open.push((right as usize, above.max(split), to));
             }
@@ -168,7 +169,7 @@ impl StepFunction {
         steps
     }
 
-    /// As [`RegressionTree::add_to`]. A NaN is on the last step, as it goes right at each node.
+    /// Like [`RegressionTree::add_to`]. A NaN belongs to the last step, because it goes right at every node.
     pub(super) fn add_to(&self, block: &mut Block<'_>) {
         let (values, last_values) = block.cells.as_chunks::<LANES>();
         let (sums, last_sums) = block.sums.as_chunks_mut::<LANES>();
@@ -230,7 +231,7 @@ impl TryFrom<RawTree> for RegressionTree {
     }
 }
 
-/// Finds the right children of nodes in pre-order.
+/// Determines the right children of nodes in pre-order.
 fn link(features: &[u32], splits: &[f64]) -> Result<Vec<Node>, TreeError> {
     let mut nodes: Vec<Node> = Vec::with_capacity(features.len());
     let mut open = Vec::new();
@@ -253,13 +254,13 @@ fn link(features: &[u32], splits: &[f64]) -> Result<Vec<Node>, TreeError> {
     }
 }
 
-/// Some rows of a batch, one after another, and what is summed up for each.
+/// Consecutive rows of a batch, and their sums.
 pub(crate) struct Block<'a> {
     cells: &'a [f64],
     sums: &'a mut [f64],
 }
 
-/// Lays out a batch, given by its cells (row, feature), block by block, and calls `visit` on each.
+/// Lays out a batch block by block, given a function of (row, feature), and calls `visit` for each block.
 pub(crate) fn blocks(
     sums: &mut [f64],
     width: usize,
@@ -281,7 +282,7 @@ pub(crate) fn blocks(
     }
 }
 
-/// Rows of a batch for a model of `width` features.
+/// Returns the number of rows of a batch for a model of `width` features.
 pub(crate) fn check_columns(columns: &[&[f64]], width: usize) -> Result<usize, TreeError> {
     if columns.len() != width {
         return Err(TreeError::Width { expected: width, found: columns.len() });

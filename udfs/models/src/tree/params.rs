@@ -3,34 +3,35 @@ use serde::{Deserialize, Serialize};
 use super::grow::Grower;
 use super::{Draws, RegressionTree, TrainingSet, TreeError};
 
-/// How a node chooses its threshold on a feature.
+/// The choice of a node's threshold on a feature.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Splitter {
     /// The threshold that reduces the squared error most.
     #[default]
     Best,
-    /// One threshold drawn uniformly between the node's smallest and largest value.
+    /// A threshold drawn uniformly between the node's smallest and largest value.
     Random,
 }
 
-/// How to grow a [`RegressionTree`]; the defaults are scikit-learn's and grow the tree fully.
+/// Hyperparameters of a [`RegressionTree`]. The defaults are scikit-learn's and grow the tree fully.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RegressionTreeParams {
-    /// How thresholds are chosen.
+    /// The choice of thresholds.
     pub splitter: Splitter,
-    /// The most splits between the root and a leaf, at least 1; no limit if absent.
+    /// Maximum number of splits between the root and a leaf, at least 1; absent for no limit.
     pub max_depth: Option<u32>,
-    /// The fewest rows a node must have to be split, at least 2.
+    /// Minimum number of rows of a node that is split, at least 2.
     pub min_samples_split: u32,
-    /// The fewest rows either side of a split must have, at least 1.
+    /// Minimum number of rows on each side of a split, at least 1.
     pub min_samples_leaf: u32,
-    /// How many features, drawn anew at every node, compete for its split, at least 1; all of them if absent or more than
-    /// there are. As in scikit-learn, the draw goes on past this number until it has met a feature that is not constant.
+    /// Number of features that compete for a split, drawn for every node, at least 1; all features if absent or larger
+    /// than their number. As in scikit-learn, the draw continues beyond this number until it finds a feature that is
+    /// not constant.
     pub max_features: Option<usize>,
-    /// Decides the order of features (and so ties between them), the features drawn and the random thresholds; zero if
-    /// absent (a trainer puts its group's there).
+    /// Seed of the order of features (and of ties between them), of the drawn features and of random thresholds; zero
+    /// if absent (a trainer uses its group's seed).
     pub seed: Option<u64>,
 }
 
@@ -48,10 +49,10 @@ impl Default for RegressionTreeParams {
 }
 
 impl RegressionTreeParams {
-    /// Grows one tree on `columns` (each a feature, all of the target's length) and `target`.
+    /// Grows one tree on `columns` (one per feature, each as long as the target) and `target`.
     ///
     /// # Errors
-    /// Those of [`TrainingSet::new`], and [`TreeError::Parameter`].
+    /// The errors of [`TrainingSet::new`], and [`TreeError::Parameter`].
     pub fn fit_columns(&self, columns: &[&[f64]], target: &[f64]) -> Result<RegressionTree, TreeError> {
         self.fit_set(&TrainingSet::new(columns, target)?)
     }
@@ -95,7 +96,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Whether the number of rows of a node, as opposed to their weight, never matters.
+    /// Whether the number of rows of a node, as opposed to their weight, is irrelevant.
     pub(super) fn counts_no_rows(&self) -> bool {
         self.split_rows_min <= 2 && self.leaf_rows_min <= 1
     }

@@ -1,7 +1,7 @@
 use super::data::{SortedFeature, separated};
 use super::{Draws, Splitter};
 
-/// One row in one feature's order: the rank of its value and its number.
+/// A row in the order of one feature: the rank of its value, and its number.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Key(u64);
 
@@ -22,13 +22,13 @@ impl Key {
     }
 }
 
-/// What a row adds to the sums of its node.
+/// The contribution of a row to the sums of its node.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sample {
-    /// How often the row was drawn.
+    /// Number of draws of the row.
     pub(super) weight: f64,
-    /// That times how far its target is above the mean of its node, times the weight of its node (which keeps sums of
-    /// integers exact).
+    /// The weight, times the difference between the target and the mean of its node, times the weight of the node
+    /// (which keeps sums of integers exact).
     pub(super) excess: f64,
 }
 
@@ -40,21 +40,21 @@ impl Sample {
     }
 }
 
-/// A way to divide the rows of a node in the order of one feature.
+/// A division of a node's rows in the order of one feature.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
-    /// By how much it reduces the squared error, up to a factor and a summand that are the same throughout a node.
+    /// The reduction of the squared error, up to a factor and a summand that are constant within a node.
     ///
     /// With sums s and weights n of the left, the right and the whole, scikit-learn's proxy is sₗ²/nₗ + sᵣ²/nᵣ, which is
     /// (sₗ·n − s·nₗ)² / (nₗ·nᵣ·n) + s²/n. The bracket is the sum of the left rows' excesses.
     pub(super) score: f64,
-    /// The first so many rows go left.
+    /// Number of rows that go left, from the first on.
     pub(super) left_rows: usize,
-    /// Absent if it is the midpoint.
+    /// None for the midpoint.
     pub(super) threshold: Option<f64>,
 }
 
-/// What the search for a node's split looks at.
+/// The input of the search for a node's split.
 pub(super) struct Candidates<'a> {
     /// The node's rows in the order of one feature.
     pub(super) keys: &'a [Key],
@@ -65,13 +65,13 @@ pub(super) struct Candidates<'a> {
 }
 
 impl Candidates<'_> {
-    /// Whether no split can divide the node on this feature.
+    /// Returns whether no split can divide the node on this feature.
     pub(super) fn constant(&self) -> bool {
         let (low, high) = (self.keys[0], self.keys[self.keys.len() - 1]);
         low.rank() == high.rank() || self.feature.crowded && !separated(self.value(low), self.value(high))
     }
 
-    /// The split on this feature if it beats `bound`.
+    /// Returns the best split on this feature if its score exceeds `bound`.
     #[inline(always)]
     pub(super) fn search(&self, splitter: Splitter, draws: &mut Draws, bound: f64) -> Option<Cut> {
         match (splitter, self.feature.crowded) {
@@ -81,15 +81,15 @@ impl Candidates<'_> {
         }
     }
 
-    /// The threshold between the last of `left_rows` rows and the next: at least the value before it and less than the one
-    /// after it, whatever is rounded, so that predictions divide the rows as the tree's growth did.
+    /// The threshold between row `left_rows - 1` and the next row: at least the value before it and less than the value
+    /// after it, in spite of rounding, so that predictions divide the rows as growth did.
     pub(super) fn midpoint(&self, left_rows: usize) -> f64 {
         let (low, high) = (self.value(self.keys[left_rows - 1]), self.value(self.keys[left_rows]));
         let middle = low / 2.0 + high / 2.0;
         if middle < high && middle >= low { middle } else { low }
     }
 
-    /// The best threshold; `CROWDED` is the feature's property of that name.
+    /// Finds the best threshold; `CROWDED` is the feature's `crowded`.
     fn best<const CROWDED: bool>(&self, bound: f64) -> Option<Cut> {
         let margin = self.leaf_rows_min;
         let mut left = Sample::default();
@@ -100,7 +100,8 @@ impl Candidates<'_> {
         for (index, pair) in self.keys[margin - 1..=self.keys.len() - margin].windows(2).enumerate() {
             left.add(self.samples[pair[0].row()]);
             let (square, weights) = self.terms(left);
-            // In this order: records are rare, which a processor predicts, but any two neighbours may be apart or not.
+            // The order of the conditions matters: new maxima are rare, so that the processor predicts them, while
+            // neighbours are unpredictably apart.
             if square > score * weights && square / weights > score && self.apart::<CROWDED>(pair[0], pair[1]) {
                 (score, left_rows) = (square / weights, index + margin);
             }
@@ -114,7 +115,7 @@ impl Candidates<'_> {
         (left.excess * left.excess, left.weight * (self.weight - left.weight))
     }
 
-    /// Whether a threshold fits between two neighbours.
+    /// Returns whether a threshold fits between two neighbours.
     #[inline(always)]
     fn apart<const CROWDED: bool>(&self, low: Key, high: Key) -> bool {
         match CROWDED {
@@ -123,7 +124,7 @@ impl Candidates<'_> {
         }
     }
 
-    /// One random threshold.
+    /// Draws a random threshold.
     fn draw(&self, draws: &mut Draws, bound: f64) -> Option<Cut> {
         let (low, high) = (self.value(self.keys[0]), self.value(self.keys[self.keys.len() - 1]));
         let unit = draws.unit();

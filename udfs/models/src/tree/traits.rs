@@ -7,10 +7,10 @@ use ndarray::{Array1, ArrayBase, ArrayView1, Data, Ix2};
 use super::{RegressionTree, RegressionTreeParams, TrainingSet, TreeError, blocks};
 
 impl TrainingSet {
-    /// Checks and sorts a linfa data set; its weights are not used.
+    /// Checks and sorts a linfa data set. Ignores its weights.
     ///
     /// # Errors
-    /// Those of [`TrainingSet::new`].
+    /// The errors of [`TrainingSet::new`].
     pub fn from_dataset<D, T>(dataset: &DatasetBase<ArrayBase<D, Ix2>, T>) -> Result<Self, TreeError>
     where
         D: Data<Elem = f64>,
@@ -43,8 +43,8 @@ where
 
 impl<D: Data<Elem = f64>> PredictInplace<ArrayBase<D, Ix2>, Array1<f64>> for RegressionTree {
     /// # Panics
-    /// As linfa's models do where shapes disagree: if `x` has another number of columns than the training data or of rows
-    /// than `y`. [`RegressionTree::predict_columns`] returns an error instead.
+    /// Like linfa's models, panics if the shapes disagree: if `x` has another number of columns than the training data,
+    /// or another number of rows than `y`. [`RegressionTree::predict_columns`] returns an error instead.
     fn predict_inplace(&self, x: &ArrayBase<D, Ix2>, y: &mut Array1<f64>) {
         let sums = predict_records(x, self.features(), y.len(), |block| self.add_to(block));
         y.assign(&ArrayView1::from(&sums));
@@ -55,7 +55,7 @@ impl<D: Data<Elem = f64>> PredictInplace<ArrayBase<D, Ix2>, Array1<f64>> for Reg
     }
 }
 
-/// [`blocks`] over an array.
+/// Calls [`blocks`] over an array.
 pub(crate) fn predict_records<D: Data<Elem = f64>>(
     x: &ArrayBase<D, Ix2>,
     width: usize,

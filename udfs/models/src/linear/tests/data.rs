@@ -1,4 +1,4 @@
-//! Data that is refused, and what is said of it.
+//! Rejected data and its error messages.
 
 use sandbar_guest::Features;
 

@@ -1,8 +1,8 @@
-//! Dependent features, offsets, scales: close to what is known, and how close.
+//! Dependent features, offsets and scales: how close the fit is to the known solution.
 
 use super::{LinearParams, ORIGIN, fit};
 
-/// Each coefficient and the intercept to `digits` digits of the largest of them.
+/// Checks the coefficients and the intercept to `digits` digits of the largest one.
 fn check(params: LinearParams, columns: &[&[f64]], target: &[f64], coefficients: &[f64], intercept: f64, digits: i32) {
     let model = fit(params, columns, target).unwrap();
     let found = model.coefficients().iter().chain([&model.intercept()]).copied().collect::<Vec<_>>();
@@ -23,12 +23,12 @@ fn dependent_features_share() {
     let x = column(20, |row| row);
     let y = column(20, |row| 10.0 * row + 3.0);
     let times = |factor: f64| column(20, |row| factor * row);
-    // The shortest of the many solutions, as by the pseudo-inverse.
+    // The shortest of many solutions, as with the pseudo-inverse.
     check(with(), &[&x, &x], &y, &[5.0, 5.0], 3.0, 14);
     check(with(), &[&x, &times(2.0)], &y, &[2.0, 4.0], 3.0, 14);
     check(with(), &[&x, &times(0.1)], &y, &[10.0 / 1.01, 1.0 / 1.01], 3.0, 13);
     check(with(), &[&x, &times(-1.0)], &y, &[5.0, -5.0], 3.0, 14);
-    // A constant more or less changes nothing.
+    // An additional constant has no effect.
     check(with(), &[&x, &column(20, |row| row + 100.0), &[1.0; 20]], &y, &[5.0, 5.0, 0.0], -497.0, 13);
     let squares = column(20, |row| row * row);
     let both = column(20, |row| row + row * row);
@@ -39,14 +39,14 @@ fn dependent_features_share() {
 
 #[test]
 fn dependent_features_share_whatever_their_offset() {
-    // Ages and years of birth, to the year at hand and to larger ones.
+    // Ages and years of birth, for the current year and for larger ones.
     for (rows, year) in [(20, 2020.0), (20, 1e4), (100, 1e4), (1000, 1e6), (5000, 1.6e9)] {
         for draw in 0..20 {
             let step = |row: f64| (row * 37.0 + f64::from(draw) * 11.0) % 83.0;
             let ages = column(rows, step);
             let births = column(rows, |row| year - step(row));
             let target = column(rows, |row| 3.0 * step(row) + 7.0);
-            // As exact as the intercept, which the offset makes as large as itself.
+            // As precise as the intercept, which the offset makes equally large.
             let wanted = [1.5, -1.5, 7.0 + 1.5 * year];
             let model = fit(LinearParams::default(), &[&ages, &births], &target).unwrap();
             let found = [model.coefficients()[0], model.coefficients()[1], model.intercept()];
@@ -78,7 +78,7 @@ fn fewer_rows_than_features_whatever_their_offset() {
 
 #[test]
 fn fewer_rows_than_features() {
-    // Through (1, 0), (0, 1) and their middle: the gradient points along (1, -1).
+    // A plane through (1, 0), (0, 1) and their midpoint: its gradient points along (1, -1).
     check(LinearParams::default(), &[&[1.0, 0.0], &[0.0, 1.0]], &[3.0, 1.0], &[1.0, -1.0], 2.0, 14);
     check(LinearParams::default(), &[&[1.0, 0.0], &[0.0, 1.0], &[5.0, 5.0]], &[3.0, 1.0], &[1.0, -1.0, 0.0], 2.0, 14);
     check(ORIGIN, &[&[3.0], &[4.0]], &[25.0], &[3.0, 4.0], 0.0, 14);
@@ -91,7 +91,7 @@ fn fewer_rows_than_features() {
 #[test]
 fn nearly_dependent_features() {
     let x = column(1000, |row| (row * 0.7).sin());
-    // 2⁻²⁰ and 2⁻³⁰: what tells the two apart survives in the data to 32 and 22 bits.
+    // 2⁻²⁰ and 2⁻³⁰: the difference between the two columns survives to 32 and 22 bits.
     for (difference, digits) in [(9.5367431640625e-7, 9), (9.313225746154785e-10, 6)] {
         let other: Vec<f64> = x.iter().zip(0..).map(|(x, row)| x + difference * f64::from(row).cos()).collect();
         let y: Vec<f64> = x.iter().zip(&other).map(|(x, other)| 2.0 * x - 3.0 * other).collect();
@@ -106,14 +106,14 @@ fn offsets_cost_no_digits() {
         let y = column(rows, |row| 4e9 + 0.001953125 * row);
         let model = fit(LinearParams::default(), &[&x], &y).unwrap();
         assert_eq!(model.coefficients(), [0.001953125], "{rows} rows");
-        // Sorted or not, near the offset or far from it.
+        // Values in any order, near the offset or far from it.
         let x = column(rows, |row| -1e12 + (row * 31.0 % 17.0));
         let y = column(rows, |row| 1e12 - 3.0 * (row * 31.0 % 17.0));
         check(LinearParams::default(), &[&x], &y, &[-3.0], 1e12 - 3e12, 13);
     }
 }
 
-/// The first rows, at which sums are first centred, lie far from the others.
+/// The sums are centred at the first rows, which are far from the others.
 #[test]
 fn a_first_block_unlike_the_others() {
     let x = column(10_000, |row| if row < 256.0 { 1e6 + row } else { row * 0.7 % 1.0 });

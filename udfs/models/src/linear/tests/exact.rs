@@ -1,4 +1,4 @@
-//! Data on a line or a plane, where every sum is exact: the fit must be, too.
+//! Data on a line or a plane with exact sums: the fit must be exact as well.
 
 use super::{LinearParams, ORIGIN, fit};
 
@@ -29,9 +29,9 @@ fn constant_features_get_zero() {
     check(with(), &[x, &[0.1; 4]], y, &[2.0, 0.0], 1.0);
     check(with(), &[&[0.1; 10]], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0], &[0.0], 5.5);
     check(with(), &[&[0.0; 4], x, &[-1e300; 4]], y, &[0.0, 2.0, 0.0], 1.0);
-    // The sum of a tenth and two is not three tenths to the last bit.
+    // 0.1 + 0.2 differs from 0.3 in the last bit.
     check(with(), &[&[0.3, 0.1 + 0.2, 0.3, 0.1 + 0.2]], &[1.0, 2.0, 1.0, 2.0], &[0.0], 1.5);
-    // Without an intercept a constant is a feature like any other.
+    // Without an intercept, a constant is a feature like any other.
     check(ORIGIN, &[&[2.0; 4]], y, &[2.0], 0.0);
     check(ORIGIN, &[&[0.0; 2], &[1.0, 2.0]], &[3.0, 6.0], &[0.0, 3.0], 0.0);
 }

@@ -52,7 +52,7 @@ fn survives_its_bytes() {
     for cut in 0..bytes.len() {
         assert!(postcard::from_bytes::<LinearModel>(&bytes[..cut]).is_err(), "cut at {cut}");
     }
-    // A claim of many coefficients is no reason to make room for them.
+    // The claimed number of coefficients does not determine the allocation.
     let many = [&[0; 8][..], &[0xff, 0xff, 0xff, 0xff, 0x0f]].concat();
     assert!(postcard::from_bytes::<LinearModel>(&many).is_err());
     let not_finite = postcard::to_stdvec(&LinearModel::new(f64::NAN, vec![])).unwrap();

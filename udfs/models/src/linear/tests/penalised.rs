@@ -1,4 +1,4 @@
-//! Ridge, lasso and elastic net: known minima, and that nothing nearby is lower.
+//! Ridge, lasso and elastic net: known minima, and no lower value nearby.
 
 use sandbar_guest::Features;
 
@@ -27,7 +27,7 @@ fn ridge_shrinks() {
         assert_eq!(model.coefficients(), [coefficient, 0.0]);
         assert_eq!(model.intercept(), 4.0 - coefficient * 1.5);
     }
-    // Twins share, however small the penalty.
+    // Identical features share the effect, for any penalty.
     for alpha in [1e-12, 1e-6, 1.0] {
         let model = ridge(alpha, &[&LINE.0, &LINE.0], &LINE.1);
         let shared = 10.0 / (10.0 + alpha);
@@ -67,7 +67,7 @@ fn small_features_beside_large_ones_count() {
     assert_eq!((endless.linear.coefficients(), endless.linear.intercept()), (&[0.0][..], 4.0));
 }
 
-/// All of the penalty on squares is ridge, whose weight counts rows and not their mean.
+/// With the whole penalty on squares it is ridge, whose weight applies to the sum over rows instead of the mean.
 #[test]
 fn without_magnitudes_it_is_ridge() {
     let params = ElasticNetParams { alpha: 0.5, l1_ratio: 0.0, tolerance: 1e-14, ..Default::default() };

@@ -1,5 +1,5 @@
-//! Random data against normal equations in double-double arithmetic, which have twice the digits and so lose none that
-//! matter.
+//! Random data against normal equations in double-double arithmetic, whose twice as many digits make the loss
+//! irrelevant.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -60,7 +60,7 @@ impl Div for Double {
     }
 }
 
-/// Coefficients, then the intercept, by elimination with pivoting on `[1 X]ᵀ · [1 X | y]`.
+/// The coefficients, followed by the intercept, by elimination with pivoting on `[1 X]ᵀ · [1 X | y]`.
 fn reference(columns: &[&[f64]], target: &[f64]) -> Vec<f64> {
     let ones = vec![1.0; target.len()];
     let all: Vec<&[f64]> = columns.iter().copied().chain([&*ones, target]).collect();
@@ -82,7 +82,7 @@ fn reference(columns: &[&[f64]], target: &[f64]) -> Vec<f64> {
     (0..width).map(|j| (system[j][width] / system[j][j]).0).collect()
 }
 
-/// Some columns, each with its own offset and scale, every third one another's value and a little more.
+/// Random columns, each with its own offset and scale. Every third column is another column plus a small difference.
 fn data(draws: &mut Draws) -> (Vec<Vec<f64>>, Vec<f64>) {
     let width = 1 + draws.below(12) as usize;
     let more = if draws.below(2) == 0 { 30 } else { 2000 };
@@ -104,7 +104,7 @@ fn data(draws: &mut Draws) -> (Vec<Vec<f64>>, Vec<f64>) {
 
 #[test]
 fn random_data() {
-    // SEED=n tries that seed alone.
+    // SEED=n runs that seed only.
     let seeds = match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
         Err(_) => (0..400).collect::<Vec<u64>>(),

@@ -1,10 +1,10 @@
-//! Every node of trees grown on small random data, compared with all the splits there are.
+//! Every node of trees grown on small random data, compared with all possible splits.
 
 use super::{random_data, slices};
 use crate::tree::grow::Grower;
 use crate::tree::{Draws, RegressionTree, RegressionTreeParams, Splitter, TrainingSet};
 
-/// A data set, how often each row counts, and what a tree was grown with.
+/// A data set, the count of each row, the parameters and the tree grown from them.
 struct Grown {
     columns: Vec<Vec<f64>>,
     target: Vec<f64>,
@@ -33,7 +33,7 @@ impl Grown {
         Self { columns, target, counts, params, tree }
     }
 
-    /// scikit-learn's proxy of a split of `rows`, if it may be made.
+    /// scikit-learn's proxy of a split of `rows`; none if the split is not allowed.
     fn gain(&self, rows: &[usize], feature: usize, threshold: f64) -> Option<f64> {
         let (left, right): (Vec<_>, Vec<_>) = rows.iter().partition(|&&row| self.columns[feature][row] <= threshold);
         let fewest = left.len().min(right.len());
@@ -89,7 +89,7 @@ impl Grown {
 
 #[test]
 fn no_split_is_better() {
-    // SEED=n tries that seed alone.
+    // SEED=n runs that seed only.
     let seeds = match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
         Err(_) => (0..2000).collect(),

@@ -1,4 +1,4 @@
-//! Data and parameters that are refused, and what is said of them.
+//! Rejected data and parameters, and their error messages.
 
 use crate::tree::data::check_rows;
 use crate::tree::{ROWS_MAX, RegressionTreeParams, TARGET_MAGNITUDE_MAX, TreeError};

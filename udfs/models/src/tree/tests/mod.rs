@@ -5,7 +5,7 @@ mod shapes;
 
 use super::{Draws, RegressionTree};
 
-/// A tree in words: `feature<=threshold(left right)` for a split, the prediction for a leaf.
+/// A tree as text: `feature<=threshold(left right)` for a split, the prediction for a leaf.
 fn render(tree: &RegressionTree) -> String {
     let mut rendered: Vec<String> = Vec::new();
     for (index, node) in tree.nodes.iter().enumerate().rev() {
@@ -22,7 +22,7 @@ fn render(tree: &RegressionTree) -> String {
     rendered.pop().unwrap()
 }
 
-/// Columns of small integers and a target of small integers, so that all sums are exact and ties frequent.
+/// Columns and a target of small integers, so that all sums are exact and ties are frequent.
 fn random_data(draws: &mut Draws, rows: usize, features: usize, values: u32) -> (Vec<Vec<f64>>, Vec<f64>) {
     let mut column = || (0..rows).map(|_| f64::from(draws.below(values))).collect();
     ((0..features).map(|_| column()).collect(), column())

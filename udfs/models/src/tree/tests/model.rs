@@ -1,4 +1,4 @@
-//! Fitted trees: what they predict, that they come out the same, and which serialised ones are refused.
+//! Fitted trees: their predictions, their reproducibility, and rejected serialised trees.
 
 use linfa::traits::{Fit, Predict};
 use linfa::{Dataset, DatasetView};
@@ -37,7 +37,7 @@ fn the_seed_decides() {
     }
 }
 
-/// Rows are predicted in groups and blocks: none may depend on its place.
+/// Rows are predicted in lanes and blocks: the result must not depend on a row's position.
 #[test]
 fn rows_are_predicted_alone() {
     let (columns, target) = random_data(&mut Draws::stream(2, 0), 40_000, 2, 1000);
@@ -116,13 +116,13 @@ fn trees_are_read_as_written() {
     let tree = RegressionTreeParams::default().fit_columns(&slices(&columns), &target).unwrap();
     let bytes = postcard::to_stdvec(&tree).unwrap();
     assert_eq!(postcard::from_bytes::<RegressionTree>(&bytes).unwrap(), tree);
-    // Nothing but the prefixes of a tree are there to be read: none of them is one.
+    // No proper prefix of a serialised tree is a valid tree.
     for end in 0..bytes.len() {
         assert!(postcard::from_bytes::<RegressionTree>(&bytes[..end]).is_err());
     }
 }
 
-/// A chain of a hundred thousand splits: nothing recurses.
+/// A chain of a hundred thousand splits: no function recurses.
 #[test]
 fn depth_is_not_limited_by_the_stack() {
     let splits = 100_000;
@@ -133,7 +133,7 @@ fn depth_is_not_limited_by_the_stack() {
     assert_eq!(tree.predict_columns(&[&[0.0, 2.0]]).unwrap(), [1.0, 1.0]);
 }
 
-/// A tree of one feature in pre-order: whatever thresholds there are, also such that no value comes to some leaf.
+/// A tree of one feature in pre-order with arbitrary thresholds, possibly with unreachable leaves.
 fn any_tree(draws: &mut Draws) -> RegressionTree {
     let (mut features, mut splits, mut open) = (Vec::new(), Vec::new(), 1);
     while open > 0 {

@@ -1,4 +1,4 @@
-//! Small data sets and the trees that scikit-learn's rules make of them.
+//! Small data sets and the trees that scikit-learn's rules give.
 
 use super::render;
 use crate::tree::{Draws, RegressionTreeParams, Splitter};
@@ -34,7 +34,7 @@ fn thresholds() {
     check(&[&[1.0, 2.0, 4.0]], &[1.0, 1.0, 9.0], defaults(), "0<=3(1 9)");
     check(&[&[1.0, 2.0, 4.0]], &[1.0, 2.0, 9.0], defaults(), "0<=3(0<=1.5(1 2) 9)");
     check(&[&[7.0; 4], &[1.0, 2.0, 2.0, 3.0]], &[1.0, 2.0, 4.0, 9.0], defaults(), "1<=2.5(1<=1.5(1 3) 9)");
-    // The midpoint of neighbours that leave none between them is the lower one, and no midpoint overflows.
+    // If no float lies between two neighbours, their midpoint is the lower one. No midpoint overflows.
     check(&[&[9007199254740991.0, 9007199254740992.0]], &[0.0, 1.0], defaults(), "0<=9007199254740991(0 1)");
     check(&[&[-f64::MAX, f64::MAX]], &[0.0, 1.0], defaults(), "0<=0(0 1)");
 }
@@ -43,9 +43,9 @@ fn thresholds() {
 fn values_too_close_to_separate() {
     check(&[&[0.0, 0.5e-7]], &[2.0, 4.0], defaults(), "3");
     check(&[&[0.0, 1.0, 1.0 + 5e-8]], &[0.0, 0.0, 9.0], defaults(), "0<=0.5(0 4.5)");
-    // The ends are apart, no neighbours are.
+    // The ends are separable, but no neighbours are.
     check(&[&[0.0, 0.8e-7, 1.6e-7]], &[0.0, 3.0, 9.0], defaults(), "4");
-    // The same chain without its middle.
+    // The same values without the middle one.
     check(&[&[0.0, 1.6e-7]], &[0.0, 9.0], defaults(), "0<=0.00000008(0 9)");
 }
 
@@ -68,7 +68,7 @@ fn limits() {
     check(|params| params.max_features = Some(usize::MAX), "0<=4.5(0<=2.5(0<=1.5(0 1) 0<=3.5(2 3)) 100)");
 }
 
-/// A single feature out of many is drawn until one is found that is not constant.
+/// The draw of one feature continues until it finds one that is not constant.
 #[test]
 fn constant_features_do_not_use_up_the_draw() {
     let varying = [1.0, 2.0, 3.0];
@@ -78,7 +78,7 @@ fn constant_features_do_not_use_up_the_draw() {
     }
 }
 
-/// However the drawn threshold is rounded, both sides get rows.
+/// Both sides get rows, however the drawn threshold is rounded.
 #[test]
 fn random_thresholds_between_neighbours() {
     let column = [9007199254740991.0, 9007199254740992.0];
@@ -88,7 +88,7 @@ fn random_thresholds_between_neighbours() {
     }
 }
 
-/// A split that gains nothing is still made, as the next level may gain from it.
+/// A split without a gain is still made, because the next level may gain from it.
 #[test]
 fn exclusive_or_is_learnt() {
     let columns: [&[f64]; 2] = [&[0.0, 0.0, 1.0, 1.0], &[0.0, 1.0, 0.0, 1.0]];
@@ -111,12 +111,12 @@ fn defaults_are_those_of_scikit_learn() {
     }
 }
 
-/// Rows that no feature tells apart are taken together where there is one feature. A second one that says nothing keeps
-/// them apart; the trees must be the same.
+/// With one feature, rows of equal value are bundled. An uninformative second feature prevents bundling; the trees must
+/// be the same.
 #[test]
 fn rows_taken_together_make_the_same_tree() {
     let mut draws = Draws::stream(7, 0);
-    // Whole numbers are not sorted, others are.
+    // Integers are not sorted, other values are.
     for (values, unit) in [(1, 1.0), (2, 0.3), (3, 1.0), (10, 0.3), (10, 1.0), (40, 1.0), (40, 0.3)] {
         let rows = 100;
         let feature: Vec<f64> = (0..rows).map(|_| f64::from(draws.below(values)) * unit).collect();
@@ -130,7 +130,7 @@ fn rows_taken_together_make_the_same_tree() {
                 let apart = params.fit_columns(&[&feature, &nothing], &target).unwrap();
                 assert_eq!(render(&together), render(&apart), "{values} values");
             }
-            // Fully grown: the mean of each value's targets.
+            // Fully grown: each leaf predicts the mean of its value's targets.
             for value in 0..values {
                 let value = f64::from(value) * unit;
                 let of: Vec<f64> = (0..feature.len()).filter(|i| feature[*i] == value).map(|i| target[i]).collect();
@@ -146,7 +146,7 @@ fn rows_taken_together_make_the_same_tree() {
 
 #[test]
 fn a_feature_of_small_units_is_to_be_scaled() {
-    // A step that is plain once it is scaled, and none where all values are within 1e-7 of each other.
+    // After scaling, the step is clear; before, all values are within 1e-7 of each other.
     let scaled = [1.0, 2.0, 3.0, 4.0];
     let small = scaled.map(|value: f64| value / f64::from(1 << 27));
     let target = [0.0, 0.0, 8.0, 8.0];
