@@ -1,4 +1,5 @@
-//! A native program that calls tasks of a component: pi, by the darts that the tasks of `examples/pi` throw.
+//! A native program that calls tasks of a component: it estimates pi from the darts that the tasks of `examples/pi`
+//! throw.
 //!
 //! `cargo run --release -p pi-service -- examples/pi`
 
@@ -21,7 +22,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Throws all darts, and says of pi what is known of it, each time that a quarter of the tasks have ended.
+/// Throws all darts, and prints an estimate after each quarter of the tasks.
 async fn throw_all(job: &Job) -> Result<f64, ClientError> {
     let throw = job.task("throw").options(TaskOptions::new().max_retries(1));
     let mut rest: Vec<ObjectRef<u64>> = Vec::new();

@@ -1,5 +1,5 @@
-//! A model for each of many files: a pool of tasks, of which few are under way at once, however many files there are. Of
-//! files that make no sense it is said which, and why; the others are trained.
+//! A model for each of many files: a pool of tasks with a limited number of calls in flight. Malformed files are
+//! reported, the others are trained.
 //!
 //! ```text
 //! cargo xtask data csvs data/csvs --files 10000
@@ -9,10 +9,10 @@
 use models::linear::LinearParams;
 use sandbar_guest::prelude::*;
 
-/// So many failures are shown.
+/// Maximum number of reported failures.
 const SHOWN: usize = 10;
 
-/// A line, and how many rows it was fitted to.
+/// A line, and the number of rows that it was fitted to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Line {
     slope: f64,
@@ -20,18 +20,18 @@ struct Line {
     rows: usize,
 }
 
-/// What came of all files.
+/// Summary of all files.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Trained {
     models: usize,
     rows: usize,
     mean_slope: f64,
     failed: usize,
-    /// The first of those.
+    /// The first failures.
     failures: Vec<String>,
 }
 
-/// The line through the pairs of a file: a header, then `x,y` in each line.
+/// Fits a line to the pairs of a file: a header, followed by lines of `x,y`.
 #[task]
 fn fit(file: File) -> Result<Line, String> {
     let bytes = file.bytes().map_err(|e| e.to_string())?;
@@ -39,7 +39,7 @@ fn fit(file: File) -> Result<Line, String> {
     let (mut x, mut y) = (Vec::new(), Vec::new());
     for (number, line) in (1..).zip(text.lines()).skip(1) {
         let pair = line.split_once(',').and_then(|(x, y)| Some((x.parse().ok()?, y.parse().ok()?)));
-        let (of_x, of_y): (f64, f64) = pair.ok_or_else(|| format!("line {number} is no pair of numbers: {line}"))?;
+        let (of_x, of_y): (f64, f64) = pair.ok_or_else(|| format!("line {number} is not a pair of numbers: {line}"))?;
         x.push(of_x);
         y.push(of_y);
     }
@@ -48,12 +48,12 @@ fn fit(file: File) -> Result<Line, String> {
     Ok(Line { slope: model.coefficients()[0], intercept: model.intercept(), rows: x.len() })
 }
 
-/// Sixteen files to a call: each takes less than a millisecond.
+/// Sixteen files per call, since each takes less than a millisecond.
 #[task]
 fn main(files: Files, chunksize: Option<usize>) -> Trained {
     let models = fit::pool().chunksize(chunksize.unwrap_or(16)).progress("training").imap(&files);
     let mut trained = Trained { models: 0, rows: 0, mean_slope: 0.0, failed: 0, failures: Vec::new() };
-    // They come in the order of the files, a failure just where one is.
+    // Results arrive in the order of the files, failures included.
     for (file, model) in files.iter().zip(models) {
         match model {
             Ok(line) => {
@@ -96,7 +96,7 @@ mod tests {
             assert_eq!((trained.models, trained.rows, trained.failed), (48, 144, 2));
             let mean = ((0..50).sum::<i32>() - 7 - 49) as f64 / 48.0;
             assert!((trained.mean_slope - mean).abs() < 1e-9, "{trained:?}");
-            assert!(trained.failures[0].contains("007.csv: line 2 is no pair of numbers: 1;2"), "{trained:?}");
+            assert!(trained.failures[0].contains("007.csv: line 2 is not a pair of numbers: 1;2"), "{trained:?}");
             assert!(trained.failures[1].contains("049.csv: "), "{trained:?}");
         }
     }

@@ -1,6 +1,7 @@
-//! Forest tuning: of random forests of 8, 12, … 84 trees, which one predicts best what Californian houses are worth.
+//! Forest tuning: finds the number of trees, 8, 12, … 84, with which a random forest best predicts the value of
+//! Californian houses.
 //!
-//! Makes data, and tries the forests side by side, on rows that are stored once for all of them; or one after another:
+//! Generates data, and runs the forests concurrently, on rows that are stored once for all of them, or sequentially:
 //!
 //! ```text
 //! cargo xtask data housing data/housing.csv
@@ -17,7 +18,7 @@ use models::forest::RandomForestParams;
 use sandbar_guest::prelude::*;
 use sandbar_guest::random::{self, rand_core::RngCore};
 
-/// Eight features, then what is to be predicted: the first columns of the file.
+/// Eight features, followed by the target: the first columns of the file.
 const COLUMNS: [&str; 9] = [
     "longitude",
     "latitude",
@@ -30,34 +31,34 @@ const COLUMNS: [&str; 9] = [
     "median_house_value",
 ];
 
-/// Of which rows are to test on, and of what forests draw.
+/// Seed of the train-test split and of the forests.
 const SEED: u64 = 1;
 
-/// A forest, and how far off it is on rows that it was not grown on: the mean of its absolute errors, in dollars.
+/// A forest, and its mean absolute error on the test rows, in dollars.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Tried {
     trees: u32,
     error: f64,
 }
 
-/// All forests, the best first; of those that are as good, the smallest.
+/// All forests, the best first; the smaller one of equals.
 type Ranking = Vec<Tried>;
 
-/// Sizes of forests: 20, if nothing else is said.
+/// Sizes of the forests; 20 by default.
 fn sizes(forests: Option<u32>) -> impl DoubleEndedIterator<Item = u32> {
     (0..forests.unwrap_or(20)).map(|place| 8 + 4 * place)
 }
 
-/// The rows of a file: four fifths to train on, and those to test on.
+/// Splits the rows of a file: four fifths to train on, the rest to test on.
 #[task(returns = 2)]
 fn rows(data: Bytes) -> Result<(Batch, Batch), String> {
-    let text = std::str::from_utf8(&data).map_err(|e| format!("it is no text: {e}"))?;
+    let text = std::str::from_utf8(&data).map_err(|e| format!("the file is not UTF-8 text: {e}"))?;
     let mut random = random::seeded(SEED);
     let mut parts = [vec![Vec::new(); COLUMNS.len()], vec![Vec::new(); COLUMNS.len()]];
     for (number, line) in (1..).zip(text.lines()).skip(1) {
         let fields: Vec<&str> = line.split(',').take(COLUMNS.len()).collect();
         if fields.contains(&"") {
-            // Of some districts nobody knows how many bedrooms they have.
+            // The number of bedrooms is unknown for some districts.
             continue;
         }
         let values: Result<Vec<f64>, _> = fields.iter().map(|field| field.parse()).collect();
@@ -75,7 +76,7 @@ fn rows(data: Bytes) -> Result<(Batch, Batch), String> {
     Ok((train?, test?))
 }
 
-/// The features and the target of some rows, where they lie.
+/// Views the features and the target of some rows.
 fn columns(rows: &Batch) -> (Vec<&[f64]>, &[f64]) {
     let mut columns: Vec<&[f64]> =
         rows.columns().iter().map(|column| &column.as_primitive::<Float64Type>().values()[..]).collect();
@@ -83,7 +84,7 @@ fn columns(rows: &Batch) -> (Vec<&[f64]>, &[f64]) {
     (columns, target)
 }
 
-/// Grows a forest, and says how good it is.
+/// Grows a forest, and returns its error.
 #[task]
 fn grow(trees: u32, train: Batch, test: Batch) -> Result<Tried, String> {
     let (features, target) = columns(&train);
@@ -100,16 +101,16 @@ fn ranked(mut tried: Vec<Tried>) -> Ranking {
     tried
 }
 
-/// A task for each forest. The rows are objects: read once, and in each task's memory without being copied there.
+/// Runs a task for each forest. The rows are objects: read once, and viewed by all tasks without a copy.
 #[task]
 fn main(data: File, forests: Option<u32>) -> Result<Ranking, TaskError> {
     let (train, test) = rows::submit(data.open());
-    // The largest first: none is left over at the end.
+    // The largest forest starts first, so that none runs alone at the end.
     let tried: Vec<_> = sizes(forests).rev().map(|trees| grow::submit(trees, &train, &test)).collect();
     Ok(ranked(get_all(&tried)?))
 }
 
-/// One forest after another.
+/// Runs one forest after another.
 #[task]
 fn sequential(data: File, forests: Option<u32>) -> Result<Ranking, TaskError> {
     let (train, test) = rows::submit(data.open());
@@ -123,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// A district's value is its income, and one in ten has no bedrooms.
+    /// The value of a district depends on its income, and one in ten has no number of bedrooms.
     fn made(rows: u32) -> String {
         let row = |i: u32| {
             let bedrooms = if i.is_multiple_of(10) { String::new() } else { i.to_string() };

@@ -1,5 +1,5 @@
-//! Many models: for each group of rows several kinds of models, and the best of them. Which groups there are is found out as
-//! it runs: a task for each, which submits a task for each kind.
+//! Many models: several kinds of models for each group of rows, and the best of them. The groups are found at run time:
+//! a task per group submits a task per kind.
 //!
 //! ```text
 //! cargo xtask data housing data/housing.csv
@@ -18,9 +18,9 @@ use models::linear::LinearParams;
 use models::tree::{RegressionTreeParams, Splitter};
 use sandbar_guest::prelude::*;
 
-/// One row of so many is kept to test with.
+/// Every so many rows, one is a test row.
 const TEST_EVERY: usize = 5;
-/// Smaller groups are left out.
+/// Minimum number of rows of a group.
 const ROWS_MIN: usize = 10;
 
 /// A kind of model.
@@ -32,14 +32,14 @@ enum Kind {
     RandomTree,
 }
 
-/// Rows that belong together: where they are.
+/// The rows of a group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Rows {
     key: String,
     at: Range<usize>,
 }
 
-/// The best model of a group, and how far off it is on the rows that it was not trained on.
+/// The best model of a group, and its mean absolute error on the test rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Best {
     key: String,
@@ -47,14 +47,14 @@ struct Best {
     mean_absolute_error: f64,
 }
 
-/// The rows of a file, those of a group one behind another: features, then the target. And which groups there are.
+/// Returns the rows of a file sorted by group (features, then the target), and the groups.
 #[task(returns = 2)]
 fn grouped(data: Bytes, by: String, target: String, features: Vec<String>) -> Result<(Batch, Vec<Rows>), String> {
-    let text = std::str::from_utf8(&data).map_err(|e| format!("it is no text: {e}"))?;
+    let text = std::str::from_utf8(&data).map_err(|e| format!("the file is not UTF-8 text: {e}"))?;
     let mut lines = (1..).zip(text.lines());
     let header: Vec<&str> = lines.next().map(|(_, line)| line.split(',').collect()).unwrap_or_default();
     let place =
-        |name: &str| header.iter().position(|column| *column == name).ok_or(format!("it has no column `{name}`"));
+        |name: &str| header.iter().position(|column| *column == name).ok_or(format!("the file has no column `{name}`"));
     let by = place(&by)?;
     let wanted: Vec<usize> = features.iter().chain([&target]).map(|name| place(name)).collect::<Result<_, _>>()?;
     let mut groups: BTreeMap<&str, Vec<Vec<f64>>> = BTreeMap::new();
@@ -82,7 +82,7 @@ fn grouped(data: Bytes, by: String, target: String, features: Vec<String>) -> Re
     Ok((Batch(batch), found))
 }
 
-/// Rows to train on, or to test with: features, each in one piece behind another, and the target.
+/// The training or test rows of a group: the features, column by column, and the target.
 fn part(rows: &Batch, at: &Range<usize>, is_test: bool) -> (Vec<f64>, Vec<f64>) {
     let picked = |column: &ArrayRef| {
         let values = &column.as_primitive::<Float64Type>().values()[at.clone()];
@@ -94,7 +94,7 @@ fn part(rows: &Batch, at: &Range<usize>, is_test: bool) -> (Vec<f64>, Vec<f64>) 
     (features.iter().flat_map(picked).collect(), picked(target))
 }
 
-/// Trains a model of a group, and says how far off it is.
+/// Trains a model of a group, and returns its error on the test rows.
 #[task]
 fn train(kind: Kind, group: Rows, rows: Batch) -> Result<f64, String> {
     let (train, target) = part(&rows, &group.at, false);
@@ -124,7 +124,7 @@ fn train(kind: Kind, group: Rows, rows: Batch) -> Result<f64, String> {
     Ok(sum / expected.len() as f64)
 }
 
-/// The best model of a group. The rows it does not look at itself: it has a handle to them, for those that do.
+/// Finds the best model of a group. It passes the handle of the rows on, without reading them.
 #[task]
 fn best(group: Rows, rows: ObjectRef<Batch>) -> Result<Best, TaskError> {
     let kinds = [Kind::Linear, Kind::Tree, Kind::RandomTree];
@@ -156,7 +156,7 @@ mod tests {
         testing::run("main", &arguments.to_string())
     }
 
-    /// Of `line` a plane is the best, of `steps` one of the trees, and of `few` there are too few.
+    /// The best model of `line` is a plane, that of `steps` a tree; `few` has too few rows.
     #[test]
     fn each_group_has_the_model_that_suits_it() {
         let mut text = "x,key,y,z\n".to_owned();
@@ -177,7 +177,7 @@ mod tests {
             let error = run(text, &["x"]).unwrap_err();
             assert!(error.contains(words), "{error}");
         };
-        check("x,y\n1,2", "it has no column `key`");
+        check("x,y\n1,2", "the file has no column `key`");
         check("x,key,y\n1", "line 2 has 1 fields");
         check("x,key,y\n1,a,b", "line 2: invalid float");
     }

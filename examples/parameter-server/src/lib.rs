@@ -1,18 +1,18 @@
-//! A parameter server: one actor has the weights of a model, others have the rows and say in which direction the weights are
-//! to go. Here a logistic regression, by steps down the gradient.
+//! A parameter server: one actor keeps the weights of a model, others keep the rows and compute gradients. The model is
+//! a logistic regression, trained by gradient descent.
 //!
 //! `host submit examples/parameter-server --arg workers=4 --arg steps=200`
 //!
-//! The server saves its weights after each step. With `--arg restart=true` it is ended half-way, begins anew with what it
-//! saved last, and nobody else notices.
+//! The server saves its weights after each step. With `--arg restart=true` it is killed half-way and restarts from its
+//! last checkpoint, without any effect on the workers.
 
 use sandbar_guest::prelude::*;
 use sandbar_guest::random::{self, rand_core::RngCore};
 
-/// What the rows are made by; the last is of no feature.
+/// Weights that generate the rows; the last one is the intercept.
 const TRUE_WEIGHTS: [f64; 5] = [2.0, -1.0, 0.5, 0.0, 0.25];
 const RATE: f64 = 1.0;
-/// Steps that are under way at once.
+/// Maximum number of steps in flight.
 const STEPS_AHEAD: u32 = 10;
 
 /// The weights.
@@ -30,7 +30,7 @@ impl Server {
         self.weights.clone()
     }
 
-    /// Goes a step against the mean of these gradients.
+    /// Takes a step against the mean of these gradients.
     pub fn step(&mut self, gradients: Vec<ObjectRef<Vec<f64>>>) -> Result<Vec<f64>, TaskError> {
         let gradients = get_all(&gradients)?;
         for gradient in &gradients {
@@ -50,14 +50,14 @@ impl Server {
     }
 }
 
-/// Some of the rows: features, and whether it is so.
+/// A part of the rows: features and a label.
 struct Worker {
     rows: Vec<([f64; TRUE_WEIGHTS.len()], bool)>,
     batch: usize,
     next: usize,
 }
 
-/// How likely it is so.
+/// The probability of a positive label.
 fn likely(row: &[f64], weights: &[f64]) -> f64 {
     let sum: f64 = row.iter().zip(weights).map(|(value, weight)| value * weight).sum();
     1.0 / (1.0 + (-sum).exp())
@@ -65,7 +65,7 @@ fn likely(row: &[f64], weights: &[f64]) -> f64 {
 
 #[actor]
 impl Worker {
-    /// Makes its rows: with another seed they are others.
+    /// Generates rows from a seed.
     pub fn new(seed: u64, rows: usize, batch: usize) -> Worker {
         let mut random = random::seeded(seed);
         let mut unit = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
@@ -77,7 +77,7 @@ impl Worker {
         Worker { rows: (0..rows).map(|_| row()).collect(), batch: batch.clamp(1, rows.max(1)), next: 0 }
     }
 
-    /// In which direction the error grows, by its next rows.
+    /// The gradient of the error over the next batch of rows.
     pub fn gradient(&mut self, weights: Vec<f64>) -> Vec<f64> {
         let mut gradient = vec![0.0; weights.len()];
         for _ in 0..self.batch {
@@ -89,7 +89,7 @@ impl Worker {
         gradient
     }
 
-    /// How many of its rows are as these weights say.
+    /// The number of rows that these weights classify correctly.
     pub fn right(&self, weights: Vec<f64>) -> usize {
         self.rows.iter().filter(|(row, is_so)| (likely(row, &weights) > 0.5) == *is_so).count()
     }

@@ -1,5 +1,5 @@
-//! A neural network: a task trains a perceptron, and actors that keep its weights, on a GPU where they have one, predict batch
-//! after batch of the rows that it was not trained on.
+//! A neural network: a task trains a perceptron, and actors keep its weights, on a GPU if they have one, and predict
+//! the test rows batch by batch.
 //!
 //! ```text
 //! cargo xtask data housing data/housing.csv
@@ -8,8 +8,8 @@
 //!     --arg gpus=0.5 --arg actors=2 --arg batch_size=4096
 //! ```
 //!
-//! `gpus` is what the training has of a GPU, and each actor. The host does the work there or on its processor, whichever is
-//! quicker, unless `device` says `gpu` or `cpu`.
+//! `gpus` is the share of a GPU for the training and for each actor. The host uses the GPU or its processor, whichever
+//! is faster, unless `device` is `gpu` or `cpu`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use sandbar_guest::dense::{self, use_device};
 use sandbar_guest::prelude::*;
 use sandbar_guest::random::{self, rand_core::RngCore};
 
-/// Of which rows are to test with, and of the training.
+/// Seed of the train-test split and of the training.
 const SEED: u64 = 1;
-/// One row of so many is kept to test with.
+/// One of this many rows is a test row.
 const TEST_EVERY: u64 = 5;
 
-/// Who does the dense algebra.
+/// The device for dense algebra.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Device {
-    /// The quicker one.
+    /// The faster one.
     #[default]
     Auto,
     Gpu,
@@ -39,7 +39,7 @@ enum Device {
 }
 
 impl Device {
-    /// From here on.
+    /// Selects the device for all later operations.
     fn is_used(self) {
         use_device(match self {
             Device::Auto => dense::Device::Auto,
@@ -49,7 +49,7 @@ impl Device {
     }
 }
 
-/// How good it is on the rows that it was not trained on.
+/// The quality on the test rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Served {
     rows_train: usize,
@@ -57,18 +57,18 @@ struct Served {
     epochs: u32,
     batches: usize,
     root_mean_squared_error: f64,
-    /// Of the variance, what is explained.
+    /// Explained share of the variance.
     r2: f64,
 }
 
-/// The rows of a file that have all numbers: those to train on, and those to test with. The target is the last column;
-/// columns that are not of numbers in the first row are left out.
+/// Splits the complete rows of a file into training and test rows. The target is the last column. Columns without a
+/// number in the first row are ignored.
 #[task(returns = 2)]
 fn rows(data: Bytes, target: String) -> Result<(Batch, Batch), String> {
-    let text = std::str::from_utf8(&data).map_err(|e| format!("it is no text: {e}"))?;
+    let text = std::str::from_utf8(&data).map_err(|e| format!("the file is not UTF-8 text: {e}"))?;
     let mut lines = (1..).zip(text.lines());
     let header: Vec<&str> = lines.next().map(|(_, line)| line.split(',').collect()).unwrap_or_default();
-    let at = header.iter().position(|name| *name == target).ok_or(format!("it has no column `{target}`"))?;
+    let at = header.iter().position(|name| *name == target).ok_or(format!("the file has no column `{target}`"))?;
     let mut lines = lines.peekable();
     let first: Vec<&str> = lines.peek().map(|(_, line)| line.split(',').collect()).unwrap_or_default();
     let is_number = |place: usize| first.get(place).is_some_and(|field| field.parse::<f64>().is_ok());
@@ -95,7 +95,7 @@ fn rows(data: Bytes, target: String) -> Result<(Batch, Batch), String> {
     Ok((train?, test?))
 }
 
-/// Features of some rows, each in one piece behind another, and the target.
+/// The features of some rows, column by column, and the target.
 fn part(rows: &Batch, at: Range<usize>) -> (Vec<f64>, Vec<f64>) {
     let mut columns = rows.columns().iter().map(|column| &column.as_primitive::<Float64Type>().values()[at.clone()]);
     let target = columns.next_back().unwrap_or_default().to_vec();
@@ -110,7 +110,7 @@ fn train(rows: Batch, params: MlpParams, device: Device) -> Result<MlpModel, Str
     params.fit_features(features, &target, random::seeded(SEED)).map_err(|e| e.to_string())
 }
 
-/// Who predicts: the weights are where the work is done, and stay there.
+/// Predicts with weights that stay on the device.
 struct Predictor {
     model: LoadedMlp,
 }
@@ -122,7 +122,7 @@ impl Predictor {
         Ok(Predictor { model: model.load()? })
     }
 
-    /// What it says of some rows of a table, whose last column it does not look at.
+    /// Predicts some rows of a table, without using its last column.
     pub fn predict(&self, rows: Batch, at: Range<usize>) -> Result<Vec<f64>, String> {
         let count = at.len();
         let (features, _) = part(&rows, at);
@@ -185,7 +185,7 @@ mod tests {
         testing::run("main", &arguments.to_string())
     }
 
-    /// A bent surface, with a column of text and a row that lacks a number.
+    /// A curved surface, with a text column and an incomplete row.
     fn surface() -> String {
         let mut text = "name,x,z,y\n".to_owned();
         for row in 0..2000_u32 {
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn what_is_no_data_is_said() {
         for (text, words) in [
-            ("x,z\n1,2", "it has no column `y`"),
+            ("x,z\n1,2", "the file has no column `y`"),
             ("x,y\n1,2\n1", "line 3 has 1 fields"),
             ("x,y\n1,2\na,1", "line 3: invalid float"),
             ("x,y\n", "no rows"),

@@ -1,13 +1,14 @@
-//! Pi, by throwing darts at a square: how many of them hit the circle in it. In many tasks, counted as they end.
+//! Pi from darts thrown at a square: the share that hits the inscribed circle. Many tasks throw, and the results are
+//! counted as they finish.
 //!
 //! `host submit examples/pi --arg tasks=200 --arg darts=1000000`
 //!
-//! `host submit examples/pi#watch`, to see it become more exact.
+//! `host submit examples/pi#watch` shows the estimates as they improve.
 
 use sandbar_guest::prelude::*;
 use sandbar_guest::random::{self, rand_core::RngCore};
 
-/// Of so many darts, those that hit.
+/// The number of darts that hit.
 #[task]
 fn throw(darts: u64) -> u64 {
     let mut random = random::rng();
@@ -15,7 +16,7 @@ fn throw(darts: u64) -> u64 {
     (0..darts).filter(|_| side().powi(2) + side().powi(2) < 1.0).count() as u64
 }
 
-/// Pi, about.
+/// Estimates pi.
 #[task]
 fn main(tasks: Option<u64>, darts: Option<u64>) -> Result<f64, TaskError> {
     let (tasks, darts) = (tasks.unwrap_or(100), darts.unwrap_or(100_000));
@@ -32,7 +33,7 @@ fn main(tasks: Option<u64>, darts: Option<u64>) -> Result<f64, TaskError> {
     Ok(4.0 * hits as f64 / thrown as f64)
 }
 
-/// Pi, ever more exactly: after each throw, how many there were and what they say.
+/// Estimates of increasing precision: after each task, the number of tasks and the estimate.
 #[task]
 fn estimates(tasks: u64, darts: u64) -> impl Iterator<Item = Result<(u64, f64), TaskError>> {
     let results = throw::pool().in_flight(16).imap((0..tasks).map(move |_| darts));
@@ -43,7 +44,7 @@ fn estimates(tasks: u64, darts: u64) -> impl Iterator<Item = Result<(u64, f64), 
     })
 }
 
-/// Pi, about, with each estimate on the way to it.
+/// Estimates pi, and logs the intermediate estimates.
 #[task]
 fn watch(tasks: Option<u64>, darts: Option<u64>) -> Result<f64, TaskError> {
     let (tasks, darts) = (tasks.unwrap_or(100), darts.unwrap_or(100_000));
