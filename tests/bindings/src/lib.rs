@@ -1,7 +1,7 @@
 //! Generates the SDK's bindings of the contract.
 //!
-//! They lie in `guest-sdk` as text, since to generate them wherever functions are compiled takes longer than to compile
-//! them. The test of this crate says when they are out of date, and writes them anew.
+//! The bindings are stored as text in `guest-sdk`, because generating them in every build of a function takes longer
+//! than compiling them. This crate's test detects outdated bindings and rewrites them.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use wit_bindgen_core::wit_parser::Resolve;
 use wit_bindgen_core::{Files, WorldGenerator as _};
 use wit_bindgen_rust::{Opts, Ownership};
 
-/// The bindings of the SDK's world in this contract.
+/// Returns the bindings of the SDK's world.
 ///
 /// # Panics
-/// When the file is no contract, or has no such world.
+/// Panics when the file is not valid WIT, or lacks the world `with-tasks`.
 pub fn generate(contract: &Path) -> String {
     let mut resolve = Resolve::default();
     let (package, _) = resolve.push_path(contract).expect("the contract is WIT");

@@ -1,8 +1,8 @@
-//! The SDK's bindings are those of the contract.
+//! The SDK's bindings match the contract.
 
 use sandbar_testnet::workspace;
 
-/// Has the file written instead of compared.
+/// Makes the test write the file instead of comparing it.
 const WRITE: &str = "SANDBAR_WRITE_BINDINGS";
 
 #[test]
@@ -17,7 +17,7 @@ fn bindings_of_the_sdk_are_those_of_the_contract() {
     let differs = there.lines().zip(generated.lines()).position(|(there, generated)| there != generated);
     assert!(
         there == generated,
-        "{} is not what wit/sandbar.wit gives (line {:?}): write it anew by `{WRITE}=1 cargo test --release -p sandbar-bindings`",
+        "{} does not match wit/sandbar.wit (line {:?}): regenerate it with `{WRITE}=1 cargo test --release -p sandbar-bindings`",
         path.display(),
         differs.map(|line| line + 1),
     );
