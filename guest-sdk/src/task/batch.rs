@@ -16,7 +16,7 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use sandbar_batch::{ALIGNMENT, EncodedBatch, Header, decode_schema, encode, read_trusted};
 
-use super::value::{Bytes, Scratch, Value};
+use super::value::{Scratch, Value, ValueBytes};
 
 /// A [`RecordBatch`] as an argument or result of a task. The columns of a large batch in an object are not copied: they
 /// are viewed in the object's own pages.
@@ -70,7 +70,7 @@ impl Value for Batch {
         Ok(take(&parts, &[]))
     }
 
-    fn read(bytes: Bytes<'_>) -> Result<Batch, String> {
+    fn read(bytes: ValueBytes<'_>) -> Result<Batch, String> {
         viewed(&bytes.into_buffer())
     }
 

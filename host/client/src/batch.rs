@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use bytes::Bytes;
-use sandbar_batch::{ALIGNMENT, Encoded, Header, decode_schema, encode, read};
+use sandbar_batch::{ALIGNMENT, EncodedBatch, Header, decode_schema, encode, read};
 use sandbar_core::{Code, Fault, TaskError};
 
 use crate::job::Job;
@@ -50,7 +50,7 @@ fn body_at(len: usize) -> usize {
 }
 
 fn write(batch: &RecordBatch) -> Result<Vec<u8>, String> {
-    let Encoded { header, buffers, body_bytes } = encode(batch).map_err(|e| e.to_string())?;
+    let EncodedBatch { header, buffers, body_bytes } = encode(batch).map_err(|e| e.to_string())?;
     let body_at = body_at(header.len());
     let mut bytes = Vec::with_capacity(body_at + body_bytes);
     bytes.extend_from_slice(&(header.len() as u64).to_le_bytes());

@@ -13,8 +13,8 @@ use futures::future::{BoxFuture, FutureExt as _, select_all};
 use sandbar_core::{Blame, Code, ComponentId, Fault, FunctionKind, Limits};
 use sandbar_dataset::UnitShape;
 use sandbar_dense::Choice;
-use sandbar_store::Draft;
-use sandbar_worker::{Binding, Groups, Payload, Pool, Request, Work};
+use sandbar_store::SegmentDraft;
+use sandbar_worker::{Binding, Groups, Payload, Pool, CallRequest, CallWork};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -192,7 +192,7 @@ impl Fitter {
     }
 
     /// Memory for a unit.
-    pub(crate) fn draft(&self, bytes: u64) -> std::io::Result<Draft> {
+    pub(crate) fn draft(&self, bytes: u64) -> std::io::Result<SegmentDraft> {
         self.node.pool.draft(usize::try_from(bytes).map_err(std::io::Error::other)?)
     }
 
@@ -325,8 +325,8 @@ async fn fit_share(
 ) -> Result<Fitted, NodeError> {
     let mut fitted = Fitted::new(all);
     loop {
-        let work = Work::Fit(payload.clone(), groups.clone().into());
-        let called = call.pool.call(Request { binding: binding.clone(), seed: call.seed, work }).await;
+        let work = CallWork::Fit(payload.clone(), groups.clone().into());
+        let called = call.pool.call(CallRequest { binding: binding.clone(), seed: call.seed, work }).await;
         call.progress.log(&binding.name, &called.log);
         let completed = match called.result {
             Ok(completed) => completed,

@@ -9,8 +9,8 @@ use arrow_schema::Schema;
 use sandbar_batch::EncodedBatch;
 use sandbar_core::{Code, Fault};
 use sandbar_dataset::{UnitGroup, UnitMemory, UnitShape};
-use sandbar_store::{Draft, Part};
-use sandbar_worker::{BatchAt, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, Pool};
+use sandbar_store::{SegmentDraft, SegmentPart};
+use sandbar_worker::{BatchLocation, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, Pool};
 
 fn encode(batch: &RecordBatch) -> Result<EncodedBatch, Fault> {
     sandbar_batch::encode(batch).map_err(|e| Fault::new(Code::Columns, e.to_string()))
@@ -25,10 +25,10 @@ pub(crate) struct BatchInput {
     expected: usize,
     /// The first, while it is the only one and fits a message.
     small: Option<Box<(EncodedBatch, Option<EncodedBatch>)>>,
-    draft: Option<Draft>,
-    batches: Vec<BatchAt>,
+    draft: Option<SegmentDraft>,
+    batches: Vec<BatchLocation>,
     /// The columns beside each batch, if they were given.
-    beside: Vec<BatchAt>,
+    beside: Vec<BatchLocation>,
     end: usize,
 }
 
@@ -38,7 +38,7 @@ impl BatchInput {
     }
 
     /// Where the columns beside each batch were laid: nowhere, unless all came with such.
-    pub(crate) fn beside(&self) -> Option<&[BatchAt]> {
+    pub(crate) fn beside(&self) -> Option<&[BatchLocation]> {
         (!self.beside.is_empty() && self.beside.len() == self.batches.len()).then_some(&self.beside)
     }
 
@@ -74,21 +74,21 @@ impl BatchInput {
     }
 
     /// Lays a batch where `more` bytes are to follow, about.
-    fn lay(&mut self, pool: &Pool, batch: &EncodedBatch, more: usize) -> Result<BatchAt, Fault> {
+    fn lay(&mut self, pool: &Pool, batch: &EncodedBatch, more: usize) -> Result<BatchLocation, Fault> {
         let ([body_at, header_at], end) = places(self.end, [batch.body_bytes, batch.header.len()]);
         let wanted = end + more.min(AHEAD_BYTES_MAX);
         let draft = match self.draft.take() {
             None => pool.draft(wanted),
             Some(draft) if end <= draft.bytes() => Ok(draft),
-            Some(draft) => draft.moved(wanted.max(2 * self.end)),
+            Some(draft) => draft.copy_with_capacity(wanted.max(2 * self.end)),
         };
         let draft = self.draft.insert(draft.map_err(no_memory)?);
-        let buffers = batch.buffers.iter().map(|(at, bytes)| Part::Bytes(body_at + at, bytes));
-        let mut parts = buffers.chain([Part::Bytes(header_at, &batch.header)]);
+        let buffers = batch.buffers.iter().map(|(at, bytes)| SegmentPart::Bytes(body_at + at, bytes));
+        let mut parts = buffers.chain([SegmentPart::Bytes(header_at, &batch.header)]);
         parts.try_for_each(|part| draft.put(&part)).map_err(no_memory)?;
         let (body_bytes, header_bytes) = (batch.body_bytes as u64, batch.header.len() as u64);
         self.end = end;
-        Ok(BatchAt { body_at: body_at as u64, body_bytes, header_bytes })
+        Ok(BatchLocation { body_at: body_at as u64, body_bytes, header_bytes })
     }
 
     /// The input, of one batch or more.
@@ -103,7 +103,7 @@ impl BatchInput {
 
 /// The memory of a unit, which becomes the input of trainers.
 pub(crate) struct UnitInput {
-    draft: Draft,
+    draft: SegmentDraft,
     shape: UnitShape,
     header: Vec<u8>,
     /// Where header, table of groups and test targets go.
@@ -131,15 +131,15 @@ impl UnitInput {
         let target_bytes = size_of::<f64>() * self.shape.test_rows;
         let body_bytes = body_bytes(&self.shape);
         let parts = [
-            Part::Written(0, body_bytes),
-            Part::Bytes(header_at, &self.header),
-            Part::Bytes(table_at, &table),
-            Part::Written(targets_at, target_bytes),
+            SegmentPart::Written(0, body_bytes),
+            SegmentPart::Bytes(header_at, &self.header),
+            SegmentPart::Bytes(table_at, &table),
+            SegmentPart::Written(targets_at, target_bytes),
         ];
         parts.iter().try_for_each(|part| self.draft.put(part)).map_err(no_memory)?;
         let file = Arc::new(self.draft.lend());
         let (body_bytes, header_bytes) = (body_bytes as u64, self.header.len() as u64);
-        let payload = Payload::File { file, batches: [BatchAt { body_at: 0, body_bytes, header_bytes }].into() };
+        let payload = Payload::File { file, batches: [BatchLocation { body_at: 0, body_bytes, header_bytes }].into() };
         let groups = Groups {
             count: groups.len() as u32,
             table_at: table_at as u64,
@@ -186,13 +186,13 @@ pub(crate) fn of_models(
     models.iter().for_each(|model| extra.extend_from_slice(model));
     let lengths = [encoded.body_bytes, encoded.header.len(), table.len(), extra.len()];
     let ([_, header_at, table_at, extra_at], end) = places(0, lengths);
-    let buffers = encoded.buffers.iter().map(|(at, bytes)| Part::Bytes(*at, bytes));
+    let buffers = encoded.buffers.iter().map(|(at, bytes)| SegmentPart::Bytes(*at, bytes));
     let others = [(header_at, &encoded.header), (table_at, &table), (extra_at, &extra)];
-    let mut parts = buffers.chain(others.map(|(at, bytes)| Part::Bytes(at, bytes)));
+    let mut parts = buffers.chain(others.map(|(at, bytes)| SegmentPart::Bytes(at, bytes)));
     let mut draft = pool.draft(end).map_err(no_memory)?;
     parts.try_for_each(|part| draft.put(&part)).map_err(no_memory)?;
     let (body_bytes, header_bytes) = (encoded.body_bytes as u64, encoded.header.len() as u64);
-    let batches = [BatchAt { body_at: 0, body_bytes, header_bytes }].into();
+    let batches = [BatchLocation { body_at: 0, body_bytes, header_bytes }].into();
     let payload = Payload::File { file: Arc::new(draft.lend()), batches };
     let groups = Groups {
         count: groups.len() as u32,

@@ -8,37 +8,37 @@ use std::thread::JoinHandle;
 
 use sandbar_core::Fault;
 
-use crate::spill::{Restored, Source, SpillFolder, Spilled};
+use crate::spill::{RestoredValue, SpillFolder, SpillSource, SpilledValue};
 use crate::values::ValueKey;
 
 /// Maximum number of tasks in the thread's channel. Further tasks wait in the queues of [`Disk`].
-const AHEAD_MAX: usize = 8;
+const QUEUED_TASKS_MAX: usize = 8;
 
 /// A task of the disk thread.
 #[derive(Debug)]
 pub enum DiskTask {
     /// Write these values, all or none.
-    Write(Vec<(ValueKey, Source)>),
+    Write(Vec<(ValueKey, SpillSource)>),
     /// Read a value back.
-    Read(ValueKey, Arc<Spilled>),
+    Read(ValueKey, Arc<SpilledValue>),
     /// Free the disk space of a value.
-    Free(Arc<Spilled>),
+    Free(Arc<SpilledValue>),
 }
 
 /// A completed disk task.
 #[derive(Debug)]
-pub enum DiskDone {
+pub enum DiskCompletion {
     /// These values were written, or none of them.
-    Written(Vec<ValueKey>, Result<Vec<Spilled>, Fault>),
+    Written(Vec<ValueKey>, Result<Vec<SpilledValue>, Fault>),
     /// This value was read, or reading it failed.
-    Read(ValueKey, io::Result<Restored>),
+    Read(ValueKey, io::Result<RestoredValue>),
 }
 
 /// Handle of the disk thread. Dropping it waits for the thread's current task.
 #[derive(Debug)]
 pub struct Disk {
     tasks: Option<SyncSender<DiskTask>>,
-    done: Receiver<DiskDone>,
+    done: Receiver<DiskCompletion>,
     thread: Option<JoinHandle<()>>,
     /// Read tasks; these come first because tasks wait for the values.
     reads: VecDeque<DiskTask>,
@@ -51,15 +51,15 @@ impl Disk {
     /// # Errors
     /// Fails if the thread can't be started.
     pub fn start(folder: SpillFolder, notify: impl Fn() + Send + 'static) -> io::Result<Disk> {
-        let (tasks, received) = sync_channel(AHEAD_MAX);
+        let (tasks, received) = sync_channel(QUEUED_TASKS_MAX);
         let (sender, done) = channel();
-        let work = move || work(folder, &received, &sender, notify);
-        let thread = std::thread::Builder::new().name("spill".into()).spawn(work)?;
+        let thread = move || run(folder, &received, &sender, notify);
+        let thread = std::thread::Builder::new().name("spill".into()).spawn(thread)?;
         Ok(Disk { tasks: Some(tasks), done, thread: Some(thread), reads: VecDeque::new(), others: VecDeque::new() })
     }
 
     /// Queues a task.
-    pub fn ask(&mut self, task: DiskTask) {
+    pub fn submit(&mut self, task: DiskTask) {
         match task {
             DiskTask::Read(..) => self.reads.push_back(task),
             _ => self.others.push_back(task),
@@ -68,7 +68,7 @@ impl Disk {
     }
 
     /// Returns the next completed task, if any.
-    pub fn next_done(&mut self) -> Option<DiskDone> {
+    pub fn next_completion(&mut self) -> Option<DiskCompletion> {
         self.send();
         self.done.try_recv().ok()
     }
@@ -96,14 +96,14 @@ impl Drop for Disk {
     }
 }
 
-fn work(mut folder: SpillFolder, tasks: &Receiver<DiskTask>, done: &Sender<DiskDone>, notify: impl Fn()) {
+fn run(mut folder: SpillFolder, tasks: &Receiver<DiskTask>, done: &Sender<DiskCompletion>, notify: impl Fn()) {
     for task in tasks {
         let result = match task {
             DiskTask::Write(values) => {
                 let (keys, sources): (Vec<_>, Vec<_>) = values.into_iter().unzip();
-                DiskDone::Written(keys, folder.write(&sources))
+                DiskCompletion::Written(keys, folder.write(&sources))
             }
-            DiskTask::Read(key, spilled) => DiskDone::Read(key, spilled.read()),
+            DiskTask::Read(key, spilled) => DiskCompletion::Read(key, spilled.read()),
             DiskTask::Free(spilled) => {
                 drop(spilled);
                 continue;

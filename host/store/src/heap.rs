@@ -11,7 +11,7 @@ const LARGE_BYTES: usize = 8 << 10;
 /// Minimum size in bytes of allocations with a mapping of their own: the maximum of the setting.
 const MAPPED_BYTES: usize = 32 << 20;
 /// Free memory from which on a small heap returns memory to the kernel, in bytes.
-const GIVEN_BACK_BYTES: usize = 1 << 20;
+const TRIM_BYTES: usize = 1 << 20;
 /// Bytes of the heap that are in huge pages.
 const HUGE_HEAP_BYTES: usize = 1 << 30;
 /// Increment of the heap beyond its huge pages, in bytes.
@@ -37,8 +37,8 @@ impl Heap {
             use libc::{M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, c_int, mallopt};
 
             mallopt(M_ARENA_MAX, 1);
-            mallopt(M_MMAP_THRESHOLD, GIVEN_BACK_BYTES as c_int);
-            mallopt(M_TRIM_THRESHOLD, GIVEN_BACK_BYTES as c_int);
+            mallopt(M_MMAP_THRESHOLD, TRIM_BYTES as c_int);
+            mallopt(M_TRIM_THRESHOLD, TRIM_BYTES as c_int);
         }
     }
 

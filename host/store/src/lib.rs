@@ -13,20 +13,23 @@
 
 mod disk;
 mod heap;
-mod landing;
+
 mod mapping;
-mod object;
+mod receive_buffer;
+mod sealed;
 mod segments;
 mod spill;
 mod unsealed;
 mod values;
 
-pub use disk::{Disk, DiskDone, DiskTask};
+pub use disk::{Disk, DiskCompletion, DiskTask};
 pub use heap::Heap;
-pub use landing::{Landing, LandingView};
-pub use mapping::{Mapping, Scratch};
-pub use object::Object;
-pub use segments::{Draft, Lent, Part, Segments};
-pub use spill::{DiskSpace, Restored, Source, SpillFolder, Spilled};
-pub use unsealed::{Taken, Unsealed};
-pub use values::{Fate, Lending, Memory, Order, StoreLimits, StoreUse, ValueKey, ValueView, Values};
+pub use mapping::{Mapping, SharedMemory};
+pub use receive_buffer::{ReceiveBuffer, ReceiveBufferView};
+pub use sealed::SealedFile;
+pub use segments::{LentSegment, SegmentDraft, SegmentPart, SegmentPool};
+pub use spill::{DiskSpace, RestoredValue, SpillFolder, SpillSource, SpilledValue};
+pub use unsealed::{UnsealedFile, UnsealedValue};
+pub use values::{
+    LendResult, StoreAction, StoreLimits, StoreUse, ValueKey, ValueMemory, ValueStore, ValueView, WriterAction,
+};

@@ -17,7 +17,7 @@ use sandbar_core::{copy_from_shared, copy_to_shared};
 /// Bytes of a huge page.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Minimum size in bytes for which a huge page is used.
-pub(crate) const HUGE_FROM_BYTES: usize = 1 << 20;
+pub(crate) const HUGE_BYTES_MIN: usize = 1 << 20;
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Maps `bytes` bytes (at least one) of a file from the offset `from` on, a multiple of [`HUGE_PAGE_BYTES`]. Aligns
@@ -146,14 +146,14 @@ impl Drop for Mapping {
 /// rounded up if the remainder is large.
 pub(crate) fn huge_bytes(bytes: usize) -> usize {
     let rest = bytes % HUGE_PAGE_BYTES;
-    bytes - rest + if rest < HUGE_FROM_BYTES { 0 } else { HUGE_PAGE_BYTES }
+    bytes - rest + if rest < HUGE_BYTES_MIN { 0 } else { HUGE_PAGE_BYTES }
 }
 
 /// Asks the kernel to collapse the bytes from `at` on into huge pages.
 ///
 /// # Safety
 /// The range must be whole huge pages, mapped for writing, of a file that no other process writes meanwhile.
-pub(crate) unsafe fn gather(at: NonNull<u8>, bytes: usize) {
+pub(crate) unsafe fn collapse(at: NonNull<u8>, bytes: usize) {
     if bytes == 0 {
         return;
     }
@@ -171,34 +171,34 @@ pub(crate) unsafe fn gather(at: NonNull<u8>, bytes: usize) {
 
 /// Shared memory that one process writes and another copies from. Its pages are allocated on their first write.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct SharedMemory {
     file: OwnedFd,
     at: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: access is by copying through methods that handle overlap; the mapping lives as long as the value.
-unsafe impl Send for Scratch {}
+unsafe impl Send for SharedMemory {}
 // SAFETY: as for `Send`: `read` and the atomics are the only shared accesses.
-unsafe impl Sync for Scratch {}
+unsafe impl Sync for SharedMemory {}
 
-impl Scratch {
+impl SharedMemory {
     /// Creates shared memory of `bytes` bytes, all zero.
-    pub fn new(bytes: usize) -> io::Result<Scratch> {
+    pub fn new(bytes: usize) -> io::Result<SharedMemory> {
         let file = memfd_create("sandbar-scratch", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes as u64)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Scratch::open(file, bytes)
+        SharedMemory::open(file, bytes)
     }
 
     /// Maps shared memory that another process created.
-    pub fn open(file: OwnedFd, bytes: usize) -> io::Result<Scratch> {
+    pub fn open(file: OwnedFd, bytes: usize) -> io::Result<SharedMemory> {
         let sealed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
         if bytes == 0 || !sealed || (fstat(&file)?.st_size as u64) < bytes as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory is shorter than declared"));
         }
         let at = map(file.as_fd(), 0, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;
-        Ok(Scratch { file, at, bytes })
+        Ok(SharedMemory { file, at, bytes })
     }
 
     /// Returns the length in bytes.
@@ -284,14 +284,14 @@ impl Scratch {
     ///
     /// # Panics
     /// Panics if the range is out of bounds.
-    pub(crate) fn gather(&mut self, at: usize, bytes: usize) {
+    pub(crate) fn collapse(&mut self, at: usize, bytes: usize) {
         assert!(self.has(at, bytes), "{bytes} bytes at {at} of {}", self.bytes);
         // SAFETY: in bounds, and no other process writes the memory: it was not shared yet, or its readers only read.
-        unsafe { gather(self.at.add(at), bytes) };
+        unsafe { collapse(self.at.add(at), bytes) };
     }
 
     /// Returns the pages from `at` on to the kernel: they read as zero again.
-    pub fn forget(&self, at: usize) -> io::Result<()> {
+    pub fn discard(&self, at: usize) -> io::Result<()> {
         if at < self.bytes {
             fallocate(
                 &self.file,
@@ -304,13 +304,13 @@ impl Scratch {
     }
 }
 
-impl AsFd for Scratch {
+impl AsFd for SharedMemory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl Drop for Scratch {
+impl Drop for SharedMemory {
     fn drop(&mut self) {
         // SAFETY: mapped in `open`.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), self.bytes) };

@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::io::pread;
 use sandbar_core::{Code, Fault};
 
-use crate::{Object, Taken, Unsealed};
+use crate::{SealedFile, UnsealedFile, UnsealedValue};
 
 /// Size in bytes from which on a new file is started.
 const FILE_BYTES: u64 = 64 << 20;
@@ -59,18 +59,18 @@ impl DiskSpace {
 
 /// The bytes of a value to spill.
 #[derive(Debug, Clone)]
-pub enum Source {
+pub enum SpillSource {
     /// Bytes in this process's memory.
     Bytes(Arc<[u8]>),
     /// A sealed file.
-    Object(Object),
+    Sealed(SealedFile),
     /// A file that its writer can still write.
-    Taken(Taken),
+    Unsealed(UnsealedValue),
 }
 
 /// A value on disk. Dropping it frees its disk space.
 #[derive(Debug)]
-pub struct Spilled {
+pub struct SpilledValue {
     file: Arc<File>,
     at: u64,
     bytes: u64,
@@ -80,11 +80,11 @@ pub struct Spilled {
 
 /// A value that was read back from disk.
 #[derive(Debug)]
-pub enum Restored {
+pub enum RestoredValue {
     /// Bytes in this process's memory.
     Bytes(Arc<[u8]>),
     /// A sealed file.
-    Object(Object),
+    Sealed(SealedFile),
 }
 
 impl SpillFolder {
@@ -99,9 +99,9 @@ impl SpillFolder {
     ///
     /// # Errors
     /// [`Code::StoreFull`] if the disk is full or can't be written to.
-    pub fn write(&mut self, values: &[Source]) -> Result<Vec<Spilled>, Fault> {
-        let bytes = values.iter().map(Source::bytes).sum();
-        self.has_room(bytes)?;
+    pub fn write(&mut self, values: &[SpillSource]) -> Result<Vec<SpilledValue>, Fault> {
+        let bytes = values.iter().map(SpillSource::bytes).sum();
+        self.check_space(bytes)?;
         let (file, start) = match self.current.take().filter(|(_, end)| *end < FILE_BYTES) {
             Some(current) => current,
             None => (Arc::new(tempfile::tempfile_in(&self.folder).map_err(|e| self.fault(&e))?), 0),
@@ -116,7 +116,7 @@ impl SpillFolder {
         written.map_err(|e| self.fault(&e))
     }
 
-    fn has_room(&self, bytes: u64) -> Result<(), Fault> {
+    fn check_space(&self, bytes: u64) -> Result<(), Fault> {
         let free = DiskSpace::of(&self.folder).map_err(|e| self.fault(&e))?.free_bytes;
         if free >= self.reserve_bytes.saturating_add(bytes) {
             return Ok(());
@@ -134,22 +134,27 @@ impl SpillFolder {
     }
 }
 
-fn write_all(file: &Arc<File>, start: u64, values: &[Source], buffer: &mut Vec<u8>) -> io::Result<Vec<Spilled>> {
+fn write_all(
+    file: &Arc<File>,
+    start: u64,
+    values: &[SpillSource],
+    buffer: &mut Vec<u8>,
+) -> io::Result<Vec<SpilledValue>> {
     let mut at = start;
     let mut spilled = Vec::with_capacity(values.len());
     for value in values {
         let mut hasher = Hasher::new();
         let bytes = value.bytes();
         match value {
-            Source::Bytes(all) => {
+            SpillSource::Bytes(all) => {
                 hasher.update(all);
                 file.write_all_at(all, at)?;
             }
-            Source::Object(object) => copy(object.as_fd(), bytes, (file, at), buffer, &mut hasher)?,
-            Source::Taken(taken) => copy(taken.as_fd(), bytes, (file, at), buffer, &mut hasher)?,
+            SpillSource::Sealed(object) => copy(object.as_fd(), bytes, (file, at), buffer, &mut hasher)?,
+            SpillSource::Unsealed(unsealed) => copy(unsealed.as_fd(), bytes, (file, at), buffer, &mut hasher)?,
         }
-        let is_file = !matches!(value, Source::Bytes(_));
-        spilled.push(Spilled { file: file.clone(), at, bytes, checksum: hasher.finalize(), is_file });
+        let is_file = !matches!(value, SpillSource::Bytes(_));
+        spilled.push(SpilledValue { file: file.clone(), at, bytes, checksum: hasher.finalize(), is_file });
         at += bytes;
     }
     Ok(spilled)
@@ -178,18 +183,18 @@ fn copy(
     Ok(())
 }
 
-impl Source {
+impl SpillSource {
     /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
-            Source::Bytes(bytes) => bytes.len() as u64,
-            Source::Object(object) => object.bytes(),
-            Source::Taken(taken) => taken.bytes(),
+            SpillSource::Bytes(bytes) => bytes.len() as u64,
+            SpillSource::Sealed(object) => object.bytes(),
+            SpillSource::Unsealed(unsealed) => unsealed.bytes(),
         }
     }
 }
 
-impl Spilled {
+impl SpilledValue {
     /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -199,16 +204,20 @@ impl Spilled {
     ///
     /// # Errors
     /// Fails if the value can't be read, or its checksum differs.
-    pub fn read(&self) -> io::Result<Restored> {
+    pub fn read(&self) -> io::Result<RestoredValue> {
         let len = usize::try_from(self.bytes).map_err(io::Error::other)?;
         if self.is_file && self.bytes >= LARGE_BYTES {
-            let mut memory = Unsealed::new(len)?;
+            let mut memory = UnsealedFile::new(len)?;
             memory.fill(len, |to| self.read_into(to))?;
-            return Ok(Restored::Object(memory.seal(self.bytes)?));
+            return Ok(RestoredValue::Sealed(memory.seal(self.bytes)?));
         }
         let mut bytes = vec![0; len];
         self.read_into(&mut bytes)?;
-        Ok(if self.is_file { Restored::Object(Object::new(&bytes)?) } else { Restored::Bytes(bytes.into()) })
+        Ok(if self.is_file {
+            RestoredValue::Sealed(SealedFile::new(&bytes)?)
+        } else {
+            RestoredValue::Bytes(bytes.into())
+        })
     }
 
     fn read_into(&self, to: &mut [u8]) -> io::Result<()> {
@@ -222,7 +231,7 @@ impl Spilled {
     }
 }
 
-impl Drop for Spilled {
+impl Drop for SpilledValue {
     fn drop(&mut self) {
         if self.bytes > 0 {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -245,10 +254,10 @@ mod tests {
         (folder, spill)
     }
 
-    fn check(spilled: &Spilled, expected: &[u8]) {
+    fn check(spilled: &SpilledValue, expected: &[u8]) {
         match spilled.read().unwrap() {
-            Restored::Bytes(bytes) => assert_eq!(bytes.deref(), expected),
-            Restored::Object(object) => {
+            RestoredValue::Bytes(bytes) => assert_eq!(bytes.deref(), expected),
+            RestoredValue::Sealed(object) => {
                 assert_eq!(&*Mapping::sealed(object.as_fd(), object.bytes()).unwrap(), expected);
             }
         }
@@ -262,13 +271,13 @@ mod tests {
         let mut all = Vec::new();
         for len in lengths {
             let value = bytes(len);
-            let mut unsealed = Unsealed::new(len).unwrap();
+            let mut unsealed = UnsealedFile::new(len).unwrap();
             unsealed.write(&[&value]).unwrap();
-            let taken = Taken::of(unsealed.as_fd().try_clone_to_owned().unwrap(), len as u64).unwrap();
+            let unsealed = UnsealedValue::of(unsealed.as_fd().try_clone_to_owned().unwrap(), len as u64).unwrap();
             let sources = [
-                Source::Bytes(value.as_slice().into()),
-                Source::Object(Object::new(&value).unwrap()),
-                Source::Taken(taken),
+                SpillSource::Bytes(value.as_slice().into()),
+                SpillSource::Sealed(SealedFile::new(&value).unwrap()),
+                SpillSource::Unsealed(unsealed),
             ];
             all.extend(spill.write(&sources).unwrap().into_iter().map(|spilled| (spilled, len)));
         }
@@ -282,7 +291,7 @@ mod tests {
     #[test]
     fn what_was_damaged_or_cut_off_is_not_given_back() {
         let (_kept, mut spill) = folder(0);
-        let value = || Source::Bytes(vec![5u8; 10_000].into());
+        let value = || SpillSource::Bytes(vec![5u8; 10_000].into());
         let two = spill.write(&[value(), value()]).unwrap();
         two[1].file.write_all_at(&[6], 15_000).unwrap();
         check(&two[0], &[5; 10_000]);
@@ -294,7 +303,7 @@ mod tests {
     #[test]
     fn a_disk_that_is_nearly_full_is_not_written_to() {
         let (_kept, mut spill) = folder(u64::MAX / 2);
-        let fault = spill.write(&[Source::Bytes(vec![1; 10].into())]).unwrap_err();
+        let fault = spill.write(&[SpillSource::Bytes(vec![1; 10].into())]).unwrap_err();
         assert_eq!(fault.code, Code::StoreFull);
         assert!(fault.message.contains("no room for 10 bytes"), "{fault}");
         assert!(spill.current.is_none());
@@ -304,7 +313,7 @@ mod tests {
     #[test]
     fn what_can_t_be_written_is_an_error_and_costs_nothing_that_was_written_before() {
         let (_kept, mut spill) = folder(0);
-        let value = || Source::Bytes(vec![1; 10].into());
+        let value = || SpillSource::Bytes(vec![1; 10].into());
         let before = spill.write(&[value()]).unwrap();
         let full = File::options().read(true).write(true).open("/dev/full").unwrap();
         let good = spill.current.replace((Arc::new(full), 0));
@@ -321,7 +330,7 @@ mod tests {
         use std::os::unix::fs::MetadataExt as _;
 
         let (_kept, mut spill) = folder(0);
-        let value = || Source::Bytes(vec![1; COPY_BYTES].into());
+        let value = || SpillSource::Bytes(vec![1; COPY_BYTES].into());
         let mut two = spill.write(&[value(), value()]).unwrap();
         let file = two[0].file.clone();
         file.sync_all().unwrap();

@@ -16,43 +16,43 @@ use rustix::fs::{FallocateFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fs
 use rustix::mm::{MapFlags, ProtFlags, munmap};
 use sandbar_core::copy_to_shared;
 
-use crate::Object;
-use crate::mapping::{HUGE_PAGE_BYTES, PAGE_BYTES, gather, huge_bytes, map};
-use crate::object::{SEALS, new_file};
+use crate::SealedFile;
+use crate::mapping::{HUGE_PAGE_BYTES, PAGE_BYTES, collapse, huge_bytes, map};
+use crate::sealed::{SEALS, new_file};
 
 /// Maximum number of attempts to seal a busy file.
-const SEALS_MAX: u32 = 50;
-const SEAL_AGAIN: Duration = Duration::from_millis(2);
+const SEAL_ATTEMPTS_MAX: u32 = 50;
+const SEAL_RETRY_DELAY: Duration = Duration::from_millis(2);
 
 /// A memory file that its writer still writes.
 #[derive(Debug)]
-pub struct Unsealed {
+pub struct UnsealedFile {
     file: Arc<OwnedFd>,
-    room: usize,
+    capacity: usize,
 }
 
-impl Unsealed {
+impl UnsealedFile {
     /// Creates a file with a capacity of at least `bytes` bytes.
     ///
     /// # Errors
     /// Fails if no memory is available.
-    pub fn new(bytes: usize) -> io::Result<Unsealed> {
+    pub fn new(bytes: usize) -> io::Result<UnsealedFile> {
         let file = new_file()?;
-        let room = bytes.next_multiple_of(PAGE_BYTES).max(huge_bytes(bytes)).max(PAGE_BYTES);
-        ftruncate(&file, room as u64)?;
-        let unsealed = Unsealed { file: Arc::new(file), room };
+        let capacity = bytes.next_multiple_of(PAGE_BYTES).max(huge_bytes(bytes)).max(PAGE_BYTES);
+        ftruncate(&file, capacity as u64)?;
+        let unsealed = UnsealedFile { file: Arc::new(file), capacity };
         unsealed.with_pages(|at| {
-            let huge = huge_bytes(room).min(room) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+            let huge = huge_bytes(capacity).min(capacity) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
             // SAFETY: the range was just mapped, and no other process has the file.
-            unsafe { gather(at, huge) };
+            unsafe { collapse(at, huge) };
             Ok(())
         })?;
         Ok(unsealed)
     }
 
     /// Returns the capacity in bytes.
-    pub fn room(&self) -> usize {
-        self.room
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Writes parts one behind another, and zeros up to the end of the last page.
@@ -61,7 +61,7 @@ impl Unsealed {
     /// Fails if the capacity or the memory does not suffice.
     pub fn write(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
-        self.has_room(bytes)?;
+        self.check_capacity(bytes)?;
         self.with_pages(|at| {
             let mut end = at.as_ptr();
             for part in parts {
@@ -82,23 +82,23 @@ impl Unsealed {
     /// # Errors
     /// Errors of `fill`, and if the capacity or the memory does not suffice.
     pub fn fill(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<()> {
-        self.has_room(bytes)?;
+        self.check_capacity(bytes)?;
         // SAFETY: the range is mapped, no other process has the file mapped, and `u8` has no invalid values.
         self.with_pages(|at| fill(unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), bytes) }))
     }
 
-    fn has_room(&self, bytes: usize) -> io::Result<()> {
-        let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("{bytes} bytes in {}", self.room));
-        (bytes <= self.room).then_some(()).ok_or_else(wrong)
+    fn check_capacity(&self, bytes: usize) -> io::Result<()> {
+        let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("{bytes} bytes in {}", self.capacity));
+        (bytes <= self.capacity).then_some(()).ok_or_else(wrong)
     }
 
     /// Maps the file during `act`.
     fn with_pages(&self, act: impl FnOnce(NonNull<u8>) -> io::Result<()>) -> io::Result<()> {
-        let _allowed = (self.room >= HUGE_PAGE_BYTES).then(HugePages::allow);
-        let at = map(self.file.as_fd(), 0, self.room, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;
+        let _allowed = (self.capacity >= HUGE_PAGE_BYTES).then(HugePages::allow);
+        let at = map(self.file.as_fd(), 0, self.capacity, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;
         let done = act(at);
         // SAFETY: mapped by `map`, and no reference into the mapping is left.
-        unsafe { munmap(at.as_ptr().cast(), self.room)? };
+        unsafe { munmap(at.as_ptr().cast(), self.capacity)? };
         done
     }
 
@@ -106,16 +106,16 @@ impl Unsealed {
     ///
     /// # Errors
     /// Kernel errors.
-    pub fn seal(self, bytes: u64) -> io::Result<Object> {
-        let taken = Taken { file: self.file, bytes };
-        for _ in 0..SEALS_MAX {
-            match taken.seal() {
+    pub fn seal(self, bytes: u64) -> io::Result<SealedFile> {
+        let value = UnsealedValue { file: self.file, bytes };
+        for _ in 0..SEAL_ATTEMPTS_MAX {
+            match value.seal() {
                 // No other process has the file: the kernel itself moves a page, or checks whether it is in use.
-                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(SEAL_AGAIN),
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(SEAL_RETRY_DELAY),
                 sealed => return sealed,
             }
         }
-        taken.seal()
+        value.seal()
     }
 }
 
@@ -147,7 +147,7 @@ impl Drop for HugePages {
     }
 }
 
-impl AsFd for Unsealed {
+impl AsFd for UnsealedFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -156,20 +156,20 @@ impl AsFd for Unsealed {
 /// A value in a file that its writer can still write. The host reads it by copying and does not interpret it: a writer
 /// that changes it harms its own program alone.
 #[derive(Debug, Clone)]
-pub struct Taken {
+pub struct UnsealedValue {
     file: Arc<OwnedFd>,
     bytes: u64,
 }
 
-impl Taken {
+impl UnsealedValue {
     /// Adopts a file that another process wrote.
     ///
     /// # Errors
     /// Fails if the file is not a memory file, or is shorter than `bytes`.
-    pub fn of(file: OwnedFd, bytes: u64) -> io::Result<Taken> {
+    pub fn of(file: OwnedFd, bytes: u64) -> io::Result<UnsealedValue> {
         fcntl_get_seals(&file)?;
-        let taken = Taken { file: Arc::new(file), bytes };
-        taken.has_bytes().map(|()| taken)
+        let value = UnsealedValue { file: Arc::new(file), bytes };
+        value.check_length().map(|()| value)
     }
 
     /// Returns the length in bytes.
@@ -181,7 +181,7 @@ impl Taken {
     ///
     /// # Errors
     /// Fails if the writer has the file mapped, has truncated it, or has set other seals.
-    pub fn seal(&self) -> io::Result<Object> {
+    pub fn seal(&self) -> io::Result<SealedFile> {
         let bytes = usize::try_from(self.bytes).map_err(io::Error::other)?;
         let pages = bytes.next_multiple_of(PAGE_BYTES).max(huge_bytes(bytes));
         if fstat(&self.file)?.st_size as u64 > pages as u64 {
@@ -189,15 +189,15 @@ impl Taken {
         }
         fcntl_add_seals(&self.file, SEALS)?;
         // After sealing, the file can't be truncated any more.
-        self.has_bytes()?;
-        Ok(Object::of_shared(self.file.clone(), self.bytes))
+        self.check_length()?;
+        Ok(SealedFile::of_shared(self.file.clone(), self.bytes))
     }
 
     /// Returns all memory of the file to the kernel, whichever processes have the file.
     ///
     /// # Errors
     /// Fails if the file is sealed.
-    pub fn forget(&self) -> io::Result<()> {
+    pub fn discard(&self) -> io::Result<()> {
         let all = fstat(&self.file)?.st_size as u64;
         if all > 0 {
             fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, all)?;
@@ -205,13 +205,13 @@ impl Taken {
         Ok(())
     }
 
-    fn has_bytes(&self) -> io::Result<()> {
+    fn check_length(&self) -> io::Result<()> {
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the file is shorter than declared");
         (fstat(&self.file)?.st_size as u64 >= self.bytes).then_some(()).ok_or_else(wrong)
     }
 }
 
-impl AsFd for Taken {
+impl AsFd for UnsealedValue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -222,21 +222,21 @@ mod tests {
     use super::*;
     use crate::Mapping;
 
-    fn taken(unsealed: &Unsealed, bytes: u64) -> Taken {
-        Taken::of(unsealed.as_fd().try_clone_to_owned().unwrap(), bytes).unwrap()
+    fn unsealed_value(unsealed: &UnsealedFile, bytes: u64) -> UnsealedValue {
+        UnsealedValue::of(unsealed.as_fd().try_clone_to_owned().unwrap(), bytes).unwrap()
     }
 
     #[test]
     fn an_object_is_what_was_written_last_and_no_more() {
         let (half, whole) = (vec![7u8; 1_500_000], vec![9u8; 3_000_000]);
         for bytes in [1, 4096, 1_500_000, HUGE_PAGE_BYTES, 3_000_000] {
-            let mut unsealed = Unsealed::new(whole.len()).unwrap();
-            assert!(unsealed.room() >= whole.len());
+            let mut unsealed = UnsealedFile::new(whole.len()).unwrap();
+            assert!(unsealed.capacity() >= whole.len());
             unsealed.write(&[&whole]).unwrap();
             let first = bytes.min(half.len());
             let rest = bytes - first;
             unsealed.write(&[&half[..first], &whole[..rest]]).unwrap();
-            let object = taken(&unsealed, bytes as u64).seal().unwrap();
+            let object = unsealed_value(&unsealed, bytes as u64).seal().unwrap();
             let mapping = Mapping::sealed(object.as_fd(), bytes.next_multiple_of(PAGE_BYTES) as u64).unwrap();
             assert_eq!(mapping[..first], half[..first]);
             assert_eq!(mapping[first..bytes], whole[..rest]);
@@ -250,8 +250,8 @@ mod tests {
 
     #[test]
     fn what_somebody_could_write_to_is_not_sealed() {
-        let mut unsealed = Unsealed::new(PAGE_BYTES).unwrap();
-        let held = taken(&unsealed, 10);
+        let mut unsealed = UnsealedFile::new(PAGE_BYTES).unwrap();
+        let held = unsealed_value(&unsealed, 10);
         let is_refused = |_: &mut [u8]| {
             assert!(held.seal().is_err());
             Ok(())
@@ -262,20 +262,20 @@ mod tests {
 
     #[test]
     fn what_was_cut_off_is_no_object() {
-        let unsealed = Unsealed::new(PAGE_BYTES).unwrap();
-        let held = taken(&unsealed, PAGE_BYTES as u64);
+        let unsealed = UnsealedFile::new(PAGE_BYTES).unwrap();
+        let held = unsealed_value(&unsealed, PAGE_BYTES as u64);
         ftruncate(&unsealed, 10).unwrap();
         assert!(held.seal().is_err());
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(Taken::of(file.into(), 1).is_err(), "it is no memory file");
+        assert!(UnsealedValue::of(file.into(), 1).is_err(), "it is no memory file");
     }
 
     #[test]
     fn what_is_forgotten_takes_no_memory() {
-        let mut unsealed = Unsealed::new(HUGE_PAGE_BYTES).unwrap();
+        let mut unsealed = UnsealedFile::new(HUGE_PAGE_BYTES).unwrap();
         unsealed.write(&[&[1; HUGE_PAGE_BYTES]]).unwrap();
         assert!(fstat(&unsealed).unwrap().st_blocks > 0);
-        taken(&unsealed, 10).forget().unwrap();
+        unsealed_value(&unsealed, 10).discard().unwrap();
         assert_eq!(fstat(&unsealed).unwrap().st_blocks, 0);
         // The file is writable again.
         unsealed.write(&[b"abc"]).unwrap();

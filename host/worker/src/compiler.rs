@@ -13,7 +13,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Resource;
 use sandbar_core::{Code, ComponentId, Fault};
 use sandbar_process::{confine, spawn};
-use sandbar_store::Object;
+use sandbar_store::SealedFile;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -26,7 +26,7 @@ pub const COMPILER_ARGUMENT: &str = "compiler";
 const COMPONENT_BYTES_MAX: u64 = 256 << 20;
 /// Longest answer of the compiler, and the longest text of why it ended.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
-const WORDS_BYTES_MAX: u64 = 4 << 10;
+const STDERR_BYTES_MAX: u64 = 4 << 10;
 /// What a compiling process may use.
 const ADDRESS_SPACE_BYTES_MAX: u64 = 16 << 30;
 const CPU_SECONDS_MAX: u64 = 300;
@@ -34,18 +34,18 @@ const WALL_TIME_MAX: Duration = Duration::from_secs(300);
 
 /// A compiled component, ready for workers.
 #[derive(Debug)]
-pub struct Compiled {
+pub struct CompiledComponent {
     id: ComponentId,
     number: u32,
-    code: Object,
-    memory: Memory,
+    code: SealedFile,
+    memory: MemoryShape,
     /// How its memory is at first, if its sandboxes are used again.
-    image: Option<Object>,
+    image: Option<SealedFile>,
 }
 
 /// What is to be known of a component's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryShape {
     /// Where its initialised data ends.
     pub image_end: u64,
     /// If its sandboxes can be used again.
@@ -60,7 +60,7 @@ pub(crate) struct InitialMemory {
     pub image_bytes: u64,
 }
 
-impl Compiled {
+impl CompiledComponent {
     /// The component's content hash.
     pub fn id(&self) -> ComponentId {
         self.id
@@ -73,7 +73,7 @@ impl Compiled {
 
     /// The hash of what no worker could run.
     #[doc(hidden)]
-    pub fn id_of_nothing() -> ComponentId {
+    pub fn placeholder_id() -> ComponentId {
         Compiler::id(&[])
     }
 
@@ -82,13 +82,13 @@ impl Compiled {
     /// # Errors
     /// When there is no memory.
     #[doc(hidden)]
-    pub fn of_nothing() -> io::Result<Compiled> {
-        let (id, number) = (Compiled::id_of_nothing(), NUMBERS.fetch_add(1, Ordering::Relaxed));
-        let memory = Memory { image_end: 0, initial: None };
-        Ok(Compiled { id, number, code: Object::new(&[0])?, memory, image: None })
+    pub fn placeholder() -> io::Result<CompiledComponent> {
+        let (id, number) = (CompiledComponent::placeholder_id(), NUMBERS.fetch_add(1, Ordering::Relaxed));
+        let memory = MemoryShape { image_end: 0, initial: None };
+        Ok(CompiledComponent { id, number, code: SealedFile::new(&[0])?, memory, image: None })
     }
 
-    pub(crate) fn code(&self) -> &Object {
+    pub(crate) fn code(&self) -> &SealedFile {
         &self.code
     }
 
@@ -97,12 +97,12 @@ impl Compiled {
     }
 
     /// How its memory is at first, with the image, if its sandboxes are used again.
-    pub(crate) fn initial(&self) -> Option<(InitialMemory, &Object)> {
+    pub(crate) fn initial(&self) -> Option<(InitialMemory, &SealedFile)> {
         Some((self.memory.initial?, self.image.as_ref()?))
     }
 
-    fn new(id: ComponentId, code: Object, memory: Memory, image: Option<Object>) -> Compiled {
-        Compiled { id, number: NUMBERS.fetch_add(1, Ordering::Relaxed), code, memory, image }
+    fn new(id: ComponentId, code: SealedFile, memory: MemoryShape, image: Option<SealedFile>) -> CompiledComponent {
+        CompiledComponent { id, number: NUMBERS.fetch_add(1, Ordering::Relaxed), code, memory, image }
     }
 }
 
@@ -130,52 +130,52 @@ impl Compiler {
 
     /// The native code of a component, which starts at the start of `file`: from the cache, or compiled now. What is in
     /// the cache takes no more of the component than its hash.
-    pub async fn compile(&self, mut file: File) -> Result<Compiled, Fault> {
+    pub async fn compile(&self, mut file: File) -> Result<CompiledComponent, Fault> {
         let unreadable = |e: io::Error| Fault::new(Code::NotAComponent, format!("it can't be read: {e}"));
         let id = hash(&file).map_err(unreadable)?;
-        if let Some(kept) = self.kept(id) {
-            return kept;
+        if let Some(cached) = self.cached(id) {
+            return cached;
         }
         let mut component = Vec::new();
         file.rewind()
             .and_then(|()| file.take(COMPONENT_BYTES_MAX + 1).read_to_end(&mut component))
             .map_err(unreadable)?;
         let answer = self.run(&component).await?;
-        let end = End::parse(&answer, answer.len() as u64);
-        let End { code_bytes, compiled } =
+        let end = Trailer::parse(&answer, answer.len() as u64);
+        let Trailer { code_bytes, compiled } =
             end.ok_or_else(|| Fault::new(Code::Host, "the compiler's answer is malformed"))?;
         let memory = compiled?;
         // Of what was compiled, whatever the file was before.
         let id = Compiler::id(&component);
         // A cache that can't be written is slower, not wrong.
-        let _ = keep(&self.path_of(id), &answer);
+        let _ = write_atomically(&self.path_of(id), &answer);
         let (code, rest) = answer.split_at(code_bytes as usize);
-        let object = |bytes: &[u8]| Object::new(bytes).map_err(|e| Fault::new(Code::Host, e.to_string()));
+        let object = |bytes: &[u8]| SealedFile::new(bytes).map_err(|e| Fault::new(Code::Host, e.to_string()));
         let image = memory.initial.map(|initial| object(&rest[..initial.image_bytes as usize])).transpose()?;
-        Ok(Compiled::new(id, object(code)?, memory, image))
+        Ok(CompiledComponent::new(id, object(code)?, memory, image))
     }
 
     fn path_of(&self, id: ComponentId) -> PathBuf {
-        self.cache.join(format!("{id}-{}.{KEPT}", sandbar_sandbox::build_id()))
+        self.cache.join(format!("{id}-{}.{CACHE_EXTENSION}", sandbar_sandbox::build_id()))
     }
 
     /// What the cache has.
-    fn kept(&self, id: ComponentId) -> Option<Result<Compiled, Fault>> {
+    fn cached(&self, id: ComponentId) -> Option<Result<CompiledComponent, Fault>> {
         let file = File::open(self.path_of(id)).ok()?;
         let bytes = file.metadata().ok()?.len();
-        let mut end = vec![0; bytes.min(END_BYTES_MAX) as usize];
+        let mut end = vec![0; bytes.min(TRAILER_BYTES_MAX) as usize];
         let at = bytes - end.len() as u64;
         file.read_exact_at(&mut end, at).ok()?;
-        let End { code_bytes, compiled } = End::parse(&end, bytes)?;
+        let Trailer { code_bytes, compiled } = Trailer::parse(&end, bytes)?;
         let host = |e: io::Error| Fault::new(Code::Host, e.to_string());
         Some(compiled.and_then(|memory| {
-            let code = Object::of_file(file.as_fd(), code_bytes).map_err(host)?;
+            let code = SealedFile::of_file(file.as_fd(), code_bytes).map_err(host)?;
             let image = memory.initial.map(|initial| {
                 let mut image = vec![0; initial.image_bytes as usize];
                 file.read_exact_at(&mut image, code_bytes)?;
-                Object::new(&image)
+                SealedFile::new(&image)
             });
-            Ok(Compiled::new(id, code, memory, image.transpose().map_err(host)?))
+            Ok(CompiledComponent::new(id, code, memory, image.transpose().map_err(host)?))
         }))
     }
 
@@ -208,7 +208,7 @@ impl Compiler {
         let (answer, words) = (child.stdout.take(), child.stderr.take());
         // Who was taken over by its component may say anything, without end.
         let output = async {
-            let all = tokio::try_join!(first_of(answer, ANSWER_BYTES_MAX + 1), first_of(words, WORDS_BYTES_MAX))?;
+            let all = tokio::try_join!(read_up_to(answer, ANSWER_BYTES_MAX + 1), read_up_to(words, STDERR_BYTES_MAX))?;
             Ok((child.wait().await?, all))
         };
         match tokio::time::timeout(WALL_TIME_MAX, output).await {
@@ -229,7 +229,7 @@ impl Compiler {
 }
 
 /// What a process writes, up to `most` bytes. It is told by its next write that no more is read.
-async fn first_of(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
+async fn read_up_to(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(from) = from {
         from.take(most).read_to_end(&mut bytes).await?;
@@ -238,7 +238,7 @@ async fn first_of(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result
 }
 
 /// Writes a file whole, and its folder.
-pub(crate) fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     std::fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
@@ -257,20 +257,20 @@ fn hash(file: &File) -> io::Result<ComponentId> {
 /// The end of what the compiling process writes, and the cache keeps: code, how the component's memory is at first, what
 /// is to be known of that or why it does not compile (postcard), the length of that (u32, little-endian), and a magic
 /// number.
-struct End {
+struct Trailer {
     /// Bytes of code before it.
     code_bytes: u64,
-    compiled: Result<Memory, Fault>,
+    compiled: Result<MemoryShape, Fault>,
 }
 
 const MAGIC: [u8; 4] = *b"SBC2";
 /// How files that have it are named, so that hosts with another do not take turns to write them.
-const KEPT: &str = "sbc2";
+const CACHE_EXTENSION: &str = "sbc2";
 /// Longest end.
-const END_BYTES_MAX: u64 = 64 << 10;
+const TRAILER_BYTES_MAX: u64 = 64 << 10;
 
-impl End {
-    fn append(compiled: &Result<Memory, Fault>, to: &mut Vec<u8>) -> Result<(), postcard::Error> {
+impl Trailer {
+    fn append(compiled: &Result<MemoryShape, Fault>, to: &mut Vec<u8>) -> Result<(), postcard::Error> {
         let compiled = postcard::to_stdvec(compiled)?;
         to.extend_from_slice(&compiled);
         to.extend_from_slice(&(compiled.len() as u32).to_le_bytes());
@@ -279,16 +279,16 @@ impl End {
     }
 
     /// Reads it from the last of `bytes` bytes, unless they are not what a compiler writes.
-    fn parse(last: &[u8], bytes: u64) -> Option<End> {
+    fn parse(last: &[u8], bytes: u64) -> Option<Trailer> {
         let rest = last.strip_suffix(&MAGIC)?;
         let (rest, length) = rest.split_last_chunk()?;
         let length = u32::from_le_bytes(*length) as usize;
         let compiled = rest.get(rest.len().checked_sub(length)?..)?;
         let before = bytes - (length + size_of::<u32>() + MAGIC.len()) as u64;
-        let compiled: Result<Memory, Fault> = postcard::from_bytes(compiled).ok()?;
+        let compiled: Result<MemoryShape, Fault> = postcard::from_bytes(compiled).ok()?;
         let initial = compiled.as_ref().ok().and_then(|memory| memory.initial);
         let image_bytes = initial.map_or(0, |initial| initial.image_bytes);
-        Some(End { code_bytes: before.checked_sub(image_bytes)?, compiled })
+        Some(Trailer { code_bytes: before.checked_sub(image_bytes)?, compiled })
     }
 }
 
@@ -313,11 +313,11 @@ pub fn run_compiler() -> io::Result<()> {
                 let (memory_bytes, image_start) = (initial.memory_bytes, initial.image_start);
                 InitialMemory { memory_bytes, image_start, image_bytes: initial.image.len() as u64 }
             });
-            (code, Ok(Memory { image_end: shape.image_end, initial }))
+            (code, Ok(MemoryShape { image_end: shape.image_end, initial }))
         }
         Err(fault) => (Vec::new(), Err(fault)),
     };
-    End::append(&compiled, &mut answer).map_err(io::Error::other)?;
+    Trailer::append(&compiled, &mut answer).map_err(io::Error::other)?;
     io::stdout().write_all(&answer)
 }
 
@@ -344,14 +344,14 @@ mod tests {
                 image_bytes: image.len() as u64,
             };
             let initial = image.as_ref().map(initial).filter(|_| image_end.is_some());
-            let compiled = image_end.map(|image_end| Memory { image_end, initial });
+            let compiled = image_end.map(|image_end| MemoryShape { image_end, initial });
             let compiled = compiled.ok_or_else(|| Fault::new(Code::Compile, "no"));
             let mut answer = code.clone();
             answer.extend(image.iter().flatten().filter(|_| initial.is_some()));
-            End::append(&compiled, &mut answer).unwrap();
+            Trailer::append(&compiled, &mut answer).unwrap();
             let bytes = answer.len() as u64;
             let last = &answer[(bytes - bytes.min(seen.max(100))) as usize..];
-            let end = End::parse(last, bytes).unwrap();
+            let end = Trailer::parse(last, bytes).unwrap();
             prop_assert_eq!(end.code_bytes, code.len() as u64);
             prop_assert_eq!(end.compiled.ok(), compiled.ok());
         }
@@ -360,7 +360,7 @@ mod tests {
         fn any_bytes_are_an_end_or_none(mut bytes in vec(any::<u8>(), 0..100), length in 0u32..120) {
             bytes.extend_from_slice(&length.to_le_bytes());
             bytes.extend_from_slice(&MAGIC);
-            if let Some(end) = End::parse(&bytes, bytes.len() as u64) {
+            if let Some(end) = Trailer::parse(&bytes, bytes.len() as u64) {
                 prop_assert!(end.code_bytes <= bytes.len() as u64);
             }
         }

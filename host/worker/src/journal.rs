@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use sandbar_core::LOG_BYTES_MAX;
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 
 use crate::protocol::progress;
 
@@ -21,12 +21,12 @@ pub(crate) const ERROR: u8 = 3;
 pub(crate) const BYTES: usize = AT + BYTES_MAX;
 
 /// In the worker: forgets what there is.
-pub(crate) fn begin(memory: &Scratch) {
+pub(crate) fn begin(memory: &SharedMemory) {
     memory.atomic(progress::JOURNAL).store(0, Relaxed);
 }
 
 /// In the worker: appends a line, if it fits.
-pub(crate) fn append(memory: &Scratch, level: u8, words: &str) {
+pub(crate) fn append(memory: &SharedMemory, level: u8, words: &str) {
     let at = memory.atomic(progress::JOURNAL).load(Relaxed) as usize;
     let end = at.saturating_add(HEAD_BYTES).saturating_add(words.len());
     if end <= BYTES_MAX {
@@ -38,7 +38,7 @@ pub(crate) fn append(memory: &Scratch, level: u8, words: &str) {
 }
 
 /// In the node: what the worker has appended, or whatever it wrote there instead.
-pub(crate) fn read(memory: &Scratch) -> Vec<(u8, String)> {
+pub(crate) fn read(memory: &SharedMemory) -> Vec<(u8, String)> {
     let bytes = memory.atomic(progress::JOURNAL).load(Acquire).min(BYTES_MAX as u64) as usize;
     let mut copy = vec![MaybeUninit::uninit(); bytes];
     let mut rest: &[u8] = memory.read(AT, &mut copy);
@@ -63,7 +63,7 @@ mod tests {
 
         #[test]
         fn what_was_appended_last_is_read(before in vec(".{0,9}", 0..3), lines in vec((0u8..4, ".{0,40}"), 0..20)) {
-            let memory = Scratch::new(BYTES).unwrap();
+            let memory = SharedMemory::new(BYTES).unwrap();
             before.iter().for_each(|words| append(&memory, 0, words));
             begin(&memory);
             lines.iter().for_each(|(level, words)| append(&memory, *level, words));
@@ -72,7 +72,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_some_lines(bytes in vec(any::<u8>(), 0..300), claim in any::<u64>()) {
-            let memory = Scratch::new(BYTES).unwrap();
+            let memory = SharedMemory::new(BYTES).unwrap();
             memory.write(AT, &bytes);
             for claim in [claim, claim % 400] {
                 memory.atomic(progress::JOURNAL).store(claim, Relaxed);
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_left_out() {
-        let memory = Scratch::new(BYTES).unwrap();
+        let memory = SharedMemory::new(BYTES).unwrap();
         let long = "x".repeat(BYTES_MAX - 2 * HEAD_BYTES);
         for words in [&long, "y", "", "z"] {
             append(&memory, 1, words);

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use sandbar_core::{Fault, Limits};
 use sandbar_dense::Choice;
-use sandbar_store::Lent;
+use sandbar_store::LentSegment;
 use serde::{Deserialize, Serialize, Serializer};
 
 /// Inputs and outputs up to this many bytes travel in the message.
@@ -38,7 +38,7 @@ pub(crate) const COLLECTED_BYTES_MIN: u64 = 1 << 20;
 pub(crate) const CALLS_MAX: usize = 1024;
 pub(crate) const CALLS_BYTES_MAX: usize = 64 << 10;
 /// Calls of a message that were not begun after this go back, for nobody to wait long for the answers of the others.
-pub(crate) const TURN: Duration = Duration::from_millis(10);
+pub(crate) const MESSAGE_TIME_MAX: Duration = Duration::from_millis(10);
 /// Parts of an input file start at a multiple of this.
 pub const PART_ALIGNMENT: usize = 4096;
 
@@ -71,15 +71,15 @@ pub(crate) enum FromWorker {
     Ready,
     /// What came of the first of the calls that the message with this slot asked for, in order: of all
     /// of them, unless they hand back more than a message and one slot hold. The others were not begun.
-    Done {
+    Replies {
         slot: u32,
-        done: Vec<Done>,
+        done: Vec<CallReply>,
     },
 }
 
 /// A call as the worker has it; the node sends what lies in its queue.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Call<W = Work<u64>> {
+pub(crate) struct Call<W = CallWork<u64>> {
     pub binding: u32,
     pub seed: u64,
     pub work: W,
@@ -87,7 +87,7 @@ pub(crate) struct Call<W = Work<u64>> {
 
 /// Where a batch lies in an input file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BatchAt {
+pub struct BatchLocation {
     /// Where its body starts, a multiple of [`PART_ALIGNMENT`].
     pub body_at: u64,
     /// Length of the body.
@@ -162,13 +162,13 @@ impl Groups {
 /// the message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(serialize = "F: InputFile", deserialize = "F: Deserialize<'de>"))]
-pub enum Work<F = Arc<Lent>> {
+pub enum CallWork<F = Arc<LentSegment>> {
     /// Asks the component for its functions.
     Describe,
     /// Runs a scalar or batch function over each batch.
     Process(Payload<F>),
     /// Runs a scalar or batch function over each batch, and collects what it hands back by the binding's plan.
-    Collect(Payload<F>, Box<ToCollect>),
+    Collect(Payload<F>, Box<CollectSpec>),
     /// Fits groups, and scores them on their test rows.
     Fit(Payload<F>, Box<Groups>),
     /// Predicts groups with their stored models.
@@ -177,18 +177,18 @@ pub enum Work<F = Arc<Lent>> {
 
 /// How batches are collected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToCollect {
+pub struct CollectSpec {
     /// What the collector gets beside its plan.
     pub argument: u64,
     /// Of a scalar function, for each batch of the input, the columns that its results stand beside: in the same file,
     /// where the guest does not see them. Empty for a batch function.
-    pub beside: Vec<BatchAt>,
+    pub beside: Vec<BatchLocation>,
 }
 
 /// The input of a call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(serialize = "F: InputFile", deserialize = "F: Deserialize<'de>"))]
-pub enum Payload<F = Arc<Lent>> {
+pub enum Payload<F = Arc<LentSegment>> {
     /// A small one.
     Inline {
         /// The batch's header.
@@ -203,10 +203,10 @@ pub enum Payload<F = Arc<Lent>> {
         /// The memory.
         #[serde(serialize_with = "serialize_bytes")]
         file: F,
-        /// Its batches: one, or for [`Work::Process`] any number, which one sandbox is given one after another.
-        batches: Box<[BatchAt]>,
+        /// Its batches: one, or for [`CallWork::Process`] any number, which one sandbox is given one after another.
+        batches: Box<[BatchLocation]>,
     },
-    /// A file of this machine, for [`Work::Process`] and [`Work::Collect`]: a worker reads rows of it
+    /// A file of this machine, for [`CallWork::Process`] and [`CallWork::Collect`]: a worker reads rows of it
     /// ([`crate::StoredReaders`]).
     Stored {
         /// The file, which travels beside the message.
@@ -237,9 +237,9 @@ pub trait InputFile {
     fn bytes(&self) -> u64;
 }
 
-impl InputFile for Arc<Lent> {
+impl InputFile for Arc<LentSegment> {
     fn bytes(&self) -> u64 {
-        Lent::bytes(self) as u64
+        LentSegment::bytes(self) as u64
     }
 }
 
@@ -255,16 +255,16 @@ fn serialize_bytes<S: Serializer>(file: &impl InputFile, serializer: S) -> Resul
 
 /// What came of a call. As small as can be where that is nothing: then a thousand of them are in a message.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Done {
+pub(crate) struct CallReply {
     /// None of a call that went well and has nothing to hand back.
-    pub delivered: Option<Box<Delivered>>,
+    pub delivered: Option<Box<CallDelivery>>,
     /// Most linear memory of its sandbox, in bytes.
     pub memory_bytes: u64,
     pub nanos: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Delivered {
+pub(crate) struct CallDelivery {
     pub result: Result<(), Box<Fault>>,
     pub output: Output,
     /// Length of the log behind the output's data, as postcard.
@@ -273,10 +273,10 @@ pub(crate) struct Delivered {
     pub rows: u64,
 }
 
-impl Delivered {
+impl CallDelivery {
     /// What came of a call that did no more than fail, or not.
-    pub(crate) fn empty(result: Result<(), Fault>) -> Delivered {
-        Delivered { result: result.map_err(Box::new), output: Output::Inline(Vec::new()), log_bytes: 0, rows: 0 }
+    pub(crate) fn empty(result: Result<(), Fault>) -> CallDelivery {
+        CallDelivery { result: result.map_err(Box::new), output: Output::Inline(Vec::new()), log_bytes: 0, rows: 0 }
     }
 }
 

@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, so
 use sandbar_dense::remote::{AREA_BYTES, FromGpu, Moved, Remote, RemoteError, RemoteErrorKind};
 use sandbar_dense::{Binary, DenseError, Dtype, Grouped, Map, Op, Operand, Reduction, Session, Spec, Step as Of};
 use sandbar_process::socket;
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 use serde::{Deserialize, Serialize};
 
 use crate::programs::bytes_of;
@@ -146,7 +146,7 @@ pub fn gpu(bytes: &[u8]) -> bool {
     let Ok(frames) = postcard::from_bytes::<Vec<Vec<u8>>>(bytes) else { return false };
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None);
     let (ours, theirs) = pair.expect("there are sockets");
-    let area = Scratch::new(AREA_BYTES).expect("there is memory");
+    let area = SharedMemory::new(AREA_BYTES).expect("there is memory");
     let area: OwnedFd = area.as_fd().try_clone_to_owned().expect("there are files");
     let mut remote = Remote::new(ours, area).expect("it is one");
     let asked = asks(&mut remote);

@@ -11,8 +11,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use sandbar_core::{Fault, Limits};
 use sandbar_sandbox::{Engine, Input, Instance, Program, Refusal, Services, compile};
-use sandbar_store::{Lent, Mapping, Part, Scratch, Segments};
-use sandbar_worker::{Collect, Collecting, Collection};
+use sandbar_store::{LentSegment, Mapping, SegmentPart, SharedMemory, SegmentPool};
+use sandbar_worker::{Collect, BatchCollector, CollectBuffer};
 
 use crate::Failure;
 
@@ -58,7 +58,7 @@ impl Loaded {
 
     /// The same, whose batches are read where they are.
     pub fn instantiate_in_place(&self, data: &Arc<Data>) -> Result<Instance<'_>, Failure> {
-        let collecting = Collecting::new(Box::new(Adding), &self.limits, data.slot.clone());
+        let collecting = BatchCollector::new(Box::new(Adding), &self.limits, data.slot.clone());
         let services = Reading { data: data.clone(), collecting };
         Ok(self.program.instantiate(Box::new(services), &self.limits, 0)?)
     }
@@ -67,9 +67,9 @@ impl Loaded {
 /// The input of calls.
 pub struct Data {
     mapping: Mapping,
-    lent: Lent,
+    lent: LentSegment,
     /// Memory for what its calls hand back.
-    slot: Arc<Scratch>,
+    slot: Arc<SharedMemory>,
     /// Whether a new call has begun, whose output takes the place of the last one's.
     begun: AtomicBool,
 }
@@ -77,10 +77,10 @@ pub struct Data {
 impl Data {
     /// Takes `bytes` in.
     pub fn new(bytes: &[u8]) -> Result<Arc<Data>, Failure> {
-        let lent = Segments::default().lend(bytes.len(), &[Part::Bytes(0, bytes)])?;
+        let lent = SegmentPool::default().lend(bytes.len(), &[SegmentPart::Bytes(0, bytes)])?;
         // SAFETY: `lent` stays beside the mapping.
         let mapping = unsafe { Mapping::lent(lent.as_fd(), bytes.len() as u64) }?;
-        let slot = Arc::new(Scratch::new(SLOT_BYTES)?);
+        let slot = Arc::new(SharedMemory::new(SLOT_BYTES)?);
         Ok(Arc::new(Data { mapping, lent, slot, begun: AtomicBool::new(true) }))
     }
 
@@ -133,7 +133,7 @@ pub fn total(results: &[i64]) -> i64 {
 /// Gives its input, and has what is emitted read where it is, as a worker does with what it collects.
 struct Reading {
     data: Arc<Data>,
-    collecting: Collecting,
+    collecting: BatchCollector,
 }
 
 impl Services for Reading {
@@ -150,12 +150,12 @@ impl Services for Reading {
 struct Adding;
 
 impl Collect for Adding {
-    fn push(&mut self, batch: &RecordBatch, _: Option<&RecordBatch>, _: &mut Collection) -> Result<(), Fault> {
+    fn push(&mut self, batch: &RecordBatch, _: Option<&RecordBatch>, _: &mut CollectBuffer) -> Result<(), Fault> {
         black_box(total(batch.column(0).as_primitive::<Int64Type>().values()));
         Ok(())
     }
 
-    fn finish(&mut self, _to: &mut Collection) -> Result<(), Fault> {
+    fn finish(&mut self, _to: &mut CollectBuffer) -> Result<(), Fault> {
         Ok(())
     }
 }

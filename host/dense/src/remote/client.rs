@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use sandbar_process::socket;
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 
 use super::{
     AREA_BYTES, DROPPED_MAX, FromGpu, INLINE_BYTES_MAX, Lost, MESSAGES_MAX, MOVED_BYTES_MAX, Moved, PLACES,
@@ -21,7 +21,7 @@ use crate::{Op, Spec};
 #[derive(Debug)]
 pub struct Remote {
     socket: OwnedFd,
-    area: Scratch,
+    area: SharedMemory,
     /// Messages that were sent, and those that are done.
     sent: u64,
     done: u64,
@@ -66,7 +66,7 @@ impl Remote {
     pub fn new(socket: OwnedFd, area: OwnedFd) -> io::Result<Remote> {
         Ok(Remote {
             socket,
-            area: Scratch::open(area, AREA_BYTES)?,
+            area: SharedMemory::open(area, AREA_BYTES)?,
             sent: 0,
             done: 0,
             numbers: 0,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandbar_process::{socket, spawn};
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 
 use super::{AREA_BYTES, FromServer, Lost, ToServer, now_nanos, words};
 use crate::{Costs, Described};
@@ -48,7 +48,7 @@ pub struct GpuProcess {
     socket: OwnedFd,
     described: Described,
     /// The shared memory of each connection.
-    areas: Vec<Scratch>,
+    areas: Vec<SharedMemory>,
     frame: Vec<u8>,
 }
 
@@ -112,7 +112,7 @@ impl GpuProcess {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         // Whoever gets it may not be allowed to set that.
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let area = Scratch::new(AREA_BYTES)?;
+        let area = SharedMemory::new(AREA_BYTES)?;
         let file = area.as_fd().try_clone_to_owned()?;
         socket::send(
             &self.socket,
@@ -137,13 +137,13 @@ impl GpuProcess {
     /// Ends it if what it has to do for one of its connections takes longer than `time_max`.
     pub fn look(&mut self, time_max: Duration) -> Looked {
         // What who is gone has left to do counts as well.
-        let is_used = |area: &Scratch| {
+        let is_used = |area: &SharedMemory| {
             area.atomic(words::CLOSED).load(Acquire) == 0 || area.atomic(words::SINCE).load(Acquire) != 0
         };
         self.areas.retain(is_used);
         let now = now_nanos();
         let limits = [(words::SINCE, time_max), (words::MAKING_SINCE, time_max.max(MAKING_TIME_MIN))];
-        let is_over = |area: &Scratch| {
+        let is_over = |area: &SharedMemory| {
             limits.into_iter().any(|(word, most)| {
                 let since = area.atomic(word).load(Acquire);
                 since != 0 && u128::from(now.saturating_sub(since)) > most.as_nanos()

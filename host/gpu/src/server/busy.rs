@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use sandbar_dense::remote::{now_nanos, words};
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 
 use crate::Device;
 use crate::device::lock;
@@ -21,7 +21,7 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct State {
     /// Whose each submission is. The device is at the first.
-    submitted: VecDeque<Arc<Scratch>>,
+    submitted: VecDeque<Arc<SharedMemory>>,
     /// Since when.
     since: u64,
 }
@@ -32,7 +32,7 @@ impl Queue {
     }
 
     /// Work for the owner of this memory is submitted now.
-    pub(super) fn submits(&self, area: &Arc<Scratch>) {
+    pub(super) fn submits(&self, area: &Arc<SharedMemory>) {
         let mut state = lock(&self.state);
         state.submitted.push_back(area.clone());
         if state.submitted.len() == 1 {

@@ -13,7 +13,7 @@ use sandbar_dense::remote::{
 };
 use sandbar_dense::{INPUTS_MAX, Spec};
 use sandbar_process::socket;
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 
 use super::busy::Queue;
 use crate::device::lock;
@@ -28,7 +28,7 @@ type Failed<T> = Result<T, RemoteError>;
 /// Somebody who is served.
 pub(super) struct Connection {
     answers: Arc<Answers>,
-    area: Arc<Scratch>,
+    area: Arc<SharedMemory>,
     queue: Arc<Queue>,
     stream: Stream,
     tensors: HashMap<u32, Failed<DeviceTensor>>,
@@ -58,7 +58,7 @@ impl Answers {
     }
 
     /// Values are there, of the read of this message.
-    fn values(&self, read: u64, area: &Scratch, values: Failed<&[u8]>) {
+    fn values(&self, read: u64, area: &SharedMemory, values: Failed<&[u8]>) {
         // Places are told in the order in which they are taken.
         let mut placed = lock(&self.placed);
         let values = values.map(|values| {
@@ -74,7 +74,7 @@ impl Answers {
 }
 
 impl Connection {
-    pub(super) fn new(socket: OwnedFd, area: Arc<Scratch>, queue: Arc<Queue>) -> io::Result<Connection> {
+    pub(super) fn new(socket: OwnedFd, area: Arc<SharedMemory>, queue: Arc<Queue>) -> io::Result<Connection> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Connection {
             answers: Arc::new(Answers { socket, placed: Mutex::default() }),

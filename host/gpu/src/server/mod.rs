@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use sandbar_dense::remote::{AREA_BYTES, FromServer, ToServer};
 use sandbar_dense::{Costs, Described};
 use sandbar_process::{confine, socket};
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 
 use self::busy::Queue;
 use self::connection::Connection;
@@ -112,7 +112,7 @@ pub fn serve(node: impl AsFd) -> io::Result<()> {
         let (ToServer::Connect, Ok([socket, area])) = (message, <[OwnedFd; 2]>::try_from(files)) else {
             return Err(io::Error::other("it was told something else than whom to serve"));
         };
-        let area = Arc::new(Scratch::open(area, AREA_BYTES)?);
+        let area = Arc::new(SharedMemory::open(area, AREA_BYTES)?);
         let connection = Connection::new(socket, area, queue.clone())?;
         named("serve").spawn(move || connection.serve())?;
     }

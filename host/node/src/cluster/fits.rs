@@ -8,9 +8,9 @@ use arrow_buffer::Buffer;
 use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_batch::Header;
 use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
-use sandbar_store::{Mapping, Part};
+use sandbar_store::{Mapping, SegmentPart};
 use sandbar_wire::{Channel, Connection, Frames};
-use sandbar_worker::{BatchAt, GROUP_BYTES, Groups, Payload};
+use sandbar_worker::{BatchLocation, GROUP_BYTES, Groups, Payload};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -32,7 +32,7 @@ struct Ask {
     limits: Limits,
     seed: u64,
     groups: Groups,
-    batches: Vec<BatchAt>,
+    batches: Vec<BatchLocation>,
     bytes: u64,
     shares: u32,
 }
@@ -150,7 +150,7 @@ pub(super) async fn serve(inner: Arc<Inner>, node: Option<NodeId>, mut frames: F
         let mut draft = hub.side.fitter.draft(asked.bytes).map_err(|e| wrong(e.to_string()))?;
         let mut at = 0;
         let take = |part: &[u8]| {
-            draft.put(&Part::Bytes(at, part))?;
+            draft.put(&SegmentPart::Bytes(at, part))?;
             at += part.len();
             Ok(())
         };
@@ -181,7 +181,7 @@ pub(super) async fn serve(inner: Arc<Inner>, node: Option<NodeId>, mut frames: F
 fn check(asked: &Ask) -> Result<(), String> {
     let is_within = |at: u64, bytes: u64| at.checked_add(bytes).is_some_and(|end| end <= asked.bytes);
     let groups = &asked.groups;
-    let of_batch = |batch: &BatchAt| {
+    let of_batch = |batch: &BatchLocation| {
         let bytes = batch.body_bytes.checked_add(batch.header_bytes);
         bytes.is_some_and(|bytes| is_within(batch.body_at, bytes))
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{ComponentId, Limits, NodeId};
-use sandbar_store::Object;
+use sandbar_store::SealedFile;
 
 use super::{Inner, members, objects, programs};
 use crate::program::{Loaded, Outside, Tell, WORKERS_MAX, Wanted};
@@ -17,7 +17,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Others(pub(super) Arc<Inner>);
 
 impl Outside for Others {
-    fn fetch(&self, wanted: Wanted, told: Tell<Result<Object, String>>) {
+    fn fetch(&self, wanted: Wanted, told: Tell<Result<SealedFile, String>>) {
         let inner = self.0.clone();
         self.0.handle.spawn(async move { told(objects::fetch(&inner, wanted).await) });
     }

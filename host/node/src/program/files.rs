@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use sandbar_core::{Code, FILE_NAMES_PER_OBJECT, Fault, FileListRef, FileRef, VALUE_INLINE_BYTES_MAX};
 use sandbar_dataset::find_files;
-use sandbar_store::Object;
+use sandbar_store::SealedFile;
 
 use crate::NodeError;
 
@@ -41,7 +41,7 @@ struct Version {
 #[derive(Debug)]
 pub(crate) enum Content {
     Bytes(Vec<u8>),
-    Object(Object),
+    Object(SealedFile),
 }
 
 impl Given {
@@ -124,7 +124,7 @@ impl Given {
         if bytes.len() <= VALUE_INLINE_BYTES_MAX {
             return Ok(Content::Bytes(bytes));
         }
-        Object::new(&bytes).map(Content::Object).map_err(|e| fault(&e))
+        SealedFile::new(&bytes).map(Content::Object).map_err(|e| fault(&e))
     }
 }
 
@@ -167,7 +167,7 @@ fn read(path: &Path, version: Version) -> io::Result<Content> {
         Content::Bytes(bytes)
     } else {
         let end = |e: io::Error| if e.kind() == io::ErrorKind::UnexpectedEof { changed() } else { e };
-        Content::Object(Object::of_file(file.as_fd(), version.bytes).map_err(end)?)
+        Content::Object(SealedFile::of_file(file.as_fd(), version.bytes).map_err(end)?)
     };
     if !is_same(&file)? {
         return Err(changed());

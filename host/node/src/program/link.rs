@@ -3,9 +3,9 @@
 use std::io;
 
 use sandbar_core::{Limits, TaskKind};
-use sandbar_store::Object;
-use sandbar_worker::Compiled;
-use sandbar_worker::program::{Begin, Crew, Down, Given, Heard};
+use sandbar_store::SealedFile;
+use sandbar_worker::CompiledComponent;
+use sandbar_worker::program::{StartTask, ProgramWorker, NodeMessage, TaskPosition, Polled};
 
 use super::client::Seat;
 
@@ -13,7 +13,7 @@ use super::client::Seat;
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is mostly a process")]
 pub(super) enum Link {
-    Process(Crew),
+    Process(ProgramWorker),
     /// Has a job's first task, which no worker runs, and no other.
     Client(Seat),
 }
@@ -22,7 +22,7 @@ impl Link {
     /// Its process.
     pub(super) fn process(&self) -> u32 {
         match self {
-            Link::Process(crew) => crew.process(),
+            Link::Process(process) => process.process_id(),
             Link::Client(_) => std::process::id(),
         }
     }
@@ -32,57 +32,57 @@ impl Link {
     }
 
     /// Hands over a program's code.
-    pub(super) fn send_program(&mut self, program: &Compiled, limits: &Limits, kinds: Vec<TaskKind>) -> io::Result<()> {
+    pub(super) fn send_program(&mut self, program: &CompiledComponent, limits: &Limits, kinds: Vec<TaskKind>) -> io::Result<()> {
         match self {
-            Link::Process(crew) => crew.send_program(program, limits, kinds),
+            Link::Process(process) => process.send_program(program, limits, kinds),
             Link::Client(_) => Ok(()),
         }
     }
 
     /// Tells it something, before what it is given from then on.
-    pub(super) fn tell(&mut self, message: &Down<'_>) {
+    pub(super) fn tell(&mut self, message: &NodeMessage<'_>) {
         match self {
-            Link::Process(crew) => crew.tell(message),
+            Link::Process(process) => process.send(message),
             Link::Client(seat) => seat.tell(message),
         }
     }
 
     /// As [`Link::tell`], of a value that lies in a file.
-    pub(super) fn tell_with(&mut self, message: &Down<'_>, file: &Object) -> io::Result<()> {
+    pub(super) fn tell_with(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()> {
         match self {
-            Link::Process(crew) => crew.tell_with(message, file),
+            Link::Process(process) => process.send_with_file(message, file),
             Link::Client(seat) => seat.tell_with(message, file),
         }
     }
 
     /// Gives it a task; none when there is no room.
-    pub(super) fn give(&mut self, task: &Begin<'_>) -> Option<Given> {
+    pub(super) fn give(&mut self, task: &StartTask<'_>) -> Option<TaskPosition> {
         match self {
-            Link::Process(crew) => crew.give(task),
+            Link::Process(process) => process.assign(task),
             Link::Client(seat) => Some(seat.begin(task)),
         }
     }
 
     /// How far it has begun what it was given.
-    pub(super) fn taken(&self) -> Given {
+    pub(super) fn taken(&self) -> TaskPosition {
         match self {
-            Link::Process(crew) => crew.taken(),
-            Link::Client(_) => Given::AT_ONCE,
+            Link::Process(process) => process.started_up_to(),
+            Link::Client(_) => TaskPosition::IMMEDIATE,
         }
     }
 
     /// Takes back what it has not begun.
-    pub(super) fn take_back(&mut self) -> Given {
+    pub(super) fn take_back(&mut self) -> TaskPosition {
         match self {
-            Link::Process(crew) => crew.take_back(),
-            Link::Client(_) => Given::AT_ONCE,
+            Link::Process(process) => process.reclaim_tasks(),
+            Link::Client(_) => TaskPosition::IMMEDIATE,
         }
     }
 
     /// Lets it know what it was told and given.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match self {
-            Link::Process(crew) => crew.flush(),
+            Link::Process(process) => process.flush(),
             Link::Client(seat) => {
                 seat.flush();
                 Ok(())
@@ -93,60 +93,60 @@ impl Link {
     /// Whether it said something.
     pub(super) fn has_some(&self) -> bool {
         match self {
-            Link::Process(crew) => crew.has_some(),
+            Link::Process(process) => process.has_messages(),
             Link::Client(seat) => seat.has_some(),
         }
     }
 
     /// Takes what it said for itself so far, too.
     pub(super) fn take_unpublished(&self) {
-        if let Link::Process(crew) = self {
-            crew.take_unpublished();
+        if let Link::Process(process) = self {
+            process.claim_unpublished();
         }
     }
 
     /// The next message in `frame`.
-    pub(super) fn hear(&mut self, frame: &mut Vec<u8>) -> io::Result<Heard> {
+    pub(super) fn hear(&mut self, frame: &mut Vec<u8>) -> io::Result<Polled> {
         match self {
-            Link::Process(crew) => crew.hear(frame),
+            Link::Process(process) => process.poll(frame),
             Link::Client(seat) => Ok(seat.hear(frame)),
         }
     }
 
     /// The sealed value that the message at hand came with.
-    pub(super) fn next_object(&mut self, bytes: u64) -> io::Result<Object> {
+    pub(super) fn next_object(&mut self, bytes: u64) -> io::Result<SealedFile> {
         match self {
-            Link::Process(crew) => Object::of_sealed(crew.next_file()?, bytes),
+            Link::Process(process) => SealedFile::of_sealed(process.next_file()?, bytes),
             Link::Client(seat) => seat.next_object(),
         }
     }
 
     /// Who shares memory with the node, that is to say no client.
-    pub(super) fn as_process(&mut self) -> Option<&mut Crew> {
+    pub(super) fn as_process(&mut self) -> Option<&mut ProgramWorker> {
         match self {
-            Link::Process(crew) => Some(crew),
+            Link::Process(process) => Some(process),
             Link::Client(_) => None,
         }
     }
 
     /// So many bytes of files that it sent are taken in.
     pub(super) fn took_in(&self, bytes: u64) {
-        if let Link::Process(crew) = self {
-            crew.took_in(bytes);
+        if let Link::Process(process) = self {
+            process.credit_file_bytes(bytes);
         }
     }
 
     /// Ends the task if its code runs.
     pub(super) fn interrupt(&self, task: u64) {
-        if let Link::Process(crew) = self {
-            crew.interrupt(task);
+        if let Link::Process(process) = self {
+            process.interrupt(task);
         }
     }
 
     /// The task whose code it runs, if it runs any.
     pub(super) fn at_hand(&self) -> Option<u64> {
         match self {
-            Link::Process(crew) => crew.progress().0,
+            Link::Process(process) => process.progress().0,
             Link::Client(_) => None,
         }
     }
@@ -154,7 +154,7 @@ impl Link {
     /// The call of an actor whose code it runs, or that waits in the actor's code.
     pub(super) fn call_at_hand(&self) -> Option<u64> {
         match self {
-            Link::Process(crew) => Some(crew.call_at_hand()),
+            Link::Process(process) => Some(process.current_call()),
             Link::Client(_) => None,
         }
     }
@@ -162,7 +162,7 @@ impl Link {
     /// Whether it has ended.
     pub(super) fn is_gone(&self) -> bool {
         match self {
-            Link::Process(crew) => crew.is_gone(),
+            Link::Process(process) => process.has_exited(),
             // It says so before.
             Link::Client(_) => false,
         }
@@ -171,7 +171,7 @@ impl Link {
     /// Ends it.
     pub(super) fn kill(&mut self) {
         match self {
-            Link::Process(crew) => drop(crew.kill()),
+            Link::Process(process) => drop(process.kill()),
             Link::Client(seat) => seat.close(),
         }
     }

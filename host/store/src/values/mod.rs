@@ -9,9 +9,10 @@
 //! first, up to a file at once, except for those in use by workers. A restored value stays on disk as well, so that it
 //! can be evicted without another write. The store decides and performs no IO itself: it returns [`StoreAction`]s.
 
+mod eviction;
 mod lending;
 mod memory;
-mod room;
+
 #[cfg(test)]
 mod tests;
 mod view;
@@ -23,14 +24,14 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{Code, Fault, JobId, ObjectId, WorkerId};
 
-use crate::disk::{DiskDone, DiskTask};
-use crate::spill::{Restored, Spilled};
+use crate::disk::{DiskCompletion, DiskTask};
+use crate::spill::{RestoredValue, SpilledValue};
 
-use lending::{Lent, ask_back};
-use memory::Warm;
+use lending::{Loan, recall};
+use memory::ReusableMemory;
 
-pub use lending::Lending;
-pub use memory::{Fate, Memory};
+pub use lending::LendResult;
+pub use memory::{ValueMemory, WriterAction};
 pub use view::{StoreUse, ValueView};
 
 /// Unique key of a value.
@@ -50,46 +51,46 @@ pub struct StoreLimits {
 
 /// An action that the store's owner performs.
 #[derive(Debug)]
-pub enum Order {
+pub enum StoreAction {
     /// Tell a worker to forget a value's file.
     Forget(WorkerId, ValueKey),
     /// Tell a writer what to do with its memory of this number.
-    Writer(WorkerId, u32, Fate),
+    Writer(WorkerId, u32, WriterAction),
     /// Run a disk task.
     Disk(DiskTask),
 }
 
 #[derive(Debug)]
-struct Value {
+struct StoredValue {
     job: JobId,
     object: ObjectId,
     bytes: u64,
     /// Bytes that the value counts for in memory.
     charge: u64,
-    memory: Option<Memory>,
-    disk: Option<Arc<Spilled>>,
-    doing: Doing,
+    memory: Option<ValueMemory>,
+    disk: Option<Arc<SpilledValue>>,
+    disk_state: DiskState,
     /// Logical time of the last access.
     touched: u64,
-    lent: Vec<Lent>,
+    lent: Vec<Loan>,
     /// The workers that have the file were told to forget it.
-    is_asked: bool,
+    is_recalled: bool,
     /// Its owner dropped the value.
     is_dropped: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
-    Nothing,
+enum DiskState {
+    Idle,
     Writing,
     Reading,
 }
 
 /// All values of a node.
 #[derive(Debug)]
-pub struct Values {
+pub struct ValueStore {
     limits: StoreLimits,
-    all: FxHashMap<ValueKey, Value>,
+    all: FxHashMap<ValueKey, StoredValue>,
     next: u64,
     clock: u64,
     used: u64,
@@ -100,10 +101,10 @@ pub struct Values {
     /// `files` counts those that are files.
     resident: FxHashSet<ValueKey>,
     files: usize,
-    of_job: FxHashMap<JobId, u64>,
-    of_worker: FxHashMap<WorkerId, VecDeque<ValueKey>>,
+    job_bytes: FxHashMap<JobId, u64>,
+    worker_files: FxHashMap<WorkerId, VecDeque<ValueKey>>,
     /// Memory that its writers may reuse.
-    warm: VecDeque<Warm>,
+    reusable: VecDeque<ReusableMemory>,
     /// A write is in progress.
     is_writing: bool,
     /// Memory use exceeded the high watermark, and is still above the low one.
@@ -111,13 +112,13 @@ pub struct Values {
     /// Memory use below which evicting more is known to be impossible.
     stuck_at: Option<u64>,
     full: Option<Fault>,
-    orders: Vec<Order>,
+    actions: Vec<StoreAction>,
 }
 
-impl Values {
+impl ValueStore {
     /// Creates an empty store.
-    pub fn new(limits: StoreLimits) -> Values {
-        Values {
+    pub fn new(limits: StoreLimits) -> ValueStore {
+        ValueStore {
             limits,
             all: FxHashMap::default(),
             next: 0,
@@ -128,20 +129,20 @@ impl Values {
             restored: 0,
             resident: FxHashSet::default(),
             files: 0,
-            of_job: FxHashMap::default(),
-            of_worker: FxHashMap::default(),
-            warm: VecDeque::new(),
+            job_bytes: FxHashMap::default(),
+            worker_files: FxHashMap::default(),
+            reusable: VecDeque::new(),
             is_writing: false,
             is_draining: false,
             stuck_at: None,
             full: None,
-            orders: Vec::new(),
+            actions: Vec::new(),
         }
     }
 
     /// Returns the actions since the last call.
-    pub fn orders(&mut self) -> Vec<Order> {
-        std::mem::take(&mut self.orders)
+    pub fn take_actions(&mut self) -> Vec<StoreAction> {
+        std::mem::take(&mut self.actions)
     }
 
     /// Adds the value of an object.
@@ -149,44 +150,44 @@ impl Values {
     /// # Errors
     /// [`Code::StoreFull`] if the value is larger than the memory limit, or its job exceeds its limit. The value's
     /// memory is released then.
-    pub fn add(&mut self, job: JobId, object: ObjectId, memory: Memory) -> Result<ValueKey, Fault> {
+    pub fn add(&mut self, job: JobId, object: ObjectId, memory: ValueMemory) -> Result<ValueKey, Fault> {
         let bytes = memory.bytes();
-        let of_job = self.of_job.get(&job).copied().unwrap_or(0).saturating_add(bytes);
+        let job_bytes = self.job_bytes.get(&job).copied().unwrap_or(0).saturating_add(bytes);
         let refused = if bytes > self.limits.memory_bytes_max {
             let max = self.limits.memory_bytes_max;
             Some(format!("a value of {bytes} bytes, the node's objects have {max} bytes of memory (--object-memory)"))
-        } else if of_job > self.limits.job_bytes_max {
-            Some(format!("its job would have {of_job} bytes of objects, the limit is {}", self.limits.job_bytes_max))
+        } else if job_bytes > self.limits.job_bytes_max {
+            Some(format!("its job would have {job_bytes} bytes of objects, the limit is {}", self.limits.job_bytes_max))
         } else {
             None
         };
-        if let Memory::Taken(_, (worker, number)) = &memory {
-            self.take_warm(*worker, *number);
+        if let ValueMemory::Unsealed(_, (worker, number)) = &memory {
+            self.take_reusable(*worker, *number);
         }
         if let Some(message) = refused {
-            if let Memory::Taken(_, (worker, number)) = memory {
-                self.orders.push(Order::Writer(worker, number, Fate::Close));
+            if let ValueMemory::Unsealed(_, (worker, number)) = memory {
+                self.actions.push(StoreAction::Writer(worker, number, WriterAction::Close));
             }
             return Err(Fault::new(Code::StoreFull, message));
         }
-        self.of_job.insert(job, of_job);
+        self.job_bytes.insert(job, job_bytes);
         let key = ValueKey(self.next);
         self.next += 1;
         let charge = memory.charge();
         self.used += charge;
         self.resident.insert(key);
         self.files += usize::from(memory.is_file());
-        let value = Value {
+        let value = StoredValue {
             job,
             object,
             bytes,
             charge,
             memory: Some(memory),
             disk: None,
-            doing: Doing::Nothing,
+            disk_state: DiskState::Idle,
             touched: self.tick(),
             lent: Vec::new(),
-            is_asked: false,
+            is_recalled: false,
             is_dropped: false,
         };
         self.all.insert(key, value);
@@ -200,32 +201,32 @@ impl Values {
         if std::mem::replace(&mut value.is_dropped, true) {
             return;
         }
-        ask_back(key, value, &mut self.orders);
+        recall(key, value, &mut self.actions);
         let (job, bytes) = (value.job, value.bytes);
-        if let Some(of_job) = self.of_job.get_mut(&job) {
-            *of_job -= bytes;
-            if *of_job == 0 {
-                self.of_job.remove(&job);
+        if let Some(job_bytes) = self.job_bytes.get_mut(&job) {
+            *job_bytes -= bytes;
+            if *job_bytes == 0 {
+                self.job_bytes.remove(&job);
             }
         }
-        self.end_dropped(key);
+        self.remove_if_unused(key);
         self.stuck_at = None;
     }
 
     /// Handles a completed disk task. Returns the value that was read, or the reason of the failure.
-    pub fn disk_done(&mut self, done: DiskDone) -> Option<(ValueKey, Result<(), String>)> {
+    pub fn handle_disk_completion(&mut self, done: DiskCompletion) -> Option<(ValueKey, Result<(), String>)> {
         let read = match done {
-            DiskDone::Written(keys, result) => {
-                self.written(keys, result);
+            DiskCompletion::Written(keys, result) => {
+                self.handle_written(keys, result);
                 None
             }
-            DiskDone::Read(key, result) => Some((key, self.read(key, result))),
+            DiskCompletion::Read(key, result) => Some((key, self.handle_read(key, result))),
         };
         self.make_room();
         read
     }
 
-    fn written(&mut self, keys: Vec<ValueKey>, result: Result<Vec<Spilled>, Fault>) {
+    fn handle_written(&mut self, keys: Vec<ValueKey>, result: Result<Vec<SpilledValue>, Fault>) {
         self.is_writing = false;
         let mut spilled = match result {
             Ok(spilled) => {
@@ -241,26 +242,26 @@ impl Values {
         for key in keys {
             let spilled = spilled.next().map(Arc::new);
             let Some(value) = self.all.get_mut(&key) else { continue };
-            value.doing = Doing::Nothing;
+            value.disk_state = DiskState::Idle;
             let bytes = spilled.as_ref().map_or(0, |_| value.bytes);
             (self.on_disk, self.spilled) = (self.on_disk + bytes, self.spilled + bytes);
             value.disk = spilled;
             if value.is_dropped {
-                self.end_dropped(key);
+                self.remove_if_unused(key);
             } else if value.disk.is_some() && value.lent.is_empty() {
-                self.let_go(key);
+                self.release_memory(key);
             }
         }
     }
 
-    fn read(&mut self, key: ValueKey, result: io::Result<Restored>) -> Result<(), String> {
+    fn handle_read(&mut self, key: ValueKey, result: io::Result<RestoredValue>) -> Result<(), String> {
         let Some(value) = self.all.get_mut(&key) else { return Ok(()) };
-        value.doing = Doing::Nothing;
+        value.disk_state = DiskState::Idle;
         let error = match result {
             Ok(restored) => {
                 let memory = match restored {
-                    Restored::Bytes(bytes) => Memory::Bytes(bytes),
-                    Restored::Object(object) => Memory::Object(object),
+                    RestoredValue::Bytes(bytes) => ValueMemory::Bytes(bytes),
+                    RestoredValue::Sealed(object) => ValueMemory::Sealed(object),
                 };
                 self.resident.insert(key);
                 self.files += usize::from(memory.is_file());
@@ -274,7 +275,7 @@ impl Values {
             }
         };
         if value.is_dropped {
-            self.end_dropped(key);
+            self.remove_if_unused(key);
         }
         error.map_or(Ok(()), Err)
     }
@@ -285,30 +286,31 @@ impl Values {
     }
 
     /// Releases the memory of a value that no worker has.
-    fn let_go(&mut self, key: ValueKey) {
+    fn release_memory(&mut self, key: ValueKey) {
         let Some(value) = self.all.get_mut(&key) else { return };
         self.used -= std::mem::take(&mut value.charge);
         self.resident.remove(&key);
         let memory = value.memory.take();
-        self.files -= usize::from(memory.as_ref().is_some_and(Memory::is_file));
-        if let Some(Memory::Taken(taken, (writer, number))) = memory {
+        self.files -= usize::from(memory.as_ref().is_some_and(ValueMemory::is_file));
+        if let Some(ValueMemory::Unsealed(unsealed, (writer, number))) = memory {
             // The writer has the file as well, and may keep it open for a while.
-            let _ = taken.forget();
-            self.orders.push(Order::Writer(writer, number, Fate::Close));
+            let _ = unsealed.discard();
+            self.actions.push(StoreAction::Writer(writer, number, WriterAction::Close));
         }
     }
 
     /// Removes a dropped value that no worker has.
-    fn end_dropped(&mut self, key: ValueKey) {
-        let is_left = |value: &Value| value.is_dropped && value.lent.is_empty() && value.doing == Doing::Nothing;
-        if !self.all.get(&key).is_some_and(is_left) {
+    fn remove_if_unused(&mut self, key: ValueKey) {
+        let is_unused =
+            |value: &StoredValue| value.is_dropped && value.lent.is_empty() && value.disk_state == DiskState::Idle;
+        if !self.all.get(&key).is_some_and(is_unused) {
             return;
         }
-        self.keep_warm(key);
-        self.let_go(key);
+        self.keep_for_reuse(key);
+        self.release_memory(key);
         if let Some(spilled) = self.all.remove(&key).and_then(|value| value.disk) {
             self.on_disk -= spilled.bytes();
-            self.orders.push(Order::Disk(DiskTask::Free(spilled)));
+            self.actions.push(StoreAction::Disk(DiskTask::Free(spilled)));
         }
     }
 }

@@ -2,20 +2,20 @@
 
 use std::os::fd::AsFd as _;
 
-use super::lending::LENT_MAX;
+use super::lending::FILES_PER_WORKER_MAX;
 use super::*;
 use crate::disk::DiskTask;
-use crate::{Object, SpillFolder, Taken, Unsealed};
+use crate::{SealedFile, SpillFolder, UnsealedFile, UnsealedValue};
 
 const MIB: u64 = 1 << 20;
 
 /// A value store with a disk that completes each task at once.
 struct World {
-    values: Values,
+    values: ValueStore,
     folder: SpillFolder,
     _kept: tempfile::TempDir,
     /// Actions other than disk tasks, as text.
-    said: Vec<String>,
+    notified: Vec<String>,
     /// Values that could not be read.
     lost: Vec<ValueKey>,
 }
@@ -25,70 +25,72 @@ impl World {
         let kept = tempfile::tempdir().unwrap();
         let folder = SpillFolder::new(kept.path().to_owned(), Some(reserve));
         let limits = StoreLimits { memory_bytes_max: memory, files_max: 100, job_bytes_max: 1 << 40 };
-        World { values: Values::new(limits), folder, _kept: kept, said: Vec::new(), lost: Vec::new() }
+        World { values: ValueStore::new(limits), folder, _kept: kept, notified: Vec::new(), lost: Vec::new() }
     }
 
     fn settle(&mut self) -> &mut World {
         loop {
-            let orders = self.values.orders();
-            if orders.is_empty() {
+            let actions = self.values.take_actions();
+            if actions.is_empty() {
                 return self;
             }
-            for order in orders {
-                match order {
-                    Order::Forget(worker, key) => self.said.push(format!("forget w{worker} v{}", key.0)),
-                    Order::Writer(worker, number, fate) => {
+            for action in actions {
+                match action {
+                    StoreAction::Forget(worker, key) => self.notified.push(format!("forget w{worker} v{}", key.0)),
+                    StoreAction::Writer(worker, number, fate) => {
                         let fate = format!("{fate:?}");
                         let word = fate.split('(').next().unwrap_or_default();
-                        self.said.push(format!("{word} w{worker} m{number}"));
+                        self.notified.push(format!("{word} w{worker} m{number}"));
                     }
-                    Order::Disk(DiskTask::Write(all)) => {
+                    StoreAction::Disk(DiskTask::Write(all)) => {
                         let (keys, sources): (Vec<_>, Vec<_>) = all.into_iter().unzip();
                         let written = self.folder.write(&sources);
-                        assert!(self.values.disk_done(DiskDone::Written(keys, written)).is_none());
+                        assert!(self.values.handle_disk_completion(DiskCompletion::Written(keys, written)).is_none());
                     }
-                    Order::Disk(DiskTask::Read(key, spilled)) => {
-                        if let Some((key, Err(_))) = self.values.disk_done(DiskDone::Read(key, spilled.read())) {
+                    StoreAction::Disk(DiskTask::Read(key, spilled)) => {
+                        if let Some((key, Err(_))) =
+                            self.values.handle_disk_completion(DiskCompletion::Read(key, spilled.read()))
+                        {
                             self.lost.push(key);
                         }
                     }
-                    Order::Disk(DiskTask::Free(_)) => {}
+                    StoreAction::Disk(DiskTask::Free(_)) => {}
                 }
             }
         }
     }
 
-    fn says(&mut self, expected: &str) -> &mut World {
+    fn expects(&mut self, expected: &str) -> &mut World {
         self.settle();
-        assert_eq!(std::mem::take(&mut self.said).join(", "), expected);
+        assert_eq!(std::mem::take(&mut self.notified).join(", "), expected);
         self
     }
 
-    fn add(&mut self, memory: Memory) -> ValueKey {
+    fn add(&mut self, memory: ValueMemory) -> ValueKey {
         let key = self.values.add(JobId(1), ObjectId(1), memory).unwrap();
         self.settle();
         key
     }
 
     fn object(&mut self, mib: u64) -> ValueKey {
-        self.add(Memory::Object(Object::new(&vec![mib as u8; (mib * MIB) as usize]).unwrap()))
+        self.add(ValueMemory::Sealed(SealedFile::new(&vec![mib as u8; (mib * MIB) as usize]).unwrap()))
     }
 
-    fn taken(&mut self, mib: u64, writer: u32, number: u32) -> ValueKey {
-        let unsealed = Unsealed::new((mib * MIB) as usize).unwrap();
+    fn unsealed(&mut self, mib: u64, writer: u32, number: u32) -> ValueKey {
+        let unsealed = UnsealedFile::new((mib * MIB) as usize).unwrap();
         let file = unsealed.as_fd().try_clone_to_owned().unwrap();
-        self.add(Memory::Taken(Taken::of(file, mib * MIB).unwrap(), (WorkerId(writer), number)))
+        self.add(ValueMemory::Unsealed(UnsealedValue::of(file, mib * MIB).unwrap(), (WorkerId(writer), number)))
     }
 
     fn lend(&mut self, key: ValueKey, worker: u32) -> &'static str {
         let lending = self.values.lend(key, WorkerId(worker));
         self.settle();
         match lending {
-            Lending::Bytes(_) => "bytes",
-            Lending::File(_) => "file",
-            Lending::Same => "same",
-            Lending::Later => "later",
-            Lending::Gone(_) => "gone",
+            LendResult::Bytes(_) => "bytes",
+            LendResult::File(_) => "file",
+            LendResult::AlreadyLent => "same",
+            LendResult::Pending => "later",
+            LendResult::Lost(_) => "gone",
         }
     }
 
@@ -126,52 +128,52 @@ fn what_workers_have_is_asked_back_and_counts_until_then() {
     let first = world.object(60);
     assert_eq!((world.lend(first, 1), world.lend(first, 2)), ("file", "file"));
     let second = world.object(30);
-    world.says("forget w1 v0, forget w2 v0");
+    world.expects("forget w1 v0, forget w2 v0");
     assert_eq!((world.places(&[first, second]), world.used()), ("mm".into(), 90));
     // A file that a worker still uses can't be evicted; others are.
-    world.values.forgot(first, WorkerId(1));
-    world.says("");
+    world.values.return_file(first, WorkerId(1));
+    world.expects("");
     assert_eq!((world.places(&[first, second]), world.used()), ("md".into(), 60));
-    world.values.lose_worker(WorkerId(2));
+    world.values.remove_worker(WorkerId(2));
     let third = world.object(30);
     assert_eq!((world.places(&[first, second, third]), world.used()), ("ddm".into(), 30));
     // A dropped value counts until its worker returns the file.
     assert_eq!((world.lend(third, 1), world.used()), ("file", 30));
     world.values.drop_value(third);
-    world.says("forget w1 v2");
+    world.expects("forget w1 v2");
     assert_eq!(world.used(), 30);
-    world.values.forgot(third, WorkerId(1));
+    world.values.return_file(third, WorkerId(1));
     assert_eq!((world.places(&[third]), world.used()), ("-".into(), 0));
 }
 
 #[test]
 fn what_only_its_writer_had_is_written_again() {
     let mut world = World::new(100 * MIB, 0);
-    let first = world.taken(20, 1, 7);
+    let first = world.unsealed(20, 1, 7);
     world.values.drop_value(first);
-    world.says("Reuse w1 m7");
+    world.expects("Reuse w1 m7");
     assert_eq!(world.used(), 20);
-    let again = world.taken(20, 1, 7);
+    let again = world.unsealed(20, 1, 7);
     assert_eq!(world.used(), 20);
     assert_eq!(world.lend(again, 1), "file");
-    world.says("Close w1 m7");
+    world.expects("Close w1 m7");
     world.values.drop_value(again);
-    world.says("forget w1 v1");
+    world.expects("forget w1 v1");
     // Memory kept for reuse is released before values go to disk.
-    let waits = world.taken(20, 2, 8);
+    let waits = world.unsealed(20, 2, 8);
     world.values.drop_value(waits);
-    world.says("Reuse w2 m8");
+    world.expects("Reuse w2 m8");
     let large = world.object(50);
-    world.says("Trim w2 m8");
+    world.expects("Trim w2 m8");
     assert_eq!((world.places(&[large]), world.used()), ("m".into(), 70));
 }
 
 #[test]
 fn what_only_its_writer_had_goes_to_disk_with_the_writers_memory() {
     let mut world = World::new(100 * MIB, 0);
-    let (cold, warm) = (world.taken(60, 2, 9), world.object(30));
-    world.says("Close w2 m9");
-    assert_eq!((world.places(&[cold, warm]), world.used()), ("dm".into(), 30));
+    let (cold, hot) = (world.unsealed(60, 2, 9), world.object(30));
+    world.expects("Close w2 m9");
+    assert_eq!((world.places(&[cold, hot]), world.used()), ("dm".into(), 30));
     assert_eq!((world.lend(cold, 1), world.lend(cold, 1)), ("later", "file"));
 }
 
@@ -179,14 +181,14 @@ fn what_only_its_writer_had_goes_to_disk_with_the_writers_memory() {
 fn a_disk_that_is_full_is_said_and_tried_again() {
     let mut world = World::new(100 * MIB, u64::MAX / 2);
     let (first, second) = (world.object(60), world.object(50));
-    assert!(world.values.is_over(second) && world.values.is_over(first));
+    assert!(world.values.exceeds_limit(second) && world.values.exceeds_limit(first));
     assert_eq!(world.values.full().map(|fault| fault.code), Some(Code::StoreFull));
-    world.values.try_again();
+    world.values.retry_spill();
     world.settle();
     assert!(world.values.full().is_some());
     world.values.drop_value(second);
     world.settle();
-    assert!(!world.values.is_over(first));
+    assert!(!world.values.exceeds_limit(first));
     assert_eq!((world.places(&[first, second]), world.used()), ("m-".into(), 60));
 }
 
@@ -194,13 +196,14 @@ fn a_disk_that_is_full_is_said_and_tried_again() {
 fn what_is_too_large_is_refused() {
     let mut world = World::new(MIB, 0);
     let mut refused = |bytes: u64| {
-        let memory = Memory::Bytes(vec![0; bytes as usize].into());
+        let memory = ValueMemory::Bytes(vec![0; bytes as usize].into());
         world.values.add(JobId(1), ObjectId(1), memory).map_err(|fault| fault.code).err()
     };
     assert_eq!(refused(MIB + 1), Some(Code::StoreFull));
     assert_eq!(refused(1000), None);
     world.values.limits.job_bytes_max = 1500;
-    let of = |world: &mut World, job| world.values.add(JobId(job), ObjectId(1), Memory::Bytes([0; 600].into())).is_ok();
+    let of =
+        |world: &mut World, job| world.values.add(JobId(job), ObjectId(1), ValueMemory::Bytes([0; 600].into())).is_ok();
     assert_eq!((of(&mut world, 1), of(&mut world, 2)), (false, true));
     world.values.drop_value(ValueKey(0));
     assert!(of(&mut world, 1));
@@ -209,7 +212,8 @@ fn what_is_too_large_is_refused() {
 #[test]
 fn files_are_few_enough() {
     let mut world = World::new(1000 * MIB, 0);
-    let all: Vec<ValueKey> = (0..300).map(|_| world.add(Memory::Object(Object::new(&[1; 10]).unwrap()))).collect();
+    let all: Vec<ValueKey> =
+        (0..300).map(|_| world.add(ValueMemory::Sealed(SealedFile::new(&[1; 10]).unwrap()))).collect();
     let in_memory = world.places(&all).matches('m').count();
     assert!((50..=80).contains(&in_memory), "{in_memory}");
     assert_eq!(world.values.files, in_memory);
@@ -225,13 +229,13 @@ fn a_worker_has_only_so_many_files() {
     let mut world = World::new(1000 * MIB, 0);
     world.values.limits.files_max = 10_000;
     let lent = |world: &mut World| {
-        let key = world.add(Memory::Object(Object::new(&[1; 10]).unwrap()));
+        let key = world.add(ValueMemory::Sealed(SealedFile::new(&[1; 10]).unwrap()));
         world.lend(key, 1)
     };
-    (0..LENT_MAX).for_each(|_| assert_eq!(lent(&mut world), "file"));
-    world.says("");
+    (0..FILES_PER_WORKER_MAX).for_each(|_| assert_eq!(lent(&mut world), "file"));
+    world.expects("");
     lent(&mut world);
-    world.says("forget w1 v0");
+    world.expects("forget w1 v0");
 }
 
 #[test]
@@ -240,9 +244,9 @@ fn what_can_t_be_read_is_lost() {
     let (first, _) = (world.object(60), world.object(30));
     assert_eq!(world.places(&[first]), "d");
     let unreadable = || Err(io::Error::other("no"));
-    assert!(matches!(world.values.lend(first, WorkerId(1)), Lending::Later));
-    world.values.orders();
-    let (key, result) = world.values.disk_done(DiskDone::Read(first, unreadable())).unwrap();
+    assert!(matches!(world.values.lend(first, WorkerId(1)), LendResult::Pending));
+    world.values.take_actions();
+    let (key, result) = world.values.handle_disk_completion(DiskCompletion::Read(first, unreadable())).unwrap();
     assert_eq!((key, result), (first, Err("no".into())));
     assert_eq!(world.used(), 30);
 }
@@ -252,13 +256,13 @@ fn what_can_t_be_read_is_lost() {
 fn files_that_are_too_many_wait_for_room() {
     let mut world = World::new(1 << 40, 0);
     let bytes = vec![1; 8 << 10];
-    let file = || Memory::Object(Object::new(&bytes).unwrap());
+    let file = || ValueMemory::Sealed(SealedFile::new(&bytes).unwrap());
     let keys: Vec<ValueKey> =
         (0..101).map(|number| world.values.add(JobId(1), ObjectId(number), file()).unwrap()).collect();
-    assert!(world.values.is_over(keys[100]));
-    let own = world.values.add(JobId(1), ObjectId(200), Memory::Bytes(bytes.as_slice().into())).unwrap();
-    assert!(!world.values.is_over(own), "it lies in no file");
+    assert!(world.values.exceeds_limit(keys[100]));
+    let own = world.values.add(JobId(1), ObjectId(200), ValueMemory::Bytes(bytes.as_slice().into())).unwrap();
+    assert!(!world.values.exceeds_limit(own), "it lies in no file");
     // The disk takes some of the files.
     world.settle();
-    assert!(keys.iter().all(|key| !world.values.is_over(*key)));
+    assert!(keys.iter().all(|key| !world.values.exceeds_limit(*key)));
 }

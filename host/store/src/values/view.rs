@@ -4,9 +4,9 @@ use std::io;
 
 use sandbar_core::{JobId, ObjectId, WorkerId};
 
-use super::{Memory, ValueKey, Values};
-use crate::Object;
-use crate::spill::Restored;
+use super::{ValueKey, ValueMemory, ValueStore};
+use crate::SealedFile;
+use crate::spill::RestoredValue;
 
 /// Use of memory and disk by values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,7 +40,7 @@ pub struct ValueView {
     pub lent: Vec<WorkerId>,
 }
 
-impl Values {
+impl ValueStore {
     /// Returns the bytes of a value, at most `max`. Blocks on the disk.
     ///
     /// # Errors
@@ -52,14 +52,14 @@ impl Values {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has {} bytes", value.bytes)));
         }
         let of_object =
-            |object: &Object| Ok(crate::Mapping::sealed(std::os::fd::AsFd::as_fd(object), value.bytes)?.to_vec());
+            |object: &SealedFile| Ok(crate::Mapping::sealed(std::os::fd::AsFd::as_fd(object), value.bytes)?.to_vec());
         match &value.memory {
-            Some(Memory::Bytes(bytes)) => Ok(bytes.to_vec()),
-            Some(Memory::Object(object)) => of_object(object),
-            Some(Memory::Taken(taken, _)) => of_object(&taken.seal()?),
+            Some(ValueMemory::Bytes(bytes)) => Ok(bytes.to_vec()),
+            Some(ValueMemory::Sealed(object)) => of_object(object),
+            Some(ValueMemory::Unsealed(unsealed, _)) => of_object(&unsealed.seal()?),
             None => match value.disk.as_ref().ok_or_else(missing)?.read()? {
-                Restored::Bytes(bytes) => Ok(bytes.to_vec()),
-                Restored::Object(object) => of_object(&object),
+                RestoredValue::Bytes(bytes) => Ok(bytes.to_vec()),
+                RestoredValue::Sealed(object) => of_object(&object),
             },
         }
     }

@@ -3,59 +3,59 @@
 use arrow_array::RecordBatch;
 use arrow_buffer::{Buffer, MutableBuffer};
 use sandbar_core::{Code, Fault, Limits};
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 
-use super::{Called, Completed, LogLine, Product};
+use super::{CallResult, CompletedCall, LogLine, CallProduct};
 use crate::batches::{BatchReader, malformed};
 use crate::process::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES};
 use crate::protocol::{
-    Delivered, Done, FromWorker, Groups, INLINE_BYTES_MAX, Output, Payload, ToCollect, Work, collected_bytes_max,
+    CallDelivery, CallReply, FromWorker, Groups, INLINE_BYTES_MAX, Output, Payload, CollectSpec, CallWork, collected_bytes_max,
 };
 
 /// What came of `work`, whose worker says that it is `done`, and which lost these groups before.
 #[inline]
 pub(super) fn unpack(
-    work: &Work,
+    work: &CallWork,
     limits: &Limits,
-    slot: &Scratch,
-    done: Done,
+    slot: &SharedMemory,
+    done: CallReply,
     lost_groups: Vec<(u32, Fault)>,
-) -> Called {
-    let Done { delivered, memory_bytes, nanos } = done;
-    let completed = |product| Completed { product, lost_groups, memory_bytes, nanos };
+) -> CallResult {
+    let CallReply { delivered, memory_bytes, nanos } = done;
+    let completed = |product| CompletedCall { product, lost_groups, memory_bytes, nanos };
     match delivered {
-        None if !matches!(work, Work::Describe | Work::Collect(..)) => {
-            Called { log: Vec::new(), result: Ok(completed(Product::default())) }
+        None if !matches!(work, CallWork::Describe | CallWork::Collect(..)) => {
+            CallResult { log: Vec::new(), result: Ok(completed(CallProduct::default())) }
         }
-        None => unpack_some(work, limits, slot, Delivered::empty(Ok(())), completed),
+        None => unpack_some(work, limits, slot, CallDelivery::empty(Ok(())), completed),
         Some(delivered) => unpack_some(work, limits, slot, *delivered, completed),
     }
 }
 
 fn unpack_some(
-    work: &Work,
+    work: &CallWork,
     limits: &Limits,
-    slot: &Scratch,
-    delivered: Delivered,
-    completed: impl FnOnce(Product) -> Completed,
-) -> Called {
-    let Delivered { result, output, log_bytes, rows } = delivered;
+    slot: &SharedMemory,
+    delivered: CallDelivery,
+    completed: impl FnOnce(CallProduct) -> CompletedCall,
+) -> CallResult {
+    let CallDelivery { result, output, log_bytes, rows } = delivered;
     let most = match work {
-        Work::Collect(..) => collected_bytes_max(limits),
+        CallWork::Collect(..) => collected_bytes_max(limits),
         _ => limits.output_bytes_max,
     };
     let result = result.map_err(|fault| *fault);
     match opened(slot, &output, most.saturating_add(LOG_SPACE_BYTES), log_bytes) {
         Ok((data, end, log)) => {
             let product = result.and_then(|()| product(work, &data, end, rows));
-            Called { log, result: product.map(completed) }
+            CallResult { log, result: product.map(completed) }
         }
-        Err(malformed) => Called::from(result.err().unwrap_or(malformed)),
+        Err(malformed) => CallResult::from(result.err().unwrap_or(malformed)),
     }
 }
 
 /// An output, where its data ends, and the log behind.
-fn opened(slot: &Scratch, output: &Output, most: u64, log_bytes: u64) -> Result<(Buffer, usize, Vec<LogLine>), Fault> {
+fn opened(slot: &SharedMemory, output: &Output, most: u64, log_bytes: u64) -> Result<(Buffer, usize, Vec<LogLine>), Fault> {
     let data = fetch(slot, output, most)?;
     if log_bytes > LOG_SPACE_BYTES {
         return Err(malformed(format!("its log takes {log_bytes} bytes, the limit is {LOG_SPACE_BYTES}")));
@@ -68,16 +68,16 @@ fn opened(slot: &Scratch, output: &Output, most: u64, log_bytes: u64) -> Result<
     Ok((data, end, log))
 }
 
-fn product(work: &Work, data: &Buffer, end: usize, rows: u64) -> Result<Product, Fault> {
+fn product(work: &CallWork, data: &Buffer, end: usize, rows: u64) -> Result<CallProduct, Fault> {
     Ok(match work {
-        Work::Describe => Product::Functions(postcard::from_bytes(&data[..end]).map_err(malformed)?),
-        Work::Collect(..) => Product::Collected(data.slice_with_length(0, end), rows),
-        _ => Product::Batches(batches(data, end)?),
+        CallWork::Describe => CallProduct::Functions(postcard::from_bytes(&data[..end]).map_err(malformed)?),
+        CallWork::Collect(..) => CallProduct::Collected(data.slice_with_length(0, end), rows),
+        _ => CallProduct::Batches(batches(data, end)?),
     })
 }
 
 /// Copies a call's output, of `most` bytes at most, out of shared memory, before anyone looks at it.
-fn fetch(slot: &Scratch, output: &Output, most: u64) -> Result<Buffer, Fault> {
+fn fetch(slot: &SharedMemory, output: &Output, most: u64) -> Result<Buffer, Fault> {
     match output {
         Output::Inline(bytes) if bytes.len() <= INLINE_BYTES_MAX => Ok(aligned(bytes)),
         Output::Inline(bytes) => {
@@ -147,18 +147,18 @@ fn batches(data: &Buffer, end: usize) -> Result<Vec<RecordBatch>, Fault> {
 /// What the node makes of a message of a worker, and of what lies in the slot for its output, whatever the calls were
 /// that it speaks of: for tests with bytes that may be any.
 #[doc(hidden)]
-pub fn unpack_any(message: &[u8], slot: &[u8]) -> Vec<Called> {
-    let Ok(memory) = Scratch::new(slot.len().max(1)) else { return Vec::new() };
+pub fn fuzz_unpack(message: &[u8], slot: &[u8]) -> Vec<CallResult> {
+    let Ok(memory) = SharedMemory::new(slot.len().max(1)) else { return Vec::new() };
     memory.write(0, slot);
     let input = || Payload::Inline { header: [].into(), body: [].into() };
     let works = [
-        Work::Describe,
-        Work::Process(input()),
-        Work::Collect(input(), ToCollect { argument: 0, beside: Vec::new() }.into()),
-        Work::Fit(input(), Groups::default().into()),
+        CallWork::Describe,
+        CallWork::Process(input()),
+        CallWork::Collect(input(), CollectSpec { argument: 0, beside: Vec::new() }.into()),
+        CallWork::Fit(input(), Groups::default().into()),
     ];
     let done_with = |work| {
-        let Ok(FromWorker::Done { done, .. }) = postcard::from_bytes(message) else { return Vec::new() };
+        let Ok(FromWorker::Replies { done, .. }) = postcard::from_bytes(message) else { return Vec::new() };
         done.into_iter().map(|done| unpack(work, &Limits::default(), &memory, done, Vec::new())).collect()
     };
     works.iter().flat_map(done_with).collect()
@@ -178,18 +178,18 @@ mod tests {
 
     const SLOT_BYTES: usize = 64 << 10;
 
-    fn process() -> Work {
-        Work::Process(Payload::Inline { header: [].into(), body: [].into() })
+    fn process() -> CallWork {
+        CallWork::Process(Payload::Inline { header: [].into(), body: [].into() })
     }
 
-    fn collect() -> Work {
+    fn collect() -> CallWork {
         let payload = Payload::Inline { header: [].into(), body: [].into() };
-        Work::Collect(payload, ToCollect { argument: 0, beside: Vec::new() }.into())
+        CallWork::Collect(payload, CollectSpec { argument: 0, beside: Vec::new() }.into())
     }
 
-    fn fit() -> Work {
+    fn fit() -> CallWork {
         let groups = Groups::default();
-        Work::Fit(Payload::Inline { header: [].into(), body: [].into() }, groups.into())
+        CallWork::Fit(Payload::Inline { header: [].into(), body: [].into() }, groups.into())
     }
 
     fn batch(rows: usize) -> RecordBatch {
@@ -199,8 +199,8 @@ mod tests {
     }
 
     /// What a worker delivers that was given batches of so many rows, and a line of log.
-    fn delivered(rows: &[usize], log: bool) -> (Arc<Scratch>, Option<Box<Delivered>>) {
-        let slot = Arc::new(Scratch::new(SLOT_BYTES).unwrap());
+    fn delivered(rows: &[usize], log: bool) -> (Arc<SharedMemory>, Option<Box<CallDelivery>>) {
+        let slot = Arc::new(SharedMemory::new(SLOT_BYTES).unwrap());
         let mut outcome = Outcome::new(Limits::default(), Some(slot.clone()), None);
         for rows in rows {
             let encoded = sandbar_batch::encode(&batch(*rows)).unwrap();
@@ -213,11 +213,11 @@ mod tests {
         (slot, outcome.deliver(Ok(())))
     }
 
-    fn unpacked(work: &Work, limits: &Limits, slot: &Scratch, delivered: Option<Box<Delivered>>) -> Called {
-        let done = Done { delivered, memory_bytes: 3, nanos: 4 };
+    fn unpacked(work: &CallWork, limits: &Limits, slot: &SharedMemory, delivered: Option<Box<CallDelivery>>) -> CallResult {
+        let done = CallReply { delivered, memory_bytes: 3, nanos: 4 };
         let lost_groups = vec![(7, malformed("lost"))];
         let called = unpack(work, limits, slot, done, lost_groups.clone());
-        if let Ok(Completed { lost_groups: lost, memory_bytes, nanos, .. }) = &called.result {
+        if let Ok(CompletedCall { lost_groups: lost, memory_bytes, nanos, .. }) = &called.result {
             assert_eq!((lost, *memory_bytes, *nanos), (&lost_groups, 3, 4));
         }
         called
@@ -229,7 +229,7 @@ mod tests {
             let (slot, delivered) = delivered(rows, log);
             assert_eq!(delivered.is_none(), rows.is_empty() && !log);
             let unpack = |delivered| unpacked(&process(), &Limits::default(), &slot, delivered);
-            let mut bad = delivered.clone().unwrap_or_else(|| Delivered::empty(Ok(())).into());
+            let mut bad = delivered.clone().unwrap_or_else(|| CallDelivery::empty(Ok(())).into());
             bad.result = Err(malformed("on purpose").into());
             let failed = unpack(Some(bad));
             assert!(failed.result.is_err());
@@ -249,7 +249,7 @@ mod tests {
     fn what_is_collected_is_bounded() {
         let limits = Limits { output_bytes_max: 1000, ..Limits::default() };
         let (collected, other) = (collected_bytes_max(&limits) + LOG_SPACE_BYTES, 1000 + LOG_SPACE_BYTES);
-        let slot = Scratch::new(collected as usize + 10).unwrap();
+        let slot = SharedMemory::new(collected as usize + 10).unwrap();
         slot.write(0, b"something");
         for (work, bytes, log_bytes, expected) in [
             (collect(), 9, 0, Ok(&b"something"[..])),
@@ -258,7 +258,7 @@ mod tests {
             (collect(), 9, 10, Err("its log is longer".to_owned())),
             (process(), other + 1, 0, Err(format!("claims {} bytes", other + 1))),
         ] {
-            let delivered = Delivered { result: Ok(()), output: Output::Slot(bytes), log_bytes, rows: 5 };
+            let delivered = CallDelivery { result: Ok(()), output: Output::Slot(bytes), log_bytes, rows: 5 };
             match (unpacked(&work, &limits, &slot, Some(delivered.into())).result, expected) {
                 (Ok(completed), Ok(bytes)) => {
                     let (collected, rows) = completed.product.into_collected().unwrap();
@@ -281,8 +281,8 @@ mod tests {
             claim in proptest::option::of(any::<u64>()),
         ) {
             let (slot, mut delivered) = delivered(&rows, log);
-            let none = || Delivered::empty(Ok(())).into();
-            let Delivered { output, log_bytes, .. } = &mut **delivered.get_or_insert_with(none);
+            let none = || CallDelivery::empty(Ok(())).into();
+            let CallDelivery { output, log_bytes, .. } = &mut **delivered.get_or_insert_with(none);
             for (at, value) in damage {
                 // Most of it at the start, where lengths are.
                 let at = usize::from(if value % 2 == 0 { at } else { at % 256 });
@@ -300,7 +300,7 @@ mod tests {
                 (Some(claim), _) => *log_bytes = claim >> (claim % 64),
                 (None, _) => {}
             }
-            for work in [process(), fit(), Work::Describe, collect()] {
+            for work in [process(), fit(), CallWork::Describe, collect()] {
                 let called = unpacked(&work, &Limits::default(), &slot, delivered.clone());
                 if let Ok(completed) = called.result {
                     for column in completed.product.into_batches().iter().flatten().flat_map(RecordBatch::columns) {
@@ -312,7 +312,7 @@ mod tests {
 
         #[test]
         fn bytes_are_a_message_or_an_error(bytes in vec(any::<u8>(), 0..300)) {
-            if let Ok(FromWorker::Done { done, .. }) = postcard::from_bytes(&bytes) {
+            if let Ok(FromWorker::Replies { done, .. }) = postcard::from_bytes(&bytes) {
                 prop_assert!(done.len() <= bytes.len());
             }
         }

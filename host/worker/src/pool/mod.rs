@@ -2,7 +2,7 @@
 
 mod answer;
 mod drive;
-mod link;
+mod worker;
 mod queue;
 
 use std::collections::HashMap;
@@ -15,15 +15,15 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use sandbar_core::{Code, Fault, Function, Limits};
 use sandbar_dense::Choice;
-use sandbar_store::{Draft, Segments};
+use sandbar_store::{SegmentDraft, SegmentPool};
 use tokio::sync::{mpsc, oneshot};
 
 #[doc(hidden)]
-pub use self::answer::unpack_any;
+pub use self::answer::fuzz_unpack;
 use self::queue::Queue;
-use crate::Gpus;
-use crate::compiler::Compiled;
-use crate::protocol::Work;
+use crate::GpuProcesses;
+use crate::compiler::CompiledComponent;
+use crate::protocol::CallWork;
 
 /// How a pool is made.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub struct PoolOptions {
     /// The program `host-worker`, which [`crate::WORKER_ARGUMENT`] makes a worker.
     pub program: PathBuf,
     /// GPUs for those whose functions have dense algebra done.
-    pub gpus: Option<Arc<Gpus>>,
+    pub gpus: Option<Arc<GpuProcesses>>,
     /// Whether a worker starts with the first call instead of with the pool.
     pub on_demand: bool,
 }
@@ -45,7 +45,7 @@ pub struct PoolOptions {
 pub struct Binding {
     id: u64,
     /// The component.
-    pub program: Arc<Compiled>,
+    pub program: Arc<CompiledComponent>,
     /// The function's place among the component's functions.
     pub function: u32,
     /// Its parameters, a JSON object.
@@ -54,9 +54,9 @@ pub struct Binding {
     pub limits: Limits,
     /// `component#function`, for errors.
     pub name: String,
-    /// Where dense algebra is to be done, if that is said: otherwise by the processor.
+    /// Where dense algebra is to be done, if that is reported: otherwise by the processor.
     pub device: Option<Choice>,
-    /// What the workers' [`crate::Collectors`] make of batches, for [`Work::Collect`].
+    /// What the workers' [`crate::Collectors`] make of batches, for [`CallWork::Collect`].
     plan: Vec<u8>,
 }
 
@@ -77,7 +77,7 @@ impl Binding {
     /// # Errors
     /// When the parameters are too long.
     pub fn new(
-        program: Arc<Compiled>,
+        program: Arc<CompiledComponent>,
         function: u32,
         params: String,
         limits: Limits,
@@ -102,7 +102,7 @@ impl Binding {
         Binding { id: new_id(), program, function, params, limits: *limits, name, device, plan }.into()
     }
 
-    /// The same, whose calls can [collect](Work::Collect) by `plan`.
+    /// The same, whose calls can [collect](CallWork::Collect) by `plan`.
     ///
     /// # Errors
     /// When the plan is longer than [`PLAN_BYTES_MAX`].
@@ -119,13 +119,13 @@ impl Binding {
 
 /// A call to be run by some worker.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct CallRequest {
     /// What is called.
     pub binding: Arc<Binding>,
     /// The call's seed.
     pub seed: u64,
     /// What it does, and with what.
-    pub work: Work,
+    pub work: CallWork,
 }
 
 /// A line of a guest's log.
@@ -139,28 +139,28 @@ pub struct LogLine {
 
 /// What a call handed back.
 #[derive(Debug)]
-pub enum Product {
+pub enum CallProduct {
     /// Batches, checked.
     Batches(Vec<RecordBatch>),
-    /// What its batches were collected into, for [`Work::Collect`], and how many rows of a [stored](Payload::Stored)
+    /// What its batches were collected into, for [`CallWork::Collect`], and how many rows of a [stored](Payload::Stored)
     /// input there were: what a worker says, which may be anything.
     Collected(Buffer, u64),
-    /// What it described, for [`Work::Describe`].
+    /// What it described, for [`CallWork::Describe`].
     Functions(Vec<Function>),
 }
 
-impl Default for Product {
+impl Default for CallProduct {
     fn default() -> Self {
-        Product::Batches(Vec::new())
+        CallProduct::Batches(Vec::new())
     }
 }
 
-impl Product {
+impl CallProduct {
     fn other(&self) -> Fault {
         let what = match self {
-            Product::Batches(_) => "batches",
-            Product::Collected(..) => "what was collected",
-            Product::Functions(_) => "functions",
+            CallProduct::Batches(_) => "batches",
+            CallProduct::Collected(..) => "what was collected",
+            CallProduct::Functions(_) => "functions",
         };
         Fault::new(Code::Host, format!("it hands back {what}, which it was not called for"))
     }
@@ -170,7 +170,7 @@ impl Product {
     /// # Errors
     /// When it is something else.
     pub fn into_batches(self) -> Result<Vec<RecordBatch>, Fault> {
-        if let Product::Batches(batches) = self { Ok(batches) } else { Err(self.other()) }
+        if let CallProduct::Batches(batches) = self { Ok(batches) } else { Err(self.other()) }
     }
 
     /// What was collected, and how many rows of a stored input there were.
@@ -178,7 +178,7 @@ impl Product {
     /// # Errors
     /// When it is something else.
     pub fn into_collected(self) -> Result<(Buffer, u64), Fault> {
-        if let Product::Collected(collected, rows) = self { Ok((collected, rows)) } else { Err(self.other()) }
+        if let CallProduct::Collected(collected, rows) = self { Ok((collected, rows)) } else { Err(self.other()) }
     }
 
     /// The functions.
@@ -186,15 +186,15 @@ impl Product {
     /// # Errors
     /// When it is something else.
     pub fn into_functions(self) -> Result<Vec<Function>, Fault> {
-        if let Product::Functions(functions) = self { Ok(functions) } else { Err(self.other()) }
+        if let CallProduct::Functions(functions) = self { Ok(functions) } else { Err(self.other()) }
     }
 }
 
 /// What came of a call that was not refused as a whole.
 #[derive(Debug, Default)]
-pub struct Completed {
+pub struct CompletedCall {
     /// What it handed back.
-    pub product: Product,
+    pub product: CallProduct,
     /// Groups that took a worker's life, each with why.
     pub lost_groups: Vec<(u32, Fault)>,
     /// Most linear memory it had, in bytes.
@@ -205,91 +205,91 @@ pub struct Completed {
 
 /// What came of a call.
 #[derive(Debug)]
-pub struct Called {
+pub struct CallResult {
     /// What it logged; where it took a worker's life, what the group that did had logged by then.
     pub log: Vec<LogLine>,
     /// What it handed back.
-    pub result: Result<Completed, Fault>,
+    pub result: Result<CompletedCall, Fault>,
 }
 
 /// What came of a call that was [submitted](Pool::submit).
 #[derive(Debug)]
-pub struct Answer {
+pub struct CallAnswer {
     /// What it was submitted with.
     pub token: u64,
     /// What came of it.
-    pub called: Called,
+    pub called: CallResult,
 }
 
 /// A function that is called, and where what comes of it goes: what many calls have in common.
 #[derive(Debug)]
 pub struct Caller {
     binding: Arc<Binding>,
-    to: To,
+    to: ReplyTo,
 }
 
 #[derive(Debug)]
-enum To {
+enum ReplyTo {
     /// For one call. Taken by its answer.
-    One(Mutex<Option<oneshot::Sender<Called>>>),
-    Many(mpsc::UnboundedSender<Vec<Answer>>),
+    One(Mutex<Option<oneshot::Sender<CallResult>>>),
+    Many(mpsc::UnboundedSender<Vec<CallAnswer>>),
 }
 
 impl Caller {
     /// Calls `binding`, and has the answers go to `answers`, several at a time.
-    pub fn new(binding: Arc<Binding>, answers: mpsc::UnboundedSender<Vec<Answer>>) -> Arc<Caller> {
-        Arc::new(Caller { binding, to: To::Many(answers) })
+    pub fn new(binding: Arc<Binding>, answers: mpsc::UnboundedSender<Vec<CallAnswer>>) -> Arc<Caller> {
+        Arc::new(Caller { binding, to: ReplyTo::Many(answers) })
     }
 
-    fn once(binding: Arc<Binding>, to: oneshot::Sender<Called>) -> Arc<Caller> {
-        Arc::new(Caller { binding, to: To::One(Mutex::new(Some(to))) })
+    fn once(binding: Arc<Binding>, to: oneshot::Sender<CallResult>) -> Arc<Caller> {
+        Arc::new(Caller { binding, to: ReplyTo::One(Mutex::new(Some(to))) })
     }
 
-    fn answer_of(&self, token: u64, mut called: Called) -> Answer {
+    fn answer_of(&self, token: u64, mut called: CallResult) -> CallAnswer {
         if called.result.is_err() {
             called.result = called.result.map_err(|fault| fault.of(&self.binding.name));
         }
-        Answer { token, called }
+        CallAnswer { token, called }
     }
 
     /// Whether no one waits for answers any more.
     fn is_gone(&self) -> bool {
         match &self.to {
-            To::One(to) => to.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|to| to.is_closed()),
-            To::Many(to) => to.is_closed(),
+            ReplyTo::One(to) => to.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|to| to.is_closed()),
+            ReplyTo::Many(to) => to.is_closed(),
         }
     }
 
     /// Whoever asked may have gone; then nobody wants the answers.
-    fn answer(&self, answers: Vec<Answer>) {
+    fn answer(&self, answers: Vec<CallAnswer>) {
         match &self.to {
-            To::One(to) => {
+            ReplyTo::One(to) => {
                 let to = to.lock().unwrap_or_else(PoisonError::into_inner).take();
                 _ = to.zip(answers.into_iter().next()).map(|(to, answer)| to.send(answer.called));
             }
-            To::Many(to) => _ = to.send(answers),
+            ReplyTo::Many(to) => _ = to.send(answers),
         }
     }
 }
 
 /// A call to be [submitted](Pool::submit).
 #[derive(Debug)]
-pub struct Submission {
+pub struct CallSubmission {
     /// What its answer is known by.
     pub token: u64,
     /// The call's seed.
     pub seed: u64,
     /// What it does, and with what.
-    pub work: Work,
+    pub work: CallWork,
 }
 
-fn gone() -> Fault {
+fn no_workers() -> Fault {
     Fault::new(Code::Host, "the workers are gone")
 }
 
-impl From<Fault> for Called {
+impl From<Fault> for CallResult {
     fn from(fault: Fault) -> Self {
-        Called { log: Vec::new(), result: Err(fault) }
+        CallResult { log: Vec::new(), result: Err(fault) }
     }
 }
 
@@ -298,13 +298,13 @@ impl From<Fault> for Called {
 pub struct Pool {
     queue: Arc<Queue>,
     options: PoolOptions,
-    memory: Arc<Memory>,
-    segments: Segments,
+    memory: Arc<PeakMemory>,
+    segments: SegmentPool,
 }
 
 /// Process ids of the workers, and the peak memory of those that have ended.
 #[derive(Debug, Default)]
-struct Memory {
+struct PeakMemory {
     processes: Mutex<HashMap<usize, u32>>,
     ended_bytes_max: AtomicU64,
 }
@@ -317,19 +317,19 @@ pub fn peak_memory_bytes(process: u32) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// Calls of one caller, which wait one behind another: at least one, and one only of [`To::One`].
+/// Calls of one caller, which wait one behind another: at least one, and one only of [`ReplyTo::One`].
 #[derive(Debug)]
-struct Run {
+struct CallRun {
     caller: Arc<Caller>,
     /// From which they are taken at the front.
-    calls: std::vec::IntoIter<Item>,
+    calls: std::vec::IntoIter<PendingCall>,
 }
 
 #[derive(Debug)]
-struct Item {
+struct PendingCall {
     token: u64,
     seed: u64,
-    work: Work,
+    work: CallWork,
     /// Most have none: a queue is the faster the smaller its items are.
     losses: Option<Box<Losses>>,
 }
@@ -344,24 +344,24 @@ struct Losses {
     log: Vec<LogLine>,
 }
 
-impl Run {
-    fn new(caller: Arc<Caller>, calls: Vec<Item>) -> Run {
-        Run { caller, calls: calls.into_iter() }
+impl CallRun {
+    fn new(caller: Arc<Caller>, calls: Vec<PendingCall>) -> CallRun {
+        CallRun { caller, calls: calls.into_iter() }
     }
 
     /// Takes the first `calls` out.
-    fn split(&mut self, calls: usize) -> Run {
-        Run::new(self.caller.clone(), self.calls.by_ref().take(calls).collect())
+    fn split(&mut self, calls: usize) -> CallRun {
+        CallRun::new(self.caller.clone(), self.calls.by_ref().take(calls).collect())
     }
 
     /// Answers all alike.
     fn refuse(self, fault: &Fault) {
-        let Run { caller, calls } = self;
+        let CallRun { caller, calls } = self;
         caller.answer(calls.map(|item| caller.answer_of(item.token, fault.clone().into())).collect());
     }
 }
 
-impl Memory {
+impl PeakMemory {
     fn started(&self, worker: usize, process: u32) {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, process);
     }
@@ -383,11 +383,11 @@ impl Pool {
     /// Starts the workers, unless they start on demand. They set themselves up while this returns.
     pub fn start(options: PoolOptions) -> Pool {
         let queue = Arc::new(Queue::default());
-        let memory = Arc::new(Memory::default());
+        let memory = Arc::new(PeakMemory::default());
         for index in 0..options.workers.max(1) {
-            tokio::spawn(drive::drive(index, options.clone(), queue.seat(), memory.clone()));
+            tokio::spawn(drive::drive(index, options.clone(), queue.register(), memory.clone()));
         }
-        Pool { queue, options, memory, segments: Segments::default() }
+        Pool { queue, options, memory, segments: SegmentPool::default() }
     }
 
     /// Number of workers.
@@ -403,21 +403,21 @@ impl Pool {
         alive + self.memory.ended_bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Memory for the input of a call. It is used again when the call's request
+    /// PeakMemory for the input of a call. It is used again when the call's request
     /// is no more.
     ///
     /// # Errors
     /// When there is no memory.
-    pub fn draft(&self, bytes: usize) -> io::Result<Draft> {
+    pub fn draft(&self, bytes: usize) -> io::Result<SegmentDraft> {
         self.segments.draft(bytes)
     }
 
     /// Runs a call. Cancelled when dropped: a call that waits is not begun.
-    pub async fn call(&self, request: Request) -> Called {
+    pub async fn call(&self, request: CallRequest) -> CallResult {
         let (to, answer) = oneshot::channel();
-        let Request { binding, seed, work } = request;
-        match self.enqueue(Caller::once(binding, to), vec![Item { token: 0, seed, work, losses: None }]) {
-            Ok(()) => answer.await.unwrap_or_else(|_| gone().into()),
+        let CallRequest { binding, seed, work } = request;
+        match self.enqueue(Caller::once(binding, to), vec![PendingCall { token: 0, seed, work, losses: None }]) {
+            Ok(()) => answer.await.unwrap_or_else(|_| no_workers().into()),
             Err(fault) => fault.into(),
         }
     }
@@ -427,12 +427,12 @@ impl Pool {
     ///
     /// # Errors
     /// When there are no workers any more.
-    pub fn submit(&self, caller: &Arc<Caller>, calls: impl IntoIterator<Item = Submission>) -> Result<(), Fault> {
-        let item = |Submission { token, seed, work }| Item { token, seed, work, losses: None };
+    pub fn submit(&self, caller: &Arc<Caller>, calls: impl IntoIterator<PendingCall = CallSubmission>) -> Result<(), Fault> {
+        let item = |CallSubmission { token, seed, work }| PendingCall { token, seed, work, losses: None };
         self.enqueue(caller.clone(), calls.into_iter().map(item).collect())
     }
 
-    fn enqueue(&self, caller: Arc<Caller>, calls: Vec<Item>) -> Result<(), Fault> {
-        self.queue.push(Run::new(caller, calls)).map_err(|queue::Gone| gone())
+    fn enqueue(&self, caller: Arc<Caller>, calls: Vec<PendingCall>) -> Result<(), Fault> {
+        self.queue.push(CallRun::new(caller, calls)).map_err(|queue::NoDrivers| no_workers())
     }
 }

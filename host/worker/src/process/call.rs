@@ -9,44 +9,44 @@ use sandbar_core::{Code, Fault};
 use sandbar_dense::Session;
 use sandbar_dense::remote::Broker;
 use sandbar_sandbox::{Input, Level, NoServices, Program, Refusal, Services};
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 
 use super::fit;
 use super::input::CallInput;
 use super::outcome::Outcome;
 use super::stored::{self, StoredBody, StoredReader, StoredRows};
-use super::{Binding, Dense, Native};
+use super::{Binding, Dense, NativeHandlers};
 use crate::batches::BatchReader;
-use crate::protocol::{BatchAt, Call, Payload, ToCollect, Work, progress};
+use crate::protocol::{BatchLocation, Call, Payload, CollectSpec, CallWork, progress};
 
 pub(super) fn run(
     program: &Program,
     binding: &Binding,
     call: &Call,
     file: Option<OwnedFd>,
-    (native, broker): (Native, &Broker),
-    progress: &Arc<Scratch>,
+    (native, broker): (NativeHandlers, &Broker),
+    progress: &Arc<SharedMemory>,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
-    let job = |groups, predict| fit::Job { groups, predict, broker };
+    let job = |groups, predict| fit::GroupCall { groups, predict, broker };
     match &call.work {
-        Work::Describe => describe(program, binding, call, outcome),
-        Work::Process(payload) => {
-            let input = Batches::open(payload, file, Vec::new(), native)?;
+        CallWork::Describe => describe(program, binding, call, outcome),
+        CallWork::Process(payload) => {
+            let input = InputBatches::open(payload, file, Vec::new(), native)?;
             process(program, binding, call, (input, broker), progress, outcome)
         }
-        Work::Collect(payload, to) => {
-            let ToCollect { argument, beside } = &**to;
+        CallWork::Collect(payload, to) => {
+            let CollectSpec { argument, beside } = &**to;
             outcome.collect((native.collectors)(&binding.plan, *argument)?)?;
-            let input = Batches::open(payload, file, beside.clone(), native)?;
+            let input = InputBatches::open(payload, file, beside.clone(), native)?;
             process(program, binding, call, (input, broker), progress, outcome)?;
             outcome.collected()
         }
-        Work::Fit(payload, groups) => {
+        CallWork::Fit(payload, groups) => {
             let input = CallInput::open(payload, file)?;
             fit::run(program, binding, call, input, job(groups, false), progress, outcome)
         }
-        Work::Predict(payload, groups) => {
+        CallWork::Predict(payload, groups) => {
             let input = CallInput::open(payload, file)?;
             fit::run(program, binding, call, input, job(groups, true), progress, outcome)
         }
@@ -65,9 +65,9 @@ fn describe(program: &Program, binding: &Binding, call: &Call, outcome: &mut Out
 }
 
 /// The batches of a call's input.
-enum Batches {
+enum InputBatches {
     /// Laid out by the node, and the columns that stand beside each, if there are any.
-    Laid(Arc<CallInput>, Vec<BatchAt>),
+    Laid(Arc<CallInput>, Vec<BatchLocation>),
     /// To be read here, and the body of the one that was read last.
     Stored(StoredReader, StoredBody),
 }
@@ -78,26 +78,26 @@ enum Body {
     Stored(StoredBody),
 }
 
-impl Batches {
+impl InputBatches {
     fn open(
         payload: &Payload<u64>,
         file: Option<OwnedFd>,
-        beside: Vec<BatchAt>,
-        native: Native,
+        beside: Vec<BatchLocation>,
+        native: NativeHandlers,
     ) -> Result<Batches, Fault> {
         match payload {
             Payload::Stored { how, .. } => {
                 let file = file.ok_or_else(|| Fault::new(Code::Host, "the file of a stored input is missing"))?;
-                Ok(Batches::Stored((native.readers)(how, file.into())?, StoredBody::default()))
+                Ok(InputBatches::Stored((native.readers)(how, file.into())?, StoredBody::default()))
             }
-            _ => Ok(Batches::Laid(Arc::new(CallInput::open(payload, file)?), beside)),
+            _ => Ok(InputBatches::Laid(Arc::new(CallInput::open(payload, file)?), beside)),
         }
     }
 
     fn body(&self) -> Body {
         match self {
-            Batches::Laid(input, _) => Body::Laid(input.clone()),
-            Batches::Stored(_, body) => Body::Stored(body.clone()),
+            InputBatches::Laid(input, _) => Body::Laid(input.clone()),
+            InputBatches::Stored(_, body) => Body::Stored(body.clone()),
         }
     }
 
@@ -105,12 +105,12 @@ impl Batches {
     /// step of the call, with reading the next. Gives how many rows were read here.
     fn each(
         self,
-        progress: &Scratch,
+        progress: &SharedMemory,
         mut run: impl FnMut(&[u8], Option<RecordBatch>) -> Result<(), Fault>,
     ) -> Result<u64, Fault> {
         let begin_step = || progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
         match self {
-            Batches::Laid(input, beside) => {
+            InputBatches::Laid(input, beside) => {
                 let mut reader = BatchReader::default();
                 for batch in 0..input.batches() {
                     begin_step();
@@ -119,7 +119,7 @@ impl Batches {
                 }
                 Ok(0)
             }
-            Batches::Stored(mut reader, body) => reader.try_fold(0, |read, rows| {
+            InputBatches::Stored(mut reader, body) => reader.try_fold(0, |read, rows| {
                 let StoredRows { batch, beside } = rows?;
                 begin_step();
                 if batch.num_rows() == 0 {
@@ -139,12 +139,12 @@ fn process(
     program: &Program,
     binding: &Binding,
     call: &Call,
-    (batches, broker): (Batches, &Broker),
-    progress: &Scratch,
+    (batches, broker): (InputBatches, &Broker),
+    progress: &SharedMemory,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
     // Where the node could not tell for which batch there is nothing, there has to be something for each.
-    let for_each = !matches!(&call.work, Work::Process(payload) if payload.batches() == 1);
+    let for_each = !matches!(&call.work, CallWork::Process(payload) if payload.batches() == 1);
     let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(binding.limits, None, None))));
     let dense = Dense::new(broker, binding);
     let services = ProcessServices { body: batches.body(), outcome: shared.clone(), dense };

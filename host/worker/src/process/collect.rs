@@ -8,7 +8,7 @@ use arrow_array::RecordBatch;
 use arrow_buffer::{Buffer, ToByteSlice as _};
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_sandbox::Refusal;
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 
 use crate::batches::BatchReader;
 use crate::protocol::{COLLECTED_BYTES_A_BYTE, collected_bytes_max};
@@ -21,16 +21,16 @@ pub trait Collect: Send {
     ///
     /// # Errors
     /// When it is none of those that were expected, and those of `to`.
-    fn push(&mut self, batch: &RecordBatch, beside: Option<&RecordBatch>, to: &mut Collection) -> Result<(), Fault>;
+    fn push(&mut self, batch: &RecordBatch, beside: Option<&RecordBatch>, to: &mut CollectBuffer) -> Result<(), Fault>;
 
     /// There are no more.
     ///
     /// # Errors
     /// Those of `to`.
-    fn finish(&mut self, to: &mut Collection) -> Result<(), Fault>;
+    fn finish(&mut self, to: &mut CollectBuffer) -> Result<(), Fault>;
 }
 
-/// What collects the batches of a call of [`crate::Work::Collect`], from its binding's plan and its argument.
+/// What collects the batches of a call of [`crate::CallWork::Collect`], from its binding's plan and its argument.
 pub type Collectors = fn(plan: &[u8], argument: u64) -> Result<Box<dyn Collect>, Fault>;
 
 thread_local! {
@@ -39,14 +39,14 @@ thread_local! {
 }
 
 /// What a call collects, in the slot of its message.
-pub struct Collection {
-    slot: Arc<Scratch>,
+pub struct CollectBuffer {
+    slot: Arc<SharedMemory>,
     /// Bytes that it has.
     bytes: usize,
     bytes_max: u64,
 }
 
-impl Collection {
+impl CollectBuffer {
     /// Appends `words` words, which are zero until `fill` writes them.
     ///
     /// # Errors
@@ -77,15 +77,15 @@ impl Collection {
 }
 
 /// A collector at work.
-pub struct Collecting {
+pub struct BatchCollector {
     collector: Box<dyn Collect>,
-    collection: Collection,
+    collection: CollectBuffer,
     reader: BatchReader,
-    beside: Option<Beside>,
+    beside: Option<CompanionColumns>,
 }
 
 /// The columns that the results of a scalar function stand beside.
-struct Beside {
+struct CompanionColumns {
     columns: RecordBatch,
     /// Rows whose results have come.
     taken: usize,
@@ -97,7 +97,7 @@ pub fn not_a_column(columns: usize, rows: usize, wanted: usize) -> Fault {
     Fault::new(Code::BadOutput, message)
 }
 
-impl Beside {
+impl CompanionColumns {
     /// The columns for the next results.
     fn next(&mut self, results: &RecordBatch) -> Result<RecordBatch, Fault> {
         let (rows, from) = (results.num_rows(), self.taken);
@@ -109,22 +109,22 @@ impl Beside {
     }
 }
 
-impl Collecting {
+impl BatchCollector {
     /// What `collector` makes of batches goes to `slot`, from its start on.
-    pub fn new(collector: Box<dyn Collect>, limits: &Limits, slot: Arc<Scratch>) -> Collecting {
-        let collection = Collection { slot, bytes: 0, bytes_max: collected_bytes_max(limits) };
-        Collecting { collector, collection, reader: BatchReader::default(), beside: None }
+    pub fn new(collector: Box<dyn Collect>, limits: &Limits, slot: Arc<SharedMemory>) -> BatchCollector {
+        let collection = CollectBuffer { slot, bytes: 0, bytes_max: collected_bytes_max(limits) };
+        BatchCollector { collector, collection, reader: BatchReader::default(), beside: None }
     }
 
     /// What comes next are the results of a scalar function, which stand beside these columns.
     pub(super) fn begin_beside(&mut self, columns: RecordBatch) {
-        self.beside = Some(Beside { columns, taken: 0 });
+        self.beside = Some(CompanionColumns { columns, taken: 0 });
     }
 
     /// All of them should have come.
     pub(super) fn end_beside(&mut self) -> Result<(), Fault> {
         match self.beside.take() {
-            Some(Beside { columns, taken }) if taken < columns.num_rows() => {
+            Some(CompanionColumns { columns, taken }) if taken < columns.num_rows() => {
                 Err(not_a_column(1, taken, columns.num_rows()))
             }
             _ => Ok(()),
@@ -181,7 +181,7 @@ mod tests {
             &mut self,
             batch: &RecordBatch,
             beside: Option<&RecordBatch>,
-            to: &mut Collection,
+            to: &mut CollectBuffer,
         ) -> Result<(), Fault> {
             let columns = || beside.into_iter().chain([batch]).flat_map(RecordBatch::columns);
             let number = |column: &ArrayRef, row| column.as_primitive::<Int64Type>().value(row);
@@ -191,7 +191,7 @@ mod tests {
             })
         }
 
-        fn finish(&mut self, _: &mut Collection) -> Result<(), Fault> {
+        fn finish(&mut self, _: &mut CollectBuffer) -> Result<(), Fault> {
             Ok(())
         }
     }
@@ -213,8 +213,8 @@ mod tests {
             (5, &[4, 2], 1, Err("1 columns of 6 rows, a scalar function gives one of 5")),
             (5, &[5], 2, Err("2 columns of 5 rows, a scalar function gives one of 5")),
         ] {
-            let slot = Arc::new(Scratch::new(1 << 12).unwrap());
-            let mut collecting = Collecting::new(Box::new(Sums), &Limits::default(), slot.clone());
+            let slot = Arc::new(SharedMemory::new(1 << 12).unwrap());
+            let mut collecting = BatchCollector::new(Box::new(Sums), &Limits::default(), slot.clone());
             let got = (0..2).try_for_each(|_| {
                 collecting.begin_beside(batch(1, 100..100 + wanted));
                 let mut at = 0;

@@ -11,7 +11,7 @@ use sandbar_core::{Code, Fault, Limits};
 use sandbar_dense::Session;
 use sandbar_dense::remote::Broker;
 use sandbar_sandbox::{GroupAt, Input, Instance, Level, Predictions, Program, Refusal, Services};
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 
 use super::call::lock;
 use super::input::CallInput;
@@ -32,7 +32,7 @@ const ROW_BYTES: usize = 64;
 /// The models of a call stand in one column, whose offsets are of 32 bits.
 const RESULTS_BYTES_MAX: u64 = i32::MAX as u64;
 
-pub(super) struct Job<'a> {
+pub(super) struct GroupCall<'a> {
     pub groups: &'a Groups,
     pub predict: bool,
     pub broker: &'a Broker,
@@ -44,12 +44,12 @@ pub(super) fn run(
     binding: &Binding,
     call: &Call,
     input: CallInput,
-    job: Job<'_>,
-    progress: &Arc<Scratch>,
+    job: GroupCall<'_>,
+    progress: &Arc<SharedMemory>,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
     let input = Arc::new(input);
-    let feed = Feed::new(
+    let feed = GroupFeed::new(
         &input,
         &binding.limits,
         &job,
@@ -73,7 +73,7 @@ fn drive(
     call: &Call,
     input: &Arc<CallInput>,
     (predict, broker): (bool, &Broker),
-    feed: &Arc<Mutex<Feed>>,
+    feed: &Arc<Mutex<GroupFeed>>,
 ) -> Result<(), Fault> {
     loop {
         let before = lock(feed).settled;
@@ -97,13 +97,13 @@ fn drive(
     }
 }
 
-fn finish(instance: Instance<'_>, feed: &Arc<Mutex<Feed>>) {
+fn finish(instance: Instance<'_>, feed: &Arc<Mutex<GroupFeed>>) {
     lock(feed).outcome.used_memory(instance.memory_bytes());
     drop(instance.into_services());
 }
 
 /// The groups of a call, where the guest stands among them, and their results.
-struct Feed {
+struct GroupFeed {
     groups: Vec<GroupAt>,
     next: usize,
     /// The group that the guest has and has not settled.
@@ -120,7 +120,7 @@ struct Feed {
     /// Whether a group is left for another call, since its model did not fit beside the others.
     has_left_one: bool,
     model_bytes_max: u64,
-    progress: Arc<Scratch>,
+    progress: Arc<SharedMemory>,
     results: Results,
     outcome: Outcome,
 }
@@ -133,18 +133,18 @@ enum Extra {
     Models(Vec<usize>),
 }
 
-impl Feed {
+impl GroupFeed {
     fn new(
         input: &Arc<CallInput>,
         limits: &Limits,
-        job: &Job<'_>,
-        progress: Arc<Scratch>,
+        job: &GroupCall<'_>,
+        progress: Arc<SharedMemory>,
         outcome: Outcome,
-    ) -> Result<Feed, Fault> {
+    ) -> Result<GroupFeed, Fault> {
         let groups = input.groups(job.groups)?;
         let extra = input.extra(job.groups)?;
         let extra = if job.predict { Extra::models(extra, groups.len())? } else { Extra::targets(extra, &groups)? };
-        Ok(Feed {
+        Ok(GroupFeed {
             results: Results::new(job.predict),
             next: job.groups.first as usize,
             current: None,
@@ -488,7 +488,7 @@ impl FitColumns {
 
 struct FeedServices {
     input: Arc<CallInput>,
-    feed: Arc<Mutex<Feed>>,
+    feed: Arc<Mutex<GroupFeed>>,
     dense: Dense,
 }
 

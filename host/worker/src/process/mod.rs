@@ -7,7 +7,7 @@ mod input;
 mod outcome;
 mod stored;
 
-pub use collect::{Collect, Collecting, Collection, Collectors, not_a_column};
+pub use collect::{Collect, BatchCollector, CollectBuffer, Collectors, not_a_column};
 pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES, Outcome, shortened};
 pub use stored::{StoredReader, StoredReaders, StoredRows};
 
@@ -24,10 +24,10 @@ use sandbar_dense::{Choice, Session};
 use sandbar_process::socket::FRAME_BYTES_MAX;
 use sandbar_process::{confine, socket};
 use sandbar_sandbox::{Engine, Program};
-use sandbar_store::{Mapping, Scratch};
+use sandbar_store::{Mapping, SharedMemory};
 
 use crate::journal;
-use crate::protocol::{Call, Delivered, Done, FromWorker, Output, TURN, ToWorker, progress};
+use crate::protocol::{Call, CallDelivery, CallReply, FromWorker, Output, MESSAGE_TIME_MAX, ToWorker, progress};
 
 /// The argument with which `host-worker` is a worker; its socket is standard input.
 pub const WORKER_ARGUMENT: &str = "worker";
@@ -40,7 +40,7 @@ const NO_JOB: u64 = u64::MAX;
 
 /// What a worker does besides running functions.
 #[derive(Debug, Clone, Copy)]
-pub struct Native {
+pub struct NativeHandlers {
     /// Collects what functions hand back.
     pub collectors: Collectors,
     /// Reads stored inputs.
@@ -49,7 +49,7 @@ pub struct Native {
 
 /// Runs a worker until its node closes the socket. Returns only errors of the set-up
 /// and of the socket; a hostile node is not defended against.
-pub fn run_worker(native: Native) -> io::Result<()> {
+pub fn run_worker(native: NativeHandlers) -> io::Result<()> {
     confine::leave_signals_to_node()?;
     confine::end_with_parent()?;
     confine::limit_resources(confine::FEW_FILES)?;
@@ -82,8 +82,8 @@ pub fn run_worker(native: Native) -> io::Result<()> {
 
 /// Memory shared with the node.
 struct Shared {
-    progress: Arc<Scratch>,
-    slots: Vec<Arc<Scratch>>,
+    progress: Arc<SharedMemory>,
+    slots: Vec<Arc<SharedMemory>>,
     /// Whom to ask for a GPU.
     broker: Broker,
 }
@@ -92,7 +92,7 @@ impl Shared {
     fn open(files: Vec<OwnedFd>, slots: u32, slot_bytes: u64) -> io::Result<Shared> {
         let mut files = files.into_iter();
         let mut next = |bytes| {
-            Scratch::open(files.next().ok_or_else(|| io::Error::other("a file of shared memory is missing"))?, bytes)
+            SharedMemory::open(files.next().ok_or_else(|| io::Error::other("a file of shared memory is missing"))?, bytes)
         };
         let progress = Arc::new(next(journal::BYTES)?);
         let slots = (0..slots).map(|_| next(slot_bytes as usize).map(Arc::new)).collect::<io::Result<_>>()?;
@@ -102,7 +102,7 @@ impl Shared {
 
 struct Worker<'e> {
     engine: &'e Engine,
-    native: Native,
+    native: NativeHandlers,
     shared: Shared,
     programs: HashMap<u32, Result<Program, Fault>>,
     bindings: HashMap<u32, Binding>,
@@ -187,17 +187,17 @@ impl Worker<'_> {
                     nanos += u128::from(one.nanos);
                     let slot_is_taken = one.delivered.as_ref().is_some_and(|d| matches!(d.output, Output::Slot(_)));
                     done.push(one);
-                    if slot_is_taken || bytes > DONE_BYTES_MAX || nanos > TURN.as_nanos() {
+                    if slot_is_taken || bytes > DONE_BYTES_MAX || nanos > MESSAGE_TIME_MAX.as_nanos() {
                         break;
                     }
                 }
-                let done = FromWorker::Done { slot, done };
+                let done = FromWorker::Replies { slot, done };
                 socket::send(socket, socket::frame(&done, &mut self.frame)?, &[])
             }
         }
     }
 
-    fn run(&self, id: u64, call: &Call, slot: u32, file: Option<OwnedFd>) -> Done {
+    fn run(&self, id: u64, call: &Call, slot: u32, file: Option<OwnedFd>) -> CallReply {
         let steps = self.shared.progress.atomic(progress::STEPS);
         self.shared.progress.atomic(progress::CALL).store(id, Relaxed);
         self.shared.progress.atomic(progress::GROUP).store(progress::NO_GROUP, Relaxed);
@@ -218,11 +218,11 @@ impl Worker<'_> {
             );
             let memory_bytes = outcome.memory_bytes();
             let delivered = outcome.deliver(result);
-            Done { delivered, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }
+            CallReply { delivered, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }
         });
         done.unwrap_or_else(|fault| {
-            let delivered = Delivered::empty(Err(fault));
-            Done { delivered: Some(delivered.into()), memory_bytes: 0, nanos: 0 }
+            let delivered = CallDelivery::empty(Err(fault));
+            CallReply { delivered: Some(delivered.into()), memory_bytes: 0, nanos: 0 }
         })
     }
 
@@ -236,7 +236,7 @@ impl Worker<'_> {
     }
 }
 
-impl Done {
+impl CallReply {
     /// About what it takes in a message.
     fn inline_bytes(&self) -> usize {
         64 + self.delivered.as_ref().map_or(0, |delivered| {

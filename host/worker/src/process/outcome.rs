@@ -9,11 +9,11 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use sandbar_core::{Code, Fault, LOG_BYTES_MAX, Limits};
 use sandbar_sandbox::{Level, Refusal};
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 
-use super::collect::{Collect, Collecting};
+use super::collect::{Collect, BatchCollector};
 use crate::journal;
-use crate::protocol::{Delivered, INLINE_BYTES_MAX, Output};
+use crate::protocol::{CallDelivery, INLINE_BYTES_MAX, Output};
 
 pub(crate) const BATCH_PREFIX_BYTES: usize = 64;
 const ALIGNMENT: usize = 64;
@@ -28,11 +28,11 @@ pub(crate) struct Outcome {
     limits: Limits,
     /// Empty once it is in the slot.
     data: Vec<u8>,
-    slot: Option<Arc<Scratch>>,
+    slot: Option<Arc<SharedMemory>>,
     /// Bytes in the slot.
     laid: usize,
     /// What takes the batches instead.
-    collecting: Option<Collecting>,
+    collecting: Option<BatchCollector>,
     /// Whether what is in the slot was collected.
     collected: bool,
     batches: u64,
@@ -44,12 +44,12 @@ pub(crate) struct Outcome {
     /// Rows that were read here.
     rows: u64,
     /// Where the log is kept in case this process is killed.
-    journal: Option<Arc<Scratch>>,
+    journal: Option<Arc<SharedMemory>>,
     memory_bytes: u64,
 }
 
 impl Outcome {
-    pub(crate) fn new(limits: Limits, slot: Option<Arc<Scratch>>, journal: Option<Arc<Scratch>>) -> Self {
+    pub(crate) fn new(limits: Limits, slot: Option<Arc<SharedMemory>>, journal: Option<Arc<SharedMemory>>) -> Self {
         Outcome {
             limits,
             data: Vec::new(),
@@ -71,7 +71,7 @@ impl Outcome {
     /// From here on batches are collected by `collector`.
     pub(super) fn collect(&mut self, collector: Box<dyn Collect>) -> Result<(), Fault> {
         let slot = self.slot.clone().ok_or_else(|| Fault::new(Code::Host, "a call without a slot"))?;
-        self.collecting = Some(Collecting::new(collector, &self.limits, slot));
+        self.collecting = Some(BatchCollector::new(collector, &self.limits, slot));
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl Outcome {
 
     /// It has all come.
     pub(super) fn end_beside(&mut self) -> Result<(), Fault> {
-        self.collecting.as_mut().map_or(Ok(()), Collecting::end_beside)
+        self.collecting.as_mut().map_or(Ok(()), BatchCollector::end_beside)
     }
 
     /// There are no more batches to collect.
@@ -181,7 +181,7 @@ impl Outcome {
     }
 
     /// Puts the log behind the data, and says where the node finds both, if there is anything to say.
-    pub(crate) fn deliver(mut self, result: Result<(), Fault>) -> Option<Box<Delivered>> {
+    pub(crate) fn deliver(mut self, result: Result<(), Fault>) -> Option<Box<CallDelivery>> {
         if self.log_dropped > 0 {
             self.log.push((2, format!("({} more lines are over the limit log_bytes_max)", self.log_dropped)));
         }
@@ -193,9 +193,9 @@ impl Outcome {
         let delivered = match self.append(&log, 1) {
             Ok(()) => {
                 let output = if self.laid == 0 { Output::Inline(self.data) } else { Output::Slot(self.laid as u64) };
-                Delivered { result: result.map_err(Box::new), output, log_bytes: log.len() as u64, rows }
+                CallDelivery { result: result.map_err(Box::new), output, log_bytes: log.len() as u64, rows }
             }
-            Err(refusal) => Delivered::empty(result.and(Err(refusal.into()))),
+            Err(refusal) => CallDelivery::empty(result.and(Err(refusal.into()))),
         };
         Some(delivered.into())
     }

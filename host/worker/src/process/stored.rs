@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex};
 
 use arrow_array::RecordBatch;
-use sandbar_batch::Encoded;
+use sandbar_batch::EncodedBatch;
 use sandbar_core::{Code, Fault};
 use sandbar_sandbox::{Bytes, Input};
 
@@ -26,7 +26,7 @@ pub type StoredReader = Box<dyn Iterator<Item = Result<StoredRows, Fault>>>;
 /// runs in a worker, confined like its guests: it may read the file at any offset, and no more.
 pub type StoredReaders = fn(how: &[u8], file: File) -> Result<StoredReader, Fault>;
 
-pub(super) fn encode(batch: &RecordBatch) -> Result<Encoded, Fault> {
+pub(super) fn encode(batch: &RecordBatch) -> Result<EncodedBatch, Fault> {
     sandbar_batch::encode(batch).map_err(|e| Fault::new(Code::Columns, e.to_string()))
 }
 
@@ -35,7 +35,7 @@ pub(super) fn encode(batch: &RecordBatch) -> Result<Encoded, Fault> {
 pub(super) struct StoredBody(Arc<Mutex<Arc<Vec<u8>>>>);
 
 impl StoredBody {
-    pub(super) fn lay(&self, batch: &Encoded) {
+    pub(super) fn lay(&self, batch: &EncodedBatch) {
         let mut body = lock(&self.0);
         let mut bytes = Arc::try_unwrap(std::mem::take(&mut *body)).unwrap_or_default();
         bytes.clear();

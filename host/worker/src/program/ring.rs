@@ -5,8 +5,8 @@
 //! [`SKIP`]. Two positions share one word, so that both sides can change them at once or not at all:
 //!
 //! - [`Sender`] to [`Receiver`]: `published | written`. Frames up to `published` are the reader's. Those behind it can
-//!   be taken back by the writer, and [taken](Receiver::take_all) by the reader.
-//! - [`Giver`] to [`Taker`]: `taken | given`. The reader takes one frame at a time; the writer takes back what is left.
+//!   be taken back by the writer, and [taken](Receiver::claim_all) by the reader.
+//! - [`TaskSender`] to [`TaskReceiver`]: `taken | given`. The reader takes one frame at a time; the writer takes back what is left.
 //!
 //! The reader copies a frame before it looks at it: the writer may be a process that a guest has taken over.
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 
 const HEAD_BYTES: usize = 8;
 /// Instead of a length: go on at the start of the memory.
@@ -24,8 +24,8 @@ const SKIP: u32 = u32::MAX;
 
 /// Where a ring is in shared memory.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
-    pub memory: Arc<Scratch>,
+pub(super) struct RingMemory {
+    pub memory: Arc<SharedMemory>,
     /// The word of its two positions, as an index of u64.
     pub word: usize,
     /// The word of how far the reader is ([`Sender`] only).
@@ -43,7 +43,7 @@ fn unpack(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }
 
-impl Place {
+impl RingMemory {
     fn word(&self) -> &AtomicU64 {
         self.memory.atomic(self.word)
     }
@@ -108,7 +108,7 @@ impl Place {
 /// The writer of a ring whose last frames it may take back.
 #[derive(Debug)]
 pub(super) struct Sender {
-    place: Place,
+    place: RingMemory,
     written: u32,
     published: u32,
     /// Whether the reader may take what was not published.
@@ -116,12 +116,12 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(place: Place) -> Sender {
+    pub(super) fn new(place: RingMemory) -> Sender {
         Sender { place, written: 0, published: 0, is_open: true }
     }
 
     /// One whose reader gets nothing that was not published: it does not look up before.
-    pub(super) fn closed(place: Place) -> Sender {
+    pub(super) fn closed(place: RingMemory) -> Sender {
         Sender { is_open: false, ..Sender::new(place) }
     }
 
@@ -132,7 +132,7 @@ impl Sender {
         let start = self.written;
         let end = self.place.write(start, read, frame)?;
         if self.is_open {
-            self.moved(|published, _| (published, end));
+            self.update_positions(|published, _| (published, end));
         }
         self.written = end;
         Some(start)
@@ -142,7 +142,7 @@ impl Sender {
     pub(super) fn publish(&mut self) {
         let written = self.written;
         if std::mem::replace(&mut self.published, written) != written {
-            self.moved(|_, _| (written, written));
+            self.update_positions(|_, _| (written, written));
         }
     }
 
@@ -160,7 +160,7 @@ impl Sender {
         taken
     }
 
-    fn moved(&self, to: impl Fn(u32, u32) -> (u32, u32)) {
+    fn update_positions(&self, to: impl Fn(u32, u32) -> (u32, u32)) {
         let _ = self.place.word().fetch_update(AcqRel, Acquire, |word| {
             let (published, written) = unpack(word);
             let (published, written) = to(published, written);
@@ -172,17 +172,17 @@ impl Sender {
 /// The reader of a ring.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    place: Place,
+    place: RingMemory,
     read: u32,
 }
 
 impl Receiver {
-    pub(super) fn new(place: Place) -> Receiver {
+    pub(super) fn new(place: RingMemory) -> Receiver {
         Receiver { place, read: 0 }
     }
 
     /// Whether there is a frame.
-    pub(super) fn has_some(&self) -> bool {
+    pub(super) fn has_frame(&self) -> bool {
         unpack(self.place.word().load(Acquire)).0 != self.read
     }
 
@@ -193,7 +193,7 @@ impl Receiver {
     }
 
     /// Takes all that was written, published or not.
-    pub(super) fn take_all(&self) {
+    pub(super) fn claim_all(&self) {
         let _ = self.place.word().fetch_update(AcqRel, Acquire, |word| {
             let (_, written) = unpack(word);
             Some(pack(written, written))
@@ -218,18 +218,18 @@ impl Receiver {
 
 /// The writer of a ring that takes back what the reader has not taken.
 #[derive(Debug)]
-pub(super) struct Giver {
-    place: Place,
+pub(super) struct TaskSender {
+    place: RingMemory,
     given: u32,
 }
 
-impl Giver {
-    pub(super) fn new(place: Place) -> Giver {
-        Giver { place, given: 0 }
+impl TaskSender {
+    pub(super) fn new(place: RingMemory) -> TaskSender {
+        TaskSender { place, given: 0 }
     }
 
     /// Gives a frame. Gives where it ends; none when there is no room.
-    pub(super) fn give(&mut self, frame: &[u8]) -> Option<u32> {
+    pub(super) fn send(&mut self, frame: &[u8]) -> Option<u32> {
         let (taken, _) = unpack(self.place.word().load(Acquire));
         let end = self.place.write(self.given, taken, frame)?;
         let _ = self.place.word().fetch_update(AcqRel, Acquire, |word| Some(pack(unpack(word).0, end)));
@@ -253,17 +253,17 @@ impl Giver {
 
 /// The reader of such a ring.
 #[derive(Debug)]
-pub(super) struct Taker {
-    place: Place,
+pub(super) struct TaskReceiver {
+    place: RingMemory,
 }
 
-impl Taker {
-    pub(super) fn new(place: Place) -> Taker {
-        Taker { place }
+impl TaskReceiver {
+    pub(super) fn new(place: RingMemory) -> TaskReceiver {
+        TaskReceiver { place }
     }
 
     /// Whether there is a frame.
-    pub(super) fn has_some(&self) -> bool {
+    pub(super) fn has_frame(&self) -> bool {
         let (taken, given) = unpack(self.place.word().load(Acquire));
         taken != given
     }
@@ -292,8 +292,8 @@ impl Taker {
 mod tests {
     use super::*;
 
-    fn place(bytes: usize) -> Place {
-        Place { memory: Arc::new(Scratch::new(4096 + bytes).unwrap()), word: 0, read: 1, at: 4096, bytes }
+    fn place(bytes: usize) -> RingMemory {
+        RingMemory { memory: Arc::new(SharedMemory::new(4096 + bytes).unwrap()), word: 0, read: 1, at: 4096, bytes }
     }
 
     fn frame(number: u32) -> Vec<u8> {
@@ -314,11 +314,11 @@ mod tests {
                     continue;
                 }
             }
-            assert!(receiver.has_unpublished() || !receiver.has_some());
+            assert!(receiver.has_unpublished() || !receiver.has_frame());
             if sent % 2 == 0 {
                 sender.publish()
             } else {
-                receiver.take_all()
+                receiver.claim_all()
             }
             while receiver.next(&mut buffer).unwrap() {
                 assert_eq!(buffer, frame(got));
@@ -346,7 +346,7 @@ mod tests {
                 let last = sender.write(&frame(7)).unwrap();
                 assert!(sender.take_back(last));
             }
-            receiver.take_all();
+            receiver.claim_all();
             assert!(!sender.take_back(kept));
             assert!(receiver.next(&mut buffer).unwrap() && buffer == frame(number));
             assert!(!receiver.next(&mut buffer).unwrap());
@@ -360,8 +360,8 @@ mod tests {
         let mut buffer = Vec::new();
         for number in 0..1000 {
             assert!((0..=number % 3).all(|more| sender.write(&frame(number + more)).is_some()));
-            receiver.take_all();
-            assert!(!receiver.has_some() && !receiver.has_unpublished());
+            receiver.claim_all();
+            assert!(!receiver.has_frame() && !receiver.has_unpublished());
             sender.publish();
             for more in 0..=number % 3 {
                 assert!(receiver.next(&mut buffer).unwrap() && buffer == frame(number + more));
@@ -374,12 +374,12 @@ mod tests {
     #[test]
     fn what_is_given_is_taken_or_taken_back() {
         let place = place(4096);
-        let (mut giver, mut taker) = (Giver::new(place.clone()), Taker::new(place));
+        let (mut sender, mut receiver) = (TaskSender::new(place.clone()), TaskReceiver::new(place));
         const FRAMES: u32 = 200_000;
         let taking = std::thread::spawn(move || {
             let (mut taken, mut buffer) = (Vec::new(), Vec::new());
             loop {
-                if !taker.take(&mut buffer).unwrap() {
+                if !receiver.take(&mut buffer).unwrap() {
                     std::thread::yield_now();
                     continue;
                 }
@@ -394,7 +394,7 @@ mod tests {
         let mut given: std::collections::VecDeque<(u32, u32)> = Default::default();
         let (mut back, mut number) = (Vec::new(), 0);
         while number <= FRAMES {
-            match giver.give(&frame(number)) {
+            match sender.send(&frame(number)) {
                 Some(end) => {
                     given.push_back((end, number));
                     number += 1;
@@ -402,7 +402,7 @@ mod tests {
                 None => std::thread::yield_now(),
             }
             if number % 97 == 0 && number < FRAMES {
-                let taken = giver.take_back();
+                let taken = sender.take_back();
                 while given.front().is_some_and(|(end, _)| taken.wrapping_sub(*end) as i32 >= 0) {
                     given.pop_front();
                 }
@@ -426,7 +426,7 @@ mod tests {
         }
         for (taken, given) in [(0, 2000), (1022, 1030), (8, 0)] {
             place.word().store(pack(taken, given), Relaxed);
-            assert!(Taker::new(place.clone()).take(&mut Vec::new()).is_err(), "{taken} {given}");
+            assert!(TaskReceiver::new(place.clone()).take(&mut Vec::new()).is_err(), "{taken} {given}");
         }
     }
 }

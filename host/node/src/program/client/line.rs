@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
-use sandbar_store::{Mapping, Object};
-use sandbar_worker::program::{Begin, Bell, Delivery, Down, Given, Heard, Up};
+use sandbar_store::{Mapping, SealedFile};
+use sandbar_worker::program::{StartTask, Doorbell, Delivery, NodeMessage, TaskPosition, Polled, WorkerMessage};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, oneshot};
 
 /// Bytes of messages that the hub has not heard, and of the values that come with them: who says more waits.
@@ -86,7 +86,7 @@ struct Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         self.mapping = None;
-        self.line.say_now(&Up::Forgot(self.number));
+        self.line.say_now(&WorkerMessage::FileReleased(self.number));
     }
 }
 
@@ -99,26 +99,26 @@ pub(in crate::program) struct Line {
     /// Bytes that there is room for.
     room: Semaphore,
     is_closed: AtomicBool,
-    bell: Bell,
+    doorbell: Doorbell,
 }
 
 #[derive(Debug)]
 struct Message {
     frame: Vec<u8>,
     /// A value that is named in it.
-    object: Option<Object>,
+    object: Option<SealedFile>,
     /// Room that is given back once it is heard.
     room: usize,
 }
 
 impl Line {
-    pub(in crate::program) fn new(bell: Bell) -> Arc<Line> {
+    pub(in crate::program) fn new(doorbell: Doorbell) -> Arc<Line> {
         Arc::new(Line {
             queue: Mutex::default(),
             count: AtomicUsize::new(0),
             room: Semaphore::new(AHEAD_BYTES_MAX),
             is_closed: AtomicBool::new(false),
-            bell,
+            doorbell,
         })
     }
 
@@ -132,29 +132,29 @@ impl Line {
     }
 
     /// Says something that there is room for.
-    pub(super) fn say(&self, message: &Up<'_>, object: Option<Object>, room: SemaphorePermit<'_>) {
+    pub(super) fn say(&self, message: &WorkerMessage<'_>, object: Option<SealedFile>, room: SemaphorePermit<'_>) {
         self.add(frame(message), object, room.num_permits());
         // The hub gives it back.
         room.forget();
     }
 
-    fn add(&self, frame: Vec<u8>, object: Option<Object>, room: usize) {
+    fn add(&self, frame: Vec<u8>, object: Option<SealedFile>, room: usize) {
         let mut queue = self.queue();
         queue.push_back(Message { frame, object, room });
         self.count.store(queue.len(), Relaxed);
         drop(queue);
-        self.bell.ring();
+        self.doorbell.ring();
     }
 
     /// Says something whether there is room or not: what can't wait, and of which there is no more than of what could.
-    pub(super) fn say_now(&self, message: &Up<'_>) {
+    pub(super) fn say_now(&self, message: &WorkerMessage<'_>) {
         if !self.is_closed() {
             self.add(frame(message), None, 0);
         }
     }
 
     /// Says what may be no message.
-    pub(in crate::program) fn say_bytes(&self, frame: Vec<u8>, object: Option<Object>) {
+    pub(in crate::program) fn say_bytes(&self, frame: Vec<u8>, object: Option<SealedFile>) {
         self.add(frame, object, 0);
     }
 
@@ -167,7 +167,7 @@ impl Line {
     }
 }
 
-fn frame(message: &Up<'_>) -> Vec<u8> {
+fn frame(message: &WorkerMessage<'_>) -> Vec<u8> {
     // To memory, which grows.
     postcard::to_stdvec(message).unwrap_or_default()
 }
@@ -190,7 +190,7 @@ pub(crate) struct Seat {
     /// Files, until they are to be forgotten.
     lent: FxHashMap<u64, Arc<Lent>>,
     /// The value that the message at hand names.
-    object: Option<Object>,
+    object: Option<SealedFile>,
     /// Room of messages that were heard.
     heard: usize,
     /// Whether it was told something.
@@ -223,61 +223,61 @@ impl Seat {
     }
 
     /// The job's first task is begun, by the client.
-    pub(in crate::program) fn begin(&mut self, task: &Begin<'_>) -> Given {
+    pub(in crate::program) fn begin(&mut self, task: &StartTask<'_>) -> TaskPosition {
         if let Some(begun) = self.begun.take() {
             let (id, attempt) = (TaskId(task.task), Attempt(task.attempt));
             // Who began the job may be gone.
             let _ = begun.send(Begun { worker: self.worker, task: id, attempt, seed: task.seed });
         }
-        Given::AT_ONCE
+        TaskPosition::IMMEDIATE
     }
 
     pub(in crate::program) fn has_some(&self) -> bool {
         self.line.count.load(Relaxed) > 0
     }
 
-    pub(in crate::program) fn hear(&mut self, frame: &mut Vec<u8>) -> Heard {
+    pub(in crate::program) fn hear(&mut self, frame: &mut Vec<u8>) -> Polled {
         let mut queue = self.line.queue();
-        let Some(message) = queue.pop_front() else { return Heard::Nothing };
+        let Some(message) = queue.pop_front() else { return Polled::Empty };
         self.line.count.store(queue.len(), Relaxed);
         drop(queue);
         self.heard += message.room;
         (*frame, self.object) = (message.frame, message.object);
-        Heard::Some
+        Polled::Message
     }
 
-    pub(in crate::program) fn next_object(&mut self) -> io::Result<Object> {
+    pub(in crate::program) fn next_object(&mut self) -> io::Result<SealedFile> {
         self.object.take().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a value's file is missing"))
     }
 
-    pub(in crate::program) fn tell(&mut self, message: &Down<'_>) {
+    pub(in crate::program) fn tell(&mut self, message: &NodeMessage<'_>) {
         match message {
-            Down::Deliver { object, value, contains, .. } => {
+            NodeMessage::Deliver { object, value, contains, .. } => {
                 // That it comes later is not said of what was wanted.
                 if let Some(value) = self.value(value) {
                     self.deliver(*object, value, contains);
                 }
             }
-            Down::Item { stream, object, value, contains, .. } => {
+            NodeMessage::DeliverItem { stream, object, value, contains, .. } => {
                 self.told = true;
                 let value = self.value(value).map(|value| value.map_err(Arc::new));
                 self.listener.item(ObjectId(*stream), ObjectId(*object), value, objects(contains));
             }
-            Down::Forget(file) => drop(self.lent.remove(file)),
+            NodeMessage::ReleaseFile(file) => drop(self.lent.remove(file)),
             // Of tasks that a client has none of: its own is the job, and no generator.
-            Down::Unneeded(..)
-            | Down::Close(_)
-            | Down::Cancel(..)
-            | Down::Withdraw(..)
-            | Down::Credit(..)
-            | Down::AskWaits(_)
-            | Down::Hold(..)
-            | Down::GoOn(_) => {}
+            NodeMessage::DropDelivery(..)
+            | NodeMessage::DropMemory(_)
+            | NodeMessage::Cancel(..)
+            | NodeMessage::WithdrawCall(..)
+            | NodeMessage::Credit(..)
+            | NodeMessage::ReportWaits(_)
+            | NodeMessage::HoldJob(..)
+            | NodeMessage::ResumeOnce(_) => {}
         }
     }
 
-    pub(in crate::program) fn tell_with(&mut self, message: &Down<'_>, file: &Object) -> io::Result<()> {
-        let Down::Deliver { object, value: Delivery::File(bytes, number), contains, .. } = message else {
+    pub(in crate::program) fn tell_with(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()> {
+        let NodeMessage::Deliver { object, value: Delivery::File(bytes, number), contains, .. } = message else {
             return Ok(());
         };
         let mapping = Some(Mapping::sealed(file.as_fd(), *bytes)?);
@@ -291,9 +291,9 @@ impl Seat {
     fn value(&self, value: &Delivery<'_>) -> Option<Result<ObjectValue, TaskError>> {
         match value {
             Delivery::Value(bytes) => Some(Ok(ObjectValue(Bytes::Own((*bytes).into())))),
-            Delivery::Same(file) => Some(self.same(*file)),
+            Delivery::LentFile(file) => Some(self.same(*file)),
             Delivery::Failed(error) => Some(Err(postcard::from_bytes(error).unwrap_or_else(|_| missing()))),
-            Delivery::File(..) | Delivery::Later => None,
+            Delivery::File(..) | Delivery::Pending => None,
         }
     }
 
@@ -381,7 +381,7 @@ mod tests {
     }
 
     fn seat() -> (Arc<Line>, Seat, Arc<Notes>) {
-        let (line, notes) = (Line::new(Bell::new().unwrap()), Arc::<Notes>::default());
+        let (line, notes) = (Line::new(Doorbell::new().unwrap()), Arc::<Notes>::default());
         let seat = Seat::new(line.clone(), notes.clone(), oneshot::channel().0);
         (line, seat, notes)
     }
@@ -392,8 +392,8 @@ mod tests {
 
     fn hear(seat: &mut Seat) -> Option<String> {
         let mut frame = Vec::new();
-        let heard = seat.hear(&mut frame) == Heard::Some;
-        heard.then(|| format!("{:?}", postcard::from_bytes::<Up<'_>>(&frame).unwrap()))
+        let heard = seat.hear(&mut frame) == Polled::Message;
+        heard.then(|| format!("{:?}", postcard::from_bytes::<WorkerMessage<'_>>(&frame).unwrap()))
     }
 
     #[test]
@@ -402,11 +402,11 @@ mod tests {
             let (line, mut seat, _) = seat();
             for object in 0..2 {
                 let room = line.room_for(AHEAD_BYTES_MAX / 2 - MESSAGE_BYTES).await.unwrap();
-                line.say(&Up::Want(object, 7), None, room);
+                line.say(&WorkerMessage::RequestObject(object, 7), None, room);
             }
             assert!(timeout(SOON, line.room_for(0)).await.is_err());
             // Who can't wait says it nevertheless.
-            line.say_now(&Up::Released(0, 1));
+            line.say_now(&WorkerMessage::Release(0, 1));
             assert_eq!(hear(&mut seat).as_deref(), Some("Want(0, 7)"));
             seat.flush();
             // What would never fit has all of the room.
@@ -427,7 +427,7 @@ mod tests {
             let (refused, ()) = tokio::join!(waits, async { drop(seat) });
             assert!(refused && line.is_closed());
             drop(all);
-            line.say_now(&Up::Released(0, 1));
+            line.say_now(&WorkerMessage::Release(0, 1));
             assert_eq!(line.count.load(Relaxed), 0);
             assert_eq!(notes.0.lock().unwrap().len(), 1);
         });
@@ -436,10 +436,10 @@ mod tests {
     #[test]
     fn items_are_told_with_their_values_where_those_are_small() {
         let (_line, mut seat, notes) = seat();
-        let item = |object, value| Down::Item { job: 1, stream: 5, object, value, contains: vec![9] };
+        let item = |object, value| NodeMessage::DeliverItem { job: 1, stream: 5, object, value, contains: vec![9] };
         let error = postcard::to_stdvec(&missing()).unwrap();
         seat.tell(&item(6, Delivery::Value(b"a")));
-        seat.tell(&item(7, Delivery::Later));
+        seat.tell(&item(7, Delivery::Pending));
         seat.tell(&item(8, Delivery::Failed(&error)));
         seat.flush();
         let told = std::mem::take(&mut *notes.0.lock().unwrap());
@@ -453,18 +453,18 @@ mod tests {
     #[test]
     fn a_file_is_forgotten_when_nobody_has_its_bytes() {
         let (_line, mut seat, notes) = seat();
-        let file = Object::new(b"a large value").unwrap();
+        let file = SealedFile::new(b"a large value").unwrap();
         let job = JobId(1).0;
-        let deliver = |value| Down::Deliver { job, object: 5, value, contains: vec![6], wanted: true };
+        let deliver = |value| NodeMessage::Deliver { job, object: 5, value, contains: vec![6], wanted: true };
         seat.tell_with(&deliver(Delivery::File(7, 3)), &file).unwrap();
-        seat.tell(&deliver(Delivery::Same(3)));
-        seat.tell(&deliver(Delivery::Same(4)));
+        seat.tell(&deliver(Delivery::LentFile(3)));
+        seat.tell(&deliver(Delivery::LentFile(4)));
         let mut told = std::mem::take(&mut *notes.0.lock().unwrap());
         let words: Vec<_> = told.iter().map(|(words, _)| words.as_str()).collect();
         assert_eq!(words, ["5 None [ObjectId(6)]", "5 None [ObjectId(6)]", "5 Some(Host) [ObjectId(6)]"]);
         let value = told.remove(0).1.unwrap();
         drop(told);
-        seat.tell(&Down::Forget(3));
+        seat.tell(&NodeMessage::ReleaseFile(3));
         assert_eq!((&value[..], value.is_own(), hear(&mut seat)), (&b"a large"[..], false, None));
         drop(value);
         assert_eq!(hear(&mut seat).as_deref(), Some("Forgot(3)"));

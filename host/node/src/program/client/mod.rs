@@ -15,8 +15,8 @@ use std::time::Instant;
 use sandbar_core::{
     ActorId, Code, Fault, IdAllocator, ObjectId, Seed, TaskError, TaskId, TaskRequest, VALUE_INLINE_BYTES_MAX,
 };
-use sandbar_store::Unsealed;
-use sandbar_worker::program::{Submit, Took, Up, ValueUp, monotonic_nanos};
+use sandbar_store::UnsealedFile;
+use sandbar_worker::program::{SubmitTask, AttemptUsage, WorkerMessage, SentValue, monotonic_nanos};
 use tokio::sync::{AcquireError, SemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 
@@ -88,7 +88,7 @@ impl Node {
         let failed = |e: io::Error| Fault::new(Code::Host, format!("the node can't run programs: {e}"));
         let keeping = Keeping::start(keeper, Shown::Each(log)).map_err(failed)?;
         let hub = self.hub()?;
-        let line = Line::new(hub.bell());
+        let line = Line::new(hub.doorbell());
         let (begins, begun) = oneshot::channel();
         let (started, since) = (Instant::now(), monotonic_nanos());
         let mut job = hub.submit(NewJob {
@@ -206,20 +206,20 @@ impl ClientJob {
         let made = made(ObjectId(task));
         self.say_submitted(task, (function, 1), &request, room);
         // Beside a message that there was room for.
-        self.line.say_now(&Up::Want(task, self.begun.task.0));
+        self.line.say_now(&WorkerMessage::RequestObject(task, self.begun.task.0));
         Ok(made)
     }
 
     /// The client has taken so many items of a stream, all in all: its generator may yield more.
     pub fn took(&self, stream: ObjectId, taken: u64) {
-        self.line.say_now(&Up::Took(stream.0, taken));
+        self.line.say_now(&WorkerMessage::ItemsTaken(stream.0, taken));
     }
 
     fn say_submitted(&self, task: u64, (function, returns): (u32, u32), request: &[u8], room: SemaphorePermit<'_>) {
         let child = self.children.fetch_add(1, Relaxed);
         let seed = Seed::new(self.begun.seed).with(&child.to_le_bytes()).value();
         let (parent, attempt) = (self.begun.task.0, self.begun.attempt.0);
-        self.line.say(&Up::Submit(Submit { task, parent, attempt, function, returns, seed, request }), None, room);
+        self.line.say(&WorkerMessage::Submit(SubmitTask { task, parent, attempt, function, returns, seed, request }), None, room);
     }
 
     /// Stores a value, which contains these objects. Gives its object, which the client holds once.
@@ -232,7 +232,7 @@ impl ClientJob {
         let bytes = value.len();
         if bytes <= VALUE_INLINE_BYTES_MAX {
             let (object, room) = self.number(1, bytes + 8 * refs.len()).await?;
-            self.line.say(&Up::Put { object, task, value: ValueUp::Inline(&value), refs }, None, room);
+            self.line.say(&WorkerMessage::Put { object, task, value: SentValue::Inline(&value), refs }, None, room);
             return Ok(ObjectId(object));
         }
         let max = self.value_bytes_max;
@@ -244,12 +244,12 @@ impl ClientJob {
         let (object, room) = self.number(1, bytes).await?;
         let no_memory = |e: io::Error| Fault::new(Code::Host, format!("there is no memory for a value: {e}"));
         let sealed = tokio::task::spawn_blocking(move || {
-            let mut memory = Unsealed::new(bytes)?;
+            let mut memory = UnsealedFile::new(bytes)?;
             memory.write(&[&value])?;
             memory.seal(bytes as u64)
         });
         let sealed = sealed.await.map_err(|e| no_memory(io::Error::other(e)))?.map_err(no_memory)?;
-        self.line.say(&Up::Put { object, task, value: ValueUp::File(bytes as u64, None), refs }, Some(sealed), room);
+        self.line.say(&WorkerMessage::Put { object, task, value: SentValue::File(bytes as u64, None), refs }, Some(sealed), room);
         Ok(ObjectId(object))
     }
 
@@ -263,13 +263,13 @@ impl ClientJob {
         if !still() {
             return Ok(());
         }
-        self.line.say(&Up::Want(object.0, self.begun.task.0), None, room);
+        self.line.say(&WorkerMessage::RequestObject(object.0, self.begun.task.0), None, room);
         Ok(())
     }
 
     /// The client holds an object so many times less.
     pub fn release(&self, object: ObjectId, times: u32) {
-        self.line.say_now(&Up::Released(object.0, times));
+        self.line.say_now(&WorkerMessage::Release(object.0, times));
     }
 
     /// Ends the task that an object comes of, and all that it submitted if `recursive`.
@@ -278,7 +278,7 @@ impl ClientJob {
     /// When the job has ended.
     pub async fn cancel(&self, object: ObjectId, recursive: bool) -> Result<(), Fault> {
         let room = self.line.room_for(0).await.map_err(over)?;
-        self.line.say(&Up::Cancel(object.0, self.begun.task.0, recursive), None, room);
+        self.line.say(&WorkerMessage::Cancel(object.0, self.begun.task.0, recursive), None, room);
         Ok(())
     }
 
@@ -289,7 +289,7 @@ impl ClientJob {
     pub async fn find_actor(&self, name: &str) -> Result<ObjectId, Fault> {
         let (object, room) = self.number(1, name.len()).await?;
         let (task, attempt) = (self.begun.task.0, self.begun.attempt.0);
-        self.line.say(&Up::Find { object, task, attempt, name }, None, room);
+        self.line.say(&WorkerMessage::FindActor { object, task, attempt, name }, None, room);
         Ok(ObjectId(object))
     }
 
@@ -299,7 +299,7 @@ impl ClientJob {
     /// When the job has ended.
     pub async fn kill(&self, actor: ActorId, restart: bool) -> Result<(), Fault> {
         let room = self.line.room_for(0).await.map_err(over)?;
-        self.line.say(&Up::Kill(actor.0, restart), None, room);
+        self.line.say(&WorkerMessage::KillActor(actor.0, restart), None, room);
         Ok(())
     }
 
@@ -309,7 +309,7 @@ impl ClientJob {
     /// When it has ended otherwise before.
     pub async fn end(&self) -> Result<ProgramSummary, NodeError> {
         // A task that returns nothing.
-        self.finish(Ok(vec![(ValueUp::Inline(&[]), Vec::new())]));
+        self.finish(Ok(vec![(SentValue::Inline(&[]), Vec::new())]));
         let over = self.over.lock().unwrap_or_else(PoisonError::into_inner).take();
         over.ok_or(NodeError::Dropped)?.await?
     }
@@ -323,13 +323,13 @@ impl ClientJob {
         }
     }
 
-    fn finish(&self, returned: Result<Vec<(ValueUp<'_>, Vec<u64>)>, Box<TaskError>>) {
+    fn finish(&self, returned: Result<Vec<(SentValue<'_>, Vec<u64>)>, Box<TaskError>>) {
         let TaskId(task) = self.begun.task;
-        let message = Up::Finished {
+        let message = WorkerMessage::Finished {
             task,
             attempt: self.begun.attempt.0,
             returned,
-            took: Took { begun: self.since, waited: monotonic_nanos().saturating_sub(self.since), ..Took::default() },
+            usage: AttemptUsage { started: self.since, waited_nanos: monotonic_nanos().saturating_sub(self.since), ..AttemptUsage::default() },
             lost: false,
             saved: None,
         };

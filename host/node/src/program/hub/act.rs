@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use sandbar_core::{Attempt, Fault, IdAllocator, JobId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Action, Event, Scheduler};
-use sandbar_store::{Lending, ValueKey};
-use sandbar_worker::program::{Begin, Delivery, Down};
+use sandbar_store::{LendResult, ValueKey};
+use sandbar_worker::program::{StartTask, Delivery, NodeMessage};
 
 use super::actors::{Beginning, beginning};
 use super::store::Store;
@@ -71,7 +71,7 @@ impl State {
             }
             Action::Item { worker, stream, object } => self.send_item(worker, stream, object),
             Action::Credit { worker, task, taken } if self.peers.is_far(worker) => self.credit_at(worker, task, taken),
-            Action::Credit { worker, task, taken } => self.tell(worker, &Down::Credit(task.0, taken)),
+            Action::Credit { worker, task, taken } => self.tell(worker, &NodeMessage::Credit(task.0, taken)),
             Action::Deliver { worker, object, .. } if self.peers.is_far(worker) => self.lend(worker, object),
             Action::Deliver { worker, object, job } => self.deliver(worker, object, job),
             Action::Refuse { worker, object, error } if self.peers.is_far(worker) => {
@@ -107,7 +107,7 @@ impl State {
         let (Some(member), Some(job)) = (self.members.get_mut(&worker), self.asking) else { return };
         let bytes = postcard::to_stdvec(error).unwrap_or_default();
         let (value, contains) = (Delivery::Failed(&bytes), Vec::new());
-        member.link.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: true });
+        member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, wanted: true });
     }
 
     fn give(&mut self, worker: WorkerId, task: TaskId) {
@@ -133,7 +133,7 @@ impl State {
     /// Ends an attempt, begun or not.
     pub(super) fn interrupt(&mut self, worker: WorkerId, task: TaskId, attempt: Attempt, why: Option<Fault>) {
         let Some(member) = self.members.get_mut(&worker) else { return };
-        member.link.tell(&Down::Cancel(task.0, attempt.0));
+        member.link.tell(&NodeMessage::Cancel(task.0, attempt.0));
         member.link.interrupt(task.0);
         self.ending.entry(task).or_insert(Ending { worker, since: Instant::now(), why });
     }
@@ -145,19 +145,19 @@ fn tell(member: &mut Member, sched: &Scheduler<Call, Stored>, store: &mut Store,
     let contains = sched.contained(object).map(|object| object.0).collect();
     let lending = match sched.value(object) {
         Some(Ok(Stored::Kept(key, _))) => store.values.lend(*key, member.id),
-        Some(Ok(Stored::Away(_))) => Lending::Later,
+        Some(Ok(Stored::Away(_))) => LendResult::Pending,
         Some(Ok(Stored::Inline(bytes))) => {
             let value = Delivery::Value(bytes);
-            member.link.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: false });
+            member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, wanted: false });
             return Ok(());
         }
         Some(Err(failed)) => {
             let error = postcard::to_stdvec(&**failed).map_err(io::Error::other)?;
             let value = Delivery::Failed(&error);
-            member.link.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: false });
+            member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, wanted: false });
             return Ok(());
         }
-        None => Lending::Later,
+        None => LendResult::Pending,
     };
     let key = sched.value(object).and_then(|value| value.ok()?.key());
     hand_over(member, (job, object, key), lending, contains, false)
@@ -167,19 +167,19 @@ fn tell(member: &mut Member, sched: &Scheduler<Call, Stored>, store: &mut Store,
 pub(super) fn hand_over(
     member: &mut Member,
     (job, object, key): (JobId, ObjectId, Option<ValueKey>),
-    lending: Lending,
+    lending: LendResult,
     contains: Vec<u64>,
     wanted: bool,
 ) -> io::Result<()> {
     let file = key.map_or(0, |key| key.0);
-    let message = |value, contains| Down::Deliver { job: job.0, object: object.0, value, contains, wanted };
+    let message = |value, contains| NodeMessage::Deliver { job: job.0, object: object.0, value, contains, wanted };
     match lending {
-        Lending::Bytes(bytes) => member.link.tell(&message(Delivery::Value(&bytes), contains)),
-        Lending::File(object) => {
+        LendResult::Bytes(bytes) => member.link.tell(&message(Delivery::Value(&bytes), contains)),
+        LendResult::File(object) => {
             member.link.tell_with(&message(Delivery::File(object.bytes(), file), contains), &object)?
         }
-        Lending::Same => member.link.tell(&message(Delivery::Same(file), contains)),
-        Lending::Later | Lending::Gone(_) => member.link.tell(&message(Delivery::Later, Vec::new())),
+        LendResult::AlreadyLent => member.link.tell(&message(Delivery::LentFile(file), contains)),
+        LendResult::Pending | LendResult::Lost(_) => member.link.tell(&message(Delivery::Pending, Vec::new())),
     }
     Ok(())
 }
@@ -188,7 +188,7 @@ pub(super) fn hand_over(
 fn unneeded(member: &mut Member, sched: &Scheduler<Call, Stored>, task: TaskId) {
     let (Some(call), Some(job)) = (sched.call(task), sched.job_of(task)) else { return };
     for object in beginning(sched, task, call).needs.iter() {
-        member.link.tell(&Down::Unneeded(job.0, object.0));
+        member.link.tell(&NodeMessage::DropDelivery(job.0, object.0));
     }
 }
 
@@ -208,7 +208,7 @@ pub(super) fn give(
     for object in needs.iter() {
         tell(member, sched, store, *object)?;
     }
-    let begin = Begin {
+    let begin = StartTask {
         task: task.0,
         attempt: view.attempt.0,
         job: view.job.0,

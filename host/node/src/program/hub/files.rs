@@ -6,8 +6,8 @@ use std::io;
 
 use sandbar_core::{Code, Fault, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
-use sandbar_store::{Memory, ValueKey};
-use sandbar_worker::program::Bell;
+use sandbar_store::{ValueMemory, ValueKey};
+use sandbar_worker::program::Doorbell;
 
 use super::store::is_kept;
 use super::{State, Stored};
@@ -29,8 +29,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    pub(super) fn start(bytes_max: u64, bell: Bell) -> io::Result<Opened> {
-        let reader = Reader::start(bytes_max, move || bell.ring())?;
+    pub(super) fn start(bytes_max: u64, doorbell: Doorbell) -> io::Result<Opened> {
+        let reader = Reader::start(bytes_max, move || doorbell.ring())?;
         Ok(Opened { reader, waiting: VecDeque::new(), reading: 0, reading_bytes: 0, over: None })
     }
 
@@ -67,9 +67,9 @@ impl State {
             self.opened.reading_bytes -= size(&wanted);
             let object = wanted.object;
             match content.and_then(|content| self.take_in_file(&wanted, content)) {
-                Ok(Stored::Kept(key, _)) if self.store.values.is_over(key) => {
+                Ok(Stored::Kept(key, _)) if self.store.values.exceeds_limit(key) => {
                     self.opened.over = Some((object, key));
-                    self.store.values.try_again();
+                    self.store.values.retry_spill();
                 }
                 value => self.step(Event::Fulfilled { object, value }),
             }
@@ -81,8 +81,8 @@ impl State {
     fn take_in_file(&mut self, wanted: &Wanted, content: Content) -> Result<Stored, Fault> {
         let memory = match content {
             Content::Bytes(bytes) if !is_kept(&bytes) => return Ok(Stored::Inline(bytes.into())),
-            Content::Bytes(bytes) => Memory::Bytes(bytes.into()),
-            Content::Object(object) => Memory::Object(object),
+            Content::Bytes(bytes) => ValueMemory::Bytes(bytes.into()),
+            Content::Object(object) => ValueMemory::Sealed(object),
         };
         self.store.values.add(wanted.job, wanted.object, memory).map(|key| self.kept(key))
     }
@@ -91,7 +91,7 @@ impl State {
     fn find_room(&mut self) -> bool {
         let Some((object, key)) = self.opened.over else { return true };
         let value = match self.store.values.full().cloned() {
-            _ if !self.store.values.is_over(key) => Ok(self.kept(key)),
+            _ if !self.store.values.exceeds_limit(key) => Ok(self.kept(key)),
             Some(full) => {
                 self.store.values.drop_value(key);
                 Err(full)

@@ -11,7 +11,7 @@ use sandbar_core::{
 };
 use sandbar_sched::{Demand, Event, Failure, Outcome, Submission, Work};
 use sandbar_store::ValueKey;
-use sandbar_worker::program::{Heard, RUN_MAX, ReturnedUp, Submit, Up, ValueUp, monotonic_nanos};
+use sandbar_worker::program::{Polled, RANGE_OBJECTS_MAX, ReturnedValues, SubmitTask, WorkerMessage, SentValue, monotonic_nanos};
 
 use super::actors::actor_spec;
 use super::circles::waits;
@@ -53,8 +53,8 @@ impl State {
                 return heard > 0;
             };
             match member.link.hear(frame) {
-                Ok(Heard::Nothing) => return heard > 0,
-                Ok(Heard::Some) => {
+                Ok(Polled::Empty) => return heard > 0,
+                Ok(Polled::Message) => {
                     member.has_spoken = true;
                     if !self.listen(worker, frame, true) {
                         self.hold(worker, std::mem::take(frame));
@@ -83,14 +83,14 @@ impl State {
         true
     }
 
-    fn understand(&mut self, worker: WorkerId, message: Up<'_>) -> io::Result<()> {
+    fn understand(&mut self, worker: WorkerId, message: WorkerMessage<'_>) -> io::Result<()> {
         match message {
-            Up::Submit(submit) => {
+            WorkerMessage::Submit(submit) => {
                 if let Some(task) = self.submission(worker, &submit, Place::Any)? {
                     self.submit(worker, task);
                 }
             }
-            Up::Began(submit) => {
+            WorkerMessage::StartedInline(submit) => {
                 let id = TaskId(submit.task);
                 if let Some(member) = self.members.get_mut(&worker) {
                     member.began(id);
@@ -100,7 +100,7 @@ impl State {
                     None => self.interrupt(worker, id, Attempt(0), None),
                 }
             }
-            Up::Ran { submit, returned, took } => {
+            WorkerMessage::FinishedInline { submit, returned, usage: took } => {
                 let task = self.submission(worker, &submit, Place::Inline)?;
                 let call = task.as_ref().map(|task| &task.call);
                 self.ran = Some(self.ran(worker, TaskId(submit.task), call, &took, &returned));
@@ -113,7 +113,7 @@ impl State {
                 }
                 self.ran = None;
             }
-            Up::Finished { task, attempt, returned, took, lost, saved } => {
+            WorkerMessage::Finished { task, attempt, returned, usage: took, lost, saved } => {
                 let task = TaskId(task);
                 self.ran = Some(self.ran(worker, task, self.sched.call(task), &took, &returned));
                 self.note_took(task, &took);
@@ -130,24 +130,24 @@ impl State {
                 self.step(Event::Finished { task, attempt: Attempt(attempt), worker, outcome, nanos: took.nanos });
                 self.ran = None;
             }
-            Up::Called(task, attempt) => self.called(worker, TaskId(task), Attempt(attempt)),
-            Up::Waits { task, objects, needed, holds_actor } => {
+            WorkerMessage::CallStarted(task, attempt) => self.called(worker, TaskId(task), Attempt(attempt)),
+            WorkerMessage::Waits { task, objects, needed, holds_actor } => {
                 self.waits(worker, TaskId(task), waits(objects, needed, holds_actor));
             }
-            Up::Dropped(task) => {
+            WorkerMessage::CallDropped(task) => {
                 if let Some(member) = self.members.get_mut(&worker) {
                     member.dropped(TaskId(task));
                 }
             }
-            Up::Find { object, task, attempt, name } => {
+            WorkerMessage::FindActor { object, task, attempt, name } => {
                 self.find(worker, TaskId(object), (TaskId(task), Attempt(attempt)), name);
             }
-            Up::Kill(actor, restart) => self.kill(worker, ActorId(actor), restart),
-            Up::Group { group, task, request } => self.create_group(worker, group, task, request)?,
-            Up::RemoveGroup(group, task) => {
+            WorkerMessage::KillActor(actor, restart) => self.kill(worker, ActorId(actor), restart),
+            WorkerMessage::CreateGroup { group, task, request } => self.create_group(worker, group, task, request)?,
+            WorkerMessage::RemoveGroup(group, task) => {
                 self.step(Event::GroupRemoved { group: GroupId(group), task: TaskId(task), worker });
             }
-            Up::Put { object, task, value, refs } => {
+            WorkerMessage::Put { object, task, value, refs } => {
                 let (object, task) = (ObjectId(object), TaskId(task));
                 let refs = refs.into_iter().map(ObjectId).collect();
                 match self.stored(worker, value)? {
@@ -155,21 +155,21 @@ impl State {
                     Err(fault) => self.step(Event::PutFailed { object, task, worker, fault }),
                 }
             }
-            Up::Yield { task, attempt, index, object, value, refs } => {
+            WorkerMessage::Yield { task, attempt, index, object, value, refs } => {
                 let (task, attempt, object) = (TaskId(task), Attempt(attempt), ObjectId(object));
                 let refs = refs.into_iter().map(ObjectId).collect();
                 let value = self.stored(worker, value)?;
                 self.step(Event::Yielded { task, attempt, worker, index, object, value, refs });
             }
-            Up::Took(stream, taken) => self.step(Event::Taken { stream: ObjectId(stream), worker, taken }),
-            Up::Open { object, task, file } => self.open(worker, ObjectId(object), TaskId(task), file),
-            Up::Sleeps(task) => {
+            WorkerMessage::ItemsTaken(stream, taken) => self.step(Event::Taken { stream: ObjectId(stream), worker, taken }),
+            WorkerMessage::OpenFile { object, task, file } => self.open(worker, ObjectId(object), TaskId(task), file),
+            WorkerMessage::Sleeps(task) => {
                 let task = TaskId(task);
                 if self.sched.task(task).is_some_and(|view| view.worker == Some(worker)) {
                     self.asleep.insert(task);
                 }
             }
-            Up::Blocked(task, blocked) => {
+            WorkerMessage::Blocked(task, blocked) => {
                 let task = TaskId(task);
                 if !blocked && !self.asleep.is_empty() {
                     self.asleep.remove(&task);
@@ -180,24 +180,24 @@ impl State {
                 self.step(Event::Blocked { task, worker, blocked });
                 self.tell_blocked(task, blocked);
             }
-            Up::Want(object, task) => {
+            WorkerMessage::RequestObject(object, task) => {
                 self.step(Event::Wanted { object: ObjectId(object), worker, task: TaskId(task) });
             }
-            Up::WantRun(first, count, task) => {
+            WorkerMessage::RequestRange(first, count, task) => {
                 let task = TaskId(task);
                 run(first, count)?.for_each(|object| self.step(Event::Wanted { object, worker, task }));
             }
-            Up::Held(object, task) => {
+            WorkerMessage::Retain(object, task) => {
                 self.step(Event::Held { object: ObjectId(object), worker, task: TaskId(task) });
             }
-            Up::Released(object, times) => self.step(Event::Released { object: ObjectId(object), worker, times }),
-            Up::ReleasedRun(first, count) => {
+            WorkerMessage::Release(object, times) => self.step(Event::Released { object: ObjectId(object), worker, times }),
+            WorkerMessage::ReleaseRange(first, count) => {
                 run(first, count)?.for_each(|object| self.step(Event::Released { object, worker, times: 1 }));
             }
-            Up::Cancel(object, task, recursive) => self.cancel(ObjectId(object), TaskId(task), recursive),
-            Up::Forgot(file) => self.store.values.forgot(ValueKey(file), worker),
-            Up::Progress { task, name, done, total } => self.progress(worker, TaskId(task), name, (done, total)),
-            Up::Log(task, level, line) => self.log(worker, TaskId(task), level, line),
+            WorkerMessage::Cancel(object, task, recursive) => self.cancel(ObjectId(object), TaskId(task), recursive),
+            WorkerMessage::FileReleased(file) => self.store.values.return_file(ValueKey(file), worker),
+            WorkerMessage::Progress { task, name, done, total } => self.progress(worker, TaskId(task), name, (done, total)),
+            WorkerMessage::Log(task, level, line) => self.log(worker, TaskId(task), level, line),
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ impl State {
     fn submission(
         &mut self,
         worker: WorkerId,
-        submit: &Submit<'_>,
+        submit: &SubmitTask<'_>,
         place: Place,
     ) -> io::Result<Option<Submission<Call>>> {
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
@@ -302,7 +302,7 @@ impl State {
         worker: WorkerId,
         task: TaskId,
         job: Option<JobId>,
-        returned: Result<ReturnedUp<'_>, Box<TaskError>>,
+        returned: Result<ReturnedValues<'_>, Box<TaskError>>,
     ) -> io::Result<Outcome<Stored>> {
         let ending = self.ending.remove(&task);
         let late = self.late_calls.remove(&task).map(|(_, why)| why);
@@ -333,14 +333,14 @@ impl State {
     }
 
     /// A value that has come; or why there is no room for it.
-    fn stored(&mut self, worker: WorkerId, value: ValueUp<'_>) -> io::Result<Result<Stored, Fault>> {
-        if let ValueUp::Inline(bytes) = value
+    fn stored(&mut self, worker: WorkerId, value: SentValue<'_>) -> io::Result<Result<Stored, Fault>> {
+        if let SentValue::Inline(bytes) = value
             && !is_kept(bytes)
         {
             return Ok(Ok(Stored::Inline(bytes.into())));
         }
         let member = self.members.get_mut(&worker).ok_or(io::ErrorKind::NotFound)?;
-        if let ValueUp::File(bytes, _) = value {
+        if let SentValue::File(bytes, _) = value {
             member.link.took_in(bytes);
         }
         let arrived = member.arrived.pop_front().ok_or(io::ErrorKind::NotFound)?;
@@ -383,7 +383,7 @@ pub(super) fn too_large(returns: u32, objects: usize, arguments: usize) -> Optio
 
 /// Objects that follow each other.
 fn run(first: u64, count: u32) -> io::Result<impl Iterator<Item = ObjectId>> {
-    let end = first.checked_add(count.into()).filter(|_| count as usize <= RUN_MAX);
+    let end = first.checked_add(count.into()).filter(|_| count as usize <= RANGE_OBJECTS_MAX);
     let end = end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "more objects than one message is of"))?;
     Ok((first..end).map(ObjectId))
 }

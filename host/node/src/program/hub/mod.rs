@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{ActorId, Fault, IdAllocator, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Action, Demand, Event, Inspect, JobLimits, Lies, Role, Scheduler, UNIT};
-use sandbar_store::{Object, ValueKey};
-use sandbar_worker::program::{Bell, CrewOptions, monotonic_nanos};
+use sandbar_store::{SealedFile, ValueKey};
+use sandbar_worker::program::{Doorbell, ProgramWorkerOptions, monotonic_nanos};
 use tokio::sync::oneshot;
 
 use self::actors::HOME;
@@ -74,7 +74,7 @@ pub(crate) struct HubOptions {
     pub(crate) outside: Option<Arc<dyn Outside>>,
     /// Workers that run tasks.
     pub(crate) workers: usize,
-    pub(crate) crew: CrewOptions,
+    pub(crate) worker_options: ProgramWorkerOptions,
     pub(crate) resources: Demand,
     pub(crate) job_limits: JobLimits,
     pub(crate) store: StoreOptions,
@@ -129,7 +129,7 @@ enum Command {
     /// There is a connection to another node.
     Join(NewPeer),
     /// Another node wants a value.
-    Share(ObjectId, Tell<Result<Object, String>>),
+    Share(ObjectId, Tell<Result<SealedFile, String>>),
     /// More numbers for workers.
     Numbers(Range<u32>),
     /// A value has come from another node, or will not.
@@ -154,7 +154,7 @@ pub(crate) struct Hub {
 #[derive(Clone)]
 pub(crate) struct Asker {
     commands: Arc<Mutex<Sender<Command>>>,
-    bell: Bell,
+    doorbell: Doorbell,
 }
 
 impl Asker {
@@ -179,12 +179,12 @@ impl Asker {
     }
 
     /// What wakes it.
-    pub(crate) fn bell(&self) -> Bell {
-        self.bell.clone()
+    pub(crate) fn doorbell(&self) -> Doorbell {
+        self.doorbell.clone()
     }
 
     /// Has a value of the hub's node `told` to somebody, whatever comes of it.
-    pub(crate) fn share(&self, object: ObjectId, told: Tell<Result<Object, String>>) {
+    pub(crate) fn share(&self, object: ObjectId, told: Tell<Result<SealedFile, String>>) {
         self.command(Command::Share(object, told));
     }
 
@@ -209,7 +209,7 @@ impl Asker {
     fn command(&self, command: Command) {
         // A hub that has ended drops what it is asked, and who asked is told by that.
         let _ = self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command);
-        self.bell.ring();
+        self.doorbell.ring();
     }
 }
 
@@ -273,13 +273,13 @@ impl Hub {
     /// When there is no memory, or no thread.
     pub(crate) fn start(options: HubOptions) -> io::Result<Hub> {
         let (commands, received) = channel();
-        let bell = Bell::new()?;
-        let asker = Asker { commands: Arc::new(Mutex::new(commands)), bell };
+        let doorbell = Doorbell::new()?;
+        let asker = Asker { commands: Arc::new(Mutex::new(commands)), doorbell };
         let next_job = Arc::new(AtomicU32::new(1));
-        let (bell, own) = (asker.bell.clone(), asker.clone());
+        let (doorbell, own) = (asker.doorbell.clone(), asker.clone());
         let jobs = next_job.clone();
-        let store = Store::start(&options.store, bell.clone())?;
-        let opened = Opened::start(options.store.memory_bytes_max, bell)?;
+        let store = Store::start(&options.store, doorbell.clone())?;
+        let opened = Opened::start(options.store.memory_bytes_max, doorbell)?;
         let thread = std::thread::Builder::new()
             .name("hub".into())
             .spawn(move || State::new(options, (own, jobs), received, store, opened).run())?;
@@ -300,8 +300,8 @@ impl Hub {
     }
 
     /// What wakes it.
-    pub(crate) fn bell(&self) -> Bell {
-        self.asker.bell.clone()
+    pub(crate) fn doorbell(&self) -> Doorbell {
+        self.asker.doorbell.clone()
     }
 }
 
@@ -368,7 +368,7 @@ struct Ending {
 
 struct State {
     options: HubOptions,
-    bell: Bell,
+    doorbell: Doorbell,
     /// Asks this hub.
     asker: Asker,
     next_job: Arc<AtomicU32>,
@@ -429,7 +429,7 @@ impl State {
         let numbers = options.numbers.clone();
         let own = WorkerId(numbers.start);
         State {
-            bell: asker.bell.clone(),
+            doorbell: asker.doorbell.clone(),
             asker,
             next_job,
             peers: Peers::default(),
@@ -534,7 +534,7 @@ impl State {
         let now = Instant::now();
         let time = if is_busy { TICK } else { IDLE_TICK };
         let mut command = None;
-        self.bell.sleep(Some(time), || {
+        self.doorbell.sleep(Some(time), || {
             command = self.commands.try_recv().ok();
             let is_heard =
                 |member: &Member| member.held.is_none() && member.link.has_some() && !self.is_held_client(member, now);

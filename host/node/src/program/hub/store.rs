@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 use rustix::process::{Resource, getrlimit};
 use sandbar_core::{Code, Fault, JobId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
-use sandbar_store::{Disk, Fate, Lending, Memory, Order, SpillFolder, StoreLimits, Taken, ValueKey, Values};
-use sandbar_worker::program::{Bell, Delivery, Down, ReturnedUp, Submit, Up, ValueUp};
+use sandbar_store::{Disk, WriterAction, LendResult, ValueMemory, StoreAction, SpillFolder, StoreLimits, UnsealedValue, ValueKey, ValueStore};
+use sandbar_worker::program::{Doorbell, Delivery, NodeMessage, ReturnedValues, SubmitTask, WorkerMessage, SentValue};
 
 use super::act::hand_over;
 use super::{State, Stored};
@@ -38,7 +38,7 @@ pub(crate) struct StoreOptions {
 
 /// The values, their disk, and who waits for it.
 pub(super) struct Store {
-    pub(super) values: Values,
+    pub(super) values: ValueStore,
     disk: Disk,
     /// Who is to be told once a value is back.
     awaited: FxHashMap<ValueKey, Vec<Awaited>>,
@@ -68,7 +68,7 @@ pub(super) fn is_kept(bytes: &[u8]) -> bool {
 }
 
 impl Store {
-    pub(super) fn start(options: &StoreOptions, bell: Bell) -> io::Result<Store> {
+    pub(super) fn start(options: &StoreOptions, doorbell: Doorbell) -> io::Result<Store> {
         let files = getrlimit(Resource::Nofile).maximum.unwrap_or(FILES_MAX).min(FILES_MAX);
         let limits = StoreLimits {
             memory_bytes_max: options.memory_bytes_max,
@@ -76,12 +76,12 @@ impl Store {
             job_bytes_max: options.job_bytes_max,
         };
         let folder = SpillFolder::new(options.folder.clone(), options.reserve_bytes);
-        let disk = Disk::start(folder, move || bell.ring())?;
-        Ok(Store { values: Values::new(limits), disk, awaited: FxHashMap::default(), held: Vec::new() })
+        let disk = Disk::start(folder, move || doorbell.ring())?;
+        Ok(Store { values: ValueStore::new(limits), disk, awaited: FxHashMap::default(), held: Vec::new() })
     }
 
     pub(super) fn lose_worker(&mut self, worker: WorkerId) {
-        self.values.lose_worker(worker);
+        self.values.remove_worker(worker);
         self.awaited.values_mut().for_each(|all| all.retain(|awaited| awaited.worker != worker));
         self.held.retain(|held| *held != worker);
     }
@@ -89,21 +89,21 @@ impl Store {
 
 impl State {
     /// Takes in the values that come with a message.
-    pub(super) fn take_in(&mut self, worker: WorkerId, message: &Up<'_>) -> io::Result<Arrived> {
+    pub(super) fn take_in(&mut self, worker: WorkerId, message: &WorkerMessage<'_>) -> io::Result<Arrived> {
         match message {
-            Up::Put { object, task, value, .. } => {
+            WorkerMessage::Put { object, task, value, .. } => {
                 let job = self.sched.job_of(TaskId(*task));
                 self.arrive(worker, job, ObjectId(*object), value)?;
             }
-            Up::Yield { task, object, value, .. } => {
+            WorkerMessage::Yield { task, object, value, .. } => {
                 let job = self.sched.job_of(TaskId(*task));
                 self.arrive(worker, job, ObjectId(*object), value)?;
             }
-            Up::Finished { task, returned: Ok(returned), .. } => {
+            WorkerMessage::Finished { task, returned: Ok(returned), .. } => {
                 let job = self.sched.job_of(TaskId(*task));
                 self.arrive_all(worker, job, TaskId(*task), returned)?;
             }
-            Up::Ran { submit: Submit { task, parent, .. }, returned: Ok(returned), .. } => {
+            WorkerMessage::FinishedInline { submit: SubmitTask { task, parent, .. }, returned: Ok(returned), .. } => {
                 let job = self.sched.job_of(TaskId(*parent));
                 self.arrive_all(worker, job, TaskId(*task), returned)?;
             }
@@ -117,7 +117,7 @@ impl State {
         worker: WorkerId,
         job: Option<JobId>,
         task: TaskId,
-        values: &ReturnedUp<'_>,
+        values: &ReturnedValues<'_>,
     ) -> io::Result<()> {
         let objects = (task.0..).map(ObjectId);
         objects.zip(values).try_for_each(|(object, (value, _))| self.arrive(worker, job, object, value))
@@ -128,16 +128,16 @@ impl State {
         worker: WorkerId,
         job: Option<JobId>,
         object: ObjectId,
-        value: &ValueUp<'_>,
+        value: &SentValue<'_>,
     ) -> io::Result<()> {
         let Some(member) = self.members.get_mut(&worker) else { return Ok(()) };
         let memory = match value {
-            ValueUp::Inline(bytes) if !is_kept(bytes) => return Ok(()),
-            ValueUp::Inline(bytes) => Ok(Memory::Bytes((*bytes).into())),
-            ValueUp::File(bytes, None) => member.link.next_object(*bytes).map(Memory::Object),
-            ValueUp::File(bytes, Some(number)) => {
+            SentValue::Inline(bytes) if !is_kept(bytes) => return Ok(()),
+            SentValue::Inline(bytes) => Ok(ValueMemory::Bytes((*bytes).into())),
+            SentValue::File(bytes, None) => member.link.next_object(*bytes).map(ValueMemory::Sealed),
+            SentValue::File(bytes, Some(number)) => {
                 let file = member.link.as_process().ok_or(io::ErrorKind::InvalidData)?.next_file();
-                file.and_then(|file| Ok(Memory::Taken(Taken::of(file, *bytes)?, (worker, *number))))
+                file.and_then(|file| Ok(ValueMemory::Unsealed(UnsealedValue::of(file, *bytes)?, (worker, *number))))
             }
         };
         let memory = match memory {
@@ -159,7 +159,7 @@ impl State {
     /// Whether there is no room for what has come from a worker last.
     fn is_over(&self, worker: WorkerId) -> bool {
         let Some(member) = self.members.get(&worker) else { return false };
-        member.arrived.iter().flatten().any(|key| self.store.values.is_over(*key))
+        member.arrived.iter().flatten().any(|key| self.store.values.exceeds_limit(*key))
     }
 
     /// A message waits until there is room for what comes with it.
@@ -167,7 +167,7 @@ impl State {
         if let Some(member) = self.members.get_mut(&worker) {
             member.held = Some(frame);
             self.store.held.push(worker);
-            self.store.values.try_again();
+            self.store.values.retry_spill();
             self.carry_out();
         }
     }
@@ -183,7 +183,7 @@ impl State {
             let Some(member) = self.members.get_mut(&worker) else { continue };
             for arrived in &mut member.arrived {
                 if let (Ok(key), Some(full)) = (&arrived, &full)
-                    && self.store.values.is_over(*key)
+                    && self.store.values.exceeds_limit(*key)
                 {
                     self.store.values.drop_value(*key);
                     *arrived = Err(full.clone());
@@ -211,42 +211,42 @@ impl State {
 
     /// Does what the store wants done.
     pub(super) fn carry_out(&mut self) {
-        for order in self.store.values.orders() {
-            match order {
-                Order::Forget(worker, key) => self.tell(worker, &Down::Forget(key.0)),
-                Order::Writer(worker, number, fate) => self.decide(worker, number, fate),
-                Order::Disk(task) => self.store.disk.ask(task),
+        for action in self.store.values.take_actions() {
+            match action {
+                StoreAction::Forget(worker, key) => self.tell(worker, &NodeMessage::ReleaseFile(key.0)),
+                StoreAction::Writer(worker, number, fate) => self.decide(worker, number, fate),
+                StoreAction::Disk(task) => self.store.disk.submit(task),
             }
         }
     }
 
-    pub(super) fn tell(&mut self, worker: WorkerId, message: &Down<'_>) {
+    pub(super) fn tell(&mut self, worker: WorkerId, message: &NodeMessage<'_>) {
         if let Some(member) = self.members.get_mut(&worker) {
             member.link.tell(message);
         }
     }
 
     /// What becomes of memory that a worker wrote a value to.
-    fn decide(&mut self, worker: WorkerId, number: u32, fate: Fate) {
-        let Some(crew) = self.members.get_mut(&worker).and_then(|member| member.link.as_process()) else { return };
+    fn decide(&mut self, worker: WorkerId, number: u32, fate: WriterAction) {
+        let Some(process) = self.members.get_mut(&worker).and_then(|member| member.link.as_process()) else { return };
         match fate {
-            Fate::Reuse => crew.free_memory(number),
+            WriterAction::Reuse => process.mark_memory_free(number),
             // The worker writes to it already.
-            Fate::Trim(_) if !crew.take_memory(number) => {}
-            Fate::Trim(memory) => {
-                let _ = memory.forget();
-                crew.tell(&Down::Close(number));
+            WriterAction::Trim(_) if !process.reclaim_memory(number) => {}
+            WriterAction::Trim(memory) => {
+                let _ = memory.discard();
+                process.send(&NodeMessage::DropMemory(number));
             }
-            Fate::Close => crew.tell(&Down::Close(number)),
+            WriterAction::Close => process.send(&NodeMessage::DropMemory(number)),
         }
     }
 
     /// Takes in what the disk has done. Says whether it was anything.
     pub(super) fn hear_disk(&mut self) -> bool {
         let mut heard = false;
-        while let Some(done) = self.store.disk.next_done() {
+        while let Some(done) = self.store.disk.next_completion() {
             heard = true;
-            if let Some((key, read)) = self.store.values.disk_done(done) {
+            if let Some((key, read)) = self.store.values.handle_disk_completion(done) {
                 let awaited = self.store.awaited.remove(&key).unwrap_or_default();
                 self.share_restored(key, &read);
                 match read {
@@ -270,7 +270,7 @@ impl State {
         let contains: Vec<u64> = self.sched.contained(object).map(|object| object.0).collect();
         let Some(member) = self.members.get_mut(&worker) else { return };
         let mut tell = |value, contains| {
-            member.link.tell(&Down::Deliver { job: job.0, object: object.0, value, contains, wanted: true });
+            member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, wanted: true });
         };
         match self.sched.value(object) {
             Some(Ok(Stored::Inline(bytes))) => tell(Delivery::Value(bytes), contains),
@@ -297,11 +297,11 @@ impl State {
         let Some(member) = self.members.get_mut(&worker) else { return };
         let tell = |value| {
             let (job, stream, object) = (job.0, stream.0, object.0);
-            member.link.tell(&Down::Item { job, stream, object, value, contains });
+            member.link.tell(&NodeMessage::DeliverItem { job, stream, object, value, contains });
         };
         match self.sched.value(object) {
             Some(Ok(Stored::Inline(bytes))) => tell(Delivery::Value(bytes)),
-            Some(Ok(Stored::Kept(..) | Stored::Away(_))) | None => tell(Delivery::Later),
+            Some(Ok(Stored::Kept(..) | Stored::Away(_))) | None => tell(Delivery::Pending),
             Some(Err(failed)) => tell(Delivery::Failed(&postcard::to_stdvec(&**failed).unwrap_or_default())),
         }
     }
@@ -310,9 +310,9 @@ impl State {
     pub(super) fn hand(&mut self, key: ValueKey, awaited: Awaited) {
         let lending = self.store.values.lend(key, awaited.worker);
         match lending {
-            Lending::Later => self.store.awaited.entry(key).or_default().push(awaited),
+            LendResult::Pending => self.store.awaited.entry(key).or_default().push(awaited),
             // Dropped meanwhile, or lost.
-            Lending::Gone(_) => self.lose_value(key, vec![awaited]),
+            LendResult::Lost(_) => self.lose_value(key, vec![awaited]),
             lending => {
                 let Awaited { worker, job, object, contains } = awaited;
                 let Some(member) = self.members.get_mut(&worker) else { return };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
 use sandbar_sched::Demand;
-use sandbar_store::Object;
+use sandbar_store::SealedFile;
 
 use super::{Loaded, NewPeer, Outside, PeerLine, Tell, Wanted};
 use crate::program::Program;
@@ -67,7 +67,7 @@ impl Neighbours {
 }
 
 impl Outside for Neighbours {
-    fn fetch(&self, wanted: Wanted, told: Tell<Result<Object, String>>) {
+    fn fetch(&self, wanted: Wanted, told: Tell<Result<SealedFile, String>>) {
         let Wanted { node, object, .. } = wanted;
         let asker = self.hubs().get(&node).map(|hub| hub.asker.clone());
         match asker {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sandbar_core::{ComponentId, Fault, Limits, NodeId, ObjectId};
-use sandbar_store::Object;
+use sandbar_store::SealedFile;
 use sandbar_wire::Priority;
 
 use crate::program::Program;
@@ -20,7 +20,7 @@ pub(crate) type Loaded = Result<Arc<Program>, Fault>;
 pub(crate) struct Fetched {
     /// Under which it was asked for.
     pub(crate) ticket: u64,
-    pub(crate) value: Result<Object, String>,
+    pub(crate) value: Result<SealedFile, String>,
 }
 
 /// A value that a node has: which object's there, and so many bytes.
@@ -36,7 +36,7 @@ pub(crate) struct Wanted {
 /// Other nodes, beside what is said to them.
 pub(crate) trait Outside: Send + Sync {
     /// Fetches a value.
-    fn fetch(&self, wanted: Wanted, told: Tell<Result<Object, String>>);
+    fn fetch(&self, wanted: Wanted, told: Tell<Result<SealedFile, String>>);
 
     /// Loads a component that a node has, for tasks that may use so much.
     fn load(&self, node: NodeId, component: ComponentId, limits: Limits, told: Tell<Loaded>);

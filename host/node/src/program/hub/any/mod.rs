@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use sandbar_core::{JobId, Limits, NodeId, ObjectId, TaskError, TaskKind, WorkerId};
 use sandbar_sched::{Demand, Event, JobLimits, Role, UNIT};
-use sandbar_store::Object;
-use sandbar_worker::Compiled;
-use sandbar_worker::program::{Bell, CrewOptions};
+use sandbar_store::SealedFile;
+use sandbar_worker::CompiledComponent;
+use sandbar_worker::program::{Doorbell, ProgramWorkerOptions};
 use tokio::sync::oneshot;
 
 pub use self::said::said_any;
@@ -49,7 +49,7 @@ pub struct Saying<'a> {
     pub who: u8,
     /// Whether a file of a value is there for it.
     pub with_file: bool,
-    /// An [`sandbar_worker::program::Up`], or what [`said_any`] makes of a node, or any bytes.
+    /// An [`sandbar_worker::program::WorkerMessage`], or what [`said_any`] makes of a node, or any bytes.
     pub message: &'a [u8],
     /// Milliseconds that pass before.
     pub after_ms: u32,
@@ -94,20 +94,20 @@ impl Hearing {
         // What the scheduler wants started can't be.
         let program = PathBuf::new();
         let limits = Limits::default();
-        let crew =
-            CrewOptions { limits, sandboxes: 10, inline: true, value_bytes_max: MEMORY_BYTES_MAX, program, gpus: None };
+        let worker_options =
+            ProgramWorkerOptions { limits, sandboxes: 10, inline: true, value_bytes_max: MEMORY_BYTES_MAX, program, gpus: None };
         let resources = Demand { cpus: 4 * UNIT, gpus: UNIT, ..Demand::default() };
         let (sender, commands) = channel();
-        let bell = Bell::new().ok()?;
-        let asker = Asker { commands: Arc::new(Mutex::new(sender)), bell: bell.clone() };
-        let values = Store::start(&store, bell.clone()).ok()?;
-        let opened = Opened::start(MEMORY_BYTES_MAX, bell.clone()).ok()?;
+        let doorbell = Doorbell::new().ok()?;
+        let asker = Asker { commands: Arc::new(Mutex::new(sender)), doorbell: doorbell.clone() };
+        let values = Store::start(&store, doorbell.clone()).ok()?;
+        let opened = Opened::start(MEMORY_BYTES_MAX, doorbell.clone()).ok()?;
         let options = HubOptions {
             node: NodeId(0),
             numbers: 0..WORKERS_MAX,
             outside: None,
             workers: 0,
-            crew,
+            worker_options,
             resources,
             job_limits: JOB_LIMITS,
             store,
@@ -118,7 +118,7 @@ impl Hearing {
         let log = JobLog::start(None, Shown::Each(Box::new(|_| {}))).ok()?;
         let (mut members, mut results) = (Vec::new(), Vec::new());
         for role in ROLES {
-            let (line, seat) = seat(&bell);
+            let (line, seat) = seat(&doorbell);
             let id = if let Role::Driver(job) = role {
                 let (program, log) = (program.clone(), log.sender());
                 let (given, bars, left) = (Arc::default(), Arc::default(), Arc::new(OnceLock::new()));
@@ -152,12 +152,12 @@ impl Hearing {
                 return true;
             }
             // Another one is started.
-            let (line, seat) = seat(&self.state.bell);
+            let (line, seat) = seat(&self.state.doorbell);
             let Some(worker) = self.state.seat(ROLES[at], seat) else { return true };
             self.members[at] = (worker, line);
         }
         let (id, line) = &self.members[at];
-        let file = saying.with_file.then(|| Object::new(&[7; FILE_BYTES]).ok()).flatten();
+        let file = saying.with_file.then(|| SealedFile::new(&[7; FILE_BYTES]).ok()).flatten();
         line.say_bytes(saying.message.to_vec(), file);
         self.state.turn(&mut self.frame);
         // A job may end by what is said, and its client with it.
@@ -171,8 +171,8 @@ impl Hearing {
         let node = PEERS[at];
         let known = self.peers[at].take().filter(|line| !line.is_closed());
         let mut line = known.unwrap_or_else(|| {
-            let bell = self.state.bell.clone();
-            let (near, mut far) = PeerLine::pair(bell.clone(), bell);
+            let doorbell = self.state.doorbell.clone();
+            let (near, mut far) = PeerLine::pair(doorbell.clone(), doorbell);
             let resources = Demand { cpus: u64::from(PEER_SLOTS) * UNIT, ..Demand::default() };
             self.state.join(NewPeer { node, resources, slots: PEER_SLOTS, line: near });
             far.say(said::program());
@@ -236,11 +236,11 @@ fn program_of(kinds: &[TaskKind]) -> Option<Program> {
         ProgramTask { name: name.into(), arguments: Vec::new(), returns: "i64".to_owned(), count: 1, kind: *kind }
     };
     let tasks = kinds.iter().map(task).collect();
-    Some(Program { compiled: Arc::new(Compiled::of_nothing().ok()?), limits: Limits::default(), tasks })
+    Some(Program { compiled: Arc::new(CompiledComponent::placeholder().ok()?), limits: Limits::default(), tasks })
 }
 
-fn seat(bell: &Bell) -> (Arc<Line>, Seat) {
-    let line = Line::new(bell.clone());
+fn seat(doorbell: &Doorbell) -> (Arc<Line>, Seat) {
+    let line = Line::new(doorbell.clone());
     (line.clone(), Seat::new(line, Arc::new(Nobody), oneshot::channel().0))
 }
 
@@ -259,13 +259,13 @@ impl Listen for Nobody {
 #[cfg(test)]
 mod tests {
     use sandbar_core::{Argument, GroupRequest, RequestOptions, TaskId, TaskRequest};
-    use sandbar_worker::program::{Submit, Up, ValueUp};
+    use sandbar_worker::program::{SubmitTask, WorkerMessage, SentValue};
 
     use super::*;
 
     const TASKS: u8 = 2;
 
-    fn hear(hearing: &mut Hearing, who: u8, message: &Up<'_>) {
+    fn hear(hearing: &mut Hearing, who: u8, message: &WorkerMessage<'_>) {
         let bytes = postcard::to_stdvec(message).unwrap();
         let saying = Saying { who, with_file: false, message: &bytes, after_ms: 0 };
         assert!(hearing.hear(&saying), "{message:?}");
@@ -273,8 +273,8 @@ mod tests {
 
     fn submit(hearing: &mut Hearing, who: u8, (task, parent): (u64, u64), request: &TaskRequest<'_>) {
         let request = postcard::to_stdvec(request).unwrap();
-        let submit = Submit { task, parent, attempt: 0, function: 0, returns: 1, seed: 7, request: &request };
-        hear(hearing, who, &Up::Submit(submit));
+        let submit = SubmitTask { task, parent, attempt: 0, function: 0, returns: 1, seed: 7, request: &request };
+        hear(hearing, who, &WorkerMessage::Submit(submit));
     }
 
     /// One client submits a task, the other says that this may take a moment only.
@@ -319,19 +319,19 @@ mod tests {
             submit(hearing, 0, (first, 0), &TaskRequest::default());
             for task in first..first + 4 {
                 submit(hearing, TASKS, (task + 1, task), &TaskRequest::default());
-                hear(hearing, TASKS, &Up::Blocked(task, true));
+                hear(hearing, TASKS, &WorkerMessage::Blocked(task, true));
             }
         });
         check("its job would have 81 objects at once, its limit is 80", first + 79, |hearing| {
             for object in first..first + 100 {
-                hear(hearing, 0, &Up::Put { object, task: 0, value: ValueUp::Inline(b"kept"), refs: Vec::new() });
+                hear(hearing, 0, &WorkerMessage::Put { object, task: 0, value: SentValue::Inline(b"kept"), refs: Vec::new() });
             }
         });
         check("its job would have 5 placement groups at once, its limit is 4", first + 4, |hearing| {
             let bundles = vec![sandbar_core::Bundle { cpus: 1.0, ..Default::default() }];
             let request = postcard::to_stdvec(&GroupRequest { bundles, ..GroupRequest::default() }).unwrap();
             for group in first..first + 5 {
-                hear(hearing, 0, &Up::Group { group, task: 0, request: &request });
+                hear(hearing, 0, &WorkerMessage::CreateGroup { group, task: 0, request: &request });
             }
         });
     }

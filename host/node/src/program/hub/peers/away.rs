@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use sandbar_core::{ActorId, JobId, NodeId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
-use sandbar_store::{Lending, Memory, Object, ValueKey};
+use sandbar_store::{LendResult, ValueMemory, SealedFile, ValueKey};
 use sandbar_wire::Priority;
 
 use super::super::store::Awaited;
@@ -25,7 +25,7 @@ pub(super) struct Aways {
     all: FxHashMap<u64, Away>,
     next: u64,
     /// Who wants a value of this node that is on its way from disk.
-    asked: FxHashMap<ValueKey, Vec<Tell<Result<Object, String>>>>,
+    asked: FxHashMap<ValueKey, Vec<Tell<Result<SealedFile, String>>>>,
     /// Who is to have a value from this node, since it was not to be had from where it is.
     missed: FxHashMap<u64, Vec<Wanted>>,
 }
@@ -197,7 +197,7 @@ impl State {
         let job = self.sched.job_of_object(object).unwrap_or(JobId(0));
         let added = match fetched.value {
             Ok(value) if value.bytes() == bytes => {
-                self.store.values.add(job, object, Memory::Object(value)).map_err(|fault| fault.to_string())
+                self.store.values.add(job, object, ValueMemory::Sealed(value)).map_err(|fault| fault.to_string())
             }
             Ok(value) => Err(format!("it has {} bytes, where {bytes} were to come", value.bytes())),
             Err(why) => Err(why),
@@ -282,22 +282,22 @@ impl State {
     }
 
     /// Another node wants a value of this one.
-    pub(in super::super) fn share(&mut self, object: ObjectId, told: Tell<Result<Object, String>>) {
+    pub(in super::super) fn share(&mut self, object: ObjectId, told: Tell<Result<SealedFile, String>>) {
         let value = match self.sched.value(object) {
             Some(Ok(Stored::Kept(key, _))) => {
                 let key = *key;
                 match self.store.values.share(key) {
-                    Lending::Bytes(bytes) => Object::new(&bytes).map_err(|e| e.to_string()),
-                    Lending::File(file) => Ok(file),
-                    Lending::Later => {
+                    LendResult::Bytes(bytes) => SealedFile::new(&bytes).map_err(|e| e.to_string()),
+                    LendResult::File(file) => Ok(file),
+                    LendResult::Pending => {
                         self.peers.aways.asked.entry(key).or_default().push(told);
                         return self.carry_out();
                     }
-                    Lending::Same => Err("it is not to be had".to_owned()),
-                    Lending::Gone(why) => Err(why),
+                    LendResult::AlreadyLent => Err("it is not to be had".to_owned()),
+                    LendResult::Lost(why) => Err(why),
                 }
             }
-            Some(Ok(Stored::Inline(bytes))) => Object::new(bytes).map_err(|e| e.to_string()),
+            Some(Ok(Stored::Inline(bytes))) => SealedFile::new(bytes).map_err(|e| e.to_string()),
             Some(Ok(Stored::Away(key))) => match self.away(*key) {
                 (_, Some(copy)) => self.shared(copy),
                 _ => Err("it is not here".to_owned()),
@@ -307,12 +307,12 @@ impl State {
         told(value);
     }
 
-    fn shared(&mut self, key: ValueKey) -> Result<Object, String> {
+    fn shared(&mut self, key: ValueKey) -> Result<SealedFile, String> {
         match self.store.values.share(key) {
-            Lending::Bytes(bytes) => Object::new(&bytes).map_err(|e| e.to_string()),
-            Lending::File(file) => Ok(file),
-            Lending::Same | Lending::Later => Err("it is on its way from disk".to_owned()),
-            Lending::Gone(why) => Err(why),
+            LendResult::Bytes(bytes) => SealedFile::new(&bytes).map_err(|e| e.to_string()),
+            LendResult::File(file) => Ok(file),
+            LendResult::AlreadyLent | LendResult::Pending => Err("it is on its way from disk".to_owned()),
+            LendResult::Lost(why) => Err(why),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, VALUE_INLINE_BYTES_MAX, WorkerId};
 use sandbar_sched::Event;
-use sandbar_store::{Lending, Mapping, Memory};
+use sandbar_store::{LendResult, Mapping, ValueMemory};
 use sandbar_wire::Priority;
 
 use super::super::store::is_kept;
@@ -210,7 +210,7 @@ impl State {
         match sent {
             Sent::Value(bytes) if !is_kept(bytes) => Ok(Stored::Inline(bytes.into())),
             Sent::Value(bytes) => {
-                let added = self.store.values.add(job, object, Memory::Bytes(bytes.into()));
+                let added = self.store.values.add(job, object, ValueMemory::Bytes(bytes.into()));
                 added
                     .map(|key| Stored::Kept(key, bytes.len() as u64))
                     .map_err(|fault| Arc::new(TaskError { fault, chain: Vec::new() }))
@@ -249,14 +249,14 @@ impl State {
         if bytes <= VALUE_INLINE_BYTES_MAX.min(*room) as u64 {
             *room -= bytes as usize;
             match self.store.values.share(key) {
-                Lending::Bytes(bytes) => return Some(Sending::Value(bytes.to_vec())),
-                Lending::File(file) => {
+                LendResult::Bytes(bytes) => return Some(Sending::Value(bytes.to_vec())),
+                LendResult::File(file) => {
                     if let Ok(mapping) = Mapping::sealed(file.as_fd(), bytes) {
                         return Some(Sending::Value(mapping.to_vec()));
                     }
                 }
                 // It is on its way from disk: until it is fetched it will be there.
-                Lending::Same | Lending::Later | Lending::Gone(_) => {}
+                LendResult::AlreadyLent | LendResult::Pending | LendResult::Lost(_) => {}
             }
         }
         Some(Sending::Away { node: here, object, bytes })

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use sandbar_core::{Argument, JobId, ObjectId, Seed, Strategy, TaskId, TaskKind, WorkerId};
 use sandbar_sched::{Event, Outcome, Submission, Work};
-use sandbar_store::{Lending, Object};
+use sandbar_store::{LendResult, SealedFile};
 
 use super::super::{State, Stored};
 use crate::program::Program;
@@ -41,7 +41,7 @@ pub(super) struct Remains {
     /// The first come first.
     order: VecDeque<(Arc<str>, u64)>,
     /// Values that are not in messages, by what they are called here.
-    files: FxHashMap<ObjectId, Object>,
+    files: FxHashMap<ObjectId, SealedFile>,
     bytes: u64,
 }
 
@@ -74,7 +74,7 @@ impl Remains {
         self.roots.values().any(|other| **other == *name)
     }
 
-    fn keep(&mut self, name: &Arc<str>, remnant: Remnant, files: Vec<(ObjectId, Object)>, bytes_max: u64) {
+    fn keep(&mut self, name: &Arc<str>, remnant: Remnant, files: Vec<(ObjectId, SealedFile)>, bytes_max: u64) {
         let Some(of_job) = self.jobs.get_mut(name) else { return };
         // It is told in one message.
         if remnant.returned.iter().map(RemnantValue::bytes_here).sum::<usize>() > 2 * PAGE_BYTES {
@@ -152,7 +152,7 @@ impl Remains {
     }
 
     /// A value that is kept.
-    pub(super) fn file(&self, object: ObjectId) -> Option<Object> {
+    pub(super) fn file(&self, object: ObjectId) -> Option<SealedFile> {
         self.files.get(&object).cloned()
     }
 }
@@ -231,9 +231,9 @@ impl State {
                     continue;
                 }
                 Some(Ok(Stored::Kept(key, _))) => match self.store.values.share(*key) {
-                    Lending::Bytes(bytes) => Object::new(&bytes).ok(),
-                    Lending::File(file) => Some(file),
-                    Lending::Same | Lending::Later | Lending::Gone(_) => None,
+                    LendResult::Bytes(bytes) => SealedFile::new(&bytes).ok(),
+                    LendResult::File(file) => Some(file),
+                    LendResult::AlreadyLent | LendResult::Pending | LendResult::Lost(_) => None,
                 },
                 _ => None,
             };
@@ -415,7 +415,7 @@ mod tests {
         (1..=many).for_each(|lineage| remains.keep(&name, remnant(lineage, 1), Vec::new(), 1 << 30));
         (1..=3).for_each(|more| remains.keep(&name, remnant(many + more, PAGE_BYTES), Vec::new(), 1 << 30));
         assert_eq!(all(&remains, JOB), (1..=many + 3).collect::<Vec<u64>>());
-        let (object, file) = (ObjectId(5), Object::new(&[1, 2, 3]).unwrap());
+        let (object, file) = (ObjectId(5), SealedFile::new(&[1, 2, 3]).unwrap());
         let away = RemnantValue::Away { node: root(1).node, object, bytes: 3 };
         let remnant = Remnant { returned: vec![away], ..remnant(1, 0) };
         remains.keep(&name, remnant, vec![(object, file)], 1 << 30);

@@ -12,19 +12,19 @@ pub(crate) const SEALS: SealFlags =
 
 /// Immutable bytes in a memory file that can't be written, grown or shrunk.
 #[derive(Debug, Clone)]
-pub struct Object {
+pub struct SealedFile {
     file: Arc<OwnedFd>,
     bytes: u64,
 }
 
-impl Object {
+impl SealedFile {
     /// Writes and seals a file.
-    pub fn new(bytes: &[u8]) -> io::Result<Object> {
-        Object::of_parts(&[bytes])
+    pub fn new(bytes: &[u8]) -> io::Result<SealedFile> {
+        SealedFile::of_parts(&[bytes])
     }
 
     /// Writes several parts one behind another and seals the file.
-    pub fn of_parts(parts: &[&[u8]]) -> io::Result<Object> {
+    pub fn of_parts(parts: &[&[u8]]) -> io::Result<SealedFile> {
         let file = new_file()?;
         for part in parts {
             let mut rest = *part;
@@ -35,16 +35,16 @@ impl Object {
                 }
             }
         }
-        Object::seal(file, parts.iter().map(|part| part.len() as u64).sum())
+        SealedFile::seal(file, parts.iter().map(|part| part.len() as u64).sum())
     }
 
     /// Adopts a file that another process sealed.
     ///
     /// # Errors
     /// Fails if the file is not sealed, or is shorter than `bytes`.
-    pub fn of_sealed(file: OwnedFd, bytes: u64) -> io::Result<Object> {
+    pub fn of_sealed(file: OwnedFd, bytes: u64) -> io::Result<SealedFile> {
         crate::mapping::check_seals(file.as_fd(), bytes, SEALS)?;
-        Ok(Object { file: Arc::new(file), bytes })
+        Ok(SealedFile { file: Arc::new(file), bytes })
     }
 
     /// Copies the first `bytes` bytes of a file in the kernel, and seals the copy. The bytes do not pass through this
@@ -52,7 +52,7 @@ impl Object {
     ///
     /// # Errors
     /// Fails if the file is shorter than `bytes`, and on kernel errors.
-    pub fn of_file(from: BorrowedFd<'_>, bytes: u64) -> io::Result<Object> {
+    pub fn of_file(from: BorrowedFd<'_>, bytes: u64) -> io::Result<SealedFile> {
         let file = new_file()?;
         let mut at = 0;
         while at < bytes {
@@ -62,17 +62,17 @@ impl Object {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
-        Object::seal(file, bytes)
+        SealedFile::seal(file, bytes)
     }
 
-    pub(crate) fn seal(file: OwnedFd, bytes: u64) -> io::Result<Object> {
+    pub(crate) fn seal(file: OwnedFd, bytes: u64) -> io::Result<SealedFile> {
         fcntl_add_seals(&file, SEALS)?;
-        Ok(Object { file: Arc::new(file), bytes })
+        Ok(SealedFile { file: Arc::new(file), bytes })
     }
 
     /// Wraps a file that was just sealed.
-    pub(crate) fn of_shared(file: Arc<OwnedFd>, bytes: u64) -> Object {
-        Object { file, bytes }
+    pub(crate) fn of_shared(file: Arc<OwnedFd>, bytes: u64) -> SealedFile {
+        SealedFile { file, bytes }
     }
 
     /// Returns the length in bytes.
@@ -85,7 +85,7 @@ pub(crate) fn new_file() -> io::Result<OwnedFd> {
     Ok(memfd_create("sandbar-object", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?)
 }
 
-impl AsFd for Object {
+impl AsFd for SealedFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -101,10 +101,10 @@ mod tests {
     #[test]
     fn an_object_is_what_was_written() {
         for bytes in [&b""[..], b"abc", &[7; 100_000]] {
-            let object = Object::new(bytes).unwrap();
+            let object = SealedFile::new(bytes).unwrap();
             assert_eq!(&*Mapping::sealed(object.as_fd(), object.bytes()).unwrap(), bytes);
             // The first half, the whole, and one byte too many.
-            let part = |bytes| Object::of_file(object.as_fd(), bytes);
+            let part = |bytes| SealedFile::of_file(object.as_fd(), bytes);
             for count in [bytes.len() / 2, bytes.len()] {
                 let part = part(count as u64).unwrap();
                 assert_eq!(&*Mapping::sealed(part.as_fd(), part.bytes()).unwrap(), &bytes[..count]);
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn an_object_does_not_change() {
-        let object = Object::new(b"abcd").unwrap();
+        let object = SealedFile::new(b"abcd").unwrap();
         assert!(rustix::io::pwrite(&object, b"x", 0).is_err());
         assert!(ftruncate(&object, 2).is_err());
         assert!(ftruncate(&object, 9 << 20).is_err());
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_can_change_or_is_shorter_is_no_object() {
-        let object = Object::new(b"abcd").unwrap();
+        let object = SealedFile::new(b"abcd").unwrap();
         assert_eq!(&*Mapping::sealed(object.as_fd(), 3).unwrap(), b"abc");
         assert!(Mapping::sealed(object.as_fd(), 5).is_err());
         let file = memfd_create("sandbar-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();

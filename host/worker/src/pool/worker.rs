@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandbar_process::{confine, socket, spawn};
-use sandbar_store::Scratch;
+use sandbar_store::SharedMemory;
 use serde::Serialize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -29,11 +29,11 @@ const START_TIME_MAX: Duration = Duration::from_secs(60);
 const SLOT_KEPT_BYTES: usize = 16 << 20;
 
 /// A running worker. Dropping it kills the process.
-pub(super) struct Link {
+pub(super) struct WorkerProcess {
     child: Option<Child>,
     socket: AsyncFd<OwnedFd>,
-    progress: Arc<Scratch>,
-    slots: Vec<Scratch>,
+    progress: Arc<SharedMemory>,
+    slots: Vec<SharedMemory>,
     /// The last messages that were received and sent.
     received: Vec<u8>,
     frame: Vec<u8>,
@@ -43,15 +43,15 @@ pub(super) struct Link {
     last_binding: Option<u64>,
 }
 
-impl Link {
+impl WorkerProcess {
     /// Starts a worker and waits until it is confined and ready.
-    pub(super) async fn start(options: &PoolOptions) -> io::Result<Link> {
+    pub(super) async fn start(options: &PoolOptions) -> io::Result<WorkerProcess> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let progress = Arc::new(Scratch::new(journal::BYTES)?);
+        let progress = Arc::new(SharedMemory::new(journal::BYTES)?);
         let slot_bytes = collected_bytes_max(&options.limits).saturating_add(LOG_SPACE_BYTES);
-        let slots = (0..SLOTS).map(|_| Scratch::new(slot_bytes as usize)).collect::<io::Result<Vec<_>>>()?;
+        let slots = (0..SLOTS).map(|_| SharedMemory::new(slot_bytes as usize)).collect::<io::Result<Vec<_>>>()?;
         let mut command = Command::new(&options.program);
         command
             .arg(WORKER_ARGUMENT)
@@ -67,7 +67,7 @@ impl Link {
         // Its end of the socket is its own: that is how its end is seen.
         drop(command);
         let socket = register(ours, Interest::READABLE)?;
-        let mut link = Link {
+        let mut link = WorkerProcess {
             child: Some(child),
             socket,
             progress,
@@ -86,7 +86,7 @@ impl Link {
         send(&link.socket, socket::frame(&hello, &mut link.frame)?, &files).await?;
         match tokio::time::timeout(START_TIME_MAX, link.receive()).await {
             Ok(Ok(FromWorker::Ready)) => Ok(link),
-            Ok(Ok(FromWorker::Done { .. })) => Err(io::Error::other("it answered before it was ready")),
+            Ok(Ok(FromWorker::Replies { .. })) => Err(io::Error::other("it answered before it was ready")),
             Ok(Err(e)) => Err(io::Error::new(e.kind(), format!("{} before it was ready ({e})", link.kill()))),
             Err(_) => Err(io::Error::other(format!("it was not ready within {} s", START_TIME_MAX.as_secs()))),
         }
@@ -149,7 +149,7 @@ impl Link {
         }
     }
 
-    pub(super) fn slot(&self, index: usize) -> &Scratch {
+    pub(super) fn slot(&self, index: usize) -> &SharedMemory {
         &self.slots[index]
     }
 
@@ -157,7 +157,7 @@ impl Link {
     pub(super) fn release(&self, index: usize, bytes: usize) {
         if bytes > SLOT_KEPT_BYTES {
             // Failing to give memory back is not failing.
-            let _ = self.slots[index].forget(SLOT_KEPT_BYTES);
+            let _ = self.slots[index].discard(SLOT_KEPT_BYTES);
         }
     }
 
@@ -169,7 +169,7 @@ impl Link {
     }
 
     /// Where it says so.
-    pub(super) fn progress_memory(&self) -> Arc<Scratch> {
+    pub(super) fn progress_memory(&self) -> Arc<SharedMemory> {
         self.progress.clone()
     }
 
@@ -186,14 +186,14 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for WorkerProcess {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
 /// How many calls, batches and groups the worker says that it has begun.
-pub(super) fn steps(progress: &Scratch) -> u64 {
+pub(super) fn steps(progress: &SharedMemory) -> u64 {
     progress.atomic(progress::STEPS).load(Relaxed)
 }
 

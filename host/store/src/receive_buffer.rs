@@ -11,20 +11,20 @@ use std::sync::Arc;
 use rustix::mm::{MapFlags, ProtFlags, munmap};
 
 use crate::mapping::map;
-use crate::{Object, Unsealed};
+use crate::{SealedFile, UnsealedFile};
 
 /// A memory file of a fixed size, initially zero, that is mapped for writing.
 #[derive(Debug)]
-pub struct Landing {
+pub struct ReceiveBuffer {
     written: Mapped,
-    read: Arc<LandingView>,
-    file: Unsealed,
+    read: Arc<ReceiveBufferView>,
+    file: UnsealedFile,
     bytes: usize,
 }
 
 /// The bytes of a [`ReceiveBuffer`], mapped for reading.
 #[derive(Debug)]
-pub struct LandingView(Mapped);
+pub struct ReceiveBufferView(Mapped);
 
 #[derive(Debug)]
 struct Mapped {
@@ -54,17 +54,17 @@ impl Drop for Mapped {
     }
 }
 
-impl Landing {
+impl ReceiveBuffer {
     /// Creates a buffer of `bytes` bytes.
     ///
     /// # Errors
     /// Fails if no memory is available.
-    pub fn new(bytes: usize) -> io::Result<Landing> {
-        let file = Unsealed::new(bytes)?;
+    pub fn new(bytes: usize) -> io::Result<ReceiveBuffer> {
+        let file = UnsealedFile::new(bytes)?;
         let written = Mapped::of(file.as_fd(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;
         // A private mapping without writes shows the file's content, and does not prevent sealing.
         let read = Mapped::of(file.as_fd(), bytes, ProtFlags::READ, MapFlags::PRIVATE)?;
-        Ok(Landing { written, read: Arc::new(LandingView(read)), file, bytes })
+        Ok(ReceiveBuffer { written, read: Arc::new(ReceiveBufferView(read)), file, bytes })
     }
 
     /// Returns the length in bytes.
@@ -78,7 +78,7 @@ impl Landing {
     }
 
     /// Returns the read-only view.
-    pub fn view(&self) -> Arc<LandingView> {
+    pub fn view(&self) -> Arc<ReceiveBufferView> {
         self.read.clone()
     }
 
@@ -86,14 +86,14 @@ impl Landing {
     ///
     /// # Errors
     /// Kernel errors.
-    pub fn seal(self) -> io::Result<Object> {
-        let Landing { written, file, bytes, .. } = self;
+    pub fn seal(self) -> io::Result<SealedFile> {
+        let ReceiveBuffer { written, file, bytes, .. } = self;
         drop(written);
         file.seal(bytes as u64)
     }
 }
 
-impl LandingView {
+impl ReceiveBufferView {
     /// Returns the address for reads, valid as long as `self` lives.
     pub fn start(&self) -> NonNull<u8> {
         self.0.at
@@ -109,17 +109,17 @@ mod tests {
     #[test]
     fn what_is_written_is_read_before_and_after_it_is_sealed() {
         for bytes in [0, 1, PAGE_BYTES, 3 * PAGE_BYTES + 17, 5 << 20] {
-            let landing = Landing::new(bytes).unwrap();
-            let view = landing.view();
+            let buffer = ReceiveBuffer::new(bytes).unwrap();
+            let view = buffer.view();
             let value: Vec<u8> = (0..bytes).map(|at| (at * 7 % 251) as u8).collect();
             // SAFETY: the buffer holds `bytes` bytes, and nothing else accesses them.
-            unsafe { landing.start().as_ptr().copy_from_nonoverlapping(value.as_ptr(), bytes) };
-            let seen = |view: &LandingView| {
+            unsafe { buffer.start().as_ptr().copy_from_nonoverlapping(value.as_ptr(), bytes) };
+            let seen = |view: &ReceiveBufferView| {
                 // SAFETY: the view holds `bytes` bytes, and nothing writes them now.
                 unsafe { std::slice::from_raw_parts(view.start().as_ptr(), bytes) }.to_vec()
             };
             assert!(seen(&view) == value, "{bytes} bytes, before");
-            let object = landing.seal().unwrap();
+            let object = buffer.seal().unwrap();
             assert!(seen(&view) == value, "{bytes} bytes, after");
             let mapping = Mapping::sealed(object.as_fd(), object.bytes()).unwrap();
             assert!(mapping[..] == value && object.bytes() == bytes as u64);

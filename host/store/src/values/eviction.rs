@@ -2,19 +2,19 @@
 
 use sandbar_core::Fault;
 
-use super::lending::ask_back;
-use super::memory::Warm;
-use super::{Doing, Fate, Memory, Order, Value, ValueKey, Values};
+use super::lending::recall;
+use super::memory::ReusableMemory;
+use super::{DiskState, StoreAction, StoredValue, ValueKey, ValueMemory, ValueStore, WriterAction};
 use crate::disk::DiskTask;
-use crate::spill::Source;
+use crate::spill::SpillSource;
 
 /// Maximum bytes per write to disk, except for a single larger value.
 const BATCH_BYTES: u64 = 64 << 20;
 
-impl Values {
+impl ValueStore {
     /// Whether memory or open files exceed their limits and this value takes some of them.
-    pub fn is_over(&self, key: ValueKey) -> bool {
-        let is_file = || self.all.get(&key).and_then(|value| value.memory.as_ref()).is_some_and(Memory::is_file);
+    pub fn exceeds_limit(&self, key: ValueKey) -> bool {
+        let is_file = || self.all.get(&key).and_then(|value| value.memory.as_ref()).is_some_and(ValueMemory::is_file);
         self.used > self.limits.memory_bytes_max && self.resident.contains(&key)
             || self.files > self.limits.files_max && is_file()
     }
@@ -25,17 +25,17 @@ impl Values {
     }
 
     /// Retries after a full disk.
-    pub fn try_again(&mut self) {
+    pub fn retry_spill(&mut self) {
         self.full = None;
         self.stuck_at = None;
         self.make_room();
     }
 
-    pub(super) fn high(&self) -> u64 {
+    pub(super) fn high_watermark(&self) -> u64 {
         self.limits.memory_bytes_max / 5 * 4
     }
 
-    fn low(&self) -> u64 {
+    fn low_watermark(&self) -> u64 {
         self.limits.memory_bytes_max / 10 * 7
     }
 
@@ -43,31 +43,32 @@ impl Values {
     pub(super) fn make_room(&mut self) {
         let files = self.files;
         let (files_high, files_low) = (self.limits.files_max / 5 * 4, self.limits.files_max / 10 * 7);
-        self.is_draining |= self.used > self.high() || files > files_high;
-        self.is_draining &= self.used > self.low() || files > files_low;
+        self.is_draining |= self.used > self.high_watermark() || files > files_high;
+        self.is_draining &= self.used > self.low_watermark() || files > files_low;
         if !self.is_draining || self.is_writing || self.stuck_at.is_some_and(|at| self.used < at) {
             return;
         }
-        while self.used > self.low()
-            && let Some(Warm { writer, number, charge, memory }) = self.warm.pop_front()
+        while self.used > self.low_watermark()
+            && let Some(ReusableMemory { writer, number, charge, memory }) = self.reusable.pop_front()
         {
             self.used -= charge;
-            self.orders.push(Order::Writer(writer, number, Fate::Trim(memory)));
+            self.actions.push(StoreAction::Writer(writer, number, WriterAction::Trim(memory)));
         }
-        let bytes = self.used.saturating_sub(self.low());
-        if !self.choose(bytes, files.saturating_sub(files_low)) {
+        let bytes = self.used.saturating_sub(self.low_watermark());
+        if !self.evict(bytes, files.saturating_sub(files_low)) {
             self.stuck_at = Some(self.used + self.limits.memory_bytes_max / 32);
         }
     }
 
     /// Evicts values until `bytes` bytes and `files` files are freed, the largest and coldest first. Returns whether it
     /// found any.
-    fn choose(&mut self, mut bytes: u64, mut files: usize) -> bool {
+    fn evict(&mut self, mut bytes: u64, mut files: usize) -> bool {
         let now = self.clock + 1;
         let rank = |key: &ValueKey| {
             let value = &self.all[key];
-            let is_free =
-                value.doing == Doing::Nothing && !value.is_dropped && (!value.is_asked || value.lent.is_empty());
+            let is_free = value.disk_state == DiskState::Idle
+                && !value.is_dropped
+                && (!value.is_recalled || value.lent.is_empty());
             let score = u128::from(value.charge) * u128::from(now - value.touched);
             is_free.then_some((score, *key))
         };
@@ -81,12 +82,12 @@ impl Values {
             let Some(value) = self.all.get_mut(&key) else { continue };
             let charge = value.charge;
             if !value.lent.is_empty() {
-                ask_back(key, value, &mut self.orders);
+                recall(key, value, &mut self.actions);
             } else if value.disk.is_some() {
-                self.let_go(key);
+                self.release_memory(key);
             } else if self.full.is_none() && (batch.is_empty() || batch_bytes + value.bytes <= BATCH_BYTES) {
                 batch_bytes += value.bytes;
-                value.doing = Doing::Writing;
+                value.disk_state = DiskState::Writing;
                 batch.extend(value.source().map(|source| (key, source)));
             } else {
                 continue;
@@ -96,18 +97,18 @@ impl Values {
         }
         if !batch.is_empty() {
             self.is_writing = true;
-            self.orders.push(Order::Disk(DiskTask::Write(batch)));
+            self.actions.push(StoreAction::Disk(DiskTask::Write(batch)));
         }
         found
     }
 }
 
-impl Value {
-    fn source(&self) -> Option<Source> {
+impl StoredValue {
+    fn source(&self) -> Option<SpillSource> {
         Some(match self.memory.as_ref()? {
-            Memory::Bytes(bytes) => Source::Bytes(bytes.clone()),
-            Memory::Object(object) => Source::Object(object.clone()),
-            Memory::Taken(taken, _) => Source::Taken(taken.clone()),
+            ValueMemory::Bytes(bytes) => SpillSource::Bytes(bytes.clone()),
+            ValueMemory::Sealed(object) => SpillSource::Sealed(object.clone()),
+            ValueMemory::Unsealed(unsealed, _) => SpillSource::Unsealed(unsealed.clone()),
         })
     }
 }
