@@ -175,7 +175,7 @@ pub async fn join(
             DisconnectReason::Alert { alert: disconnect::NO_APPLICATION_PROTOCOL } => {
                 JoinError::Refused { refusal: JoinRefusal::NoAuthority, ours: environment.clock.now() }
             }
-            lost => ChannelError::Disconnected(lost).into(),
+            reason => ChannelError::Disconnected(reason).into(),
         },
     })?;
     let request = JoinRequest { token: token.to_text(), name: name.clone(), role, request: key.request()? };

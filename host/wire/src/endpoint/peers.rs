@@ -180,7 +180,7 @@ impl PeerEntry {
     ///
     /// # Errors
     /// That certificate is revoked.
-    pub(crate) fn renewed(&self, peer: PeerIdentity) -> Result<(), PeerError> {
+    pub(crate) fn set_peer(&self, peer: PeerIdentity) -> Result<(), PeerError> {
         let state = &mut *self.peers.lock();
         if state.revoked.has(&peer) {
             return Err(revoked(&peer));

@@ -37,7 +37,7 @@ impl RenewalHandler for Shared {
         tokio::spawn(async move {
             let request = self.read_certificate_message(&mut receive).await?;
             let connection = connection.upgrade()?;
-            let answer = self.renewed(&connection, &request);
+            let answer = self.answer_renewal(&connection, &request);
             drop(connection);
             let time = Duration::from_millis(self.limits.join_time_ms_max);
             timeout(time, send_answer(send, &postcard::to_stdvec(&answer).ok()?)).await.ok()
@@ -64,7 +64,7 @@ impl Shared {
         read_whole(receive, max, until, ms).await.ok().map(Vec::from)
     }
 
-    fn renewed(&self, connection: &Inner, request: &[u8]) -> JoinAnswer {
+    fn answer_renewal(&self, connection: &Inner, request: &[u8]) -> JoinAnswer {
         let issuer = self.issuer().clone().ok_or(JoinRefusal::NoAuthority)?;
         if !connection.may_renew(INTERVAL) {
             return Err(JoinRefusal::Busy);
@@ -100,7 +100,7 @@ impl Shared {
         if newer.key != before.key {
             return Err(PeerError::Malformed("it is for another key".to_owned()));
         }
-        connection.entry.renewed(newer)
+        connection.entry.set_peer(newer)
     }
 }
 
