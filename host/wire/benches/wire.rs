@@ -3,7 +3,7 @@
 //! Both ends are in this process. `cargo bench -p sandbar-wire`.
 
 #![allow(clippy::print_stdout, reason = "figures are for people")]
-#![expect(dead_code, reason = "what the tests need of these modules")]
+#![expect(dead_code, reason = "the tests use the rest of these modules")]
 
 #[path = "../tests/wire/raw.rs"]
 mod raw;

@@ -4,7 +4,7 @@
 //! Prints measurements; no time is a condition. `SANDBAR_FLOOD_S` sets the seconds of each flood, `SANDBAR_FLOOD_RATE`
 //! the attempts a second (2,000).
 
-#![expect(dead_code, reason = "what the other tests need of these modules")]
+#![expect(dead_code, reason = "other tests use the rest of these modules")]
 
 #[path = "wire/raw.rs"]
 mod raw;

@@ -40,7 +40,7 @@ fn main() {
         ["object-client"] => runtime().block_on(object::client()),
         ["small-client"] => runtime().block_on(small::client()),
         ["receiver", node] => runtime().block_on(broadcast::receiver(number(node) as u32)),
-        _ => panic!("object, small, broadcast or nothing, not {arguments:?}"),
+        _ => panic!("unknown mode {arguments:?}: expected object, small, broadcast or none"),
     }
 }
 

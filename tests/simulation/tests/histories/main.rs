@@ -5,7 +5,7 @@
 //! `SANDBAR_SEEDS` sets how many are tried otherwise.
 
 #[cfg(not(tokio_unstable))]
-compile_error!("to be built in tests/simulation, whose .cargo/config.toml has tokio draw from a seed");
+compile_error!("build in tests/simulation: its .cargo/config.toml makes tokio use a seed");
 
 mod command;
 mod fetches;
